@@ -18,9 +18,10 @@ use tacit_core::policy::{
     Preset, RecheckAction, Rekey, RelayOn, ServerTls, SourcePosition, Start, Suite, TlsCommon,
     TlsVersion, Verify,
 };
-use tacit_tls::material::{IdentityMaterial, load_identity};
+use tacit_tls::credentials::{LoadedIdentity, load_identity};
 use tacit_tls::{
-    Batch, ClientSettings, Established, Handshake, HotKeys, Progress, ServerSettings, Session,
+    ClientSettings, CompletedHandshake, Handshake, HandshakeProgress, HotKeys, OpenedBatch,
+    ServerSettings, Session,
 };
 
 /// The runner takes this for "not implemented".
@@ -151,11 +152,11 @@ impl Wanted {
         }
     }
 
-    fn identity(&self) -> Result<Option<IdentityMaterial>, Box<dyn Error>> {
+    fn identity(&self) -> Result<Option<LoadedIdentity>, Box<dyn Error>> {
         let (Some(cert), Some(key)) = (&self.cert, &self.key) else { return Ok(None) };
         let identity =
             Identity { cert: cert.into(), key: key.into(), position: SourcePosition::default() };
-        let keys = tacit_tls::signer::Keys::here();
+        let keys = tacit_tls::signer::KeyProvider::local();
         Ok(Some(load_identity("shim", &identity, Path::new("/"), &keys)?))
     }
 }
@@ -268,10 +269,10 @@ impl Connection {
     fn handshake(&mut self, mut handshake: Handshake) -> Result<Session, Box<dyn Error>> {
         loop {
             let progress = handshake.advance(&mut self.incoming, &mut self.outgoing);
-            if !matches!(progress, Ok(Progress::Done)) {
+            if !matches!(progress, Ok(HandshakeProgress::Done)) {
                 self.flush()?;
             }
-            if progress? == Progress::Done {
+            if progress? == HandshakeProgress::Done {
                 break;
             }
             if self.read()? == 0 {
@@ -284,7 +285,7 @@ impl Connection {
             }
         }
         match handshake.finish(Rekey::default(), Instant::now(), UnixTime::now()) {
-            Ok(Established { session, .. }) => Ok(session),
+            Ok(CompletedHandshake { session, .. }) => Ok(session),
             Err(mut refused) => {
                 self.outgoing.append(&mut refused.alert);
                 self.flush()?;
@@ -312,7 +313,7 @@ impl Connection {
                     self.outgoing.extend(session.seal(&inverted)?);
                 }
             }
-            let Batch { consumed, closed } = match opened {
+            let OpenedBatch { consumed, closed } = match opened {
                 Ok(batch) => batch,
                 Err(error) => {
                     if let Some(alert) = error.alert() {

@@ -63,7 +63,7 @@ impl PeerCheck {
 
     /// Whether what the certificate says of its holder is believed.
     #[must_use]
-    pub fn is_believed(&self) -> bool {
+    pub fn is_trusted(&self) -> bool {
         matches!(self, Self::Valid | Self::ChainValid | Self::RevocationUnknown { .. })
     }
 
@@ -90,7 +90,7 @@ impl PeerCheck {
 
 /// What came of a check, and what the leaf says where that is known by now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckedPeer {
     /// What came of it.
     pub check: PeerCheck,
     /// What a leaf that was believed says.
@@ -158,7 +158,7 @@ impl PeerChain {
     }
 }
 
-impl From<PeerCheck> for Checked {
+impl From<PeerCheck> for CheckedPeer {
     fn from(check: PeerCheck) -> Self {
         Self { check, leaf: None, chain: None }
     }

@@ -16,10 +16,10 @@ use tacit_core::policy::{
     TlsCommon, TlsVersion, Verify,
 };
 
-use super::failure::Role;
-use super::material::{IdentityMaterial, TrustMaterial, WrongUsage};
+use super::credentials::{LoadedIdentity, LoadedTrust, WrongUsage};
+use super::failure::HandshakeRole;
 use super::outcome::{self, report_name};
-use super::verify::{Chains, ClientCheck, Naming, ServerCheck};
+use super::verify::{ChainCache, ClientCheck, IdentityMapper, ServerCheck};
 
 /// Server names a client rule keeps tickets for.
 const TICKETS_SERVERS_MAX: usize = 256;
@@ -30,7 +30,7 @@ pub struct ServerSettings {
     pub(super) config: Arc<ServerConfig>,
     pub(super) client_check: Option<Arc<ClientCheck>>,
     /// Where the names of clients come from.
-    pub(super) naming: Naming,
+    pub(super) identity_mapper: IdentityMapper,
 }
 
 /// What opens handshakes of a rule.
@@ -53,28 +53,28 @@ const FAMILY_SERVERS_MAX: usize = 1;
 /// Settings that policy allowed and that cannot work: the library refused them, or a certificate
 /// is not for its role.
 #[derive(Debug)]
-pub struct SettingsRefused(String);
+pub struct SettingsError(String);
 
-impl std::fmt::Display for SettingsRefused {
+impl std::fmt::Display for SettingsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for SettingsRefused {}
+impl std::error::Error for SettingsError {}
 
-pub(super) fn refused(error: impl std::fmt::Display) -> SettingsRefused {
-    SettingsRefused(format!("the TLS library refuses these settings: {error}"))
+pub(super) fn refused(error: impl std::fmt::Display) -> SettingsError {
+    SettingsError(format!("the TLS library refuses these settings: {error}"))
 }
 
-impl From<WrongUsage> for SettingsRefused {
+impl From<WrongUsage> for SettingsError {
     fn from(why: WrongUsage) -> Self {
         Self(why.to_string())
     }
 }
 
 /// Refuses an identity whose certificate is not for the role.
-fn check_usage(identity: &IdentityMaterial, role: Role) -> Result<(), SettingsRefused> {
+fn check_usage(identity: &LoadedIdentity, role: HandshakeRole) -> Result<(), SettingsError> {
     match identity.wrong_usage(role) {
         Some(wrong) => Err(wrong.into()),
         None => Ok(()),
@@ -82,23 +82,23 @@ fn check_usage(identity: &IdentityMaterial, role: Role) -> Result<(), SettingsRe
 }
 
 impl ServerSettings {
-    /// Builds a server from its rule and the material that the rule names; it remembers chains in
-    /// `chains`.
+    /// Builds a server from its rule and the credentials that the rule names. It caches verified
+    /// chains in `chains`.
     ///
     /// # Errors
     /// The library refuses, or an identity is not for servers.
     pub fn new(
         rule: &ServerTls,
-        identities: &[Arc<IdentityMaterial>],
-        trust: Option<&TrustMaterial>,
+        identities: &[Arc<LoadedIdentity>],
+        trust: Option<&LoadedTrust>,
         map: Option<&IdentityMap>,
-        chains: Option<&Arc<Chains>>,
-    ) -> Result<Self, SettingsRefused> {
+        chains: Option<&Arc<ChainCache>>,
+    ) -> Result<Self, SettingsError> {
         for identity in identities {
-            check_usage(identity, Role::Server)?;
+            check_usage(identity, HandshakeRole::Server)?;
         }
         let provider = provider(&rule.common);
-        let naming = Naming::of(&rule.client_cert, map)
+        let identity_mapper = IdentityMapper::new(&rule.client_cert, map)
             .ok_or_else(|| refused("names from a map without the map"))?;
         let client_check = client_check(&rule.client_cert, trust)?
             .map(|check| Arc::new(check.remembering(chains)));
@@ -122,7 +122,7 @@ impl ServerSettings {
         } else {
             config.send_tls13_tickets = 0;
         }
-        Ok(Self { config: Arc::new(config), client_check, naming })
+        Ok(Self { config: Arc::new(config), client_check, identity_mapper })
     }
 
     /// The same for one connection and those that belong to it: what resumes a session here is the
@@ -130,7 +130,7 @@ impl ServerSettings {
     ///
     /// # Errors
     /// The library has no randomness.
-    pub fn for_family(&self) -> Result<Self, SettingsRefused> {
+    pub fn for_family(&self) -> Result<Self, SettingsError> {
         let mut config = ServerConfig::clone(&self.config);
         if config.ticketer.enabled() {
             config.ticketer = aws_lc_rs::Ticketer::new().map_err(refused)?;
@@ -138,8 +138,8 @@ impl ServerSettings {
             config.session_storage = ServerSessionMemoryCache::new(FAMILY_SESSIONS_MAX);
         }
         let client_check = self.client_check.clone();
-        let naming = self.naming.clone();
-        Ok(Self { config: Arc::new(config), client_check, naming })
+        let identity_mapper = self.identity_mapper.clone();
+        Ok(Self { config: Arc::new(config), client_check, identity_mapper })
     }
 
     /// The same without tickets after the handshake: for clients that will not read.
@@ -148,25 +148,25 @@ impl ServerSettings {
         let mut config = ServerConfig::clone(&self.config);
         config.send_tls13_tickets = 0;
         let client_check = self.client_check.clone();
-        let naming = self.naming.clone();
-        Self { config: Arc::new(config), client_check, naming }
+        let identity_mapper = self.identity_mapper.clone();
+        Self { config: Arc::new(config), client_check, identity_mapper }
     }
 }
 
 impl ClientSettings {
-    /// Builds a client from its rule and the material that the rule names; it remembers chains in
-    /// `chains`.
+    /// Builds a client from its rule and the credentials that the rule names. It caches verified
+    /// chains in `chains`.
     ///
     /// # Errors
     /// The library refuses, or the identity is not for clients.
     pub fn new(
         rule: &ClientTls,
-        identity: Option<&IdentityMaterial>,
-        trust: Option<&TrustMaterial>,
-        chains: Option<&Arc<Chains>>,
-    ) -> Result<Self, SettingsRefused> {
+        identity: Option<&LoadedIdentity>,
+        trust: Option<&LoadedTrust>,
+        chains: Option<&Arc<ChainCache>>,
+    ) -> Result<Self, SettingsError> {
         if let Some(identity) = identity {
-            check_usage(identity, Role::Client)?;
+            check_usage(identity, HandshakeRole::Client)?;
         }
         let NamedCheck { check, server_name } = server_check(&rule.verify, trust)?;
         let check = Arc::new(check.remembering(chains));
@@ -220,8 +220,8 @@ impl ClientSettings {
 /// What looks at clients' certificates; `None`: none are asked for.
 pub(super) fn client_check(
     level: &ClientCert,
-    trust: Option<&TrustMaterial>,
-) -> Result<Option<ClientCheck>, SettingsRefused> {
+    trust: Option<&LoadedTrust>,
+) -> Result<Option<ClientCheck>, SettingsError> {
     let Some(ClientCertPolicy { absent, chain, .. }) = level.asked() else { return Ok(None) };
     let check = match (chain, trust) {
         (ChainCheck::Waived, _) => ClientCheck::waived(*absent),
@@ -244,8 +244,8 @@ pub(super) struct NamedCheck<'r> {
 
 pub(super) fn server_check<'r>(
     verify: &'r Verify,
-    trust: Option<&TrustMaterial>,
-) -> Result<NamedCheck<'r>, SettingsRefused> {
+    trust: Option<&LoadedTrust>,
+) -> Result<NamedCheck<'r>, SettingsError> {
     let (check, server_name) = match (verify, trust) {
         (Verify::Full { server_name, .. }, Some(trust)) => (ServerCheck::full(trust), server_name),
         (Verify::Chain { server_name, .. }, Some(trust)) => {
@@ -329,7 +329,7 @@ struct ByServerName {
 }
 
 impl ByServerName {
-    fn new(identities: &[Arc<IdentityMaterial>]) -> Result<Self, &'static str> {
+    fn new(identities: &[Arc<LoadedIdentity>]) -> Result<Self, &'static str> {
         if identities.is_empty() {
             return Err("a server without an identity");
         }

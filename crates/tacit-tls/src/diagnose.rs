@@ -7,20 +7,20 @@
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+use super::credentials::{CrlFacts, PathFault};
 use super::facts::{CertificateFacts, DAY_SECONDS, RSA_BITS_MIN, utc};
-use super::material::{ListFacts, PathFault};
 
 /// Most names listed in one message.
 const NAMES_SHOWN_MAX: usize = 8;
 
 /// Whose certificate it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Peer {
+pub(super) enum PeerRole {
     Server,
     Client,
 }
 
-impl Peer {
+impl PeerRole {
     fn word(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -37,11 +37,11 @@ impl Peer {
 }
 
 /// What was checked.
-pub(super) struct Case<'a> {
-    pub(super) peer: Peer,
+pub(super) struct FailedChain<'a> {
+    pub(super) peer: PeerRole,
     pub(super) trust: &'a str,
     /// The trust's lists of revoked certificates.
-    pub(super) lists: &'a [ListFacts],
+    pub(super) crls: &'a [CrlFacts],
     /// The name a server had to have.
     pub(super) name: Option<&'a ServerName<'a>>,
     pub(super) leaf: &'a CertificateDer<'a>,
@@ -50,18 +50,18 @@ pub(super) struct Case<'a> {
 }
 
 /// Explains a chain that was not believed.
-pub(super) fn diagnose_chain(error: &Error, case: &Case<'_>) -> String {
-    let who = case.peer.word();
-    let Ok(leaf) = CertificateFacts::from_der(case.leaf) else { return unreadable(case.peer) };
+pub(super) fn diagnose_chain(error: &Error, failed: &FailedChain<'_>) -> String {
+    let who = failed.peer.word();
+    let Ok(leaf) = CertificateFacts::from_der(failed.leaf) else { return unreadable(failed.peer) };
     if PathFault::within(error) == Some(&PathFault::NotPinned) {
-        return not_pinned(case, &leaf);
+        return not_pinned(failed, &leaf);
     }
-    let above = case.rest.iter().filter_map(|der| CertificateFacts::from_der(der).ok());
+    let above = failed.rest.iter().filter_map(|der| CertificateFacts::from_der(der).ok());
     let chain: Vec<_> = std::iter::once(leaf.clone()).chain(above).collect();
-    if let Some(cause) = old_or_small(case.peer, &chain) {
+    if let Some(cause) = old_or_small(failed.peer, &chain) {
         return cause;
     }
-    if let Some(cause) = PathFault::within(error).and_then(|it| faulty(it, case.peer, &chain)) {
+    if let Some(cause) = PathFault::within(error).and_then(|it| faulty(it, failed.peer, &chain)) {
         return cause;
     }
     let Error::InvalidCertificate(error) = error else {
@@ -71,9 +71,9 @@ pub(super) fn diagnose_chain(error: &Error, case: &Case<'_>) -> String {
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
-        | CertificateError::NotValidYetContext { .. } => out_of_time(error, case, &chain),
+        | CertificateError::NotValidYetContext { .. } => out_of_time(error, failed, &chain),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            wrong_name(case.name, &leaf)
+            wrong_name(failed.name, &leaf)
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             format!(
@@ -81,20 +81,20 @@ pub(super) fn diagnose_chain(error: &Error, case: &Case<'_>) -> String {
                  reissue it with extendedKeyUsage = {usage}",
                 leaf.title(),
                 listed(&leaf.usages),
-                usage = case.peer.usage(),
+                usage = failed.peer.usage(),
             )
         }
-        CertificateError::Revoked => revoked(case, &leaf),
+        CertificateError::Revoked => revoked(failed, &leaf),
         CertificateError::UnknownRevocationStatus
         | CertificateError::ExpiredRevocationList
-        | CertificateError::ExpiredRevocationListContext { .. } => unlisted(case, &chain),
-        _ if leaf.is_self_signed || leaf.is_ca => self_signed(case, &leaf),
-        _ => wrong_issuer(error, case, &chain),
+        | CertificateError::ExpiredRevocationListContext { .. } => no_current_crl(failed, &chain),
+        _ if leaf.is_self_signed || leaf.is_ca => self_signed(failed, &leaf),
+        _ => wrong_issuer(error, failed, &chain),
     }
 }
 
 /// Explains a handshake signature that was not believed.
-pub(super) fn diagnose_proof(error: &Error, peer: Peer, leaf: &CertificateDer<'_>) -> String {
+pub(super) fn diagnose_proof(error: &Error, peer: PeerRole, leaf: &CertificateDer<'_>) -> String {
     let Ok(facts) = CertificateFacts::from_der(leaf) else { return unreadable(peer) };
     old_or_small(peer, std::slice::from_ref(&facts)).unwrap_or_else(|| {
         format!(
@@ -110,7 +110,7 @@ pub(super) fn diagnose_proof(error: &Error, peer: Peer, leaf: &CertificateDer<'_
 /// be read, if so.
 pub(super) fn diagnose_unprovable(
     error: Option<&Error>,
-    peer: Peer,
+    peer: PeerRole,
     leaf: &CertificateDer<'_>,
 ) -> String {
     let Ok(facts) = CertificateFacts::from_der(leaf) else { return unreadable(peer) };
@@ -136,7 +136,7 @@ pub(super) fn diagnose_unprovable(
 }
 
 /// Explains what the library's errors have no word for; `None`: the facts of the chain say more.
-fn faulty(fault: &PathFault, peer: Peer, chain: &[CertificateFacts]) -> Option<String> {
+fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     use webpki::Error as Why;
     let who = peer.word();
     let title = chain.first().map_or("", CertificateFacts::title);
@@ -152,7 +152,7 @@ fn faulty(fault: &PathFault, peer: Peer, chain: &[CertificateFacts]) -> Option<S
             "{of} leads over the CA {subject}, whose keyUsage does not allow it to sign \
              certificates: reissue the CA's certificate with keyCertSign"
         ),
-        PathFault::CaMayNotSignLists { subject } => format!(
+        PathFault::CaMayNotSignCrls { subject } => format!(
             "{of} leads to the CA {subject}, whose keyUsage does not allow it to sign lists of \
              revoked certificates: reissue the CA's certificate with cRLSign"
         ),
@@ -200,24 +200,24 @@ fn faulty(fault: &PathFault, peer: Peer, chain: &[CertificateFacts]) -> Option<S
     })
 }
 
-fn not_pinned(case: &Case<'_>, leaf: &CertificateFacts) -> String {
+fn not_pinned(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!(
         "the {who}'s certificate of {title} is not one of those pinned in trust '{trust}': if the \
          {who} renewed it, add its new certificate to `pinned` there (SHA-256 {sha256}; compare it \
          with what its operator says)",
-        who = case.peer.word(),
+        who = failed.peer.word(),
         title = leaf.title(),
-        trust = case.trust,
+        trust = failed.trust,
         sha256 = leaf.sha256,
     )
 }
 
-fn unreadable(peer: Peer) -> String {
+fn unreadable(peer: PeerRole) -> String {
     let who = peer.word();
     format!("the {who} sent a certificate that is not valid X.509: reissue the {who}'s certificate")
 }
 
-fn old_or_small(peer: Peer, chain: &[CertificateFacts]) -> Option<String> {
+fn old_or_small(peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     let who = peer.word();
     if let Some(facts) = chain.iter().find(|facts| facts.version < 3) {
         return Some(format!(
@@ -236,9 +236,13 @@ fn old_or_small(peer: Peer, chain: &[CertificateFacts]) -> Option<String> {
     ))
 }
 
-fn out_of_time(error: &CertificateError, case: &Case<'_>, chain: &[CertificateFacts]) -> String {
-    let who = case.peer.word();
-    let now = i64::try_from(case.now.as_secs()).unwrap_or(i64::MAX);
+fn out_of_time(
+    error: &CertificateError,
+    failed: &FailedChain<'_>,
+    chain: &[CertificateFacts],
+) -> String {
+    let who = failed.peer.word();
+    let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     if let Some(facts) = chain.iter().find(|facts| now > facts.not_after) {
         return format!(
             "the {who}'s certificate of {} expired at {}, {} days ago: renew it",
@@ -275,31 +279,31 @@ fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String 
     )
 }
 
-fn revoked(case: &Case<'_>, leaf: &CertificateFacts) -> String {
-    let who = case.peer.word();
+fn revoked(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
+    let who = failed.peer.word();
     let title = leaf.title();
-    let above = if case.rest.is_empty() { "" } else { ", or one of the CAs above it," };
+    let above = if failed.rest.is_empty() { "" } else { ", or one of the CAs above it," };
     format!("the {who}'s certificate of {title}{above} was revoked: issue the {who} a new one")
 }
 
 /// Which CA has no current list.
-fn unlisted(case: &Case<'_>, chain: &[CertificateFacts]) -> String {
-    let who = case.peer.word();
-    let trust = case.trust;
-    let now = i64::try_from(case.now.as_secs()).unwrap_or(i64::MAX);
+fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> String {
+    let who = failed.peer.word();
+    let trust = failed.trust;
+    let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     let title = chain.first().map_or("", CertificateFacts::title);
     let unknown = format!("whether the {who}'s certificate of {title} was revoked is not known");
-    let list_of = |ca: &str| case.lists.iter().find(move |list| list.issuer == ca);
+    let crl_of = |ca: &str| failed.crls.iter().find(move |crl| crl.issuer == ca);
     let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
-    if let Some(ca) = issuers().find(|ca| list_of(ca).is_none()) {
+    if let Some(ca) = issuers().find(|ca| crl_of(ca).is_none()) {
         return format!("{unknown}: trust '{trust}' has no list of the CA {ca}: add it to crl");
     }
-    match issuers().filter_map(list_of).find(|list| list.is_out_of_date(now)) {
-        Some(list) => format!(
+    match issuers().filter_map(crl_of).find(|crl| crl.is_out_of_date(now)) {
+        Some(crl) => format!(
             "{unknown}: the list of the CA {} in trust '{trust}' is out of date since {}: get \
              the current one",
-            list.issuer,
-            utc(list.next_update)
+            crl.issuer,
+            utc(crl.next_update)
         ),
         None => format!(
             "{unknown}: the lists in trust '{trust}' are not for certificates of its kind: add \
@@ -308,9 +312,9 @@ fn unlisted(case: &Case<'_>, chain: &[CertificateFacts]) -> String {
     }
 }
 
-fn self_signed(case: &Case<'_>, leaf: &CertificateFacts) -> String {
-    let who = case.peer.word();
-    let trust = case.trust;
+fn self_signed(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
+    let who = failed.peer.word();
+    let trust = failed.trust;
     let title = leaf.title();
     let kind = if !leaf.is_self_signed {
         "is a CA certificate, not a leaf"
@@ -325,9 +329,13 @@ fn self_signed(case: &Case<'_>, leaf: &CertificateFacts) -> String {
     )
 }
 
-fn wrong_issuer(error: &CertificateError, case: &Case<'_>, chain: &[CertificateFacts]) -> String {
-    let who = case.peer.word();
-    let trust = case.trust;
+fn wrong_issuer(
+    error: &CertificateError,
+    failed: &FailedChain<'_>,
+    chain: &[CertificateFacts],
+) -> String {
+    let who = failed.peer.word();
+    let trust = failed.trust;
     let title = chain.first().map_or("", CertificateFacts::title);
     let named = chain.last().map(|facts| facts.issuer.as_str()).filter(|name| !name.is_empty());
     let issuer = named.unwrap_or("without a name");

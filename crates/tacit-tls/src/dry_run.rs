@@ -9,10 +9,10 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tacit_core::policy::{ClientCert, IdentityMap, Verify};
 
 use super::check::PeerCheck;
-use super::config::{NamedCheck, SettingsRefused, client_check, refused, server_check};
-use super::diagnose::Peer;
-use super::material::TrustMaterial;
-use super::verify::{Named, Naming, provable};
+use super::config::{NamedCheck, SettingsError, client_check, refused, server_check};
+use super::credentials::LoadedTrust;
+use super::diagnose::PeerRole;
+use super::verify::{IdentityMapper, MappedIdentity, provable};
 
 /// What came of it.
 #[derive(Debug)]
@@ -20,23 +20,23 @@ pub struct DryRun {
     /// What came of the check.
     pub check: PeerCheck,
     /// The name that the peer would have, or why it would be refused.
-    pub named: Result<Named, String>,
+    pub mapped: Result<MappedIdentity, String>,
 }
 
 /// What a rule demands of clients.
 #[derive(Clone, Copy, Debug)]
-pub struct ClientDemand<'a> {
+pub struct ClientRequirements<'a> {
     /// Its level of client certificates.
     pub level: &'a ClientCert,
     /// The trust that the level names.
-    pub trust: Option<&'a TrustMaterial>,
+    pub trust: Option<&'a LoadedTrust>,
     /// The map that the level names.
     pub map: Option<&'a IdentityMap>,
 }
 
 /// Who a client would be.
 #[derive(Clone, Copy, Debug)]
-pub struct Client<'a> {
+pub struct ClientPeer<'a> {
     /// The chain that it would send, the leaf first.
     pub chain: &'a [CertificateDer<'a>],
     /// Where it would come from.
@@ -48,29 +48,30 @@ pub struct Client<'a> {
 /// # Errors
 /// The settings make no sense without what they name.
 pub fn client(
-    demand: ClientDemand<'_>,
-    client: Client<'_>,
+    requirements: ClientRequirements<'_>,
+    client: ClientPeer<'_>,
     now: UnixTime,
-) -> Result<DryRun, SettingsRefused> {
-    let ClientDemand { level, trust, map } = demand;
-    let Client { chain, address } = client;
-    let naming = Naming::of(level, map).ok_or_else(|| refused("a map that is not there"))?;
+) -> Result<DryRun, SettingsError> {
+    let ClientRequirements { level, trust, map } = requirements;
+    let ClientPeer { chain, address } = client;
+    let identity_mapper =
+        IdentityMapper::new(level, map).ok_or_else(|| refused("a map that is not there"))?;
     let Some(settings) = client_check(level, trust)? else {
-        return Ok(DryRun { check: PeerCheck::NotAsked, named: Ok(Named::Nobody) });
+        return Ok(DryRun { check: PeerCheck::NotAsked, mapped: Ok(MappedIdentity::None) });
     };
     let check = settings.recheck(chain, now).check;
-    if let Some(Err(reason)) = chain.first().map(|leaf| provable(Peer::Client, leaf)) {
+    if let Some(Err(reason)) = chain.first().map(|leaf| provable(PeerRole::Client, leaf)) {
         let check = PeerCheck::Invalid { reason: reason.clone() };
-        return Ok(DryRun { check, named: Err(reason) });
+        return Ok(DryRun { check, mapped: Err(reason) });
     }
-    let named = match chain.first() {
+    let mapped = match chain.first() {
         _ if !settings.allows(&check) => Err(reason(&check)),
-        Some(leaf) if check.is_believed() => {
-            naming.name(leaf, address).map_err(|failure| failure.message)
+        Some(leaf) if check.is_trusted() => {
+            identity_mapper.identify(leaf, address).map_err(|failure| failure.message)
         }
-        _ => Ok(Named::Nobody),
+        _ => Ok(MappedIdentity::None),
     };
-    Ok(DryRun { check, named })
+    Ok(DryRun { check, mapped })
 }
 
 /// A server's chain; `asked` are the names that a program would ask for where the rule names none.
@@ -79,11 +80,11 @@ pub fn client(
 /// The settings make no sense without what they name, or a name is none.
 pub fn server(
     verify: &Verify,
-    trust: Option<&TrustMaterial>,
+    trust: Option<&LoadedTrust>,
     chain: &[CertificateDer<'_>],
     asked: &[String],
     now: UnixTime,
-) -> Result<DryRun, SettingsRefused> {
+) -> Result<DryRun, SettingsError> {
     let NamedCheck { check: settings, server_name } = server_check(verify, trust)?;
     let wanted = server_name.map_or_else(|| asked.to_vec(), |name| vec![name.clone()]);
     let parsed: Result<Vec<_>, _> = wanted.into_iter().map(ServerName::try_from).collect();
@@ -95,19 +96,19 @@ pub fn server(
         let any = ServerName::from(IpAddr::from([0; 16]));
         names.push(any);
     }
-    if let Some(Err(reason)) = chain.first().map(|leaf| provable(Peer::Server, leaf)) {
+    if let Some(Err(reason)) = chain.first().map(|leaf| provable(PeerRole::Server, leaf)) {
         let check = PeerCheck::Invalid { reason: reason.clone() };
-        return Ok(DryRun { check, named: Err(reason) });
+        return Ok(DryRun { check, mapped: Err(reason) });
     }
     let check_name = |name| settings.recheck(chain, name, now).check;
     let checks: Vec<_> = names.iter().map(check_name).collect();
     let bad = checks.iter().find(|check| !settings.allows(check));
     let check = bad.or_else(|| checks.first()).cloned().unwrap_or(PeerCheck::Absent);
-    let named = match settings.allows(&check) {
-        true => Ok(Named::Certificate),
+    let mapped = match settings.allows(&check) {
+        true => Ok(MappedIdentity::Certificate),
         false => Err(reason(&check)),
     };
-    Ok(DryRun { check, named })
+    Ok(DryRun { check, mapped })
 }
 
 fn reason(check: &PeerCheck) -> String {

@@ -265,13 +265,13 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_certificates::{Ca, Kind, openssl_v1};
+    use crate::test_certificates::{Ca, LeafKind, openssl_v1};
     use proptest::prelude::*;
 
     #[test]
     fn says_what_the_certificate_says() {
         let ca = Ca::new("facts CA");
-        let leaf = ca.leaf(Kind::Valid);
+        let leaf = ca.leaf(LeafKind::Valid);
         let facts = CertificateFacts::from_der(&leaf.chain[0]).unwrap();
         assert_eq!(facts.subject, "CN=leaf");
         assert_eq!(facts.issuer, "CN=facts CA");
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn every_truncation_is_refused_without_a_panic() {
-        let leaf = Ca::new("cut CA").leaf(Kind::Valid);
+        let leaf = Ca::new("cut CA").leaf(LeafKind::Valid);
         let der = leaf.chain[0].as_ref();
         for length in 0..der.len() {
             let cut = CertificateDer::from(&der[..length]);
@@ -317,7 +317,7 @@ mod tests {
             changes in prop::collection::vec((0usize..600, any::<u8>()), 1..8),
         ) {
             static DER: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
-            let good = DER.get_or_init(|| Ca::new("fuzz").leaf(Kind::Valid).chain[0].to_vec());
+            let good = DER.get_or_init(|| Ca::new("fuzz").leaf(LeafKind::Valid).chain[0].to_vec());
             let mut der = good.clone();
             for (at, value) in changes {
                 let at = at % der.len();

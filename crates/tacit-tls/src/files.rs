@@ -71,7 +71,7 @@ impl FileState {
 }
 
 /// A file's content with what was known of it when it was opened.
-pub(super) struct Content {
+pub(super) struct FileContent {
     pub(super) bytes: Vec<u8>,
     pub(super) mode: u32,
     pub(super) stamp: FileStamp,
@@ -88,7 +88,7 @@ pub(super) enum ReadError {
 /// Reads a whole file.
 ///
 /// The stamp is taken before the content is read: a change in between shows as one later.
-pub(super) fn read(path: &Path) -> Result<Content, ReadError> {
+pub(super) fn read(path: &Path) -> Result<FileContent, ReadError> {
     // Without NONBLOCK the opening of a pipe would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty())
@@ -104,7 +104,7 @@ pub(super) fn read(path: &Path) -> Result<Content, ReadError> {
         return Err(ReadError::TooLarge);
     }
     let stamp = FileStamp { path: path.to_owned(), state: Some(FileState::of(&metadata)) };
-    Ok(Content { bytes, mode: metadata.mode() & 0o7777, stamp })
+    Ok(FileContent { bytes, mode: metadata.mode() & 0o7777, stamp })
 }
 
 #[cfg(test)]

@@ -14,17 +14,17 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use tacit_core::policy::{Group, IdentityMap, Rekey, Revocation, Suite, parse};
 use tacit_core::record::{AlertDescription, ContentType};
 
+use super::credentials;
 use super::facts::CertificateFacts;
 use super::failure::HandshakeFailure;
 use super::handshake::{Handshake, INCOMING_BYTES_MAX};
 use super::holder::holder;
 use super::keys::HotKeys;
-use super::machine::Progress;
-use super::material;
-use super::pair::{self, Pair, ServerAsks};
+use super::machine::HandshakeProgress;
 use super::session::{Batch, Session};
+use super::settings_pair::{self, ServerAsks, SettingsPair};
 use super::signer::Signable;
-use super::signer::wire::{SignRequest, parse_answer};
+use super::signer::wire::{SignRequest, parse_sign_response};
 
 /// Bytes of a session's input that become records, so that one run stays short.
 const SCRIPT_BYTES_MAX: usize = 4096;
@@ -43,12 +43,12 @@ pub fn handshake(input: &[u8]) {
         incoming.extend_from_slice(part);
         outgoing.clear();
         match handshake.advance(&mut incoming, &mut outgoing) {
-            Ok(Progress::Blocked) if incoming.len() > INCOMING_BYTES_MAX => {
+            Ok(HandshakeProgress::Blocked) if incoming.len() > INCOMING_BYTES_MAX => {
                 let failure = handshake.too_long(&mut incoming, &mut outgoing);
                 return check_answered(&failure, &outgoing);
             }
-            Ok(Progress::Blocked) => {}
-            Ok(Progress::Done) => {
+            Ok(HandshakeProgress::Blocked) => {}
+            Ok(HandshakeProgress::Done) => {
                 // Whether it may be used is decided here, and either is right.
                 let _ = handshake.finish(Rekey::default(), Instant::now(), UnixTime::now());
                 return;
@@ -69,7 +69,7 @@ pub fn signer(input: &[u8]) {
             assert!(signable != Signable::CertificateVerify13 || first == Some(&b' '));
         }
     }
-    let _ = parse_answer(input);
+    let _ = parse_sign_response(input);
 }
 
 /// Whatever the peer sends that ends the handshake is answered by an alert, but for its own alerts.
@@ -93,22 +93,22 @@ pub fn certificate(input: &[u8]) {
     if let Ok(holder) = holder(&der, None) {
         let _ = MAP.find(&holder);
     }
-    let _ = material::list_facts(input);
+    let _ = credentials::crl_facts(input);
 }
 
 /// A file of lists of revoked certificates, in PEM or DER, and what is told of it.
 pub fn crl(input: &[u8]) {
     let path = Path::new("fuzz.crl");
     let now = 1_900_000_000;
-    let lists = match material::parse_lists(path, input.to_vec(), &ROOTS) {
-        Ok(lists) => lists,
+    let crls = match credentials::parse_crls(path, input.to_vec(), &ROOTS) {
+        Ok(crls) => crls,
         Err(fault) => {
             assert!(!fault.to_string().is_empty());
             return;
         }
     };
-    let told = material::list_warnings("trust 'fuzz'", Revocation::Hard, &lists, &[], now);
-    let issuers = lists.iter().map(|list| &list.facts.issuer);
+    let told = credentials::crl_warnings("trust 'fuzz'", Revocation::Hard, &crls, &[], now);
+    let issuers = crls.iter().map(|crl| &crl.facts.issuer);
     for text in told.iter().chain(issuers) {
         assert!(!text.contains(char::is_control), "control characters: {text:?}");
     }
@@ -117,7 +117,7 @@ pub fn crl(input: &[u8]) {
 /// A trust of one CA: lists are looked at beside it.
 static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
-    if let Ok((certificate, _)) = pair::certificate("a.example") {
+    if let Ok((certificate, _)) = settings_pair::certificate("a.example") {
         let _ = roots.add(certificate);
     }
     assert!(!roots.is_empty(), "the fuzzer's own set-up: no root");
@@ -214,16 +214,16 @@ struct Sides {
 }
 
 fn sides(version: Version) -> Sides {
-    static BOTH: LazyLock<[Pair; 2]> = LazyLock::new(|| {
+    static BOTH: LazyLock<[SettingsPair; 2]> = LazyLock::new(|| {
         [Suite::TLS_AES_128_GCM_SHA256, Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256].map(
             // Asked for and not required: a certificate of the peer's is input too.
             |suite| {
-                pair::settings(suite, &[Group::X25519], ServerAsks::Certificate)
+                settings_pair::settings(suite, &[Group::X25519], ServerAsks::Certificate)
                     .unwrap_or_else(|error| panic!("the fuzzer's own set-up: {error}"))
             },
         )
     });
-    let Pair { client, server } = &BOTH[version as usize];
+    let SettingsPair { client, server } = &BOTH[version as usize];
     match (Handshake::client(client, &[]), Handshake::server(server)) {
         (Ok(client), Ok(server)) => Sides { client, server },
         _ => panic!("the fuzzer's own set-up: no handshake begins"),
@@ -237,7 +237,8 @@ fn establish(mut client: Handshake, mut server: Handshake) -> (Session, Session)
     let done = (0..4).any(|_| {
         let client = client.advance(&mut to_client, &mut to_server);
         let server = server.advance(&mut to_server, &mut to_client);
-        (client, server) == (Ok(Progress::Done), Ok(Progress::Done)) && to_client.is_empty()
+        (client, server) == (Ok(HandshakeProgress::Done), Ok(HandshakeProgress::Done))
+            && to_client.is_empty()
     });
     assert!(done, "the fuzzer's own set-up: two sides of ours do not agree");
     let finish = |handshake: Handshake| {

@@ -76,7 +76,7 @@ fn alternative(name: &GeneralName<'_>) -> Result<Option<CertificateName>, NotACe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_certificates::{Ca, Kind};
+    use crate::test_certificates::{Ca, LeafKind};
     use proptest::prelude::*;
     use tacit_core::policy::IdentityMap;
     use tacit_core::policy::map::Mapped;
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_name_can_be_asked_about() {
-        let leaf = Ca::new("corp CA").leaf(Kind::Valid);
+        let leaf = Ca::new("corp CA").leaf(LeafKind::Valid);
         let holder = holder(&leaf.chain[0], "10.7.0.9".parse().ok()).unwrap();
         for (condition, wanted) in [
             ("subject = \"CN=leaf\"", true),
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_or_damaged_is_unreadable() {
-        let leaf = Ca::new("corp CA").leaf(Kind::Valid);
+        let leaf = Ca::new("corp CA").leaf(LeafKind::Valid);
         let der = leaf.chain[0].as_ref();
         for length in 0..der.len() {
             assert!(holder(&CertificateDer::from(&der[..length]), None).is_err(), "at {length}");
@@ -150,7 +150,7 @@ mod tests {
             changes in prop::collection::vec((0usize..600, any::<u8>()), 1..8),
         ) {
             static DER: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
-            let good = DER.get_or_init(|| Ca::new("fuzz").leaf(Kind::Valid).chain[0].to_vec());
+            let good = DER.get_or_init(|| Ca::new("fuzz").leaf(LeafKind::Valid).chain[0].to_vec());
             let mut der = good.clone();
             for (at, value) in changes {
                 let at = at % der.len();

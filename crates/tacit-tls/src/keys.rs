@@ -19,39 +19,39 @@ pub const HOT_CONNECTIONS_MAX: usize = 64;
 
 /// A worker's expanded keys. A connection has one place, which it may lose to another.
 #[derive(Debug)]
-pub struct Keyring {
-    places: Box<[HotKeys]>,
+pub struct ExpandedKeyCache {
+    slots: Box<[HotKeys]>,
 }
 
-impl Default for Keyring {
+impl Default for ExpandedKeyCache {
     fn default() -> Self {
-        Self { places: (0..HOT_CONNECTIONS_MAX).map(|_| HotKeys::default()).collect() }
+        Self { slots: (0..HOT_CONNECTIONS_MAX).map(|_| HotKeys::default()).collect() }
     }
 }
 
-impl Keyring {
+impl ExpandedKeyCache {
     /// The place of the connection with that number, which no other has.
     pub fn of(&mut self, connection: u64) -> &mut HotKeys {
-        let place = self.place(connection);
-        if place.connection != connection {
-            *place = HotKeys { connection, ..HotKeys::default() };
+        let slot = self.slot(connection);
+        if slot.connection != connection {
+            *slot = HotKeys { connection, ..HotKeys::default() };
         }
-        place
+        slot
     }
 
     /// Drops the keys of a connection that has ended.
     pub fn forget(&mut self, connection: u64) {
-        let place = self.place(connection);
-        if place.connection == connection {
-            *place = HotKeys::default();
+        let slot = self.slot(connection);
+        if slot.connection == connection {
+            *slot = HotKeys::default();
         }
     }
 
-    fn place(&mut self, connection: u64) -> &mut HotKeys {
-        let places = self.places.len() as u64;
+    fn slot(&mut self, connection: u64) -> &mut HotKeys {
+        let slots = self.slots.len() as u64;
         // INVARIANT: the remainder is less than the length, which fits.
         #[expect(clippy::cast_possible_truncation, reason = "less than the number of places")]
-        &mut self.places[(connection % places) as usize]
+        &mut self.slots[(connection % slots) as usize]
     }
 }
 

@@ -7,13 +7,13 @@
 //!   certificate and key files          rule (tacit-core::policy)
 //!            │                                   │
 //!            v                                   v
-//!        material  ─────────────────────> ClientSettings, ServerSettings     once per rule
+//!       credentials ─────────────────────> ClientSettings, ServerSettings     once per rule
 //!   identities, trusts, CRLs                     │
 //!                                                v
 //!   bytes of the peer ──> Handshake::advance ──> Handshake::finish           once per connection
 //!                              │                 │
 //!                              v                 v
-//!                      HandshakeFailure     Established
+//!                      HandshakeFailure     CompletedHandshake
 //!                      kind, party,          ├ session: Session     seals and opens records
 //!                      next step             ├ agreed               version, suite, ALPN, name
 //!                                            └ check, named, peer   who the peer is
@@ -29,16 +29,16 @@
 //!
 //! use rustls_pki_types::UnixTime;
 //! use tacit_core::policy::Rekey;
-//! use tacit_tls::{Established, Handshake, HandshakeFailure, Progress};
+//! use tacit_tls::{CompletedHandshake, Handshake, HandshakeFailure, HandshakeProgress};
 //!
 //! /// `exchange` sends `outgoing`, empties it, and appends what the peer sent to `incoming`.
 //! fn run(
 //!     mut handshake: Handshake,
 //!     mut exchange: impl FnMut(&mut Vec<u8>, &mut Vec<u8>),
-//! ) -> Result<Established, HandshakeFailure> {
+//! ) -> Result<CompletedHandshake, HandshakeFailure> {
 //!     let mut incoming = Vec::new();
 //!     let mut outgoing = Vec::new();
-//!     while handshake.advance(&mut incoming, &mut outgoing)? == Progress::Blocked {
+//!     while handshake.advance(&mut incoming, &mut outgoing)? == HandshakeProgress::Blocked {
 //!         exchange(&mut outgoing, &mut incoming);
 //!     }
 //!     exchange(&mut outgoing, &mut incoming);
@@ -50,12 +50,13 @@
 //!
 //! The modules, each of which uses only those before it: [`facts`], [`files`], [`holder`],
 //! [`check`], [`failure`], `keys`, `secrets`, `outcome` (what rustls reports by callback),
-//! [`signer`], [`material`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
-//! [`recheck`], `session`, `machine`, `handshake`, `pair`, [`measure`].
+//! [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
+//! [`recheck`], `session`, `machine`, `handshake`, `settings_pair`, [`measure`].
 #![forbid(unsafe_code)]
 
 pub mod check;
 mod config;
+pub mod credentials;
 mod diagnose;
 pub mod dry_run;
 pub mod facts;
@@ -68,13 +69,12 @@ pub mod holder;
 pub mod key_store;
 mod keys;
 mod machine;
-pub mod material;
 pub mod measure;
 mod outcome;
-mod pair;
 pub mod recheck;
 mod secrets;
 mod session;
+mod settings_pair;
 pub mod signer;
 pub mod verify;
 
@@ -84,10 +84,12 @@ pub mod test_certificates;
 pub mod testing;
 
 pub use check::PeerCheck;
-pub use config::{ClientSettings, ServerSettings, SettingsRefused};
+pub use config::{ClientSettings, ServerSettings, SettingsError};
 pub use facts::CertificateFacts;
-pub use failure::{HandshakeFailure, Role};
-pub use handshake::{Agreed, Established, FinishRefused, Handshake, INCOMING_BYTES_MAX};
-pub use keys::{HOT_CONNECTIONS_MAX, HotKeys, Keyring};
-pub use machine::Progress;
-pub use session::{Batch, KeyUse, NoRekey, Session, SessionError};
+pub use failure::{HandshakeFailure, HandshakeRole};
+pub use handshake::{
+    CompletedHandshake, FinishError, Handshake, INCOMING_BYTES_MAX, NegotiatedParameters,
+};
+pub use keys::{ExpandedKeyCache, HOT_CONNECTIONS_MAX, HotKeys};
+pub use machine::HandshakeProgress;
+pub use session::{KeyUse, NoRekey, OpenedBatch, Session, SessionError};

@@ -13,7 +13,7 @@ use tacit_core::record::HEADER_BYTES;
 
 /// How far a handshake is after [`crate::Handshake::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum HandshakeProgress {
     /// The peer must say more.
     Blocked,
     /// Complete; call [`crate::Handshake::finish`].
@@ -21,7 +21,7 @@ pub enum Progress {
 }
 
 /// What the two kinds of connection have in common.
-pub(crate) trait Machine {
+pub(crate) trait HandshakeMachine {
     /// What the library keeps of this role.
     type Data;
     /// Has the library look at the front of what arrived.
@@ -33,7 +33,7 @@ pub(crate) trait Machine {
     fn common(&self) -> &CommonState;
 }
 
-impl Machine for UnbufferedClientConnection {
+impl HandshakeMachine for UnbufferedClientConnection {
     type Data = ClientConnectionData;
     fn process<'c, 'i>(
         &'c mut self,
@@ -46,7 +46,7 @@ impl Machine for UnbufferedClientConnection {
     }
 }
 
-impl Machine for UnbufferedServerConnection {
+impl HandshakeMachine for UnbufferedServerConnection {
     type Data = ServerConnectionData;
     fn process<'c, 'i>(
         &'c mut self,
@@ -61,7 +61,7 @@ impl Machine for UnbufferedServerConnection {
 
 /// What one step came to.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum StepResult {
     /// The library has read one more record, and has not released the bytes at this range of what
     /// arrived: they are part of a message, or a record that it skips. `None`: it released them.
     Read(Option<Range<usize>>),
@@ -73,12 +73,12 @@ pub(crate) enum Step {
 
 /// Runs the machine on what it has seen and one more record. After an error `outgoing` ends in the
 /// alert that says why, unless the peer has sent one.
-pub(crate) fn step<M: Machine>(
+pub(crate) fn step<M: HandshakeMachine>(
     machine: &mut M,
     incoming: &mut Vec<u8>,
     seen: &mut usize,
     outgoing: &mut Vec<u8>,
-) -> Result<Step, rustls::Error> {
+) -> Result<StepResult, rustls::Error> {
     let mut shown = *seen;
     // Where the record begins that this step shows.
     let mut next = None;
@@ -110,16 +110,16 @@ pub(crate) fn step<M: Machine>(
         shown -= discard;
         next = next.map(|start: usize| start.saturating_sub(discard));
         if done {
-            return Ok(Step::Done);
+            return Ok(StepResult::Done);
         }
         if !blocked {
             continue;
         }
         if let Some(start) = next {
-            return Ok(Step::Read((start < *seen).then_some(start..*seen)));
+            return Ok(StepResult::Read((start < *seen).then_some(start..*seen)));
         }
         if shown == incoming.len() {
-            return Ok(Step::Blocked);
+            return Ok(StepResult::Blocked);
         }
         // What is no whole record is shown too: it may be no record at all.
         let record = first_record_bytes(&incoming[*seen..]);
@@ -143,7 +143,7 @@ const NO_RECORD: [u8; HEADER_BYTES] = [0xff, 3, 3, 0, 0];
 /// a record that is none, for which it has: the alert must be protected with keys that only the
 /// library holds. `seen` is all that it was shown and has not released; `next` is where the record
 /// begins that it failed at.
-pub(crate) fn send_alert<M: Machine>(
+pub(crate) fn send_alert<M: HandshakeMachine>(
     machine: &mut M,
     seen: &mut Vec<u8>,
     next: Option<usize>,
@@ -181,7 +181,7 @@ const STATES_BEFORE_ALERT_MAX: usize = 64;
 
 /// After an error the machine still has the alert that says why. It is not run for longer than it
 /// has something to send: it would look at input again, which is gone.
-fn take_alert<M: Machine>(machine: &mut M, outgoing: &mut Vec<u8>) {
+fn take_alert<M: HandshakeMachine>(machine: &mut M, outgoing: &mut Vec<u8>) {
     while machine.common().wants_write() {
         let Ok(ConnectionState::EncodeTlsData(mut data)) = machine.process(&mut []).state else {
             return;

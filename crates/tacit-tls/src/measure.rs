@@ -17,8 +17,8 @@ use tacit_sys::cpu;
 
 use super::handshake::Handshake;
 use super::keys::{DirectionKey, DirectionSecrets};
-use super::machine::Progress;
-use super::pair::{self, Pair, ServerAsks};
+use super::machine::HandshakeProgress;
+use super::settings_pair::{self, ServerAsks, SettingsPair};
 
 /// Bytes that are sealed, then opened, between two looks at the clock: a look costs as much as a
 /// small record, and this much fits the caches as an agent's buffers do.
@@ -87,8 +87,8 @@ pub fn records(
 /// # Errors
 /// The library refuses.
 pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMeasure> {
-    let Pair { client, server } =
-        pair::settings(suite, &GROUPS, ServerAsks::Nothing).map_err(|_| CannotMeasure)?;
+    let SettingsPair { client, server } =
+        settings_pair::settings(suite, &GROUPS, ServerAsks::Nothing).map_err(|_| CannotMeasure)?;
     let until = Instant::now() + time;
     let mut handshakes_ns = Vec::new();
     while handshakes_ns.len() < ROUNDS_MIN || Instant::now() < until {
@@ -104,7 +104,7 @@ pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMe
             let start = cpu::thread_ns();
             let progress = server.advance(&mut to_server, &mut to_client);
             spent_ns += cpu::thread_ns() - start;
-            if progress.map_err(|_| CannotMeasure)? == Progress::Done {
+            if progress.map_err(|_| CannotMeasure)? == HandshakeProgress::Done {
                 break;
             }
             if to_client.is_empty() {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use rustls::KeyLog;
 
-use crate::check::Checked;
+use crate::check::CheckedPeer;
 use crate::secrets::TrafficSecrets;
 
 /// What was reported within one step, or within several that were merged.
@@ -27,7 +27,7 @@ use crate::secrets::TrafficSecrets;
 pub(crate) struct StepOutcome {
     /// The result of the certificate check. `None`: no check ran, because it was not its turn,
     /// the peer sent no certificate, or the session is resumed.
-    pub(crate) checked: Option<Checked>,
+    pub(crate) checked: Option<CheckedPeer>,
     /// The server name that the client asks for.
     pub(crate) server_name: Option<String>,
     /// The secrets that the keys of a TLS 1.3 connection come from.
@@ -69,7 +69,7 @@ pub(crate) fn observe<R>(step: impl FnOnce() -> R) -> Observed<R> {
 }
 
 /// Reports the result of a certificate check.
-pub(crate) fn report_check(checked: impl Into<Checked>) {
+pub(crate) fn report_check(checked: impl Into<CheckedPeer>) {
     let checked = checked.into();
     OUTCOME.with_borrow_mut(|outcome| outcome.checked = Some(checked));
 }

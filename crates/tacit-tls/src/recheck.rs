@@ -3,11 +3,11 @@
 //! ```text
 //!   handshake ──> TrustedPeer, kept with the connection
 //!                       │
-//!   settings of a rule ─┴─> Recheck ──> PeerCheck   valid | expired | revoked | invalid: reason
+//!   settings of a rule ─┴─> PeerRechecker ──> PeerCheck
 //! ```
 //!
-//! One [`Recheck`] is made for each rule of a pass over the open connections. It verifies each
-//! distinct chain once, whatever the number of connections that have it.
+//! A pass over the open connections makes one [`PeerRechecker`] for each rule. It verifies each
+//! distinct chain once, however many connections have it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ use tacit_core::policy::Tls;
 
 use super::check::{PeerChain, PeerCheck};
 use super::config::{
-    ClientSettings, NamedCheck, ServerSettings, SettingsRefused, client_check, server_check,
+    ClientSettings, NamedCheck, ServerSettings, SettingsError, client_check, server_check,
 };
-use super::material::TrustMaterial;
+use super::credentials::LoadedTrust;
 use super::verify::{ClientCheck, ServerCheck};
 
 /// A peer that is trusted: what checks it again.
@@ -34,7 +34,7 @@ pub struct TrustedPeer {
 
 /// Checks the peers of one rule's open connections again.
 #[derive(Debug)]
-pub struct Recheck {
+pub struct PeerRechecker {
     check: Check,
     /// What came of chains so far, by chain and names.
     known: RefCell<HashMap<Question, PeerCheck>>,
@@ -49,7 +49,7 @@ enum Check {
     Servers(Arc<ServerCheck>),
 }
 
-impl Recheck {
+impl PeerRechecker {
     /// By a rule that accepts TLS; `None`: it asks for no certificates.
     #[must_use]
     pub fn clients(settings: &ServerSettings) -> Option<Self> {
@@ -67,7 +67,7 @@ impl Recheck {
     ///
     /// # Errors
     /// The trust is gone, or has no anchors.
-    pub fn of(tls: &Tls, trust: Option<&TrustMaterial>) -> Result<Option<Self>, SettingsRefused> {
+    pub fn of(tls: &Tls, trust: Option<&LoadedTrust>) -> Result<Option<Self>, SettingsError> {
         Ok(match tls {
             Tls::Server(tls) => client_check(&tls.client_cert, trust)?
                 .map(|check| Self::new(Check::Clients(Arc::new(check)))),
@@ -111,8 +111,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::material::load_trust;
-    use crate::test_certificates::{Ca, Directory, Kind, Leaf, NAME};
+    use crate::credentials::load_trust;
+    use crate::test_certificates::{Ca, Directory, Leaf, LeafKind, NAME};
 
     const LONG: i64 = 4_000_000_000;
 
@@ -120,7 +120,7 @@ mod tests {
         UnixTime::since_unix_epoch(Duration::from_secs(unix_seconds.unsigned_abs()))
     }
 
-    fn trust(directory: &Directory, revocation: Revocation) -> TrustMaterial {
+    fn trust(directory: &Directory, revocation: Revocation) -> LoadedTrust {
         let trust = Trust {
             source: TrustSource::Files(vec!["ca.pem".into()]),
             pinned: Vec::new(),
@@ -138,7 +138,7 @@ mod tests {
         TrustedPeer { chain, names: names.collect() }
     }
 
-    fn both(trust: &TrustMaterial) -> [Recheck; 2] {
+    fn both(trust: &LoadedTrust) -> [PeerRechecker; 2] {
         let level = ClientCert::Asked(ClientCertPolicy {
             preset: Some(Preset::Required),
             absent: Absent::Deny,
@@ -151,10 +151,11 @@ mod tests {
         let verify = Verify::Full { trust: "corp".into(), server_name: None };
         let clients = client_check(&level, Some(trust)).unwrap().unwrap();
         let NamedCheck { check: servers, .. } = server_check(&verify, Some(trust)).unwrap();
-        [Check::Clients(Arc::new(clients)), Check::Servers(Arc::new(servers))].map(Recheck::new)
+        [Check::Clients(Arc::new(clients)), Check::Servers(Arc::new(servers))]
+            .map(PeerRechecker::new)
     }
 
-    fn words(trust: &TrustMaterial, leaf: &Leaf, now: i64) -> [&'static str; 2] {
+    fn words(trust: &LoadedTrust, leaf: &Leaf, now: i64) -> [&'static str; 2] {
         let peer = peer(leaf, &[NAME]);
         both(trust).map(|recheck| recheck.check(&peer, at(now)).word())
     }
@@ -185,7 +186,7 @@ mod tests {
     fn a_list_that_is_out_of_date_does_not_make_a_trusted_peer_invalid() {
         let directory = Directory::new();
         let ca = Ca::new("corp CA");
-        let leaf = ca.leaf(Kind::Valid);
+        let leaf = ca.leaf(LeafKind::Valid);
         directory.write("ca.pem", ca.pem(), 0o644);
         directory.write("ca.crl", ca.crl(&[], 1_900_000_000), 0o644);
         for revocation in [Revocation::Hard, Revocation::Soft] {
@@ -199,7 +200,7 @@ mod tests {
     fn each_distinct_chain_is_verified_once() {
         let directory = Directory::new();
         let ca = Ca::new("corp CA");
-        let leaves = [(); 3].map(|()| ca.leaf(Kind::Valid));
+        let leaves = [(); 3].map(|()| ca.leaf(LeafKind::Valid));
         directory.write("ca.pem", ca.pem(), 0o644);
         directory.write("ca.crl", ca.crl(&[], LONG), 0o644);
         let [clients, _] = both(&trust(&directory, Revocation::Hard));

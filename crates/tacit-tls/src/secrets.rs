@@ -9,7 +9,7 @@ use aws_lc_rs::hkdf::{Algorithm, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 use rustls::CipherSuite;
 use tacit_core::record::{KeyRefused, Nonce, RecordOpener, RecordProtection};
 
-use super::failure::Role;
+use super::failure::HandshakeRole;
 use super::keys::DirectionKey;
 
 /// The secret of one direction.
@@ -86,12 +86,12 @@ impl TrafficSecrets {
     }
 
     /// Both secrets, if the handshake came so far.
-    pub(super) fn into_secrets(self, role: Role) -> Option<Secrets> {
+    pub(super) fn into_secrets(self, role: HandshakeRole) -> Option<Secrets> {
         let client = self.client?;
         let server = self.server?;
         Some(match role {
-            Role::Client => Secrets { sending: client, receiving: server },
-            Role::Server => Secrets { sending: server, receiving: client },
+            HandshakeRole::Client => Secrets { sending: client, receiving: server },
+            HandshakeRole::Server => Secrets { sending: server, receiving: client },
         })
     }
 }

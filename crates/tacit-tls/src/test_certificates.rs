@@ -27,7 +27,7 @@ pub const NAME: &str = "db.example";
 
 /// What is wrong with a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LeafKind {
     /// Nothing.
     Valid,
     /// Its validity is over.
@@ -126,7 +126,7 @@ impl Ca {
     #[must_use]
     pub fn leaf_made(&self, adjust: impl FnOnce(&mut CertificateParams)) -> Leaf {
         let key = KeyPair::generate().unwrap();
-        let mut params = params(Kind::Valid);
+        let mut params = params(LeafKind::Valid);
         adjust(&mut params);
         Leaf::new(&params.signed_by(&key, &self.0).unwrap(), &key)
     }
@@ -135,7 +135,7 @@ impl Ca {
     #[must_use]
     pub fn leaf_again(&self, leaf: &Leaf) -> Leaf {
         let key = KeyPair::from_pem(&leaf.key_pem).unwrap();
-        Leaf::new(&params(Kind::Valid).signed_by(&key, &self.0).unwrap(), &key)
+        Leaf::new(&params(LeafKind::Valid).signed_by(&key, &self.0).unwrap(), &key)
     }
 
     /// The CA's certificate.
@@ -160,7 +160,7 @@ impl Ca {
 
     /// Issues a leaf.
     #[must_use]
-    pub fn leaf(&self, kind: Kind) -> Leaf {
+    pub fn leaf(&self, kind: LeafKind) -> Leaf {
         let key = KeyPair::generate().unwrap();
         let certificate = params(kind).signed_by(&key, &self.0).unwrap();
         Leaf::new(&certificate, &key)
@@ -206,7 +206,7 @@ impl Ca {
     #[must_use]
     pub fn leaf_of_all(&self, names: &[String]) -> Leaf {
         let key = KeyPair::generate().unwrap();
-        let mut params = params(Kind::Valid);
+        let mut params = params(LeafKind::Valid);
         params.distinguished_name.push(DnType::CommonName, names[0].as_str());
         let san = |name: &String| SanType::DnsName(name.as_str().try_into().unwrap());
         params.subject_alt_names = names.iter().map(san).collect();
@@ -218,7 +218,7 @@ impl Ca {
     #[must_use]
     pub fn rsa_leaf(&self) -> Leaf {
         let key = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
-        let certificate = params(Kind::Valid).signed_by(&key, &self.0).unwrap();
+        let certificate = params(LeafKind::Valid).signed_by(&key, &self.0).unwrap();
         Leaf::new(&certificate, &key)
     }
 
@@ -226,7 +226,7 @@ impl Ca {
     #[must_use]
     pub fn without_constraints(&self) -> Leaf {
         let key = KeyPair::generate().unwrap();
-        let mut params = params(Kind::CnOnly);
+        let mut params = params(LeafKind::CnOnly);
         params.extended_key_usages = Vec::new();
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let certificate = params.signed_by(&key, &self.0).unwrap();
@@ -237,7 +237,7 @@ impl Ca {
     #[must_use]
     pub fn leaf_until(&self, unix_seconds: i64) -> Leaf {
         let key = KeyPair::generate().unwrap();
-        let mut params = params(Kind::Valid);
+        let mut params = params(LeafKind::Valid);
         let epoch = date_time_ymd(1970, 1, 1);
         params.not_after = epoch + Duration::from_secs(unix_seconds.unsigned_abs());
         let certificate = params.signed_by(&key, &self.0).unwrap();
@@ -249,7 +249,7 @@ impl Ca {
 #[must_use]
 pub fn self_signed() -> Leaf {
     let key = KeyPair::generate().unwrap();
-    Leaf::new(&params(Kind::Valid).self_signed(&key).unwrap(), &key)
+    Leaf::new(&params(LeafKind::Valid).self_signed(&key).unwrap(), &key)
 }
 
 /// A self-signed X.509 v1 certificate with an RSA key of that size.
@@ -309,7 +309,7 @@ pub fn openssl_sha1() -> OldLeaf {
     openssl_made(&["genrsa", "2048"], &["-sha1"], &["-extfile", "v3"])
 }
 
-fn params(kind: Kind) -> CertificateParams {
+fn params(kind: LeafKind) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "leaf");
@@ -323,15 +323,15 @@ fn params(kind: Kind) -> CertificateParams {
         SanType::URI("spiffe://example/db".try_into().unwrap()),
     ];
     match kind {
-        Kind::Valid => {}
-        Kind::Expired => params.not_after = date_time_ymd(2021, 2, 3),
-        Kind::NotYetValid => params.not_before = date_time_ymd(2080, 4, 5),
-        Kind::WrongUsage => params.extended_key_usages = vec![Usage::CodeSigning],
-        Kind::ServerOnly => params.extended_key_usages = vec![Usage::ServerAuth],
-        Kind::WrongName => {
+        LeafKind::Valid => {}
+        LeafKind::Expired => params.not_after = date_time_ymd(2021, 2, 3),
+        LeafKind::NotYetValid => params.not_before = date_time_ymd(2080, 4, 5),
+        LeafKind::WrongUsage => params.extended_key_usages = vec![Usage::CodeSigning],
+        LeafKind::ServerOnly => params.extended_key_usages = vec![Usage::ServerAuth],
+        LeafKind::WrongName => {
             params.subject_alt_names = vec![SanType::DnsName("other.example".try_into().unwrap())];
         }
-        Kind::CnOnly => params.subject_alt_names = Vec::new(),
+        LeafKind::CnOnly => params.subject_alt_names = Vec::new(),
     }
     params
 }

@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::{Value, json};
 use tacit_core::policy::{Diagnostic, Policy, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
-use tacit_tls::signer::Keys;
+use tacit_tls::signer::KeyProvider;
 
 use crate::agent::{self, AgentError, RunningAgent, Supervisor, supervisor};
 use crate::control::render::costs::By;
@@ -289,7 +289,7 @@ enum Parent {
 /// Looks at the policy and for an agent that runs already, so that the process that was started
 /// reports both at once; then it becomes the supervisor of an agent, or an agent without one.
 fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
-    if let Err(findings) = check_file(&args.policy, &Keys::here()) {
+    if let Err(findings) = check_file(&args.policy, &KeyProvider::local()) {
         return fail(AgentError::Policy(args.policy, findings), EXIT_POLICY);
     }
     let control = args.control.clone().unwrap_or_else(control::default_path);
@@ -363,7 +363,7 @@ fn activated(parent: Parent) -> usize {
 }
 
 fn check(args: &CheckArgs) -> ExitCode {
-    let (findings, policy) = match check_file(&args.file, &Keys::here()) {
+    let (findings, policy) = match check_file(&args.file, &KeyProvider::local()) {
         Ok(checked) => (checked.warnings, Some(checked.policy)),
         Err(findings) => (findings, None),
     };

@@ -65,7 +65,7 @@ const OWNED: [Owned; 3] = [
         places: &[
             "crates/tacit/src/ca.rs",
             "crates/tacit/src/ca/",
-            "crates/tacit-tls/src/pair.rs",
+            "crates/tacit-tls/src/settings_pair.rs",
             "crates/tacit-tls/src/test_certificates.rs",
             "crates/tacit/tests/",
         ],

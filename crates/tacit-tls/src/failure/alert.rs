@@ -2,16 +2,16 @@
 
 use rustls::AlertDescription as Alert;
 
-use super::handshake_failure::{HandshakeFailure, Party, Role, failure};
+use super::handshake_failure::{HandshakeFailure, HandshakeRole, Party, failure};
 
 /// Says what an alert means, given as its number on the wire: one that arrives after the handshake
 /// is not seen by the TLS library.
 #[must_use]
-pub fn describe_alert_number(role: Role, alert: u8) -> HandshakeFailure {
+pub fn describe_alert_number(role: HandshakeRole, alert: u8) -> HandshakeFailure {
     describe_alert(role, Alert::from(alert))
 }
 
-pub(super) fn describe_alert(role: Role, alert: Alert) -> HandshakeFailure {
+pub(super) fn describe_alert(role: HandshakeRole, alert: Alert) -> HandshakeFailure {
     let Meaning { kind, party, said, step } = meaning(alert);
     let peer = role.peer();
     let step = step.replace("{peer}", peer);

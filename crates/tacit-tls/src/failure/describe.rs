@@ -4,16 +4,16 @@ use rustls::{CertificateError, Error, PeerIncompatible, PeerMisbehaved};
 
 use super::alert::describe_alert;
 use super::first_bytes::{looks_like_plaintext, offered_version};
-use super::handshake_failure::{HandshakeFailure, Party, Role, failure};
+use super::handshake_failure::{HandshakeFailure, HandshakeRole, Party, failure};
 use crate::check::PeerCheck;
 use crate::facts::printable;
 use crate::signer::NOT_SIGNED;
 
 /// What is known of a handshake that failed.
 #[derive(Clone, Copy, Debug)]
-pub struct Failed<'a> {
+pub struct FailedHandshake<'a> {
     /// What tacit was in it.
-    pub role: Role,
+    pub role: HandshakeRole,
     /// The first bytes the peer sent, up to [`FIRST_BYTES_MAX`](super::FIRST_BYTES_MAX); empty:
     /// not known.
     pub first_bytes: &'a [u8],
@@ -23,7 +23,7 @@ pub struct Failed<'a> {
 
 /// Says what an error of the TLS library means.
 #[must_use]
-pub fn describe_error(failed: &Failed<'_>, error: &Error) -> HandshakeFailure {
+pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeFailure {
     let peer = failed.role.peer();
     match error {
         Error::AlertReceived(alert) => describe_alert(failed.role, *alert),
@@ -85,7 +85,7 @@ pub fn describe_error(failed: &Failed<'_>, error: &Error) -> HandshakeFailure {
 
 /// Says that the peer did not agree on an application protocol that it must have.
 #[must_use]
-pub fn describe_lacking_alpn(role: Role, wanted: &str) -> HandshakeFailure {
+pub fn describe_lacking_alpn(role: HandshakeRole, wanted: &str) -> HandshakeFailure {
     let peer = role.peer();
     let message = format!(
         "the {peer} began with TLS itself and without the application protocol `{wanted}`, as one \
@@ -95,7 +95,7 @@ pub fn describe_lacking_alpn(role: Role, wanted: &str) -> HandshakeFailure {
     failure("no-common-alpn", Party::Peer, message)
 }
 
-fn certificate(failed: &Failed<'_>, error: &CertificateError) -> HandshakeFailure {
+fn certificate(failed: &FailedHandshake<'_>, error: &CertificateError) -> HandshakeFailure {
     let kind = match error {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             "certificate-expired"
@@ -123,7 +123,7 @@ fn certificate(failed: &Failed<'_>, error: &CertificateError) -> HandshakeFailur
     failure(kind, Party::Peer, message)
 }
 
-fn incompatible(failed: &Failed<'_>, why: &PeerIncompatible) -> HandshakeFailure {
+fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> HandshakeFailure {
     use PeerIncompatible as Why;
     let peer = failed.role.peer();
     // An old hello lacks extensions too, and the library may complain of those first.
@@ -171,7 +171,7 @@ fn incompatible(failed: &Failed<'_>, why: &PeerIncompatible) -> HandshakeFailure
     }
 }
 
-fn no_common_version(failed: &Failed<'_>) -> HandshakeFailure {
+fn no_common_version(failed: &FailedHandshake<'_>) -> HandshakeFailure {
     let peer = failed.role.peer();
     let message = match offered_version(failed.first_bytes) {
         Some(version) if is_spoken(version) => format!(
@@ -193,14 +193,14 @@ fn is_spoken(version: &str) -> bool {
     matches!(version, "TLS 1.2" | "TLS 1.3")
 }
 
-fn not_tls(failed: &Failed<'_>, detail: &str) -> HandshakeFailure {
+fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
     let peer = failed.role.peer();
     if let Some(protocol) = looks_like_plaintext(failed.first_bytes) {
         let kind = if protocol == "HTTP" { "plain-http" } else { "not-tls" };
         let step = match failed.role {
-            Role::Server if protocol == "HTTP" => "use https:// there",
-            Role::Server => "switch TLS on there, or connect to another port",
-            Role::Client => "name its TLS port in connect (STARTTLS is not spoken)",
+            HandshakeRole::Server if protocol == "HTTP" => "use https:// there",
+            HandshakeRole::Server => "switch TLS on there, or connect to another port",
+            HandshakeRole::Client => "name its TLS port in connect (STARTTLS is not spoken)",
         };
         let message = format!("the {peer} speaks plain {protocol}, not TLS, on this port: {step}");
         return failure(kind, Party::Peer, message);

@@ -8,14 +8,14 @@ use serde::Serialize;
 /// What tacit is in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum HandshakeRole {
     /// It answers; the peer is a client.
     Server,
     /// It opens; the peer is a server.
     Client,
 }
 
-impl Role {
+impl HandshakeRole {
     /// What the peer is.
     #[must_use]
     pub fn peer(self) -> &'static str {
@@ -62,7 +62,7 @@ impl std::error::Error for HandshakeFailure {}
 impl HandshakeFailure {
     /// The peer closed the connection before the handshake was done.
     #[must_use]
-    pub fn closed(role: Role) -> Self {
+    pub fn closed(role: HandshakeRole) -> Self {
         let peer = role.peer();
         let message = format!(
             "the {peer} closed the connection within the handshake, without an alert: \
@@ -73,7 +73,7 @@ impl HandshakeFailure {
 
     /// The handshake took longer than the rule allows.
     #[must_use]
-    pub fn timed_out(role: Role, after: Duration) -> Self {
+    pub fn timed_out(role: HandshakeRole, after: Duration) -> Self {
         let message = format!(
             "the {} did not complete the handshake within {after:?}: see whether it speaks TLS \
              on this port, or raise handshake-timeout",

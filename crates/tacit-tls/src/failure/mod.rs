@@ -12,9 +12,9 @@ mod first_bytes;
 mod handshake_failure;
 
 pub use alert::describe_alert_number;
-pub use describe::{Failed, describe_error, describe_lacking_alpn};
+pub use describe::{FailedHandshake, describe_error, describe_lacking_alpn};
 pub use first_bytes::{FIRST_BYTES_MAX, looks_like_plaintext, offered_version};
-pub use handshake_failure::{HandshakeFailure, Party, Role};
+pub use handshake_failure::{HandshakeFailure, HandshakeRole, Party};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use rustls::{
 use rustls_pki_types::ServerName;
 
 use super::*;
-use crate::test_certificates::{Ca, Kind, NAME};
+use crate::test_certificates::{Ca, LeafKind, NAME};
 use crate::verify::ServerCheck;
 
 const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS12, &version::TLS13];
@@ -20,7 +20,7 @@ fn server(
     provider: CryptoProvider,
     versions: &[&'static SupportedProtocolVersion],
 ) -> ServerConfig {
-    let leaf = Ca::new("CA").leaf(Kind::Valid);
+    let leaf = Ca::new("CA").leaf(LeafKind::Valid);
     let key = aws_lc_rs::sign::any_supported_type(&leaf.key).unwrap();
     let key = SingleCertAndKey::from(CertifiedKey::new(leaf.chain, key));
     ServerConfig::builder_with_provider(Arc::new(provider))
@@ -42,9 +42,9 @@ fn client(
         .with_no_client_auth()
 }
 
-fn described(role: Role, sent: &[u8], error: &Error) -> HandshakeFailure {
+fn described(role: HandshakeRole, sent: &[u8], error: &Error) -> HandshakeFailure {
     let first_bytes = &sent[..sent.len().min(FIRST_BYTES_MAX)];
-    let failure = describe_error(&Failed { role, first_bytes, check: None }, error);
+    let failure = describe_error(&FailedHandshake { role, first_bytes, check: None }, error);
     assert!(!failure.message.contains('\n') && failure.message.contains(": "), "{failure}");
     failure
 }
@@ -54,7 +54,7 @@ fn server_meets(config: ServerConfig, sent: &[u8]) -> HandshakeFailure {
     let mut connection = ServerConnection::new(Arc::new(config)).unwrap();
     connection.read_tls(&mut &*sent).unwrap();
     let error = connection.process_new_packets().unwrap_err();
-    described(Role::Server, sent, &error)
+    described(HandshakeRole::Server, sent, &error)
 }
 
 /// What a server says to a client's hello, and what the client says to the server's alert.
@@ -70,7 +70,10 @@ fn meet(server: ServerConfig, client: ClientConfig) -> [HandshakeFailure; 2] {
     server.write_tls(&mut alert).unwrap();
     client.read_tls(&mut alert.as_slice()).unwrap();
     let at_client = client.process_new_packets().unwrap_err();
-    [described(Role::Server, &hello, &at_server), described(Role::Client, &alert, &at_client)]
+    [
+        described(HandshakeRole::Server, &hello, &at_server),
+        described(HandshakeRole::Client, &alert, &at_client),
+    ]
 }
 
 fn provider() -> CryptoProvider {
@@ -107,7 +110,7 @@ fn plain_protocols_spoken_to_a_tls_rule_are_named() {
     let sent = b"HTTP/1.1 400 Bad Request\r\n\r\n";
     connection.read_tls(&mut sent.as_slice()).unwrap();
     let error = connection.process_new_packets().unwrap_err();
-    let failure = described(Role::Client, sent, &error);
+    let failure = described(HandshakeRole::Client, sent, &error);
     assert_eq!(failure.kind, "plain-http");
     assert!(failure.message.contains("name its TLS port in connect"), "{failure}");
 }
@@ -166,15 +169,15 @@ fn what_both_lack_in_common_is_named_on_both_sides() {
 #[test]
 fn every_alert_has_a_line_with_a_next_step() {
     for number in 0..=u8::MAX {
-        for role in [Role::Server, Role::Client] {
+        for role in [HandshakeRole::Server, HandshakeRole::Client] {
             let failure = describe_alert_number(role, number);
             assert!(failure.message.starts_with(&format!("the {} ", role.peer())), "{failure}");
             assert!(!failure.message.contains("{peer}"), "{failure}");
         }
     }
-    let failure = describe_alert_number(Role::Client, 116);
+    let failure = describe_alert_number(HandshakeRole::Client, 116);
     assert_eq!((failure.kind, failure.party), ("peer-requires-certificate", Party::Policy));
-    let failure = describe_alert_number(Role::Server, 48);
+    let failure = describe_alert_number(HandshakeRole::Server, 48);
     assert_eq!((failure.kind, failure.party), ("peer-refused-certificate", Party::Peer));
 }
 

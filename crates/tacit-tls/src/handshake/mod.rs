@@ -18,19 +18,22 @@ use serde::Serialize;
 use tacit_core::policy::{Group, Rekey, Suite, TlsVersion};
 use tacit_core::record::{AlertDescription, ContentType, RecordOpener, RecordSealer};
 
-use super::check::{Checked, PeerChain, PeerCheck};
+use super::check::{CheckedPeer, PeerChain, PeerCheck};
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::failure::{
-    FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error, describe_lacking_alpn,
+    FIRST_BYTES_MAX, FailedHandshake, HandshakeFailure, HandshakeRole, describe_error,
+    describe_lacking_alpn,
 };
 use super::keys::DirectionSecrets;
-use super::machine::{Machine as _, Progress, Step, first_record_bytes, send_alert, step};
+use super::machine::{
+    HandshakeMachine as _, HandshakeProgress, StepResult, first_record_bytes, send_alert, step,
+};
 use super::outcome::{Observed, StepOutcome, observe};
 use super::recheck::TrustedPeer;
 use super::secrets::TrafficSecrets;
-use super::session::{Keys, Later, Session};
-use super::verify::{Named, unnamed};
+use super::session::{Session, SessionKeys, Tls13State};
+use super::verify::{MappedIdentity, unnamed};
 
 /// Handshake bytes that may wait for more: a flight with long chains fits, a flood does not.
 pub const INCOMING_BYTES_MAX: usize = 128 * 1024;
@@ -81,7 +84,7 @@ struct Refusal {
 
 /// A complete handshake that gives no connection.
 #[derive(Debug)]
-pub struct FinishRefused {
+pub struct FinishError {
     /// Why not.
     pub failure: HandshakeFailure,
     /// The record that tells the peer; empty where there is none.
@@ -91,7 +94,7 @@ pub struct FinishRefused {
 /// What was agreed, for displays and logs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Agreed {
+pub struct NegotiatedParameters {
     /// The version.
     pub version: TlsVersion,
     /// IANA's name of the suite.
@@ -108,15 +111,15 @@ pub struct Agreed {
 
 /// A handshake that succeeded.
 #[derive(Debug)]
-pub struct Established {
+pub struct CompletedHandshake {
     /// The records from here on.
     pub session: Session,
     /// What was agreed.
-    pub agreed: Agreed,
+    pub negotiated: NegotiatedParameters,
     /// What came of the check of the peer's certificate.
     pub check: PeerCheck,
     /// The name that it gives the peer.
-    pub named: Named,
+    pub mapped: MappedIdentity,
     /// The peer's certificate, if it sent one.
     pub peer: Option<Arc<CertificateFacts>>,
     /// What is needed to check a peer that is trusted again.
@@ -139,7 +142,7 @@ impl Handshake {
         };
         let first = names.first().cloned().unwrap_or_else(unnamed);
         let machine = UnbufferedClientConnection::new(Arc::clone(&settings.config), first)
-            .map_err(|error| describe(Role::Client, &error))?;
+            .map_err(|error| describe(HandshakeRole::Client, &error))?;
         let settings = Arc::clone(settings);
         Ok(Self::new(Side::Client { machine: Box::new(machine), settings, names }))
     }
@@ -150,7 +153,7 @@ impl Handshake {
     /// The library refuses its own settings.
     pub fn server(settings: &Arc<ServerSettings>) -> Result<Self, HandshakeFailure> {
         let machine = UnbufferedServerConnection::new(Arc::clone(&settings.config))
-            .map_err(|error| describe(Role::Server, &error))?;
+            .map_err(|error| describe(HandshakeRole::Server, &error))?;
         Ok(Self::new(Side::Server { machine: Box::new(machine), settings: Arc::clone(settings) }))
     }
 
@@ -187,7 +190,7 @@ impl Handshake {
         &mut self,
         incoming: &mut Vec<u8>,
         outgoing: &mut Vec<u8>,
-    ) -> Result<Progress, HandshakeFailure> {
+    ) -> Result<HandshakeProgress, HandshakeFailure> {
         let wanted = FIRST_BYTES_MAX.saturating_sub(self.first_bytes.len()).min(incoming.len());
         self.first_bytes.extend_from_slice(&incoming[..wanted]);
         loop {
@@ -199,9 +202,9 @@ impl Handshake {
             });
             self.outcome.merge(outcome);
             match result.map_err(|error| self.describe(&error))? {
-                Step::Done => return Ok(Progress::Done),
-                Step::Blocked => return Ok(Progress::Blocked),
-                Step::Read(kept) => self.skip_early_data(early, kept, incoming),
+                StepResult::Done => return Ok(HandshakeProgress::Done),
+                StepResult::Blocked => return Ok(HandshakeProgress::Blocked),
+                StepResult::Read(kept) => self.skip_early_data(early, kept, incoming),
             }
         }
     }
@@ -263,7 +266,7 @@ impl Handshake {
 
     fn describe(&self, error: &rustls::Error) -> HandshakeFailure {
         let check = self.outcome.checked.as_ref().map(|checked| &checked.check);
-        let failed = Failed { role: self.role(), first_bytes: &self.first_bytes, check };
+        let failed = FailedHandshake { role: self.role(), first_bytes: &self.first_bytes, check };
         describe_error(&failed, error)
     }
 
@@ -278,16 +281,17 @@ impl Handshake {
         rekey: Rekey,
         now: Instant,
         wall_now: UnixTime,
-    ) -> Result<Established, FinishRefused> {
+    ) -> Result<CompletedHandshake, FinishError> {
         let role = self.role();
         let common = match &self.side {
             Side::Client { machine, .. } => machine.common(),
             Side::Server { machine, .. } => machine.common(),
         };
         let chain = common.peer_certificates().unwrap_or_default();
-        let agreed = self.agreed(common);
-        let Checked { check, leaf, chain: kept } = self.check_peer(chain, &agreed, wall_now);
-        let trusted = check.is_believed().then(|| self.trusted(chain, kept)).flatten();
+        let negotiated = self.negotiated(common);
+        let CheckedPeer { check, leaf, chain: kept } =
+            self.check_peer(chain, &negotiated, wall_now);
+        let trusted = check.is_trusted().then(|| self.trusted(chain, kept)).flatten();
         let facts = |leaf| CertificateFacts::from_der(leaf).ok().map(Arc::new);
         let peer = leaf.or_else(|| chain.first().and_then(facts));
         let allowed = match &self.side {
@@ -296,8 +300,9 @@ impl Handshake {
                 settings.client_check.as_ref().is_none_or(|client| client.allows(&check))
             }
         };
-        let lacking = self.required_alpn.filter(|wanted| agreed.alpn.as_deref() != Some(*wanted));
-        let named = if let Some(wanted) = lacking {
+        let lacking =
+            self.required_alpn.filter(|wanted| negotiated.alpn.as_deref() != Some(*wanted));
+        let mapped = if let Some(wanted) = lacking {
             let failure = describe_lacking_alpn(role, wanted);
             Err(Refusal { failure, alert: AlertDescription::NO_APPLICATION_PROTOCOL })
         } else if allowed {
@@ -309,14 +314,16 @@ impl Handshake {
         };
         let secrets = self.outcome.secrets;
         let mut session = into_session(self.side, secrets, role, rekey, now)
-            .map_err(|failure| FinishRefused { failure, alert: Vec::new() })?;
-        match named {
-            Ok(named) => Ok(Established { session, agreed, check, named, peer, trusted }),
+            .map_err(|failure| FinishError { failure, alert: Vec::new() })?;
+        match mapped {
+            Ok(mapped) => {
+                Ok(CompletedHandshake { session, negotiated, check, mapped, peer, trusted })
+            }
             Err(refusal) => {
                 let mut alert = Vec::new();
                 // The connection ends either way.
                 let _ = session.seal_alert(refusal.alert, &mut alert);
-                Err(FinishRefused { failure: refusal.failure, alert })
+                Err(FinishError { failure: refusal.failure, alert })
             }
         }
     }
@@ -341,13 +348,13 @@ impl Handshake {
         &self,
         chain: &[CertificateDer<'_>],
         check: &PeerCheck,
-    ) -> Result<Named, HandshakeFailure> {
+    ) -> Result<MappedIdentity, HandshakeFailure> {
         match (&self.side, chain.first()) {
-            (Side::Client { .. }, _) => Ok(Named::Certificate),
-            (Side::Server { settings, .. }, Some(leaf)) if check.is_believed() => {
-                settings.naming.name(leaf, self.address)
+            (Side::Client { .. }, _) => Ok(MappedIdentity::Certificate),
+            (Side::Server { settings, .. }, Some(leaf)) if check.is_trusted() => {
+                settings.identity_mapper.identify(leaf, self.address)
             }
-            (Side::Server { .. }, _) => Ok(Named::Nobody),
+            (Side::Server { .. }, _) => Ok(MappedIdentity::None),
         }
     }
 
@@ -357,18 +364,18 @@ impl Handshake {
             PeerCheck::Absent => rustls::Error::NoCertificatesPresented,
             _ => rustls::CertificateError::ApplicationVerificationFailure.into(),
         };
-        let failed = Failed { role: self.role(), first_bytes: &[], check: Some(check) };
+        let failed = FailedHandshake { role: self.role(), first_bytes: &[], check: Some(check) };
         describe_error(&failed, &error)
     }
 
-    fn role(&self) -> Role {
+    fn role(&self) -> HandshakeRole {
         match self.side {
-            Side::Client { .. } => Role::Client,
-            Side::Server { .. } => Role::Server,
+            Side::Client { .. } => HandshakeRole::Client,
+            Side::Server { .. } => HandshakeRole::Server,
         }
     }
 
-    fn agreed(&self, common: &CommonState) -> Agreed {
+    fn negotiated(&self, common: &CommonState) -> NegotiatedParameters {
         let version = match common.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => TlsVersion::V1_2,
             _ => TlsVersion::V1_3,
@@ -382,7 +389,7 @@ impl Handshake {
             },
             Side::Server { .. } => self.outcome.server_name.clone(),
         };
-        Agreed {
+        NegotiatedParameters {
             version,
             suite: common.negotiated_cipher_suite().map_or("", |suite| suite_name(suite.suite())),
             group: common
@@ -401,10 +408,10 @@ impl Handshake {
     fn check_peer(
         &self,
         chain: &[CertificateDer<'static>],
-        agreed: &Agreed,
+        negotiated: &NegotiatedParameters,
         now: UnixTime,
-    ) -> Checked {
-        let seen = self.outcome.checked.clone().filter(|_| !agreed.resumed);
+    ) -> CheckedPeer {
+        let seen = self.outcome.checked.clone().filter(|_| !negotiated.resumed);
         match &self.side {
             Side::Client { settings, names, .. } => {
                 let recheck = |name: &ServerName<'_>| settings.check.recheck(chain, name, now);
@@ -413,7 +420,7 @@ impl Handshake {
                     None => (seen.unwrap_or_else(|| recheck(&unnamed())), &[][..]),
                 };
                 // The library checks one name; an address that has several must cover each.
-                let bad = |seen: &Checked| matches!(seen.check, PeerCheck::Invalid { .. });
+                let bad = |seen: &CheckedPeer| matches!(seen.check, PeerCheck::Invalid { .. });
                 others.iter().map(recheck).find(bad).filter(|_| !bad(&first)).unwrap_or(first)
             }
             Side::Server { settings, .. } => match &settings.client_check {
@@ -433,14 +440,14 @@ fn to_be_covered(asked: &[String]) -> Vec<ServerName<'static>> {
 }
 
 /// What an error means that is not about this peer.
-fn describe(role: Role, error: &rustls::Error) -> HandshakeFailure {
-    describe_error(&Failed { role, first_bytes: &[], check: None }, error)
+fn describe(role: HandshakeRole, error: &rustls::Error) -> HandshakeFailure {
+    describe_error(&FailedHandshake { role, first_bytes: &[], check: None }, error)
 }
 
 fn into_session(
     side: Side,
     traffic: TrafficSecrets,
-    role: Role,
+    role: HandshakeRole,
     rekey: Rekey,
     now: Instant,
 ) -> Result<Session, HandshakeFailure> {
@@ -475,14 +482,14 @@ fn into_session(
     let sealer = super::testing::with_lower_limit(sealer);
     let rx = DirectionSecrets::split(rx, version).map_err(refused)?;
     let opener = RecordOpener::new(rx.protection, rx.iv, rx_sequence);
-    let keys = Keys { seal_key: tx.key, sealer, open_key: rx.key, opener };
-    let mut later = None;
+    let keys = SessionKeys { seal_key: tx.key, sealer, open_key: rx.key, opener };
+    let mut tls13 = None;
     if version == TlsVersion::V1_3 {
         let missing = || fail(rustls::Error::General("no traffic secrets were reported".into()));
         let secrets = Box::new(traffic.into_secrets(role).ok_or_else(missing)?);
-        later = Some(Later { secrets, role, tickets });
+        tls13 = Some(Tls13State { secrets, role, tickets });
     }
-    Ok(Session::new(keys, later, rekey, now))
+    Ok(Session::new(keys, tls13, rekey, now))
 }
 
 /// IANA's name, whose TLS 1.3 suites the library writes with a prefix of its own.

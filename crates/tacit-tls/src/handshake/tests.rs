@@ -10,10 +10,10 @@ use tacit_core::record::RecordProtection;
 
 use super::*;
 use crate::keys::HotKeys;
-use crate::pair::{Pair, ServerAsks, settings};
 use crate::secrets::{NextKey, Secret};
 use crate::session::SessionError;
-use crate::test_certificates::{Ca, Kind, NAME};
+use crate::settings_pair::{ServerAsks, SettingsPair, settings};
+use crate::test_certificates::{Ca, LeafKind, NAME};
 use crate::verify::ServerCheck;
 
 const TLS12: Suite = Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
@@ -21,7 +21,7 @@ const TLS13: Suite = Suite::TLS_AES_128_GCM_SHA256;
 /// A fatal decode_error in clear.
 const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
 
-fn pair(suite: Suite) -> Pair {
+fn pair(suite: Suite) -> SettingsPair {
     settings(suite, &[Group::X25519], ServerAsks::Nothing).unwrap()
 }
 
@@ -83,7 +83,10 @@ fn a_hello_in_too_many_records_is_answered_by_an_alert() {
             break;
         }
         if incoming.len() % 4096 < 6 {
-            assert_eq!(server.advance(&mut incoming, &mut outgoing).unwrap(), Progress::Blocked);
+            assert_eq!(
+                server.advance(&mut incoming, &mut outgoing).unwrap(),
+                HandshakeProgress::Blocked
+            );
         }
     }
     assert!(incoming.len() > INCOMING_BYTES_MAX);
@@ -95,7 +98,7 @@ fn a_hello_in_too_many_records_is_answered_by_an_alert() {
 fn a_handshake_without_the_required_application_protocol_ends_with_an_alert() {
     for suite in [TLS12, TLS13] {
         for (wanted, is_met) in [("pair", true), ("postgresql", false)] {
-            let Pair { client, server } = pair(suite);
+            let SettingsPair { client, server } = pair(suite);
             let mut client = Handshake::client(&client, &[]).unwrap();
             let mut server = Handshake::server(&server).unwrap().with_required_alpn(Some(wanted));
             let mut to_server = give(&mut client, &[]).unwrap();
@@ -105,7 +108,7 @@ fn a_handshake_without_the_required_application_protocol_ends_with_an_alert() {
             }
             let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1));
             let finished = server.finish(Rekey::default(), Instant::now(), now);
-            let Err(FinishRefused { failure, mut alert }) = finished else {
+            let Err(FinishError { failure, mut alert }) = finished else {
                 assert!(is_met, "{suite:?}");
                 continue;
             };
@@ -122,7 +125,7 @@ fn a_handshake_without_the_required_application_protocol_ends_with_an_alert() {
 /// The client's session where both sides are done but for what the client sends, the server, and
 /// the secret of that.
 fn until_the_clients_finished() -> (Session, Handshake, Secret) {
-    let Pair { client, server } = pair(TLS13);
+    let SettingsPair { client, server } = pair(TLS13);
     let mut client = Handshake::client(&client, &[]).unwrap();
     let mut server = Handshake::server(&server).unwrap();
     let hello = give(&mut client, &[]).unwrap();
@@ -187,7 +190,7 @@ fn what_was_changed_on_its_way_is_answered_by_an_alert() {
 /// A client of the library with a ticket for early data, of a server that is not ours.
 fn client_with_early_data() -> Arc<ClientConfig> {
     let ca = Ca::new("corp CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     let provider = || Arc::new(aws_lc_rs::default_provider());
     let versions = &[&rustls::version::TLS13];
     let mut client = ClientConfig::builder_with_provider(provider())
@@ -259,7 +262,7 @@ fn early_data_that_was_never_offered_is_skipped() {
         wire.clear();
         client.write_tls(&mut wire).unwrap();
         incoming.extend_from_slice(&wire);
-        assert_eq!(server.advance(&mut incoming, &mut flight).unwrap(), Progress::Done);
+        assert_eq!(server.advance(&mut incoming, &mut flight).unwrap(), HandshakeProgress::Done);
         assert!(!client.is_early_data_accepted());
     }
 }

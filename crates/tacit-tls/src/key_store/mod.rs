@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::sign::SigningKey;
 
-use crate::material::{Pair, PairFault, read_pair};
+use crate::credentials::{ChainAndKey, PairFault, read_pair};
 use crate::signer::wire::{CHAIN_BYTES_MAX, SignRequest};
-use crate::signer::{KeyName, PairFile, PairRefused, PublicPair, SCHEMES, Signable};
+use crate::signer::{KeyName, PairError, PairFile, PublicPair, SCHEMES, Signable};
 
 /// Keys at once: the identities of two generations of a large policy.
 pub const KEYS_MAX: usize = 65_536;
@@ -24,18 +24,13 @@ impl KeyStore {
     ///
     /// # Errors
     /// What is wrong with one of the files; a store that is full.
-    pub fn load(
-        &self,
-        generation: u64,
-        cert: &Path,
-        key: &Path,
-    ) -> Result<PublicPair, PairRefused> {
+    pub fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         let refused = |PairFault { at, fault }| {
             let path = if at == PairFile::Cert { cert } else { key };
-            PairRefused { at, text: fault.with_next(path) }
+            PairError { at, text: fault.with_next(path) }
         };
-        let at = |at, text: &str| Err(PairRefused { at, text: text.to_owned() });
-        let Pair { chain, key, cert, key_file } = read_pair(cert, key).map_err(refused)?;
+        let at = |at, text: &str| Err(PairError { at, text: text.to_owned() });
+        let ChainAndKey { chain, key, cert, key_file } = read_pair(cert, key).map_err(refused)?;
         let Some(public_key) = key.public_key() else {
             return at(PairFile::Key, "the private key does not say its public one");
         };

@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::signer::wire::SignRequest;
-use crate::signer::{Keys, RemoteKey, Scheme, Signatory};
-use crate::test_certificates::{Ca, Directory, Kind};
+use crate::signer::{KeyProvider, RemoteKey, Scheme, SignerClient};
+use crate::test_certificates::{Ca, Directory, LeafKind};
 
 /// A message that TLS 1.3 signs.
 fn proof() -> Vec<u8> {
@@ -13,13 +13,13 @@ fn proof() -> Vec<u8> {
 
 fn directory() -> Directory {
     let directory = Directory::new();
-    let leaf = Ca::new("CA").leaf(Kind::Valid);
+    let leaf = Ca::new("CA").leaf(LeafKind::Valid);
     directory.write("web.pem", &leaf.cert_pem, 0o600);
     directory.write("web.key", &leaf.key_pem, 0o600);
     directory
 }
 
-fn load(store: &KeyStore, directory: &Directory) -> Result<PublicPair, PairRefused> {
+fn load(store: &KeyStore, directory: &Directory) -> Result<PublicPair, PairError> {
     let at = |name: &str| directory.path().join(name);
     store.load(1, &at("web.pem"), &at("web.key"))
 }
@@ -52,7 +52,7 @@ fn a_refusal_names_the_file_and_the_next_step() {
     let refused = load(&KeyStore::default(), &directory).unwrap_err();
     assert_eq!(refused.at, PairFile::Key);
     assert!(refused.text.contains("holds no private key"), "{refused:?}");
-    let key = Ca::new("other").leaf(Kind::Valid).key_pem;
+    let key = Ca::new("other").leaf(LeafKind::Valid).key_pem;
     directory.write("web.key", &key, 0o644);
     let refused = load(&KeyStore::default(), &directory).unwrap_err();
     assert!(refused.text.contains("; run: chmod 600 "), "{refused:?}");
@@ -70,8 +70,8 @@ struct Here {
     forgotten: Mutex<Vec<KeyName>>,
 }
 
-impl Signatory for Here {
-    fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
+impl SignerClient for Here {
+    fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         self.store.load(generation, cert, key)
     }
 
@@ -84,7 +84,7 @@ impl Signatory for Here {
         self.store.sign(&request).map_err(str::to_owned)
     }
 
-    fn keeps(&self, _: &Arc<RemoteKey>) {}
+    fn register(&self, _: &Arc<RemoteKey>) {}
 
     fn forget(&self, name: KeyName) {
         self.store.forget(name);
@@ -101,11 +101,12 @@ fn an_identity_whose_key_is_elsewhere_is_as_good_and_forgotten_with_its_last_use
         position: tacit_core::policy::SourcePosition::default(),
     };
     let here = Arc::new(Here::default());
-    let signatory: Arc<dyn Signatory> = here.clone();
-    let load =
-        |keys: &Keys| crate::material::load_identity("web", &identity, directory.path(), keys);
-    let remote = load(&Keys::at(Arc::clone(&signatory))).unwrap();
-    let local = load(&Keys::here()).unwrap();
+    let signer_client: Arc<dyn SignerClient> = here.clone();
+    let load = |keys: &KeyProvider| {
+        crate::credentials::load_identity("web", &identity, directory.path(), keys)
+    };
+    let remote = load(&KeyProvider::remote(Arc::clone(&signer_client))).unwrap();
+    let local = load(&KeyProvider::local()).unwrap();
     assert!(remote.same(&local) && remote.sources == local.sources);
     let keys = [&remote, &local].map(|identity| Arc::clone(&identity.certified_key.key));
     let [ours, its] = &keys;

@@ -25,7 +25,7 @@ use tacit_core::record::{
     RecordSealer,
 };
 
-use super::failure::Role;
+use super::failure::HandshakeRole;
 use super::keys::{DirectionKey, HotKeys, OpenKey};
 use super::secrets::{NextKey, Secret, Secrets};
 
@@ -55,7 +55,7 @@ const KEY_UPDATE: u8 = 24;
 pub(super) type Tickets = KernelConnection<ClientConnectionData>;
 
 /// What a session begins with.
-pub(super) struct Keys {
+pub(super) struct SessionKeys {
     pub(super) seal_key: DirectionKey,
     pub(super) sealer: RecordSealer,
     pub(super) open_key: DirectionKey,
@@ -63,11 +63,11 @@ pub(super) struct Keys {
 }
 
 /// What TLS 1.3 needs after the handshake; TLS 1.2 needs nothing.
-pub(super) struct Later {
+pub(super) struct Tls13State {
     /// Where the next keys come from.
     pub(super) secrets: Box<Secrets>,
     /// Clients are sent tickets.
-    pub(super) role: Role,
+    pub(super) role: HandshakeRole,
     /// Whoever wants tickets keeps this until they have come.
     pub(super) tickets: Option<Box<Tickets>>,
 }
@@ -78,12 +78,12 @@ pub struct Session {
     sealer: RecordSealer,
     open_key: DirectionKey,
     opener: RecordOpener,
-    later: Option<Later>,
+    tls13: Option<Tls13State>,
     has_ticket: bool,
     /// A handshake message that has not arrived whole.
     message: Vec<u8>,
     idle_messages: u8,
-    owed: Option<Owed>,
+    pending_reply: Option<PendingReply>,
     rekey: Rekey,
     bytes_since_rekey: u64,
     /// KeyUpdates of our own since our last data.
@@ -105,7 +105,7 @@ impl fmt::Debug for Session {
 
 /// What the peer is to be answered before it gets more data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owed {
+enum PendingReply {
     /// RFC 8446 section 4.6.3: one answer, however many KeyUpdates asked for it.
     KeyUpdate,
     /// RFC 5246 section 7.2.2: renegotiation is declined by a warning, not by an end.
@@ -114,7 +114,7 @@ enum Owed {
 
 /// What came of the records at the front of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct OpenedBatch {
     /// Bytes that were whole records; what follows them is kept until it is complete.
     pub consumed: usize,
     /// The peer said that it sends no more; what follows is no record of this session.
@@ -197,18 +197,23 @@ impl fmt::Display for SessionError {
 impl std::error::Error for SessionError {}
 
 impl Session {
-    pub(super) fn new(keys: Keys, later: Option<Later>, rekey: Rekey, now: Instant) -> Self {
-        let Keys { seal_key, sealer, open_key, opener } = keys;
+    pub(super) fn new(
+        keys: SessionKeys,
+        tls13: Option<Tls13State>,
+        rekey: Rekey,
+        now: Instant,
+    ) -> Self {
+        let SessionKeys { seal_key, sealer, open_key, opener } = keys;
         Self {
             seal_key,
             sealer,
             open_key,
             opener,
-            later,
+            tls13,
             has_ticket: false,
             message: Vec::new(),
             idle_messages: 0,
-            owed: None,
+            pending_reply: None,
             rekey,
             bytes_since_rekey: 0,
             updates_without_data: 0,
@@ -229,7 +234,7 @@ impl Session {
     /// How much of the sending key is used.
     #[must_use]
     pub fn key_use(&self) -> KeyUse {
-        if self.later.is_some() {
+        if self.tls13.is_some() {
             return KeyUse::Low;
         }
         let left = self.sealer.records_left();
@@ -322,18 +327,18 @@ impl Session {
         if self.close_notify_sent {
             return Ok(false);
         }
-        let owed = self.owed.take();
-        match owed {
-            Some(Owed::KeyUpdate) => {
+        let pending_reply = self.pending_reply.take();
+        match pending_reply {
+            Some(PendingReply::KeyUpdate) => {
                 self.update_sending_key(KeyUpdateRequest::NotRequested, out)?
             }
-            Some(Owed::NoRenegotiation) => {
+            Some(PendingReply::NoRenegotiation) => {
                 self.seal_alert(AlertDescription::NO_RENEGOTIATION, out)?;
             }
             None => {}
         }
-        if self.later.is_none() || !self.rekey_due(clock) {
-            return Ok(owed.is_some());
+        if self.tls13.is_none() || !self.rekey_due(clock) {
+            return Ok(pending_reply.is_some());
         }
         self.update_both(clock(), out)?;
         Ok(true)
@@ -344,7 +349,7 @@ impl Session {
     /// # Errors
     /// Why there is none.
     pub fn rekey(&mut self, now: Instant, out: &mut Vec<u8>) -> Result<(), NoRekey> {
-        if self.later.is_none() {
+        if self.tls13.is_none() {
             return Err(NoRekey::OldVersion);
         }
         if self.close_notify_sent || self.peer_closed {
@@ -394,7 +399,7 @@ impl Session {
         hot: &mut HotKeys,
         buffer: &mut [u8],
         payloads: &mut Vec<Range<usize>>,
-    ) -> Result<Batch, SessionError> {
+    ) -> Result<OpenedBatch, SessionError> {
         let mut consumed = 0;
         let mut key = self.open_key(hot)?;
         while let Some(record) = self.opener.open_record(key, &mut buffer[consumed..])? {
@@ -413,7 +418,7 @@ impl Session {
                     self.refuse_inside_message()?;
                     if closed {
                         self.peer_closed = true;
-                        return Ok(Batch { consumed, closed });
+                        return Ok(OpenedBatch { consumed, closed });
                     }
                     self.count_idle_message()?;
                 }
@@ -421,7 +426,7 @@ impl Session {
                 ContentType::ChangeCipherSpec => {}
             }
         }
-        Ok(Batch { consumed, closed: false })
+        Ok(OpenedBatch { consumed, closed: false })
     }
 
     fn take_payload(
@@ -442,9 +447,9 @@ impl Session {
     /// Servers send their tickets before all else; more of them are not worth the memory.
     fn take_no_more_tickets(&mut self) {
         if std::mem::take(&mut self.has_ticket)
-            && let Some(later) = &mut self.later
+            && let Some(tls13) = &mut self.tls13
         {
-            later.tickets = None;
+            tls13.tickets = None;
         }
     }
 
@@ -500,9 +505,9 @@ impl Session {
     }
 
     fn take_message(&mut self, kind: u8, end: usize) -> Result<bool, SessionError> {
-        match (kind, &mut self.later) {
+        match (kind, &mut self.tls13) {
             (KEY_UPDATE, Some(_)) => self.take_key_update(end).map(|()| true),
-            (NEW_SESSION_TICKET, Some(Later { role: Role::Client, tickets, .. })) => {
+            (NEW_SESSION_TICKET, Some(Tls13State { role: HandshakeRole::Client, tickets, .. })) => {
                 self.has_ticket = true;
                 let Some(tickets) = tickets else { return Ok(false) };
                 tickets.handle_new_session_ticket(&self.message[4..end]).map(|()| false).map_err(
@@ -515,7 +520,7 @@ impl Session {
                 )
             }
             (HELLO_REQUEST | CLIENT_HELLO, None) => {
-                self.owed = Some(Owed::NoRenegotiation);
+                self.pending_reply = Some(PendingReply::NoRenegotiation);
                 self.count_idle_message().map(|()| false)
             }
             _ => Err(SessionError::PeerMisbehaved(
@@ -542,7 +547,7 @@ impl Session {
         self.opener = RecordOpener::new(self.opener.protection(), iv, 0);
         self.peer_rekeys += 1;
         if requested {
-            self.owed = Some(Owed::KeyUpdate);
+            self.pending_reply = Some(PendingReply::KeyUpdate);
         }
         Ok(())
     }
@@ -576,10 +581,10 @@ impl Session {
         of: impl FnOnce(&mut Secrets) -> &mut Secret,
     ) -> Result<NextKey, SessionError> {
         let algorithm = self.seal_key.algorithm();
-        let Some(later) = &mut self.later else {
+        let Some(tls13) = &mut self.tls13 else {
             return Err(SessionError::Library("update a TLS 1.2 key"));
         };
-        of(&mut later.secrets)
+        of(&mut tls13.secrets)
             .next(algorithm)
             .map_err(|_| SessionError::Library("make the next key"))
     }

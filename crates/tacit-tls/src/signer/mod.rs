@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! agent                                      signer
-//!   Keys::load ── paths ──────────────────>  KeyStore::load     reads the files, keeps the key
+//!   load_identity ── paths ───────────────>  KeyStore::load     reads the files, keeps the key
 //!              <── chain, public key ──────
 //!   handshake: RemoteKey ── message ──────>  KeyStore::sign     looks at the message, signs
 //!              <── signature ──────────────
@@ -11,7 +11,7 @@
 //! The process that parses what strangers send has no private key in its memory. It asks with the
 //! whole message that is to be signed, and the signer signs the proofs of TLS handshakes and
 //! nothing else ([`Signable`]). Here are the messages, the key as rustls sees it, and no I/O:
-//! sockets and processes are the caller's, by [`Signatory`].
+//! sockets and processes are the caller's, by [`SignerClient`].
 
 mod signable;
 pub mod wire;
@@ -72,7 +72,7 @@ impl PublicPair {
 
 /// Why there is no pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PairRefused {
+pub struct PairError {
     /// Which file is at fault.
     pub at: PairFile,
     /// What is wrong with it, and what to do.
@@ -90,12 +90,12 @@ pub enum PairFile {
 }
 
 /// Who has the keys and signs: the signer as its agent reaches it.
-pub trait Signatory: fmt::Debug + Send + Sync {
+pub trait SignerClient: fmt::Debug + Send + Sync {
     /// Has it read a pair and keep the key under the name that it has in this generation.
     ///
     /// # Errors
     /// What is wrong with one of the files, or the signer cannot be reached.
-    fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused>;
+    fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError>;
 
     /// A generation that no key has had.
     fn next_generation(&self) -> u64;
@@ -112,7 +112,7 @@ pub trait Signatory: fmt::Debug + Send + Sync {
     ) -> Result<Vec<u8>, String>;
 
     /// A key is loaded and used from here on: it is to be there again after a new start.
-    fn keeps(&self, key: &Arc<RemoteKey>);
+    fn register(&self, key: &Arc<RemoteKey>);
 
     /// A key is not used any more.
     fn forget(&self, name: KeyName);
@@ -126,36 +126,40 @@ pub struct RemoteKey {
     schemes: Arc<[SignatureScheme]>,
     cert: FileStamp,
     key: FileStamp,
-    signatory: Arc<dyn Signatory>,
+    signer_client: Arc<dyn SignerClient>,
 }
 
 impl RemoteKey {
     /// The key of a pair that was loaded in that generation.
     #[must_use]
-    pub fn new(generation: u64, pair: &PublicPair, signatory: &Arc<dyn Signatory>) -> Arc<Self> {
+    pub fn new(
+        generation: u64,
+        pair: &PublicPair,
+        signer_client: &Arc<dyn SignerClient>,
+    ) -> Arc<Self> {
         let key = Arc::new(Self {
             name: pair.name(generation),
             public_key: pair.public_key.clone(),
             schemes: pair.schemes.iter().copied().map(SignatureScheme::from).collect(),
             cert: pair.cert.clone(),
             key: pair.key.clone(),
-            signatory: Arc::clone(signatory),
+            signer_client: Arc::clone(signer_client),
         });
-        signatory.keeps(&key);
+        signer_client.register(&key);
         key
     }
 
     /// Has a signer that has just started load it; whether it is the same key still.
     ///
     /// # Errors
-    /// As [`Signatory::load`].
-    pub fn load_again(&self) -> Result<bool, PairRefused> {
+    /// As [`SignerClient::load`].
+    pub fn load_again(&self) -> Result<bool, PairError> {
         let generation = self.name.generation;
-        let pair = self.signatory.load(generation, &self.cert.path, &self.key.path)?;
+        let pair = self.signer_client.load(generation, &self.cert.path, &self.key.path)?;
         let name = pair.name(generation);
         let is_same = name == self.name;
         if !is_same {
-            self.signatory.forget(name);
+            self.signer_client.forget(name);
         }
         Ok(is_same)
     }
@@ -163,7 +167,7 @@ impl RemoteKey {
 
 impl Drop for RemoteKey {
     fn drop(&mut self) {
-        self.signatory.forget(self.name);
+        self.signer_client.forget(self.name);
     }
 }
 
@@ -209,8 +213,8 @@ struct RemoteSigner {
 
 impl Signer for RemoteSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        let RemoteKey { name, signatory, .. } = &*self.key;
-        let signed = signatory.sign(*name, self.scheme, message);
+        let RemoteKey { name, signer_client, .. } = &*self.key;
+        let signed = signer_client.sign(*name, self.scheme, message);
         signed.map_err(|reason| Error::General(format!("{NOT_SIGNED}{reason}")))
     }
 
@@ -238,30 +242,30 @@ pub(crate) const SCHEMES: [SignatureScheme; 10] = [
 
 /// Where private keys are.
 #[derive(Clone, Debug, Default)]
-pub struct Keys(Option<Arc<dyn Signatory>>);
+pub struct KeyProvider(Option<Arc<dyn SignerClient>>);
 
-impl Keys {
+impl KeyProvider {
     /// In this process.
     #[must_use]
-    pub fn here() -> Self {
+    pub fn local() -> Self {
         Self(None)
     }
 
     /// At a signer.
     #[must_use]
-    pub fn at(signatory: Arc<dyn Signatory>) -> Self {
-        Self(Some(signatory))
+    pub fn remote(signer_client: Arc<dyn SignerClient>) -> Self {
+        Self(Some(signer_client))
     }
 
     /// The same where a signer is wanted, else in this process.
     #[must_use]
     #[expect(clippy::fn_params_excessive_bools, reason = "a keyword of the policy")]
-    pub fn if_wanted(&self, wanted: bool) -> Self {
-        if wanted { self.clone() } else { Self::here() }
+    pub fn if_enabled(&self, enabled: bool) -> Self {
+        if enabled { self.clone() } else { Self::local() }
     }
 
     /// The signer; `None`: keys are in this process.
-    pub(crate) fn signatory(&self) -> Option<&Arc<dyn Signatory>> {
+    pub(crate) fn signer_client(&self) -> Option<&Arc<dyn SignerClient>> {
         self.0.as_ref()
     }
 }

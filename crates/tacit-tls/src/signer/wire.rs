@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use rustls::SignatureScheme;
 use serde::{Deserialize, Serialize};
 
-use super::{KeyName, PairRefused, PublicPair};
+use super::{KeyName, PairError, PublicPair};
 
 /// The largest message: what the kernel lets a socket hold by default, and less.
 pub const MESSAGE_BYTES_MAX: usize = 192 << 10;
@@ -23,7 +23,7 @@ pub const CHAIN_BYTES_MAX: usize = 40 << 10;
 /// What the agent asks on the control channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum SignerRequest {
     /// Keep the key of these files under the name that it has in this generation.
     Load {
         /// The generation.
@@ -47,10 +47,10 @@ pub enum Order {
     },
 }
 
-/// What the signer answers to [`Order::Load`]: it has the key, or why not.
-pub type Loaded = Result<PublicPair, PairRefused>;
+/// What the signer answers to [`SignerRequest::Load`]: it has the key, or why not.
+pub type Loaded = Result<PublicPair, PairError>;
 
-/// What the signer answers to [`Order::Confine`]: done, or why not.
+/// What the signer answers to [`SignerRequest::Confine`]: done, or why not.
 pub type Confined = Result<(), String>;
 
 /// A request for a signature.
@@ -101,7 +101,7 @@ impl<'m> SignRequest<'m> {
 
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct SignResponse {
     /// The signature, or why there is none.
     pub signed: Result<Vec<u8>, String>,
     /// CPU time that the signer spent for it, in nanoseconds.
@@ -110,7 +110,7 @@ pub struct Answer {
 
 /// The bytes of an answer.
 #[must_use]
-pub fn encode_answer(signed: &Result<Vec<u8>, &str>, spent_ns: u64) -> Vec<u8> {
+pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, spent_ns: u64) -> Vec<u8> {
     let spent = spent_ns.to_be_bytes();
     match signed {
         Ok(signature) => [&spent[..], &[SIGNED], signature].concat(),
@@ -120,17 +120,17 @@ pub fn encode_answer(signed: &Result<Vec<u8>, &str>, spent_ns: u64) -> Vec<u8> {
 
 /// Reads an answer; one that has no meaning is a refusal.
 #[must_use]
-pub fn parse_answer(datagram: &[u8]) -> Answer {
+pub fn parse_sign_response(datagram: &[u8]) -> SignResponse {
     let no_meaning = || Err("the signer's answer has no meaning".to_owned());
     let Some((spent, said)) = datagram.split_first_chunk() else {
-        return Answer { signed: no_meaning(), spent_ns: 0 };
+        return SignResponse { signed: no_meaning(), spent_ns: 0 };
     };
     let signed = match said {
         [SIGNED, signature @ ..] => Ok(signature.to_vec()),
         [REFUSED, reason @ ..] => Err(String::from_utf8_lossy(reason).into_owned()),
         _ => no_meaning(),
     };
-    Answer { signed, spent_ns: u64::from_be_bytes(*spent) }
+    SignResponse { signed, spent_ns: u64::from_be_bytes(*spent) }
 }
 
 #[cfg(test)]
@@ -160,19 +160,20 @@ mod tests {
             datagram in prop::collection::vec(any::<u8>(), 0..64),
         ) {
             let _ = SignRequest::parse(&datagram);
-            let _ = parse_answer(&datagram);
-            let _ = serde_json::from_slice::<Order>(&datagram);
+            let _ = parse_sign_response(&datagram);
+            let _ = serde_json::from_slice::<SignerRequest>(&datagram);
             let _ = serde_json::from_slice::<Loaded>(&datagram);
         }
     }
 
     #[test]
     fn answers_say_which_they_are() {
-        let sent = |signed: Result<Vec<u8>, &str>| parse_answer(&encode_answer(&signed, 7));
-        assert_eq!(sent(Ok(vec![1, 2])), Answer { signed: Ok(vec![1, 2]), spent_ns: 7 });
-        assert_eq!(sent(Err("no")), Answer { signed: Err("no".to_owned()), spent_ns: 7 });
+        let sent =
+            |signed: Result<Vec<u8>, &str>| parse_sign_response(&encode_sign_response(&signed, 7));
+        assert_eq!(sent(Ok(vec![1, 2])), SignResponse { signed: Ok(vec![1, 2]), spent_ns: 7 });
+        assert_eq!(sent(Err("no")), SignResponse { signed: Err("no".to_owned()), spent_ns: 7 });
         for datagram in [&[][..], &[0; 8], &[2; 9]] {
-            assert!(parse_answer(datagram).signed.is_err());
+            assert!(parse_sign_response(datagram).signed.is_err());
         }
     }
 }

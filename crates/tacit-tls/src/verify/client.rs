@@ -9,12 +9,12 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use std::sync::Arc;
 use tacit_core::policy::{Absent, Invalid};
 
-use super::chains::{Chains, Sent};
-use super::full::{Examined, Full};
+use super::chain_cache::{ChainCache, SentChain};
 use super::proof::{algorithms, proved};
-use crate::check::{Checked, PeerChain, PeerCheck};
-use crate::diagnose::Peer;
-use crate::material::TrustMaterial;
+use super::trust_check::{ChainCheckResult, TrustCheck};
+use crate::check::{CheckedPeer, PeerChain, PeerCheck};
+use crate::credentials::LoadedTrust;
+use crate::diagnose::PeerRole;
 use crate::outcome::report_check;
 
 /// How a server checks its clients: any `client-cert` but `"none"`.
@@ -29,7 +29,7 @@ pub struct ClientCheck {
 /// How chains are looked at.
 #[derive(Debug)]
 struct Made {
-    full: Full,
+    full: TrustCheck,
     /// The names of the anchors, which the client is sent.
     hints: Vec<DistinguishedName>,
     /// What becomes of those that are bad.
@@ -42,11 +42,11 @@ impl ClientCheck {
     /// # Errors
     /// If the trust has no anchors.
     pub fn made(
-        trust: &TrustMaterial,
+        trust: &LoadedTrust,
         absent: Absent,
         invalid: Invalid,
     ) -> Result<Self, VerifierBuilderError> {
-        let full = Full::new(trust)?;
+        let full = TrustCheck::new(trust)?;
         let hints = full.verifier.roots().subjects();
         Ok(Self { made: Some(Made { full, hints, invalid }), absent, algorithms: algorithms() })
     }
@@ -59,7 +59,7 @@ impl ClientCheck {
 
     /// Has it remember the chains that it believes.
     #[must_use]
-    pub fn remembering(mut self, chains: Option<&Arc<Chains>>) -> Self {
+    pub fn remembering(mut self, chains: Option<&Arc<ChainCache>>) -> Self {
         if let Some(made) = &mut self.made {
             made.full.chains = chains.cloned();
         }
@@ -68,7 +68,7 @@ impl ClientCheck {
 
     /// Checks the chain of a resumed session again; an empty one is an absent certificate.
     #[must_use]
-    pub fn recheck(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Checked {
+    pub fn recheck(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> CheckedPeer {
         match chain.split_first() {
             Some((leaf, rest)) => self.check(leaf, rest, now).checked,
             None => PeerCheck::Absent.into(),
@@ -104,11 +104,11 @@ impl ClientCheck {
         leaf: &CertificateDer<'_>,
         rest: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Examined {
+    ) -> ChainCheckResult {
         let Some(Made { full, .. }) = &self.made else {
-            return Examined::passed(PeerCheck::NotChecked.into());
+            return ChainCheckResult::passed(PeerCheck::NotChecked.into());
         };
-        full.check(Peer::Client, Sent { leaf, rest }, None, now)
+        full.check(PeerRole::Client, SentChain { leaf, rest }, None, now)
     }
 }
 
@@ -127,7 +127,7 @@ impl ClientCertVerifier for ClientCheck {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let Examined { checked, verdict } = self.check(end_entity, intermediates, now);
+        let ChainCheckResult { checked, verdict } = self.check(end_entity, intermediates, now);
         let allowed = self.allows(&checked.check);
         report_check(checked);
         match verdict {
@@ -142,7 +142,7 @@ impl ClientCertVerifier for ClientCheck {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        proved(verify_tls12_signature(message, cert, dss, &self.algorithms), Peer::Client, cert)
+        proved(verify_tls12_signature(message, cert, dss, &self.algorithms), PeerRole::Client, cert)
     }
 
     fn verify_tls13_signature(
@@ -151,7 +151,7 @@ impl ClientCertVerifier for ClientCheck {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        proved(verify_tls13_signature(message, cert, dss, &self.algorithms), Peer::Client, cert)
+        proved(verify_tls13_signature(message, cert, dss, &self.algorithms), PeerRole::Client, cert)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

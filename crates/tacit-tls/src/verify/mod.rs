@@ -24,16 +24,16 @@
 //! What no current list tells of is refused, or believed and told of. Not done here: asking anybody
 //! else (OCSP).
 
-mod chains;
+mod chain_cache;
 mod client;
-mod full;
-mod naming;
+mod identity;
 mod proof;
 mod server;
+mod trust_check;
 
-pub use chains::{CHAINS_MAX, Chains};
+pub use chain_cache::{CHAINS_MAX, ChainCache};
 pub use client::ClientCheck;
-pub use naming::{Named, Naming, PeerIdentity, identity};
+pub use identity::{IdentityMapper, MappedIdentity, PeerIdentity, identity};
 pub(crate) use proof::provable;
 pub use server::ServerCheck;
 pub(crate) use server::unnamed;

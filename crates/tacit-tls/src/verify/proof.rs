@@ -8,9 +8,9 @@ use webpki::EndEntityCert;
 use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo};
 
 use crate::check::PeerCheck;
-use crate::diagnose::{Peer, diagnose_proof, diagnose_unprovable};
+use crate::credentials::error_of;
+use crate::diagnose::{PeerRole, diagnose_proof, diagnose_unprovable};
 use crate::facts::CertificateFacts;
-use crate::material::error_of;
 use crate::outcome::report_check;
 
 /// The signatures that count.
@@ -22,7 +22,7 @@ pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
 /// peer could prove that it holds the key, the certificate is at fault, and the alert says so.
 pub(super) fn proved(
     result: Result<HandshakeSignatureValid, Error>,
-    peer: Peer,
+    peer: PeerRole,
     leaf: &CertificateDer<'_>,
 ) -> Result<HandshakeSignatureValid, Error> {
     result.map_err(|error| match provable(peer, leaf) {
@@ -42,7 +42,7 @@ pub(super) fn proved(
 ///
 /// # Errors
 /// Why not, in one line with the next step.
-pub(crate) fn provable(peer: Peer, leaf: &CertificateDer<'_>) -> Result<(), String> {
+pub(crate) fn provable(peer: PeerRole, leaf: &CertificateDer<'_>) -> Result<(), String> {
     let unprovable = |error: Option<&Error>| Err(diagnose_unprovable(error, peer, leaf));
     let read = match EndEntityCert::try_from(leaf) {
         Ok(read) => read,

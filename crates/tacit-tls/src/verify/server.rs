@@ -9,18 +9,18 @@ use rustls::server::VerifierBuilderError;
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::chains::{Chains, Sent};
-use super::full::{Examined, Full};
+use super::chain_cache::{ChainCache, SentChain};
 use super::proof::{algorithms, proved};
-use crate::check::{Checked, PeerChain, PeerCheck};
-use crate::diagnose::Peer;
-use crate::material::TrustMaterial;
+use super::trust_check::{ChainCheckResult, TrustCheck};
+use crate::check::{CheckedPeer, PeerChain, PeerCheck};
+use crate::credentials::LoadedTrust;
+use crate::diagnose::PeerRole;
 use crate::outcome::report_check;
 
 /// How a client checks its servers: the `verify` of a rule with role client.
 #[derive(Debug)]
 pub struct ServerCheck {
-    full: Option<Full>,
+    full: Option<TrustCheck>,
     /// Whether the certificate must be for the name.
     wants_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
@@ -31,15 +31,15 @@ impl ServerCheck {
     ///
     /// # Errors
     /// If the trust has no anchors.
-    pub fn full(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
-        Ok(Self { full: Some(Full::new(trust)?), wants_name: true, ..Self::none() })
+    pub fn full(trust: &LoadedTrust) -> Result<Self, VerifierBuilderError> {
+        Ok(Self { full: Some(TrustCheck::new(trust)?), wants_name: true, ..Self::none() })
     }
 
     /// `verify = "chain"`: the chain leads to the trust, whatever the name.
     ///
     /// # Errors
     /// If the trust has no anchors.
-    pub fn chain(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
+    pub fn chain(trust: &LoadedTrust) -> Result<Self, VerifierBuilderError> {
         Ok(Self { wants_name: false, ..Self::full(trust)? })
     }
 
@@ -51,7 +51,7 @@ impl ServerCheck {
 
     /// Has it remember the chains that it believes.
     #[must_use]
-    pub fn remembering(mut self, chains: Option<&Arc<Chains>>) -> Self {
+    pub fn remembering(mut self, chains: Option<&Arc<ChainCache>>) -> Self {
         if let Some(full) = &mut self.full {
             full.chains = chains.cloned();
         }
@@ -65,7 +65,7 @@ impl ServerCheck {
         chain: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         now: UnixTime,
-    ) -> Checked {
+    ) -> CheckedPeer {
         match chain.split_first() {
             Some((leaf, rest)) => self.check(leaf, rest, name, now).checked,
             None if self.full.is_none() => PeerCheck::NotChecked.into(),
@@ -116,12 +116,12 @@ impl ServerCheck {
         rest: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         now: UnixTime,
-    ) -> Examined {
+    ) -> ChainCheckResult {
         let Some(full) = &self.full else {
-            return Examined::passed(PeerCheck::NotChecked.into());
+            return ChainCheckResult::passed(PeerCheck::NotChecked.into());
         };
         let wanted = self.wants_name.then_some(name);
-        full.check(Peer::Server, Sent { leaf, rest }, wanted, now)
+        full.check(PeerRole::Server, SentChain { leaf, rest }, wanted, now)
     }
 }
 
@@ -140,7 +140,8 @@ impl ServerCertVerifier for ServerCheck {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Examined { checked, verdict } = self.check(end_entity, intermediates, server_name, now);
+        let ChainCheckResult { checked, verdict } =
+            self.check(end_entity, intermediates, server_name, now);
         report_check(checked);
         verdict.map(|()| ServerCertVerified::assertion())
     }
@@ -151,7 +152,7 @@ impl ServerCertVerifier for ServerCheck {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        proved(verify_tls12_signature(message, cert, dss, &self.algorithms), Peer::Server, cert)
+        proved(verify_tls12_signature(message, cert, dss, &self.algorithms), PeerRole::Server, cert)
     }
 
     fn verify_tls13_signature(
@@ -160,7 +161,7 @@ impl ServerCertVerifier for ServerCheck {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        proved(verify_tls13_signature(message, cert, dss, &self.algorithms), Peer::Server, cert)
+        proved(verify_tls13_signature(message, cert, dss, &self.algorithms), PeerRole::Server, cert)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tacit_tls::signer::Keys;
-use tacit_tls::verify::Chains;
+use tacit_tls::signer::KeyProvider;
+use tacit_tls::verify::ChainCache;
 
 use super::expiry::Expiries;
 use crate::live::Materials;
@@ -15,9 +15,9 @@ pub(super) struct Credentials {
     /// What was loaded from the files that the policy names.
     pub(super) materials: Materials,
     /// Where private keys are.
-    pub(super) keys: Keys,
-    /// Chains of peers that were verified; `None`: each is verified again.
-    pub(super) chains: Option<Arc<Chains>>,
+    pub(super) keys: KeyProvider,
+    /// ChainCache of peers that were verified; `None`: each is verified again.
+    pub(super) chains: Option<Arc<ChainCache>>,
     /// Why files that changed are not in use.
     errors: Vec<String>,
     expiries: Expiries,
@@ -25,7 +25,11 @@ pub(super) struct Credentials {
 
 impl Credentials {
     /// What was loaded, with nothing reported yet.
-    pub(super) fn new(materials: Materials, keys: Keys, chains: Option<Arc<Chains>>) -> Self {
+    pub(super) fn new(
+        materials: Materials,
+        keys: KeyProvider,
+        chains: Option<Arc<ChainCache>>,
+    ) -> Self {
         Self { materials, keys, chains, errors: Vec::new(), expiries: Expiries::default() }
     }
 

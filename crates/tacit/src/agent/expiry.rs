@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
+use tacit_tls::credentials::{Pinned, crl_expires_soon, ends_soon};
 use tacit_tls::facts::{DAY_SECONDS, utc};
-use tacit_tls::material::{Pinned, ends_soon, list_ends_soon};
 
 use crate::live::Materials;
 use crate::log::Event;
@@ -88,7 +88,7 @@ fn soon(materials: &Materials, now: i64) -> Vec<Deadline> {
         for facts in pinned.filter(|facts| ends_soon(facts, now)) {
             soon.push(deadline("pinned", name, facts.title(), facts.not_after));
         }
-        for list in trust.lists.iter().filter(|list| list_ends_soon(&list.facts, now)) {
+        for list in trust.crls.iter().filter(|list| crl_expires_soon(&list.facts, now)) {
             soon.push(deadline("crl", name, &list.facts.issuer, list.facts.next_update));
         }
     }
@@ -98,14 +98,14 @@ fn soon(materials: &Materials, now: i64) -> Vec<Deadline> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use tacit_tls::signer::Keys;
+    use tacit_tls::signer::KeyProvider;
 
     use tacit_core::policy::{
         ExpiredAnchors, Identity, Revocation, SourcePosition, Trust, TrustSource,
     };
 
     use super::*;
-    use tacit_tls::material::{load_identity, load_trust};
+    use tacit_tls::credentials::{load_identity, load_trust};
     use tacit_tls::test_certificates::{Ca, Directory};
 
     #[test]
@@ -129,7 +129,8 @@ mod tests {
             position,
         };
         let mut materials = Materials::default();
-        let loaded = load_identity("web", &identity, directory.path(), &Keys::here()).unwrap();
+        let loaded =
+            load_identity("web", &identity, directory.path(), &KeyProvider::local()).unwrap();
         materials.identities.insert("web".into(), Arc::new(loaded));
         let loaded = load_trust("corp", &trust, directory.path()).unwrap();
         materials.trusts.insert("corp".into(), Arc::new(loaded));

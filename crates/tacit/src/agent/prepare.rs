@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tacit_core::policy::{Diagnostic, Limits, Policy};
-use tacit_tls::signer::Keys;
-use tacit_tls::verify::Chains;
+use tacit_tls::signer::KeyProvider;
+use tacit_tls::verify::ChainCache;
 
 use super::listeners::{self, WantedListeners};
 use super::sandbox::Sandbox;
@@ -27,9 +27,9 @@ pub(super) struct Inputs {
     /// Its credentials.
     pub(super) materials: Materials,
     /// Where private keys are.
-    pub(super) keys: Keys,
+    pub(super) keys: KeyProvider,
     /// Where chains of peers are remembered.
-    pub(super) chains: Option<Arc<Chains>>,
+    pub(super) chains: Option<Arc<ChainCache>>,
     /// What the agent has given up.
     pub(super) sandbox: Option<Arc<Sandbox>>,
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tacit_core::refusal::{RefusalEntry, RefusalReason};
 use tacit_sys::socket;
+use tacit_tls::credentials::{LoadedTrust, Pinned};
 use tacit_tls::facts::CertificateFacts;
-use tacit_tls::material::{Pinned, TrustMaterial};
 use tacit_tls::verify::identity;
 
 use crate::clock::{self, Rfc3339};
@@ -291,7 +291,7 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
                 "days-left": certificates(material).map(|facts| facts.days_left(now)).min(),
                 "pinned": material.pinned.as_ref().map_or(&[][..], Pinned::facts),
                 "revocation": material.revocation.word(),
-                "lists": material.lists.iter().map(|list| &list.facts).collect::<Vec<_>>(),
+                "lists": material.crls.iter().map(|list| &list.facts).collect::<Vec<_>>(),
                 "lists-until": lists_until(material),
                 "files": material.sources.iter().map(|file| &file.path).collect::<Vec<_>>(),
                 "rules": users.trusts.get(name.as_str()).map_or(&[][..], Vec::as_slice),
@@ -302,20 +302,20 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
 }
 
 /// What the anchors and pinned certificates of a trust say.
-fn certificates(trust: &TrustMaterial) -> impl Iterator<Item = &CertificateFacts> {
+fn certificates(trust: &LoadedTrust) -> impl Iterator<Item = &CertificateFacts> {
     trust.facts.iter().chain(trust.pinned.iter().flat_map(Pinned::facts))
 }
 
 /// When the first anchor or pinned certificate of a trust expires, in unix seconds.
 #[must_use]
-pub fn first_end(trust: &TrustMaterial) -> Option<i64> {
+pub fn first_end(trust: &LoadedTrust) -> Option<i64> {
     certificates(trust).map(|facts| facts.not_after).min()
 }
 
 /// When the first list of a trust is out of date, in unix seconds.
 #[must_use]
-pub fn lists_until(trust: &TrustMaterial) -> Option<i64> {
-    trust.lists.iter().map(|list| list.facts.next_update).min()
+pub fn lists_until(trust: &LoadedTrust) -> Option<i64> {
+    trust.crls.iter().map(|list| list.facts.next_update).min()
 }
 
 /// The rules that use each credential, by its name.

@@ -12,9 +12,9 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tacit_core::policy::map::{MapEntry, Mapped, SkippedEntry};
 use tacit_core::policy::{Action, IdentityMap, Policy, Rule, Target, Tls, Verify};
-use tacit_tls::dry_run::{self, Client, ClientDemand, DryRun};
-use tacit_tls::material::{TrustMaterial, load_chain, load_trust};
-use tacit_tls::verify::{Named, Naming, identity};
+use tacit_tls::credentials::{LoadedTrust, load_chain, load_trust};
+use tacit_tls::dry_run::{self, ClientPeer, ClientRequirements, DryRun};
+use tacit_tls::verify::{IdentityMapper, MappedIdentity, identity};
 use tacit_tls::{CertificateFacts, PeerCheck, holder};
 
 use crate::live::CredentialNames;
@@ -94,9 +94,9 @@ pub(super) fn ask_rule(
             let level = &tls.client_cert;
             let map = level.map().and_then(|name| Some((name, policy.maps.get(name)?)));
             let trust = trust.as_ref();
-            let demand = ClientDemand { level, trust, map: map.map(|(_, map)| map) };
-            let client = Client { chain: &chain, address: peer.address };
-            let run = dry_run::client(demand, client, peer.now);
+            let requirements = ClientRequirements { level, trust, map: map.map(|(_, map)| map) };
+            let client = ClientPeer { chain: &chain, address: peer.address };
+            let run = dry_run::client(requirements, client, peer.now);
             (level.to_string(), run, map)
         }
         Tls::Client(tls) => {
@@ -113,7 +113,7 @@ pub(super) fn ask_rule(
     };
     let run = run.map_err(|error| error.to_string())?;
     let asked = match map {
-        Some((name, map)) if run.check.is_believed() => ask(name, map, &chain, peer),
+        Some((name, map)) if run.check.is_trusted() => ask(name, map, &chain, peer),
         _ => None,
     };
     let check = Some(run.check.clone());
@@ -135,16 +135,18 @@ pub(super) fn ask_map(policy: &Policy, name: &str, peer: &Peer<'_>) -> Result<An
         return Err(format!("the policy has no [[map.{name}]]"));
     };
     let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
-    let naming = Naming::Map { name: name.to_owned(), map: Arc::new(map.clone()) };
-    let named = match chain.first() {
-        Some(leaf) => naming.name(leaf, peer.address).map_err(|failure| failure.message),
-        None => Ok(Named::Nobody),
+    let identity_mapper = IdentityMapper::Map { name: name.to_owned(), map: Arc::new(map.clone()) };
+    let mapped = match chain.first() {
+        Some(leaf) => {
+            identity_mapper.identify(leaf, peer.address).map_err(|failure| failure.message)
+        }
+        None => Ok(MappedIdentity::None),
     };
     let map = ask(name, map, &chain, peer);
-    Ok(Answer { map, ..answer(&chain, DryRun { check: PeerCheck::Valid, named })? })
+    Ok(Answer { map, ..answer(&chain, DryRun { check: PeerCheck::Valid, mapped })? })
 }
 
-fn trust(policy: &Policy, base: &Path, name: &str) -> Result<TrustMaterial, String> {
+fn trust(policy: &Policy, base: &Path, name: &str) -> Result<LoadedTrust, String> {
     let trust = policy.trusts.get(name).ok_or_else(|| format!("there is no [trust.{name}]"))?;
     load_trust(name, trust, base).map_err(|error| error.to_string())
 }
@@ -182,9 +184,9 @@ fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, String> {
         reason: None,
         certificate,
     };
-    match run.named {
-        Ok(named) => {
-            let who = identity(&run.check, &named, Some(&answer.certificate));
+    match run.mapped {
+        Ok(mapped) => {
+            let who = identity(&run.check, &mapped, Some(&answer.certificate));
             answer.identity = who.identity;
             answer.reason =
                 who.warned.map(|entry| format!("{entry} would deny it, and only warns"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tacit_core::policy::{ClientCert, ConnectAfter, Deny, OwnTls, Tls, TlsCommon};
-use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
+use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 
 /// What is done with a rule's connections.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl LiveTls {
     ///
     /// # Errors
     /// The library has no randomness.
-    pub fn for_family(&self) -> Result<Self, SettingsRefused> {
+    pub fn for_family(&self) -> Result<Self, SettingsError> {
         let role = match &self.role {
             TlsRole::Server(settings) => TlsRole::Server(Arc::new(settings.for_family()?)),
             TlsRole::Client(settings) => TlsRole::Client(Arc::new(settings.for_family())),

@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 use tacit_core::policy::{Action, Policy, Rule, Tls};
-use tacit_tls::verify::Chains;
-use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
+use tacit_tls::verify::ChainCache;
+use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 
 use crate::net::target::LiveTargets;
 
@@ -26,7 +26,7 @@ pub struct BuildContext<'a> {
     /// The credentials that the policy names.
     pub materials: &'a Materials,
     /// Where chains that peers send are remembered; `None`: nowhere.
-    pub chains: Option<&'a Arc<Chains>>,
+    pub chains: Option<&'a Arc<ChainCache>>,
 }
 
 /// What is installed, with the credentials that it was built with.
@@ -75,7 +75,7 @@ pub struct RuleRefused {
     /// The name of the rule.
     pub rule: String,
     /// Why it is refused.
-    pub error: SettingsRefused,
+    pub error: SettingsError,
 }
 
 impl fmt::Display for RuleRefused {
@@ -244,7 +244,7 @@ fn build_action(
     policy: &Policy,
     rule: &Rule,
     context: BuildContext<'_>,
-) -> Result<LiveAction, SettingsRefused> {
+) -> Result<LiveAction, SettingsError> {
     let parsed = match &rule.action {
         Action::Permit => return Ok(LiveAction::Permit),
         Action::Deny(deny) => return Ok(LiveAction::Deny(*deny)),

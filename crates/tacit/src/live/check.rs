@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, Rule, SourcePosition, parse};
-use tacit_tls::signer::Keys;
+use tacit_tls::signer::KeyProvider;
 
 use crate::address;
 use crate::clock;
@@ -29,7 +29,7 @@ pub struct Checked {
 ///
 /// # Errors
 /// All findings, at least one of them an error.
-pub fn check_file(path: &Path, keys: &Keys) -> Result<Checked, Vec<Diagnostic>> {
+pub fn check_file(path: &Path, keys: &KeyProvider) -> Result<Checked, Vec<Diagnostic>> {
     check_text(&read_policy(path)?, &directory_of(path), keys, |_| Ok(()))
 }
 
@@ -66,7 +66,7 @@ pub fn directory_of(path: &Path) -> PathBuf {
 pub fn check_text(
     text: &str,
     base: &Path,
-    keys: &Keys,
+    keys: &KeyProvider,
     admit: impl FnOnce(&Policy) -> Result<(), Diagnostic>,
 ) -> Result<Checked, Vec<Diagnostic>> {
     let parsed = parse(text);

@@ -6,17 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tacit_core::policy::{Action, Diagnostic, Policy, Rule, SourcePosition, Tls};
-use tacit_tls::Role;
-use tacit_tls::material::{IdentityMaterial, TrustMaterial, WrongUsage, load_identity, load_trust};
-use tacit_tls::signer::Keys;
+use tacit_tls::HandshakeRole;
+use tacit_tls::credentials::{LoadedIdentity, LoadedTrust, WrongUsage, load_identity, load_trust};
+use tacit_tls::signer::KeyProvider;
 
 /// Certificates, keys and trust that a policy names, loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Materials {
     /// By name of the identity.
-    pub identities: BTreeMap<String, Arc<IdentityMaterial>>,
+    pub identities: BTreeMap<String, Arc<LoadedIdentity>>,
     /// By name of the trust.
-    pub trusts: BTreeMap<String, Arc<TrustMaterial>>,
+    pub trusts: BTreeMap<String, Arc<LoadedTrust>>,
 }
 
 /// Credentials of which changed files were loaded again.
@@ -31,8 +31,13 @@ pub struct Refreshed {
 impl Materials {
     /// Loads all that a policy names; adds what is wrong with it, and warnings, to `findings`.
     #[must_use]
-    pub fn load(policy: &Policy, base: &Path, keys: &Keys, findings: &mut Vec<Diagnostic>) -> Self {
-        let keys = keys.if_wanted(policy.agent.signer);
+    pub fn load(
+        policy: &Policy,
+        base: &Path,
+        keys: &KeyProvider,
+        findings: &mut Vec<Diagnostic>,
+    ) -> Self {
+        let keys = keys.if_enabled(policy.agent.signer);
         let mut materials = Self::default();
         for (name, identity) in &policy.identities {
             match load_identity(name, identity, base, &keys) {
@@ -67,8 +72,8 @@ impl Materials {
 
     /// Loads again what changed on disk.
     #[must_use]
-    pub fn refreshed(&self, policy: &Policy, base: &Path, keys: &Keys) -> Refreshed {
-        let keys = keys.if_wanted(policy.agent.signer);
+    pub fn refreshed(&self, policy: &Policy, base: &Path, keys: &KeyProvider) -> Refreshed {
+        let keys = keys.if_enabled(policy.agent.signer);
         let mut materials = self.clone();
         let mut errors = Vec::new();
         for (name, material) in &mut materials.identities {
@@ -132,8 +137,8 @@ pub(super) fn misfits<'p>(policy: &'p Policy, materials: &Materials) -> Vec<Misf
     let mut misfits = Vec::new();
     for rule in &policy.rules {
         let role = match &rule.action {
-            Action::Tls(Tls::Server(_)) => Role::Server,
-            Action::Tls(Tls::Client(_)) => Role::Client,
+            Action::Tls(Tls::Server(_)) => HandshakeRole::Server,
+            Action::Tls(Tls::Client(_)) => HandshakeRole::Client,
             Action::Permit | Action::Deny(_) => continue,
         };
         for identity in CredentialNames::of(rule).identities {

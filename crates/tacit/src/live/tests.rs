@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use tacit_core::policy::parse;
-use tacit_tls::signer::Keys;
+use tacit_tls::signer::KeyProvider;
 use tacit_tls::test_certificates::{Ca, Directory};
 
 use super::*;
@@ -107,7 +107,7 @@ fn a_renewed_certificate_builds_the_rules_that_use_it() {
         [identity("web"), identity("mail"), server("web", 1), server("mail", 2), permit(0, "")];
     let policy = policy(&text.concat());
     let mut findings = Vec::new();
-    let used = Materials::load(&policy, directory.path(), &Keys::here(), &mut findings);
+    let used = Materials::load(&policy, directory.path(), &KeyProvider::local(), &mut findings);
     assert_eq!(findings, []);
     let before = build(policy, BuildContext { materials: &used, chains: None }).unwrap();
 
@@ -115,7 +115,7 @@ fn a_renewed_certificate_builds_the_rules_that_use_it() {
     write("mail");
     assert!(used.have_changed());
     let Refreshed { materials, errors } =
-        used.refreshed(&before.policy, directory.path(), &Keys::here());
+        used.refreshed(&before.policy, directory.path(), &KeyProvider::local());
     assert!(errors.is_empty() && !materials.same(&used));
     let context = BuildContext { materials: &materials, chains: None };
     let installed = Installed { live: &before, materials: &used };

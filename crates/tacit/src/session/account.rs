@@ -7,8 +7,8 @@ use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::policy::{ClientCert, RecheckAction};
 use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason};
 use tacit_tls::failure::describe_alert_number;
-use tacit_tls::verify::{Named, identity};
-use tacit_tls::{PeerCheck, Role, SessionError};
+use tacit_tls::verify::{MappedIdentity, identity};
+use tacit_tls::{HandshakeRole, PeerCheck, SessionError};
 
 use crate::address::Source;
 use crate::live::{LiveAction, TlsRole};
@@ -217,7 +217,7 @@ fn remark(log: &Log, record: &Record, tls: &TlsFacts) {
         ),
         _ => {}
     }
-    if let Named::Warned { entry } = &tls.named {
+    if let MappedIdentity::Warned { entry } = &tls.named {
         log.warn(
             level(about("certificate-warned", record), record)
                 .field("reason", &format_args!("{entry} would deny this client, and only warns"))
@@ -314,8 +314,8 @@ fn closed(record: &Record) -> Event {
 /// certificate only now, when the handshake is over.
 fn end_of(end: &End, record: &Record) -> String {
     let role = match record.rule.action.tls().map(|tls| tls.role()) {
-        Some(TlsRole::Client(_)) => Role::Client,
-        Some(TlsRole::Server(_)) | None => Role::Server,
+        Some(TlsRole::Client(_)) => HandshakeRole::Client,
+        Some(TlsRole::Server(_)) | None => HandshakeRole::Server,
     };
     match end {
         End::Session(SessionError::PeerAlert(alert)) => {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tacit_core::policy::{Action, RecheckAction as OnRejected};
 use tacit_tls::PeerCheck;
-use tacit_tls::recheck::{Recheck, TrustedPeer};
+use tacit_tls::recheck::{PeerRechecker, TrustedPeer};
 
 use crate::clock;
 use crate::live::{CredentialNames, Live, LiveRule, Materials, TlsRole};
@@ -78,7 +78,7 @@ impl Pass {
         let mut connections = 0;
         let mut rejected = 0;
         for record in records {
-            let Some(tls) = record.tls.get().filter(|tls| tls.check.is_believed()) else {
+            let Some(tls) = record.tls.get().filter(|tls| tls.check.is_trusted()) else {
                 continue;
             };
             let Some(peer) = &tls.trusted else { continue };
@@ -165,7 +165,7 @@ fn age_limit(max_age: Duration, id: u64) -> Duration {
 struct Checks<'p> {
     pass: &'p Pass,
     /// By the rule's address, which the pass keeps.
-    by_rule: HashMap<*const LiveRule, Result<Option<Recheck>, PeerCheck>>,
+    by_rule: HashMap<*const LiveRule, Result<Option<PeerRechecker>, PeerCheck>>,
 }
 
 impl Checks<'_> {
@@ -177,7 +177,7 @@ impl Checks<'_> {
         match made {
             Ok(recheck) => {
                 let check = recheck.as_ref()?.check(peer, clock::now());
-                (check.is_believed() || check.is_rejected()).then_some(check)
+                (check.is_trusted() || check.is_rejected()).then_some(check)
             }
             Err(check) => Some(check.clone()),
         }
@@ -185,24 +185,24 @@ impl Checks<'_> {
 
     fn verified(&self) -> usize {
         let made = self.by_rule.values().filter_map(|made| made.as_ref().ok()?.as_ref());
-        made.map(Recheck::verified).sum()
+        made.map(PeerRechecker::verified).sum()
     }
 }
 
 impl Pass {
     /// What checks peers by a rule; the error is what a peer without its trust is.
-    fn recheck(&self, rule: &Arc<LiveRule>) -> Result<Option<Recheck>, PeerCheck> {
+    fn recheck(&self, rule: &Arc<LiveRule>) -> Result<Option<PeerRechecker>, PeerCheck> {
         let Some(tls) = rule.action.tls() else { return Ok(None) };
         if self.live.is_current(rule) {
             return Ok(match tls.role() {
-                TlsRole::Server(settings) => Recheck::clients(settings),
-                TlsRole::Client(settings) => Some(Recheck::servers(settings)),
+                TlsRole::Server(settings) => PeerRechecker::clients(settings),
+                TlsRole::Client(settings) => Some(PeerRechecker::servers(settings)),
             });
         }
         let Action::Tls(parsed) = &rule.rule.action else { return Ok(None) };
         let Some(name) = CredentialNames::of(&rule.rule).trust else { return Ok(None) };
         let trust = self.materials.trusts.get(name).map(Arc::as_ref);
-        Recheck::of(parsed, trust).map_err(|_| PeerCheck::Invalid {
+        PeerRechecker::of(parsed, trust).map_err(|_| PeerCheck::Invalid {
             reason: format!(
                 "the policy no longer has trust '{name}', which the peer was trusted by: close the \
                  connection, or put the trust back"

@@ -21,8 +21,8 @@ use crate::live::LiveRule;
 use crate::run::protocol::SocketEnds;
 use crate::run::{Scope, Usage};
 use tacit_tls::recheck::TrustedPeer;
-use tacit_tls::verify::Named;
-use tacit_tls::{Agreed, CertificateFacts, PeerCheck};
+use tacit_tls::verify::MappedIdentity;
+use tacit_tls::{CertificateFacts, NegotiatedParameters, PeerCheck};
 
 use super::controls::Controls;
 
@@ -168,11 +168,11 @@ impl Shown {
 #[derive(Clone, Debug)]
 pub struct TlsFacts {
     /// Version, suite, group and the like.
-    pub agreed: Agreed,
+    pub agreed: NegotiatedParameters,
     /// What came of the check of the peer's certificate.
     pub check: PeerCheck,
     /// The name that it gives the peer.
-    pub named: Named,
+    pub named: MappedIdentity,
     /// The peer's certificate, if it sent one.
     pub peer: Option<Arc<CertificateFacts>>,
     /// What checks a peer that was trusted again.

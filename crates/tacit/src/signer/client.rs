@@ -16,10 +16,10 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use serde::de::DeserializeOwned;
 use tacit_sys::{descriptor, schedule};
 use tacit_tls::signer::wire::{
-    Confined, Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, parse_answer,
+    Confined, Loaded, MESSAGE_BYTES_MAX, SignRequest, SignerRequest, parse_sign_response,
 };
 use tacit_tls::signer::{
-    KeyName, Keys, PairFile, PairRefused, PublicPair, RemoteKey, Scheme, Signatory,
+    KeyName, KeyProvider, PairError, PairFile, PublicPair, RemoteKey, Scheme, SignerClient,
 };
 
 use super::{ANSWER_WAIT_MAX, LOAD_WAIT_MAX, VERB, receive};
@@ -102,8 +102,8 @@ impl Client {
 
     /// Where keys are that it is asked for.
     #[must_use]
-    pub fn keys(self: &Arc<Self>) -> Keys {
-        Keys::at(Arc::clone(self) as _)
+    pub fn keys(self: &Arc<Self>) -> KeyProvider {
+        KeyProvider::remote(Arc::clone(self) as _)
     }
 
     /// The control channel; starts the first signer.
@@ -151,7 +151,7 @@ impl Client {
     pub fn confine(&self, read: Vec<PathBuf>) -> io::Result<()> {
         let _turn = self.turn();
         let Some(channel) = self.control.load_full() else { return Ok(()) };
-        let confined: Confined = order(&channel, &Order::Confine { read })?;
+        let confined: Confined = order(&channel, &SignerRequest::Confine { read })?;
         confined.map_err(io::Error::other)
     }
 
@@ -185,7 +185,7 @@ impl Client {
             let reason = match key.load_again() {
                 Ok(true) => continue,
                 Ok(false) => "its file holds another key now".to_owned(),
-                Err(PairRefused { text, .. }) => text,
+                Err(PairError { text, .. }) => text,
             };
             let event = Event::new("key-lost").field("reason", &reason);
             let next = "handshakes that need it fail until its files have changed and are right";
@@ -216,7 +216,7 @@ impl Client {
             let bytes = receive_answer(&channel.socket, &mut buffer)?;
             // After a failure an answer may be on its way that belongs to another message.
             *kept = Some(channel);
-            let answer = parse_answer(buffer.get(..bytes).unwrap_or_default());
+            let answer = parse_sign_response(buffer.get(..bytes).unwrap_or_default());
             meter::passed_elsewhere(answer.spent_ns);
             Ok(answer.signed)
         })
@@ -225,7 +225,11 @@ impl Client {
     fn open_channel(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = pair(ANSWER_WAIT_MAX)?;
         let control = self.control.load_full().ok_or(ErrorKind::NotConnected)?;
-        descriptor::send(&*control, &serde_json::to_vec(&Order::Channel)?, &[theirs.as_fd()])?;
+        descriptor::send(
+            &*control,
+            &serde_json::to_vec(&SignerRequest::Channel)?,
+            &[theirs.as_fd()],
+        )?;
         Ok(ours)
     }
 }
@@ -281,7 +285,7 @@ fn receive_answer(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Gives an order and waits for the answer; held by one thread at a time.
-fn order<A: DeserializeOwned>(channel: &OwnedFd, order: &Order) -> io::Result<A> {
+fn order<A: DeserializeOwned>(channel: &OwnedFd, order: &SignerRequest) -> io::Result<A> {
     descriptor::send(channel, &serde_json::to_vec(order)?, &[])?;
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let bytes = receive_answer(channel, &mut buffer);
@@ -292,9 +296,9 @@ fn order<A: DeserializeOwned>(channel: &OwnedFd, order: &Order) -> io::Result<A>
     Ok(serde_json::from_slice(buffer.get(..bytes?).unwrap_or_default())?)
 }
 
-impl Signatory for Client {
-    fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
-        let unreachable = |error: io::Error| PairRefused {
+impl SignerClient for Client {
+    fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
+        let unreachable = |error: io::Error| PairError {
             at: PairFile::Key,
             text: format!("the signer cannot be asked for it: {error}"),
         };
@@ -303,7 +307,7 @@ impl Signatory for Client {
             let channel = self.channel(&mut turn)?;
             let cert = cert.to_owned();
             let key = key.to_owned();
-            order(&channel, &Order::Load { generation, cert, key })
+            order(&channel, &SignerRequest::Load { generation, cert, key })
         };
         load().map_err(unreachable)?
     }
@@ -318,7 +322,7 @@ impl Signatory for Client {
         asked.unwrap_or_else(|error| Err(format!("the signer cannot be asked: {error}")))
     }
 
-    fn keeps(&self, key: &Arc<RemoteKey>) {
+    fn register(&self, key: &Arc<RemoteKey>) {
         let mut keys = self.in_use();
         keys.retain(|key| key.strong_count() > 0);
         keys.push(Arc::downgrade(key));
@@ -326,7 +330,7 @@ impl Signatory for Client {
 
     fn forget(&self, name: KeyName) {
         if let (Some(control), Ok(order)) =
-            (self.control.load_full(), serde_json::to_vec(&Order::Forget { name }))
+            (self.control.load_full(), serde_json::to_vec(&SignerRequest::Forget { name }))
         {
             // A signer that has ended has forgotten it. One whose queue is full keeps it until it
             // ends: the thread that drops the last use of a key carries connections.

@@ -12,7 +12,7 @@ use tacit_sys::sandbox::{CapabilitySet, Reach, Rules};
 use tacit_sys::{cpu, descriptor, process, sandbox, schedule};
 use tacit_tls::key_store::KeyStore;
 use tacit_tls::signer::wire::{
-    Confined, Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, encode_answer,
+    Confined, Loaded, MESSAGE_BYTES_MAX, SignRequest, SignerRequest, encode_sign_response,
 };
 
 use super::{CHANNELS_MAX, receive};
@@ -58,18 +58,18 @@ fn serve(control: &OwnedFd) -> io::Result<()> {
             return Ok(());
         }
         match serde_json::from_slice(message)? {
-            Order::Load { generation, cert, key } => {
+            SignerRequest::Load { generation, cert, key } => {
                 let loaded: Loaded = store.load(generation, &cert, &key);
                 descriptor::send(control, &serde_json::to_vec(&loaded)?, &[])?;
             }
-            Order::Forget { name } => store.forget(name),
-            Order::Confine { read } => {
+            SignerRequest::Forget { name } => store.forget(name),
+            SignerRequest::Confine { read } => {
                 let reach = Reach { read, ..Reach::default() };
                 let confined = reach.rules().and_then(Rules::confine_thread);
                 let confined: Confined = confined.map(drop).map_err(|error| error.to_string());
                 descriptor::send(control, &serde_json::to_vec(&confined)?, &[])?;
             }
-            Order::Channel => {
+            SignerRequest::Channel => {
                 for socket in received.descriptors {
                     open_channel(socket, &store, &channels)?;
                 }
@@ -126,7 +126,7 @@ fn sign_all(socket: &OwnedFd, store: &KeyStore) -> io::Result<()> {
             request.map_or(Err("the request is no request"), |request| store.sign(&request));
         // What the answer itself costs goes with the next one.
         let spent = cpu::thread_ns();
-        let answer = encode_answer(&signed, spent.saturating_sub(spent_before));
+        let answer = encode_sign_response(&signed, spent.saturating_sub(spent_before));
         spent_before = spent;
         send(socket, &answer, SendFlags::NOSIGNAL)?;
     }

@@ -4,7 +4,7 @@ use tacit_core::policy::{SendProxy, TlsVersion};
 use tacit_core::proxy_protocol::{self, ClientVerification, ProxyError, ProxyHeader, ProxyTls};
 
 use crate::session::{Record, TlsFacts};
-use tacit_tls::verify::Named;
+use tacit_tls::verify::MappedIdentity;
 
 /// The header, as it is sent.
 ///
@@ -31,12 +31,12 @@ fn client_tls(tls: &TlsFacts) -> ProxyTls {
         TlsVersion::V1_2 => "TLSv1.2",
         TlsVersion::V1_3 => "TLSv1.3",
     };
-    let peer = peer.as_deref().filter(|_| check.is_believed());
+    let peer = peer.as_deref().filter(|_| check.is_trusted());
     let certificate = peer.map(|peer| ClientVerification {
         // Whom the policy gives no name has none behind it either.
         common_name: match named {
-            Named::Certificate | Named::Mapped(_) => peer.common_name.clone(),
-            Named::Nobody | Named::Warned { .. } => None,
+            MappedIdentity::Certificate | MappedIdentity::Mapped(_) => peer.common_name.clone(),
+            MappedIdentity::None | MappedIdentity::Warned { .. } => None,
         },
         is_of_connection: !agreed.resumed,
     });

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use tacit_core::record::RECORD_BYTES_MAX;
 
-use tacit_tls::Keyring;
+use tacit_tls::ExpandedKeyCache;
 
 use crate::log::Log;
 
@@ -35,7 +35,7 @@ pub struct Scratch {
 pub(super) struct Buffers {
     pub(super) bytes: Box<[u8]>,
     pub(super) payloads: Vec<Range<usize>>,
-    pub(super) keys: Keyring,
+    pub(super) keys: ExpandedKeyCache,
     /// Empty; for the front of a record that has not arrived whole.
     pub(super) spares: Vec<Vec<u8>>,
 }
@@ -49,7 +49,7 @@ impl Scratch {
         let buffers = Buffers {
             bytes: vec![0; bytes].into_boxed_slice(),
             payloads: Vec::with_capacity(BATCH_RECORDS_MAX),
-            keys: Keyring::default(),
+            keys: ExpandedKeyCache::default(),
             spares: Vec::with_capacity(SPARES_MAX),
         };
         let buffers = RefCell::new(buffers);

@@ -6,7 +6,7 @@ use crate::harness::Lab;
 use crate::peers::write_pair;
 
 use tacit_tls::test_certificates as made;
-pub(crate) use tacit_tls::test_certificates::{Ca, Kind, Leaf, NAME};
+pub(crate) use tacit_tls::test_certificates::{Ca, Leaf, LeafKind, NAME};
 
 /// Writes `NAME.pem` and `NAME.key` of every kind of certificate, `corp.pem` with the CA that
 /// the valid ones come from, and says the words that a refusal must contain.
@@ -19,12 +19,12 @@ pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
     let stranger = Ca::new("stranger CA");
     lab.write("corp.pem", corp.pem());
     let kinds = [
-        ("valid", Kind::Valid, ""),
-        ("expired", Kind::Expired, "expired at 2021-02-03 00:00 UTC"),
-        ("not-yet", Kind::NotYetValid, "not valid before 2080-04-05 00:00 UTC"),
-        ("wrong-usage", Kind::WrongUsage, "is for codeSigning, not for"),
-        ("wrong-name", Kind::WrongName, "is for other.example, not for db.example"),
-        ("cn-only", Kind::CnOnly, "has no subjectAltName, and a common name does not count"),
+        ("valid", LeafKind::Valid, ""),
+        ("expired", LeafKind::Expired, "expired at 2021-02-03 00:00 UTC"),
+        ("not-yet", LeafKind::NotYetValid, "not valid before 2080-04-05 00:00 UTC"),
+        ("wrong-usage", LeafKind::WrongUsage, "is for codeSigning, not for"),
+        ("wrong-name", LeafKind::WrongName, "is for other.example, not for db.example"),
+        ("cn-only", LeafKind::CnOnly, "has no subjectAltName, and a common name does not count"),
     ];
     let mut all = Vec::new();
     for (name, kind, words) in kinds {
@@ -32,7 +32,7 @@ pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
         write_pair(lab, name, &leaf.cert_pem, &leaf.key_pem);
         all.push((name, words));
     }
-    let foreign = stranger.leaf(Kind::Valid);
+    let foreign = stranger.leaf(LeafKind::Valid);
     let own = made::self_signed();
     write_pair(lab, "wrong-ca", &foreign.cert_pem, &foreign.key_pem);
     write_pair(lab, "self-signed", &own.cert_pem, &own.key_pem);

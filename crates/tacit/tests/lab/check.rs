@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::certificates::{self, Ca, Kind};
+use crate::certificates::{self, Ca, LeafKind};
 use crate::harness::{Lab, TACIT};
 use crate::peers::write_pair;
 
@@ -106,7 +106,7 @@ fn files_that_cannot_be_used_are_told_where_they_are_named() {
 fn certificates_that_do_not_fit_their_use_are_refused() {
     let lab = Lab::new();
     let ca = Ca::new("CA");
-    for (name, kind) in [("server", Kind::ServerOnly), ("both", Kind::Valid)] {
+    for (name, kind) in [("server", LeafKind::ServerOnly), ("both", LeafKind::Valid)] {
         let leaf = ca.leaf(kind);
         write_pair(&lab, name, &leaf.cert_pem, &leaf.key_pem);
     }
@@ -147,7 +147,7 @@ fn warnings_are_told_and_no_error() {
     let soon = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let leaf = ca.leaf_until(i64::try_from(soon.as_secs()).unwrap() + 5 * 86_400 + 3600);
     write_pair(&lab, "soon", &leaf.cert_pem, &leaf.key_pem);
-    let valid = ca.leaf(Kind::Valid);
+    let valid = ca.leaf(LeafKind::Valid);
     write_pair(&lab, "unused", &valid.cert_pem, &valid.key_pem);
     let text = "version = 1\n\
         [identity.soon]\ncert = \"soon.pem\"\nkey = \"soon.key\"\n\

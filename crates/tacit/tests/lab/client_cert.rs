@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::certificates::{self, Ca, Kind, NAME};
+use crate::certificates::{self, Ca, LeafKind, NAME};
 use crate::harness::{Agent, Lab, echo, free_port, wait_for};
 use crate::peers::{TlsClient, audit_after, audit_of, write_pair};
 use crate::programs::{Peer, only_connection};
@@ -56,7 +56,7 @@ fn write_all(lab: &Lab) -> Vec<(&'static str, &'static str)> {
     // A client is believed by its chain; it needs no name. A key that proves nothing is refused
     // at every level that asks for one.
     table.retain(|(name, _)| !["wrong-name", "cn-only", "v1", "rsa-1024"].contains(name));
-    let revoked = corp.leaf(Kind::Valid);
+    let revoked = corp.leaf(LeafKind::Valid);
     let more = [
         ("revoked", &revoked, "the client's certificate of CN=leaf was revoked: issue the client"),
         ("unmapped", &corp.leaf_of("unmapped.example"), ""),

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::certificates::{self, Ca, Kind};
+use crate::certificates::{self, Ca, LeafKind};
 use crate::harness::{Lab, TACIT, echo, free_port, policy, text_of};
 use crate::peers::{TlsClient, audit_of, write_pair};
 
@@ -65,7 +65,7 @@ fn an_anchor_that_expires_is_trusted_no_longer() {
     let lab = Lab::new();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let corp = Ca::until("corp CA", i64::try_from(since.as_secs()).unwrap() + 4);
-    let leaf = corp.leaf(Kind::Valid);
+    let leaf = corp.leaf(LeafKind::Valid);
     write_pair(&lab, "leaf", &leaf.cert_pem, &leaf.key_pem);
     lab.write("corp.pem", corp.pem());
     let [rejecting, accepting] = [free_port(), free_port()];

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tacit_tls::test_certificates;
 
-use crate::certificates::{Ca, Kind};
+use crate::certificates::{Ca, LeafKind};
 use crate::harness::{Lab, TACIT, policy};
 use crate::peers::write_pair;
 
@@ -59,10 +59,10 @@ impl Asked {
     fn new() -> Self {
         let lab = Lab::new();
         let corp = Ca::new("corp CA");
-        let revoked = corp.leaf(Kind::Valid);
+        let revoked = corp.leaf(LeafKind::Valid);
         for (name, leaf) in [
-            ("valid", &corp.leaf(Kind::Valid)),
-            ("expired", &corp.leaf(Kind::Expired)),
+            ("valid", &corp.leaf(LeafKind::Valid)),
+            ("expired", &corp.leaf(LeafKind::Expired)),
             ("denied", &corp.leaf_of("denied.example")),
             ("revoked", &revoked),
         ] {

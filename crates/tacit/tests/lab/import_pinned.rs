@@ -5,7 +5,7 @@ use std::io::{Read, Write as _};
 
 use tacit_tls::test_certificates;
 
-use crate::certificates::{Ca, Kind};
+use crate::certificates::{Ca, LeafKind};
 use crate::harness::{Lab, connect, echo, free_port, wait_for_or};
 use crate::peers::write_pair;
 use crate::programs::Peer;
@@ -24,8 +24,8 @@ const OPTIONS: [&str; 4] =
 fn lab() -> Lab {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
-    let peer = corp.leaf(Kind::Valid);
-    let leaves = [corp.leaf_again(&peer), corp.leaf(Kind::Valid), corp.leaf(Kind::Expired)];
+    let peer = corp.leaf(LeafKind::Valid);
+    let leaves = [corp.leaf_again(&peer), corp.leaf(LeafKind::Valid), corp.leaf(LeafKind::Expired)];
     // OpenSSL finds issuers by name: the one that signed itself needs one of its own.
     let own = test_certificates::openssl_v3(2048);
     write_pair(&lab, "self", &own.cert_pem, &own.key_pem);

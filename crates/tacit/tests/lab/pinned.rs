@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use tacit_tls::test_certificates;
 
-use crate::certificates::{Ca, Kind, NAME};
+use crate::certificates::{Ca, LeafKind, NAME};
 use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, text_of, wait_for_or};
 use crate::peers::write_pair;
 use crate::programs::{Ended, Peer, only_connection};
@@ -21,11 +21,11 @@ fn lab() -> (Lab, Ca) {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     lab.write("corp.pem", corp.pem());
-    let peer = corp.leaf(Kind::Valid);
-    let old = corp.leaf(Kind::Expired);
+    let peer = corp.leaf(LeafKind::Valid);
+    let old = corp.leaf(LeafKind::Expired);
     lab.write("pins.pem", peer.cert_pem.clone() + &old.cert_pem);
     let again = corp.leaf_again(&peer);
-    let other = corp.leaf(Kind::Valid);
+    let other = corp.leaf(LeafKind::Valid);
     for (name, leaf) in [("peer", &peer), ("again", &again), ("other", &other), ("old", &old)] {
         write_pair(&lab, name, &leaf.cert_pem, &leaf.key_pem);
     }
@@ -184,7 +184,7 @@ fn check_and_explain_know_pins() {
         assert_eq!(output.status.code(), Some(78));
         assert!(text_of(&output).contains(words), "{}", text_of(&output));
     }
-    lab.write("pins.pem", corp.leaf(Kind::Valid).cert_pem);
+    lab.write("pins.pem", corp.leaf(LeafKind::Valid).cert_pem);
     let more = |more: &str| {
         lab.write(
             "p.toml",
@@ -202,7 +202,7 @@ fn check_and_explain_know_pins() {
 fn pins_out_of_reach_of_the_sandbox_wait_for_a_restart() {
     let (lab, corp) = lab();
     let elsewhere = Lab::new();
-    elsewhere.write("pins.pem", corp.leaf(Kind::Valid).cert_pem);
+    elsewhere.write("pins.pem", corp.leaf(LeafKind::Valid).cert_pem);
     let of = |trust: &str| format!("{trust}{}", rule(free_port(), &echo().to_string(), ACCEPTS));
     let agent: Agent = lab.agent(&of(ALONE));
     let there = elsewhere.path("pins.pem").display().to_string();

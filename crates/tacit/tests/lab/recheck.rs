@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
-use crate::certificates::{self, Ca, Kind, NAME};
+use crate::certificates::{self, Ca, LeafKind, NAME};
 use crate::harness::{Agent, Lab, connect, echo, free_port, wait_for_or};
 use crate::peers::{TlsClient, TlsServer, is_reset, write_pair};
 
@@ -56,7 +56,7 @@ fn a_peer_that_is_revoked_is_shown_and_closed_by_hand() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     let port = free_port();
-    let [good, bad] = [(); 2].map(|()| corp.leaf(Kind::Valid));
+    let [good, bad] = [(); 2].map(|()| corp.leaf(LeafKind::Valid));
     write_leaf(&lab, "good", &good);
     write_leaf(&lab, "bad", &bad);
     lab.write("corp.pem", corp.pem());
@@ -84,7 +84,7 @@ fn a_peer_that_is_revoked_is_closed_where_the_rule_says_so() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     let port = free_port();
-    let [good, bad] = [(); 2].map(|()| corp.leaf(Kind::Valid));
+    let [good, bad] = [(); 2].map(|()| corp.leaf(LeafKind::Valid));
     write_leaf(&lab, "good", &good);
     write_leaf(&lab, "bad", &bad);
     lab.write("corp.pem", corp.pem());
@@ -130,7 +130,7 @@ fn open_through(port: u16) -> TcpStream {
 fn a_server_whose_ca_leaves_the_trust_is_closed_with_and_without_its_rule() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
-    write_leaf(&lab, "leaf", &corp.leaf(Kind::Valid));
+    write_leaf(&lab, "leaf", &corp.leaf(LeafKind::Valid));
     lab.write("corp.pem", corp.pem());
     let servers = [(); 2].map(|()| TlsServer::start(&lab, &certificates::with("leaf")));
     let [port, other_port] = [free_port(), free_port()];

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::certificates::{self, Ca, Kind};
+use crate::certificates::{self, Ca, LeafKind};
 use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, serve, text_of, wait_for};
 use crate::peers::{TlsClient, is_reset, ping, write_pair};
 
@@ -259,7 +259,7 @@ fn mutual(lab: &Lab) -> (Agent, u16) {
 }
 
 fn put(lab: &Lab, name: &str, ca: &Ca) {
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     write_pair(lab, name, &leaf.cert_pem, &leaf.key_pem);
 }
 
@@ -287,7 +287,7 @@ fn certificates_and_trust_are_taken_when_their_files_change() {
     assert!(!meet("second", "one") && !meet("first", "two"));
 
     // A key that does not belong to the certificate: the old pair stays, and it is told once.
-    let other = second.leaf(Kind::Valid);
+    let other = second.leaf(LeafKind::Valid);
     lab.write("web.pem", &other.cert_pem);
     agent.wait_for_log(" error file-refused ");
     assert!(meet("first", "one"));
@@ -356,7 +356,7 @@ fn a_certificate_that_does_not_fit_its_use_keeps_no_other_file_from_being_taken(
         echo(),
         free_port()
     ));
-    let unfit = ca.leaf(Kind::ServerOnly);
+    let unfit = ca.leaf(LeafKind::ServerOnly);
     write_pair(&lab, "other", &unfit.cert_pem, &unfit.key_pem);
     agent.wait_for_log(" error file-refused ");
     put(&lab, "web", &second);

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::certificates::{self, Ca, Kind, NAME};
+use crate::certificates::{self, Ca, LeafKind, NAME};
 use crate::harness::{Lab, TACIT, connect, echo, free_port, policy, text_of};
 use crate::peers::{TlsClient, TlsServer, audit_of, exchange, is_reset, write_pair};
 
@@ -25,7 +25,7 @@ fn a_list_that_changes_counts_for_the_next_connection() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     let port = free_port();
-    let leaf = corp.leaf(Kind::Valid);
+    let leaf = corp.leaf(LeafKind::Valid);
     write_pair(&lab, "leaf", &leaf.cert_pem, &leaf.key_pem);
     lab.write("corp.pem", corp.pem());
     lab.write("corp.crl", corp.crl(&[], LATER));
@@ -53,7 +53,7 @@ fn soft_lets_in_whom_no_current_list_tells_of_and_says_so() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     let port = free_port();
-    let [good, bad] = [(); 2].map(|()| corp.leaf(Kind::Valid));
+    let [good, bad] = [(); 2].map(|()| corp.leaf(LeafKind::Valid));
     write_pair(&lab, "good", &good.cert_pem, &good.key_pem);
     write_pair(&lab, "bad", &bad.cert_pem, &bad.key_pem);
     lab.write("corp.pem", corp.pem());
@@ -85,7 +85,7 @@ fn soft_lets_in_whom_no_current_list_tells_of_and_says_so() {
 fn a_revoked_server_gets_no_byte() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
-    let [good, bad] = [(); 2].map(|()| corp.leaf(Kind::Valid));
+    let [good, bad] = [(); 2].map(|()| corp.leaf(LeafKind::Valid));
     write_pair(&lab, "good", &good.cert_pem, &good.key_pem);
     write_pair(&lab, "bad", &bad.cert_pem, &bad.key_pem);
     lab.write("corp.pem", corp.pem());

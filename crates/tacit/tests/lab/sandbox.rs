@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::certificates::{Ca, Kind};
+use crate::certificates::{Ca, LeafKind};
 use crate::harness::{Agent, Lab, echo, free_port, wait_for};
 use crate::peers::{TlsClient, write_pair};
 
@@ -86,7 +86,7 @@ fn a_reload_that_names_another_directory_is_refused_and_a_restart_takes_it() {
     let elsewhere = Lab::new();
     let port = free_port();
     let agent = lab.agent(&rule(port, "localhost"));
-    let leaf = Ca::new("corp CA").leaf(Kind::Valid);
+    let leaf = Ca::new("corp CA").leaf(LeafKind::Valid);
     write_pair(&elsewhere, "other", &leaf.cert_pem, &leaf.key_pem);
     let directory = elsewhere.path("");
     let there = directory.display();

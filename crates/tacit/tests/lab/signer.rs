@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject as _;
-use tacit_tls::signer::wire::{MESSAGE_BYTES_MAX, Order};
+use tacit_tls::signer::wire::{MESSAGE_BYTES_MAX, SignerRequest};
 
 use crate::harness::{Agent, Lab, connect, echo, exchange, free_port, signal_process, wait_for};
 use crate::peers::ping;
@@ -184,7 +184,7 @@ fn no_key_is_in_the_memory_of_an_agent_with_a_signer() {
 }
 
 /// A signer without an agent, and what it answers to an order.
-fn alone(orders: &[Order]) -> Vec<String> {
+fn alone(orders: &[SignerRequest]) -> Vec<String> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -214,12 +214,12 @@ fn a_signer_reads_the_files_that_are_left_to_it_and_no_others() {
     }
     let lab = Lab::new();
     let elsewhere = Lab::new();
-    let load = |generation, from: &Lab| Order::Load {
+    let load = |generation, from: &Lab| SignerRequest::Load {
         generation,
         cert: from.path("localhost.pem"),
         key: from.path("localhost.key"),
     };
-    let confine = Order::Confine { read: vec![lab.path("")] };
+    let confine = SignerRequest::Confine { read: vec![lab.path("")] };
     let answers = alone(&[load(1, &elsewhere), confine, load(2, &lab), load(3, &elsewhere)]);
     let [before, confined, inside, outside] = &*answers else { panic!("{answers:?}") };
     assert!(before.starts_with(r#"{"Ok":"#) && inside.starts_with(r#"{"Ok":"#), "{answers:?}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::certificates::{self, Ca, Kind};
+use crate::certificates::{self, Ca, LeafKind};
 use crate::harness::{Agent, Lab, connect, echo, free_port, text_of};
 use crate::peers::{TlsClient, TlsServer, exchange, is_reset, ping, write_pair};
 
@@ -161,7 +161,7 @@ fn an_application_protocol_is_agreed_or_the_handshake_refused() {
 #[test]
 fn the_name_a_client_asks_for_chooses_the_identity() {
     let lab = Lab::new();
-    let other = Ca::new("other CA").leaf(Kind::Valid);
+    let other = Ca::new("other CA").leaf(LeafKind::Valid);
     write_pair(&lab, "db", &other.cert_pem, &other.key_pem);
     let port = free_port();
     let _agent = lab.agent(&format!(

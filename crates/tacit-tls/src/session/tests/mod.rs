@@ -14,11 +14,11 @@ use tacit_core::policy::{
 
 use super::*;
 use crate::config::{ClientSettings, ServerSettings};
+use crate::credentials::{LoadedIdentity, LoadedTrust};
 use crate::facts::CertificateFacts;
-use crate::handshake::{Agreed, Established, Handshake};
-use crate::machine::Progress;
-use crate::material::{IdentityMaterial, TrustMaterial};
-use crate::test_certificates::{Ca, Kind, Leaf, NAME};
+use crate::handshake::{CompletedHandshake, Handshake, NegotiatedParameters};
+use crate::machine::HandshakeProgress;
+use crate::test_certificates::{Ca, Leaf, LeafKind, NAME};
 
 mod illegal;
 mod keys;
@@ -30,15 +30,15 @@ const TLS13: Suite = Suite::TLS_AES_128_GCM_SHA256;
 const NO_REKEY: Rekey = Rekey { bytes: None, after: None };
 
 struct Certificates {
-    trust: TrustMaterial,
-    identities: Vec<Arc<IdentityMaterial>>,
+    trust: LoadedTrust,
+    identities: Vec<Arc<LoadedIdentity>>,
 }
 
 static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(|| {
     let ca = Ca::new("corp CA");
     let identity = |leaf: &Leaf| {
         let key = any_supported_type(&leaf.key).unwrap();
-        Arc::new(IdentityMaterial {
+        Arc::new(LoadedIdentity {
             name: "web".into(),
             certified_key: Arc::new(CertifiedKey::new(leaf.chain.clone(), key)),
             facts: CertificateFacts::from_der(&leaf.chain[0]).unwrap(),
@@ -46,10 +46,10 @@ static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(|| {
             warnings: Vec::new(),
         })
     };
-    let trust = TrustMaterial::of_roots("corp", ca.roots());
+    let trust = LoadedTrust::of_roots("corp", ca.roots());
     Certificates {
         trust,
-        identities: vec![identity(&ca.leaf(Kind::Valid)), identity(&ca.rsa_leaf())],
+        identities: vec![identity(&ca.leaf(LeafKind::Valid)), identity(&ca.rsa_leaf())],
     }
 });
 
@@ -108,7 +108,7 @@ trait Side {
 struct Ours {
     handshake: Option<Handshake>,
     session: Option<Session>,
-    agreed: Option<Agreed>,
+    negotiated: Option<NegotiatedParameters>,
     hot: HotKeys,
     rekey: Rekey,
     incoming: Vec<u8>,
@@ -122,7 +122,7 @@ impl Ours {
         Self {
             handshake: Some(handshake),
             session: None,
-            agreed: None,
+            negotiated: None,
             hot: HotKeys::default(),
             rekey,
             incoming: Vec::new(),
@@ -147,15 +147,15 @@ impl Ours {
     fn shake(&mut self) {
         let mut handshake = self.handshake.take().unwrap();
         let progress = handshake.advance(&mut self.incoming, &mut self.outgoing).unwrap();
-        if progress == Progress::Blocked {
+        if progress == HandshakeProgress::Blocked {
             self.handshake = Some(handshake);
             return;
         }
         let established = handshake.finish(self.rekey, Instant::now(), UnixTime::now());
-        let Established { session, agreed, .. } =
+        let CompletedHandshake { session, negotiated, .. } =
             established.map_err(|refused| refused.failure).unwrap();
         self.session = Some(session);
-        self.agreed = Some(agreed);
+        self.negotiated = Some(negotiated);
     }
 
     fn open(&mut self) -> Result<(), SessionError> {
@@ -165,7 +165,7 @@ impl Ours {
         for range in payloads {
             self.received.extend_from_slice(&self.incoming[range]);
         }
-        let Batch { consumed, closed } = opened?;
+        let OpenedBatch { consumed, closed } = opened?;
         self.incoming.drain(..consumed);
         self.closed |= closed;
         session.seal_due(Instant::now, &mut self.outgoing).map(|_| ())

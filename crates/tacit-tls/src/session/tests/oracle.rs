@@ -41,15 +41,15 @@ fn every_suite_carries_both_ways_in_both_roles_and_resumes() {
         for resumed in [false, true] {
             let mut ours = Ours::client(&settings, NO_REKEY);
             converse(&mut ours, &mut Plain::server(&settings));
-            let agreed = ours.agreed.unwrap();
-            assert_eq!((agreed.resumed, agreed.suite), (resumed, suite.name()));
+            let negotiated = ours.negotiated.unwrap();
+            assert_eq!((negotiated.resumed, negotiated.suite), (resumed, suite.name()));
         }
         // The client's tickets are those the sessions above took in.
         for _ in 0..2 {
             let mut ours = Ours::server(&settings, NO_REKEY);
             converse(&mut ours, &mut Plain::client(&settings));
-            let agreed = ours.agreed.unwrap();
-            assert_eq!((agreed.resumed, agreed.suite), (true, suite.name()));
+            let negotiated = ours.negotiated.unwrap();
+            assert_eq!((negotiated.resumed, negotiated.suite), (true, suite.name()));
         }
     }
 }
@@ -226,7 +226,7 @@ fn a_message_in_pieces_with_garbage_behind_fails_with_an_alert() {
         let mut handshake = handshake.unwrap();
         let mut incoming = b"\x16\x03\x03\x00\x01\x02".to_vec();
         let mut outgoing = Vec::new();
-        assert_eq!(handshake.advance(&mut incoming, &mut outgoing), Ok(Progress::Blocked));
+        assert_eq!(handshake.advance(&mut incoming, &mut outgoing), Ok(HandshakeProgress::Blocked));
         incoming.extend(b"garbage");
         outgoing.clear();
         assert!(handshake.advance(&mut incoming, &mut outgoing).is_err());

@@ -22,23 +22,23 @@ use tacit_core::policy::{Absent, Invalid};
 
 use super::*;
 use crate::check::PeerCheck;
+use crate::credentials::LoadedTrust;
 use crate::facts::CertificateFacts;
-use crate::failure::{Failed, HandshakeFailure, Role, describe_error};
-use crate::material::TrustMaterial;
+use crate::failure::{FailedHandshake, HandshakeFailure, HandshakeRole, describe_error};
 use crate::outcome::{Observed, StepOutcome, observe, report_check, report_name, secrets_reporter};
-use crate::test_certificates::{Ca, Kind, Leaf, NAME, openssl_v1, openssl_v3, self_signed};
+use crate::test_certificates::{Ca, Leaf, LeafKind, NAME, openssl_v1, openssl_v3, self_signed};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
 
-fn trust(ca: &Ca) -> TrustMaterial {
-    TrustMaterial::of_roots("corp", ca.roots())
+fn trust(ca: &Ca) -> LoadedTrust {
+    LoadedTrust::of_roots("corp", ca.roots())
 }
 
-fn required(trust: &TrustMaterial) -> Result<ClientCheck, VerifierBuilderError> {
+fn required(trust: &LoadedTrust) -> Result<ClientCheck, VerifierBuilderError> {
     ClientCheck::made(trust, Absent::Deny, Invalid::Deny)
 }
 
-fn preferred(trust: &TrustMaterial) -> Result<ClientCheck, VerifierBuilderError> {
+fn preferred(trust: &LoadedTrust) -> Result<ClientCheck, VerifierBuilderError> {
     ClientCheck::made(trust, Absent::Allow, Invalid::Log)
 }
 
@@ -59,18 +59,28 @@ fn v1() -> Arc<CertifiedKey> {
 /// The certificates tried, with the failure's kind and a part of the reason.
 fn certificates(ca: &Ca) -> Vec<(&'static str, Arc<CertifiedKey>, &'static str, &'static str)> {
     let leaf = |kind| of(&ca.leaf(kind));
-    let stranger = Ca::new("stranger CA").leaf(Kind::Valid);
-    let impostor = Ca::new("corp CA").leaf(Kind::Valid);
+    let stranger = Ca::new("stranger CA").leaf(LeafKind::Valid);
+    let impostor = Ca::new("corp CA").leaf(LeafKind::Valid);
     vec![
-        ("valid", leaf(Kind::Valid), "", ""),
-        ("expired", leaf(Kind::Expired), "certificate-expired", "expired at 2021-02-03 00:00 UTC"),
+        ("valid", leaf(LeafKind::Valid), "", ""),
+        (
+            "expired",
+            leaf(LeafKind::Expired),
+            "certificate-expired",
+            "expired at 2021-02-03 00:00 UTC",
+        ),
         (
             "not yet valid",
-            leaf(Kind::NotYetValid),
+            leaf(LeafKind::NotYetValid),
             "certificate-not-yet-valid",
             "not valid before 2080-04-05 00:00 UTC",
         ),
-        ("usage", leaf(Kind::WrongUsage), "certificate-wrong-usage", "is for codeSigning, not for"),
+        (
+            "usage",
+            leaf(LeafKind::WrongUsage),
+            "certificate-wrong-usage",
+            "is for codeSigning, not for",
+        ),
         ("unknown CA", of(&stranger), "certificate-unknown-ca", "issuer CN=stranger CA, which"),
         ("namesake CA", of(&impostor), "certificate-invalid", "not signed by the key that trust"),
         ("self-signed", of(&self_signed()), "certificate-unknown-ca", "is self-signed, so trust"),
@@ -86,7 +96,7 @@ struct Shaken {
 }
 
 /// One handshake; `role` is the side under test.
-fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Shaken {
+fn shake(role: HandshakeRole, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Shaken {
     let name = ServerName::try_from(NAME).unwrap();
     let mut client = ClientConnection::new(client.clone(), name).unwrap();
     let mut server = ServerConnection::new(server.clone()).unwrap();
@@ -100,7 +110,7 @@ fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> 
         let mut left = wire.as_slice();
         while !left.is_empty() && server.read_tls(&mut left).is_ok() {
             let Observed { result, outcome } = observe(|| server.process_new_packets());
-            if role == Role::Server {
+            if role == HandshakeRole::Server {
                 check = outcome.checked.map(|checked| checked.check).or(check);
                 error = error.or_else(|| result.err());
             }
@@ -110,13 +120,13 @@ fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> 
         let mut left = wire.as_slice();
         while !left.is_empty() && client.read_tls(&mut left).is_ok() {
             let Observed { result, outcome } = observe(|| client.process_new_packets());
-            if role == Role::Client {
+            if role == HandshakeRole::Client {
                 check = outcome.checked.map(|checked| checked.check).or(check);
                 error = error.or_else(|| result.err());
             }
         }
     }
-    let failed = Failed { role, first_bytes: &[], check: check.as_ref() };
+    let failed = FailedHandshake { role, first_bytes: &[], check: check.as_ref() };
     let failure = error.map(|error| describe_error(&failed, &error));
     let handshaking = client.is_handshaking() || server.is_handshaking();
     assert_eq!(failure.is_none(), !handshaking, "{failure:?}");
@@ -165,8 +175,8 @@ fn reason(check: Option<&PeerCheck>) -> &str {
 #[test]
 fn required_and_preferred_meet_every_client_certificate() {
     let ca = Ca::new("corp CA");
-    let serving = of(&ca.leaf(Kind::Valid));
-    let levels: [fn(&TrustMaterial) -> Result<ClientCheck, _>; 2] = [required, preferred];
+    let serving = of(&ca.leaf(LeafKind::Valid));
+    let levels: [fn(&LoadedTrust) -> Result<ClientCheck, _>; 2] = [required, preferred];
     for (name, key, kind, expected) in certificates(&ca) {
         for (version, level) in VERSIONS.into_iter().flat_map(|v| levels.map(|level| (v, level))) {
             let check = level(&trust(&ca)).unwrap();
@@ -174,7 +184,7 @@ fn required_and_preferred_meet_every_client_certificate() {
             let case = format!("{name}, required {required}, {version:?}");
             let server = server_config(version, Some(check), serving.clone());
             let client = client_config(version, ServerCheck::none(), Some(key.clone()));
-            let shaken = shake(Role::Server, &client, &server);
+            let shaken = shake(HandshakeRole::Server, &client, &server);
 
             let said = reason(shaken.check.as_ref());
             assert!(said.contains(expected), "{case}: {said}");
@@ -195,20 +205,20 @@ fn required_and_preferred_meet_every_client_certificate() {
 #[test]
 fn required_refuses_a_client_without_certificate_and_preferred_allows_it() {
     let ca = Ca::new("corp CA");
-    let serving = of(&ca.leaf(Kind::Valid));
+    let serving = of(&ca.leaf(LeafKind::Valid));
     for version in VERSIONS {
         let client = client_config(version, ServerCheck::none(), None);
         let check = required(&trust(&ca)).unwrap();
         assert!(!check.allows(&check.recheck(&[], UnixTime::now()).check));
         let server = server_config(version, Some(check), serving.clone());
-        let shaken = shake(Role::Server, &client, &server);
+        let shaken = shake(HandshakeRole::Server, &client, &server);
         assert_eq!(shaken.failure.unwrap().kind, "client-certificate-absent");
 
         let check = preferred(&trust(&ca)).unwrap();
         assert_eq!(check.recheck(&[], UnixTime::now()).check, PeerCheck::Absent);
         assert!(check.allows(&PeerCheck::Absent));
         let server = server_config(version, Some(check), serving.clone());
-        let shaken = shake(Role::Server, &client, &server);
+        let shaken = shake(HandshakeRole::Server, &client, &server);
         assert!(shaken.failure.is_none() && shaken.check.is_none());
     }
 }
@@ -218,8 +228,8 @@ fn full_and_none_meet_every_server_certificate() {
     let ca = Ca::new("corp CA");
     let mut table = certificates(&ca);
     let names = [
-        ("name", Kind::WrongName, "is for other.example, not for db.example"),
-        ("CN only", Kind::CnOnly, "has no subjectAltName"),
+        ("name", LeafKind::WrongName, "is for other.example, not for db.example"),
+        ("CN only", LeafKind::CnOnly, "has no subjectAltName"),
     ];
     for (name, kind, expected) in names {
         table.push((name, of(&ca.leaf(kind)), "certificate-wrong-name", expected));
@@ -229,7 +239,7 @@ fn full_and_none_meet_every_server_certificate() {
             let case = format!("{name}, {version:?}");
             let server = server_config(version, None, key.clone());
             let full = ServerCheck::full(&trust(&ca)).unwrap();
-            let shaken = shake(Role::Client, &client_config(version, full, None), &server);
+            let shaken = shake(HandshakeRole::Client, &client_config(version, full, None), &server);
             let said = reason(shaken.check.as_ref());
             assert!(said.contains(expected), "{case}: {said}");
             match &shaken.failure {
@@ -241,7 +251,7 @@ fn full_and_none_meet_every_server_certificate() {
             assert_eq!(shaken.failure.is_none(), name == "valid", "{case}");
 
             let none = client_config(version, ServerCheck::none(), None);
-            let shaken = shake(Role::Client, &none, &server);
+            let shaken = shake(HandshakeRole::Client, &none, &server);
             if name == "v1" {
                 assert!(reason(shaken.check.as_ref()).contains("X.509 v1"), "{case}");
                 assert!(shaken.failure.is_some(), "{case}");
@@ -256,7 +266,7 @@ fn full_and_none_meet_every_server_certificate() {
 #[test]
 fn a_resumed_session_skips_the_check_and_is_checked_again() {
     let ca = Ca::new("corp CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     let now = UnixTime::now();
     let later = UnixTime::since_unix_epoch(std::time::Duration::from_secs(4_000_000_000));
     let name = ServerName::try_from(NAME).unwrap();
@@ -265,9 +275,9 @@ fn a_resumed_session_skips_the_check_and_is_checked_again() {
         let server = server_config(version, Some(client_check), of(&leaf));
         let server_check = ServerCheck::full(&trust(&ca)).unwrap();
         let client = client_config(version, server_check, Some(of(&leaf)));
-        let first = shake(Role::Server, &client, &server);
+        let first = shake(HandshakeRole::Server, &client, &server);
         assert!(!first.resumed && first.check == Some(PeerCheck::Valid));
-        let second = shake(Role::Server, &client, &server);
+        let second = shake(HandshakeRole::Server, &client, &server);
         assert!(second.resumed && second.check.is_none(), "{version:?}");
     }
     let check = required(&trust(&ca)).unwrap();
@@ -287,8 +297,8 @@ fn a_resumed_session_skips_the_check_and_is_checked_again() {
 #[test]
 fn a_known_chain_does_not_stand_for_its_key() {
     let ca = Ca::new("corp CA");
-    let leaf = ca.leaf(Kind::Valid);
-    let thief = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
+    let thief = ca.leaf(LeafKind::Valid);
     let stolen = keyed(leaf.chain.clone(), &thief.key);
     let chains = Some(Arc::default());
     for version in VERSIONS {
@@ -296,8 +306,8 @@ fn a_known_chain_does_not_stand_for_its_key() {
             let check = ServerCheck::full(&trust(&ca)).unwrap().remembering(chains.as_ref());
             let server = server_config(version, None, of(&leaf));
             let client = client_config(version, check, None);
-            assert!(shake(Role::Client, &client, &server).failure.is_none());
-            shake(Role::Client, &client, &server_config(version, None, key)).failure
+            assert!(shake(HandshakeRole::Client, &client, &server).failure.is_none());
+            shake(HandshakeRole::Client, &client, &server_config(version, None, key)).failure
         };
         assert!(known(of(&leaf)).is_none());
         assert!(known(stolen.clone()).unwrap().message.contains("did not prove"), "{version:?}");
@@ -335,7 +345,7 @@ fn a_small_rsa_key_proves_nothing_at_any_level() {
 #[test]
 fn a_step_of_an_unbuffered_handshake_can_be_observed() {
     let ca = Ca::new("corp CA");
-    let config = server_config(&version::TLS13, None, of(&ca.leaf(Kind::Valid)));
+    let config = server_config(&version::TLS13, None, of(&ca.leaf(LeafKind::Valid)));
     let mut connection = rustls::server::UnbufferedServerConnection::new(config).unwrap();
     let mut buffer = [];
     let Observed { result, outcome } = observe(|| connection.process_tls_records(&mut buffer));
@@ -368,19 +378,22 @@ fn a_waived_chain_has_no_identity() {
     let facts = CertificateFacts::from_der(&self_signed().chain[0]).unwrap();
     let waived = PeerCheck::Invalid { reason: String::new() };
     for check in [waived, PeerCheck::NotChecked] {
-        let who = identity(&check, &Named::Certificate, Some(&facts));
+        let who = identity(&check, &MappedIdentity::Certificate, Some(&facts));
         assert_eq!((who.identity, who.claimed_subject.as_deref()), (None, Some("CN=leaf")));
     }
-    let who = identity(&PeerCheck::Valid, &Named::Certificate, Some(&facts));
+    let who = identity(&PeerCheck::Valid, &MappedIdentity::Certificate, Some(&facts));
     assert_eq!((who.identity.as_deref(), who.claimed_subject), (Some(NAME), None));
-    let mapped = Named::Mapped("alice".into());
+    let mapped = MappedIdentity::Mapped("alice".into());
     let who = identity(&PeerCheck::Valid, &mapped, Some(&facts));
     assert_eq!((who.identity.as_deref(), who.claimed_subject), (Some("alice"), None));
     let who = identity(&PeerCheck::NotChecked, &mapped, Some(&facts));
     assert_eq!(who.identity, None, "a name given by mistake is not shown either");
-    let who = identity(&PeerCheck::Valid, &Named::Nobody, Some(&facts));
+    let who = identity(&PeerCheck::Valid, &MappedIdentity::None, Some(&facts));
     assert_eq!(who, PeerIdentity::default());
-    assert_eq!(identity(&PeerCheck::Absent, &Named::Certificate, None), PeerIdentity::default());
+    assert_eq!(
+        identity(&PeerCheck::Absent, &MappedIdentity::Certificate, None),
+        PeerIdentity::default()
+    );
 }
 
 #[test]

@@ -9,9 +9,9 @@ use tacit_core::policy::{
 };
 
 use super::*;
-use crate::diagnose::Peer;
-use crate::dry_run::{self, Client, ClientDemand};
-use crate::material::load_trust;
+use crate::credentials::load_trust;
+use crate::diagnose::PeerRole;
+use crate::dry_run::{self, ClientPeer, ClientRequirements};
 use crate::test_certificates::{
     BasicConstraints, CertificateParams, CustomExtension, Directory, GeneralSubtree, IsCa,
     KeyUsagePurpose as Usage, NameConstraints, SanType, date_time_ymd, openssl_key, openssl_sha1,
@@ -24,7 +24,7 @@ pub(super) fn at(unix_seconds: i64) -> UnixTime {
 }
 
 /// A trust of these certificates, and of these lists if there are any.
-fn loaded(ca_pem: &str, crl: Option<String>, expired_anchors: ExpiredAnchors) -> TrustMaterial {
+fn loaded(ca_pem: &str, crl: Option<String>, expired_anchors: ExpiredAnchors) -> LoadedTrust {
     let directory = Directory::new();
     directory.write("ca.pem", ca_pem, 0o644);
     let revocation = if crl.is_some() { Revocation::Hard } else { Revocation::Off };
@@ -41,16 +41,12 @@ fn loaded(ca_pem: &str, crl: Option<String>, expired_anchors: ExpiredAnchors) ->
     load_trust("corp", &trust, directory.path()).unwrap()
 }
 
-fn trusting(ca: &Ca) -> TrustMaterial {
+fn trusting(ca: &Ca) -> LoadedTrust {
     loaded(&ca.pem(), None, ExpiredAnchors::Reject)
 }
 
 /// What both roles answer to a chain: the reason, and the alert that the peer gets.
-pub(super) fn answers(
-    trust: &TrustMaterial,
-    chain: &[CertificateDer<'_>],
-    now: i64,
-) -> [Answer; 2] {
+pub(super) fn answers(trust: &LoadedTrust, chain: &[CertificateDer<'_>], now: i64) -> [Answer; 2] {
     let (leaf, rest) = chain.split_first().unwrap();
     let client = required(trust).unwrap();
     let server = ServerCheck::full(trust).unwrap();
@@ -102,7 +98,7 @@ pub(super) fn chain_of(leaf: Leaf, above: &[&Ca]) -> Vec<CertificateDer<'static>
 fn a_chain_that_ends_at_an_expired_anchor_is_rejected_unless_the_trust_accepts_it() {
     let ca = Ca::made("corp CA", |params| params.not_after = date_time_ymd(2030, 1, 1));
     let end = 1_893_456_000;
-    let chain = ca.leaf(Kind::Valid).chain;
+    let chain = ca.leaf(LeafKind::Valid).chain;
     let trust = trusting(&ca);
     expect_trusted(&answers(&trust, &chain, end));
     let late = answers(&trust, &chain, end + 1);
@@ -134,24 +130,24 @@ fn a_chain_that_ends_at_an_expired_anchor_is_rejected_unless_the_trust_accepts_i
 
 #[test]
 fn a_key_is_used_for_what_its_certificate_allows_alone() {
-    let signs_lists = |params: &mut CertificateParams| params.key_usages = vec![Usage::CrlSign];
+    let signs_crls = |params: &mut CertificateParams| params.key_usages = vec![Usage::CrlSign];
     let signs_all = |params: &mut CertificateParams| {
         params.key_usages = vec![Usage::KeyCertSign, Usage::CrlSign];
     };
     let root = Ca::made("root CA", signs_all);
     let trust = trusting(&root);
-    let [good, bad] = [root.ca("good CA", signs_all), root.ca("bad CA", signs_lists)];
+    let [good, bad] = [root.ca("good CA", signs_all), root.ca("bad CA", signs_crls)];
     let leaf = good.leaf_made(|params| params.key_usages = vec![Usage::DigitalSignature]);
     expect_trusted(&answers(&trust, &chain_of(leaf, &[&good]), NOW));
-    let chain = chain_of(bad.leaf(Kind::Valid), &[&bad]);
+    let chain = chain_of(bad.leaf(LeafKind::Valid), &[&bad]);
     let said = "over the CA CN=bad CA, whose keyUsage does not allow it to sign certificates";
     expect(&answers(&trust, &chain, NOW), said, Alert::UnsupportedCertificate);
     let leaf = good.leaf_made(|params| params.key_usages = vec![Usage::KeyEncipherment]);
     let said = "has a keyUsage that does not allow it to sign, as each handshake asks";
     let answered = answers(&trust, &chain_of(leaf, &[&good]), NOW);
     expect(&answered, said, Alert::UnsupportedCertificate);
-    let anchor = Ca::made("anchor CA", signs_lists);
-    let chain = anchor.leaf(Kind::Valid).chain;
+    let anchor = Ca::made("anchor CA", signs_crls);
+    let chain = anchor.leaf(LeafKind::Valid).chain;
     let answered = answers(&trusting(&anchor), &chain, NOW);
     expect(&answered, "CA CN=anchor CA, whose keyUsage", Alert::UnsupportedCertificate);
 }
@@ -162,7 +158,7 @@ fn a_list_counts_only_where_the_anchor_may_sign_lists() {
     let ca = Ca::made("corp CA", |params| {
         params.key_usages = vec![Usage::KeyCertSign, Usage::CrlSign];
     });
-    let chain = ca.leaf(Kind::Valid).chain;
+    let chain = ca.leaf(LeafKind::Valid).chain;
     let listed = loaded(&ca.pem(), Some(ca.crl(&[], 4_000_000_000)), ExpiredAnchors::Reject);
     expect_trusted(&answers(&listed, &chain, NOW));
     let anchor = ca.reissued("corp CA", signs);
@@ -185,7 +181,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
     let root = Ca::new("root CA");
     let middle = root.ca("middle CA", none_below);
     let below = middle.ca("below CA", |_| {});
-    let chain = chain_of(below.leaf(Kind::Valid), &[&below, &middle]);
+    let chain = chain_of(below.leaf(LeafKind::Valid), &[&below, &middle]);
     let said = "has more CAs above it than one of them allows (pathLenConstraint)";
     expect(&answers(&trusting(&root), &chain, NOW), said, Alert::BadCertificate);
 
@@ -206,7 +202,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
     let trust = loaded(&old.cert_pem, None, ExpiredAnchors::Reject);
     let said = "is signed with an algorithm that is not trusted (SHA-1";
     expect(&answers(&trust, &old.chain, NOW), said, Alert::BadCertificate);
-    let namesake = Ca::new("root CA").leaf(Kind::Valid);
+    let namesake = Ca::new("root CA").leaf(LeafKind::Valid);
     let answered = answers(&trusting(&root), &namesake.chain, NOW);
     expect(&answered, "is not signed by the key that trust", Alert::BadCertificate);
 }
@@ -247,14 +243,14 @@ fn a_dry_run_refuses_what_no_handshake_can_prove_at_any_level() {
     let signed = DigitallySignedStruct::read(&mut Reader::init(&signature)).unwrap();
     for (chain, words) in unprovable(&ca) {
         for level in &levels {
-            let demand = ClientDemand { level, trust: Some(&trust), map: None };
-            let client = Client { chain: &chain, address: None };
-            let run = dry_run::client(demand, client, at(NOW)).unwrap();
-            assert!(run.named.as_ref().is_err_and(|why| why.contains(words)), "{level}: {run:?}");
+            let requirements = ClientRequirements { level, trust: Some(&trust), map: None };
+            let client = ClientPeer { chain: &chain, address: None };
+            let run = dry_run::client(requirements, client, at(NOW)).unwrap();
+            assert!(run.mapped.as_ref().is_err_and(|why| why.contains(words)), "{level}: {run:?}");
         }
         let verify = Verify::None { server_name: None };
         let run = dry_run::server(&verify, None, &chain, &[], at(NOW)).unwrap();
-        assert!(run.named.as_ref().is_err_and(|why| why.contains(words)), "{run:?}");
+        assert!(run.mapped.as_ref().is_err_and(|why| why.contains(words)), "{run:?}");
         // The handshake says the same.
         let none = ServerCheck::none();
         let Observed { result, outcome } =
@@ -264,13 +260,13 @@ fn a_dry_run_refuses_what_no_handshake_can_prove_at_any_level() {
         let Err(rustls::Error::InvalidCertificate(why)) = result else { panic!("{result:?}") };
         assert_eq!(Alert::from(why), Alert::BadCertificate);
     }
-    for leaf in [ca.leaf(Kind::Valid), ca.rsa_leaf(), self_signed()] {
-        assert_eq!(provable(Peer::Client, &leaf.chain[0]), Ok(()));
+    for leaf in [ca.leaf(LeafKind::Valid), ca.rsa_leaf(), self_signed()] {
+        assert_eq!(provable(PeerRole::Client, &leaf.chain[0]), Ok(()));
     }
     for curve in ["secp384r1", "secp521r1"] {
         let made = openssl_key(&["ecparam", "-name", curve, "-genkey", "-noout"]);
-        assert_eq!(provable(Peer::Server, &made.chain[0]), Ok(()), "{curve}");
+        assert_eq!(provable(PeerRole::Server, &made.chain[0]), Ok(()), "{curve}");
     }
     let ed25519 = openssl_key(&["genpkey", "-algorithm", "ed25519"]);
-    assert_eq!(provable(Peer::Server, &ed25519.chain[0]), Ok(()));
+    assert_eq!(provable(PeerRole::Server, &ed25519.chain[0]), Ok(()));
 }

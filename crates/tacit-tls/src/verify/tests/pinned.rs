@@ -8,14 +8,14 @@ use tacit_core::policy::{
 
 use super::path::{NOW, answers, at, chain_of, expect, expect_trusted};
 use super::*;
-use crate::dry_run::{self, Client, ClientDemand};
-use crate::material::{MaterialError, load_trust};
+use crate::credentials::{CredentialError, load_trust};
+use crate::dry_run::{self, ClientPeer, ClientRequirements};
 use crate::test_certificates::{CertificateParams, CustomExtension, Directory, KeyUsagePurpose};
 
 const NOT_PINNED: &str = "is not one of those pinned in trust 'corp'";
 
 /// A trust of that directory: `ca.pem` and `crl.pem` where they are there, and `pins.pem`.
-fn load(directory: &Directory, revocation: Revocation) -> Result<TrustMaterial, MaterialError> {
+fn load(directory: &Directory, revocation: Revocation) -> Result<LoadedTrust, CredentialError> {
     let has = |name: &str| directory.path().join(name).exists();
     let source = match has("ca.pem") {
         true => TrustSource::Files(vec!["ca.pem".into()]),
@@ -34,14 +34,14 @@ fn load(directory: &Directory, revocation: Revocation) -> Result<TrustMaterial, 
 }
 
 /// Pins these certificates, without anchors.
-fn pinning(pins: &str) -> TrustMaterial {
+fn pinning(pins: &str) -> LoadedTrust {
     let directory = Directory::new();
     directory.write("pins.pem", pins, 0o644);
     load(&directory, Revocation::Off).unwrap()
 }
 
 /// Pins these certificates, and trusts the CA.
-fn pinning_beside(ca: &Ca, pins: &str) -> TrustMaterial {
+fn pinning_beside(ca: &Ca, pins: &str) -> LoadedTrust {
     let directory = Directory::new();
     directory.write("pins.pem", pins, 0o644);
     directory.write("ca.pem", ca.pem(), 0o644);
@@ -52,12 +52,12 @@ fn pinning_beside(ca: &Ca, pins: &str) -> TrustMaterial {
 fn a_pinned_certificate_is_equal_in_each_byte_and_another_one_is_refused() {
     let ca = Ca::new("corp CA");
     let issuer = ca.ca("issuing CA", |_| {});
-    let leaf = issuer.leaf(Kind::Valid);
+    let leaf = issuer.leaf(LeafKind::Valid);
     let others = [
         ("the same name and key", issuer.leaf_again(&leaf)),
-        ("the same name, another key", issuer.leaf(Kind::Valid)),
+        ("the same name, another key", issuer.leaf(LeafKind::Valid)),
         ("another name", issuer.leaf_of("other.example")),
-        ("another CA", Ca::new("issuing CA").leaf(Kind::Valid)),
+        ("another CA", Ca::new("issuing CA").leaf(LeafKind::Valid)),
     ];
     for trust in [pinning(&leaf.cert_pem), pinning_beside(&ca, &leaf.cert_pem)] {
         for (what, other) in &others {
@@ -82,7 +82,7 @@ fn a_pinned_certificate_is_equal_in_each_byte_and_another_one_is_refused() {
 fn a_pinned_ca_vouches_for_no_other_certificate() {
     let ca = Ca::new("corp CA");
     let issuer = ca.ca("issuing CA", |_| {});
-    let chain = chain_of(issuer.leaf(Kind::Valid), &[&issuer, &ca]);
+    let chain = chain_of(issuer.leaf(LeafKind::Valid), &[&issuer, &ca]);
     let trust = pinning(&(issuer.pem() + &ca.pem()));
     let warning = trust.warnings.join("\n");
     assert!(warning.contains("CN=issuing CA is a CA certificate: peers whose"), "{warning}");
@@ -95,23 +95,23 @@ fn a_pinned_ca_vouches_for_no_other_certificate() {
 #[test]
 fn anchors_beside_pins_must_hold_as_well() {
     let ca = Ca::new("corp CA");
-    let stranger = Ca::new("stranger CA").leaf(Kind::Valid);
+    let stranger = Ca::new("stranger CA").leaf(LeafKind::Valid);
     let trust = pinning_beside(&ca, &stranger.cert_pem);
     let said = "leads to the issuer CN=stranger CA, which trust 'corp' does not hold";
     expect(&answers(&trust, &stranger.chain, NOW), said, Alert::UnknownCA);
 
     let directory = Directory::new();
-    let leaf = ca.leaf(Kind::Valid);
-    let unlisted = Ca::new("other CA");
-    directory.write("ca.pem", ca.pem() + &unlisted.pem(), 0o644);
+    let leaf = ca.leaf(LeafKind::Valid);
+    let unknown_revocation = Ca::new("other CA");
+    directory.write("ca.pem", ca.pem() + &unknown_revocation.pem(), 0o644);
     directory.write("crl.pem", ca.crl(&[&leaf], 4_000_000_000), 0o644);
-    let other = unlisted.leaf(Kind::Valid);
+    let other = unknown_revocation.leaf(LeafKind::Valid);
     directory.write("pins.pem", leaf.cert_pem.clone() + &other.cert_pem, 0o644);
     let trust = load(&directory, Revocation::Soft).unwrap();
     expect(&answers(&trust, &leaf.chain, NOW), "was revoked", Alert::CertificateRevoked);
     expect_trusted(&answers(&trust, &other.chain, NOW));
     // Where no list tells of it, a certificate that is not pinned is refused all the same.
-    let third = unlisted.leaf(Kind::Valid);
+    let third = unknown_revocation.leaf(LeafKind::Valid);
     expect(&answers(&trust, &third.chain, NOW), NOT_PINNED, Alert::CertificateUnknown);
 }
 
@@ -121,15 +121,19 @@ fn a_pinned_certificate_is_refused_out_of_its_time_use_and_name() {
     let signs_nothing =
         |params: &mut CertificateParams| params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
     for (leaf, words, alert) in [
-        (ca.leaf(Kind::Expired), "expired at 2021-02-03 00:00 UTC", Alert::CertificateExpired),
-        (ca.leaf(Kind::NotYetValid), "not valid before 2080-04-05", Alert::CertificateExpired),
-        (ca.leaf(Kind::WrongUsage), "is for codeSigning, not for", Alert::UnsupportedCertificate),
+        (ca.leaf(LeafKind::Expired), "expired at 2021-02-03 00:00 UTC", Alert::CertificateExpired),
+        (ca.leaf(LeafKind::NotYetValid), "not valid before 2080-04-05", Alert::CertificateExpired),
+        (
+            ca.leaf(LeafKind::WrongUsage),
+            "is for codeSigning, not for",
+            Alert::UnsupportedCertificate,
+        ),
         (ca.leaf_made(signs_nothing), "does not allow it to sign", Alert::UnsupportedCertificate),
     ] {
         let trust = pinning(&leaf.cert_pem);
         expect(&answers(&trust, &leaf.chain, NOW), words, alert);
     }
-    let other = ca.leaf(Kind::WrongName);
+    let other = ca.leaf(LeafKind::WrongName);
     let trust = pinning(&other.cert_pem);
     let name = ServerName::try_from(NAME).unwrap();
     let full = ServerCheck::full(&trust).unwrap().recheck(&other.chain, &name, at(NOW)).check;
@@ -158,17 +162,18 @@ fn a_pinned_certificate_that_signed_itself_is_trusted_as_ca_or_leaf() {
 #[test]
 fn handshakes_of_both_roles_take_the_pinned_certificate_alone() {
     let ca = Ca::new("corp CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     let again = ca.leaf_again(&leaf);
     let trust = pinning(&leaf.cert_pem);
     for version in VERSIONS {
         for (key, is_pinned) in [(of(&leaf), true), (of(&again), false)] {
             let server = server_config(version, Some(required(&trust).unwrap()), of(&leaf));
             let client = client_config(version, ServerCheck::none(), Some(key.clone()));
-            let at_server = shake(Role::Server, &client, &server);
+            let at_server = shake(HandshakeRole::Server, &client, &server);
             let server = server_config(version, None, key.clone());
             let full = ServerCheck::full(&trust).unwrap();
-            let at_client = shake(Role::Client, &client_config(version, full, None), &server);
+            let at_client =
+                shake(HandshakeRole::Client, &client_config(version, full, None), &server);
             for shaken in [at_server, at_client] {
                 assert_eq!(shaken.failure.is_none(), is_pinned, "{version:?}");
                 assert_eq!(shaken.check == Some(PeerCheck::Valid), is_pinned);
@@ -177,15 +182,15 @@ fn handshakes_of_both_roles_take_the_pinned_certificate_alone() {
             }
             let server = server_config(version, Some(preferred(&trust).unwrap()), of(&leaf));
             let client = client_config(version, ServerCheck::none(), Some(key));
-            let shaken = shake(Role::Server, &client, &server);
+            let shaken = shake(HandshakeRole::Server, &client, &server);
             assert!(shaken.failure.is_none(), "preferred logs it");
-            assert_eq!(shaken.check.unwrap().is_believed(), is_pinned, "and gives no identity");
+            assert_eq!(shaken.check.unwrap().is_trusted(), is_pinned, "and gives no identity");
         }
         // Who holds another key cannot use the pinned certificate.
-        let stolen = keyed(leaf.chain.clone(), &ca.leaf(Kind::Valid).key);
+        let stolen = keyed(leaf.chain.clone(), &ca.leaf(LeafKind::Valid).key);
         let full = ServerCheck::full(&trust).unwrap();
         let server = server_config(version, None, stolen);
-        let shaken = shake(Role::Client, &client_config(version, full, None), &server);
+        let shaken = shake(HandshakeRole::Client, &client_config(version, full, None), &server);
         assert!(shaken.failure.unwrap().message.contains("did not prove"), "{version:?}");
     }
 }
@@ -193,7 +198,7 @@ fn handshakes_of_both_roles_take_the_pinned_certificate_alone() {
 #[test]
 fn what_was_remembered_resumed_or_is_open_is_checked_against_the_pins_of_now() {
     let ca = Ca::new("corp CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     let renewed = ca.leaf_again(&leaf);
     let chains = Some(Arc::default());
     let name = ServerName::try_from(NAME).unwrap();
@@ -236,7 +241,7 @@ fn what_was_remembered_resumed_or_is_open_is_checked_against_the_pins_of_now() {
 #[test]
 fn a_dry_run_knows_pins() {
     let ca = Ca::new("corp CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     let trust = pinning(&leaf.cert_pem);
     let chain = ChainCheck::Made {
         trust: "corp".into(),
@@ -247,12 +252,12 @@ fn a_dry_run_knows_pins() {
     let level = ClientCert::Asked(ClientCertPolicy { preset, absent: Absent::Deny, chain });
     let verify = Verify::Full { trust: "corp".into(), server_name: Some(NAME.into()) };
     for (shown, is_pinned) in [(&leaf, true), (&ca.leaf_again(&leaf), false)] {
-        let demand = ClientDemand { level: &level, trust: Some(&trust), map: None };
-        let client = Client { chain: &shown.chain, address: None };
-        let client = dry_run::client(demand, client, at(NOW)).unwrap();
+        let requirements = ClientRequirements { level: &level, trust: Some(&trust), map: None };
+        let client = ClientPeer { chain: &shown.chain, address: None };
+        let client = dry_run::client(requirements, client, at(NOW)).unwrap();
         let server = dry_run::server(&verify, Some(&trust), &shown.chain, &[], at(NOW)).unwrap();
         for run in [client, server] {
-            let why = run.named.as_ref().err().map_or("", String::as_str);
+            let why = run.mapped.as_ref().err().map_or("", String::as_str);
             assert_eq!((why.is_empty(), why.contains(NOT_PINNED)), (is_pinned, !is_pinned));
         }
     }
@@ -267,7 +272,7 @@ fn pins_that_can_hold_no_peer_are_refused_or_warned_about() {
         load(&directory, Revocation::Off).unwrap_err().to_string()
     };
     assert!(refused("").contains("pins.pem: holds no certificate"));
-    assert!(refused(&ca.leaf(Kind::Valid).key_pem).contains("holds no certificate"));
+    assert!(refused(&ca.leaf(LeafKind::Valid).key_pem).contains("holds no certificate"));
     assert!(refused(&openssl_v1(2048).cert_pem).contains("CN=db.example can never be accepted"));
     let critical = ca.leaf_made(|params| {
         let oid = [1, 3, 6, 1, 4, 1, 99_999];
@@ -276,19 +281,19 @@ fn pins_that_can_hold_no_peer_are_refused_or_warned_about() {
         params.custom_extensions.push(unknown);
     });
     assert!(refused(&critical.cert_pem).contains("can never be accepted"));
-    let many = ca.leaf(Kind::Valid).cert_pem.repeat(crate::material::PINNED_MAX + 1);
+    let many = ca.leaf(LeafKind::Valid).cert_pem.repeat(crate::credentials::PINNED_MAX + 1);
     assert!(refused(&many).contains("more than 4096 certificates are pinned"));
     std::fs::remove_file(directory.path().join("pins.pem")).unwrap();
     assert!(load(&directory, Revocation::Off).is_err());
 
     let warned = |pins: &str| pinning(pins).warnings.join("\n");
-    let old = warned(&ca.leaf(Kind::Expired).cert_pem);
+    let old = warned(&ca.leaf(LeafKind::Expired).cert_pem);
     assert!(old.contains("pinned certificate of CN=leaf expired at 2021-02-03"), "{old}");
     assert!(old.contains(": a peer with it is rejected"), "{old}");
     let small = warned(&openssl_v3(1024).cert_pem);
     assert!(small.contains("has an RSA 1024 key, with which no handshake succeeds"), "{small}");
     // The pinned certificate may stand in the file of its CA.
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     directory.write("ca.pem", leaf.cert_pem.clone() + &ca.pem(), 0o644);
     directory.write("pins.pem", leaf.cert_pem + &ca.pem(), 0o644);
     let trust = load(&directory, Revocation::Off).unwrap();

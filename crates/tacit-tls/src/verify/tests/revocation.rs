@@ -9,9 +9,9 @@ use tacit_core::policy::{
 };
 
 use crate::check::PeerCheck;
-use crate::material::{TrustMaterial, load_trust};
-use crate::test_certificates::{Ca, Directory, Kind, NAME};
-use crate::verify::{Chains, ClientCheck, ServerCheck};
+use crate::credentials::{LoadedTrust, load_trust};
+use crate::test_certificates::{Ca, Directory, LeafKind, NAME};
+use crate::verify::{ChainCache, ClientCheck, ServerCheck};
 
 const LONG: i64 = 4_000_000_000;
 
@@ -19,7 +19,7 @@ fn at(unix_seconds: i64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(unix_seconds.unsigned_abs()))
 }
 
-fn trust(directory: &Directory, crls: &[&str], revocation: Revocation) -> TrustMaterial {
+fn trust(directory: &Directory, crls: &[&str], revocation: Revocation) -> LoadedTrust {
     let trust = Trust {
         source: TrustSource::Files(vec!["ca.pem".into()]),
         pinned: Vec::new(),
@@ -32,14 +32,14 @@ fn trust(directory: &Directory, crls: &[&str], revocation: Revocation) -> TrustM
 }
 
 /// What both roles make of a chain at a time.
-fn both(trust: &TrustMaterial, chain: &[CertificateDer<'_>], now: i64) -> [PeerCheck; 2] {
+fn both(trust: &LoadedTrust, chain: &[CertificateDer<'_>], now: i64) -> [PeerCheck; 2] {
     let client = ClientCheck::made(trust, Absent::Deny, Invalid::Deny).unwrap();
     let server = ServerCheck::full(trust).unwrap();
     let name = ServerName::try_from(NAME).unwrap();
     let checks =
         [client.recheck(chain, at(now)).check, server.recheck(chain, &name, at(now)).check];
     let allows = [client.allows(&checks[0]), server.allows(&checks[1])];
-    assert_eq!(allows, checks.each_ref().map(PeerCheck::is_believed));
+    assert_eq!(allows, checks.each_ref().map(PeerCheck::is_trusted));
     checks
 }
 
@@ -54,7 +54,7 @@ fn reason(check: &PeerCheck) -> &str {
 fn what_a_list_names_is_refused_in_both_roles_hard_and_soft() {
     let directory = Directory::new();
     let ca = Ca::new("corp CA");
-    let [good, bad] = [(); 2].map(|()| ca.leaf(Kind::Valid));
+    let [good, bad] = [(); 2].map(|()| ca.leaf(LeafKind::Valid));
     directory.write("ca.pem", ca.pem(), 0o644);
     directory.write("crl.pem", ca.crl(&[&bad], LONG), 0o644);
     for revocation in [Revocation::Hard, Revocation::Soft] {
@@ -74,7 +74,7 @@ fn what_no_current_list_tells_of_is_refused_hard_and_told_of_soft() {
     let directory = Directory::new();
     let ca = Ca::new("corp CA");
     let other = Ca::new("other CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     directory.write("ca.pem", ca.pem() + &other.pem(), 0o644);
     directory.write("other.pem", other.crl(&[], LONG), 0o644);
     directory.write("old.pem", ca.crl(&[], 1_900_000_000), 0o644);
@@ -93,7 +93,7 @@ fn what_no_current_list_tells_of_is_refused_hard_and_told_of_soft() {
             assert!(reason(&check).contains(words), "{file}: {check:?}");
         }
     }
-    let expired = ca.leaf(Kind::Expired);
+    let expired = ca.leaf(LeafKind::Expired);
     for check in
         both(&trust(&directory, &["other.pem"], Revocation::Soft), &expired.chain, 2_000_000_000)
     {
@@ -105,10 +105,10 @@ fn what_no_current_list_tells_of_is_refused_hard_and_told_of_soft() {
 fn a_remembered_chain_is_looked_at_again_when_a_list_is_out_of_date() {
     let directory = Directory::new();
     let ca = Ca::new("corp CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     directory.write("ca.pem", ca.pem(), 0o644);
     directory.write("crl.pem", ca.crl(&[], 2_100_000_000), 0o644);
-    let chains = Some(Arc::<Chains>::default());
+    let chains = Some(Arc::<ChainCache>::default());
     let trust = trust(&directory, &["crl.pem"], Revocation::Hard);
     let check = ClientCheck::made(&trust, Absent::Deny, Invalid::Deny).unwrap();
     let check = check.remembering(chains.as_ref());
@@ -123,7 +123,7 @@ fn a_remembered_chain_is_looked_at_again_when_a_list_is_out_of_date() {
 fn of_several_lists_of_one_ca_the_newest_counts() {
     let directory = Directory::new();
     let ca = Ca::new("corp CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     let old = ca.crl_made(1_700_000_000, &[], LONG);
     let new = ca.crl_made(1_800_000_000, &[&leaf], LONG);
     directory.write("ca.pem", ca.pem(), 0o644);
@@ -143,11 +143,11 @@ fn of_several_lists_of_one_ca_the_newest_counts() {
 fn another_list_is_another_trust() {
     let directory = Directory::new();
     let ca = Ca::new("corp CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     directory.write("ca.pem", ca.pem(), 0o644);
     directory.write("crl.pem", ca.crl(&[], LONG), 0o644);
-    let chains = Some(Arc::<Chains>::default());
-    let check = |trust: &TrustMaterial| {
+    let chains = Some(Arc::<ChainCache>::default());
+    let check = |trust: &LoadedTrust| {
         let check = ClientCheck::made(trust, Absent::Deny, Invalid::Deny).unwrap();
         check.remembering(chains.as_ref()).recheck(&leaf.chain, at(2_000_000_000)).check
     };
@@ -168,15 +168,15 @@ fn a_chain_without_a_name_is_checked_but_for_the_name() {
     let ca = Ca::new("corp CA");
     directory.write("ca.pem", ca.pem(), 0o644);
     let trust = trust(&directory, &[], Revocation::Off);
-    let chains = Some(Arc::<Chains>::default());
+    let chains = Some(Arc::<ChainCache>::default());
     let check = ServerCheck::chain(&trust).unwrap().remembering(chains.as_ref());
     let full = ServerCheck::full(&trust).unwrap().remembering(chains.as_ref());
     let name = ServerName::try_from("elsewhere.example").unwrap();
     for (kind, believed) in [
-        (Kind::Valid, true),
-        (Kind::CnOnly, true),
-        (Kind::Expired, false),
-        (Kind::WrongUsage, false),
+        (LeafKind::Valid, true),
+        (LeafKind::CnOnly, true),
+        (LeafKind::Expired, false),
+        (LeafKind::WrongUsage, false),
     ] {
         let leaf = ca.leaf(kind);
         for _ in 0..2 {

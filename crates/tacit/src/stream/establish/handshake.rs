@@ -16,8 +16,8 @@ use crate::net::leg::{Leg, Outgoing};
 use crate::session::{Failure, Record, TlsFacts};
 use crate::stream::gate::{Displaced, Gates, Peer, Place};
 use tacit_tls::{
-    Established as Secrets, FinishRefused, Handshake, HandshakeFailure, INCOMING_BYTES_MAX,
-    Progress, Role, Session,
+    CompletedHandshake, FinishError, Handshake, HandshakeFailure, HandshakeProgress, HandshakeRole,
+    INCOMING_BYTES_MAX, Session,
 };
 
 use super::deadline::within;
@@ -120,7 +120,7 @@ impl HandshakeIo<'_> {
         let mut last_flight = Vec::new();
         loop {
             let progress = handshake.advance(&mut incoming, &mut last_flight);
-            if matches!(progress, Ok(Progress::Done)) {
+            if matches!(progress, Ok(HandshakeProgress::Done)) {
                 break;
             }
             let flushed = Outgoing::new(std::mem::take(&mut last_flight)).flush(self.leg).await;
@@ -139,11 +139,17 @@ impl HandshakeIo<'_> {
         // It lives as long as the connection, empty in nearly every one.
         incoming.shrink_to_fit();
         match handshake.finish(self.tls.common().rekey, Instant::now(), clock::now()) {
-            Ok(Secrets { session, agreed, check, named, peer, trusted }) => {
-                self.record.tls.set(TlsFacts { agreed, check, named, peer, trusted });
+            Ok(CompletedHandshake { session, negotiated, check, mapped, peer, trusted }) => {
+                self.record.tls.set(TlsFacts {
+                    agreed: negotiated,
+                    check,
+                    named: mapped,
+                    peer,
+                    trusted,
+                });
                 Ok(Handshaken { session, incomplete: incoming, last_flight })
             }
-            Err(FinishRefused { failure, mut alert }) => {
+            Err(FinishError { failure, mut alert }) => {
                 last_flight.append(&mut alert);
                 Outgoing::new(last_flight).flush(self.leg).await?;
                 Err(failure.into())
@@ -155,8 +161,8 @@ impl HandshakeIo<'_> {
 /// The peer did not complete the handshake in time.
 pub(super) fn stalled(tls: &LiveTls) -> Failure {
     let role = match tls.role() {
-        TlsRole::Server(_) => Role::Server,
-        TlsRole::Client(_) => Role::Client,
+        TlsRole::Server(_) => HandshakeRole::Server,
+        TlsRole::Client(_) => HandshakeRole::Client,
     };
     HandshakeFailure::timed_out(role, tls.common().handshake_timeout).into()
 }

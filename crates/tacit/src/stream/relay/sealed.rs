@@ -18,7 +18,7 @@ use crate::session::{BrokenSocket, Connection, account};
 use crate::stream::bulk::BulkTurn;
 use crate::stream::lane::StreamLane;
 use crate::stream::path::{OwnTlsPath, Path, SealedPath};
-use tacit_tls::{Batch, KeyUse, Session, SessionError};
+use tacit_tls::{KeyUse, OpenedBatch, Session, SessionError};
 
 use super::follow::{Follow, Way, poll_here};
 use super::{
@@ -583,7 +583,7 @@ impl<'a> Pump<'a> {
                 self.to_clear.tail().extend_from_slice(&bytes[range.start + skip..range.end]);
             }
         }
-        let Batch { mut consumed, closed } = opened.map_err(Stop::session)?;
+        let OpenedBatch { mut consumed, closed } = opened.map_err(Stop::session)?;
         if closed && self.at.connection.record().controls().is_some() {
             self.opening = Direction::Closed;
         } else if closed {

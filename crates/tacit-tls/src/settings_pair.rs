@@ -16,11 +16,11 @@ use tacit_core::policy::{
 };
 
 use super::config::{ClientSettings, ServerSettings};
+use super::credentials::{LoadedIdentity, LoadedTrust};
 use super::facts::CertificateFacts;
-use super::material::{IdentityMaterial, TrustMaterial};
 
 /// Settings of two sides that know each other.
-pub(super) struct Pair {
+pub(super) struct SettingsPair {
     pub(super) client: Arc<ClientSettings>,
     pub(super) server: Arc<ServerSettings>,
 }
@@ -41,12 +41,12 @@ pub(super) fn settings(
     suite: Suite,
     groups: &[Group],
     server_asks: ServerAsks,
-) -> Result<Pair, Box<dyn Error>> {
+) -> Result<SettingsPair, Box<dyn Error>> {
     let name = "pair.example".to_owned();
     let (certificate, key) = certificate(&name)?;
     let private = PrivateKeyDer::try_from(key.serialize_der())?;
     let chain = vec![certificate.clone()];
-    let identity = IdentityMaterial {
+    let identity = LoadedIdentity {
         name: name.clone(),
         facts: CertificateFacts::from_der(&certificate).map_err(|_| "no certificate")?,
         certified_key: Arc::new(CertifiedKey::new(chain, any_supported_type(&private)?)),
@@ -55,7 +55,7 @@ pub(super) fn settings(
     };
     let mut roots = RootCertStore::empty();
     roots.add(certificate)?;
-    let trust = TrustMaterial::of_roots(&name, Arc::new(roots));
+    let trust = LoadedTrust::of_roots(&name, Arc::new(roots));
     let common = TlsCommon {
         start: Start::Immediate,
         min_version: TlsVersion::V1_2,
@@ -92,7 +92,7 @@ pub(super) fn settings(
     };
     let server = ServerTls { identities: vec![name], client_cert, common };
     let identities = [Arc::new(identity)];
-    Ok(Pair {
+    Ok(SettingsPair {
         client: Arc::new(ClientSettings::new(&client, None, None, None)?),
         server: Arc::new(ServerSettings::new(&server, &identities, Some(&trust), None, None)?),
     })

@@ -1,4 +1,4 @@
-//! Which peers are trusted: trust anchors from PEM files or the system's bundle, lists of what
+//! Which peers are trusted: trust anchors from PEM files or the system's bundle, CRLs of
 //! their CAs have revoked, and pinned certificates.
 
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use rustls::server::VerifierBuilderError;
 use rustls_pki_types::CertificateDer;
 use tacit_core::policy::{ExpiredAnchors, Revocation, Trust, TrustSource};
 
-use super::error::{MaterialError, MaterialFault};
+use super::crls::{self, Crl, LoadedCrls};
+use super::error::{CredentialError, CredentialFault};
 use super::expiry::{expiry_warning, now_seconds};
-use super::lists::{self, LoadedLists, RevocationList};
-use super::path::{AnchorFacts, PathCheck, Unlisted};
+use super::path::{AnchorFacts, PathCheck, UnknownRevocation};
 use super::pem::{certificates, facts_of, read};
 use super::pinned::{self, Chain, LoadedPins, Pinned};
 use super::verifiers::Verifiers;
@@ -50,7 +50,7 @@ impl TrustGeneration {
 
 /// Trust anchors, ready for handshakes.
 #[derive(Clone, Debug)]
-pub struct TrustMaterial {
+pub struct LoadedTrust {
     /// Its name in the policy.
     pub name: String,
     /// Another one each time it is loaded.
@@ -66,7 +66,7 @@ pub struct TrustMaterial {
     /// Whether anchors that have expired are trusted.
     pub expired_anchors: ExpiredAnchors,
     /// Lists of revoked certificates; empty where they are not looked at.
-    pub lists: Vec<RevocationList>,
+    pub crls: Vec<Crl>,
     /// What is asked of them.
     pub revocation: Revocation,
     /// The certificates of which the peer's own must be one; `None`: it need only lead to anchors.
@@ -79,7 +79,7 @@ pub struct TrustMaterial {
     pub verifiers: Verifiers,
 }
 
-impl TrustMaterial {
+impl LoadedTrust {
     /// Anchors that stand in no file, without lists.
     #[must_use]
     pub fn of_roots(name: &str, roots: Arc<RootCertStore>) -> Self {
@@ -91,7 +91,7 @@ impl TrustMaterial {
             facts: Vec::new(),
             anchor_facts: Arc::default(),
             expired_anchors: ExpiredAnchors::Reject,
-            lists: Vec::new(),
+            crls: Vec::new(),
             revocation: Revocation::Off,
             pinned: None,
             sources: Vec::new(),
@@ -103,7 +103,7 @@ impl TrustMaterial {
     /// Whether it holds the same anchors, lists and pinned certificates.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
-        let lists = self.lists.iter().map(|list| &list.der);
+        let crls = self.crls.iter().map(|crl| &crl.der);
         self.roots.roots == other.roots.roots
             && self.revocation == other.revocation
             && self.expired_anchors == other.expired_anchors
@@ -112,18 +112,18 @@ impl TrustMaterial {
                 (Some(one), Some(other)) => one.same(other),
                 (one, other) => one.is_none() && other.is_none(),
             }
-            && lists.eq(other.lists.iter().map(|list| &list.der))
+            && crls.eq(other.crls.iter().map(|crl| &crl.der))
     }
 
     /// What checks chains.
     pub(crate) fn path_check(
         &self,
-        unlisted: Unlisted,
+        unknown_revocation: UnknownRevocation,
     ) -> Result<Arc<PathCheck>, VerifierBuilderError> {
-        self.verifiers.get(unlisted, || {
-            let Self { roots, anchor_facts, expired_anchors, lists, pinned, .. } = self;
+        self.verifiers.get(unknown_revocation, || {
+            let Self { roots, anchor_facts, expired_anchors, crls, pinned, .. } = self;
             let pinned = pinned.clone();
-            PathCheck::new(roots, anchor_facts, *expired_anchors, lists, unlisted, pinned)
+            PathCheck::new(roots, anchor_facts, *expired_anchors, crls, unknown_revocation, pinned)
         })
     }
 }
@@ -132,7 +132,7 @@ impl TrustMaterial {
 ///
 /// # Errors
 /// If a file cannot be read, or holds anything but certificates that can be anchors.
-pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<TrustMaterial, MaterialError> {
+pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<LoadedTrust, CredentialError> {
     let files = |paths: &[PathBuf]| paths.iter().map(|path| base.join(path)).collect();
     let chain = match trust.source {
         TrustSource::Pinned => Chain::NotBuilt,
@@ -151,15 +151,15 @@ pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<TrustMateria
             let is_pinned =
                 |der: &CertificateDer<'_>| pins.as_ref().is_some_and(|pins| pins.pinned.holds(der));
             let loaded = load_files(name, files(paths), crls, trust, is_pinned)?;
-            TrustMaterial { expired_anchors: trust.expired_anchors, ..loaded }
+            LoadedTrust { expired_anchors: trust.expired_anchors, ..loaded }
         }
         TrustSource::System => load_system(name, &SYSTEM_BUNDLES.map(Path::new))?,
-        TrustSource::Pinned => TrustMaterial::of_roots(name, Arc::new(RootCertStore::empty())),
+        TrustSource::Pinned => LoadedTrust::of_roots(name, Arc::new(RootCertStore::empty())),
     };
     Ok(with_pins(loaded, pins))
 }
 
-fn with_pins(mut trust: TrustMaterial, pins: Option<LoadedPins>) -> TrustMaterial {
+fn with_pins(mut trust: LoadedTrust, pins: Option<LoadedPins>) -> LoadedTrust {
     if let Some(LoadedPins { pinned, sources }) = pins {
         let owner = format!("trust '{}'", trust.name);
         trust.sources.extend(sources);
@@ -172,10 +172,10 @@ fn with_pins(mut trust: TrustMaterial, pins: Option<LoadedPins>) -> TrustMateria
 fn load_files(
     name: &str,
     paths: Vec<PathBuf>,
-    crls: Vec<PathBuf>,
+    crl_paths: Vec<PathBuf>,
     trust: &Trust,
     is_pinned: impl Fn(&CertificateDer<'_>) -> bool,
-) -> Result<TrustMaterial, MaterialError> {
+) -> Result<LoadedTrust, CredentialError> {
     let owner = format!("trust '{name}'");
     let now = now_seconds();
     let mut roots = RootCertStore::empty();
@@ -185,14 +185,14 @@ fn load_files(
     let mut sources = Vec::new();
     let mut warnings = Vec::new();
     for path in paths {
-        let fail = |fault| MaterialError { owner: owner.clone(), path: path.clone(), fault };
+        let fail = |fault| CredentialError { owner: owner.clone(), path: path.clone(), fault };
         let content = read(&path).map_err(fail)?;
         let chain = certificates(&content.bytes).map_err(fail)?;
         for (index, der) in chain.iter().enumerate() {
             let anchor = facts_of(&chain, index).map_err(fail)?;
             roots
                 .add(der.clone())
-                .map_err(|_| fail(MaterialFault::BadCertificate { number: index + 1 }))?;
+                .map_err(|_| fail(CredentialFault::BadCertificate { number: index + 1 }))?;
             anchor_facts.extend(AnchorFacts::of(der));
             // A pinned leaf may stand in the file of its CAs, and is warned about as such.
             if !is_pinned(der) || anchor.is_ca {
@@ -204,45 +204,45 @@ fn load_files(
         sources.push(content.stamp);
     }
     if let (Some(fault), Some(first)) = (without_ca(&facts), sources.first()) {
-        return Err(MaterialError { owner, path: first.path.clone(), fault });
+        return Err(CredentialError { owner, path: first.path.clone(), fault });
     }
     let roots = Arc::new(roots);
-    let mut lists = Vec::new();
-    for path in crls {
-        let fail = |fault| MaterialError { owner: owner.clone(), path: path.clone(), fault };
-        let LoadedLists { lists: more, stamp } = lists::load(&path, &roots).map_err(fail)?;
-        lists.extend(more);
+    let mut crls = Vec::new();
+    for path in crl_paths {
+        let fail = |fault| CredentialError { owner: owner.clone(), path: path.clone(), fault };
+        let LoadedCrls { crls: more, stamp } = crls::load(&path, &roots).map_err(fail)?;
+        crls.extend(more);
         sources.push(stamp);
     }
     // Of several lists of one CA, verifiers look at the first alone: it must be the newest.
-    lists.sort_by_key(|list| std::cmp::Reverse(list.facts.this_update));
-    warnings.extend(lists::warnings(&owner, revocation, &lists, &facts, now));
-    let anchors = TrustMaterial::of_roots(name, roots);
+    crls.sort_by_key(|crl| std::cmp::Reverse(crl.facts.this_update));
+    warnings.extend(crls::warnings(&owner, revocation, &crls, &facts, now));
+    let anchors = LoadedTrust::of_roots(name, roots);
     let anchor_facts = anchor_facts.into();
-    Ok(TrustMaterial { facts, anchor_facts, lists, revocation, sources, warnings, ..anchors })
+    Ok(LoadedTrust { facts, anchor_facts, crls, revocation, sources, warnings, ..anchors })
 }
 
 /// What is wrong with a trust of leaf certificates alone: no peer is trusted for them. One that
 /// signed itself is its own CA, and one that does not say whether it is a CA may be one.
-fn without_ca(facts: &[CertificateFacts]) -> Option<MaterialFault> {
+fn without_ca(facts: &[CertificateFacts]) -> Option<CredentialFault> {
     let first = facts.first()?;
     let can_be_anchor = |one: &CertificateFacts| one.is_self_signed || !one.denies_ca;
     if facts.iter().any(can_be_anchor) {
         return None;
     }
     let subject = first.title().to_owned();
-    Some(MaterialFault::NoCa { subject, issuer: first.issuer.clone() })
+    Some(CredentialFault::NoCa { subject, issuer: first.issuer.clone() })
 }
 
 /// Takes the first bundle there is. A certificate in it that cannot be read is the distribution's
 /// and is only warned about.
-fn load_system(name: &str, candidates: &[&Path]) -> Result<TrustMaterial, MaterialError> {
+fn load_system(name: &str, candidates: &[&Path]) -> Result<LoadedTrust, CredentialError> {
     let owner = format!("trust '{name}'");
     let Some(path) = candidates.iter().find(|path| path.exists()) else {
         let path = candidates.first().map_or_else(PathBuf::new, |path| path.to_path_buf());
-        return Err(MaterialError { owner, path, fault: MaterialFault::NoSystemBundle });
+        return Err(CredentialError { owner, path, fault: CredentialFault::NoSystemBundle });
     };
-    let fail = |fault| MaterialError { owner: owner.clone(), path: path.to_path_buf(), fault };
+    let fail = |fault| CredentialError { owner: owner.clone(), path: path.to_path_buf(), fault };
     let content = read(path).map_err(fail)?;
     let mut roots = RootCertStore::empty();
     let mut anchor_facts = Vec::new();
@@ -254,16 +254,16 @@ fn load_system(name: &str, candidates: &[&Path]) -> Result<TrustMaterial, Materi
         }
     }
     if roots.is_empty() {
-        return Err(fail(MaterialFault::NoCertificate));
+        return Err(fail(CredentialFault::NoCertificate));
     }
     let warnings = (ignored > 0).then(|| {
         format!("{owner}: {}: {ignored} certificates cannot be read, left out", path.display())
     });
-    Ok(TrustMaterial {
+    Ok(LoadedTrust {
         anchor_facts: anchor_facts.into(),
         sources: vec![content.stamp],
         warnings: warnings.into_iter().collect(),
-        ..TrustMaterial::of_roots(name, Arc::new(roots))
+        ..LoadedTrust::of_roots(name, Arc::new(roots))
     })
 }
 
@@ -310,9 +310,9 @@ fn anchor_warnings(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_certificates::{Ca, Directory, Kind, self_signed};
+    use crate::test_certificates::{Ca, Directory, LeafKind, self_signed};
 
-    fn load(directory: &Directory, files: &[&str]) -> Result<TrustMaterial, MaterialError> {
+    fn load(directory: &Directory, files: &[&str]) -> Result<LoadedTrust, CredentialError> {
         let trust = Trust {
             source: TrustSource::Files(files.iter().map(PathBuf::from).collect()),
             pinned: Vec::new(),
@@ -342,7 +342,7 @@ mod tests {
     fn a_leaf_alone_is_refused_as_anchor_and_beside_a_ca_warned_about() {
         let directory = Directory::new();
         let ca = Ca::new("issuer");
-        let leaf = ca.leaf(Kind::Valid);
+        let leaf = ca.leaf(LeafKind::Valid);
         directory.write("leaf.pem", &leaf.cert_pem, 0o644);
         let line = load(&directory, &["leaf.pem"]).unwrap_err().to_string();
         assert!(line.contains("CN=leaf is a leaf certificate"), "{line}");

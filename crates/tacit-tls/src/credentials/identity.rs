@@ -8,18 +8,18 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use tacit_core::policy::Identity;
 
-use super::error::{MaterialError, MaterialFault};
+use super::error::{CredentialError, CredentialFault};
 use super::expiry::{expiry_warning, now_seconds};
 use super::pair::load_pair;
 use super::pem::{certificates, facts_of, read};
 use crate::facts::CertificateFacts;
-use crate::failure::Role;
+use crate::failure::HandshakeRole;
 use crate::files::FileStamp;
-use crate::signer::{Keys, PairFile};
+use crate::signer::{KeyProvider, PairFile};
 
 /// An identity, ready for handshakes.
 #[derive(Clone, Debug)]
-pub struct IdentityMaterial {
+pub struct LoadedIdentity {
     /// Its name in the policy.
     pub name: String,
     /// Chain and key.
@@ -32,7 +32,7 @@ pub struct IdentityMaterial {
     pub warnings: Vec<String>,
 }
 
-impl IdentityMaterial {
+impl LoadedIdentity {
     /// Whether it presents the same chain. The key fits the chain, so it is the same too.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
@@ -42,10 +42,10 @@ impl IdentityMaterial {
     /// Why peers refuse its certificate where tacit has that role: the extended key usage is for
     /// something else (RFC 5280 section 4.2.1.12).
     #[must_use]
-    pub fn wrong_usage(&self, role: Role) -> Option<WrongUsage> {
+    pub fn wrong_usage(&self, role: HandshakeRole) -> Option<WrongUsage> {
         let needed = match role {
-            Role::Server => "serverAuth",
-            Role::Client => "clientAuth",
+            HandshakeRole::Server => "serverAuth",
+            HandshakeRole::Client => "clientAuth",
         };
         let usages = &self.facts.usages;
         let fits =
@@ -63,7 +63,7 @@ impl IdentityMaterial {
 /// The certificate of an identity is not for the role that a rule gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongUsage {
-    role: Role,
+    role: HandshakeRole,
     identity: String,
     subject: String,
     usages: String,
@@ -86,18 +86,18 @@ impl fmt::Display for WrongUsage {
 /// Loads the certificate chain and key of `[identity.NAME]`; relative paths start at `base`.
 ///
 /// # Errors
-/// If the identity could not be used in a handshake; see [`MaterialFault`].
+/// If the identity could not be used in a handshake; see [`CredentialFault`].
 pub fn load_identity(
     name: &str,
     identity: &Identity,
     base: &Path,
-    keys: &Keys,
-) -> Result<IdentityMaterial, MaterialError> {
+    keys: &KeyProvider,
+) -> Result<LoadedIdentity, CredentialError> {
     let owner = format!("identity '{name}'");
     let cert_path = base.join(&identity.cert);
     let key_path = base.join(&identity.key);
-    let at_cert = |fault| MaterialError { owner: owner.clone(), path: cert_path.clone(), fault };
-    let at_key = |fault| MaterialError { owner: owner.clone(), path: key_path.clone(), fault };
+    let at_cert = |fault| CredentialError { owner: owner.clone(), path: cert_path.clone(), fault };
+    let at_key = |fault| CredentialError { owner: owner.clone(), path: key_path.clone(), fault };
 
     let pair = load_pair(keys, &cert_path, &key_path).map_err(|refused| match refused.at {
         PairFile::Cert => at_cert(refused.fault),
@@ -109,10 +109,10 @@ pub fn load_identity(
     certified_key.keys_match().map_err(|_| {
         let subject = facts.title().to_owned();
         let is_ca = facts.is_ca;
-        at_key(MaterialFault::KeyMismatch { subject, is_ca })
+        at_key(CredentialFault::KeyMismatch { subject, is_ca })
     })?;
 
-    Ok(IdentityMaterial {
+    Ok(LoadedIdentity {
         name: name.to_owned(),
         warnings: identity_warnings(&owner, &facts, now),
         certified_key: Arc::new(certified_key),
@@ -125,10 +125,10 @@ pub fn load_identity(
 ///
 /// # Errors
 /// If the file holds no certificates in PEM.
-pub fn load_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, MaterialError> {
+pub fn load_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
     let chain = read(path).and_then(|content| certificates(&content.bytes));
     let owner = "peer".to_owned();
-    chain.map_err(|fault| MaterialError { owner, path: path.to_owned(), fault })
+    chain.map_err(|fault| CredentialError { owner, path: path.to_owned(), fault })
 }
 
 fn identity_warnings(owner: &str, facts: &CertificateFacts, now: i64) -> Vec<String> {

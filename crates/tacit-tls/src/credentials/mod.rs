@@ -1,8 +1,8 @@
 //! Identities and trusts: from the files a policy names to what a handshake uses.
 //!
 //! ```text
-//!   cert.pem, key.pem -> load_identity -> IdentityMaterial   who we are
-//!   ca.pem, ca.crl …  -> load_trust    -> TrustMaterial      whom we believe
+//!   cert.pem, key.pem -> load_identity -> LoadedIdentity   who we are
+//!   ca.pem, ca.crl …  -> load_trust    -> LoadedTrust      whom we believe
 //! ```
 //!
 //! What cannot work is an error here, before any connection is opened: a missing or exposed key, a
@@ -15,10 +15,10 @@
 //! what there was if that fails. Not done here: asking for a passphrase, keys in hardware, fetching
 //! lists of revoked certificates.
 
+mod crls;
 mod error;
 mod expiry;
 mod identity;
-mod lists;
 mod pair;
 mod path;
 mod pem;
@@ -26,17 +26,17 @@ mod pinned;
 mod trust;
 mod verifiers;
 
-pub use error::{MaterialError, MaterialFault};
-pub use expiry::{EXPIRY_WARNING_DAYS, ends_soon};
-pub use identity::{IdentityMaterial, WrongUsage, load_chain, load_identity};
-pub use lists::{ListFacts, RevocationList, list_ends_soon};
+pub use crls::{Crl, CrlFacts, crl_expires_soon};
 #[cfg(feature = "fuzz")]
-pub(super) use lists::{list_facts, parse as parse_lists, warnings as list_warnings};
-pub(crate) use pair::{Pair, PairFault, read_pair};
+pub(super) use crls::{crl_facts, parse as parse_crls, warnings as crl_warnings};
+pub use error::{CredentialError, CredentialFault};
+pub use expiry::{EXPIRY_WARNING_DAYS, ends_soon};
+pub use identity::{LoadedIdentity, WrongUsage, load_chain, load_identity};
+pub(crate) use pair::{ChainAndKey, PairFault, read_pair};
 pub use path::AnchorFacts;
-pub(crate) use path::{ChainOf, PathCheck, PathFault, Unlisted, error_of};
+pub(crate) use path::{ChainOf, PathCheck, PathFault, UnknownRevocation, error_of};
 pub use pinned::{PINNED_MAX, Pinned};
-pub use trust::{TrustGeneration, TrustMaterial, load_trust};
+pub use trust::{LoadedTrust, TrustGeneration, load_trust};
 pub use verifiers::Verifiers;
 
 #[cfg(test)]

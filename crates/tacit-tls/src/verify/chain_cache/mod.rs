@@ -22,13 +22,13 @@ use aws_lc_rs::digest::{self, SHA256};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::check::PeerChain;
-use crate::diagnose::Peer;
+use crate::credentials::TrustGeneration;
+use crate::diagnose::PeerRole;
 use crate::facts::CertificateFacts;
-use crate::material::TrustGeneration;
 
 /// A chain as it was sent.
 #[derive(Clone, Copy)]
-pub(super) struct Sent<'a> {
+pub(super) struct SentChain<'a> {
     pub(super) leaf: &'a CertificateDer<'a>,
     pub(super) rest: &'a [CertificateDer<'a>],
 }
@@ -39,11 +39,11 @@ pub const CHAINS_MAX: usize = 4096;
 
 /// The table.
 #[derive(Debug, Default)]
-pub struct Chains {
+pub struct ChainCache {
     halves: ArcSwap<Halves>,
 }
 
-type Half = papaya::HashMap<Key, Arc<Verified>>;
+type Half = papaya::HashMap<ChainKey, Arc<VerifiedChain>>;
 
 #[derive(Debug, Default)]
 struct Halves {
@@ -53,30 +53,30 @@ struct Halves {
 
 /// What was asked of a chain, as one number that nobody finds twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key([u8; 32]);
+pub(super) struct ChainKey([u8; 32]);
 
 /// A chain that was believed.
 #[derive(Debug)]
-struct Verified {
+struct VerifiedChain {
     /// Unix seconds between which every certificate of it is valid.
     not_before: i64,
     not_after: i64,
-    known: Known,
+    known: KnownChain,
 }
 
 /// What is known of a chain that was believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct KnownChain {
     /// What its leaf says.
     pub(super) leaf: Arc<CertificateFacts>,
     /// The chain itself.
     pub(super) chain: Arc<PeerChain>,
 }
 
-impl Key {
+impl ChainKey {
     /// `None`: a kind of name that is not known here, whose chain is always verified.
     pub(super) fn of(
-        peer: Peer,
+        peer: PeerRole,
         trust: TrustGeneration,
         name: Option<&ServerName<'_>>,
         leaf: &CertificateDer<'_>,
@@ -84,11 +84,11 @@ impl Key {
     ) -> Option<Self> {
         let text = name.map(ServerName::to_str).unwrap_or_default();
         let kind = match (peer, name) {
-            (Peer::Client, _) => 0,
-            (Peer::Server, Some(ServerName::DnsName(_))) => 1,
-            (Peer::Server, Some(ServerName::IpAddress(_))) => 2,
-            (Peer::Server, None) => 3,
-            (Peer::Server, Some(_)) => return None,
+            (PeerRole::Client, _) => 0,
+            (PeerRole::Server, Some(ServerName::DnsName(_))) => 1,
+            (PeerRole::Server, Some(ServerName::IpAddress(_))) => 2,
+            (PeerRole::Server, None) => 3,
+            (PeerRole::Server, Some(_)) => return None,
         };
         let mut hash = digest::Context::new(&SHA256);
         hash.update(&[kind]);
@@ -103,14 +103,14 @@ impl Key {
     }
 }
 
-impl Verified {
+impl VerifiedChain {
     fn holds_at(&self, now: UnixTime) -> bool {
         i64::try_from(now.as_secs())
             .is_ok_and(|now| (self.not_before..=self.not_after).contains(&now))
     }
 }
 
-impl Chains {
+impl ChainCache {
     /// How many are remembered.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -125,7 +125,7 @@ impl Chains {
     }
 
     /// What is known of the chain, if it was believed before and would be now.
-    pub(super) fn find(&self, key: Key, now: UnixTime) -> Option<Known> {
+    pub(super) fn find(&self, key: ChainKey, now: UnixTime) -> Option<KnownChain> {
         let halves = self.halves.load();
         let recent = halves.recent.pin();
         if let Some(verified) = recent.get(&key) {
@@ -144,8 +144,8 @@ impl Chains {
     /// first list that may have told of it is out of date or its anchor expires, in unix seconds.
     pub(super) fn keep(
         &self,
-        key: Key,
-        Sent { leaf, rest }: Sent<'_>,
+        key: ChainKey,
+        SentChain { leaf, rest }: SentChain<'_>,
         chain: Arc<PeerChain>,
         until: Option<i64>,
         now: UnixTime,
@@ -160,15 +160,15 @@ impl Chains {
             not_before = not_before.max(above.not_before);
             not_after = not_after.min(above.not_after);
         }
-        let known = Known { leaf: Arc::clone(&leaf), chain };
-        let verified = Verified { not_before, not_after, known };
+        let known = KnownChain { leaf: Arc::clone(&leaf), chain };
+        let verified = VerifiedChain { not_before, not_after, known };
         if verified.holds_at(now) {
             self.put(key, Arc::new(verified));
         }
         Some(leaf)
     }
 
-    fn put(&self, key: Key, verified: Arc<Verified>) {
+    fn put(&self, key: ChainKey, verified: Arc<VerifiedChain>) {
         let halves = self.halves.load();
         halves.recent.pin().insert(key, verified);
         if halves.recent.len() >= CHAINS_MAX / 2 {

@@ -5,28 +5,28 @@ use std::path::Path;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
-use super::error::MaterialFault;
+use super::error::CredentialFault;
 use crate::facts::CertificateFacts;
-use crate::files::{self, Content, ReadError};
+use crate::files::{self, FileContent, ReadError};
 
 /// Reads a file of certificates, keys or lists.
-pub(super) fn read(path: &Path) -> Result<Content, MaterialFault> {
+pub(super) fn read(path: &Path) -> Result<FileContent, CredentialFault> {
     files::read(path).map_err(|error| match error {
-        ReadError::Io(error) => MaterialFault::Unreadable(error),
-        ReadError::NotRegular => MaterialFault::NotRegular,
-        ReadError::TooLarge => MaterialFault::TooLarge,
+        ReadError::Io(error) => CredentialFault::Unreadable(error),
+        ReadError::NotRegular => CredentialFault::NotRegular,
+        ReadError::TooLarge => CredentialFault::TooLarge,
     })
 }
 
 /// The certificates of a PEM file, in its order; at least one.
-pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, MaterialFault> {
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CredentialFault> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let chain = chain.map_err(|error| MaterialFault::BadPem(error.to_string()))?;
+    let chain = chain.map_err(|error| CredentialFault::BadPem(error.to_string()))?;
     if chain.is_empty() {
         return Err(if is_der(pem) {
-            MaterialFault::Der { convert: "openssl x509 -inform DER -in OLD -out NEW" }
+            CredentialFault::Der { convert: "openssl x509 -inform DER -in OLD -out NEW" }
         } else {
-            MaterialFault::NoCertificate
+            CredentialFault::NoCertificate
         });
     }
     Ok(chain)
@@ -36,8 +36,8 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, M
 pub(super) fn facts_of(
     chain: &[CertificateDer<'_>],
     index: usize,
-) -> Result<CertificateFacts, MaterialFault> {
-    let bad = MaterialFault::BadCertificate { number: index + 1 };
+) -> Result<CertificateFacts, CredentialFault> {
+    let bad = CredentialFault::BadCertificate { number: index + 1 };
     let Some(der) = chain.get(index) else { return Err(bad) };
     CertificateFacts::from_der(der).map_err(|_| bad)
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tacit_core::policy::Revocation;
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _};
 
-use super::error::MaterialFault;
+use super::error::CredentialFault;
 use super::pem::{is_der, read};
 use crate::facts::{CertificateFacts, printable, utc};
 use crate::files::FileStamp;
@@ -25,17 +25,17 @@ const WARNING_PART: i64 = 10;
 
 /// One list.
 #[derive(Clone, Debug)]
-pub struct RevocationList {
+pub struct Crl {
     /// As it was signed.
     pub der: CertificateRevocationListDer<'static>,
     /// What it says of itself.
-    pub facts: ListFacts,
+    pub facts: CrlFacts,
 }
 
 /// What a list says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct ListFacts {
+pub struct CrlFacts {
     /// Whose list it is, as certificates name their issuer.
     pub issuer: String,
     /// When it was made, in unix seconds.
@@ -48,7 +48,7 @@ pub struct ListFacts {
     pub file: PathBuf,
 }
 
-impl ListFacts {
+impl CrlFacts {
     /// Whether the next list should be there.
     #[must_use]
     pub fn is_out_of_date(&self, now: i64) -> bool {
@@ -58,23 +58,23 @@ impl ListFacts {
 
 /// Whether a list has less than a tenth of its time left, or is out of date.
 #[must_use]
-pub fn list_ends_soon(list: &ListFacts, now: i64) -> bool {
-    let part = list.next_update.saturating_sub(list.this_update) / WARNING_PART;
-    list.next_update.saturating_sub(now) < part
+pub fn crl_expires_soon(crl: &CrlFacts, now: i64) -> bool {
+    let part = crl.next_update.saturating_sub(crl.this_update) / WARNING_PART;
+    crl.next_update.saturating_sub(now) < part
 }
 
 /// The lists of one file.
-pub(super) struct LoadedLists {
-    pub(super) lists: Vec<RevocationList>,
+pub(super) struct LoadedCrls {
+    pub(super) crls: Vec<Crl>,
     /// The file.
     pub(super) stamp: FileStamp,
 }
 
 /// Reads the lists of one file, in PEM or DER.
-pub(super) fn load(path: &Path, roots: &Arc<RootCertStore>) -> Result<LoadedLists, MaterialFault> {
+pub(super) fn load(path: &Path, roots: &Arc<RootCertStore>) -> Result<LoadedCrls, CredentialFault> {
     let content = read(path)?;
-    let lists = parse(path, content.bytes, roots)?;
-    Ok(LoadedLists { lists, stamp: content.stamp })
+    let crls = parse(path, content.bytes, roots)?;
+    Ok(LoadedCrls { crls, stamp: content.stamp })
 }
 
 /// The lists that a file holds.
@@ -82,36 +82,36 @@ pub(crate) fn parse(
     path: &Path,
     bytes: Vec<u8>,
     roots: &Arc<RootCertStore>,
-) -> Result<Vec<RevocationList>, MaterialFault> {
+) -> Result<Vec<Crl>, CredentialFault> {
     let ders = match is_der(&bytes) {
         true => vec![CertificateRevocationListDer::from(bytes)],
         false => from_pem(&bytes)?,
     };
     let numbered = ders.into_iter().enumerate();
-    let lists = numbered.map(|(at, der)| {
-        let usable = list_facts(&der).filter(|_| is_usable(&der, roots));
-        let facts = usable.ok_or(MaterialFault::BadList { number: at + 1 })?;
-        Ok(RevocationList { der, facts: ListFacts { file: path.to_owned(), ..facts } })
+    let crls = numbered.map(|(at, der)| {
+        let usable = crl_facts(&der).filter(|_| is_usable(&der, roots));
+        let facts = usable.ok_or(CredentialFault::BadCrl { number: at + 1 })?;
+        Ok(Crl { der, facts: CrlFacts { file: path.to_owned(), ..facts } })
     });
-    lists.collect()
+    crls.collect()
 }
 
-fn from_pem(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, MaterialFault> {
-    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem).collect();
-    let lists = lists.map_err(|error| MaterialFault::BadPem(error.to_string()))?;
-    if lists.is_empty() { Err(MaterialFault::NoList) } else { Ok(lists) }
+fn from_pem(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, CredentialFault> {
+    let crls: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem).collect();
+    let crls = crls.map_err(|error| CredentialFault::BadPem(error.to_string()))?;
+    if crls.is_empty() { Err(CredentialFault::NoCrl) } else { Ok(crls) }
 }
 
 /// What the list says, but for its file; `None`: it is none, or has no next update.
-pub(crate) fn list_facts(der: &[u8]) -> Option<ListFacts> {
-    let (rest, list) = CertificateRevocationList::from_der(der).ok()?;
+pub(crate) fn crl_facts(der: &[u8]) -> Option<CrlFacts> {
+    let (rest, crl) = CertificateRevocationList::from_der(der).ok()?;
     rest.is_empty().then_some(())?;
-    Some(ListFacts {
-        issuer: printable(&list.issuer().to_string()),
-        this_update: list.last_update().timestamp(),
+    Some(CrlFacts {
+        issuer: printable(&crl.issuer().to_string()),
+        this_update: crl.last_update().timestamp(),
         // RFC 5280 section 5.1.2.5: it must be there.
-        next_update: list.next_update()?.timestamp(),
-        revoked: list.iter_revoked_certificates().count(),
+        next_update: crl.next_update()?.timestamp(),
+        revoked: crl.iter_revoked_certificates().count(),
         file: PathBuf::new(),
     })
 }
@@ -127,7 +127,7 @@ fn is_usable(der: &CertificateRevocationListDer<'static>, roots: &Arc<RootCertSt
 pub(crate) fn warnings(
     owner: &str,
     revocation: Revocation,
-    lists: &[RevocationList],
+    crls: &[Crl],
     anchors: &[CertificateFacts],
     now: i64,
 ) -> Vec<String> {
@@ -136,8 +136,7 @@ pub(crate) fn warnings(
         Revocation::Soft => "what it issued is believed all the same, and that is logged",
         Revocation::Hard => "what it issued is refused",
     };
-    let is_listed =
-        |ca: &&CertificateFacts| lists.iter().any(|list| list.facts.issuer == ca.subject);
+    let is_listed = |ca: &&CertificateFacts| crls.iter().any(|crl| crl.facts.issuer == ca.subject);
     let mut warnings: Vec<_> = anchors
         .iter()
         .filter(|ca| ca.is_ca && !is_listed(ca))
@@ -149,14 +148,14 @@ pub(crate) fn warnings(
             )
         })
         .collect();
-    for RevocationList { facts, .. } in lists {
+    for Crl { facts, .. } in crls {
         let at = facts.file.display();
         let due = utc(facts.next_update);
         let of = format!("{owner}: {at}: the list of revoked certificates of {}", facts.issuer);
         if facts.is_out_of_date(now) {
             let step = "get the current one";
             warnings.push(format!("{of} is out of date since {due}, so {follows}: {step}"));
-        } else if list_ends_soon(facts, now) {
+        } else if crl_expires_soon(facts, now) {
             warnings.push(format!("{of} is out of date from {due} on: get the next one"));
         }
     }
@@ -166,19 +165,19 @@ pub(crate) fn warnings(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_certificates::{Ca, Directory, Kind};
+    use crate::test_certificates::{Ca, Directory, LeafKind};
 
-    fn loaded(directory: &Directory, file: &str, ca: &Ca) -> Result<Vec<RevocationList>, String> {
+    fn loaded(directory: &Directory, file: &str, ca: &Ca) -> Result<Vec<Crl>, String> {
         let loaded = load(&directory.path().join(file), &ca.roots());
-        loaded.map(|loaded| loaded.lists).map_err(|fault| fault.to_string())
+        loaded.map(|loaded| loaded.crls).map_err(|fault| fault.to_string())
     }
 
     #[test]
-    fn lists_are_read_in_both_forms_and_several_from_one_file() {
+    fn crls_are_read_from_pem_and_der_several_from_one_file() {
         let directory = Directory::new();
         let ca = Ca::new("one CA");
         let other = Ca::new("other CA");
-        let leaf = ca.leaf(Kind::Valid);
+        let leaf = ca.leaf(LeafKind::Valid);
         let pem = ca.crl(&[&leaf], 4_000_000_000);
         directory.write("both.pem", pem.clone() + &other.crl(&[], 3_000_000_000), 0o644);
         let der = CertificateRevocationListDer::from_pem_slice(pem.as_bytes()).unwrap();
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_with_the_next_step() {
+    fn a_file_without_a_crl_is_rejected_with_the_next_step() {
         let directory = Directory::new();
         let ca = Ca::new("one CA");
         directory.write("cert.pem", ca.pem(), 0o644);
@@ -206,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_old_lists_are_warned_about() {
+    fn missing_and_outdated_crls_cause_warnings() {
         let directory = Directory::new();
         let ca = Ca::new("one CA");
         let other = Ca::new("other CA");
         directory.write("one.pem", ca.crl(&[], 2_000_000_000), 0o644);
-        let lists = loaded(&directory, "one.pem", &ca).unwrap();
+        let crls = loaded(&directory, "one.pem", &ca).unwrap();
         let anchors = [ca.der(), other.der()].map(|der| CertificateFacts::from_der(&der).unwrap());
-        let said = |revocation, now| warnings("trust 'corp'", revocation, &lists, &anchors, now);
+        let said = |revocation, now| warnings("trust 'corp'", revocation, &crls, &anchors, now);
         let early = said(Revocation::Hard, 1_700_000_000);
         assert_eq!(
             early,

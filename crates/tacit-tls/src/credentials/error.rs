@@ -8,19 +8,19 @@ use crate::files::FILE_BYTES_MAX;
 
 /// Why an identity or a trust cannot be used. Displays as one line with the next step.
 #[derive(Debug)]
-pub struct MaterialError {
+pub struct CredentialError {
     /// Whose file: `identity 'web'`, `trust 'corp'`.
     pub owner: String,
     /// The file at fault.
     pub path: PathBuf,
     /// What is wrong with it.
-    pub fault: MaterialFault,
+    pub fault: CredentialFault,
 }
 
 /// What is wrong with a file.
 #[derive(Debug)]
 #[allow(missing_docs)] // Display says it.
-pub enum MaterialFault {
+pub enum CredentialFault {
     Unreadable(std::io::Error),
     NotRegular,
     TooLarge,
@@ -42,19 +42,19 @@ pub enum MaterialFault {
     NoSystemBundle,
     TooManyPinned { max: usize },
     BadPin { subject: String },
-    NoList,
-    BadList { number: usize },
+    NoCrl,
+    BadCrl { number: usize },
     AtSigner(String),
 }
 
-impl fmt::Display for MaterialError {
+impl fmt::Display for CredentialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         write!(f, "{}: {path}: {}", self.owner, self.fault.with_next(&self.path))
     }
 }
 
-impl MaterialFault {
+impl CredentialFault {
     /// The fault of the file there, with the command that mends it where there is one.
     pub(crate) fn with_next(&self, path: &Path) -> String {
         let path = path.display();
@@ -70,16 +70,16 @@ impl MaterialFault {
     }
 }
 
-impl std::error::Error for MaterialError {
+impl std::error::Error for CredentialError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.fault {
-            MaterialFault::Unreadable(error) => Some(error),
+            CredentialFault::Unreadable(error) => Some(error),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for MaterialFault {
+impl fmt::Display for CredentialFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(error) => write!(f, "cannot be read by the agent's user: {error}"),
@@ -125,10 +125,10 @@ impl fmt::Display for MaterialFault {
                  rules in trusts of their own, or let a CA issue them"
             ),
             Self::AtSigner(text) => f.write_str(text),
-            Self::NoList => {
+            Self::NoCrl => {
                 f.write_str("holds no list of revoked certificates (no BEGIN X509 CRL line)")
             }
-            Self::BadList { number } => write!(
+            Self::BadCrl { number } => write!(
                 f,
                 "list {number} in it is no list of revoked certificates that can be used (X.509 v2 \
                  with a next update); get it again from its CA"
@@ -142,7 +142,7 @@ impl fmt::Display for MaterialFault {
     }
 }
 
-impl MaterialFault {
+impl CredentialFault {
     /// Faults of a certificate that can be read.
     fn fmt_certificate(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::server::VerifierBuilderError;
 
-use super::path::{PathCheck, Unlisted};
+use super::path::{PathCheck, UnknownRevocation};
 
 /// What is built of a trust so far.
 #[derive(Clone, Debug, Default)]
@@ -17,10 +17,10 @@ impl Verifiers {
     /// The one for certificates that no current list tells of.
     pub(super) fn get(
         &self,
-        unlisted: Unlisted,
+        unknown_revocation: UnknownRevocation,
         build: impl FnOnce() -> Result<PathCheck, VerifierBuilderError>,
     ) -> Result<Arc<PathCheck>, VerifierBuilderError> {
-        let slot = &self.checks[unlisted as usize];
+        let slot = &self.checks[unknown_revocation as usize];
         match slot.get() {
             Some(built) => Ok(Arc::clone(built)),
             None => {

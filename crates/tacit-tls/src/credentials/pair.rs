@@ -1,4 +1,4 @@
-//! A chain and its key, from their files: the key stays where [`Keys`] says.
+//! A chain and its key, from their files: the key stays where [`KeyProvider`] says.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use rustls::sign::SigningKey;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::error::MaterialFault;
+use super::error::CredentialFault;
 use super::expiry::now_seconds;
 use super::pem::{certificates, facts_of, is_der, read};
 use crate::facts::CertificateFacts;
 use crate::files::FileStamp;
-use crate::signer::{Keys, PairFile, RemoteKey, signing_key};
+use crate::signer::{KeyProvider, PairFile, RemoteKey, signing_key};
 
 /// A chain, and a key that signs.
-pub(crate) struct Pair {
+pub(crate) struct ChainAndKey {
     /// The leaf first.
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: Arc<dyn SigningKey>,
@@ -28,23 +28,27 @@ pub(crate) struct Pair {
 #[derive(Debug)]
 pub(crate) struct PairFault {
     pub(crate) at: PairFile,
-    pub(crate) fault: MaterialFault,
+    pub(crate) fault: CredentialFault,
 }
 
-pub(super) fn load_pair(keys: &Keys, cert: &Path, key: &Path) -> Result<Pair, PairFault> {
-    let Some(signatory) = keys.signatory() else { return read_pair(cert, key) };
-    let generation = signatory.next_generation();
-    let pair = signatory.load(generation, cert, key).map_err(|refused| PairFault {
+pub(super) fn load_pair(
+    keys: &KeyProvider,
+    cert: &Path,
+    key: &Path,
+) -> Result<ChainAndKey, PairFault> {
+    let Some(signer_client) = keys.signer_client() else { return read_pair(cert, key) };
+    let generation = signer_client.next_generation();
+    let pair = signer_client.load(generation, cert, key).map_err(|refused| PairFault {
         at: refused.at,
-        fault: MaterialFault::AtSigner(refused.text),
+        fault: CredentialFault::AtSigner(refused.text),
     })?;
-    let key = signing_key(RemoteKey::new(generation, &pair, signatory));
+    let key = signing_key(RemoteKey::new(generation, &pair, signer_client));
     let chain = pair.chain.into_iter().map(CertificateDer::from).collect();
-    Ok(Pair { chain, key, cert: pair.cert, key_file: pair.key })
+    Ok(ChainAndKey { chain, key, cert: pair.cert, key_file: pair.key })
 }
 
 /// Reads both files in this process and looks at the leaf; the key need not be that of the chain.
-pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<Pair, PairFault> {
+pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<ChainAndKey, PairFault> {
     let at_cert = |fault| PairFault { at: PairFile::Cert, fault };
     let at_key = |fault| PairFault { at: PairFile::Key, fault };
     let certs = read(cert).map_err(at_cert)?;
@@ -57,28 +61,28 @@ pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<Pair, PairFault> {
     }
     let facts = facts_of(&chain, 0).map_err(at_cert)?;
     check_leaf(&facts, now_seconds()).map_err(at_cert)?;
-    let key = any_supported_type(&private).map_err(|_| at_key(MaterialFault::KeyUnusable))?;
-    Ok(Pair { chain, key, cert: certs.stamp, key_file: content.stamp })
+    let key = any_supported_type(&private).map_err(|_| at_key(CredentialFault::KeyUnusable))?;
+    Ok(ChainAndKey { chain, key, cert: certs.stamp, key_file: content.stamp })
 }
 
-fn one_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, MaterialFault> {
+fn one_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CredentialFault> {
     let contains = |word: &[u8]| pem.windows(word.len()).any(|window| window == word);
     if contains(b"BEGIN ENCRYPTED PRIVATE KEY") || contains(b"Proc-Type: 4,ENCRYPTED") {
-        return Err(MaterialFault::KeyEncrypted);
+        return Err(CredentialFault::KeyEncrypted);
     }
     let mut keys = private_keys(pem);
     let Some(key) = keys.next() else {
         return Err(if is_der(pem) {
-            MaterialFault::Der { convert: "openssl pkey -inform DER -in OLD -out NEW" }
+            CredentialFault::Der { convert: "openssl pkey -inform DER -in OLD -out NEW" }
         } else {
-            MaterialFault::NoKey
+            CredentialFault::NoKey
         });
     };
     // An error of the reader names what it stumbled over, never key bytes.
-    let key = key.map_err(|_| MaterialFault::BadPem("the private key is damaged".to_owned()))?;
+    let key = key.map_err(|_| CredentialFault::BadPem("the private key is damaged".to_owned()))?;
     match keys.count() {
         0 => Ok(key),
-        more => Err(MaterialFault::SeveralKeys(more + 1)),
+        more => Err(CredentialFault::SeveralKeys(more + 1)),
     }
 }
 
@@ -88,23 +92,23 @@ fn private_keys(
     PrivateKeyDer::pem_slice_iter(pem)
 }
 
-fn refuse_exposed(mode: u32) -> Result<(), MaterialFault> {
-    if mode & 0o077 == 0 { Ok(()) } else { Err(MaterialFault::KeyExposed { mode }) }
+fn refuse_exposed(mode: u32) -> Result<(), CredentialFault> {
+    if mode & 0o077 == 0 { Ok(()) } else { Err(CredentialFault::KeyExposed { mode }) }
 }
 
-fn check_leaf(facts: &CertificateFacts, now: i64) -> Result<(), MaterialFault> {
+fn check_leaf(facts: &CertificateFacts, now: i64) -> Result<(), CredentialFault> {
     let subject = || facts.title().to_owned();
     if facts.version < 3 {
-        return Err(MaterialFault::OldVersion { subject: subject(), version: facts.version });
+        return Err(CredentialFault::OldVersion { subject: subject(), version: facts.version });
     }
     if facts.has_weak_key() {
-        return Err(MaterialFault::WeakKey { subject: subject(), key: facts.key.clone() });
+        return Err(CredentialFault::WeakKey { subject: subject(), key: facts.key.clone() });
     }
     if now > facts.not_after {
-        return Err(MaterialFault::Expired { subject: subject(), not_after: facts.not_after });
+        return Err(CredentialFault::Expired { subject: subject(), not_after: facts.not_after });
     }
     if now < facts.not_before {
-        return Err(MaterialFault::NotYetValid {
+        return Err(CredentialFault::NotYetValid {
             subject: subject(),
             not_before: facts.not_before,
         });

@@ -9,35 +9,35 @@ use rustls::{CertificateError, Error};
 use rustls_pki_types::{ServerName, UnixTime};
 use tacit_core::policy::Revocation;
 
-use super::chains::{Chains, Key, Known, Sent};
-use crate::check::{Checked, PeerChain, PeerCheck};
-use crate::diagnose::{Case, Peer, diagnose_chain};
-use crate::material::{
-    ChainOf, ListFacts, PathCheck, PathFault, TrustGeneration, TrustMaterial, Unlisted,
+use super::chain_cache::{ChainCache, ChainKey, KnownChain, SentChain};
+use crate::check::{CheckedPeer, PeerChain, PeerCheck};
+use crate::credentials::{
+    ChainOf, CrlFacts, LoadedTrust, PathCheck, PathFault, TrustGeneration, UnknownRevocation,
 };
+use crate::diagnose::{FailedChain, PeerRole, diagnose_chain};
 
 /// The whole check against one trust.
 #[derive(Debug)]
-pub(super) struct Full<V = PathCheck> {
+pub(super) struct TrustCheck<V = PathCheck> {
     pub(super) trust: String,
     pub(super) generation: TrustGeneration,
     pub(super) verifier: Arc<V>,
     /// Believes what no current list tells of; `None`: nothing does.
-    pub(super) lenient: Option<Arc<V>>,
-    pub(super) lists: Vec<ListFacts>,
-    pub(super) chains: Option<Arc<Chains>>,
+    pub(super) accepting_unknown: Option<Arc<V>>,
+    pub(super) crls: Vec<CrlFacts>,
+    pub(super) chains: Option<Arc<ChainCache>>,
 }
 
 /// What came of looking at a chain.
-pub(super) struct Examined {
-    pub(super) checked: Checked,
+pub(super) struct ChainCheckResult {
+    pub(super) checked: CheckedPeer,
     /// What the library says.
     pub(super) verdict: Result<(), Error>,
 }
 
-impl Examined {
+impl ChainCheckResult {
     /// The library has no objection.
-    pub(super) fn passed(checked: Checked) -> Self {
+    pub(super) fn passed(checked: CheckedPeer) -> Self {
         Self { checked, verdict: Ok(()) }
     }
 
@@ -47,7 +47,7 @@ impl Examined {
         let PeerCheck::Invalid { reason } = self.checked.check else { return self.checked.check };
         match error {
             // A list was current when the connection opened, and did not name the peer.
-            Some(error) if is_unlisted(&error) => PeerCheck::RevocationUnknown { reason },
+            Some(error) if is_revocation_unknown(&error) => PeerCheck::RevocationUnknown { reason },
             Some(Error::InvalidCertificate(CertificateError::Revoked)) => {
                 PeerCheck::Revoked { reason }
             }
@@ -59,18 +59,18 @@ impl Examined {
     }
 }
 
-impl Full {
-    pub(super) fn new(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
-        let lenient = match trust.revocation {
-            Revocation::Soft => Some(trust.path_check(Unlisted::Believed)?),
+impl TrustCheck {
+    pub(super) fn new(trust: &LoadedTrust) -> Result<Self, VerifierBuilderError> {
+        let accepting_unknown = match trust.revocation {
+            Revocation::Soft => Some(trust.path_check(UnknownRevocation::Accept)?),
             Revocation::Off | Revocation::Hard => None,
         };
         Ok(Self {
             trust: trust.name.clone(),
             generation: trust.generation,
-            verifier: trust.path_check(Unlisted::Refused)?,
-            lenient,
-            lists: trust.lists.iter().map(|list| list.facts.clone()).collect(),
+            verifier: trust.path_check(UnknownRevocation::Reject)?,
+            accepting_unknown,
+            crls: trust.crls.iter().map(|crl| crl.facts.clone()).collect(),
             chains: None,
         })
     }
@@ -78,16 +78,16 @@ impl Full {
     /// Checks a chain, unless it was checked before. Without a name none is asked about.
     pub(super) fn check(
         &self,
-        peer: Peer,
-        sent: Sent<'_>,
+        peer: PeerRole,
+        sent: SentChain<'_>,
         name: Option<&ServerName<'_>>,
         now: UnixTime,
-    ) -> Examined {
-        let Sent { leaf, rest } = sent;
+    ) -> ChainCheckResult {
+        let SentChain { leaf, rest } = sent;
         self.check_by(peer, sent, name, now, |verifier| {
             let of = match peer {
-                Peer::Server => ChainOf::Server,
-                Peer::Client => ChainOf::Client,
+                PeerRole::Server => ChainOf::Server,
+                PeerRole::Client => ChainOf::Client,
             };
             let anchor_end = verifier.check(of, leaf, rest, now)?;
             // Last, when all the rest is in order.
@@ -99,27 +99,27 @@ impl Full {
     }
 }
 
-impl<V> Full<V> {
+impl<V> TrustCheck<V> {
     /// The same by any check, which returns when the anchor expires, in unix seconds, if that
     /// matters.
     pub(super) fn check_by(
         &self,
-        peer: Peer,
-        Sent { leaf, rest }: Sent<'_>,
+        peer: PeerRole,
+        SentChain { leaf, rest }: SentChain<'_>,
         name: Option<&ServerName<'_>>,
         now: UnixTime,
         verify: impl Fn(&V) -> Result<Option<i64>, Error>,
-    ) -> Examined {
+    ) -> ChainCheckResult {
         let valid = match (peer, name) {
-            (Peer::Server, None) => PeerCheck::ChainValid,
-            (Peer::Server, Some(_)) | (Peer::Client, _) => PeerCheck::Valid,
+            (PeerRole::Server, None) => PeerCheck::ChainValid,
+            (PeerRole::Server, Some(_)) | (PeerRole::Client, _) => PeerCheck::Valid,
         };
         let chains = self.chains.as_deref();
-        let key = chains.and_then(|_| Key::of(peer, self.generation, name, leaf, rest));
+        let key = chains.and_then(|_| ChainKey::of(peer, self.generation, name, leaf, rest));
         let known = chains.zip(key);
         if let Some(known) = known.and_then(|(chains, key)| chains.find(key, now)) {
-            let Known { leaf, chain } = known;
-            return Examined::passed(Checked {
+            let KnownChain { leaf, chain } = known;
+            return ChainCheckResult::passed(CheckedPeer {
                 check: valid,
                 leaf: Some(leaf),
                 chain: Some(chain),
@@ -127,40 +127,45 @@ impl<V> Full<V> {
         }
         let reason = |error: &Error| {
             let trust = self.trust.as_str();
-            let lists = self.lists.as_slice();
-            diagnose_chain(error, &Case { peer, trust, lists, name, leaf, rest, now })
+            let crls = self.crls.as_slice();
+            diagnose_chain(error, &FailedChain { peer, trust, crls, name, leaf, rest, now })
         };
-        let sent = Sent { leaf, rest };
+        let sent = SentChain { leaf, rest };
         let error = match verify(&self.verifier) {
             Ok(anchor_end) => {
-                let until = self.lists_until(now).into_iter().chain(anchor_end).min();
+                let until = self.crls_until(now).into_iter().chain(anchor_end).min();
                 let chain = Arc::new(PeerChain::new(leaf, rest, anchor_end));
                 let kept = known.and_then(|(chains, key)| {
                     chains.keep(key, sent, Arc::clone(&chain), until, now)
                 });
-                return Examined::passed(Checked { check: valid, leaf: kept, chain: Some(chain) });
+                return ChainCheckResult::passed(CheckedPeer {
+                    check: valid,
+                    leaf: kept,
+                    chain: Some(chain),
+                });
             }
             Err(error) => error,
         };
-        let lenient = self.lenient.as_deref().filter(|_| is_unlisted(&error));
-        match lenient.map_or(Err(error.clone()), verify) {
+        let accepting_unknown =
+            self.accepting_unknown.as_deref().filter(|_| is_revocation_unknown(&error));
+        match accepting_unknown.map_or(Err(error.clone()), verify) {
             // Only what lists told of is remembered.
             Ok(anchor_end) => {
                 let check = PeerCheck::RevocationUnknown { reason: reason(&error) };
                 let chain = Some(Arc::new(PeerChain::new(leaf, rest, anchor_end)));
-                Examined::passed(Checked { check, leaf: None, chain })
+                ChainCheckResult::passed(CheckedPeer { check, leaf: None, chain })
             }
             Err(error) => {
                 let checked = PeerCheck::Invalid { reason: reason(&error) }.into();
-                Examined { checked, verdict: Err(answered(error)) }
+                ChainCheckResult { checked, verdict: Err(answered(error)) }
             }
         }
     }
 
     /// Until when what current lists said counts, in unix seconds.
-    fn lists_until(&self, now: UnixTime) -> Option<i64> {
+    fn crls_until(&self, now: UnixTime) -> Option<i64> {
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        let dates = self.lists.iter().map(|list| list.next_update);
+        let dates = self.crls.iter().map(|crl| crl.next_update);
         dates.filter(|date| *date >= now).min()
     }
 }
@@ -177,7 +182,7 @@ fn answered(error: Error) -> Error {
         // What stays is certificate_unknown: no fault of the certificate, or too much work.
         Some(
             PathFault::NotPinned
-            | PathFault::CaMayNotSignLists { .. }
+            | PathFault::CaMayNotSignCrls { .. }
             | PathFault::Library(
                 Why::IssuerNotCrlSigner
                 | Why::InvalidCrlSignatureForPublicKey
@@ -197,7 +202,7 @@ fn answered(error: Error) -> Error {
 }
 
 /// Whether the error is that no current list tells of the certificate.
-fn is_unlisted(error: &Error) -> bool {
+fn is_revocation_unknown(error: &Error) -> bool {
     use CertificateError as Why;
     matches!(
         error,

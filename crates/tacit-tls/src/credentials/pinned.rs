@@ -16,11 +16,11 @@ use std::sync::Arc;
 use rustls_pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
-use super::error::{MaterialError, MaterialFault};
+use super::error::{CredentialError, CredentialFault};
 use super::expiry::expiry_warning;
 use super::pem::{certificates, facts_of, read};
 use crate::facts::CertificateFacts;
-use crate::files::{Content, FileStamp};
+use crate::files::{FileContent, FileStamp};
 
 /// Most certificates that one trust pins.
 pub const PINNED_MAX: usize = 4096;
@@ -76,21 +76,21 @@ pub(super) fn load(
     owner: &str,
     paths: Vec<PathBuf>,
     chain: Chain,
-) -> Result<LoadedPins, MaterialError> {
+) -> Result<LoadedPins, CredentialError> {
     let mut pinned: Vec<CertificateDer<'static>> = Vec::new();
     let mut facts = Vec::new();
     let mut sources = Vec::new();
     for path in paths {
-        let fail = |fault| MaterialError { owner: owner.to_owned(), path: path.clone(), fault };
-        let Content { bytes, stamp, .. } = read(&path).map_err(fail)?;
+        let fail = |fault| CredentialError { owner: owner.to_owned(), path: path.clone(), fault };
+        let FileContent { bytes, stamp, .. } = read(&path).map_err(fail)?;
         let read = certificates(&bytes).map_err(fail)?;
         if pinned.len() + read.len() > PINNED_MAX {
-            return Err(fail(MaterialFault::TooManyPinned { max: PINNED_MAX }));
+            return Err(fail(CredentialFault::TooManyPinned { max: PINNED_MAX }));
         }
         for (index, der) in read.iter().enumerate() {
             let fact = facts_of(&read, index).map_err(fail)?;
             if EndEntityCert::try_from(der).is_err() {
-                return Err(fail(MaterialFault::BadPin { subject: fact.title().to_owned() }));
+                return Err(fail(CredentialFault::BadPin { subject: fact.title().to_owned() }));
             }
             facts.push(fact);
         }
@@ -99,10 +99,10 @@ pub(super) fn load(
     }
     if pinned.is_empty() {
         let path = sources.first().map_or_else(PathBuf::new, |source| source.path.clone());
-        return Err(MaterialError {
+        return Err(CredentialError {
             owner: owner.to_owned(),
             path,
-            fault: MaterialFault::NoCertificate,
+            fault: CredentialFault::NoCertificate,
         });
     }
     let pinned = Pinned { certificates: pinned.into(), facts: facts.into(), chain };

@@ -19,9 +19,9 @@ use crate::holder::holder;
 
 /// Where the names of a rule's clients come from.
 #[derive(Clone, Debug)]
-pub enum Naming {
+pub enum IdentityMapper {
     /// They have none.
-    Nobody,
+    None,
     /// Their certificates.
     Certificate,
     /// A map; who has no name there is refused.
@@ -35,9 +35,9 @@ pub enum Naming {
 
 /// The name that a peer was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum MappedIdentity {
     /// None.
-    Nobody,
+    None,
     /// The one that its certificate says.
     Certificate,
     /// One of a map.
@@ -49,13 +49,13 @@ pub enum Named {
     },
 }
 
-impl Naming {
+impl IdentityMapper {
     /// What a level says; `None`: it asks for a map that is not there.
     #[must_use]
-    pub fn of(level: &ClientCert, map: Option<&IdentityMap>) -> Option<Self> {
+    pub fn new(level: &ClientCert, map: Option<&IdentityMap>) -> Option<Self> {
         use tacit_core::policy::ChainCheck::{Made, Waived};
         Some(match level.asked().map(|asked| &asked.chain) {
-            None | Some(Waived) | Some(Made { name: PeerName::None, .. }) => Self::Nobody,
+            None | Some(Waived) | Some(Made { name: PeerName::None, .. }) => Self::None,
             Some(Made { name: PeerName::Certificate, .. }) => Self::Certificate,
             Some(Made { name: PeerName::Map(name), .. }) => {
                 Self::Map { name: name.clone(), map: Arc::new(map?.clone()) }
@@ -67,18 +67,18 @@ impl Naming {
     ///
     /// # Errors
     /// The map refuses it.
-    pub fn name(
+    pub fn identify(
         &self,
         leaf: &CertificateDer<'_>,
         address: Option<IpAddr>,
-    ) -> Result<Named, HandshakeFailure> {
+    ) -> Result<MappedIdentity, HandshakeFailure> {
         let (name, map) = match self {
-            Self::Nobody => return Ok(Named::Nobody),
-            Self::Certificate => return Ok(Named::Certificate),
+            Self::None => return Ok(MappedIdentity::None),
+            Self::Certificate => return Ok(MappedIdentity::Certificate),
             Self::Map { name, map } => (name, map),
         };
         match holder(leaf, address) {
-            Ok(holder) => mapped(name, map, &holder, leaf),
+            Ok(holder) => map_identity(name, map, &holder, leaf),
             Err(_) => Err(refusal(
                 "certificate-not-mapped",
                 leaf,
@@ -107,19 +107,21 @@ pub struct PeerIdentity {
 #[must_use]
 pub fn identity(
     check: &PeerCheck,
-    named: &Named,
+    mapped: &MappedIdentity,
     facts: Option<&CertificateFacts>,
 ) -> PeerIdentity {
     let nobody = PeerIdentity::default();
     let Some(facts) = facts else { return nobody };
-    if !check.is_believed() {
+    if !check.is_trusted() {
         return PeerIdentity { claimed_subject: Some(facts.subject.clone()), ..nobody };
     }
-    let identity = match named {
-        Named::Nobody => return nobody,
-        Named::Warned { entry } => return PeerIdentity { warned: Some(entry.clone()), ..nobody },
-        Named::Certificate => facts.sans.first().unwrap_or(&facts.subject),
-        Named::Mapped(name) => name,
+    let identity = match mapped {
+        MappedIdentity::None => return nobody,
+        MappedIdentity::Warned { entry } => {
+            return PeerIdentity { warned: Some(entry.clone()), ..nobody };
+        }
+        MappedIdentity::Certificate => facts.sans.first().unwrap_or(&facts.subject),
+        MappedIdentity::Mapped(name) => name,
     };
     PeerIdentity { identity: Some(identity.clone()), ..nobody }
 }
@@ -128,19 +130,19 @@ pub fn identity(
 ///
 /// # Errors
 /// It refuses.
-fn mapped(
+fn map_identity(
     name: &str,
     map: &IdentityMap,
     holder: &CertificateSubject,
     leaf: &CertificateDer<'_>,
-) -> Result<Named, HandshakeFailure> {
+) -> Result<MappedIdentity, HandshakeFailure> {
     let line = |entry: &MapEntry| entry.position.line;
     match map.find(holder) {
         Mapped::Entry(entry) => match &entry.outcome {
-            MapOutcome::Name(name) => Ok(Named::Mapped(name.clone())),
+            MapOutcome::Name(name) => Ok(MappedIdentity::Mapped(name.clone())),
             MapOutcome::Warn => {
                 let entry = format!("[[map.{name}]] in line {}", line(entry));
-                Ok(Named::Warned { entry })
+                Ok(MappedIdentity::Warned { entry })
             }
             MapOutcome::Deny => Err(refusal(
                 "certificate-denied",

@@ -8,16 +8,16 @@ use super::expiry::now_seconds;
 use super::*;
 use crate::facts::DAY_SECONDS;
 use crate::files::FileStamp;
-use crate::signer::Keys;
-use crate::test_certificates::{Ca, Directory, Kind, Leaf, openssl_v1, openssl_v3};
+use crate::signer::KeyProvider;
+use crate::test_certificates::{Ca, Directory, Leaf, LeafKind, openssl_v1, openssl_v3};
 
-fn load(directory: &Directory) -> Result<IdentityMaterial, MaterialError> {
+fn load(directory: &Directory) -> Result<LoadedIdentity, CredentialError> {
     let identity = Identity {
         cert: "web.pem".into(),
         key: "web.key".into(),
         position: tacit_core::policy::SourcePosition::default(),
     };
-    load_identity("web", &identity, directory.path(), &Keys::here())
+    load_identity("web", &identity, directory.path(), &KeyProvider::local())
 }
 
 fn write(directory: &Directory, leaf: &Leaf) {
@@ -36,7 +36,7 @@ fn refusal(directory: &Directory) -> String {
 fn a_good_identity_loads_and_notices_its_files() {
     let directory = Directory::new();
     let ca = Ca::new("CA");
-    let leaf = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
     directory.write("web.pem", leaf.cert_pem.clone() + &ca.pem(), 0o644);
     directory.write("web.key", &leaf.key_pem, 0o400);
     let identity = load(&directory).unwrap();
@@ -44,7 +44,7 @@ fn a_good_identity_loads_and_notices_its_files() {
     assert_eq!((identity.name.as_str(), identity.facts.subject.as_str()), ("web", "CN=leaf"));
     assert!(identity.warnings.is_empty(), "{:?}", identity.warnings);
     assert!(!identity.sources.iter().any(FileStamp::changed));
-    write(&directory, &ca.leaf(Kind::Valid));
+    write(&directory, &ca.leaf(LeafKind::Valid));
     assert!(identity.sources.iter().all(FileStamp::changed));
 }
 
@@ -52,8 +52,8 @@ fn a_good_identity_loads_and_notices_its_files() {
 fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     let directory = Directory::new();
     let ca = Ca::new("CA");
-    let leaf = ca.leaf(Kind::Valid);
-    let other = ca.leaf(Kind::Valid);
+    let leaf = ca.leaf(LeafKind::Valid);
+    let other = ca.leaf(LeafKind::Valid);
     let missing = refusal(&directory);
     assert!(missing.starts_with("identity 'web': web.pem: cannot be read"), "{missing}");
 
@@ -89,7 +89,7 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
 #[test]
 fn a_key_that_others_can_read_is_refused_wherever_it_stands() {
     let directory = Directory::new();
-    let leaf = Ca::new("CA").leaf(Kind::Valid);
+    let leaf = Ca::new("CA").leaf(LeafKind::Valid);
     write(&directory, &leaf);
     for mode in [0o640, 0o604, 0o660, 0o601] {
         directory.write("web.key", &leaf.key_pem, mode);
@@ -104,7 +104,7 @@ fn a_key_that_others_can_read_is_refused_wherever_it_stands() {
 #[test]
 fn encrypted_keys_are_refused_in_both_forms() {
     let directory = Directory::new();
-    let leaf = Ca::new("CA").leaf(Kind::Valid);
+    let leaf = Ca::new("CA").leaf(LeafKind::Valid);
     write(&directory, &leaf);
     for form in [["pkcs8", "-topk8"].as_slice(), &["ec", "-aes128"]] {
         directory.write("web.key", &leaf.key_pem, 0o600);
@@ -126,8 +126,8 @@ fn certificates_that_peers_refuse_are_refused_at_once() {
     let directory = Directory::new();
     let ca = Ca::new("CA");
     for (kind, expected) in [
-        (Kind::Expired, "the certificate of CN=leaf expired at 2021-02-03 00:00 UTC; renew"),
-        (Kind::NotYetValid, "is not valid before 2080-04-05 00:00 UTC"),
+        (LeafKind::Expired, "the certificate of CN=leaf expired at 2021-02-03 00:00 UTC; renew"),
+        (LeafKind::NotYetValid, "is not valid before 2080-04-05 00:00 UTC"),
     ] {
         write(&directory, &ca.leaf(kind));
         let line = refusal(&directory);
@@ -150,7 +150,7 @@ fn what_will_probably_not_work_is_warned_about() {
     let ca = Ca::new("CA");
     for (leaf, expected) in [
         (ca.leaf_until(now_seconds() + 5 * DAY_SECONDS + 60), "expires in 5 days"),
-        (ca.leaf(Kind::CnOnly), "has no subjectAltName"),
+        (ca.leaf(LeafKind::CnOnly), "has no subjectAltName"),
     ] {
         write(&directory, &leaf);
         let warnings = load(&directory).unwrap().warnings;

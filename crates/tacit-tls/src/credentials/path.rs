@@ -21,7 +21,7 @@ use webpki::{
 };
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::lists::RevocationList;
+use super::crls::Crl;
 use super::pinned::Pinned;
 use crate::facts::printable;
 
@@ -55,20 +55,20 @@ impl AnchorFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Usage {
     signs_certificates: bool,
-    signs_lists: bool,
+    signs_crls: bool,
     signs: bool,
 }
 
 impl Usage {
-    const ANY: Self = Self { signs_certificates: true, signs_lists: true, signs: true };
-    const NONE: Self = Self { signs_certificates: false, signs_lists: false, signs: false };
+    const ANY: Self = Self { signs_certificates: true, signs_crls: true, signs: true };
+    const NONE: Self = Self { signs_certificates: false, signs_crls: false, signs: false };
 
     fn of(certificate: &X509Certificate<'_>) -> Self {
         match certificate.key_usage() {
             Ok(None) => Self::ANY,
             Ok(Some(usage)) => Self {
                 signs_certificates: usage.value.key_cert_sign(),
-                signs_lists: usage.value.crl_sign(),
+                signs_crls: usage.value.crl_sign(),
                 signs: usage.value.digital_signature(),
             },
             Err(_) => Self::NONE,
@@ -91,7 +91,7 @@ pub(crate) enum PathFault {
     /// A CA of it may not sign certificates.
     CaMayNotSign { subject: String },
     /// A CA of it may not sign lists of revoked certificates.
-    CaMayNotSignLists { subject: String },
+    CaMayNotSignCrls { subject: String },
     /// The leaf may not sign, which every handshake asks of it.
     LeafMayNotSign,
     /// The library's error.
@@ -131,9 +131,9 @@ pub(crate) enum ChainOf {
 
 /// What a check makes of certificates that no current list tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unlisted {
-    Refused,
-    Believed,
+pub(crate) enum UnknownRevocation {
+    Reject,
+    Accept,
 }
 
 /// The check of chains against one trust.
@@ -143,8 +143,8 @@ pub(crate) struct PathCheck {
     /// In the order of the roots; empty: nothing is known of them.
     anchors: Arc<[AnchorFacts]>,
     expired_anchors: ExpiredAnchors,
-    lists: Vec<CertRevocationList<'static>>,
-    unlisted: Unlisted,
+    crls: Vec<CertRevocationList<'static>>,
+    unknown_revocation: UnknownRevocation,
     /// `None`: a leaf need only lead to an anchor.
     pinned: Option<Pinned>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -157,22 +157,22 @@ impl PathCheck {
         roots: &Arc<RootCertStore>,
         anchors: &Arc<[AnchorFacts]>,
         expired_anchors: ExpiredAnchors,
-        lists: &[RevocationList],
-        unlisted: Unlisted,
+        crls: &[Crl],
+        unknown_revocation: UnknownRevocation,
         pinned: Option<Pinned>,
     ) -> Result<Self, VerifierBuilderError> {
         if roots.is_empty() && !pinned.as_ref().is_some_and(Pinned::is_alone) {
             return Err(VerifierBuilderError::NoRootAnchors);
         }
-        let owned = lists.iter().map(|list| OwnedCertRevocationList::from_der(&list.der));
-        let lists = owned.map(|list| list.map(CertRevocationList::Owned)).collect::<Result<_, _>>();
-        let lists = lists.map_err(|_| CertRevocationListError::ParseError)?;
+        let owned = crls.iter().map(|crl| OwnedCertRevocationList::from_der(&crl.der));
+        let crls = owned.map(|crl| crl.map(CertRevocationList::Owned)).collect::<Result<_, _>>();
+        let crls = crls.map_err(|_| CertRevocationListError::ParseError)?;
         Ok(Self {
             roots: Arc::clone(roots),
             anchors: Arc::clone(anchors),
             expired_anchors,
-            lists,
-            unlisted,
+            crls,
+            unknown_revocation,
             pinned,
             algorithms: aws_lc_rs::default_provider().signature_verification_algorithms,
         })
@@ -201,14 +201,14 @@ impl PathCheck {
             }
         }
         let end_entity = EndEntityCert::try_from(leaf).map_err(error_of)?;
-        let lists: Vec<_> = self.lists.iter().collect();
-        let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
+        let crls: Vec<_> = self.crls.iter().collect();
+        let revocation = RevocationOptionsBuilder::new(&crls).ok().map(|options| {
             let options = options.with_depth(RevocationCheckDepth::Chain);
-            match self.unlisted {
-                Unlisted::Refused => options
+            match self.unknown_revocation {
+                UnknownRevocation::Reject => options
                     .with_status_policy(UnknownStatusPolicy::Deny)
                     .with_expiration_policy(ExpirationPolicy::Enforce),
-                Unlisted::Believed => options
+                UnknownRevocation::Accept => options
                     .with_status_policy(UnknownStatusPolicy::Allow)
                     .with_expiration_policy(ExpirationPolicy::Ignore),
             }
@@ -265,8 +265,8 @@ impl PathCheck {
         if !anchor.usage.signs_certificates && !is_leaf() {
             return Err(PathFault::CaMayNotSign { subject: subject() });
         }
-        if !self.lists.is_empty() && !anchor.usage.signs_lists && !is_leaf() {
-            return Err(PathFault::CaMayNotSignLists { subject: subject() });
+        if !self.crls.is_empty() && !anchor.usage.signs_crls && !is_leaf() {
+            return Err(PathFault::CaMayNotSignCrls { subject: subject() });
         }
         if self.expired_anchors == ExpiredAnchors::Accept {
             return Ok(None);
