@@ -1,10 +1,16 @@
 //! Records of TLS, under keys that any tag satisfies.
 
-use tacit_core::record::{self, ContentType, KeyRefused, Open, OpenedRecord, RecordOpener, RecordProtection};
-use tacit_core::record::{Seal, RecordSealer};
+use tacit_core::record::{
+    self, ContentType, KeyRefused, Open, OpenedRecord, RecordOpener, RecordProtection,
+};
+use tacit_core::record::{RecordSealer, Seal};
 
-const PROTECTIONS: [RecordProtection; 4] =
-    [RecordProtection::Tls13Gcm, RecordProtection::Tls13ChaCha, RecordProtection::Tls12Gcm, RecordProtection::Tls12ChaCha];
+const PROTECTIONS: [RecordProtection; 4] = [
+    RecordProtection::Tls13Gcm,
+    RecordProtection::Tls13ChaCha,
+    RecordProtection::Tls12Gcm,
+    RecordProtection::Tls12ChaCha,
+];
 const NONCE: record::Nonce = [0; 12];
 
 /// The first byte chooses the protection, the rest is what a peer sends. Its key takes every tag
@@ -31,8 +37,9 @@ fn check_round_trip(protection: RecordProtection, content: ContentType, payload:
     assert_eq!(sealer.seal_message(&mut AnyTag, content, payload, &mut wire), Ok(()));
     let opened = RecordOpener::new(protection, NONCE, 0).open_record(&mut AnyTag, &mut wire);
     let reopened = opened.map(|opened| {
-        opened
-            .map(|OpenedRecord { content, payload, .. }| (content, wire.get(payload).map(<[u8]>::to_vec)))
+        opened.map(|OpenedRecord { content, payload, .. }| {
+            (content, wire.get(payload).map(<[u8]>::to_vec))
+        })
     });
     assert_eq!(reopened, Ok(Some((content, Some(payload.to_vec())))));
 }

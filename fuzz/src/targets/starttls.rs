@@ -7,7 +7,9 @@
 
 use std::net::Ipv4Addr;
 
-use tacit_core::policy::{Cancel, FtpOptions, PostgresOptions, Starttls, StarttlsMode, StarttlsProtocol};
+use tacit_core::policy::{
+    Cancel, FtpOptions, PostgresOptions, Starttls, StarttlsMode, StarttlsProtocol,
+};
 use tacit_core::starttls::ftp::ControlAddresses;
 use tacit_core::starttls::{Dialogue, StarttlsRole, StarttlsSide, StarttlsStep};
 
@@ -103,8 +105,16 @@ fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> StarttlsStep {
 }
 
 /// Before TLS, where it is required: what the end that must be kept from it has been told.
-fn check_kept(protocol: &StarttlsProtocol, role: StarttlsRole, step: &StarttlsStep, heard: &[Vec<u8>; 2]) {
-    assert!(!matches!(step, StarttlsStep::Relay | StarttlsStep::Settle | StarttlsStep::Listen(_)), "in clear");
+fn check_kept(
+    protocol: &StarttlsProtocol,
+    role: StarttlsRole,
+    step: &StarttlsStep,
+    heard: &[Vec<u8>; 2],
+) {
+    assert!(
+        !matches!(step, StarttlsStep::Relay | StarttlsStep::Settle | StarttlsStep::Listen(_)),
+        "in clear"
+    );
     let [peer, program] = heard;
     let (kept_from, is_server) = match role {
         StarttlsRole::Server => (program, true),
