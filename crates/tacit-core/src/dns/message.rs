@@ -44,8 +44,8 @@ pub enum DnsError {
 impl fmt::Display for DnsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "the program sent port 53 what is not a DNS message",
-            Self::NotAQuestion => "the program sent a DNS message that is not one question",
+            Self::Malformed => "the program sent data to port 53 that is not a DNS message",
+            Self::NotAQuestion => "the program sent a DNS message that is not a single question",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What a policy says of the agent itself.
+//! Settings of the agent itself.
 
 use std::time::Duration;
 
@@ -11,21 +11,22 @@ use crate::flow::Address;
 /// `[agent]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSettings {
-    /// Most data workers; `None`: one for each CPU that it may have.
+    /// Maximum number of data workers; `None`: one for each CPU that the agent may use.
     pub workers: Option<usize>,
     /// Congestion control of every TCP socket; `None`: cubic where the kernel has it.
     pub congestion_control: Option<String>,
-    /// Whether peers' chains that were verified are remembered.
+    /// Whether verified certificate chains of peers are cached.
     pub chain_cache: bool,
-    /// Whether private keys are in a process of their own.
+    /// Whether a separate process holds the private keys.
     pub signer: bool,
-    /// Whether the agent gives up files, system calls and capabilities that it does not need.
+    /// Whether the agent drops access to files, system calls and capabilities that it does not
+    /// need.
     pub sandbox: bool,
     /// Whether CPU time is charged to rules and components.
     pub accounting: bool,
-    /// Where workers and programs of runs are put.
+    /// How workers and programs of runs are placed on CPUs.
     pub placement: Placement,
-    /// The CPUs that placement chooses from; empty: all that are not set aside for engines.
+    /// The CPUs that placement chooses from; empty: all that are not reserved for engines.
     pub placement_cpus: Vec<usize>,
     /// Where metrics are served over HTTP; `None`: nowhere.
     pub metrics: Option<Address>,
@@ -54,7 +55,7 @@ impl Default for AgentSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Limits {
-    /// Open connections; beyond, arrivals wait in the kernel's queue.
+    /// Open connections; further ones wait in the kernel's queue.
     pub connections: usize,
     /// Handshakes in flight, all rules and sources together. The last quarter is a reserve for
     /// sources that have none in flight.
@@ -63,12 +64,12 @@ pub struct Limits {
     pub handshakes_per_rule: usize,
     /// Handshakes in flight of one source address (IPv6: one /64).
     pub handshakes_per_source: usize,
-    /// Open connections of one source address (IPv6: one /64) that came to the agent; `None`: as
-    /// many as there may be in all. Beyond, they are refused.
+    /// Open inbound connections of one source address (IPv6: one /64); `None`: up to the total
+    /// limit. Further ones are rejected.
     pub connections_per_source: Option<usize>,
-    /// The same of one rule.
+    /// Likewise for one rule.
     pub connections_per_rule: Option<usize>,
-    /// The same that the programs of one run have opened.
+    /// Likewise for connections that the programs of one run opened.
     pub connections_per_run: Option<usize>,
     /// How long a drain may take; `None`: until the last connection ends.
     #[serde(skip_serializing_if = "Option::is_none")]

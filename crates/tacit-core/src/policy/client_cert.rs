@@ -1,89 +1,88 @@
-//! What a server asks of its clients: settings that do not depend on each other, and names for the
-//! combinations in use.
+//! Client authentication: independent settings, and presets for common combinations.
 //!
 //! ```text
 //!   preset      asked  absent  invalid                    name taken from
 //!   none        no     -       -                          -
-//!   preferred   yes    allow   log: told of and allowed   the certificate
+//!   preferred   yes    allow   log: logged and allowed    the certificate
 //!   required    yes    deny    deny                       the certificate
 //!   full        yes    deny    deny                       a map
-//!   passthru    yes    allow   allow: not even looked at  nowhere
+//!   passthru    yes    allow   allow: not checked         nowhere
 //!   at-full     yes    allow   deny                       the certificate
 //!   safcheck    yes    deny    deny                       a map
 //! ```
 //!
-//! Whoever shows a certificate proves that he holds its key, whatever the settings.
+//! A client that presents a certificate must prove possession of its key, whatever the settings.
 
 use std::fmt;
 
-/// What a server asks of its clients.
+/// Whether and how a server authenticates its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientCert {
-    /// No certificate is asked for.
+    /// The server requests no certificate.
     None,
-    /// One is.
+    /// The server requests one.
     Asked(ClientCertPolicy),
 }
 
-/// What follows from the certificate that was asked for.
+/// How the server treats the certificate that it requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertPolicy {
-    /// The name of the combination, as the policy has it; `None`: it gives the settings themselves.
+    /// The preset that the policy names; `None`: it gives the settings themselves.
     pub preset: Option<Preset>,
-    /// Where none comes.
+    /// What happens to a client without a certificate.
     pub absent: Absent,
-    /// Where one comes.
+    /// How a certificate is checked.
     pub chain: ChainCheck,
 }
 
-/// What follows from an absent certificate.
+/// What happens to a client without a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// The connection goes on, with nobody's name.
+    /// The connection continues, without a client name.
     Allow,
-    /// The connection is refused.
+    /// The connection is rejected.
     Deny,
 }
 
-/// How a certificate is looked at.
+/// How a certificate is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainCheck {
-    /// Not at all: `invalid = "allow"`. It gives nobody a name.
+    /// Not at all: `invalid = "allow"`. The client gets no name.
     Waived,
     /// Chain, time, usage and revocation.
     Made {
         /// Name of the trust.
         trust: String,
-        /// Where it is not believed.
+        /// What happens if the check fails.
         invalid: Invalid,
-        /// Where it is.
+        /// Where the client's name comes from if the check succeeds.
         name: PeerName,
     },
 }
 
-/// What follows from a certificate that is not believed.
+/// What happens to a client with a certificate that fails its check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// That is logged, and the connection goes on, with nobody's name.
+    /// The failure is logged, and the connection continues without a client name.
     Log,
-    /// The connection is refused.
+    /// The connection is rejected.
     Deny,
 }
 
-/// Where the name of a client comes from whose certificate is believed.
+/// Where the name of a client with a trusted certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerName {
-    /// It has none.
+    /// The client has no name.
     None,
-    /// The certificate itself.
+    /// The certificate.
     Certificate,
-    /// The identity map of that name; who has no name there is refused.
+    /// The identity map with this name; a client without a name in it is rejected.
     Map(String),
 }
 
-/// A combination with a name.
+/// A named combination of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // The module says what they mean.
+#[allow(missing_docs)] // The module documentation describes them.
 pub enum Preset {
     Preferred,
     Required,
@@ -98,7 +97,7 @@ impl Preset {
     pub const ALL: [Self; 6] =
         [Self::Preferred, Self::Required, Self::Full, Self::PassThru, Self::AtFull, Self::SafCheck];
 
-    /// The word the policy uses for it.
+    /// The word for it in the policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -111,7 +110,7 @@ impl Preset {
         }
     }
 
-    /// What it says of an absent certificate.
+    /// What it does with a client without a certificate.
     #[must_use]
     pub fn absent(self) -> Absent {
         match self {
@@ -122,7 +121,7 @@ impl Preset {
 }
 
 impl ClientCert {
-    /// What follows from the certificate; `None`: none is asked for.
+    /// How the requested certificate is treated; `None`: none is requested.
     #[must_use]
     pub fn asked(&self) -> Option<&ClientCertPolicy> {
         match self {
@@ -131,7 +130,7 @@ impl ClientCert {
         }
     }
 
-    /// Name of the trust whose certificates are believed, if any are looked at.
+    /// Name of the trust that certificates are checked against, if they are checked.
     #[must_use]
     pub fn trust(&self) -> Option<&str> {
         match &self.asked()?.chain {
@@ -140,7 +139,7 @@ impl ClientCert {
         }
     }
 
-    /// Name of the map that clients must have a name in, if there is one.
+    /// Name of the identity map in which clients must have a name, if any.
     #[must_use]
     pub fn map(&self) -> Option<&str> {
         match &self.asked()?.chain {

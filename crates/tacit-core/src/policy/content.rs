@@ -14,14 +14,14 @@ use super::rule::Rule;
 /// A whole policy, ready to be installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// `[identity.NAME]`: who we are.
+    /// `[identity.NAME]`: certificates that tacit presents, with their keys.
     pub identities: BTreeMap<String, Identity>,
-    /// `[trust.NAME]`: whom we believe. Holds `system` too, if a rule names it.
+    /// `[trust.NAME]`: trust anchors. Includes `system` if a rule names it.
     pub trusts: BTreeMap<String, Trust>,
-    /// `[[map.NAME]]`: names for those who show certificates.
+    /// `[[map.NAME]]`: identity maps, from certificates to names.
     pub maps: BTreeMap<String, IdentityMap>,
-    /// `[[rule]]`, in order. Each is stored once, and shared with the [`Index`](super::Index) and
-    /// with what serves it.
+    /// `[[rule]]`, in order. Each rule is stored once and shared with the [`Index`](super::Index)
+    /// and the agent.
     pub rules: Vec<Arc<Rule>>,
     /// `[agent]`.
     pub agent: AgentSettings,
@@ -32,13 +32,13 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The rule of that name.
+    /// The rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.rules.iter().map(Arc::as_ref).find(|rule| rule.name == name)
     }
 
-    /// Says which time zone the word `local` means.
+    /// Sets the time zone that `local` means.
     pub fn set_local_zone(&mut self, local: &TimeZone) {
         for rule in self.rules.iter_mut().filter(|rule| rule.selectors.when.is_some()) {
             if let Some(when) = &mut Arc::make_mut(rule).selectors.when {
@@ -47,8 +47,9 @@ impl Policy {
         }
     }
 
-    /// Of each rule that has windows, whether one is open at a time, in seconds since 1970: where
-    /// two times differ in it, some rule came or went between them. Empty without windows.
+    /// For each rule with time windows, whether one is open at a time (in seconds since 1970). If
+    /// the result differs between two times, a rule became active or inactive between them. Empty
+    /// without windows.
     #[must_use]
     pub fn open_windows(&self, unix_s: i64) -> Vec<bool> {
         let whens = self.rules.iter().filter_map(|rule| rule.selectors.when.as_ref());

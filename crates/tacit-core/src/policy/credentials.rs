@@ -1,4 +1,4 @@
-//! Who we are and whom we trust: certificates with keys, and trust anchors.
+//! Credentials: certificates with their keys, and trust anchors.
 
 use std::path::{Path, PathBuf};
 
@@ -20,21 +20,21 @@ pub struct Identity {
 pub struct Trust {
     /// The source of the anchors.
     pub source: TrustSource,
-    /// PEM files of certificates; the peer's own must be one of them. Empty: it may be any that
-    /// leads to an anchor.
+    /// PEM files of certificates; the peer's own must be one of them. Empty: any certificate with a
+    /// chain to an anchor is accepted.
     pub pinned: Vec<PathBuf>,
     /// PEM or DER files of certificate revocation lists.
     pub crls: Vec<PathBuf>,
-    /// Whether they are looked at.
+    /// Whether revocation is checked.
     pub revocation: Revocation,
-    /// What becomes of chains that end at an anchor which has expired.
+    /// What happens to chains that end at an expired anchor.
     pub expired_anchors: ExpiredAnchors,
-    /// Where the table stands in the policy text; for `system`, where it was first named.
+    /// Where the table stands in the policy text; for `system`, where a rule first names it.
     pub position: SourcePosition,
 }
 
 impl Trust {
-    /// Every file of it that the policy names.
+    /// Every file that it names.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let anchors = match &self.source {
             TrustSource::Files(files) => files.as_slice(),
@@ -44,18 +44,18 @@ impl Trust {
     }
 }
 
-/// The file or files that hold trust anchors.
+/// The source of trust anchors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustSource {
     /// PEM files of CA certificates.
     Files(Vec<PathBuf>),
     /// The distribution's own bundle.
     System,
-    /// There are no anchors and no chain is built: the pinned certificates are trusted themselves.
+    /// No anchors, and no chain is built: the pinned certificates are trusted themselves.
     Pinned,
 }
 
-/// What becomes of chains that end at an anchor which has expired.
+/// What happens to chains that end at an expired anchor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpiredAnchors {
     /// They are rejected.
@@ -65,15 +65,16 @@ pub enum ExpiredAnchors {
     Accept,
 }
 
-/// What is asked about revocation; anything but off only where there are lists.
+/// How revocation is checked; only `off` without CRLs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Revocation {
-    /// Nothing.
+    /// Revocation is not checked.
     #[default]
     Off,
-    /// What a list names is refused; what no current list tells of is believed, and that is logged.
+    /// Certificates that a CRL lists are rejected. A certificate for which there is no current CRL
+    /// is accepted and logged.
     Soft,
-    /// What no current list tells of is refused too.
+    /// A certificate for which there is no current CRL is also rejected.
     Hard,
 }
 

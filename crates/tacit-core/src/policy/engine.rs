@@ -1,19 +1,19 @@
-//! CPUs: which are set aside for engines, and where the rest of the agent and its runs may be.
+//! CPUs: which are reserved for engines, and where the rest of the agent and its runs may execute.
 //!
-//! What a policy says of CPUs are their numbers. Whether they are there is the agent's to find out.
+//! A policy names CPUs by number. The agent checks whether they exist.
 
 use super::diagnostic::SourcePosition;
 use serde::Serialize;
 
-/// Highest number of a CPU, which is as many as a kernel's CPU set holds.
+/// Highest CPU number: the last that fits in a kernel CPU set.
 pub const CPU_MAX: usize = 1023;
 
-/// `[engine]`: CPUs set aside for accepting, dialling and handshakes, one thread on each.
+/// `[engine]`: CPUs reserved for accepting, dialling and handshakes, with one thread each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
     /// At least one, in ascending order.
     pub cpus: Vec<usize>,
-    /// Whether other threads take what engines have no place for; else it waits.
+    /// Whether other threads take connections when all engines are full; otherwise they wait.
     pub spill: bool,
     /// Connections that one engine may be setting up before it counts as saturated.
     pub queue: usize,
@@ -26,7 +26,7 @@ pub struct EngineSettings {
 }
 
 impl EngineSettings {
-    /// As many as `handshakes` lets through in all, and four times what it lets one source have.
+    /// As many as `handshakes` permits in all, and four times what it permits one source.
     pub const QUEUE_DEFAULT: usize = 1024;
 
     /// Whether it says the same, wherever in the text it stands.
@@ -41,15 +41,15 @@ impl EngineSettings {
     }
 }
 
-/// How the kernel schedules a thread. The lowest class, `idle`, is none of them: work that others
+/// How the kernel schedules a thread. The lowest class, `idle`, is not available: work that others
 /// wait for must not starve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineClass {
-    /// As every program.
+    /// `SCHED_OTHER`.
     #[default]
     Normal,
-    /// As every program, but taken for one that computes: it preempts nobody when it wakes up.
+    /// `SCHED_BATCH`: a thread that wakes up does not preempt others.
     Batch,
 }
 
@@ -57,11 +57,11 @@ pub enum EngineClass {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// The worker of a run's connection on the CPU that its program has, as far as that has time;
-    /// programs wherever the kernel puts them.
+    /// A worker on the CPU of the program that it serves, if that CPU has time; the kernel places
+    /// the programs.
     #[default]
     Adaptive,
-    /// Wherever the kernel puts them.
+    /// The kernel places them.
     None,
     /// A run's program and the worker of its connections on one CPU, runs on different ones.
     Split,
@@ -69,7 +69,7 @@ pub enum Placement {
     OneCpu,
 }
 
-/// Which threads carry the bytes of a rule's connections.
+/// Which threads relay the bytes of a rule's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RelayOn {

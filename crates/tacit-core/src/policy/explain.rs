@@ -1,4 +1,4 @@
-//! Which rule a flow gets, and why the earlier ones did not match.
+//! Which rule a flow matches, and why the earlier rules do not match.
 
 use std::fmt;
 use std::fmt::Display;
@@ -14,7 +14,7 @@ use crate::flow::{Address, Direction, Flow, Protocol};
 /// Entries of a list shown before the rest is counted.
 const SHOWN_MAX: usize = 8;
 
-/// What happens to a flow and why.
+/// The decision for a flow, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     /// `permit`, `deny` or `tls`.
@@ -43,11 +43,11 @@ pub struct SkippedRule {
     pub line: usize,
     /// The first selector that did not hold.
     pub selector: Mismatch,
-    /// The same in words, with the values.
+    /// The reason in words, with the values.
     pub why: String,
 }
 
-/// Tries the rules one by one, as the policy is defined, and keeps a record.
+/// Tries the rules in order and records each result.
 #[must_use]
 pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
     let mut earlier = Vec::new();
@@ -76,7 +76,7 @@ pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
     Explanation { verdict: "deny", decision: None, earlier }
 }
 
-/// The rule with TLS before a permit that may be for a flow whose owner is not known.
+/// The earlier TLS rule that may match a flow of unknown owner.
 fn evaded<'p>(policy: &'p Policy, permit: &Rule, flow: &Flow) -> Option<&'p Rule> {
     if permit.action != Action::Permit {
         return None;
@@ -161,7 +161,10 @@ fn why_listen(rule: &Rule, flow: &Flow) -> String {
     match (rule.listens(), &flow.listen) {
         ([], None) => String::new(),
         ([], Some(arrived)) => {
-            format!("the flow arrived at {arrived}, the rule is about what programs open")
+            format!(
+                "the flow arrived at {arrived}, and the rule is for connections that \
+                     programs open"
+            )
         }
         (listens, Some(arrived)) => {
             format!("the flow arrived at {arrived}, the rule listens at {}", list(listens))

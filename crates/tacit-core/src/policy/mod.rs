@@ -1,12 +1,12 @@
-//! Policy: who we are, whom we believe, and what happens to each flow.
+//! Policy: identities, trust, and what happens to each flow.
 //!
-//! Text goes in at [`parse`], a [`Policy`] comes out that cannot hold nonsense: every reference
-//! resolves, every rule has exactly one action, every number is inside its limits. What remains to
-//! be found out (do files exist, does the key fit the certificate) needs I/O and is the agent's.
+//! [`parse`] turns text into a valid [`Policy`]: every reference resolves, every rule has exactly
+//! one action, every number is within its limits. Checks that need I/O (does the file exist, does
+//! the key match the certificate) are done by the agent.
 //!
-//! Rules are ordered; the first that matches decides, and where none matches the flow is denied.
-//! [`Rule::matches`] is what that means, [`Index`] finds the rule among many, and [`explain`] says
-//! why it was that one.
+//! Rules are ordered; the first that matches decides. A flow that matches no rule is denied.
+//! [`Rule::matches`] defines a match, [`Index`] finds the rule fast, and [`explain`] reports why it
+//! was chosen.
 
 mod agent;
 mod capture;

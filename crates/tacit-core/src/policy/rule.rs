@@ -1,4 +1,4 @@
-//! One rule: which flows, how they reach the agent, and what happens to them.
+//! A rule: which flows it matches, how they reach the agent, and what happens to them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,30 +9,30 @@ use super::target::Connect;
 use super::tls::Tls;
 use crate::flow::{Address, Flow};
 
-/// One rule: which flows, and what happens to them.
+/// One rule of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Unique; shown in every display.
+    /// Unique; every display shows it.
     pub name: String,
-    /// Which flows.
+    /// Which flows the rule matches.
     pub selectors: Selectors,
-    /// Names that programs may ask for although `remote` says addresses: `names`. They select no
-    /// flow.
+    /// `names`: names that programs may resolve although `remote` is a list of addresses. They
+    /// select no flows.
     pub names: Vec<NamePattern>,
     /// How its flows reach the agent.
     pub form: RuleForm,
-    /// What happens.
+    /// What happens to its flows.
     pub action: Action,
     /// Whether each connection's start and end are logged.
     pub log: bool,
-    /// A connection without a byte for so long is closed; `None`: never.
+    /// Closes a connection that was idle for this long; `None`: never.
     pub idle: Option<Duration>,
     /// Where the rule begins in the policy text.
     pub position: SourcePosition,
 }
 
 impl Rule {
-    /// Whether it says the same, wherever in the text it stands.
+    /// Whether both are equal, apart from their position in the text.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         let Self { name, selectors, names, form, action, log, idle, position: _ } = self;
@@ -45,7 +45,7 @@ impl Rule {
             && *idle == other.idle
     }
 
-    /// The sockets of a forwarding rule; `None` for a rule about runs.
+    /// The sockets of a forwarding rule; `None` for a rule for runs.
     #[must_use]
     pub fn forward(&self) -> Option<&ForwardRule> {
         match &self.form {
@@ -54,13 +54,13 @@ impl Rule {
         }
     }
 
-    /// Where the connections of a forwarding rule go; `None` for a deny and for a rule about runs.
+    /// Where the connections of a forwarding rule go; `None` for a deny and for a rule for runs.
     #[must_use]
     pub fn connect(&self) -> Option<&Connect> {
         self.forward()?.connect.as_ref()
     }
 
-    /// The way into a run; `None` unless the rule is an inbound rule about runs.
+    /// The listening addresses and ports of an inbound rule for runs; `None` for other rules.
     #[must_use]
     pub fn inbound(&self) -> Option<&InboundRule> {
         match &self.form {
@@ -69,7 +69,7 @@ impl Rule {
         }
     }
 
-    /// Where its flows arrive; empty for a rule about what programs open.
+    /// The addresses where its flows arrive; empty for a rule for connections that programs open.
     #[must_use]
     pub fn listens(&self) -> &[Address] {
         match &self.form {
@@ -79,11 +79,11 @@ impl Rule {
         }
     }
 
-    /// Whether TLS is on the leg that is accepted; without TLS, or where it is on the dialled one,
-    /// that leg is in clear.
+    /// Whether the downstream socket (the accepted one) has TLS; without TLS, or with TLS on the
+    /// upstream socket, it is in clear.
     ///
-    /// TLS is on the leg away from the program, whichever role tacit takes there. A forwarding rule
-    /// knows no program: there the role says the leg, a server's was accepted, a client's dialled.
+    /// TLS is on the network side of the program, in either role. A forwarding rule has no program:
+    /// the role decides, the server role has TLS downstream, the client role upstream.
     #[must_use]
     pub fn tls_arrives(&self) -> bool {
         let Action::Tls(tls) = &self.action else { return false };
@@ -94,10 +94,9 @@ impl Rule {
         }
     }
 
-    /// Whether the rule is about the flow; if not, what speaks against it first.
+    /// Whether the rule matches the flow; if not, the first selector that does not.
     ///
-    /// This is the meaning of a rule. [`Index`](super::Index) finds the same answer among many
-    /// rules faster.
+    /// This defines what a rule means. [`Index`](super::Index) finds the same rule faster.
     ///
     /// # Errors
     /// The first selector, in the order of [`Mismatch`], that does not hold.
@@ -117,29 +116,29 @@ impl Rule {
     }
 }
 
-/// What happens to a flow. Each action owns its keys.
+/// What happens to a flow. Each action has its own keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Carry the bytes as they are.
+    /// Relay the bytes unchanged.
     Permit,
     /// Refuse.
     Deny(Deny),
-    /// TLS on the leg away from the program.
+    /// TLS on the network side of the program.
     Tls(Tls),
 }
 
-/// What a program reads as the reason of a refusal.
+/// The error that a program gets for a denied connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deny {
-    /// Nothing serves there: `ECONNREFUSED`.
+    /// Nothing listens there: `ECONNREFUSED`.
     #[default]
     Refused,
-    /// A filter does not let it through: `EHOSTUNREACH`, over IPv6 `EACCES`.
+    /// A packet filter rejects it: `EHOSTUNREACH`, over IPv6 `EACCES`.
     Prohibited,
 }
 
 impl Action {
-    /// Whether it refuses.
+    /// Whether it is a deny.
     #[must_use]
     pub fn is_deny(&self) -> bool {
         matches!(self, Self::Deny(_))
@@ -162,9 +161,9 @@ pub enum RuleForm {
     /// A forwarding rule: the agent accepts at `listen` and connects to `connect`. Its flows are
     /// inbound TCP.
     Forward(ForwardRule),
-    /// An inbound rule about runs: the agent accepts outside a run and connects to a program of it.
+    /// An inbound rule for runs: the agent accepts outside a run and connects to a program in it.
     Inbound(InboundRule),
-    /// An outbound rule about runs: the agent accepts what a program of a run opens.
+    /// An outbound rule for runs: the agent accepts the connections that programs of a run open.
     Outbound,
 }
 
@@ -177,7 +176,7 @@ pub struct ForwardRule {
     pub connect: Option<Connect>,
     /// Read a PROXY protocol v2 header before anything else, and take the client address from it.
     pub accept_proxy: bool,
-    /// The PROXY protocol v2 header that is sent before anything else, if one is.
+    /// The PROXY protocol v2 header to send before anything else, if any.
     pub send_proxy: Option<SendProxy>,
     /// How long dialling `connect` may take in all.
     pub connect_timeout: Duration,
@@ -185,21 +184,22 @@ pub struct ForwardRule {
     pub unix: UnixSocket,
 }
 
-/// What a PROXY protocol header that is sent says.
+/// What a PROXY protocol header that tacit sends contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProxy {
-    /// Who the client is, and where it connected to.
+    /// The addresses of the client and of the socket that it connected to.
     Addresses,
-    /// And what there is to say of its TLS. Server role only.
+    /// The addresses and the TLS parameters of the client's connection. Server role only.
     Tls,
 }
 
-/// The way into a run: accept at `listen` outside, carry to where the program listens inside.
+/// An inbound rule for runs: accept at `listen` outside, relay to the program's port inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboundRule {
     /// Where connections arrive; at least one, all with an IP address.
     pub listen: Vec<Address>,
-    /// Where the program listens; at least one. They say where connections go and select nothing.
+    /// The ports that the program listens on; at least one. They set the destination and select no
+    /// flows.
     pub local_ports: Vec<RangeInclusive<u16>>,
 }
 
@@ -208,8 +208,8 @@ pub struct InboundRule {
 pub struct UnixSocket {
     /// Permission bits; default 0o600.
     pub mode: u32,
-    /// `user`, `user:group` or `:group`; names or numbers. Default: who the agent is.
+    /// `user`, `user:group` or `:group`; names or numbers. Default: the agent's own user and group.
     pub owner: Option<String>,
-    /// Whether a socket file that nobody listens on is replaced. One with a live owner never is.
+    /// Whether to replace a socket file on which no process listens. One in use is never replaced.
     pub replace_stale: bool,
 }

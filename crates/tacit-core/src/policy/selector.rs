@@ -39,8 +39,8 @@ pub struct Selectors {
 impl Selectors {
     /// Whether all conditions hold, tried one by one; if not, the first that does not.
     ///
-    /// `unknown_owner` decides for a flow whose owner is not known: a rule that names owners must
-    /// catch it if it denies, and must not let it pass if it does anything else.
+    /// `unknown_owner` decides for a flow of unknown owner: a rule that names owners must match it
+    /// if the rule denies, and must not match it otherwise.
     ///
     /// # Errors
     /// The first condition, in the order of [`Mismatch`], that does not hold.
@@ -71,7 +71,7 @@ impl Selectors {
         failed.map_or(Ok(()), |(_, mismatch)| Err(mismatch))
     }
 
-    /// Whether a program, user or run is named, and the flow does not tell its own.
+    /// Whether the rule names a program, user or run that the flow does not report.
     pub(super) fn lacks_owner(&self, flow: &Flow) -> bool {
         (!self.program.is_empty() && flow.program.is_none())
             || (!self.user.is_empty() && flow.user.is_none())
@@ -95,12 +95,12 @@ impl Selectors {
     }
 }
 
-/// What a program or user that a rule names means for a flow whose owner is not known.
+/// How a program or user that a rule names matches a flow of unknown owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownOwner {
-    /// It may be the one that is named: the condition holds.
+    /// The condition holds.
     Matches,
-    /// It may be another: the condition does not hold.
+    /// The condition does not hold.
     Differs,
 }
 
@@ -112,7 +112,7 @@ fn holds(range: &RangeInclusive<u16>, port: Option<u16>) -> bool {
     port.is_some_and(|port| range.contains(&port))
 }
 
-/// What speaks against a rule, in the order in which it is tried; words as in the policy.
+/// The selector that does not match, in the order in which they are tried; words as in the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -131,7 +131,7 @@ pub enum Mismatch {
     Run,
 }
 
-/// Names that programs may ask DNS for, as a rule by address allows them.
+/// Names that a rule by address lets programs resolve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePattern {
     /// Every name.
@@ -146,7 +146,7 @@ pub enum NamePattern {
 }
 
 impl NamePattern {
-    /// Whether the name is meant.
+    /// Whether it matches the name.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         match self {
@@ -162,7 +162,7 @@ fn plain(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-/// One way to name addresses.
+/// A selector of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AddressSelector {
     /// One address, or all that share a prefix.
@@ -179,7 +179,7 @@ pub enum AddressSelector {
         /// The highest.
         last: IpAddr,
     },
-    /// A host name the program asked for; `*.` before it stands for one or more labels.
+    /// A host name that the program resolved; a leading `*.` stands for one or more labels.
     Name {
         /// Lower case, no final dot, without the `*.`.
         host: String,
@@ -190,7 +190,7 @@ pub enum AddressSelector {
     Near(Near),
 }
 
-/// Addresses that mean another machine, or none, elsewhere.
+/// Addresses that are only valid on this host or link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Near {
     /// 127.0.0.0/8 and `::1`.
@@ -212,7 +212,7 @@ impl Near {
         }
     }
 
-    /// Which of them the address is, if one.
+    /// Which kind the address is, if any.
     #[must_use]
     pub fn of(ip: IpAddr) -> Option<Self> {
         let (family, bits) = family_and_bits(ip);
@@ -248,13 +248,13 @@ impl Near {
 }
 
 impl AddressSelector {
-    /// The network of that prefix in which the address lies.
+    /// The network with this prefix length that contains the address.
     #[must_use]
     pub fn network(ip: IpAddr, length: u8) -> Self {
         Self::Prefix { network: mask(ip, length), length }
     }
 
-    /// Whether the address, or one of the names that led to it, is meant.
+    /// Whether it matches the address or one of its names.
     ///
     /// IPv4 addresses inside IPv6 are compared as IPv4.
     #[must_use]

@@ -1,4 +1,4 @@
-//! When TLS begins: at the first byte, or after a dialogue in clear that asks for it.
+//! When TLS begins: at the first byte, or after a STARTTLS exchange in clear.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -9,14 +9,14 @@ pub enum Start {
     /// At the first byte.
     #[default]
     Immediate,
-    /// After a dialogue in clear, which tacit holds for a program that knows nothing of it.
+    /// After a STARTTLS exchange in clear, which tacit conducts for the program.
     Starttls(Box<Starttls>),
     /// When the program asks for it, at the query socket of its run.
     Controlled,
 }
 
 impl Start {
-    /// The dialogue, if there is one.
+    /// The STARTTLS settings, if any.
     #[must_use]
     pub fn starttls(&self) -> Option<&Starttls> {
         match self {
@@ -29,9 +29,9 @@ impl Start {
 /// `starttls = …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starttls {
-    /// What the two ends speak.
+    /// The application protocol.
     pub protocol: StarttlsProtocol,
-    /// Whether they may go on in clear.
+    /// Whether a connection may continue in clear.
     pub mode: StarttlsMode,
 }
 
@@ -60,7 +60,7 @@ impl StarttlsProtocol {
         }
     }
 
-    /// The name that TLS under it has in ALPN, where it has one that both ends may count on.
+    /// Its ALPN protocol name, if all implementations use one.
     #[must_use]
     pub fn alpn(&self) -> Option<&'static str> {
         match self {
@@ -70,35 +70,36 @@ impl StarttlsProtocol {
     }
 }
 
-/// PostgreSQL in the registry of ALPN.
+/// The ALPN name of PostgreSQL in the IANA registry.
 pub const POSTGRES_ALPN: &str = "postgresql";
 
-/// What PostgreSQL needs beside.
+/// Settings for PostgreSQL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PostgresOptions {
-    /// What becomes of a request in clear to cancel a query. Server role with TLS required only.
+    /// What happens to a CancelRequest in clear. Only for the server role with TLS required.
     pub cancel: Cancel,
 }
 
-/// What becomes of a client's CancelRequest in clear. It is a connection of its own, which many
-/// clients open without TLS although the connection that it is about has TLS.
+/// What happens to a client's CancelRequest in clear. It is a separate connection, which many
+/// clients open without TLS although the connection to cancel has TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cancel {
-    /// It is refused.
+    /// It is rejected.
     #[default]
     Refuse,
-    /// It alone is sent on to the server.
+    /// It is forwarded to the server.
     Clear,
 }
 
-/// What FTP needs beside.
+/// Settings for FTP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FtpOptions {
     /// Whether TLS begins at the first byte of the control connection, without AUTH.
     pub implicit: bool,
     /// Where tacit listens for data connections from outside; empty: the kernel chooses.
     pub data_ports: Vec<RangeInclusive<u16>>,
-    /// The address that is told outside instead of the one that tacit listens at: a translator's.
+    /// The address to announce outside instead of the one that tacit listens at: that of a NAT
+    /// device.
     pub data_address: Option<IpAddr>,
     /// Whether a client's data connections must resume the session of their control connection.
     pub data_resumption: DataResumption,
@@ -107,19 +108,19 @@ pub struct FtpOptions {
 /// Whether data connections must resume the session of their control connection. Server role only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataResumption {
-    /// They must, unless they show the certificate that was shown there.
+    /// They must, unless they present the same certificate as the control connection.
     #[default]
     Required,
-    /// They may be whoever's who connects from the same address.
+    /// They need not; any connection from the same address is accepted.
     Off,
 }
 
-/// Whether a connection may go on without TLS.
+/// Whether a connection may continue without TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StarttlsMode {
     /// It may not.
     Required,
-    /// A client that does not ask for TLS is served in clear. Server role only.
+    /// A client that does not request TLS is served in clear. Server role only.
     Optional,
 }
 

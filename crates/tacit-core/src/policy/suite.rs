@@ -123,14 +123,14 @@ pub fn suite_refusal(plain: &str) -> Option<&'static str> {
     const WEAK: [(&[&str], &str); 11] = [
         (&["NULL"], "NULL does not encrypt"),
         (&["EXPORT", "EXP", "EXPORT40", "EXPORT1024"], "EXPORT keys were made to be broken"),
-        (&["ANON", "ADH", "AECDH"], "anonymous suites do not say who the peer is"),
+        (&["ANON", "ADH", "AECDH"], "anonymous suites do not authenticate the peer"),
         (&["RC4", "RC2", "ARCFOUR"], "RC4 and RC2 are broken (RFC 7465)"),
         (&["DES", "3DES", "DES40", "CBC3", "IDEA"], "64-bit blocks leak within hours (Sweet32)"),
         (&["MD5"], "MD5 is broken"),
         (&["PSK", "SRP", "KRB5"], "keys agreed beforehand are not supported"),
         (&["DHE", "EDH", "DH"], "finite-field DHE is slow and its groups are often weak"),
         (&["CCM", "CCM8", "CAMELLIA", "ARIA", "SEED"], "only AES-GCM and ChaCha20 are spoken"),
-        (&["CBC"], "CBC with a separate MAC is fragile, only AEAD suites are spoken"),
+        (&["CBC"], "CBC with a separate MAC is fragile, only AEAD suites are supported"),
         (&["RSA"], "static RSA has no forward secrecy"),
     ];
     let words: Vec<&str> = plain.split('_').collect();

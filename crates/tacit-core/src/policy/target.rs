@@ -1,4 +1,4 @@
-//! Where a rule connects to: one target, or several of which each connection gets one.
+//! Where a rule connects to: one or more targets.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ pub const TARGETS_MAX: usize = 16;
 /// Where the connections of a forwarding rule go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// One at least, [`TARGETS_MAX`] at most, no two alike.
+    /// At least one, at most [`TARGETS_MAX`], without duplicates.
     pub targets: Vec<Target>,
-    /// Which of several a connection is dialled to first.
+    /// Which target a connection tries first.
     pub order: TargetOrder,
 }
 
-/// Which of several targets a connection is dialled to first.
+/// Which of several targets a connection tries first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TargetOrder {
     /// The first in the list that is not down.
@@ -42,7 +42,7 @@ impl TargetOrder {
 pub enum Target {
     /// An address that needs no resolver.
     Address(Address),
-    /// A host name, resolved again and again.
+    /// A host name, resolved repeatedly.
     Name {
         /// Lower case, no final dot.
         host: String,

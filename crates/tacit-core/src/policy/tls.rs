@@ -1,4 +1,4 @@
-//! What a rule says of its TLS.
+//! TLS settings of a rule.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub enum Tls {
 }
 
 impl Tls {
-    /// What both roles have.
+    /// Settings of both roles.
     #[must_use]
     pub fn common(&self) -> &TlsCommon {
         match self {
@@ -41,11 +41,11 @@ impl Tls {
 /// `tls = { role = "server", … }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTls {
-    /// Names of identities, at least one; chosen by SNI, the first where none fits.
+    /// Names of identities, at least one; chosen by SNI; the first if none matches.
     pub identities: Vec<String>,
-    /// What is asked of the client.
+    /// How the client is authenticated.
     pub client_cert: ClientCert,
-    /// What both roles have.
+    /// Settings of both roles.
     pub common: TlsCommon,
 }
 
@@ -58,32 +58,33 @@ pub struct ClientTls {
     pub verify: Verify,
     /// Whether the server name is sent (SNI).
     pub sni: bool,
-    /// When the `connect` of a run's program succeeds.
+    /// When the `connect` call of a run's program succeeds.
     pub connect: ConnectAfter,
-    /// What becomes of a connection whose program speaks TLS itself; `None`: it is relayed like any
-    /// other, because the rule is not about what programs of runs open or TLS begins later.
+    /// What happens to a connection on which the program itself uses TLS; `None`: it is relayed
+    /// like any other, because the rule is not for connections that programs open or TLS begins
+    /// later.
     pub own_tls: Option<OwnTls>,
-    /// What both roles have.
+    /// Settings of both roles.
     pub common: TlsCommon,
 }
 
-/// What the `connect` of a run's program waits for.
+/// What the `connect` call of a run's program waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConnectAfter {
     /// The destination has accepted the connection.
     #[default]
     Answered,
-    /// The TLS handshake is complete too: a server that is not trusted refuses.
+    /// The TLS handshake is complete too: `connect` fails if the server is not trusted.
     Verified,
 }
 
-/// What becomes of a connection whose program speaks TLS itself.
+/// What happens to a connection on which the program itself uses TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OwnTls {
-    /// It is closed.
+    /// The agent closes it.
     #[default]
     Refuse,
-    /// It is connected again without the rule's TLS, and the program's is relayed as it is.
+    /// The agent connects again without the rule's TLS and relays the program's TLS unchanged.
     Pass,
 }
 
@@ -133,7 +134,7 @@ impl Verify {
     }
 }
 
-/// What both TLS roles have.
+/// Settings of both TLS roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsCommon {
     /// When TLS begins.
@@ -144,8 +145,8 @@ pub struct TlsCommon {
     pub suites: Vec<Suite>,
     /// Key exchange groups, in order of preference; never empty.
     pub groups: Vec<Group>,
-    /// Application protocols, in order of preference; empty: the extension is not used. Where the
-    /// policy gives none, that of `starttls`, if it has one.
+    /// Application protocols, in order of preference; empty: the extension is not used. If the
+    /// policy gives none, that of the `starttls` protocol, if it has one.
     pub alpn: Vec<String>,
     /// Whether sessions may be resumed.
     pub resumption: bool,
@@ -153,26 +154,26 @@ pub struct TlsCommon {
     pub handshake_timeout: Duration,
     /// When to send a KeyUpdate (RFC 8446 section 4.6.3); needs `min_version` 1.3.
     pub rekey: Rekey,
-    /// Which threads carry its bytes.
+    /// Which threads relay its bytes.
     pub relay: RelayOn,
-    /// What becomes of an open connection whose peer is no longer trusted.
+    /// What happens to an open connection when its peer is no longer trusted.
     pub recheck: RecheckAction,
     /// How old a connection may become; `None`: any age.
     pub max_age: Option<Duration>,
 }
 
-/// What becomes of an open connection whose peer's certificate was trusted when it opened and is
-/// no longer: it expired, was revoked, or its CA left the trust.
+/// What happens to an open connection when the peer's certificate is no longer trusted: it expired,
+/// was revoked, or its CA was removed from the trust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecheckAction {
-    /// That is logged and shown, and the connection stays open.
+    /// The agent logs and displays it, and the connection stays open.
     #[default]
     Log,
     /// The connection is closed.
     Close,
 }
 
-/// When new keys are made. Both unset: only at the suite's own limit.
+/// When keys are updated. With both unset: only at the limit of the cipher suite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rekey {
     /// After this many bytes of plaintext, both directions together.

@@ -105,20 +105,24 @@ impl fmt::Display for ProjectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => f.write_str(
-                "the agent spent nothing in the interval: measure while there is traffic",
+                "the agent used no CPU time in the interval: measure while there is traffic",
             ),
             Self::NoCells => f.write_str(
-                "nothing that the agent spent in the interval stands in its ledger: remove \
-                 `accounting = false` from its policy, restart it, and measure again",
+                "the ledger has no CPU time for the interval: remove \
+                 `accounting = false` from the policy, restart the agent, and measure again",
             ),
             Self::NoSuchRule(name, known) => {
                 write!(f, "no rule `{name}` was measured; there are {}", known.join(", "))
             }
             Self::NoTls(name) => {
-                write!(f, "rule `{name}` spoke no TLS in the interval: there is none to change")
+                write!(
+                    f,
+                    "rule `{name}` used no TLS in the interval, so there is nothing to \
+                           change"
+                )
             }
             Self::IsTls(name) => {
-                write!(f, "rule `{name}` spoke TLS already; to change its suite, name the suite")
+                write!(f, "rule `{name}` already used TLS; to change its suite, name the suite")
             }
         }
     }

@@ -141,7 +141,7 @@ impl fmt::Display for ProxyError {
             ),
             Self::TlvCut { offset } => write!(
                 f,
-                "peer sent a PROXY protocol header whose TLV at byte {offset} reaches beyond it"
+                "peer sent a PROXY protocol header with a TLV at byte {offset} that exceeds it"
             ),
             Self::AbstractName => f.write_str(
                 "peer sent a PROXY protocol header with an abstract UNIX name that is not UTF-8",

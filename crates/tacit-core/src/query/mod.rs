@@ -121,27 +121,25 @@ pub enum QueryError {
 impl fmt::Display for QueryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::UnknownQuestion => "no such question: send query, start, stop or rekey",
+            Self::UnknownQuestion => "unknown request: send query, start, stop or rekey",
             Self::NoDescriptor => {
-                "which connection? pass its descriptor, one, with the question (SCM_RIGHTS)"
+                "pass exactly one descriptor, that of the connection, with the request (SCM_RIGHTS)"
             }
-            Self::NotTcp => "the descriptor that was passed is no TCP socket",
+            Self::NotTcp => "the descriptor passed is not a TCP socket",
             Self::NotConnected => {
-                "the socket that was passed is not connected, or not any more: ask after connect()"
+                "the socket passed is not connected: send the request after connect()"
             }
-            Self::NotThisRun => "the socket that was passed belongs to another network",
-            Self::Unknown => {
-                "no such connection is known: it has ended, or the agent that had it is gone"
-            }
+            Self::NotThisRun => "the socket passed is not in the network of this run",
+            Self::Unknown => "unknown connection: it has ended, or its agent has exited",
             Self::Denied => {
-                "the policy leaves nothing to the program here: its rule needs \
+                "the policy does not let the program control TLS here: the rule needs \
                  start = \"controlled\""
             }
-            Self::Already => "the connection is what it is asked to become",
-            Self::Busy => "another request for this connection is not done yet",
-            Self::NotPossible => "no new keys: only a connection under TLS 1.3 has them",
-            Self::Failed => "that failed, and the connection is closed",
-            Self::Ended => "the connection ended meanwhile",
+            Self::Already => "the connection is already in that state",
+            Self::Busy => "another request for this connection is in progress",
+            Self::NotPossible => "only TLS 1.3 connections can change keys",
+            Self::Failed => "the request failed and the connection was closed",
+            Self::Ended => "the connection ended during the request",
         })
     }
 }

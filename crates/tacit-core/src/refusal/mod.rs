@@ -277,7 +277,7 @@ pub fn next_for_datagram(host: &str, port: u16) -> String {
 #[must_use]
 pub fn next_for_shared(names: &[String]) -> String {
     let names = names.join(", ");
-    format!("{names} have this address: say aliases = \"conflict\" in [agent]")
+    format!("{names} have this address: set aliases = \"conflict\" in [agent]")
 }
 
 /// What would allow a connection to an address that the host's own file gives several names.
@@ -321,7 +321,7 @@ pub fn next_for_client(host: &str) -> String {
 #[must_use]
 pub fn next_for_own_tls(rule: &str) -> String {
     format!(
-        "let the program speak without TLS, or add on-tls = \"pass\" to rule `{rule}`, or \
+        "configure the program not to use TLS, or add on-tls = \"pass\" to rule `{rule}`, or \
          permit the connection"
     )
 }
@@ -330,7 +330,7 @@ pub fn next_for_own_tls(rule: &str) -> String {
 #[must_use]
 pub fn next_for_cancel(rule: &str) -> String {
     format!(
-        "say starttls = {{ protocol = \"postgres\", cancel = \"clear\" }} in rule `{rule}`, or \
+        "set starttls = {{ protocol = \"postgres\", cancel = \"clear\" }} in rule `{rule}`, or \
          have the client cancel under TLS"
     )
 }

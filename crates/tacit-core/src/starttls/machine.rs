@@ -63,32 +63,32 @@ impl fmt::Display for StarttlsError {
             StarttlsSide::Program => "the program",
         };
         match self {
-            Self::Ended(side) => write!(f, "{} ended the connection before TLS", who(side)),
+            Self::Ended(side) => write!(f, "{} closed the connection before TLS", who(side)),
             Self::InClear => f.write_str(
-                "the client goes on in clear, and the rule requires TLS: have it use STARTTLS, or \
-                 say mode = \"optional\"",
+                "the client continues in clear, and the rule requires TLS: configure it to use \
+                 STARTTLS, or set mode = \"optional\"",
             ),
             Self::Cancel => f.write_str(
-                "a cancel request came in clear, and the rule requires TLS: say cancel = \"clear\" \
-                 in `starttls` to pass such requests on, or have the client cancel under TLS, as \
-                 libpq does from version 17 on",
+                "the client sent a cancel request in clear, and the rule requires TLS: set \
+                 cancel = \"clear\" in `starttls` to forward such requests, or use a client that \
+                 cancels under TLS, such as libpq 17 or later",
             ),
-            Self::NotOffered(said) => write!(
+            Self::NotOffered(reply) => write!(
                 f,
-                "the server offers no TLS here, and nothing is sent to it in clear ({said}): turn \
-                 TLS on there"
+                "the server does not offer TLS, and the rule requires it ({reply}): enable TLS \
+                 on the server"
             ),
             Self::Stuffed(side) => write!(
                 f,
-                "{} sent more in clear behind its last word before TLS, as an attacker would to \
-                 have it believed under TLS",
+                "{} sent data in clear after its last message before TLS, as an attacker would \
+                 to inject it into the TLS session",
                 who(side)
             ),
             Self::TooLong(side, what) => {
                 write!(f, "{} sent {what} before TLS that is longer than the limit", who(side))
             }
             Self::Garbled(side, what) => {
-                write!(f, "{} does not speak the rule's `starttls` protocol: {what}", who(side))
+                write!(f, "{} does not follow the rule's `starttls` protocol: {what}", who(side))
             }
         }
     }

@@ -272,7 +272,7 @@ fn an_entry_that_only_warns_lets_pass_and_says_so_until_it_denies() {
     let port = free_port();
     let entry = "[[map.people]]\nsubject = \"CN=alice\"\ndeny = true\n";
     let agent = lab.agent(&mapped(&format!("{entry}warn = true\n"), port));
-    agent.wait_for_log("this entry refuses nobody yet: it only logs");
+    agent.wait_for_log("this entry only logs, it rejects no client yet");
     let client = TlsClient::open(&lab, port, &certificates::with("alice"));
     assert_eq!(client.result["reply"], "ping", "{}", client.result);
     let tls = shown(&agent, &client);

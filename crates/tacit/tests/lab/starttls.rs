@@ -192,13 +192,13 @@ fn bytes_that_are_slipped_in_are_refused() {
     let lab = Lab::new();
     for (starttls, said, reason) in [
         ("postgres", &b"SR\0\0\0\x08\0\0\0\0"[..], "sent more in clear"),
-        ("postgres", b"N", "the server offers no TLS"),
+        ("postgres", b"N", "the server does not offer TLS"),
         (
             "smtp",
             b"220 x\r\n250-x\r\n250 STARTTLS\r\n220 go\r\n250 AUTH PLAIN\r\n",
             "a reply to no",
         ),
-        ("telnet", b"login: ", "the server offers no TLS"),
+        ("telnet", b"login: ", "the server does not offer TLS"),
     ] {
         let server = serve(move |mut stream| {
             let _ = stream.write_all(said);

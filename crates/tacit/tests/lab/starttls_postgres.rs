@@ -92,7 +92,7 @@ fn a_client_in_clear_reaches_a_server_that_takes_only_tls() {
     let said = psql(&lab, near, "sslmode=require", "select 1");
     assert!(text_of(&said).contains("does not support SSL"), "{said:?}");
     let said = psql(&lab, refused, "sslmode=disable", "select 1");
-    assert!(text_of(&said).contains("tacit: the server offers no TLS"), "{said:?}");
+    assert!(text_of(&said).contains("tacit: the server does not offer TLS"), "{said:?}");
     let said = psql(&lab, stranger, "sslmode=disable", "select 1");
     assert!(text_of(&said).contains("tacit: the TLS handshake with the server failed"), "{said:?}");
     agent.wait_for_log("kind=starttls ");

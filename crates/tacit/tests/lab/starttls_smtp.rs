@@ -209,7 +209,7 @@ fn clients_in_clear_reach_postfix_that_takes_mail_under_tls_alone() {
     }
     let said = swaks(&lab, refused, "never", &[]);
     let text = text_of(&said);
-    assert!(text.contains("421 4.7.0 tacit: the server offers no TLS"), "{text}");
+    assert!(text.contains("421 4.7.0 tacit: the server does not offer TLS"), "{text}");
     assert!(!postfix.log().contains("never"), "{}", postfix.log());
     agent.wait_for_log("no STARTTLS in");
 }

@@ -152,7 +152,6 @@ P
         until_true succeeded $control ordinary
         touch scratch/go; wait $client; cat said
         grep -o 'the agent after this one' run.log"#);
-    let wanted =
-        "hello\n425 No data connection can be made now.\nhello\nthe agent after this one\n";
+    let wanted = "hello\n425 Cannot open a data connection now.\nhello\nthe agent after this one\n";
     assert_eq!(said, wanted);
 }

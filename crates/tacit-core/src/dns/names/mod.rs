@@ -119,21 +119,21 @@ impl fmt::Display for NotLearnt {
         match self {
             Self::Full => write!(
                 f,
-                "the run has learnt {NAMES_MAX} names with their addresses, and learns no more; \
-                 start it again"
+                "the run has learned {NAMES_MAX} names with their addresses, which is the limit; \
+                 restart it"
             ),
             Self::Shared => write!(
                 f,
-                "{SHARING_MAX} names have this address already: say aliases = \"conflict\" in \
+                "{SHARING_MAX} names have this address already: set aliases = \"conflict\" in \
                  [agent]"
             ),
             Self::NoAlias => f.write_str(
-                "no alias is left: give a wider network in `alias-ranges` of [agent], and start \
+                "no alias is left: set a larger network in `alias-ranges` of [agent], and start \
                  the run again",
             ),
             Self::Reserved => f.write_str(
-                "the resolver gave an address that is reserved for aliases: give the host another \
-                 address, or other networks in `alias-ranges` of [agent]",
+                "the resolver returned an address that is reserved for aliases: change the \
+                 host's address, or set other networks in `alias-ranges` of [agent]",
             ),
         }
     }

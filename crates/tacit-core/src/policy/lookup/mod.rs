@@ -1,9 +1,9 @@
-//! Which rule a flow gets, at a cost that does not grow with the number of rules.
+//! Finds the rule for a flow, at a cost that does not grow with the number of rules.
 //!
 //! Rules differ mostly in values: this address, that port. They differ in few *shapes*: which of
 //! the four values (local address and port, remote address and port) they look at, and at how many
 //! bits of it. So there is one hash table for each shape, and a look-up asks each table once (tuple
-//! space search; the classifier of Open vSwitch works so):
+//! space search; as in the classifier of Open vSwitch):
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)
@@ -13,15 +13,15 @@
 //! * A range becomes the prefixes that make it up: an IPv4 range at most 62, a port range at most
 //!   30. Names are a shape of their own, wildcards another, asked once for each label.
 //! * A rule found by its key is verified whole, which also tries what no shape holds (`program`,
-//!   `user`). The tables may therefore say yes too often, never too rarely.
+//!   `user`). The tables may therefore return too many rules, never too few.
 //! * Tables are in the order of their first rule; the search ends when no table left can hold an
 //!   earlier rule than the one found.
-//! * Who owns a flow is dear to find out, so a flow may be looked up before: [`Lookup`] then says
-//!   whether knowing its program and user could lead to another rule.
+//! * The owner of a flow is expensive to find, so a flow may be looked up without it: [`Lookup`]
+//!   then reports whether the program and user could lead to another rule.
 //!
 //! Limits: the cost grows with the number of shapes in use, at most 33 + 129 + 2 of addresses times
 //! 18 of ports on either side, whatever the number of rules; and with the number of rules that
-//! differ in `program` or `user` alone. A rule whose lists multiply to more than
+//! differ in `program` or `user` alone. A rule with lists that multiply to more than
 //! [`ENTRIES_PER_RULE_MAX`] entries is indexed by fewer of its values.
 
 use std::collections::HashMap;
@@ -40,9 +40,9 @@ const ENTRIES_PER_RULE_MAX: usize = 2048;
 /// What a look-up found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// Place of the first rule that matches; `None`: no rule does, so the flow is denied.
+    /// Index of the first rule that matches; `None`: no rule matches, so the flow is denied.
     pub rule: Option<usize>,
-    /// Whether the flow's program or user, which it does not tell, could make it another rule.
+    /// Whether the flow's program or user, which are unknown, could select another rule.
     pub needs_owner: bool,
     /// Whether an earlier rule with TLS is for some program or user, and may be for this one.
     pub may_need_tls: bool,
@@ -126,7 +126,7 @@ impl Index {
             found.comparisons += 1;
             let Verified { whole, is_deny, is_tls } = &self.rules[rule];
             let selectors = &whole.selectors;
-            // As a deny would: an owner that is not known may be one that is named.
+            // As for a deny: an unknown owner may be one that the rule names.
             if selectors.matches(flow, UnknownOwner::Matches).is_err() {
                 continue;
             }
@@ -166,7 +166,7 @@ impl Index {
     }
 }
 
-/// What a search has come to so far.
+/// The state of a search.
 #[derive(Default)]
 struct Found {
     /// The first rule that matches.

@@ -1,8 +1,9 @@
 //! Patterns of distinguished names, such as `CN=*.corp, O=Corp`.
 //!
-//! Attributes are compared one by one, never as one text: whatever a value holds, it cannot pass
-//! for another attribute. What the pattern does not name may be anything. What it names must stand
-//! in the name as often as in the pattern and in its order: a second `CN` does not go unseen.
+//! Attributes are compared one by one, never as one text: whatever a value holds, it cannot imitate
+//! another attribute. Attributes that the pattern does not name are ignored. Those that it names
+//! must occur in the name as often as in the pattern and in the same order, so that a second `CN`
+//! is not overlooked.
 
 use super::pattern::{Pattern, Weight};
 
@@ -83,7 +84,7 @@ impl DnPattern {
         Ok(Self { attributes })
     }
 
-    /// Whether the name is one that the pattern stands for. Its values are folded already.
+    /// Whether the pattern matches the name. Its values are folded already.
     pub(super) fn matches(&self, name: &[DnAttribute]) -> bool {
         self.types().all(|oid| {
             let wanted = self.values(oid);
@@ -93,7 +94,7 @@ impl DnPattern {
         })
     }
 
-    /// Whether some name is one that both stand for.
+    /// Whether some name matches both patterns.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.types().all(|oid| {
             let ours = self.values(oid);
@@ -121,7 +122,7 @@ impl DnPattern {
     }
 }
 
-/// What stands between commas that no `\` precedes.
+/// The parts between commas that no `\` precedes.
 fn parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut start = 0;

@@ -1,4 +1,4 @@
-//! Identity maps: from a certificate that was believed, and the address it came from, to a name.
+//! Identity maps: from a trusted certificate and the client's address to a name.
 //!
 //! ```text
 //!   [[map.people]]  ─┐
@@ -6,17 +6,17 @@
 //!   [[map.people]]  ─┘                                      name | deny | warn; none: no name
 //! ```
 //!
-//! The order of the file means nothing. Of two entries that match, the one that is more specific in
-//! the first of `uri`, `dns`, `email`, `ip`, `subject`, `issuer`, `address` in which they differ
-//! decides. There, a condition that names more values is the more specific one (only
-//! distinguished names have several), then one that gives more of them whole, then one that gives
-//! more characters, or a longer prefix; any condition is more specific than none. Where two are
-//! equally specific and say different things, nobody decides: such a map is refused as far as that
-//! can be seen, and a certificate that meets both all the same (it may have several names) gets
-//! no name.
+//! The order in the file does not matter. Of two entries that match, the one that is more specific
+//! in the first of `uri`, `dns`, `email`, `ip`, `subject`, `issuer`, `address` in which they differ
+//! decides. There, a condition that names more values is the more specific one (only distinguished
+//! names have several), then one that gives more of them whole, then one that gives more
+//! characters, or a longer prefix; any condition is more specific than none. If two matching
+//! entries are equally specific and have different outcomes, neither decides. The parser rejects
+//! such a map if it can detect the conflict; a certificate that still matches both (it may have
+//! several names) gets no name.
 //!
-//! A look-up tries each entry once: at most [`ENTRIES_MAX`]. Not done here: reading certificates,
-//! and deciding whether one is believed.
+//! A look-up tries each entry once: at most [`ENTRIES_MAX`]. This module neither parses nor
+//! verifies certificates.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ pub mod pattern;
 /// Most entries of one map.
 pub const ENTRIES_MAX: usize = 1024;
 
-/// The conditions of an entry, the one that weighs most first.
+/// The conditions of an entry, most significant first.
 pub const CONDITIONS: [&str; 7] = ["uri", "dns", "email", "ip", "subject", "issuer", "address"];
 
 /// `[[map.NAME]]`: entries, the most specific first.
@@ -46,27 +46,27 @@ pub struct IdentityMap {
 /// One `[[map.NAME]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapEntry {
-    /// What must hold; all that are given.
+    /// The conditions; all must hold.
     pub conditions: Conditions,
-    /// What the entry says of whom it matches.
+    /// The result for a certificate that matches.
     pub outcome: MapOutcome,
     /// Where it stands in the policy text.
     pub position: SourcePosition,
 }
 
-/// What an entry says.
+/// The result of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MapOutcome {
-    /// The holder is known by this name.
+    /// The client gets this name.
     Name(String),
-    /// The holder is refused.
+    /// The client is rejected.
     Deny,
-    /// The holder would be refused: that is logged, and it gets no name.
+    /// The client would be rejected: the agent logs that, and the client gets no name.
     Warn,
 }
 
-/// What must hold of a holder; at least one is given.
+/// Conditions on a certificate and its address; at least one is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// One of its URIs.
@@ -75,17 +75,17 @@ pub struct Conditions {
     pub dns: Option<Pattern>,
     /// One of its e-mail addresses, the domain in lower case.
     pub email: Option<Pattern>,
-    /// One of the IP addresses it is for.
+    /// One of its IP addresses.
     pub ip: Option<AddressSelector>,
     /// Its subject.
     pub subject: Option<DnPattern>,
-    /// Who issued it.
+    /// Its issuer.
     pub issuer: Option<DnPattern>,
-    /// Where it came from.
+    /// The address of the client.
     pub address: Option<AddressSelector>,
 }
 
-/// Who shows a certificate: what it says, and where it came from.
+/// The names in a client's certificate, and the client's address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateSubject {
     uris: Vec<String>,
@@ -97,7 +97,7 @@ pub struct CertificateSubject {
     address: Option<IpAddr>,
 }
 
-/// One name that a certificate says its holder has.
+/// One name in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertificateName {
     /// A URI of the subjectAltName.
@@ -108,18 +108,18 @@ pub enum CertificateName {
     Email(String),
     /// An IP address of the subjectAltName.
     Ip(IpAddr),
-    /// An attribute of the subject; they come in its order.
+    /// An attribute of the subject, in order.
     Subject(DnAttribute),
-    /// An attribute of the issuer; likewise.
+    /// An attribute of the issuer, in order.
     Issuer(DnAttribute),
 }
 
-/// What a map says of a holder.
+/// The result of a look-up in a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapped<'m> {
     /// The entry that decides.
     Entry(&'m MapEntry),
-    /// Two are equally specific and say different things.
+    /// Two entries are equally specific and have different outcomes.
     Ambiguous(&'m MapEntry, &'m MapEntry),
     /// None matches.
     Nobody,
@@ -138,7 +138,7 @@ impl IdentityMap {
     /// A map of entries in any order.
     #[must_use]
     pub fn new(mut entries: Vec<MapEntry>) -> Self {
-        // Stable, and the order of equals is never asked for.
+        // The sort is stable; the order of equal entries does not matter.
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.conditions.weights()));
         Self { entries }
     }
@@ -149,7 +149,7 @@ impl IdentityMap {
         &self.entries
     }
 
-    /// Whether it says the same of everybody, wherever in the text it stands.
+    /// Whether both maps have the same entries, apart from their positions in the text.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         self.entries.len() == other.entries.len()
@@ -158,7 +158,7 @@ impl IdentityMap {
             })
     }
 
-    /// What it says of a holder.
+    /// Looks up a certificate.
     #[must_use]
     pub fn find(&self, holder: &CertificateSubject) -> Mapped<'_> {
         let mut matching = self.entries.iter().filter(|entry| entry.matches(holder).is_ok());
@@ -170,7 +170,7 @@ impl IdentityMap {
         rival.map_or(Mapped::Entry(first), |rival| Mapped::Ambiguous(first, rival))
     }
 
-    /// Why the entries that do not decide do not, in the order of the text.
+    /// The entries that do not decide, in text order, with the reasons.
     #[must_use]
     pub fn passed(&self, holder: &CertificateSubject) -> Vec<SkippedEntry> {
         let decide = match self.find(holder) {
@@ -182,9 +182,9 @@ impl IdentityMap {
         let why = |entry: &MapEntry| match entry.matches(holder) {
             Err(condition) => format!("`{condition}` does not match"),
             Ok(()) if weights == Some(entry.conditions.weights()) => {
-                "it matches too, and says the same".to_owned()
+                "it also matches, with the same result".to_owned()
             }
-            Ok(()) => "it matches too, but less specifically".to_owned(),
+            Ok(()) => "it also matches, but is less specific".to_owned(),
         };
         let decides = |entry: &MapEntry| decide.iter().any(|other| std::ptr::eq(entry, *other));
         let others = self.entries.iter().filter(|entry| !decides(entry));
@@ -213,7 +213,7 @@ impl IdentityMap {
     }
 }
 
-/// Two entries that are equally specific, say different things, and can match the same name.
+/// Two equally specific entries with different outcomes that can match the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict<'m> {
     /// The one that comes first.
@@ -223,7 +223,7 @@ pub struct Conflict<'m> {
 }
 
 impl MapEntry {
-    /// Whether it is about the holder; if not, the first condition that does not hold.
+    /// Whether the entry matches; if not, the first condition that does not hold.
     ///
     /// # Errors
     /// That condition, one of [`CONDITIONS`].
@@ -263,7 +263,8 @@ impl Conditions {
         ]
     }
 
-    /// Whether one holder, with one name of each kind, can meet both; they are equally specific.
+    /// Whether one certificate, with one name of each kind, can match both; they are equally
+    /// specific.
     fn overlaps(&self, other: &Self) -> bool {
         fn both<T>(a: &Option<T>, b: &Option<T>, overlap: impl Fn(&T, &T) -> bool) -> bool {
             a.as_ref().zip(b.as_ref()).is_none_or(|(a, b)| overlap(a, b))
@@ -288,7 +289,7 @@ fn address_weight(address: &AddressSelector) -> Weight {
 }
 
 impl CertificateSubject {
-    /// Who says that of itself, and comes from that address; `None`: a client without one.
+    /// A subject with these names and this address; `None`: the client has no IP address.
     #[must_use]
     pub fn new(said: impl IntoIterator<Item = CertificateName>, address: Option<IpAddr>) -> Self {
         let address = address.map(|ip| ip.to_canonical());
@@ -308,8 +309,7 @@ impl CertificateSubject {
     }
 }
 
-/// The domain in lower case; whether case counts before the `@` is the domain's affair (RFC 5280
-/// section 7.5).
+/// Lowers the case of the domain. The local part stays as it is (RFC 5280 section 7.5).
 pub(super) fn fold_email(email: &str) -> String {
     match email.rsplit_once('@') {
         Some((local, domain)) => format!("{local}@{}", domain.to_ascii_lowercase()),
@@ -322,7 +322,7 @@ impl fmt::Display for MapOutcome {
         match self {
             Self::Name(name) => write!(f, "name {name}"),
             Self::Deny => f.write_str("deny"),
-            Self::Warn => f.write_str("deny, warned about only"),
+            Self::Warn => f.write_str("deny, only warned"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Texts with `*` in them, and how specific one is.
+//! Patterns with `*`, and how specific they are.
 //!
-//! `*` stands for any characters, also none; `\` takes the next character as it is. Whether case
-//! counts is decided by whoever hands the texts over: both are folded or neither is.
+//! `*` stands for any characters, also none; `\` takes the next character as it is. Matching is
+//! case-sensitive: for a case-insensitive match the caller folds both texts.
 
 /// A text in which each `*` stands for any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Pattern {
         Some(Self { pieces })
     }
 
-    /// Whether the text is one that the pattern stands for.
+    /// Whether the pattern matches the text.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         let (first, middle, last) = match self.pieces.as_slice() {
@@ -62,7 +62,7 @@ impl Pattern {
         true
     }
 
-    /// Whether some text is one that both stand for.
+    /// Whether some text matches both patterns.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         match (self.pieces.as_slice(), other.pieces.as_slice()) {
             ([one], [another]) => one == another,

@@ -119,7 +119,7 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
         return fault(format!("`{text}` is not an address"), fix);
     };
     if host == "localhost" || host.ends_with(".localhost") {
-        let message = format!("`{text}` is a name, and no name leads to this host itself");
+        let message = format!("`{text}` is a name, and names of this host itself cannot be used");
         return fault(message, "write \"loopback\", \"127.0.0.1\" or \"::1\"");
     }
     Ok(AddressSelector::Name { host, wildcard: domain.is_some() })
@@ -231,7 +231,7 @@ fn parse_port(text: &str, port: &str) -> Result<u16, Fault> {
     }
     match port.parse::<u16>() {
         Ok(0) => fault(
-            format!("`{text}`: port 0 is no port"),
+            format!("`{text}`: port 0 is not a port"),
             "write the port that peers use, from 1 to 65535",
         ),
         Ok(port) => Ok(port),
@@ -259,7 +259,7 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
         return Ok(Address::Abstract(shown.to_owned()));
     }
     if !shown.starts_with('/') {
-        let message = format!("`{text}` is relative: nobody else would find it");
+        let message = format!("`{text}` is relative: other programs would not find it");
         return fault(message, format!("write the whole path, \"unix:/run/{shown}\""));
     }
     if shown.ends_with('/') {
@@ -272,7 +272,7 @@ fn as_listen(text: &str, target: Target) -> Result<Address, Fault> {
     match target {
         Target::Address(address) => Ok(address),
         Target::Name { host, port } if host == "localhost" => fault(
-            format!("`{text}`: `listen` takes addresses, and localhost can be two"),
+            format!("`{text}`: `listen` takes IP addresses, and localhost can have two"),
             format!("write \"127.0.0.1:{port}\", \"[::1]:{port}\", or a list of both"),
         ),
         Target::Name { port, .. } => fault(
@@ -285,7 +285,7 @@ fn as_listen(text: &str, target: Target) -> Result<Address, Fault> {
 fn as_connect(text: &str, target: Target) -> Result<Target, Fault> {
     match &target {
         Target::Address(Address::Inet(address)) if address.ip().is_unspecified() => fault(
-            format!("`{text}`: nobody can be reached at {}", address.ip()),
+            format!("`{text}`: no connection can be made to {}", address.ip()),
             format!("write \"127.0.0.1:{}\" for this host", address.port()),
         ),
         Target::Address(Address::Inet(address)) if address.ip().is_multicast() => fault(
@@ -347,7 +347,7 @@ mod tests {
             ),
             (
                 "*.localhost",
-                "`*.localhost` is a name, and no name leads to this host itself",
+                "`*.localhost` is a name, and names of this host itself cannot be used",
                 "write \"loopback\", \"127.0.0.1\" or \"::1\"",
             ),
         ] {
@@ -375,7 +375,7 @@ mod tests {
             ("unix:@name", "unix:@name"),
             ("DB.example:5433", "name db.example 5433"),
             ("127.0.0.1:70000", "`127.0.0.1:70000`: port 70000 is larger than 65535"),
-            ("127.0.0.1:0", "`127.0.0.1:0`: port 0 is no port"),
+            ("127.0.0.1:0", "`127.0.0.1:0`: port 0 is not a port"),
             ("127.0.0.1:+80", "`127.0.0.1:+80`: `+80` is not a port"),
             (":8080", "`:8080` has no address"),
             ("127.0.0.1", "`127.0.0.1` has no port"),
@@ -385,7 +385,7 @@ mod tests {
                 "`fd00::1:2:3:4:5:6:8080`: an IPv6 address before a port stands in brackets",
             ),
             ("unix:", "`unix:` names no socket"),
-            ("unix:run/x", "`unix:run/x` is relative: nobody else would find it"),
+            ("unix:run/x", "`unix:run/x` is relative: other programs would not find it"),
             ("unix:/run/", "`unix:/run/` is a directory"),
             ("/run/x.sock", "`/run/x.sock` is a path"),
             ("256.1.1.1:80", "`256.1.1.1:80`: `256.1.1.1` is neither an address nor a name"),

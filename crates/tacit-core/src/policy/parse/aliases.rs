@@ -53,7 +53,7 @@ fn range(value: &TomlValue<'_>) -> Option<(IpAddr, u8)> {
     }
     if !is_nameable(network) || !is_nameable(last_of(network, length)) {
         let message = format!("{network}/{length} cannot be an alias range");
-        let fix = "choose addresses that are not of this host, of this link or of many hosts";
+        let fix = "choose a network that is not loopback, link-local or multicast";
         value.error(message, fix);
         return None;
     }
@@ -73,8 +73,8 @@ pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
             "`remote` {selector} is in a range that is reserved for aliases ({})",
             aliases.ranges
         );
-        let fix = "write the name or the true address; if there is such a host, give other \
-                   networks in `alias-ranges` of [agent], or say aliases = \"never\"";
+        let fix = "write the name or the true address; if this host exists, set another network \
+                   in `alias-ranges` of [agent], or aliases = \"never\"";
         value.report.error(&at, message, fix);
     }
 }

@@ -19,13 +19,13 @@ pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
     match plain.as_str() {
         "1.0" | "1.1" | "tls1" | "tls1.0" | "tls1.1" => value.error(
             format!("TLS version `{text}` is refused: RFC 8996 forbids it"),
-            "write \"1.2\", or \"1.3\" if every peer speaks it",
+            "write \"1.2\", or \"1.3\" if every peer supports it",
         ),
         "tls1.2" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.2\""),
         "tls1.3" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.3\""),
         ssl if ssl.starts_with("ssl") => value.error(
             format!("`{text}` is refused: SSL is broken, RFC 7568 forbids it"),
-            "write \"1.2\", or \"1.3\" if every peer speaks it",
+            "write \"1.2\", or \"1.3\" if every peer supports it",
         ),
         _ => value.unknown_word(text, &["1.2", "1.3"]),
     }
@@ -42,7 +42,7 @@ pub(super) fn suite(value: &TomlValue<'_>) -> Option<Suite> {
     let same = Suite::DEFAULT.into_iter().find(|suite| suite.name() == plain);
     let openssl = OPENSSL_SUITES.iter().find(|(name, _)| *name == plain).map(|(_, suite)| *suite);
     if let Some(suite) = same.or(openssl) {
-        let message = format!("`{text}` is not how IANA writes it");
+        let message = format!("`{text}` is not the IANA name");
         value.error(message, format!("write `{}`", suite.name()));
     } else if let Some(why) = suite_refusal(&plain) {
         let instead = replacement(&plain).name();
@@ -68,10 +68,10 @@ pub(super) fn group(value: &TomlValue<'_>) -> Option<Group> {
         _ => None,
     };
     if let Some(group) = other_name {
-        let message = format!("`{text}` is not how IANA writes it");
+        let message = format!("`{text}` is not the IANA name");
         value.error(message, format!("write `{}`", group.name()));
     } else if plain.starts_with("ffdhe") {
-        let message = format!("`{text}` is refused: finite-field groups are slow and rarely right");
+        let message = format!("`{text}` is refused: finite-field groups are slow");
         value.error(message, "use `x25519`");
     } else {
         let known = Group::DEFAULT.map(Group::name);

@@ -27,7 +27,7 @@ enum Source {
 
 /// Reads the level of a server rule; `None` after an error was reported.
 pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCert> {
-    let fix = "it has no default: say client-cert = \"none\", \"preferred\", \"required\" or \
+    let fix = "it has no default: set client-cert = \"none\", \"preferred\", \"required\" or \
                another level";
     let value = table.required("client-cert", fix)?;
     if value.value.is_table() {
@@ -35,8 +35,8 @@ pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCer
     }
     let word = value.string()?;
     if word == "none" {
-        let why = "it is about client certificates, and none are asked for";
-        table.refuse(&["trust", "map"], why, "remove it, or say client-cert = \"required\"");
+        let why = "it is for client certificates, and this rule requests none";
+        table.refuse(&["trust", "map"], why, "remove it, or set client-cert = \"required\"");
         let given = table.value("trust").or_else(|| table.value("map"));
         return given.is_none().then_some(ClientCert::None);
     }
@@ -60,7 +60,7 @@ pub(super) fn refuse_in_clear(
     }
     let value = table.value("client-cert")?;
     let fix = "remove `mode` from `starttls`, or choose a level that allows an absent certificate";
-    value.error("a client that does not ask for TLS shows no certificate, and is let in", fix);
+    value.error("a client that does not request TLS shows no certificate and is accepted", fix);
     None
 }
 
@@ -81,11 +81,11 @@ fn preset_settings(preset: Preset) -> Settings {
 /// `{ absent = …, invalid = …, identity = … }`.
 fn custom(value: &TomlValue<'_>) -> Option<Settings> {
     let table = value.table(Scope::ClientCertTable, "`client-cert`")?;
-    let fix = "say what follows where no certificate comes: absent = \"allow\" or \"deny\"";
+    let fix = "set what happens to a client without a certificate: absent = \"allow\" or \"deny\"";
     let absent = table
         .required("absent", fix)
         .and_then(|value| value.choice(&[("allow", Absent::Allow), ("deny", Absent::Deny)]));
-    let fix = "say what follows from one that is not believed: invalid = \"deny\", \"log\", or \
+    let fix = "set what happens to an invalid certificate: invalid = \"deny\", \"log\", or \
                \"allow\", which does not look at it";
     let choices = [("allow", None), ("log", Some(Invalid::Log)), ("deny", Some(Invalid::Deny))];
     let invalid = table.required("invalid", fix).and_then(|value| value.choice(&choices));
@@ -99,8 +99,8 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
     if let (Some(None), Some(Source::Certificate | Source::Map), Some(identity)) =
         (invalid, source, identity)
     {
-        let fix = "say identity = \"none\", or invalid = \"log\" or \"deny\"";
-        identity.error("a certificate that is not looked at gives nobody a name", fix);
+        let fix = "set identity = \"none\", or invalid = \"log\" or \"deny\"";
+        identity.error("a certificate that is not checked cannot name the client", fix);
         return None;
     }
     Some(Settings { preset: None, absent: absent?, invalid: invalid?, source: source? })
@@ -109,28 +109,33 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
 fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option<ClientCert> {
     let Settings { preset, absent, invalid, source } = settings;
     let Some(invalid) = invalid else {
-        let why = "the certificate is not looked at, so nobody's word counts";
-        table.refuse(&["trust", "map"], why, "remove it, or choose a level that looks at it");
+        let why = "the certificate is not checked";
+        table.refuse(
+            &["trust", "map"],
+            why,
+            "remove it, or choose a level that checks \
+                        certificates",
+        );
         let given = table.value("trust").or_else(|| table.value("map"));
         let asked = ClientCertPolicy { preset, absent, chain: ChainCheck::Waived };
         return given.is_none().then_some(ClientCert::Asked(asked));
     };
     let trust = table.value("trust");
     if trust.is_none() {
-        table.missing("trust", "say whose client certificates are believed: trust = \"corp\"");
+        table.missing("trust", "name the trust for client certificates: trust = \"corp\"");
     }
     let named = trust.and_then(|value| names.trust(&value));
     let map = table.value("map");
     let name = match (source, map) {
         (Source::Map, None) => {
-            table.missing("map", "say which map gives names: map = \"people\" for [[map.people]]");
+            table.missing("map", "name the identity map: map = \"people\" for [[map.people]]");
             None
         }
         (Source::Map, Some(map)) => names.map(&map).map(PeerName::Map),
         (Source::Nowhere | Source::Certificate, Some(_)) => {
-            let fix = "remove it, or say client-cert = \"full\", which refuses who has no name \
-                       there";
-            table.refuse(&["map"], "this level takes no name from a map", fix);
+            let fix = "remove it, or set client-cert = \"full\", which rejects clients without a \
+                       name in the map";
+            table.refuse(&["map"], "this level uses no identity map", fix);
             None
         }
         (Source::Nowhere, None) => Some(PeerName::None),
@@ -232,7 +237,10 @@ mod tests {
              direction = \"outbound\"\ntls = { trust = \"corp\", verify = \"chain\" }",
         );
         let warning = &parsed.diagnostics[0];
-        assert!(warning.message.contains("anybody whom the trust vouches for"), "{warning:?}");
+        assert!(
+            warning.message.contains("any server with a certificate from this trust"),
+            "{warning:?}"
+        );
         let Action::Tls(Tls::Client(tls)) = &parsed.policy.unwrap().rules[0].action else {
             panic!()
         };

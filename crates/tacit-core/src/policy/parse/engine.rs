@@ -53,8 +53,8 @@ pub(super) fn placement(table: &TomlTable<'_>) -> Option<Places> {
     };
     let cpus = cpus(&value)?;
     if matches!(placement, Placement::Adaptive | Placement::None) {
-        let fix = "say placement = \"split\" or \"one-cpu\", or remove it";
-        value.error("`placement-cpus` means nothing with this `placement`", fix);
+        let fix = "set placement = \"split\" or \"one-cpu\", or remove it";
+        value.error("`placement-cpus` has no effect with this `placement`", fix);
         return None;
     }
     Some(Places { placement, cpus })
@@ -65,8 +65,8 @@ pub(super) fn check_apart(top: &TomlTable<'_>, engine: &EngineSettings, placed: 
     let both: Vec<_> = placed.iter().filter(|cpu| engine.cpus.contains(cpu)).collect();
     let [first, ..] = both.as_slice() else { return true };
     let Some(agent) = top.value("agent") else { return true };
-    let message = format!("CPU {first} is in `placement-cpus` and set aside by [engine] too");
-    agent.error(message, "name it in one of the two");
+    let message = format!("CPU {first} is in `placement-cpus` and also set aside by [engine]");
+    agent.error(message, "keep it in only one of the two");
     false
 }
 
@@ -77,7 +77,7 @@ fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
     for part in text.split(',') {
         let ends = part.split_once('-').unwrap_or((part, part));
         let (Some(first), Some(last)) = (number(ends.0.trim()), number(ends.1.trim())) else {
-            let message = format!("`{}` cannot be `{text}`: no list of CPUs", value.name);
+            let message = format!("`{}` cannot be `{text}`: not a list of CPUs", value.name);
             value.error(message, "write numbers and ranges, as in \"2\", \"2-3\" or \"0,4-7\"");
             return None;
         };
@@ -113,8 +113,8 @@ fn number(text: &str) -> Option<usize> {
 
 fn class(value: &TomlValue<'_>) -> Option<EngineClass> {
     if value.value.as_str() == Some("idle") {
-        let fix = "write \"normal\" or \"batch\"; `nice` makes a share smaller";
-        value.error("`class` cannot be `idle`: connections would wait for ever for a CPU", fix);
+        let fix = "write \"normal\" or \"batch\"; `nice` lowers the priority";
+        value.error("`class` cannot be `idle`: connections could wait forever for a CPU", fix);
         return None;
     }
     value.choice(&[("normal", EngineClass::Normal), ("batch", EngineClass::Batch)])

@@ -32,7 +32,7 @@ pub(super) fn connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
     if table.holds("deny") && !table.holds("connect") {
         return None;
     }
-    let fix = "say where connections go: connect = \"127.0.0.1:8080\"";
+    let fix = "set where connections go: connect = \"127.0.0.1:8080\"";
     let targets = table.required("connect", fix).and_then(|value| targets(&value));
     let order = order(table, targets.as_deref());
     Some(Some(Connect { targets: targets?, order: order? }))
@@ -51,7 +51,7 @@ fn order(table: &TomlTable<'_>, targets: Option<&[Target]>) -> Option<TargetOrde
     let orders = [TargetOrder::First, TargetOrder::RoundRobin].map(|order| (order.word(), order));
     let order = value.choice(&orders)?;
     if targets.is_some_and(|targets| targets.len() == 1) {
-        let fix = "remove it, or give several: connect = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
+        let fix = "remove it, or set several: connect = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
         table.refuse(&["order"], "`connect` has one target", fix);
         return None;
     }
@@ -187,9 +187,9 @@ pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
         return true;
     }
     if let Some(value) = table.value("send-proxy") {
-        let message = "`send-proxy` cannot be `tls` here: the header leaves before there is TLS of \
-                       a client to tell of";
-        let fix = "say send-proxy = true, or use it with role = \"server\" and without `starttls`";
+        let message = "`send-proxy` cannot be `tls` here: tacit sends the header before the \
+                       client's TLS handshake";
+        let fix = "set send-proxy = true, or use it with role = \"server\" and without `starttls`";
         value.error(message, fix);
     }
     false
@@ -207,8 +207,7 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     match (leak, clear) {
         (Some(ClearLeg { key, place, message }), _) if !allowed => {
             let at = item(table, key, place).map_or_else(|| table.at.clone(), |value| value.at);
-            let fix = "use loopback or a UNIX socket; if that network is trusted, say so: \
-                       clear = true";
+            let fix = "use loopback or a UNIX socket; if that network is trusted, set clear = true";
             table.report.error(&at, message, fix);
             false
         }

@@ -28,11 +28,11 @@ pub(super) fn read(name: &str, value: &TomlValue<'_>) -> Option<IdentityMap> {
     let conflicts = map.conflicts();
     for Conflict { earlier, later } in &conflicts {
         let message = format!(
-            "this entry and the one in line {} are equally specific, can be about the same \
-             certificate, and say different things",
+            "this entry and the one in line {} are equally specific, can match the same \
+             certificate, and have different results",
             earlier.position.line
         );
-        let fix = "give one of them a condition that the other does not have";
+        let fix = "add a condition to one of them";
         value.report.error_at(later.position, message, fix);
     }
     let sound = conflicts.is_empty();
@@ -44,7 +44,7 @@ fn entry(name: &str, value: &TomlValue<'_>) -> Option<MapEntry> {
     let outcome = outcome(&table);
     let conditions = conditions(&table);
     if !CONDITIONS.iter().any(|condition| table.holds(condition)) {
-        let fix = "say whom it is about; subject = \"*\" is everybody";
+        let fix = "add a condition; subject = \"*\" matches every certificate";
         table.incomplete(format!("{} has no condition", table.title), fix);
         return None;
     }
@@ -60,31 +60,31 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
             if deny.boolean()? {
                 Some(if warn? { MapOutcome::Warn } else { MapOutcome::Deny })
             } else {
-                deny.error("`deny = false` says nothing", "say name = \"alice\", or deny = true");
+                deny.error("`deny = false` has no effect", "set name = \"alice\", or deny = true");
                 None
             }
         }
         (Some(_), Some(deny)) => {
             let message = format!("{} has both `name` and `deny`", table.title);
-            table.report.error(&deny.name_at, message, "keep one; write two entries for two cases");
+            table.report.error(&deny.name_at, message, "keep one, or write two entries");
             None
         }
         (None, None) => {
-            let fix = "say name = \"alice\", or deny = true";
-            let message = format!("{} says neither `name` nor `deny`", table.title);
+            let fix = "set name = \"alice\", or deny = true";
+            let message = format!("{} has neither `name` nor `deny`", table.title);
             table.incomplete(message, fix);
             None
         }
     };
     if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
-        let fix = "remove it: it belongs to `deny = true`, and logs what would be refused";
-        table.report.error(&warn.name_at, "`warn` means nothing for an entry with a name", fix);
+        let fix = "remove it; `warn` belongs to `deny = true` and only logs what it would reject";
+        table.report.error(&warn.name_at, "`warn` has no effect in an entry with `name`", fix);
         return None;
     }
     if outcome == Some(MapOutcome::Warn) {
         let position = table.report.position(table.at.start);
-        let fix = "remove `warn` when the log has shown whom it is about";
-        table.report.warning(position, "this entry refuses nobody yet: it only logs", fix);
+        let fix = "remove `warn` when the log shows the expected clients";
+        table.report.warning(position, "this entry only logs, it rejects no client yet", fix);
     }
     outcome
 }
@@ -165,10 +165,10 @@ fn distinguished(value: &TomlValue<'_>) -> Option<DnPattern> {
     let form = "write attributes with commas between them: \"CN=alice, O=Corp\"";
     match fault {
         DnFault::NoEquals(part) => {
-            value.error(format!("`{part}` in `{}` is no attribute", value.name), form);
+            value.error(format!("`{part}` in `{}` is not an attribute", value.name), form);
         }
         DnFault::NoValue(kind) => {
-            let fix = format!("write {kind}=*, if it may be anything");
+            let fix = format!("write {kind}=*, to accept any value");
             value.error(format!("`{kind}` in `{}` has no value", value.name), fix);
         }
         DnFault::UnknownType(kind) => {
@@ -178,7 +178,7 @@ fn distinguished(value: &TomlValue<'_>) -> Option<DnPattern> {
                 Some(nearest) => format!("did you mean `{nearest}`?"),
                 None => format!("one of {}, or a dotted identifier", word_list(&known)),
             };
-            value.error(format!("`{kind}` in `{}` is no attribute", value.name), fix);
+            value.error(format!("`{kind}` in `{}` is not an attribute", value.name), fix);
         }
         DnFault::OpenEscape => open_escape(value),
         DnFault::TooMany => {

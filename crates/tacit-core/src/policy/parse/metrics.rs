@@ -19,8 +19,8 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
     let allowed = allowed?;
     if !metrics.stays_on_host() && !allowed {
         let message = format!("metrics would be served to other hosts in clear at {metrics}");
-        let fix = "use loopback or a UNIX socket; if that network is trusted, say so: \
-                   metrics-clear = true";
+        let fix = "use loopback or a UNIX socket; if that network is trusted, set metrics-clear \
+                   = true";
         value.error(message, fix);
         return None;
     }

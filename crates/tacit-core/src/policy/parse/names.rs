@@ -215,7 +215,7 @@ fn lists(table: &TomlTable<'_>) -> Option<Lists> {
     let given = table.value("revocation").map(|value| value.choice(&words));
     let Some(crl) = table.value("crl") else {
         if let Some(Some(Revocation::Soft | Revocation::Hard)) = given {
-            let fix = "name the lists: crl = \"corp.crl\", or say revocation = \"off\"";
+            let fix = "name the CRLs: crl = \"corp.crl\", or set revocation = \"off\"";
             table.missing("crl", fix);
             return None;
         }
@@ -225,7 +225,7 @@ fn lists(table: &TomlTable<'_>) -> Option<Lists> {
     let crls = crl.each_once(value::file);
     let revocation = given.unwrap_or(Some(Revocation::Hard))?;
     if revocation == Revocation::Off {
-        let fix = "say revocation = \"hard\" or \"soft\", or remove `crl`";
+        let fix = "set revocation = \"hard\" or \"soft\", or remove `crl`";
         let position = table.report.position(crl.name_at.start);
         table.report.warning(position, "`crl` is not looked at: revocation is off", fix);
     }

@@ -6,13 +6,11 @@
 use crate::policy::text::PlannedKey;
 
 /// At the top of the file.
-pub(super) const POLICY: &[PlannedKey] = &[PlannedKey {
-    key: "ike",
-    instead: "remove it: packets cannot be protected yet, use `tls` or `deny`",
-}];
+pub(super) const POLICY: &[PlannedKey] =
+    &[PlannedKey { key: "ike", instead: "remove it: IPsec is not built yet, use `tls` or `deny`" }];
 
 /// In a rule.
 pub(super) const RULE: &[PlannedKey] = &[
-    PlannedKey { key: "ipsec", instead: "use `tls` or `deny`: packets cannot be protected yet" },
+    PlannedKey { key: "ipsec", instead: "use `tls` or `deny`" },
     PlannedKey { key: "path", instead: "remove it: every connection is relayed" },
 ];

@@ -130,11 +130,11 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
         (RuleForm::Forward(one), RuleForm::Forward(other)) => {
             let key = disagreement(address, one, other)?;
             let problem = format!("share {address} but not `{key}`");
-            Some(Conflict { key, problem, fix: format!("say the same `{key}` in both") })
+            Some(Conflict { key, problem, fix: format!("set the same `{key}` in both") })
         }
         (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",
-            problem: format!("share {address}, and only one of them is about a run"),
+            problem: format!("share {address}, and only one of them is for a run"),
             fix: "choose another address for one of them".to_owned(),
         }),
         (RuleForm::Inbound(_) | RuleForm::Outbound, RuleForm::Inbound(_) | RuleForm::Outbound) => {

@@ -147,8 +147,8 @@ fn said(value: &TomlValue<'_>, word: Word) -> bool {
     match value.boolean() {
         Some(true) => true,
         Some(false) => {
-            let message = format!("`{} = false` is no action", value.name);
-            value.error(message, "say what shall happen: `permit = true`, `deny = true` or `tls`");
+            let message = format!("`{} = false` is not an action", value.name);
+            value.error(message, "set the action: `permit = true`, `deny = true` or `tls`");
             false
         }
         None => false,
@@ -176,16 +176,16 @@ fn forwarding_setting(connect: Option<&Option<Connect>>) -> Setting {
 }
 
 fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) -> Option<Selectors> {
-    let why = "a rule with `listen` sees inbound TCP and UNIX connections at that address";
-    let fix = "remove it; `listen` says it all";
+    let why = "a forwarding rule always takes inbound TCP and UNIX connections";
+    let fix = "remove it; `listen` is enough";
     table.refuse(&["direction", "protocol", "local"], why, fix);
-    let why = "a rule with `listen` is not about runs";
-    table.refuse(&["run"], why, "remove it, or say direction = \"outbound\" without `listen`");
+    let why = "a rule with `listen` is not for runs";
+    table.refuse(&["run"], why, "remove it, or set direction = \"outbound\" without `listen`");
     let remote = addresses(table, "remote", |value| {
         let selector = address::selector(value)?;
         if matches!(selector, AddressSelector::Name { .. }) {
             let message = "`remote` of a rule with `listen` cannot be a name: \
-                           a client shows its address alone";
+                           only the client's address is known";
             value.error(message, "write the client's address or network");
             return None;
         }
@@ -218,7 +218,7 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
     for value in ["remote", "remote-ports"].into_iter().filter_map(|key| table.value(key)) {
         let position = table.report.position(value.name_at.start);
         let message = format!("`{}` matches no client of a UNIX socket", value.name);
-        table.report.warning(position, message, "remove it; `unix-mode` says who may connect");
+        table.report.warning(position, message, "remove it; `unix-mode` controls who may connect");
     }
 }
 
@@ -235,18 +235,19 @@ fn allowed_names(
     };
     let direction = selectors.map(|selectors| selectors.direction);
     if is_forwarding(table) || direction == Some(Direction::Inbound) {
-        let message = "`names` is about what programs of a run ask DNS for, and this rule is not";
+        let message = "`names` is for the DNS queries of programs of a run, and this rule is not \
+                       for a run";
         return refuse(message, "remove it, or write a rule with direction = \"outbound\"");
     }
     if word == Some(Word::Deny) {
-        let message = "a deny lets no program ask for names";
+        let message = "a rule with `deny` lets no program resolve names";
         return refuse(message, "remove `names`");
     }
     let remote = selectors.map_or(&[][..], |selectors| &selectors.remote);
     let is_name = |selector: &AddressSelector| matches!(selector, AddressSelector::Name { .. });
     if !remote.is_empty() && remote.iter().all(is_name) {
-        let message = "`names` is for rules by address, and `remote` of this one is by name";
-        return refuse(message, "remove it: programs may ask for the names in `remote`");
+        let message = "`names` is for rules by address, and `remote` of this rule is a name";
+        return refuse(message, "remove it; programs may resolve the names in `remote`");
     }
     value.each(address::name_pattern)
 }
@@ -270,8 +271,8 @@ fn warn_of_all_names(table: &TomlTable<'_>, rule: &Rule) {
 fn check_protocol(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let sound = rule.selectors.protocol == Protocol::Tcp || !matches!(rule.action, Action::Tls(_));
     if !sound && let Some(tls) = table.value("tls") {
-        let fix = "say protocol = \"tcp\", or `permit = true` or `deny = true`";
-        table.report.error(&tls.name_at, "`tls` protects streams, and this rule is for udp", fix);
+        let fix = "set protocol = \"tcp\", or use `permit = true` or `deny = true`";
+        table.report.error(&tls.name_at, "`tls` needs TCP, and this rule is for UDP", fix);
     }
     sound
 }
@@ -281,8 +282,13 @@ fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.action == Action::Deny(Deny::Prohibited)
         && rule.selectors.direction != Direction::Outbound;
     if is_wrong && let Some(deny) = table.value("deny") {
-        let message = "`prohibited` is an answer to programs of runs, and this rule is for clients";
-        table.report.error(&deny.name_at, message, "say `deny = true`: the client is reset");
+        let message = "`prohibited` is for programs of runs, and this rule is for clients";
+        table.report.error(
+            &deny.name_at,
+            message,
+            "set `deny = true`, which resets the \
+                                                    connection",
+        );
     }
     !is_wrong
 }
@@ -292,7 +298,7 @@ fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let has_streams = rule.selectors.protocol == Protocol::Tcp;
     let is_wrong = rule.idle.is_some() && (!has_streams || matches!(rule.action, Action::Deny(_)));
     if is_wrong && let Some(idle) = table.value("idle") {
-        let message = "`idle` is about connections that carry bytes over TCP";
+        let message = "`idle` is for TCP connections that are relayed";
         table.report.error(&idle.name_at, message, "remove it");
     }
     !is_wrong
@@ -313,7 +319,11 @@ fn warn_of_names(table: &TomlTable<'_>, rule: &Rule) {
     let connect = by_connect.and_then(|place| forward::item(table, "connect", place));
     for value in [remote, connect].into_iter().flatten() {
         let position = table.report.position(value.at.start);
-        let message = format!("{} permits by name: whoever answers DNS decides", table.title);
+        let message = format!(
+            "{} permits by name: an attacker who forges DNS answers chooses \
+                               the destination",
+            table.title
+        );
         let fix = "write addresses, or use `tls`, which checks the name";
         table.report.warning(position, message, fix);
     }

@@ -19,7 +19,7 @@ pub(super) struct RunRule {
 /// Reads all but the action; `None` after an error was reported.
 pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
     let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
-    let fix = "say direction = \"inbound\" or \"outbound\", or give `listen` and `connect`";
+    let fix = "set direction = \"inbound\" or \"outbound\", or `listen` and `connect`";
     let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
     let no_sockets = refuse_sockets(table);
     let rule = match direction? {
@@ -40,8 +40,9 @@ pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
 }
 
 fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
-    let why = "it is about what programs accept, and this rule is about what they open";
-    table.refuse(&["listen"], why, "remove it, or say direction = \"inbound\"");
+    let why = "it is for connections into a run, and this rule is for connections that programs \
+               open";
+    table.refuse(&["listen"], why, "remove it, or set direction = \"inbound\"");
     let protocol = protocol(table);
     let local = addresses(table, "local", |value| {
         read_ip(value, "`local` cannot be a name", "write the address or network")
@@ -69,26 +70,26 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
 }
 
 fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
-    table.refuse(&["local"], "`listen` says where connections arrive", "remove it");
-    let why = "which program accepts is not known when the rule is chosen";
-    table.refuse(&["program"], why, "remove it: `local-ports` says which program is meant");
-    let why = "every run listens where inbound rules say, whatever its name";
+    table.refuse(&["local"], "`listen` sets where connections arrive", "remove it");
+    let why = "tacit chooses the rule before it knows which program accepts";
+    table.refuse(&["program"], why, "remove it; `local-ports` selects the program");
+    let why = "inbound rules apply to every run, whatever its name";
     table.refuse(&["run"], why, "remove it, or give the run an agent with a policy of its own");
     let protocol = protocol(table);
     if protocol == Some(Protocol::Udp)
         && let Some(value) = table.value("protocol")
     {
-        let message = "datagrams are not carried inwards: an inbound rule is for tcp";
-        value.error(message, "remove `protocol`, or say direction = \"outbound\"");
+        let message = "inbound rules are for TCP: datagrams into a run are not relayed";
+        value.error(message, "remove `protocol`, or set direction = \"outbound\"");
     }
-    let fix = "say where connections arrive: listen = \"0.0.0.0:8443\"";
+    let fix = "set where tacit listens: listen = \"0.0.0.0:8443\"";
     let listen = table.required("listen", fix).and_then(|value| value.each_once(read_listen));
-    let fix = "say where the program listens: local-ports = 8080; or remove `direction` and \
-               give `connect`, for a rule that is not about a run";
+    let fix = "set the port that the program listens on: local-ports = 8080; or, for a \
+               forwarding rule, remove `direction` and set `connect`";
     let local_ports = table.required("local-ports", fix).and_then(|value| value.each(value::ports));
     let remote = addresses(table, "remote", |value| {
         let message = "`remote` of an inbound rule cannot be a name: \
-                       a client shows its address alone";
+                       only the client's address is known";
         read_ip(value, message, "write the client's address or network")
     });
     let remote_ports = ports(table, "remote-ports");
@@ -151,11 +152,11 @@ fn refuse_sockets(table: &TomlTable<'_>) -> bool {
         "clear",
     ];
     if table.holds("listen") {
-        let why = "`direction` and `local-ports` make this rule one about the connections of a run";
+        let why = "with `direction` and `local-ports` this rule is for connections of a run";
         table.refuse(&keys, why, "remove it, or remove those two");
     } else {
-        let why = "this rule has no `listen`, so it is about the connections of a run";
-        table.refuse(&keys, why, "remove it, or say where to `listen`");
+        let why = "this rule has no `listen`, so it is for connections of a run";
+        table.refuse(&keys, why, "remove it, or add `listen`");
     }
     !keys.into_iter().any(|key| table.holds(key))
 }

@@ -13,7 +13,7 @@ use crate::policy::tls::TlsCommon;
 /// When the rule's TLS begins.
 pub(super) fn read(tls: &TomlTable<'_>) -> Option<Start> {
     if let Some(value) = tls.value("start") {
-        let why = "`start` says already when TLS begins";
+        let why = "`start` already sets when TLS begins";
         tls.refuse(&["starttls"], why, "remove one of the two");
         let choices = [("immediate", false), ("controlled", true)];
         let start = match value.choice(&choices)? {
@@ -34,7 +34,7 @@ fn plain(value: &TomlValue<'_>) -> Option<Starttls> {
 fn table(value: &TomlValue<'_>) -> Option<Starttls> {
     let table = value.table(Scope::Starttls, "`starttls`")?;
     let protocol = table
-        .required("protocol", "say what the two ends speak: protocol = \"smtp\"")
+        .required("protocol", "set the protocol: protocol = \"smtp\"")
         .and_then(|value| protocol(&value));
     let modes = [
         (StarttlsMode::Required.word(), StarttlsMode::Required),
@@ -63,8 +63,8 @@ fn with_own_keys(
     };
     let is_ftp = matches!(protocol, StarttlsProtocol::Ftp(_));
     let is_postgres = matches!(protocol, StarttlsProtocol::Postgres(_));
-    let without_ftp = is_ftp || is_without(&FTP_KEYS, "it is about FTP");
-    let without_postgres = is_postgres || is_without(&POSTGRES_KEYS, "it is about PostgreSQL");
+    let without_ftp = is_ftp || is_without(&FTP_KEYS, "it is for FTP");
+    let without_postgres = is_postgres || is_without(&POSTGRES_KEYS, "it is for PostgreSQL");
     if !without_ftp || !without_postgres {
         return None;
     }
@@ -79,7 +79,7 @@ fn postgres(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<Postgre
     let Some(value) = table.value("cancel") else { return Some(PostgresOptions::default()) };
     let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
     if mode == Some(StarttlsMode::Optional) {
-        let why = "mode = \"optional\" serves everything in clear, cancel requests too";
+        let why = "with mode = \"optional\" cancel requests are served in clear anyway";
         table.refuse(&POSTGRES_KEYS, why, "remove one of the two");
         return None;
     }
@@ -91,7 +91,7 @@ fn ftp(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> 
     if let (Some(true), Some(StarttlsMode::Optional)) = (implicit, mode)
         && let Some(value) = table.value("implicit")
     {
-        let fix = "remove `mode`, or write two rules with an address each";
+        let fix = "remove `mode`, or write two rules with different addresses";
         value.error("`implicit` cannot be optional: TLS begins at the first byte", fix);
         return None;
     }
@@ -101,7 +101,7 @@ fn ftp(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> 
     let data_address = address.map_or(Some(None), |value| {
         let read = value.string()?.parse().ok();
         if read.is_none() {
-            value.error("`data-address` is no IP address", "write one: \"192.0.2.1\"");
+            value.error("`data-address` is not an IP address", "write one: \"192.0.2.1\"");
         }
         read.map(Some)
     });
@@ -132,9 +132,9 @@ pub(super) fn check_data(
         return Some(());
     }
     let value = tls.value("resumption")?;
-    let message = "without `resumption` the clients' data connections cannot show that they belong \
-                   to their control connections";
-    let fix = "remove it, or say client-cert = \"required\", or data-resumption = \"off\" in \
+    let message = "without `resumption` the clients' data connections cannot prove that they \
+                   belong to their control connections";
+    let fix = "remove it, or set client-cert = \"required\", or data-resumption = \"off\" in \
                `starttls`";
     value.error(message, fix);
     None
@@ -154,7 +154,7 @@ pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
-        let why = "it is about the clients of a server, and this rule is a client";
+        let why = "it is for the server role, and this rule is a client";
         table.refuse(&["data-resumption", "cancel"], why, "remove it");
     }
 }
@@ -181,19 +181,19 @@ pub(super) fn refuse_controlled(tls: &TomlTable<'_>, start: &Start) -> Option<()
     }
     let value = tls.value("start")?;
     let message = "`start` cannot be `controlled` in a rule with `connect`: only programs under \
-                   `tacit run` can say when TLS begins";
-    value.error(message, "remove it, or write the rule for a run: with `direction`");
+                   `tacit run` can start TLS themselves";
+    value.error(message, "remove it, or write a rule for a run, with `direction`");
     None
 }
 
-/// Reports what a client cannot do: go on in clear where the server offers no TLS.
+/// Reports what a client cannot do: go on in clear where the server does not offer TLS.
 pub(super) fn refuse_optional(tls: &TomlTable<'_>, start: &Start) -> Option<()> {
     if start.starttls().is_none_or(|starttls| starttls.mode == StarttlsMode::Required) {
         return Some(());
     }
     let value = tls.value("starttls")?;
-    let message = "`mode` cannot be `optional` in the client role: whoever is in between could \
-                   leave STARTTLS out of the server's answer";
+    let message = "`mode` cannot be `optional` in the client role: an attacker on the path could \
+                   remove STARTTLS from the server's reply";
     value.error(message, "remove it, or use a rule with `permit` for servers in clear");
     None
 }

@@ -120,13 +120,13 @@ fn server(
     common: Option<TlsCommon>,
     names: &Names<'_>,
 ) -> Option<ServerTls> {
-    let why = "it is about checking a server, and this rule is one";
+    let why = "it is for checking a server, and this rule is the server";
     table.refuse(
         &["server-name", "verify", "sni", "connect"],
         why,
-        "remove it, or say role = \"client\"",
+        "remove it, or set role = \"client\"",
     );
-    let why = "it is about programs that open connections, and this rule is a server";
+    let why = "it is for programs that open connections, and this rule is a server";
     table.refuse(&["on-tls"], why, "remove it");
     let identities = table
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
@@ -146,8 +146,8 @@ fn client(
     setting: &Setting,
     names: &Names<'_>,
 ) -> Option<ClientTls> {
-    let why = "it is what a server asks of its clients, and this rule is a client";
-    table.refuse(&["client-cert", "map"], why, "remove it, or say role = \"server\"");
+    let why = "it is for the server role, and this rule is a client";
+    table.refuse(&["client-cert", "map"], why, "remove it, or set role = \"server\"");
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {
             let fix = "write one name, as in identity = \"web\"";
@@ -187,15 +187,15 @@ fn connect_after(
     let words = [("answered", ConnectAfter::Answered), ("verified", ConnectAfter::Verified)];
     let connect = value.choice(&words)?;
     if matches!(setting.role, RoleDefault::MustBeSaid) {
-        let message = "`connect` in `tls` is about programs of runs, and this rule has `listen`";
+        let message = "`connect` in `tls` is for programs of runs, and this rule has `listen`";
         value.error(message, "remove it");
         return None;
     }
     let starts_at_once = common.is_none_or(|common| common.start == Start::Immediate);
     if connect == ConnectAfter::Verified && !starts_at_once {
-        let message = "`connect = \"verified\"` waits for a handshake that begins only after the \
-                       program has sent something";
-        value.error(message, "say connect = \"answered\", or remove `starttls` and `start`");
+        let message = "`connect = \"verified\"` waits for a handshake that starts only after the \
+                       program has sent data";
+        value.error(message, "set connect = \"answered\", or remove `starttls` and `start`");
         return None;
     }
     Some(connect)
@@ -213,9 +213,9 @@ fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Opti
             };
         }
         (RoleDefault::Is(Role::Client), Start::Starttls(_) | Start::Controlled) => {
-            "programs of this rule begin in clear"
+            "programs of this rule start in clear"
         }
-        _ => "it is about connections that programs of runs open",
+        _ => "it is for connections that programs of runs open",
     };
     if table.holds("on-tls") {
         table.refuse(&["on-tls"], why, "remove it");
@@ -229,8 +229,8 @@ fn refuse_recheck(table: &TomlTable<'_>, trust: Option<&str>) -> Option<()> {
     if trust.is_some() || !table.holds("recheck") {
         return Some(());
     }
-    let why = "it is about peers whose certificates are checked, and this rule checks none";
-    let fix = "remove it, or say whose certificates are trusted: trust = \"corp\"";
+    let why = "it is for rules that check certificates, and this rule checks none";
+    let fix = "remove it, or name the trust: trust = \"corp\"";
     table.refuse(&["recheck"], why, fix);
     None
 }
@@ -249,10 +249,10 @@ fn verify(table: &TomlTable<'_>, setting: &Setting, names: &Names<'_>) -> Option
     let kind = kind.unwrap_or(Some(Kind::Full));
     let given = table.value("server-name").map(|value| address::server_name(&value));
     if kind == Some(Kind::None) {
-        let why = "verify = \"none\" believes everybody";
-        table.refuse(&["trust"], why, "remove it, or say verify = \"full\"");
+        let why = "verify = \"none\" does not check the server";
+        table.refuse(&["trust"], why, "remove it, or set verify = \"full\"");
     } else if trust.is_none() {
-        let fix = "say whose certificates are believed: trust = \"corp\", or \"system\"";
+        let fix = "name the trust: trust = \"corp\", or \"system\"";
         table.missing("trust", fix);
     }
     let named = trust.map(|value| names.trust(&value));
@@ -260,7 +260,8 @@ fn verify(table: &TomlTable<'_>, setting: &Setting, names: &Names<'_>) -> Option
         (Some(given), _) => Some(given?),
         (None, Some(ServerNameDefault::Host(host))) => Some(host.clone()),
         (None, Some(ServerNameDefault::Nothing)) if kind == Some(Kind::Full) => {
-            let fix = "say what the certificate must cover: server-name = \"db.example.com\"";
+            let fix = "set the name that the certificate must have: server-name = \
+                       \"db.example.com\"";
             table.missing("server-name", fix);
             return None;
         }
@@ -287,14 +288,14 @@ fn verify_kind(
         // A name would say less than the certificate itself.
         Kind::Chain if trust.is_some_and(|trust| names.is_pinned(trust)) => {}
         Kind::Chain => {
-            let message =
-                "the server's name is not checked: anybody whom the trust vouches for can be it";
+            let message = "the server's name is not checked: any server with a certificate from \
+                           this trust is accepted";
             let fix =
-                "say verify = \"full\", with `server-name` if the certificate has another name";
+                "set verify = \"full\", with `server-name` if the certificate has another name";
             value.report.warning(position, message, fix);
         }
         Kind::None => {
-            let message = "the server is not checked: anybody can be it";
+            let message = "the server's certificate is not checked: any server is accepted";
             let fix = "give `trust`, with the server's CA (`ca`) or its own certificate (`pinned`)";
             value.report.warning(position, message, fix);
         }
@@ -363,14 +364,14 @@ fn suites(table: &TomlTable<'_>, min_version: Option<TlsVersion>) -> Option<Vec<
     let suites = value.each_once(ciphers::suite)?;
     let (used, unused): (Vec<_>, Vec<_>) = suites.into_iter().partition(usable);
     if used.is_empty() {
-        let fix = "add `TLS_AES_128_GCM_SHA256`, or say min-version = \"1.2\"";
+        let fix = "add `TLS_AES_128_GCM_SHA256`, or set min-version = \"1.2\"";
         value.error("none of `suites` belongs to TLS 1.3, the only version of this rule", fix);
         return None;
     }
     for suite in unused {
         let message = format!("`{}` is never used: it belongs to TLS 1.2", suite.name());
         let position = table.report.position(value.at.start);
-        table.report.warning(position, message, "remove it, or say min-version = \"1.2\"");
+        table.report.warning(position, message, "remove it, or set min-version = \"1.2\"");
     }
     Some(used)
 }
@@ -415,7 +416,7 @@ fn rekey(value: &TomlValue<'_>) -> Option<Rekey> {
     let after =
         table.value("after").map(|value| value::duration(&value, REKEY_AFTER_MIN, REKEY_AFTER_MAX));
     if bytes.is_none() && after.is_none() {
-        let fix = "say when: rekey = { bytes = \"1GiB\", after = \"1h\" }, or one of the two";
+        let fix = "set when: rekey = { bytes = \"1GiB\", after = \"1h\" }, or one of the two";
         table.incomplete("`rekey` is empty", fix);
         return None;
     }

@@ -12,7 +12,7 @@ pub(super) const NAME_BYTES_MAX: usize = 64;
 pub(super) fn duration(value: &TomlValue<'_>, min: Duration, max: Duration) -> Option<Duration> {
     if value.value.is_integer() {
         let message = format!("`{}` has no unit", value.name);
-        value.error(message, "say one in quotes, as in \"10s\" or \"1h30m\"");
+        value.error(message, "add a unit, in quotes, as in \"10s\" or \"1h30m\"");
         return None;
     }
     let text = value.string()?;

@@ -32,7 +32,7 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     let zone = table.value("zone").map_or_else(|| Zone::named(Zone::LOCAL), |value| zone(&value));
     let keys = ["days", "hours", "months", "days-of-month", "from", "until"];
     if !keys.iter().any(|key| table.holds(key)) {
-        let fix = "say days = \"mon-fri\", hours = \"06:00-22:00\", both or another";
+        let fix = "set days = \"mon-fri\", hours = \"06:00-22:00\", or another of these keys";
         let message = format!("`when` has none of {}", word_list(&keys));
         value.report.missing(&value.at, message, fix);
         return None;
@@ -48,7 +48,7 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     };
     if !when.ever_opens() {
         let message = format!("`when` never holds: {when}");
-        value.error(message, "say days that the months have, and `from` before `until`");
+        value.error(message, "name days that these months have, and set `from` before `until`");
         return None;
     }
     Some(when)
@@ -71,7 +71,7 @@ fn days_of_month(value: &TomlValue<'_>) -> Option<DaysOfMonth> {
         None => DaysOfMonth::parse(value.string()?),
     };
     if days.is_none() {
-        value.error("`days-of-month` is no day that months have", fix);
+        value.error("`days-of-month` is not a day of a month", fix);
     }
     days
 }
@@ -83,7 +83,7 @@ fn wall_clock(value: &TomlValue<'_>) -> Option<DateTime> {
     let wall = text.contains(':').then(|| text.parse::<DateTime>().ok()).flatten();
     if wall.is_none() {
         let message = format!("`{}` cannot be `{text}`", value.name);
-        let fix = "write date and time, as in \"2025-06-01 08:00\"; `zone` says by which clock";
+        let fix = "write date and time, as in \"2025-06-01 08:00\"; `zone` sets the time zone";
         value.error(message, fix);
     }
     wall
@@ -104,7 +104,7 @@ fn hours(value: &TomlValue<'_>) -> Option<Hours> {
     let hours = Hours::parse(text);
     if hours.is_none() {
         let message = format!("`hours` cannot be `{text}`");
-        let fix = "write \"06:00-22:00\", or \"22:00-06:00\" into the next day; leave it out for \
+        let fix = "write \"06:00-22:00\", or \"22:00-06:00\" across midnight; remove it for \
                    whole days";
         value.error(message, fix);
     }
@@ -121,7 +121,7 @@ fn zone(value: &TomlValue<'_>) -> Option<Zone> {
             Some(name) => format!("did you mean `{name}`?"),
             None => "write \"local\", \"UTC\" or a name as \"Europe/Berlin\"".to_owned(),
         };
-        value.error(format!("`{text}` is no time zone"), fix);
+        value.error(format!("`{text}` is not a time zone"), fix);
     }
     zone
 }

@@ -215,7 +215,7 @@ impl<'a> TomlValue<'a> {
             return None;
         };
         if text.is_empty() {
-            self.error(format!("`{}` is empty", self.name), "say something or remove the key");
+            self.error(format!("`{}` is empty", self.name), "give a value or remove the key");
             return None;
         }
         if text.chars().any(char::is_control) {
@@ -312,7 +312,7 @@ impl<'a> TomlValue<'a> {
             match read(&item) {
                 None => complete = false,
                 Some(value) if distinct.contains(&value) => {
-                    item.error(format!("said twice in `{}`", self.name), "remove one of the two");
+                    item.error(format!("named twice in `{}`", self.name), "remove one of the two");
                     complete = false;
                 }
                 Some(value) => distinct.push(value),

@@ -106,8 +106,8 @@ impl FtpControl {
         said: &[u8],
     ) -> StarttlsError {
         let text = match *own == AUTH {
-            true => "421 The server offers no TLS, which is required here.",
-            false => "421 The server does not protect data connections, which is required here.",
+            true => "421 The server does not offer TLS, which the policy requires.",
+            false => "421 The server does not protect data connections, which the policy requires.",
         };
         self.answer(wires, text);
         StarttlsError::NotOffered(format!("{} was answered: {}", own.text, shown(said)))

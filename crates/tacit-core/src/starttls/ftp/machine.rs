@@ -130,14 +130,14 @@ impl FtpControl {
         let unsaid = address.ok().filter(|address| address.ip().is_unspecified());
         let filled = unsaid.zip(client).map(|(address, ip)| SocketAddr::new(ip, address.port()));
         match filled.map_or(address, Ok) {
-            Err(Unusable::Malformed) => self.answer(wires, "501 That is no address."),
+            Err(Unusable::Malformed) => self.answer(wires, "501 That is not an address."),
             Err(Unusable::Protocol) => self.answer(wires, "522 Use IPv4 or IPv6 (1,2)."),
             Ok(_) if client.is_none() || server.is_none() => self.answer(wires, NO_ADDRESS),
             Ok(address) if Some(address.ip().to_canonical()) != client => {
-                self.answer(wires, "501 Only this client's own address is connected to.");
+                self.answer(wires, "501 Only this client's own address is allowed.");
             }
             Ok(address) if address.port() < DIALLED_PORT_MIN => {
-                self.answer(wires, "501 Ports below 1024 are not connected to.");
+                self.answer(wires, "501 Ports below 1024 are not allowed.");
             }
             Ok(dial) => {
                 let connects = self.server();
@@ -168,7 +168,7 @@ impl FtpControl {
             (_, Some(SocketAddr::V4(at))) => {
                 self.answer(wires, &address::passive_reply(*at.ip(), at.port()));
             }
-            (_, _) => self.answer(wires, "425 No data connection can be made now."),
+            (_, _) => self.answer(wires, "425 Cannot open a data connection now."),
         }
     }
 }
@@ -223,7 +223,7 @@ impl ProtocolMachine for FtpControl {
 
     fn unsecured(&mut self, wires: &mut ExchangeBuffers) {
         if self.role == StarttlsRole::Client {
-            self.answer(wires, "421 There is no TLS with the server; see the log of tacit.");
+            self.answer(wires, "421 No TLS with the server; see the log of tacit.");
         }
     }
 

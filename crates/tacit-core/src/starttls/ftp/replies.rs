@@ -63,7 +63,7 @@ impl FtpControl {
         let Some(code) = part.complete() else { return };
         let Some(PendingCommand { what: question @ CommandKind::Passive(form), .. }) = self.asked
         else {
-            return self.answer(wires, "425 The server named an address that was not asked for.");
+            return self.answer(wires, "425 The server sent an address that was not requested.");
         };
         let port = match code {
             227 => address::passive(line).map(|address| address.port()),
@@ -77,7 +77,7 @@ impl FtpControl {
                 let request = DataRequest { connects, dial: (ip, port).into(), secure };
                 self.data = DataState::Wanted { request, question, form };
             }
-            _ => self.answer(wires, "425 The server named an address that cannot be read."),
+            _ => self.answer(wires, "425 The server sent an address that cannot be parsed."),
         }
     }
 

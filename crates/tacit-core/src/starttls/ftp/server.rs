@@ -20,12 +20,12 @@ impl FtpControl {
         let is_stale = self.protection.agreed.is_some_and(|was| was != self.protection.is_private);
         let answer = match command.verb.as_str() {
             "AUTH" if may_begin => return self.take_auth(wires, command),
-            "AUTH" if is_clear => "503 AUTH TLS comes before logging in.",
-            "AUTH" => "503 There is TLS already.",
+            "AUTH" if is_clear => "503 Send AUTH TLS before logging in.",
+            "AUTH" => "503 TLS is already active.",
             "PBSZ" | "PROT" | "CCC" | "ADAT" if is_clear => "503 Send AUTH TLS first.",
             "PBSZ" => self.take_size(command),
             "PROT" => self.take_protection(command),
-            "CCC" => "534 The control connection stays under TLS.",
+            "CCC" => "534 The control connection must stay under TLS.",
             "ADAT" => "503 TLS needs no ADAT.",
             "MIC" | "CONF" | "ENC" => "502 Not implemented: TLS protects the connection.",
             // RFC 4217 section 11 would have TLS end with it.
@@ -70,7 +70,7 @@ impl FtpControl {
     /// RFC 4217 section 8: TLS has its own sizes.
     fn take_size(&mut self, command: &FtpCommand<'_>) -> &'static str {
         if command.argument.is_empty() || !command.argument.iter().all(u8::is_ascii_digit) {
-            return "501 Say PBSZ 0.";
+            return "501 Send PBSZ 0.";
         }
         self.protection.has_size = true;
         "200 PBSZ=0"
@@ -89,7 +89,7 @@ impl FtpControl {
                 self.protection.is_private = false;
                 "200 Data connections are in clear."
             }
-            b"S" | b"E" => "536 TLS knows PROT P and PROT C.",
+            b"S" | b"E" => "536 TLS supports PROT P and PROT C only.",
             _ => "504 Use PROT P.",
         }
     }

@@ -166,7 +166,7 @@ fn passive_mode_names_the_place_where_tacit_listens() {
         );
         stage.dialogue.listens(None);
         stage.step();
-        assert_eq!(stage.program_hears(), "425 No data connection can be made now.\r\n");
+        assert_eq!(stage.program_hears(), "425 Cannot open a data connection now.\r\n");
     }
 }
 
@@ -197,13 +197,13 @@ fn active_mode_connects_to_the_clients_own_address_alone() {
             "PORT 192,0,2,10,195,80\r\nPORT 192,0,2,9,0,80\r\nPORT 1,2\r\nEPRT |3|x|5000|\r\n\
              EPRT |2|::1|5000|\r\nLPRT 4,4\r\nPORT 192,0,2,9,0,80\n",
         )],
-        "501 Only this client's own address is connected to.\r\n\
-         501 Ports below 1024 are not connected to.\r\n\
-         501 That is no address.\r\n\
+        "501 Only this client's own address is allowed.\r\n\
+         501 Ports below 1024 are not allowed.\r\n\
+         501 That is not an address.\r\n\
          522 Use IPv4 or IPv6 (1,2).\r\n\
-         501 Only this client's own address is connected to.\r\n\
+         501 Only this client's own address is allowed.\r\n\
          502 Not implemented: use EPSV or EPRT.\r\n\
-         501 Ports below 1024 are not connected to.\r\n",
+         501 Ports below 1024 are not allowed.\r\n",
         "",
     );
 }
@@ -226,14 +226,14 @@ fn data_connections_wait_for_protection_where_tls_is_required() {
         )],
         "521 Data connections must be protected: send PROT P first.\r\n\
          503 Send PBSZ 0 first.\r\n\
-         501 Say PBSZ 0.\r\n\
+         501 Send PBSZ 0.\r\n\
          200 PBSZ=0\r\n\
-         536 TLS knows PROT P and PROT C.\r\n\
+         536 TLS supports PROT P and PROT C only.\r\n\
          534 Data connections stay protected: send PROT P.\r\n\
          521 Data connections must be protected: send PROT P first.\r\n\
          200 Data connections are protected.\r\n\
-         534 The control connection stays under TLS.\r\n\
-         503 There is TLS already.\r\n\
+         534 The control connection must stay under TLS.\r\n\
+         503 TLS is already active.\r\n\
          502 Not implemented: open another connection.\r\n",
         "",
     );
@@ -283,7 +283,7 @@ fn optional_serves_clear_clients_in_clear() {
     stage.peer_hears();
     stage.say(Peer, "AUTH TLS\r\nPROT P\r\n");
     let heard = stage.peer_hears();
-    assert_eq!(heard, "503 AUTH TLS comes before logging in.\r\n503 Send AUTH TLS first.\r\n");
+    assert_eq!(heard, "503 Send AUTH TLS before logging in.\r\n503 Send AUTH TLS first.\r\n");
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn opening(input: &[u8], from: StarttlsSide) -> Result<Option<Opening>, Starttls
     if let Some(length) = input.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes))
         && !(8..=STARTUP_BYTES_MAX).contains(&length)
     {
-        return Err(StarttlsError::Garbled(from, "its first message has no length that there is"));
+        return Err(StarttlsError::Garbled(from, "its first message has an invalid length"));
     }
     let Some(&[_, _, _, _, code @ ..]) = input.first_chunk::<8>() else { return Ok(None) };
     Ok(Some(match input.first_chunk::<8>() {
@@ -234,7 +234,7 @@ impl PostgresClient {
             (Answer::Unasked, _) => {
                 return Err(StarttlsError::Garbled(
                     StarttlsSide::Peer,
-                    "it speaks before it is asked",
+                    "it sends data before a request",
                 ));
             }
         }
@@ -274,7 +274,7 @@ impl ProtocolMachine for PostgresClient {
             Answer::Yes => Ok(StarttlsStep::Secure),
             Answer::No(said) => {
                 if opening == Opening::Startup {
-                    let message = "tacit: the server offers no TLS, which the policy requires";
+                    let message = "tacit: the server does not offer TLS, which the policy requires";
                     wires.program.say(error_response(message));
                 }
                 Err(StarttlsError::NotOffered(said.clone()))

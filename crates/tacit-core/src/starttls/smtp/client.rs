@@ -108,7 +108,10 @@ impl SmtpClient {
 
 /// The program hears that its connection cannot be, before it has sent anything that matters.
 fn give_up(wires: &mut ExchangeBuffers, what: &str, reply: &ServerReply) -> StarttlsError {
-    wires.program.say("421 4.7.0 tacit: the server offers no TLS, which the policy requires\r\n");
+    wires.program.say(
+        "421 4.7.0 tacit: the server does not offer TLS, which the policy \
+                       requires\r\n",
+    );
     wires.peer.say("QUIT\r\n");
     not_offered(what, reply)
 }

@@ -80,7 +80,7 @@ impl SmtpServer {
                 self.is_greeted |= verb == "HELO";
                 self.pass(wires, &verb, line, WaitsFor::Reply);
             }
-            STARTTLS => wires.peer.say("503 5.5.1 TLS is there already\r\n"),
+            STARTTLS => wires.peer.say("503 5.5.1 TLS already active\r\n"),
             // RFC 3207 section 4.2: what the client said in clear is forgotten, its name too.
             _ if !self.is_greeted => wires.peer.say("503 5.5.1 Send EHLO first\r\n"),
             _ => {

@@ -292,7 +292,10 @@ fn a_server_without_starttls_gets_neither_mail_nor_password() {
         stage.peer_hears();
         let step = stage.say(StarttlsSide::Peer, reply);
         assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{step:?}");
-        assert!(stage.program_hears().starts_with("421 4.7.0 tacit: the server offers no TLS"));
+        assert!(stage.program_hears().starts_with(
+            "421 4.7.0 tacit: the server does not offer \
+                                                   TLS"
+        ));
         assert_eq!(stage.peer_hears(), "QUIT\r\n");
     }
     let mut stage = asked("EHLO me\r\n");

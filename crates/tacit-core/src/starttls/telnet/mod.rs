@@ -188,7 +188,7 @@ pub(super) struct TelnetClient {
 }
 
 fn refuse(wires: &mut ExchangeBuffers, said: String) -> StarttlsError {
-    wires.program.say("tacit: the server offers no TLS, which the policy requires.\r\n");
+    wires.program.say("tacit: the server does not offer TLS, which the policy requires.\r\n");
     StarttlsError::NotOffered(said)
 }
 

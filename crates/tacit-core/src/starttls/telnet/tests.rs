@@ -102,7 +102,7 @@ fn a_server_that_goes_on_in_clear_is_refused_and_hears_nothing_of_the_program() 
     let mut stage = client();
     let step = stage.say(StarttlsSide::Peer, b"login: ");
     assert!(matches!(refusal(&step), StarttlsError::NotOffered(said) if said.contains("login:")));
-    assert!(stage.program_hears().starts_with("tacit: the server offers no TLS"));
+    assert!(stage.program_hears().starts_with("tacit: the server does not offer TLS"));
 }
 
 #[test]

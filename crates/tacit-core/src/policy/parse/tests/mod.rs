@@ -329,7 +329,7 @@ fn clear_text_off_this_host_must_be_said() {
     };
     let server = "role = \"server\", identity = \"web\", client-cert = \"none\"";
     let client = "role = \"client\", trust = \"corp\"";
-    let fix = "use loopback or a UNIX socket; if that network is trusted, say so: clear = true";
+    let fix = "use loopback or a UNIX socket; if that network is trusted, set clear = true";
     for (text, wanted) in [
         (
             rule("0.0.0.0:1", "10.0.0.1:2", server, ""),
@@ -380,14 +380,16 @@ fn warnings_name_what_was_probably_not_meant() {
         [
             "2:1: [identity.web] is not used by any rule | remove it, or name it in a rule's `tls`",
             "5:1: [trust.corp] is not used by any rule | remove it, or name it in a rule's `tls`",
-            "11:11: rule `a` permits by name: whoever answers DNS decides | write addresses, or \
+            "11:11: rule `a` permits by name: an attacker who forges DNS answers chooses the \
+             destination | write addresses, or \
              use `tls`, which checks the name",
             "13:1: rule `b` is never reached: rule `a` in line 7 matches all that it does | put it \
              before `a`, or remove it",
-            "21:18: the server is not checked: anybody can be it | give `trust`, with the \
+            "21:18: the server's certificate is not checked: any server is accepted | give \
+             `trust`, with the \
              server's CA (`ca`) or its own certificate (`pinned`)",
-            "25:1: `remote` matches no client of a UNIX socket | remove it; `unix-mode` says who \
-             may connect",
+            "25:1: `remote` matches no client of a UNIX socket | remove it; `unix-mode` controls \
+             who may connect",
         ]
     );
 }
@@ -402,11 +404,11 @@ fn a_run_is_named_by_rules_about_what_its_programs_open_alone() {
     for (form, words) in [
         (
             "direction = \"inbound\"\nlisten = \"[::]:1\"\nlocal-ports = 1\npermit = true",
-            "`run` does not belong here: every run listens where inbound rules say",
+            "`run` does not belong here: inbound rules apply to every run",
         ),
         (
             "listen = \"[::1]:1\"\nconnect = \"[::1]:2\"\npermit = true",
-            "`run` does not belong here: a rule with `listen` is not about runs",
+            "`run` does not belong here: a rule with `listen` is not for runs",
         ),
         (&out.replace("443", "443\nrun = \"b\""), "TOML"),
     ] {
@@ -447,7 +449,7 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
     }
     for (key, words) in [
         ("pinned = []", "`pinned` is an empty list"),
-        ("pinned = [\"a\", \"a\"]", "said twice in `pinned`"),
+        ("pinned = [\"a\", \"a\"]", "named twice in `pinned`"),
         ("pinned = 1", "`pinned` cannot be a whole number"),
         (
             "revocation = \"off\"",
