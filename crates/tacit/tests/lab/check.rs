@@ -164,7 +164,7 @@ fn warnings_are_told_and_no_error() {
         "unused",
         "permits by name",
         "rule `b` is never reached: rule `a` in line 8",
-        "the server is not checked",
+        "the server's certificate is not checked",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
@@ -237,12 +237,12 @@ fn rules_about_runs_say_what_they_need() {
         (rule.replace("local-ports = 80\n", ""), "2:1", "no `local-ports`"),
         (rule.replace("127.0.0.1:8443", "unix:/x"), "5:10", "cannot be unix:/x"),
         (format!("{rule}connect = \"127.0.0.1:1\"\n"), "8:1", "`connect` does not belong"),
-        (format!("{rule}protocol = \"udp\"\n"), "8:12", "an inbound rule is for tcp"),
+        (format!("{rule}protocol = \"udp\"\n"), "8:12", "inbound rules are for TCP"),
         (rule.replace("inbound", "outbound"), "5:1", "`listen` does not belong"),
         (
             format!("{rule}{}", RULE.replace("\"r\"", "\"s\"") + "permit = true\n"),
             "10:10",
-            "only one of them is about a run",
+            "only one of them is for a run",
         ),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);

@@ -190,6 +190,6 @@ fn idle_is_refused_where_it_means_nothing() {
         lab.write("p.toml", policy(&format!("[[rule]]\nname = \"r\"\n{rule}\nidle = \"1h\"\n")));
         let output = lab.run(TACIT, &["check", "p.toml"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("`idle` is about connections that carry bytes"), "{at}: {said}");
+        assert!(said.contains("`idle` is for TCP connections that are relayed"), "{at}: {said}");
     }
 }

@@ -170,7 +170,7 @@ fn questions_that_make_no_sense_are_refused_with_their_status() {
         (&["--costs", "absent.json"], 1, "absent.json"),
         (&["--costs", later, "--engines", &all], 64, "leave no general CPU"),
         (&["--costs", later, "--rule", "nobody=permit"], 64, "there are in, out, plain"),
-        (&["--costs", later, "--rule", "in=tls"], 64, "spoke TLS already"),
+        (&["--costs", later, "--rule", "in=tls"], 64, "already used TLS"),
         (&["--costs", later, "--rule", "in=deny"], 64, "NAME=permit"),
         (&["--costs", later, "--interval", "1s"], 64, "cannot be used with"),
     ];

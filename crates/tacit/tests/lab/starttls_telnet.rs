@@ -83,7 +83,7 @@ fn telnetd_serves_clients_with_tls() {
     client.wait_for("connections with TLS only (START_TLS)");
     client.wait_for("closed by foreign host");
     assert!(!client.said().contains("what is it"), "{}", client.said());
-    agent.wait_for_log("the client goes on in clear");
+    agent.wait_for_log("the client continues in clear");
 }
 
 #[test]
