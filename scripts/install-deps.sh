@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Installs what the build, the demonstration and the tests need and this machine lacks.
+# Installs what the build, the demonstration and the tests need and this machine lacks. It prints
+# what it will install before it begins; servers are not started (scripts/install-packages.sh).
 #
 #   scripts/install-deps.sh          what the tests need (and so everything)
 #   scripts/install-deps.sh demo     what `make demo` needs
 #   scripts/install-deps.sh transparency   what `make transparency` needs
 #
 # Looks first, so a second run takes a moment and needs neither root nor network. Installs from the
-# distribution (apt); elsewhere it prints what is missing. cargo-deny is built with cargo, once, below
-# the build directory. Rust itself is not installed.
+# distribution (apt); on other systems it prints what is missing. cargo-deny is built with cargo, once,
+# below the build directory. Rust itself is not installed.
 set -euo pipefail
 
 purpose=${1:-test}
@@ -20,10 +21,6 @@ demo | test | transparency) ;;
 esac
 
 say() { printf 'deps: %s\n' "$*"; }
-die() {
-    printf 'deps: %s\n' "$*" >&2
-    exit 1
-}
 
 missing=() # packages
 # need PACKAGES COMMAND: the packages, unless the command is there.
@@ -31,9 +28,7 @@ need() {
     command -v "$2" >/dev/null || missing+=("$1")
 }
 
-command -v cargo >/dev/null ||
-    die "cargo is not there; install Rust first: https://rustup.rs" \
-        "(rust-version in Cargo.toml says the oldest that will do)"
+"$(dirname "$0")/rust-version.sh"
 
 need gcc cc
 [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
@@ -57,8 +52,7 @@ if [ "$purpose" = test ]; then
     need git git
     # libFuzzer is C++.
     need g++ c++
-    # Real peers the tests talk to. The tests start a database and a web server of their own; that
-    # the packages start one too is the distribution's custom.
+    # Real peers that the tests connect to. The tests start servers of their own.
     need golang-go go
     PATH="$PATH:/usr/sbin:/sbin" need nginx nginx
     PATH="$PATH:/usr/sbin:/sbin" need haproxy haproxy
@@ -86,7 +80,6 @@ if [ "$purpose" = test ]; then
     need iputils-ping ping
     # What configurations are imported of.
     need stunnel4 stunnel
-    # The server is needed, not its service: this file keeps that from starting.
     PATH="$PATH:/usr/sbin:/sbin" need openssh-server sshd
 fi
 
@@ -132,31 +125,11 @@ if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi
 
-command -v apt-get >/dev/null ||
-    die "no apt-get here; install by hand what these Debian packages hold: ${missing[*]}"
-as_root=()
-if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null ||
-        die "not root and no sudo; as root: apt-get install ${missing[*]}"
-    as_root=(sudo)
-fi
-
-say "installing ${missing[*]}"
-case " ${missing[*]} " in
-*" openssh-server "*)
-    "${as_root[@]}" mkdir -p /etc/ssh
-    "${as_root[@]}" touch /etc/ssh/sshd_not_to_be_run
-    ;;
+case $purpose in
+test) who="make test" ;;
+demo) who="make demo" ;;
+transparency) who="make transparency" ;;
 esac
-case " ${missing[*]} " in
-# Without a configuration it is not started either.
-*" postfix "*)
-    echo "postfix postfix/main_mailer_type select No configuration" |
-        "${as_root[@]}" debconf-set-selections
-    ;;
-esac
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+scripts/install-packages.sh "$who" "${missing[@]}"
 need_deny
 say "done"

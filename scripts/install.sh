@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# Installs tacit below a prefix, or removes what it installs. `make install` and `make package` call
+# it; docs/install.md describes both.
+#
+#   scripts/install.sh install      copies the files
+#   scripts/install.sh uninstall    removes those files, and directories of its own that are empty
+#   scripts/install.sh list         prints their paths
+#
+# Variables, all optional:
+#   PREFIX=/usr/local   where tacit will run from; units and the AppArmor profile name this path
+#   DESTDIR=            put before every path, for packages
+#   BINARY=FILE         the program; default target/release/tacit
+#   UNITDIR, SYSUSERSDIR, MANDIR, ZSHDIR   where those files go
+#   APPARMORDIR         where the AppArmor profile goes, beside share/tacit/apparmor; default
+#                       /etc/apparmor.d if the AppArmor of this host can read it; empty: nowhere
+set -euo pipefail
+
+verb=${1:-}
+caller=$PWD
+cd "$(dirname "$0")/.."
+
+die() {
+    printf 'install: %s\n' "$*" >&2
+    exit 1
+}
+
+PREFIX=${PREFIX:-/usr/local}
+case $PREFIX in
+*[[:space:]\|]*) die "PREFIX is $PREFIX; it must not contain spaces or |" ;;
+/*) PREFIX=${PREFIX%/} ;;
+*) die "PREFIX is $PREFIX; it must begin with /" ;;
+esac
+DESTDIR=${DESTDIR:-}
+BINARY=${BINARY:-${CARGO_TARGET_DIR:-target}/release/tacit}
+share=$PREFIX/share
+doc=$share/doc/tacit
+UNITDIR=${UNITDIR:-$PREFIX/lib/systemd/system}
+SYSUSERSDIR=${SYSUSERSDIR:-$PREFIX/lib/sysusers.d}
+MANDIR=${MANDIR:-$share/man}
+ZSHDIR=${ZSHDIR:-$share/zsh/site-functions}
+# `userns` in a profile needs AppArmor 4; an older one reports the whole file as an error.
+if [ -z "${APPARMORDIR+set}" ]; then
+    APPARMORDIR=
+    if [ -z "$DESTDIR" ] && [ -e /etc/apparmor.d/abi/4.0 ]; then APPARMORDIR=/etc/apparmor.d; fi
+fi
+
+case $DESTDIR in
+"" | /*) ;;
+*) DESTDIR=$caller/$DESTDIR ;;
+esac
+
+# Every file: its kind, where it comes from, where it goes.
+files() {
+    local page
+    echo "program $BINARY $PREFIX/bin/tacit"
+    echo "file docs/tacit.1 $MANDIR/man1/tacit.1"
+    echo "file docs/tacit.toml.5 $MANDIR/man5/tacit.toml.5"
+    echo "completions bash $share/bash-completion/completions/tacit"
+    echo "completions zsh $ZSHDIR/_tacit"
+    echo "completions fish $share/fish/vendor_completions.d/tacit.fish"
+    echo "paths etc/tacit.service $UNITDIR/tacit.service"
+    echo "paths etc/tacit.socket $UNITDIR/tacit.socket"
+    echo "file etc/tacit.sysusers $SYSUSERSDIR/tacit.conf"
+    echo "profile etc/apparmor/tacit $share/tacit/apparmor/tacit"
+    [ -z "$APPARMORDIR" ] || echo "profile etc/apparmor/tacit $APPARMORDIR/tacit"
+    echo "file etc/policy.toml $doc/examples/policy.toml"
+    for page in README.md SECURITY.md CHANGELOG.md LICENSE docs/*.md; do
+        echo "file $page $doc/$page"
+    done
+}
+
+# The same list as paths.
+targets() {
+    files | while read -r _ _ target; do echo "$target"; done
+}
+
+# The directories that contain nothing but files of ours, the deepest first.
+directories() {
+    printf '%s\n' "$doc/docs" "$doc/examples" "$doc" "$share/tacit/apparmor" "$share/tacit"
+}
+
+# The units and the profile name /usr/local; with another prefix they name that one.
+with_prefix() {
+    sed "s|/usr/local/bin/tacit|$PREFIX/bin/tacit|g" "$1"
+}
+
+install_one() {
+    local kind=$1 source=$2 target=$DESTDIR$3 mode=644
+    [ "$kind" != program ] || mode=755
+    mkdir -p "$(dirname "$target")"
+    # A name of its own, then a rename: a program that runs keeps its file.
+    local new=$target.new
+    case $kind in
+    program)
+        if command -v "${STRIP:-strip}" >/dev/null; then
+            "${STRIP:-strip}" -o "$new" "$source"
+        else
+            echo "install: strip is not here (package binutils): the program keeps its symbols"
+            cp "$source" "$new"
+        fi
+        ;;
+    completions) "$BINARY" completions "$source" >"$new" ;;
+    paths) with_prefix "$source" >"$new" ;;
+    profile)
+        sed "s|^profile tacit [^ ]*|profile tacit $PREFIX/bin/tacit|" "$source" >"$new"
+        ;;
+    *) cp "$source" "$new" ;;
+    esac
+    chmod "$mode" "$new"
+    mv -f "$new" "$target"
+}
+
+case $verb in
+install)
+    [ -x "$BINARY" ] || die "$BINARY is not there. fix: make build"
+    umask 022
+    files | while read -r kind source target; do install_one "$kind" "$source" "$target"; done
+    echo "installed tacit below $DESTDIR$PREFIX: $(targets | wc -l) files"
+    if [ -z "$DESTDIR" ]; then
+        echo "To run the agent as a service: docs/install.md, or $doc/docs/install.md"
+        case $UNITDIR in
+        /etc/* | /usr/lib/* | /usr/local/lib/* | /lib/*) ;;
+        *) echo "systemd does not look in $UNITDIR: run systemctl link $UNITDIR/tacit.service" ;;
+        esac
+    fi
+    ;;
+uninstall)
+    targets | while read -r target; do rm -f "$DESTDIR$target"; done
+    directories | while read -r directory; do
+        if [ -d "$DESTDIR$directory" ]; then
+            rmdir --ignore-fail-on-non-empty "$DESTDIR$directory"
+        fi
+    done
+    echo "removed tacit below $DESTDIR$PREFIX; /etc/tacit, /var/log/tacit and the user tacit stay"
+    ;;
+list) targets ;;
+*)
+    echo "usage: $0 install|uninstall|list" >&2
+    exit 64
+    ;;
+esac
