@@ -3,14 +3,9 @@
 # Every command can be repeated. scripts/install-*.sh install with apt-get what is not there; they
 # print what that is before they begin, and start no server.
 
-# Where `make install` puts tacit, and what is put before that path for packages.
-PREFIX ?= /usr/local
-DESTDIR ?=
 # The build that is installed and packaged: release, or debug to try the scripts.
 PROFILE ?= release
-CARGO_TARGET_DIR ?= target
-BINARY ?= $(CARGO_TARGET_DIR)/$(PROFILE)/tacit
-export PREFIX DESTDIR BINARY
+BINARY ?= $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/tacit
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test build install uninstall package test-package bench transparency lint
@@ -38,16 +33,17 @@ build: ## The program, for `make install` and `make package`.
 	cargo build --locked -p tacit $(if $(filter release,$(PROFILE)),--release)
 
 install: ## Program, manual, completions and units below PREFIX=/usr/local; DESTDIR= for packages.
-	@./scripts/install.sh install
+	@[ -x $(BINARY) ] || $(MAKE) build
+	@BINARY=$(BINARY) ./scripts/install.sh install
 
 uninstall: ## Removes the files of `make install`; policy, logs and user stay.
-	@./scripts/install.sh uninstall
+	@BINARY=$(BINARY) ./scripts/install.sh uninstall
 
 package: build ## Builds target/package/*.deb and *.tar.gz.
-	@./scripts/package.sh
+	@BINARY=$(BINARY) ./scripts/package.sh
 
 test-package: build ## Installs, upgrades and removes the package in a minimal Debian; needs root.
-	@./scripts/test-package.sh
+	@BINARY=$(BINARY) ./scripts/test-package.sh
 
 bench: ## CPU and rate beside other proxies and TLS in the program; QUICK=1 for five minutes.
 	./scripts/install-bench.sh

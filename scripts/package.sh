@@ -52,14 +52,14 @@ set_times() { find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; }
 # The libraries in the program, their licences, and each text of a licence once.
 libraries() {
     local crates=$work/crates sources=${CARGO_HOME:-$HOME/.cargo}/registry/src
-    local name version licence text digest
+    local name version text digest
     declare -A seen
     cargo tree --locked --offline -p tacit -e normal --prefix none --format '{p} {l}' |
         grep -v '(/' | sed 's/ (proc-macro)//; s/ (\*)$//' | sort -u >"$crates"
     echo "Libraries that are linked into tacit, and their licences."
     echo
     sed 's/^/  /' "$crates"
-    while read -r name version licence; do
+    while read -r name version _; do
         for text in "$sources"/*/"$name-${version#v}"/{LICEN[CS]E,COPYING,COPYRIGHT,NOTICE}*; do
             [ -f "$text" ] || continue
             digest=$(sha256sum <"$text")

@@ -36,6 +36,7 @@ mod import_filters;
 mod import_output;
 mod import_pinned;
 mod import_stunnel;
+mod installed;
 mod job;
 mod key_limit;
 mod kill;
