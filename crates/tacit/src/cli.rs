@@ -18,13 +18,26 @@ use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail
 use crate::ledger::costs::Costs;
 use crate::live::check_file;
 use crate::log::{Format, LogDestination};
+use crate::policy_file::{self, NO_POLICY};
 use crate::{ca, doctor, explain, import, launch, project, signer, top, workload};
+
+/// What `--version` prints; `-V` prints the first line.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit ",
+    env!("TACIT_COMMIT"),
+    "\ntarget ",
+    env!("TACIT_TARGET"),
+    "\n",
+    env!("TACIT_LIBRARIES"),
+);
 
 /// AT-TLS for Linux: TLS by policy for programs that cannot be changed
 #[derive(Debug, Parser)]
 #[command(
     name = "tacit",
     version,
+    long_version = LONG_VERSION,
     propagate_version = true,
     after_help = "\
 Examples:
@@ -89,10 +102,11 @@ Examples:
 
 Signals: HUP reloads, USR2 restarts by a successor, TERM and INT end at once.")]
 struct AgentArgs {
-    /// The policy file
+    /// The policy file [default: $TACIT_POLICY]
     #[arg(long, value_name = "FILE")]
-    policy: PathBuf,
-    /// The control socket [default: /run/tacit/agent.sock, or in $XDG_RUNTIME_DIR]
+    policy: Option<PathBuf>,
+    /// The control socket [default: /run/tacit/agent.sock for root, else tacit/agent.sock in
+    /// $XDG_RUNTIME_DIR or tacit-UID/agent.sock in the directory for temporary files]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Where the log goes: stderr, journal, syslog, state, none or a path with a `/`
@@ -145,8 +159,8 @@ Examples:
   tacit check policy.toml
   tacit check --json policy.toml")]
 struct CheckArgs {
-    /// The policy file
-    file: PathBuf,
+    /// The policy file [default: $TACIT_POLICY]
+    file: Option<PathBuf>,
     /// Print findings as JSON
     #[arg(long)]
     json: bool,
@@ -228,6 +242,9 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     match Cli::try_parse_from(&arguments) {
         Ok(cli) => dispatch(cli.verb, &arguments),
         Err(error) => {
+            if arguments.get(1).is_some_and(|verb| verb == "version") {
+                return fail("`version` is not a verb\n    fix: tacit --version", EXIT_USAGE);
+            }
             // Help and version come this way too, and are no errors.
             let code = if error.use_stderr() { EXIT_USAGE } else { EXIT_OK };
             let _ = error.print();
@@ -260,7 +277,10 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         }),
         Verb::Close(args) => {
             let request = Request::Close { ids: args.ids, stale: args.stale, peer: args.peer };
-            tell(&args.control, &request, closed)
+            match client::ask(&args.control.path(), &request) {
+                Ok(value) => closed(&value),
+                Err(error) => fail(error, EXIT_FAILURE),
+            }
         }
         Verb::Project(args) => project::run(&args),
         Verb::Workload(args) => workload::run(&args),
@@ -289,8 +309,11 @@ enum Parent {
 /// Looks at the policy and for an agent that runs already, so that the process that was started
 /// reports both at once; then it becomes the supervisor of an agent, or an agent without one.
 fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
-    if let Err(findings) = check_file(&args.policy, &KeyProvider::local()) {
-        return fail(AgentError::Policy(args.policy, findings), EXIT_POLICY);
+    let Some(policy) = policy_file::named(args.policy.as_deref()) else {
+        return fail(NO_POLICY, EXIT_USAGE);
+    };
+    if let Err(findings) = check_file(&policy, &KeyProvider::local()) {
+        return fail(AgentError::Policy(policy, findings), EXIT_POLICY);
     }
     let control = args.control.clone().unwrap_or_else(control::default_path);
     if let Some(running) = RunningAgent::at(&control) {
@@ -313,6 +336,9 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
 }
 
 fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
+    let Some(policy) = policy_file::named(args.policy.as_deref()) else {
+        return fail(NO_POLICY, EXIT_USAGE);
+    };
     let inherited = descriptor::take_inherited(descriptor::ACTIVATION_FIRST, activated(parent));
     let inherited = match inherited {
         Ok(inherited) => inherited,
@@ -329,7 +355,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
     };
     let unix = UnixSocket { mode: args.enrol_mode, owner: args.enrol_owner, replace_stale: true };
     let options = agent::AgentOptions {
-        policy: args.policy,
+        policy,
         control: args.control.unwrap_or_else(control::default_path),
         log: args.log,
         log_format: args.log_format,
@@ -363,19 +389,24 @@ fn activated(parent: Parent) -> usize {
 }
 
 fn check(args: &CheckArgs) -> ExitCode {
-    let (findings, policy) = match check_file(&args.file, &KeyProvider::local()) {
+    let Some(path) = policy_file::named(args.file.as_deref()) else {
+        let next =
+            "no policy is named\n    fix: tacit check FILE, or set the variable TACIT_POLICY";
+        return fail(next, EXIT_USAGE);
+    };
+    let (findings, policy) = match check_file(&path, &KeyProvider::local()) {
         Ok(checked) => (checked.warnings, Some(checked.policy)),
         Err(findings) => (findings, None),
     };
     let rules = policy.as_ref().map(|policy| policy.rules.len());
-    let exposed = policy.map_or_else(Vec::new, |policy| exposed(&policy, &args.file));
+    let exposed = policy.map_or_else(Vec::new, |policy| exposed(&policy, &path));
     let code = if rules.is_some() { EXIT_OK } else { EXIT_POLICY };
     if args.json {
         let value = json!({ "ok": rules.is_some(), "rules": rules, "findings": findings,
                             "exposed-when-replaced": exposed });
         return print(pretty(&value), code);
     }
-    let file = args.file.display().to_string();
+    let file = path.display().to_string();
     let lines = findings.iter().map(|finding: &Diagnostic| finding.render(&file));
     let text = lines.collect::<Vec<_>>().join("\n");
     if !text.is_empty() {
@@ -467,13 +498,13 @@ fn reloaded(value: &Value) -> String {
     out
 }
 
-fn closed(value: &Value) -> String {
+fn closed(value: &Value) -> ExitCode {
     let count = value["closed"].as_array().map_or(0, Vec::len);
-    let mut out = format!("closed {count}\n");
-    for id in value["unknown"].as_array().into_iter().flatten() {
-        out.push_str(&format!("no open connection has the id {id}\n"));
+    let unknown = value["unknown"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for id in unknown {
+        complain(format_args!("tacit: no open connection has the id {id}"));
     }
-    out
+    print(format!("closed {count}\n"), if unknown.is_empty() { EXIT_OK } else { EXIT_FAILURE })
 }
 
 fn wait(text: &str) -> Result<Duration, String> {

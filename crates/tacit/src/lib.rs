@@ -40,6 +40,7 @@ pub mod fuzz;
 pub mod host_file;
 pub mod import;
 pub mod launch;
+pub mod policy_file;
 pub mod project;
 pub mod top;
 pub mod workload;

@@ -50,6 +50,7 @@ const LAYERS: [Layers; 3] = [
         folder: "crates/tacit/src/",
         modules: &[
             "exit",
+            "policy_file",
             "clock",
             "host_file",
             "address",

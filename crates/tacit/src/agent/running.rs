@@ -12,6 +12,7 @@ use tacit_sys::socket;
 
 use crate::control::Request;
 use crate::control::client;
+use crate::control::directory;
 
 /// How long a start waits for the answer of an agent that is very busy.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
@@ -34,6 +35,7 @@ impl RunningAgent {
     /// The agent that listens at this control socket, if there is one.
     #[must_use]
     pub fn at(control: &Path) -> Option<Self> {
+        directory::check(control).ok()?;
         let stream = UnixStream::connect(control).ok()?;
         let listening = socket::peer_credentials(stream.as_fd()).ok()?;
         let pid = u32::try_from(listening.pid.as_raw_pid()).ok()?;

@@ -273,6 +273,7 @@ impl Runs {
             hide: secrets::paths(policy, &self.policy_file),
             keep_off: cpus.engines.to_vec(),
             cpu: run_cpu.or(cpus.only),
+            warnings: about_no_run(policy).map(str::to_owned).into_iter().collect(),
         };
         Ok(Admission { id, terms })
     }
@@ -545,6 +546,15 @@ impl Runs {
         });
         runs.collect()
     }
+}
+
+/// What is wrong with a policy for a run: it has forwarding rules alone.
+fn about_no_run(policy: &Policy) -> Option<&'static str> {
+    policy.rules.iter().all(|rule| rule.forward().is_some()).then_some(
+        "no rule of the policy has `direction`: every connection of the program is rejected\n    \
+         fix: add a rule with direction = \"outbound\"; forwarding rules (`listen` and \
+         `connect`) are for `tacit agent`",
+    )
 }
 
 /// Waits until runs capture what the policy says, but not for a helper that is slow or gone: that

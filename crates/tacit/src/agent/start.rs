@@ -26,6 +26,7 @@ use super::{
 };
 use crate::address::UserNames;
 use crate::control::client::ClientError;
+use crate::control::directory;
 use crate::control::secret::SuccessorSecret;
 use crate::control::server::{self, PendingRequest};
 use crate::ledger::meter;
@@ -39,6 +40,8 @@ use crate::stream::lane::Shared;
 
 /// Descriptors that are not connections: logs, listeners, displays, resolvers.
 const DESCRIPTORS_RESERVED: u64 = 256;
+/// Most addresses that one line of the log names.
+const ADDRESSES_LOGGED_MAX: usize = 16;
 
 /// What the process has before there is an agent.
 pub(super) struct ProcessState {
@@ -138,14 +141,29 @@ impl Agent {
         let runs = self.release_predecessor(handover)?;
         self.sockets_mut().for_each(Opened::take_file);
         let live = self.shared.live.load_full();
-        let event = serving(&live, self.listeners.len(), self.workers.count_max());
-        self.shared.log.info(event);
+        self.shared.log.info(self.serving(&live));
         for handed in runs {
             self.runs.resume(handed, &self.workers).await;
         }
         self.runs.accept_launchers(launcher)?;
         self.report_ready();
         Ok(())
+    }
+
+    fn serving(&self, live: &Live) -> Event {
+        let addresses: Vec<_> =
+            self.listeners.all().map(|opened| opened.listener.address.to_string()).collect();
+        let left_out = addresses.len().saturating_sub(ADDRESSES_LOGGED_MAX);
+        let mut listen = addresses[..addresses.len() - left_out].join(" ");
+        if left_out > 0 {
+            listen.push_str(&format!(" and {left_out} others"));
+        }
+        Event::new("serving")
+            .field("policy", &self.options.policy.display())
+            .field("rules", &live.rules.len())
+            .field("listeners", &self.listeners.len())
+            .field("listen", &listen)
+            .field("workers", &self.workers.count_max())
     }
 
     /// Takes the runs of the agent before this one. If that ends while it gives them away, it has
@@ -188,13 +206,6 @@ fn log_warnings(warnings: &[Diagnostic], options: &AgentOptions, log: &Log) {
     for warning in warnings {
         log.warn(Event::new("policy").field("text", &warning.render(&file_name(options))));
     }
-}
-
-fn serving(live: &Live, listeners: usize, workers: usize) -> Event {
-    Event::new("serving")
-        .field("rules", &live.rules.len())
-        .field("listeners", &listeners)
-        .field("workers", &workers)
 }
 
 /// Everything is open; what strangers send comes later.
@@ -263,7 +274,7 @@ impl Control {
             clear: true,
             unix: UnixSocket { mode: 0o600, owner: None, replace_stale: true },
         };
-        make_private_directory(path).map_err(|error| AgentError::Control(path.into(), error))?;
+        directory::make(path).map_err(|error| AgentError::Control(path.into(), error))?;
         let opened = handover.open(&wanted, None).map_err(AgentError::Listen)?;
         let listening = takeover::listen_on(&opened.listener.socket)
             .map_err(|error| AgentError::Control(path.into(), error))?;
@@ -271,17 +282,6 @@ impl Control {
         let serve = server::serve(listening, requests.clone(), log.clone(), secret);
         let task = tokio::task::spawn_local(serve);
         Ok(Self { opened, task, requests })
-    }
-}
-
-/// The default directory is ours to make; any other must be there.
-fn make_private_directory(control: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    match control.parent() {
-        Some(directory) if control == crate::control::default_path() && !directory.exists() => {
-            std::fs::DirBuilder::new().mode(0o700).create(directory)
-        }
-        _ => Ok(()),
     }
 }
 

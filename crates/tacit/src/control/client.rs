@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Answer, Display, Request};
+use super::{Answer, Display, Request, directory};
 use crate::ledger::costs::Costs;
 
 /// Why there is no answer.
@@ -29,6 +29,14 @@ pub enum ClientError {
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoAgent(path, error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                write!(
+                    f,
+                    "cannot ask the agent at {}: {error}\n    \
+                     fix: run this as the agent's user or as root; others may not ask it",
+                    path.display()
+                )
+            }
             Self::NoAgent(path, error) => write!(
                 f,
                 "no agent answers at {}: {error}\n    \
@@ -85,8 +93,7 @@ const READ_BYTES: usize = 64 * 1024;
 /// # Errors
 /// See [`ClientError`].
 pub fn ask(control: &Path, request: &Request) -> Result<Value, ClientError> {
-    let stream = UnixStream::connect(control)
-        .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
+    let stream = connect(control)?;
     ask_by(&stream, request, READ_BYTES)
 }
 
@@ -99,8 +106,7 @@ pub fn ask_within(
     request: &Request,
     patience: Duration,
 ) -> Result<Value, ClientError> {
-    let stream = UnixStream::connect(control)
-        .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
+    let stream = connect(control)?;
     stream.set_read_timeout(Some(patience)).map_err(ClientError::Broken)?;
     stream.set_write_timeout(Some(patience)).map_err(ClientError::Broken)?;
     ask_by(&stream, request, READ_BYTES).map_err(|error| match error {
@@ -117,6 +123,12 @@ pub fn ask_within(
 /// See [`ClientError`].
 pub fn ask_on(stream: &UnixStream, request: &Request) -> Result<Value, ClientError> {
     ask_by(stream, request, 1)
+}
+
+fn connect(control: &Path) -> Result<UnixStream, ClientError> {
+    directory::check(control)
+        .and_then(|()| UnixStream::connect(control))
+        .map_err(|error| ClientError::NoAgent(control.to_owned(), error))
 }
 
 fn ask_by(

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod clients;
+pub mod directory;
 pub mod display;
 pub mod metrics;
 pub mod render;
@@ -107,12 +108,14 @@ pub fn runtime_directory() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Where the control socket is unless the command line says otherwise.
+/// Where the control socket is unless the command line says otherwise: root's in `/run/tacit`, a
+/// user's in `$XDG_RUNTIME_DIR/tacit` or, without that variable, in [`directory`].
 #[must_use]
 pub fn default_path() -> PathBuf {
-    let base = match runtime_directory() {
-        Some(directory) if tacit_sys::process::effective_user() != 0 => directory,
-        _ => PathBuf::from("/run"),
+    let directory = match runtime_directory() {
+        _ if tacit_sys::process::effective_user() == 0 => PathBuf::from("/run/tacit"),
+        Some(runtime) => runtime.join("tacit"),
+        None => directory::private(),
     };
-    base.join("tacit/agent.sock")
+    directory.join("agent.sock")
 }

@@ -187,8 +187,11 @@ fn refusal(peer: &UCred, network: io::Result<u64>) -> Option<String> {
         (Ok(network), Ok(own)) => network != own,
         _ => process::lives_elsewhere(peer.pid.as_raw_pid()),
     };
-    is_elsewhere
-        .then(|| "a client of another network namespace may not control this agent".to_owned())
+    is_elsewhere.then(|| {
+        "a client of another network namespace may not control this agent: run the command \
+             in the agent's network namespace, outside of `tacit run`"
+            .to_owned()
+    })
 }
 
 /// Puts a request to the agent and waits for its answer.

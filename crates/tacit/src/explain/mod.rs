@@ -17,6 +17,7 @@ use crate::address::user_word;
 use crate::clock;
 use crate::exit::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
 use crate::live::{directory_of, localize};
+use crate::policy_file::{self, NO_POLICY};
 
 use self::peer::Peer;
 
@@ -34,9 +35,9 @@ Examples:
   What a rule makes of a client's certificate, and which entry of its map decides:
     tacit explain --policy policy.toml --peer alice.pem --address 10.7.0.9 --rule front")]
 pub struct ExplainArgs {
-    /// The policy file
+    /// The policy file [default: $TACIT_POLICY]
     #[arg(long, value_name = "FILE")]
-    policy: PathBuf,
+    policy: Option<PathBuf>,
     /// The address a rule listens at, as the policy writes it
     #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["direction", "peer"])]
     listen: Option<Address>,
@@ -101,8 +102,11 @@ enum ProtocolArg {
 /// Runs the verb: 0 whatever the verdict, 64 for a flow that makes no sense, 78 for a bad policy.
 #[must_use]
 pub fn run(args: &ExplainArgs) -> ExitCode {
-    let file = args.policy.display();
-    let text = match std::fs::read_to_string(&args.policy) {
+    let Some(path) = policy_file::named(args.policy.as_deref()) else {
+        return fail(NO_POLICY, EXIT_USAGE);
+    };
+    let file = path.display();
+    let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) => return fail(format_args!("{file}: {error}"), EXIT_POLICY),
     };
@@ -117,7 +121,7 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         eprintln!("{}", warning.render(&file.to_string()));
     }
     if let Some(file) = &args.peer {
-        return explain_peer(args, &policy, file);
+        return explain_peer(args, &policy, &directory_of(&path), file);
     }
     let flow = match flow(args) {
         Ok(flow) => flow,
@@ -129,13 +133,13 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
 }
 
 /// The same for a certificate.
-fn explain_peer(args: &ExplainArgs, policy: &Policy, file: &Path) -> ExitCode {
+fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -> ExitCode {
     let at_unix_s = args.at.map_or_else(clock::now_unix_s, Timestamp::as_second);
     let at = Duration::from_secs(u64::try_from(at_unix_s).unwrap_or(0));
     let now = UnixTime::since_unix_epoch(at);
     let peer = Peer { file, address: args.address, names: &args.names, now };
     let answer = match (&args.rule, &args.map) {
-        (Some(rule), _) => peer::ask_rule(policy, &directory_of(&args.policy), rule, &peer),
+        (Some(rule), _) => peer::ask_rule(policy, base, rule, &peer),
         (None, Some(map)) => peer::ask_map(policy, map, &peer),
         // INVARIANT: `requires = "asked"`.
         (None, None) => Err("say --rule or --map".to_owned()),

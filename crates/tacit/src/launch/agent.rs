@@ -12,6 +12,7 @@ use tacit_sys::{process, socket};
 use super::arguments::RunArgs;
 use super::enter::Given;
 use super::error::RunError;
+use super::policy::{self, PolicySource};
 use crate::agent::supervisor::{self, Private};
 use crate::control;
 use crate::exit::{EXIT_FAILURE, complain};
@@ -36,30 +37,45 @@ struct PrivateAgent {
     directory: PathBuf,
 }
 
+impl PrivateAgent {
+    /// Makes its directory.
+    fn new() -> io::Result<Self> {
+        Ok(Self { pid: 0, directory: make_directory()? })
+    }
+}
+
 impl Agent {
     /// Starts a private one, or connects to the one that the command line names.
-    pub(super) fn start(args: &RunArgs) -> Result<Self, RunError> {
-        if let Some(path) = &args.agent {
-            let line = UnixStream::connect(path).map_err(|error| {
-                let path = path.display();
-                RunError::Agent(format!(
-                    "no agent takes runs at {path}: {error}; start one with \
-                     `tacit agent --enrol {path}`"
-                ))
-            })?;
-            return Ok(Self { line, private: None, serves: true });
-        }
-        let Some(policy) = &args.policy else {
-            return Err(RunError::Agent("say --policy or --agent".into()));
+    pub(super) fn start(args: &RunArgs, source: &PolicySource) -> Result<Self, RunError> {
+        let own = |error| RunError::Own("start the agent", error);
+        let private = || PrivateAgent::new().map_err(own);
+        let (policy, private) = match source {
+            PolicySource::Agent(path) => return Self::connect(path),
+            PolicySource::File(policy) => (policy.clone(), private()?),
+            PolicySource::Options => {
+                let text = args.tls.policy_text().map_err(RunError::Options)?;
+                let private = private()?;
+                (policy::write(&text, &private.directory).map_err(own)?, private)
+            }
         };
-        Self::start_private(policy, args).map_err(|error| RunError::Own("start the agent", error))
+        Self::start_private(policy, private, args).map_err(own)
     }
 
-    fn start_private(policy: &Path, args: &RunArgs) -> io::Result<Self> {
-        let mut made = PrivateAgent { pid: 0, directory: make_directory()? };
+    fn connect(path: &Path) -> Result<Self, RunError> {
+        let line = UnixStream::connect(path).map_err(|error| {
+            let path = path.display();
+            RunError::Agent(format!(
+                "no agent takes runs at {path}: {error}; start one with \
+                 `tacit agent --enrol {path}`"
+            ))
+        })?;
+        Ok(Self { line, private: None, serves: true })
+    }
+
+    fn start_private(policy: PathBuf, mut made: PrivateAgent, args: &RunArgs) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let private = Private {
-            policy: policy.to_owned(),
+            policy,
             control: made.directory.join(CONTROL),
             resolvers: args.resolvers.clone(),
             log: args.log.clone(),

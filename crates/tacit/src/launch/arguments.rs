@@ -6,15 +6,22 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+use super::policy::{PolicySource, TlsArgs};
 use crate::log::LogDestination;
+use crate::policy_file;
 
 /// How much of a program's name a run takes on; four bytes each are within what an agent takes.
 const NAME_CHARACTERS: usize = 16;
 
 /// Run a program whose connections the policy decides
 #[derive(Debug, Args)]
+#[command(override_usage = "\
+tacit run --tls --ca FILE [OPTIONS] -- CMD...
+       tacit run --policy FILE [OPTIONS] -- CMD...
+       tacit run --agent PATH [OPTIONS] -- CMD...")]
 #[command(after_help = "\
 Examples:
+  tacit run --tls --ca ca.pem -- curl http://orders.corp.example:8443/
   tacit run --policy policy.toml -- curl http://orders.corp.example:8080/
   tacit run --policy policy.toml -- sh -c 'psql -h db.corp.example'
   tacit run --policy policy.toml --log stderr -- ./batch-job
@@ -22,9 +29,11 @@ Examples:
 
 Exit status: CMD's; 125 if tacit itself fails, 126 if CMD cannot be run, 127 if it is not there.")]
 pub struct RunArgs {
-    /// The policy file, for an agent of this run's own
-    #[arg(long, value_name = "FILE", required_unless_present = "agent")]
+    /// The policy file, for an agent of this run's own [default: $TACIT_POLICY]
+    #[arg(long, value_name = "FILE")]
     pub(super) policy: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
     /// Enrol with the agent that serves this socket, and its policy, instead
     #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
     pub(super) agent: Option<PathBuf>,
@@ -49,14 +58,24 @@ pub struct RunArgs {
     #[arg(long)]
     pub(super) as_root: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
 }
 
 impl RunArgs {
+    /// Where the policy comes from; `None` if the command line and the environment name none.
+    pub(super) fn policy_source(&self) -> Option<PolicySource> {
+        if self.tls.tls {
+            return Some(PolicySource::Options);
+        }
+        if let Some(agent) = &self.agent {
+            return Some(PolicySource::Agent(agent.clone()));
+        }
+        policy_file::named(self.policy.as_deref()).map(PolicySource::File)
+    }
+
     /// What displays call the run.
     pub(super) fn run_name(&self) -> String {
-        // There is a command: the command line is refused without one.
         let program = self.command.first().map(Path::new);
         self.name.clone().or_else(|| program.map(name_of)).unwrap_or_default()
     }
@@ -80,4 +99,39 @@ pub(super) enum Orphans {
     Wait,
     /// Leave them, without a network
     Leave,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn args(words: &str) -> Result<RunArgs, ErrorKind> {
+        let words = std::iter::once("run").chain(words.split_whitespace());
+        Alone::try_parse_from(words).map(|alone| alone.args).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn options_that_contradict_each_other_are_refused() {
+        use ErrorKind::{ArgumentConflict, MissingRequiredArgument};
+        for (words, wanted) in [
+            ("--tls -- true", MissingRequiredArgument),
+            ("--tls --ca PEM --cert PEM -- true", MissingRequiredArgument),
+            ("--tls --ca PEM --key PEM -- true", MissingRequiredArgument),
+            ("--ca PEM -- true", MissingRequiredArgument),
+            ("--print-policy -- true", MissingRequiredArgument),
+            ("--tls --ca PEM --policy p.toml -- true", ArgumentConflict),
+            ("--tls --ca PEM --agent enrol.sock -- true", ArgumentConflict),
+        ] {
+            assert_eq!(args(words).unwrap_err(), wanted, "{words}");
+        }
+    }
 }

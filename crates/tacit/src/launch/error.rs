@@ -1,11 +1,12 @@
 //! Why a run could not start, and the exit codes for it.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 
 use tacit_sys::inside::StartError;
 
-use super::{inherited, user};
+use super::{OptionsError, inherited, user};
 
 /// The launcher's own failure.
 const EXIT_OWN: u8 = 125;
@@ -27,8 +28,10 @@ pub enum RunError {
     Namespace(String),
     /// The agent refuses the run, or ended.
     Agent(String),
-    /// The program cannot be started.
-    Start(StartError),
+    /// The options of `--tls` stand for no policy.
+    Options(OptionsError),
+    /// This program cannot be started.
+    Start(OsString, StartError),
 }
 
 impl fmt::Display for RunError {
@@ -38,7 +41,11 @@ impl fmt::Display for RunError {
             Self::User(error) => write!(f, "{error}"),
             Self::Inherit(error) => write!(f, "{error}"),
             Self::Namespace(reason) | Self::Agent(reason) => f.write_str(reason),
-            Self::Start(error) => write!(f, "{error}"),
+            Self::Options(error) => write!(f, "{error}"),
+            Self::Start(program, StartError::Program(error)) => {
+                write!(f, "cannot run the program {}: {error}", program.display())
+            }
+            Self::Start(_, error) => write!(f, "{error}"),
         }
     }
 }
@@ -48,10 +55,12 @@ impl std::error::Error for RunError {}
 impl RunError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            Self::Start(StartError::Program(error)) if error.kind() == io::ErrorKind::NotFound => {
+            Self::Start(_, StartError::Program(error))
+                if error.kind() == io::ErrorKind::NotFound =>
+            {
                 EXIT_NOT_FOUND
             }
-            Self::Start(StartError::Program(_)) => EXIT_NOT_RUN,
+            Self::Start(_, StartError::Program(_)) => EXIT_NOT_RUN,
             _ => EXIT_OWN,
         }
     }

@@ -20,6 +20,7 @@ pub mod helper;
 pub mod inherited;
 mod notices;
 mod orphans;
+mod policy;
 mod running;
 pub mod user;
 mod wait;
@@ -32,13 +33,15 @@ use std::process::{Command, ExitCode};
 use tacit_sys::inside::{self, Inside, Original};
 use tacit_sys::schedule;
 
-use crate::exit::complain;
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, print};
 use crate::run::protocol::{Enrolment, RunTerms, SocketSet};
 use agent::Agent;
 pub use agent::control_of;
 pub use arguments::RunArgs;
 use enter::{Helper, Prepared};
 pub use error::RunError;
+pub use policy::OptionsError;
+use policy::{HOW_TO_START, PolicySource};
 use running::Running;
 
 /// Where CMD finds the address at which it may ask about its connections.
@@ -47,7 +50,17 @@ const QUERY_VARIABLE: &str = "TACIT_QUERY";
 /// Runs the verb.
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
-    match start(args).and_then(|running| running.wait(args.orphans)) {
+    let Some(source) = args.policy_source() else { return fail(HOW_TO_START, EXIT_USAGE) };
+    if args.tls.print_policy {
+        return match args.tls.policy_text() {
+            Ok(text) => print(text, EXIT_OK),
+            Err(error) => fail(error, EXIT_FAILURE),
+        };
+    }
+    if args.command.is_empty() {
+        return fail("no program is named\n    fix: add it behind `--`: -- CMD", EXIT_USAGE);
+    }
+    match start(args, &source).and_then(|running| running.wait(args.orphans)) {
         Ok(code) => code,
         Err(error) => {
             complain(format_args!("tacit: {error}"));
@@ -56,7 +69,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     }
 }
 
-fn start(args: &RunArgs) -> Result<Running, RunError> {
+fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     let sudo = if args.as_root { user::UnderSudo::StayRoot } else { user::UnderSudo::BecomeCaller };
     user::settle(sudo).map_err(RunError::User)?;
     inherited::check(&args.inherit).map_err(RunError::Inherit)?;
@@ -65,7 +78,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     // Both set up at the same time. They are started before signals are blocked: they would
     // inherit that.
     let starting = Helper::start()?;
-    let agent = Agent::start(args)?;
+    let agent = Agent::start(args, source)?;
     tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
     let Prepared { mut helper, given: sockets, channel } = starting.ready()?;
     let enrolment = Enrolment {
@@ -75,6 +88,9 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
         covers_files: true,
     };
     let terms = agent.enrol(enrolment, sockets)?;
+    for warning in &terms.warnings {
+        complain(format_args!("tacit: warning: {warning}"));
+    }
     let cpus = cpus(&terms);
     let (directories, files): (Vec<_>, Vec<_>) =
         terms.hide.into_iter().partition(|path| path.is_dir());
@@ -96,7 +112,8 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env(QUERY_VARIABLE, tacit_sys::query::ADDRESS);
     tacit_sys::orphan::collect().map_err(|error| RunError::Own("collect orphans", error))?;
-    let started = inside::spawn(command, &inside).map_err(RunError::Start)?;
+    let started = inside::spawn(command, &inside)
+        .map_err(|error| RunError::Start(args.command[0].clone(), error))?;
     // The helper has the listener, or sees by this that there is none.
     drop(channel);
     for path in &started.not_hidden {

@@ -102,6 +102,9 @@ pub struct RunTerms {
     /// The only CPU that CMD may use.
     #[serde(default)]
     pub cpu: Option<usize>,
+    /// What the launcher tells its user.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// A request of the agent to the helper inside the run.

@@ -61,30 +61,25 @@ pub(super) async fn dial(
         // An idle connection has no room for what this needs.
         return Box::pin(work).await;
     }
-    let work = dial_only(record, options, timeout, security);
-    tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
-        let reason = "the name in `connect` did not resolve, or there was no answer, in time";
-        Err(Unreached::timed_out(reason.to_owned()))
-    })
-}
-
-/// Dials where there is no choice.
-async fn dial_only(
-    record: &Record,
-    options: &StreamOptions,
-    timeout: Duration,
-    security: Security,
-) -> Result<Upstream, Unreached> {
-    if let Some(facts) = record.scope.as_ref().filter(|facts| facts.is_inbound) {
-        let Scope::Run(run) = &facts.scope;
-        return dial_inside(run, record, options, security).await;
+    match (&record.scope, record.rule.targets.as_deref()) {
+        (Some(facts), _) if facts.is_inbound => {
+            let Scope::Run(run) = &facts.scope;
+            let work = dial_inside(run, record, options, security);
+            tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
+                let reason = "the program of the run did not accept the connection in time";
+                Err(Unreached::timed_out(reason.to_owned()))
+            })
+        }
+        (Some(_), _) => {
+            dial_addresses(vec![record.remote.clone()], options, timeout, security).await
+        }
+        (None, Some(LiveTargets::Only(target))) => {
+            dial_target(target, options, timeout, security).await
+        }
+        (None, Some(LiveTargets::Several(_)) | None) => {
+            Err(Unreached::from("the rule has no address to connect to"))
+        }
     }
-    let addresses = match (&record.scope, record.rule.targets.as_deref()) {
-        (Some(_), _) => vec![record.remote.clone()],
-        (None, Some(LiveTargets::Only(target))) => target.addresses().await,
-        (None, Some(LiveTargets::Several(_)) | None) => Vec::new(),
-    };
-    dial_addresses(addresses, options, timeout, security).await
 }
 
 async fn dial_addresses(
@@ -169,7 +164,14 @@ async fn dial_target(
         return Err(Unreached::timed_out(reason));
     };
     let left = timeout.saturating_sub(begun.elapsed());
-    dial_addresses(addresses, options, left, security).await
+    dial_addresses(addresses, options, left, security).await.map_err(|unreached| {
+        // An address alone does not say where it comes from.
+        let reason = match target {
+            LiveTarget::Address(_) => unreached.reason,
+            LiveTarget::Name { text, .. } => format!("{text}: {}", unreached.reason),
+        };
+        Unreached { reason, ..unreached }
+    })
 }
 
 /// There was no answer from there in time.

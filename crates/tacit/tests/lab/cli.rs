@@ -1,6 +1,10 @@
 //! The command line: exit codes that scripts can rely on.
 
-use crate::harness::{Lab, TACIT};
+use std::process::Output;
+
+use crate::harness::{Lab, TACIT, text_of};
+use crate::public::Public;
+use crate::run::ORDINARY;
 
 #[test]
 fn exit_codes_tell_usage_policy_and_failure_apart() {
@@ -53,4 +57,137 @@ fn a_full_disk_is_a_failure_only_where_the_answer_is_lost() {
         let output = lab.run("sh", &["-c", &format!("{TACIT} {command}")]);
         assert_eq!(output.status.code(), Some(code), "{command}");
     }
+}
+
+#[test]
+fn a_variable_names_the_policy_where_the_command_line_names_none() {
+    let lab = Lab::new();
+    let rule = "[[rule]]\nname = \"r\"\ndirection = \"outbound\"\npermit = true\n";
+    lab.write("good.toml", crate::harness::policy(rule));
+    lab.write("bad.toml", "nonsense");
+    let explain = "explain --direction outbound --remote 192.0.2.1:80";
+    for (variable, words, code) in [
+        ("good.toml", "check", 0),
+        ("bad.toml", "check", 78),
+        ("bad.toml", "check good.toml", 0),
+        ("good.toml", explain, 0),
+        ("bad.toml", explain, 78),
+        ("bad.toml", &format!("{explain} --policy good.toml"), 0),
+        ("bad.toml", "agent", 78),
+        ("good.toml", "agent --policy bad.toml", 78),
+        ("good.toml", "run -- true", 0),
+        ("bad.toml", "run -- true", 125),
+        ("bad.toml", "run --policy good.toml -- true", 0),
+        ("bad.toml", "run --tls --ca ca.pem -- true", 0),
+        ("", "check", 64),
+        ("", "run -- true", 64),
+        ("", "agent", 64),
+        ("", explain, 64),
+    ] {
+        let mut command = lab.command(TACIT);
+        command.args(words.split(' ')).env("TACIT_POLICY", variable);
+        let output = command.output().unwrap();
+        let said = text_of(&output);
+        assert_eq!(output.status.code(), Some(code), "TACIT_POLICY={variable} {words}: {said}");
+    }
+}
+
+#[test]
+fn an_unknown_id_to_close_is_a_failure() {
+    let lab = Lab::new();
+    let agent = lab.agent("[[rule]]\nname = \"r\"\nlisten = \"unix:@unknown-id\"\ndeny = true\n");
+    let output = agent.verb(&["close", "4711"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text_of(&output).contains("no open connection has the id 4711"), "{output:?}");
+}
+
+#[test]
+fn the_first_line_of_the_log_names_policy_and_addresses() {
+    let lab = Lab::new();
+    let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@first-line\"\ndeny = true\n";
+    let agent = lab.agent(rule);
+    let log = agent.log();
+    let line = log.lines().find(|line| line.contains(" serving ")).unwrap();
+    let policy = format!("policy={}", agent.policy.display());
+    assert!(line.contains(&policy) && line.contains("listen=unix:@first-line"), "{line}");
+}
+
+#[test]
+fn the_version_names_what_it_was_built_from() {
+    let lab = Lab::new();
+    let short = lab.tacit(&["-V"]);
+    assert_eq!(short, format!("tacit {}\n", env!("CARGO_PKG_VERSION")));
+    let long = lab.tacit(&["--version"]);
+    assert!(long.starts_with(&short), "{long}");
+    for part in ["target ", "rustls ", "aws-lc-rs "] {
+        assert!(long.contains(part), "{long}");
+    }
+    assert!(!long.contains('/'), "no path: {long}");
+    let hint = lab.run(TACIT, &["version"]);
+    assert!(text_of(&hint).contains("fix: tacit --version"), "{}", text_of(&hint));
+}
+
+/// Becomes a user without a runtime directory.
+fn as_ordinary_user(script: &str) -> Output {
+    let lab = Lab::new();
+    let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@ordinary-user\"\ndeny = true\n";
+    lab.write("p.toml", crate::harness::policy(rule));
+    let public = Public::of(&lab);
+    let mut words: Vec<_> = ORDINARY.split(' ').collect();
+    if !rustix::process::geteuid().is_root() {
+        words.clear();
+    }
+    words.extend(["timeout", "60", "env", "-i", "PATH=/usr/bin:/bin", "bash", "-c"]);
+    let script = format!(
+        "export TMPDIR=$PWD/scratch; own=$TMPDIR/tacit-$(id -u)\n\
+         until_there() {{ for try in $(seq 500); do [ -e $1 ] && return; sleep 0.02; done; }}\n\
+         {script}"
+    );
+    words.push(&script);
+    let mut command = lab.command(words[0]);
+    command.args(&words[1..]).current_dir(&public.directory).output().unwrap()
+}
+
+#[test]
+fn without_a_runtime_directory_agent_and_displays_meet_in_a_private_one() {
+    let output = as_ordinary_user(
+        "./tacit agent --policy p.toml 2>scratch/log & agent=$!
+         until_there $own/agent.sock
+         stat -c '%a %F' $own
+         ./tacit show rules | grep -o '^r '
+         ./tacit drain >/dev/null; wait $agent; echo ended $?",
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "700 directory\nr \nended 0\n", "{}", text_of(&output));
+}
+
+#[test]
+fn a_private_directory_that_others_may_enter_or_that_is_a_link_is_not_used() {
+    for made in ["mkdir -m 755 $own", "mkdir -m 700 scratch/other; ln -s $PWD/scratch/other $own"] {
+        let output = as_ordinary_user(&format!(
+            "{made}; ./tacit agent --policy p.toml; echo $?; ./tacit show rules; echo $?"
+        ));
+        let said = text_of(&output);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n1\n", "{said}");
+        assert_eq!(said.matches("is not a directory of mode 0700").count(), 2, "{said}");
+    }
+}
+
+#[test]
+fn another_user_reads_who_may_ask_an_agent() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let lab = Lab::new();
+    let agent = lab.agent("[[rule]]\nname = \"r\"\nlisten = \"unix:@who-may\"\ndeny = true\n");
+    let public = Public::of(&lab);
+    let socket = public.directory.join("agent.sock");
+    std::fs::hard_link(&agent.control, &socket).unwrap();
+    let words: Vec<_> = ORDINARY.split(' ').collect();
+    let mut command = lab.command(words[0]);
+    command.args(&words[1..]).args(["./tacit", "show", "rules", "--control", "agent.sock"]);
+    let output = command.current_dir(&public.directory).output().unwrap();
+    let said = text_of(&output);
+    assert!(said.contains("cannot ask the agent at agent.sock: Permission denied"), "{said}");
+    assert!(said.contains("fix: run this as the agent's user or as root"), "{said}");
 }

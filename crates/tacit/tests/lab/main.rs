@@ -56,6 +56,7 @@ mod reload;
 mod restart;
 mod revocation;
 mod run;
+mod run_tls;
 mod sandbox;
 mod server_cert;
 mod show;

@@ -52,7 +52,8 @@ pub fn in_network(script: &str) -> Vec<Output> {
     let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/resolver.py");
     let outputs = [Some(""), is_root.then_some(ORDINARY)].into_iter().flatten().map(|user| {
         let script = format!(
-            "{NETWORK}\nrun() {{ {user} timeout 30 ./tacit run --policy run.toml \
+            "{NETWORK}\nas_user() {{ {user} \"$@\"; }}\n\
+             run() {{ as_user timeout 30 ./tacit run --policy run.toml \
              --resolver 127.0.0.1:5353 -- \"$@\"; }}\n{script}"
         );
         let mut command = lab.command("unshare");
@@ -116,6 +117,8 @@ fn the_program_is_the_same_user_and_its_status_is_passed_on() {
     expect("run sh -c 'exit 7'; echo status $?", "status 7");
     expect("run sh -c 'kill -TERM $$'; echo status $?", "status 143");
     expect("run /nonexistent; echo status $?", "status 127");
+    expect("run /nonexistent; true", "cannot run the program /nonexistent: No such file");
     expect("run /; echo status $?", "status 126");
+    expect("run /; true", "cannot run the program /: Permission denied");
     expect("echo nonsense = 1 >>run.toml; run true; echo status $?", "status 125");
 }

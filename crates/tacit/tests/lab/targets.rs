@@ -295,3 +295,19 @@ fn a_connection_that_is_dialled_twice_stays_with_its_target() {
         assert_eq!(lines.next().unwrap().unwrap(), format!("250 {name}"));
     }
 }
+
+#[test]
+fn a_dial_failure_names_the_name_and_what_failed() {
+    let lab = Lab::new();
+    let listen = free_port();
+    let closed = free_port();
+    let fails = |target: &str, wanted: &str| {
+        let rule = rule(listen, &[target.to_owned()], "connect-timeout = \"500ms\"");
+        let agent = lab.agent(&rule);
+        drop(connect(("127.0.0.1", listen)));
+        agent.wait_for_log(wanted);
+    };
+    fails("nothing.invalid:1", "cannot connect to nothing.invalid:1: the name did not resolve");
+    let refused = format!("localhost:{closed}: cannot connect to 127.0.0.1:{closed}: Connection");
+    fails(&format!("localhost:{closed}"), &refused);
+}

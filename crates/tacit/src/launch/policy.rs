@@ -1,0 +1,222 @@
+//! Where the policy of a run comes from: a file, or the options of `tacit run --tls`.
+//!
+//! `--tls` stands for a policy of two rules about what the program opens, one for every server and
+//! one for those on this host's loopback, which a rule must name. Everything else is rejected: UDP
+//! other than DNS, and connections from outside.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+/// The word for the CA certificates of the distribution.
+const SYSTEM: &str = "system";
+/// The file of a policy that `--tls` stands for, in the directory of the run.
+const FILE: &str = "policy.toml";
+
+/// What `tacit run` prints if its command line does not say what protects the connections.
+pub(super) const HOW_TO_START: &str = "\
+say what protects the connections of the program:
+  tacit run --tls --ca ca.pem -- CMD          TLS for every TCP connection that CMD opens
+  tacit run --policy FILE -- CMD              what the rules of a policy say; or set TACIT_POLICY
+  tacit run --tls --ca ca.pem --print-policy  an example of a policy; tacit.toml(5) has others";
+
+/// TLS without a policy file
+#[derive(Debug, Args)]
+pub(super) struct TlsArgs {
+    /// Without a policy file: TLS for every TCP connection that the program opens
+    #[arg(long, requires = "ca", conflicts_with_all = ["policy", "agent"])]
+    pub(super) tls: bool,
+    /// The CA certificates to verify servers with, a PEM file; may be repeated. `system`: those of
+    /// the distribution
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    ca: Vec<PathBuf>,
+    /// The certificate for servers that require one, a PEM file
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "key"])]
+    cert: Option<PathBuf>,
+    /// Its private key, a PEM file
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "cert"])]
+    key: Option<PathBuf>,
+    /// Print the policy that --tls stands for, and exit
+    #[arg(long, requires = "tls")]
+    pub(super) print_policy: bool,
+}
+
+/// Where the policy of a run comes from.
+#[derive(Debug)]
+pub(super) enum PolicySource {
+    /// A file, for an agent of this run's own.
+    File(PathBuf),
+    /// The options of `--tls`, for the same.
+    Options,
+    /// The agent that serves this socket has one.
+    Agent(PathBuf),
+}
+
+/// Why options stand for no policy.
+#[derive(Debug)]
+pub enum OptionsError {
+    /// A file cannot be read.
+    Unreadable(&'static str, PathBuf, io::Error),
+    /// The name of a file cannot be written in a policy.
+    NotText(&'static str, PathBuf),
+    /// `--ca system` beside files.
+    SystemAndFiles,
+}
+
+impl fmt::Display for OptionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(option, path, error) => {
+                write!(f, "{option} {}: {error}", path.display())
+            }
+            Self::NotText(option, path) => write!(
+                f,
+                "{option} {path:?}: a policy cannot hold this file name\n    \
+                 fix: use a name in UTF-8 without control characters"
+            ),
+            Self::SystemAndFiles => f.write_str(
+                "--ca system and --ca FILE cannot be combined\n    \
+                 fix: name files only; the CA certificates of the distribution are a file too, \
+                 such as /etc/ssl/certs/ca-certificates.crt",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OptionsError {}
+
+impl TlsArgs {
+    /// The policy, with absolute paths.
+    pub(super) fn policy_text(&self) -> Result<String, OptionsError> {
+        let is_system = |ca: &PathBuf| ca.as_os_str() == SYSTEM;
+        let mut text = BEGINNING.to_owned();
+        let trust = if self.ca.iter().any(is_system) {
+            if !self.ca.iter().all(is_system) {
+                return Err(OptionsError::SystemAndFiles);
+            }
+            SYSTEM
+        } else {
+            let files = self.ca.iter().map(|ca| quoted("--ca", ca));
+            // A list of the policy has each file once.
+            let files: BTreeSet<String> = files.collect::<Result<_, _>>()?;
+            let files: Vec<_> = files.into_iter().collect();
+            text.push_str(&format!("\n[trust.given]\nca = [{}]\n", files.join(", ")));
+            "given"
+        };
+        let mut tls = format!("trust = \"{trust}\"");
+        if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
+            let cert = quoted("--cert", cert)?;
+            let key = quoted("--key", key)?;
+            text.push_str(&format!("\n[identity.given]\ncert = {cert}\nkey  = {key}\n"));
+            tls.push_str(", identity = \"given\"");
+        }
+        text.push_str(&format!("{EVERY_SERVER}tls       = {{ {tls} }}\n"));
+        text.push_str(&format!("{LOOPBACK}tls       = {{ {tls}, server-name = \"localhost\" }}\n"));
+        Ok(text)
+    }
+}
+
+/// Writes the policy into the directory of the run, where a reload and a successor of the agent
+/// read it; returns its path.
+pub(super) fn write(text: &str, directory: &Path) -> io::Result<PathBuf> {
+    let path = directory.join(FILE);
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    file.write_all(text.as_bytes())?;
+    Ok(path)
+}
+
+/// The absolute path of a file that can be read, as TOML.
+fn quoted(option: &'static str, path: &Path) -> Result<String, OptionsError> {
+    let unreadable = |error| OptionsError::Unreadable(option, path.to_owned(), error);
+    std::fs::File::open(path).map_err(unreadable)?;
+    let absolute = std::path::absolute(path).map_err(unreadable)?;
+    match absolute.to_str() {
+        Some(text) if !text.chars().any(char::is_control) => {
+            Ok(format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")))
+        }
+        _ => Err(OptionsError::NotText(option, path.to_owned())),
+    }
+}
+
+const BEGINNING: &str = "\
+# What the options of `tacit run --tls` stand for: TLS for every TCP connection that the program
+# opens. The program may ask DNS for every name. UDP other than DNS is rejected, and so are
+# connections from outside.
+version = 1
+";
+
+const EVERY_SERVER: &str = "
+# Every server. Its certificate must be valid for the name that the program asked for, or for the
+# address if the program asked for no name.
+[[rule]]
+name      = \"every-server\"
+direction = \"outbound\"
+";
+
+const LOOPBACK: &str = "
+# Servers on the loopback addresses of this host, at ports where the program itself does not
+# listen. Their certificate must be valid for localhost.
+[[rule]]
+name      = \"loopback\"
+direction = \"outbound\"
+remote    = \"loopback\"
+";
+
+#[cfg(test)]
+mod tests {
+    use tacit_core::policy::parse;
+
+    use super::*;
+
+    /// A file that every test can read, by a relative name.
+    const PEM: &str = "Cargo.toml";
+
+    fn options(ca: &[&str], identity: Option<PathBuf>) -> TlsArgs {
+        let ca = ca.iter().map(PathBuf::from).collect();
+        TlsArgs { tls: true, ca, cert: identity.clone(), key: identity, print_policy: false }
+    }
+
+    #[test]
+    fn the_options_stand_for_a_policy_of_two_rules() {
+        let absolute = std::path::absolute(PEM).unwrap();
+        let identity = Some(PathBuf::from(PEM));
+        for (ca, identity) in [(&[PEM][..], None), (&[PEM, PEM], identity), (&[SYSTEM], None)] {
+            let args = options(ca, identity);
+            let text = args.policy_text().unwrap();
+            let parsed = parse(&text);
+            assert!(parsed.diagnostics.is_empty(), "{text}\n{:?}", parsed.diagnostics);
+            let rules: Vec<_> =
+                parsed.policy.unwrap().rules.iter().map(|rule| rule.name.clone()).collect();
+            assert_eq!(rules, ["every-server", "loopback"]);
+            let has_path = text.contains(&*absolute.to_string_lossy());
+            assert_eq!(has_path, ca != [SYSTEM], "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_are_written_so_that_they_are_read_as_they_are() {
+        let base = std::env::temp_dir().join(format!("tacit-quoted-{}", std::process::id()));
+        std::fs::create_dir(&base).unwrap();
+        let odd = base.join("a\"b\\c.pem");
+        std::fs::write(&odd, "").unwrap();
+        let quoted_text = quoted("--ca", &odd).unwrap();
+        assert!(quoted_text.ends_with("/a\\\"b\\\\c.pem\""), "{quoted_text}");
+        let line = base.join("a\nb.pem");
+        std::fs::write(&line, "").unwrap();
+        assert!(matches!(quoted("--ca", &line), Err(OptionsError::NotText(..))));
+        let absent = quoted("--ca", &base.join("absent")).unwrap_err().to_string();
+        assert!(absent.starts_with("--ca /") && absent.contains("No such file"), "{absent}");
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn the_system_cannot_be_combined_with_files() {
+        let both = options(&[SYSTEM, PEM], None).policy_text();
+        assert!(matches!(both, Err(OptionsError::SystemAndFiles)));
+    }
+}

@@ -1,0 +1,20 @@
+//! Which policy file a verb reads: the one that its command line names, or `TACIT_POLICY`.
+
+use std::path::{Path, PathBuf};
+
+/// The variable that names a policy where the command line names none.
+pub const POLICY_VARIABLE: &str = "TACIT_POLICY";
+
+/// What a verb without a policy prints.
+pub const NO_POLICY: &str =
+    "no policy is named\n    fix: add --policy FILE, or set the variable TACIT_POLICY";
+
+/// The policy that the command line names, or else the one of the environment.
+#[must_use]
+pub fn named(flag: Option<&Path>) -> Option<PathBuf> {
+    let from_environment = || {
+        let value = std::env::var_os(POLICY_VARIABLE)?;
+        Some(PathBuf::from(value)).filter(|path| !path.as_os_str().is_empty())
+    };
+    flag.map(Path::to_owned).or_else(from_environment)
+}
