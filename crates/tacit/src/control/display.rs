@@ -112,7 +112,7 @@ fn run_of(record: &Record, owner: Option<&SocketOwner>) -> Option<Value> {
 }
 
 fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&SocketOwner>) -> Value {
-    let legs = record.legs.get();
+    let sockets = record.sockets.get();
     let tls = record.tls.get();
     json!({
         "id": record.id,
@@ -137,7 +137,7 @@ fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Sock
         "remote": record.remote,
         "client": record.proxied.as_ref().map(|proxied| &proxied.client),
         "local": record.local,
-        "connect": legs.map(|legs| &legs.target),
+        "connect": sockets.map(|sockets| &sockets.target),
         "bytes-in": record.sent_bytes(),
         "bytes-out": record.received_bytes(),
         "messages-in": record.sent_messages(),
@@ -158,23 +158,23 @@ fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Sock
             "peer": identity(&tls.check, &tls.named, tls.peer.as_deref()),
             "certificate": tls.peer.as_deref(),
         })),
-        "accepted-tcp": legs.and_then(|legs| tcp(&legs.accepted)),
-        "dialled-tcp": legs.and_then(|legs| tcp(&legs.dialled)),
+        "accepted-tcp": sockets.and_then(|sockets| tcp(&sockets.downstream)),
+        "dialled-tcp": sockets.and_then(|sockets| tcp(&sockets.upstream)),
     })
 }
 
-fn tcp(leg: &Weak<OwnedFd>) -> Option<Value> {
-    let leg = leg.upgrade()?;
-    let info = socket::tcp_info(leg.as_fd()).ok()?;
+fn tcp(socket: &Weak<OwnedFd>) -> Option<Value> {
+    let socket = socket.upgrade()?;
+    let info = socket::tcp_info(socket.as_fd()).ok()?;
     Some(json!({
         "rtt-us": info.rtt_us,
         "rtt-deviation-us": info.rtt_deviation_us,
         "cwnd-segments": info.congestion_window_segments,
         "mss-bytes": info.segment_bytes_max,
-        "unacknowledged-bytes": socket::unacknowledged_bytes(leg.as_fd()).ok(),
+        "unacknowledged-bytes": socket::unacknowledged_bytes(socket.as_fd()).ok(),
         "unsent-bytes": info.unsent_bytes,
         "retransmits": info.retransmits,
-        "congestion-control": socket::congestion_control(leg.as_fd()).ok(),
+        "congestion-control": socket::congestion_control(socket.as_fd()).ok(),
     }))
 }
 

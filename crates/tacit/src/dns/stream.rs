@@ -12,7 +12,7 @@ use tacit_core::dns::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
 
 use super::{Asker, Forwarder};
 use crate::net::Accepted;
-use crate::net::leg::{Leg, Outgoing};
+use crate::net::stream_socket::{Outgoing, StreamSocket};
 
 /// How long a program may take for its next question, and for reading an answer.
 pub const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -22,31 +22,31 @@ pub const QUESTIONS_PER_CONNECTION_MAX: usize = 1000;
 const CHUNK_BYTES: usize = 2048;
 
 /// Answers until the program has nothing more to ask.
-pub async fn serve(forwarder: Arc<Forwarder>, accepted: Accepted<Leg>) {
+pub async fn serve(forwarder: Arc<Forwarder>, accepted: Accepted<StreamSocket>) {
     let asker = Asker::new(forwarder, None);
     answer_all(&asker, &accepted).await;
     asker.end();
 }
 
-async fn answer_all(asker: &Rc<Asker>, accepted: &Accepted<Leg>) {
-    let leg = &accepted.leg;
+async fn answer_all(asker: &Rc<Asker>, accepted: &Accepted<StreamSocket>) {
+    let socket = &accepted.socket;
     let (Some(ip), Some(port)) = (accepted.remote.ip(), accepted.remote.port()) else { return };
     let asked = SocketAddr::new(ip, port);
     let mut held = Vec::new();
     for _ in 0..QUESTIONS_PER_CONNECTION_MAX {
-        let Some(query) = next_query(leg, &mut held).await else { break };
+        let Some(query) = next_query(socket, &mut held).await else { break };
         let response = asker.answer_stream(&query, asked).await;
         let Some(response) = response.as_deref().and_then(framed) else { break };
         let mut outgoing = Outgoing::new(response);
-        if !matches!(tokio::time::timeout(IDLE_MAX, outgoing.flush(leg)).await, Ok(Ok(()))) {
+        if !matches!(tokio::time::timeout(IDLE_MAX, outgoing.flush(socket)).await, Ok(Ok(()))) {
             return;
         }
     }
-    leg.end_in_order();
+    socket.end_in_order();
 }
 
 /// `None` if the program has ended, is silent, or sends what is no query.
-async fn next_query(leg: &Leg, held: &mut Vec<u8>) -> Option<Vec<u8>> {
+async fn next_query(socket: &StreamSocket, held: &mut Vec<u8>) -> Option<Vec<u8>> {
     let mut chunk = [0; CHUNK_BYTES];
     loop {
         if let Some(Framed { message: query, consumed }) = next_message(held).ok()? {
@@ -55,7 +55,7 @@ async fn next_query(leg: &Leg, held: &mut Vec<u8>) -> Option<Vec<u8>> {
             return Some(query);
         }
         debug_assert!(held.len() < 2 + MESSAGE_BYTES_MAX, "a whole message would be taken");
-        let read = tokio::time::timeout(IDLE_MAX, leg.read(&mut chunk)).await;
+        let read = tokio::time::timeout(IDLE_MAX, socket.read(&mut chunk)).await;
         match read {
             Ok(Ok(count)) if count > 0 => held.extend_from_slice(&chunk[..count]),
             _ => return None,

@@ -12,7 +12,7 @@ pub enum LiveAction {
     Permit,
     /// Connections are refused.
     Deny(Deny),
-    /// TLS on the leg away from the program.
+    /// TLS on the socket away from the program.
     Tls(Arc<LiveTls>),
 }
 

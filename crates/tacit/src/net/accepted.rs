@@ -5,13 +5,13 @@ use std::io;
 use tacit_core::flow::Address;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::leg::{Leg, Parked};
+use super::stream_socket::{DetachedSocket, StreamSocket};
 
 /// A connection that was accepted and has no rule yet.
 #[derive(Debug)]
-pub struct Accepted<L = Parked> {
+pub struct Accepted<L = DetachedSocket> {
     /// Its socket.
-    pub leg: L,
+    pub socket: L,
     /// Where it arrived; for what a run's program opened, the program's own end.
     pub local: Address,
     /// Who connected; for what a run's program opened, where it connects to.
@@ -20,13 +20,13 @@ pub struct Accepted<L = Parked> {
     pub permit: OwnedSemaphorePermit,
 }
 
-impl Accepted<Parked> {
+impl Accepted<DetachedSocket> {
     /// Has the runtime of the calling thread watch its socket.
     ///
     /// # Errors
-    /// See [`Parked::watch`].
-    pub fn watch(self) -> io::Result<Accepted<Leg>> {
-        let Self { leg, local, remote, permit } = self;
-        Ok(Accepted { leg: leg.watch()?, local, remote, permit })
+    /// See [`DetachedSocket::watch`].
+    pub fn watch(self) -> io::Result<Accepted<StreamSocket>> {
+        let Self { socket, local, remote, permit } = self;
+        Ok(Accepted { socket: socket.watch()?, local, remote, permit })
     }
 }

@@ -383,8 +383,8 @@ fn about(event: &'static str, record: &Record) -> Event {
             event = event.field("alias", alias);
         }
     }
-    match (&record.legs.get(), &record.rule.action) {
-        (Some(legs), _) => event.field("connect", &legs.target),
+    match (&record.sockets.get(), &record.rule.action) {
+        (Some(sockets), _) => event.field("connect", &sockets.target),
         (None, LiveAction::Deny(_)) => event,
         (None, _) => event.field("listen", &record.local),
     }

@@ -111,12 +111,12 @@ impl Connection {
         self.accepted_security.set(Security::Clear);
     }
 
-    /// Counts payload that went into TLS, or onward from the accepted leg of two clear ones.
+    /// Counts payload that went into TLS, or onward from the accepted socket of two clear ones.
     pub fn count_sent(&self, bytes: usize) {
         self.count(bytes, self.sender());
     }
 
-    /// Counts payload that came out of TLS, or back to the accepted leg of two clear ones.
+    /// Counts payload that came out of TLS, or back to the accepted socket of two clear ones.
     pub fn count_received(&self, bytes: usize) {
         self.count(bytes, self.sender().other());
     }

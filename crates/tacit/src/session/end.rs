@@ -16,7 +16,7 @@ pub enum End {
     KeyLimit,
     /// The TLS peer's stream was cut: it ended without `close_notify`.
     Truncated,
-    /// One leg was reset, or failed otherwise.
+    /// One socket was reset, or failed otherwise.
     Broken {
         /// Which.
         socket: BrokenSocket,
@@ -65,10 +65,10 @@ impl fmt::Display for End {
             ),
             Self::Truncated => f.write_str("the TLS peer ended without close_notify"),
             Self::Broken { socket: BrokenSocket::Clear, error } => {
-                write!(f, "the clear leg broke: {error}")
+                write!(f, "the clear socket broke: {error}")
             }
             Self::Broken { socket: BrokenSocket::Far, error } => {
-                write!(f, "the far leg broke: {error}")
+                write!(f, "the far socket broke: {error}")
             }
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),

@@ -27,7 +27,7 @@ pub enum Failure {
     Session(SessionError),
     /// A data connection may be somebody else's than its control connection.
     Data(&'static str),
-    /// A leg broke meanwhile.
+    /// A socket broke meanwhile.
     Broken(io::Error),
     /// Too many other handshakes were in flight all the time.
     NoPlace,

@@ -25,6 +25,8 @@ pub use end::{BrokenSocket, End};
 pub use failure::{Failure, Unreached};
 pub use quotas::{Counted, Exceeded, Opener, Quotas};
 pub use recheck::{Pass, Peers};
-pub use record::{Closing, Legs, Opening, Proxied, Record, ScopeFacts, Shown, TlsFacts};
+pub use record::{
+    Closing, ConnectionSockets, Opening, Proxied, Record, ScopeFacts, Shown, TlsFacts,
+};
 pub use refusals::{RefusalTable, RefusedName};
 pub use table::Table;

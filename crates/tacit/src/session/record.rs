@@ -48,7 +48,7 @@ pub struct Record {
     /// The connection that agreed on this one, by its number.
     pub parent: Option<NonZeroU64>,
     /// The sockets, for as long as they are open.
-    pub legs: OnceLock<Legs>,
+    pub sockets: OnceLock<ConnectionSockets>,
     /// What the handshake gave.
     pub tls: Shown,
     pub(super) open: AtomicBool,
@@ -127,11 +127,11 @@ impl ScopeFacts {
 
 /// Both sockets of a connection.
 #[derive(Debug)]
-pub struct Legs {
+pub struct ConnectionSockets {
     /// The one that was accepted.
-    pub accepted: Weak<OwnedFd>,
+    pub downstream: Weak<OwnedFd>,
     /// The one that was dialled.
-    pub dialled: Weak<OwnedFd>,
+    pub upstream: Weak<OwnedFd>,
     /// Where it was dialled to.
     pub target: Address,
 }
@@ -210,7 +210,7 @@ impl Record {
             proxied,
             scope,
             parent,
-            legs: OnceLock::new(),
+            sockets: OnceLock::new(),
             tls: Shown::default(),
             open: AtomicBool::new(false),
             sent_bytes: AtomicU64::new(0),
@@ -257,9 +257,12 @@ impl Record {
     pub fn ends(&self) -> Option<SocketEnds> {
         let facts = self.scope.as_ref()?;
         let (program, peer) = if facts.is_inbound {
-            let legs = self.legs.get()?;
-            let leg = legs.dialled.upgrade()?;
-            (legs.target.clone(), address::from_socket(&socket::local_address(leg.as_fd()).ok()?))
+            let sockets = self.sockets.get()?;
+            let socket = sockets.upstream.upgrade()?;
+            (
+                sockets.target.clone(),
+                address::from_socket(&socket::local_address(socket.as_fd()).ok()?),
+            )
         } else {
             let mut peer = self.remote.clone();
             if let (Address::Inet(peer), Some(alias)) = (&mut peer, facts.alias) {
@@ -379,7 +382,7 @@ impl Record {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Ends the connection; both legs are reset.
+    /// Ends the connection; both sockets are reset.
     pub fn close(&self) {
         self.close_because(Closing::Requested);
     }
@@ -387,8 +390,9 @@ impl Record {
     /// How long no byte has come or gone over TCP; nothing where the kernel cannot say, as between
     /// two UNIX sockets.
     pub(super) fn silence(&self, now: Instant) -> Duration {
-        let Some(legs) = self.legs.get() else { return Duration::ZERO };
-        let sockets = [&legs.accepted, &legs.dialled].into_iter().filter_map(Weak::upgrade);
+        let Some(sockets) = self.sockets.get() else { return Duration::ZERO };
+        let sockets =
+            [&sockets.downstream, &sockets.upstream].into_iter().filter_map(Weak::upgrade);
         let infos = sockets.filter_map(|socket| socket::tcp_info(socket.as_fd()).ok());
         let silent_ms = infos.map(|info| info.silent_ms).min().unwrap_or(0);
         let age = now.saturating_duration_since(self.accepted);

@@ -24,14 +24,14 @@ use tacit_sys::{IpVersion, transparent};
 use crate::address;
 use crate::log::{Event, EventCause, Log};
 use crate::net::Security;
-use crate::net::leg::Leg;
+use crate::net::stream_socket::StreamSocket;
 use crate::net::target::{LiveTarget, LiveTargets, SeveralTargets};
 use crate::run::{Run, Scope};
 use crate::session::{Record, Unreached};
 
 /// A socket that was dialled.
 pub(super) struct Upstream {
-    pub(super) leg: Leg,
+    pub(super) socket: StreamSocket,
     /// The address that answered.
     pub(super) target: Address,
 }
@@ -93,7 +93,7 @@ async fn dial_addresses(
     let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     for address in addresses {
         match tokio::time::timeout(share, dial_one(&address, options, security)).await {
-            Ok(Ok(leg)) => return Ok(Upstream { leg, target: address }),
+            Ok(Ok(socket)) => return Ok(Upstream { socket, target: address }),
             Ok(Err(error)) => last = Unreached::new(&address, &error),
             Err(_) => last = unanswered(&address),
         }
@@ -183,21 +183,21 @@ async fn dial_one(
     address: &Address,
     options: &StreamOptions,
     security: Security,
-) -> io::Result<Leg> {
+) -> io::Result<StreamSocket> {
     let to = address::to_socket(address)?;
     let dialled = socket::dial(&to, &options.for_address(&to))?;
-    let leg = Leg::new(dialled.socket, security)?;
+    let socket = StreamSocket::new(dialled.socket, security)?;
     if !dialled.is_connected {
-        wait_connected(&leg).await?;
+        wait_connected(&socket).await?;
     }
-    Ok(leg)
+    Ok(socket)
 }
 
 /// Waits for the answer, unless it is here: on loopback it comes within the call that asks.
-async fn wait_connected(leg: &Leg) -> io::Result<()> {
-    if !socket::is_connected(leg.fd())? {
-        leg.writable().await?;
-        socket::take_error(leg.fd())?;
+async fn wait_connected(socket: &StreamSocket) -> io::Result<()> {
+    if !socket::is_connected(socket.fd())? {
+        socket.writable().await?;
+        socket::take_error(socket.fd())?;
     }
     Ok(())
 }
@@ -219,7 +219,7 @@ async fn dial_inside(
     };
     let program = route.program;
     match connect_inside(run, route, options, security).await {
-        Ok(leg) => Ok(Upstream { leg, target: program.into() }),
+        Ok(socket) => Ok(Upstream { socket, target: program.into() }),
         Err(error) => Err(Unreached::new(&format_args!("the program at {program}"), &error)),
     }
 }
@@ -233,7 +233,7 @@ pub(super) async fn dial_data(
     request: DataRequest,
     options: &StreamOptions,
     security: Security,
-) -> io::Result<Leg> {
+) -> io::Result<StreamSocket> {
     match &record.scope {
         Some(facts) if request.connects == StarttlsSide::Peer => {
             let Scope::Run(run) = &facts.scope;
@@ -250,7 +250,7 @@ async fn dial_program(
     program: SocketAddr,
     options: &StreamOptions,
     security: Security,
-) -> io::Result<Leg> {
+) -> io::Result<StreamSocket> {
     let client = match &record.remote {
         Address::Inet(client) => canonical(*client),
         _ => return Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -264,7 +264,7 @@ async fn connect_inside(
     route: InsideRoute,
     options: &StreamOptions,
     security: Security,
-) -> io::Result<Leg> {
+) -> io::Result<StreamSocket> {
     use io::ErrorKind::{AddrInUse, AddrNotAvailable};
     match connect_inside_as(run, route, options, security).await {
         // The program has a socket of its own there, or an earlier connection of the same client
@@ -282,18 +282,18 @@ async fn connect_inside_as(
     route: InsideRoute,
     options: &StreamOptions,
     security: Security,
-) -> io::Result<Leg> {
+) -> io::Result<StreamSocket> {
     let InsideRoute { program, source } = route;
     let socket = run.helper.socket(Protocol::Tcp, IpVersion::of(program.ip())).await?;
     // The namespace has its own congestion control.
     let options = StreamOptions { congestion_control: None, ..options.clone() };
     socket::adopt(socket.as_fd(), &options)?;
     let connected = transparent::stand_in(socket.as_fd(), source, program)?;
-    let leg = Leg::new(socket, security)?;
+    let socket = StreamSocket::new(socket, security)?;
     if !connected {
-        wait_connected(&leg).await?;
+        wait_connected(&socket).await?;
     }
-    Ok(leg)
+    Ok(socket)
 }
 
 /// The client's own address, where the program takes its family.

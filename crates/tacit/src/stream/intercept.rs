@@ -27,7 +27,7 @@ use crate::clock;
 use crate::dns::{self, Forwarder};
 use crate::ledger::meter;
 use crate::log::{Event, Log};
-use crate::net::leg::{Leg, Parked};
+use crate::net::stream_socket::{DetachedSocket, StreamSocket};
 use crate::net::{Accepted, Security};
 use crate::run::Scope;
 use crate::run::hold::{HeldSyn, Hold, HoldEvent};
@@ -115,10 +115,10 @@ impl Arrival {
     pub async fn read_header(&mut self) -> Result<(), String> {
         let late = "the peer did not send its PROXY header in time: have it send version 2, or do \
                     not ask for a header here";
-        let Downstream::Accepted(leg) = &self.downstream else {
+        let Downstream::Accepted(socket) = &self.downstream else {
             return Err("a program of a run sends no PROXY header".to_owned());
         };
-        let read = tokio::time::timeout(HEADER_WAIT_MAX, read_header(leg)).await;
+        let read = tokio::time::timeout(HEADER_WAIT_MAX, read_header(socket)).await;
         let HeaderRead { header, early } = read.map_err(|_| late.to_owned())??;
         let proxy = self.flow.remote.clone();
         let target = match header {
@@ -139,7 +139,7 @@ struct HeaderRead {
     early: Vec<u8>,
 }
 
-async fn read_header(leg: &Leg) -> Result<HeaderRead, String> {
+async fn read_header(socket: &StreamSocket) -> Result<HeaderRead, String> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 512];
     loop {
@@ -148,7 +148,7 @@ async fn read_header(leg: &Leg) -> Result<HeaderRead, String> {
             bytes.drain(..consumed);
             return Ok(HeaderRead { header, early: bytes });
         }
-        match leg.read(&mut chunk).await {
+        match socket.read(&mut chunk).await {
             Ok(0) => return Err("the peer closed before its PROXY header was complete".into()),
             Ok(count) => bytes.extend_from_slice(&chunk[..count]),
             Err(error) => return Err(format!("the peer broke off its PROXY header: {error}")),
@@ -341,18 +341,18 @@ fn captured(
     let Source::Captured(scope, names) = &listener.source else { return Ok(None) };
     // The kernel shows the captured socket's own address as the one the program connects to.
     let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
-    let leg = Parked::new(socket, listener.security);
-    let accepted = Accepted { leg, local: peer, remote, permit };
+    let socket = DetachedSocket::new(socket, listener.security);
+    let accepted = Accepted { socket, local: peer, remote, permit };
     let Scope::Run(run) = scope;
     let Some(accepted) = run.deliver_expected(accepted) else { return Ok(None) };
     if accepted.remote.port() == Some(dns::PORT) {
         let names = Arc::clone(names);
         return Ok(Some(Work::Question { accepted, names }));
     }
-    let Accepted { leg, local, remote, permit } = accepted;
+    let Accepted { socket, local, remote, permit } = accepted;
     let flow = flow_of_program(scope, Protocol::Tcp, local, remote);
     let scope = Some(scope.clone());
-    Ok(Some(arrival(Downstream::Accepted(leg), flow, scope, permit)))
+    Ok(Some(arrival(Downstream::Accepted(socket), flow, scope, permit)))
 }
 
 /// The flow of a program's connection.
@@ -385,7 +385,7 @@ fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote
 }
 
 fn arrival(
-    downstream: Downstream<Parked>,
+    downstream: Downstream<DetachedSocket>,
     flow: Flow,
     scope: Option<Scope>,
     permit: OwnedSemaphorePermit,
@@ -401,9 +401,9 @@ fn connection(
     flow: Flow,
     permit: OwnedSemaphorePermit,
 ) -> Work {
-    let leg = Parked::new(socket, listener.security);
+    let socket = DetachedSocket::new(socket, listener.security);
     let scope = listener.source.scope().cloned();
-    arrival(Downstream::Accepted(leg), flow, scope, permit)
+    arrival(Downstream::Accepted(socket), flow, scope, permit)
 }
 
 /// The flow of a client that connected to a listening address.

@@ -1,4 +1,4 @@
-//! What a connection is once both its legs are ready, by the kind of its relay.
+//! What a connection is once both its sockets are ready, by the kind of its relay.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,13 +10,13 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::live::LiveTls;
 use crate::net::Position;
-use crate::net::leg::{Leg, Parked};
+use crate::net::stream_socket::{DetachedSocket, StreamSocket};
 use crate::session::Connection;
 use crate::session::controls::Wishes;
 
-/// A connection whose legs are ready to carry bytes.
+/// A connection whose sockets are ready to carry bytes.
 #[derive(Debug)]
-pub struct Established<L = Leg> {
+pub struct Established<L = StreamSocket> {
     /// The connection.
     pub connection: Connection,
     /// How its bytes are relayed.
@@ -38,16 +38,16 @@ pub struct NotTaken {
 
 /// The kinds of relay; boxed, because a connection spends its life inside one.
 #[derive(Debug)]
-pub enum Path<L = Leg> {
-    /// One leg in clear, the other TLS.
+pub enum Path<L = StreamSocket> {
+    /// One socket in clear, the other TLS.
     Sealed(Box<SealedPath<L>>),
     /// The same, with a dialogue that goes on under TLS first.
     Talking(Box<TalkingPath<L>>),
-    /// Both legs in clear.
+    /// Both sockets in clear.
     Clear(Box<ClearPath<L>>),
-    /// Both legs in clear, and what came early is all that passes.
+    /// Both sockets in clear, and what came early is all that passes.
     Delivery(Box<ClearPath<L>>),
-    /// Both legs in clear until the program says otherwise.
+    /// Both sockets in clear until the program says otherwise.
     Controlled(Box<ControlledPath<L>>),
     /// The program has begun TLS itself under a rule that does.
     OwnTls(Box<OwnTlsPath<L>>),
@@ -55,7 +55,7 @@ pub enum Path<L = Leg> {
 
 /// Sockets of a connection on which a program and tacit both have begun TLS.
 #[derive(Debug)]
-pub struct OwnTlsPath<L = Leg> {
+pub struct OwnTlsPath<L = StreamSocket> {
     /// The socket towards the program.
     pub program: L,
     /// The socket that has the TLS of the rule.
@@ -68,12 +68,12 @@ pub struct OwnTlsPath<L = Leg> {
     pub first: Vec<u8>,
 }
 
-/// Legs and session of a TLS relay, with what came early.
+/// ConnectionSockets and session of a TLS relay, with what came early.
 #[derive(Debug)]
-pub struct SealedPath<L = Leg> {
-    /// The leg in clear.
+pub struct SealedPath<L = StreamSocket> {
+    /// The socket in clear.
     pub clear: L,
-    /// The TLS leg.
+    /// The TLS socket.
     pub tls: L,
     /// Its session.
     pub session: Session,
@@ -85,7 +85,7 @@ pub struct SealedPath<L = Leg> {
 
 /// A relay that is not one yet.
 #[derive(Debug)]
-pub struct TalkingPath<L = Leg> {
+pub struct TalkingPath<L = StreamSocket> {
     /// What will be relayed.
     pub carried: Carried<L>,
     /// What is said before.
@@ -96,28 +96,28 @@ pub struct TalkingPath<L = Leg> {
 
 /// What a dialogue is held over.
 #[derive(Debug)]
-pub enum Carried<L = Leg> {
+pub enum Carried<L = StreamSocket> {
     /// The peer has TLS.
     Sealed(Box<SealedPath<L>>),
-    /// The peer was accepted, and is in clear too.
+    /// The peer is the downstream socket, in clear too.
     Clear(Box<ClearPath<L>>),
 }
 
-/// Legs of a relay in clear, with what came early.
+/// ConnectionSockets of a relay in clear, with what came early.
 #[derive(Debug)]
-pub struct ClearPath<L = Leg> {
-    /// The leg that was accepted.
-    pub accepted: L,
-    /// The leg that was dialled.
-    pub dialled: L,
-    /// Bytes that came with a PROXY header, for the dialled leg.
+pub struct ClearPath<L = StreamSocket> {
+    /// Towards the side that connected.
+    pub downstream: L,
+    /// Towards the side that was dialled.
+    pub upstream: L,
+    /// Bytes that came with a PROXY header, for the upstream socket.
     pub initial: Vec<u8>,
 }
 
-/// Legs of a connection whose program says when TLS begins.
+/// ConnectionSockets of a connection whose program says when TLS begins.
 #[derive(Debug)]
-pub struct ControlledPath<L = Leg> {
-    /// As they are now: the one that was accepted, the one that was dialled.
+pub struct ControlledPath<L = StreamSocket> {
+    /// Both sockets, in clear.
     pub clear: ClearPath<L>,
     /// The one that gets TLS; the other one leads to the program.
     pub tls_on: Position,
@@ -130,21 +130,21 @@ pub struct ControlledPath<L = Leg> {
 impl Established {
     /// Takes it from this thread, for another one.
     #[must_use]
-    pub fn park(self) -> Established<Parked> {
+    pub fn park(self) -> Established<DetachedSocket> {
         let Self { connection, path, slot, program_cpu } = self;
-        let Ok(path) = path.with_legs(|leg| Ok::<_, Infallible>(leg.park()));
+        let Ok(path) = path.with_sockets(|socket| Ok::<_, Infallible>(socket.park()));
         Established { connection, path, slot, program_cpu }
     }
 }
 
-impl Established<Parked> {
+impl Established<DetachedSocket> {
     /// Goes on with it on the calling thread.
     ///
     /// # Errors
-    /// See [`Parked::watch`].
+    /// See [`DetachedSocket::watch`].
     pub fn watch(self) -> Result<Established, NotTaken> {
         let Self { connection, path, slot, program_cpu } = self;
-        match path.with_legs(Parked::watch) {
+        match path.with_sockets(DetachedSocket::watch) {
             Ok(path) => Ok(Established { connection, path, slot, program_cpu }),
             Err(error) => Err(NotTaken { connection: Some(connection), error }),
         }
@@ -152,25 +152,25 @@ impl Established<Parked> {
 }
 
 impl<L> Path<L> {
-    /// The same with both legs changed alike.
-    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<Path<M>, E> {
+    /// The same with both sockets changed alike.
+    fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<Path<M>, E> {
         Ok(match self {
-            Self::Sealed(path) => Path::Sealed(Box::new(path.with_legs(change)?)),
+            Self::Sealed(path) => Path::Sealed(Box::new(path.with_sockets(change)?)),
             Self::Talking(path) => {
                 let TalkingPath { carried, dialogue, family } = *path;
                 let carried = match carried {
-                    Carried::Sealed(path) => Carried::Sealed(Box::new(path.with_legs(change)?)),
-                    Carried::Clear(path) => Carried::Clear(Box::new(path.with_legs(change)?)),
+                    Carried::Sealed(path) => Carried::Sealed(Box::new(path.with_sockets(change)?)),
+                    Carried::Clear(path) => Carried::Clear(Box::new(path.with_sockets(change)?)),
                 };
                 Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
             }
             Self::Controlled(path) => {
                 let ControlledPath { clear, tls_on, wishes, tls } = *path;
-                let clear = clear.with_legs(change)?;
+                let clear = clear.with_sockets(change)?;
                 Path::Controlled(Box::new(ControlledPath { clear, tls_on, wishes, tls }))
             }
-            Self::Clear(path) => Path::Clear(Box::new(path.with_legs(change)?)),
-            Self::Delivery(path) => Path::Delivery(Box::new(path.with_legs(change)?)),
+            Self::Clear(path) => Path::Clear(Box::new(path.with_sockets(change)?)),
+            Self::Delivery(path) => Path::Delivery(Box::new(path.with_sockets(change)?)),
             Self::OwnTls(path) => {
                 let OwnTlsPath { program, upstream, session, waiting, first } = *path;
                 let program = change(program)?;
@@ -182,7 +182,7 @@ impl<L> Path<L> {
 }
 
 impl<L> SealedPath<L> {
-    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<SealedPath<M>, E> {
+    fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<SealedPath<M>, E> {
         let Self { clear, tls, session, incomplete, initial } = self;
         let clear = change(clear)?;
         let tls = change(tls)?;
@@ -191,10 +191,10 @@ impl<L> SealedPath<L> {
 }
 
 impl<L> ClearPath<L> {
-    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<ClearPath<M>, E> {
-        let Self { accepted, dialled, initial } = self;
-        let accepted = change(accepted)?;
-        let dialled = change(dialled)?;
-        Ok(ClearPath { accepted, dialled, initial })
+    fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<ClearPath<M>, E> {
+        let Self { downstream, upstream, initial } = self;
+        let downstream = change(downstream)?;
+        let upstream = change(upstream)?;
+        Ok(ClearPath { downstream, upstream, initial })
     }
 }

@@ -29,7 +29,7 @@ use crate::dns;
 use crate::engine::{Thread, Turn};
 use crate::ledger::{Account, charged, meter, metered};
 use crate::log::Event;
-use crate::net::leg::Parked;
+use crate::net::stream_socket::DetachedSocket;
 use crate::net::{Accepted, Security};
 use crate::run::hold::{HeldSyn, SynAnswer};
 use crate::session::{Failure, Record, account};
@@ -91,10 +91,10 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
             return None;
         }
     };
-    if let Downstream::Accepted(leg) = &mut downstream {
+    if let Downstream::Accepted(socket) = &mut downstream {
         let record = connection.record();
         let begins_with_tls = record.rule.rule.tls_arrives() && record.controls().is_none();
-        leg.set_security(if begins_with_tls { Security::Tls } else { Security::Clear });
+        socket.set_security(if begins_with_tls { Security::Tls } else { Security::Clear });
     }
     let early = claim.map(|claim| claim.early.into_boxed_slice());
     Some(Box::new(Admitted { connection, downstream, early, job: None, slot }))
@@ -104,7 +104,7 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
 fn refuse(downstream: Downstream, deny: Deny) {
     match (downstream, deny) {
         // Once connected it can only be reset.
-        (Downstream::Accepted(mut leg), _) => leg.set_security(Security::Clear),
+        (Downstream::Accepted(mut socket), _) => socket.set_security(Security::Clear),
         (Downstream::Held(held), Deny::Refused) => held.refuse(SynAnswer::Reset),
         (Downstream::Held(held), Deny::Prohibited) => {
             held.refuse(SynAnswer::Unreachable(IcmpError::Prohibited));
@@ -143,11 +143,11 @@ fn prepare<'a>(
 async fn admit_data(lane: &StreamLane, mut job: Box<Job>) -> Option<Box<Admitted>> {
     let account = Arc::clone(job.parent.account());
     let arrival = charged(&account, Component::Accept, pin!(job.arrive()), |_| ()).await;
-    let Accepted { mut leg, local, remote, permit } = arrival?;
-    leg.set_security(job.downstream_security());
+    let Accepted { mut socket, local, remote, permit } = arrival?;
+    socket.set_security(job.downstream_security());
     let connection = admit::admit_data(&lane.shared, &job, local, remote, permit);
     let job = Some(job);
-    let downstream = Downstream::Accepted(leg);
+    let downstream = Downstream::Accepted(socket);
     Some(Box::new(Admitted { connection, downstream, early: None, job, slot: None }))
 }
 
@@ -192,7 +192,7 @@ enum Kept {
     /// On this thread.
     Here(Box<Established>),
     /// On a data worker.
-    ForWorker(Stage<Parked>),
+    ForWorker(Stage<DetachedSocket>),
 }
 
 /// Decides where a connection is relayed.
@@ -224,8 +224,8 @@ fn account(lane: &StreamLane, finished: &Finished) {
 async fn supervise(
     lane: &StreamLane,
     record: Arc<Record>,
-    mut life: Pin<&mut impl Future<Output = Option<Stage<Parked>>>>,
-) -> Option<Stage<Parked>> {
+    mut life: Pin<&mut impl Future<Output = Option<Stage<DetachedSocket>>>>,
+) -> Option<Stage<DetachedSocket>> {
     let _held = lane.load.hold();
     let mut closed = pin!(reset_when_closed(&record));
     // What `ledger::charged` does, written out: a future around this one would cost every
@@ -252,17 +252,17 @@ async fn supervise(
 /// Waits for an operator to close the connection; its sockets are reset then, not ended.
 async fn reset_when_closed(record: &Record) {
     record.closed().await;
-    let Some(legs) = record.legs.get() else { return };
-    for leg in [&legs.accepted, &legs.dialled].into_iter().filter_map(Weak::upgrade) {
+    let Some(sockets) = record.sockets.get() else { return };
+    for socket in [&sockets.downstream, &sockets.upstream].into_iter().filter_map(Weak::upgrade) {
         // A socket whose peer is gone has no use for a reset.
-        let _ = socket::set_on_close(leg.as_fd(), OnClose::Reset);
+        let _ = socket::set_on_close(socket.as_fd(), OnClose::Reset);
     }
 }
 
 /// Hands a connection over to a data worker: what an engine has set up, or one whose program has
 /// another CPU. It is not touched here after that: two threads never count for one connection at
 /// the same time. Its slot is free again when a worker has it.
-async fn hand_over(lane: &StreamLane, mut stage: Stage<Parked>) {
+async fn hand_over(lane: &StreamLane, mut stage: Stage<DetachedSocket>) {
     let _slot = stage.take_slot();
     let work = Work::Connection(stage);
     let cpu = work.cpu();
@@ -504,7 +504,7 @@ mod tests {
     const TASK_BYTES_MAX: usize = 928;
     /// What displays know of a connection.
     const RECORD_BYTES_MAX: usize = 272;
-    /// Both legs and the session on their way into the relay.
+    /// Both sockets and the session on their way into the relay.
     const SEALED_BYTES_MAX: usize = 384;
 
     fn future_bytes<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {

@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::dns::Forwarder;
 use crate::ledger::meter::Ticks;
 use crate::net::Accepted;
-use crate::net::leg::{Leg, Parked};
+use crate::net::stream_socket::{DetachedSocket, StreamSocket};
 use crate::run::Scope;
 use crate::run::hold::HeldSyn;
 use crate::session::{Connection, Record};
@@ -20,7 +20,7 @@ use super::path::{Established, NotTaken};
 
 /// How far a connection is. An engine hands a connection over to a worker in one of these stages.
 #[derive(Debug)]
-pub enum Stage<L = Leg> {
+pub enum Stage<L = StreamSocket> {
     /// It has arrived.
     Arrived(Box<Arrival<L>>),
     /// Its control connection has agreed on it; it is not accepted yet.
@@ -33,7 +33,7 @@ pub enum Stage<L = Leg> {
 
 /// The side that connects.
 #[derive(Debug)]
-pub enum Downstream<L = Leg> {
+pub enum Downstream<L = StreamSocket> {
     /// It is connected to this socket.
     Accepted(L),
     /// It waits until its destination has answered.
@@ -42,7 +42,7 @@ pub enum Downstream<L = Leg> {
 
 /// A connection that has arrived.
 #[derive(Debug)]
-pub struct Arrival<L = Leg> {
+pub struct Arrival<L = StreamSocket> {
     /// The side that connects.
     pub downstream: Downstream<L>,
     /// What rules see of it.
@@ -75,7 +75,7 @@ pub struct Claim {
 
 /// A connection that has its rule.
 #[derive(Debug)]
-pub struct Admitted<L = Leg> {
+pub struct Admitted<L = StreamSocket> {
     /// The connection.
     pub connection: Connection,
     /// The side that connects.
@@ -99,7 +99,7 @@ pub enum Work {
         names: Arc<Forwarder>,
     },
     /// A connection.
-    Connection(Stage<Parked>),
+    Connection(Stage<DetachedSocket>),
 }
 
 impl Work {
@@ -159,7 +159,7 @@ impl<L> Stage<L> {
 impl Stage {
     /// Takes it from this thread, for another one.
     #[must_use]
-    pub fn park(self) -> Stage<Parked> {
+    pub fn park(self) -> Stage<DetachedSocket> {
         match self {
             Self::Arrived(arrival) => Stage::Arrived(Box::new(arrival.park())),
             Self::Agreed(job) => Stage::Agreed(job),
@@ -169,11 +169,11 @@ impl Stage {
     }
 }
 
-impl Stage<Parked> {
+impl Stage<DetachedSocket> {
     /// Continues with it on the calling thread.
     ///
     /// # Errors
-    /// See [`Parked::watch`].
+    /// See [`DetachedSocket::watch`].
     pub fn watch(self) -> Result<Stage, NotTaken> {
         Ok(match self {
             Self::Arrived(arrival) => {
@@ -189,31 +189,31 @@ impl Stage<Parked> {
 }
 
 impl Downstream {
-    fn park(self) -> Downstream<Parked> {
+    fn park(self) -> Downstream<DetachedSocket> {
         match self {
-            Self::Accepted(leg) => Downstream::Accepted(leg.park()),
+            Self::Accepted(socket) => Downstream::Accepted(socket.park()),
             Self::Held(held) => Downstream::Held(held),
         }
     }
 }
 
-impl Downstream<Parked> {
+impl Downstream<DetachedSocket> {
     fn watch(self) -> io::Result<Downstream> {
         Ok(match self {
-            Self::Accepted(leg) => Downstream::Accepted(leg.watch()?),
+            Self::Accepted(socket) => Downstream::Accepted(socket.watch()?),
             Self::Held(held) => Downstream::Held(held),
         })
     }
 }
 
 impl Arrival {
-    fn park(self) -> Arrival<Parked> {
+    fn park(self) -> Arrival<DetachedSocket> {
         let Self { downstream, flow, scope, permit, claim, spent, slot } = self;
         Arrival { downstream: downstream.park(), flow, scope, permit, claim, spent, slot }
     }
 }
 
-impl Arrival<Parked> {
+impl Arrival<DetachedSocket> {
     fn watch(self) -> io::Result<Arrival> {
         let Self { downstream, flow, scope, permit, claim, spent, slot } = self;
         let downstream = downstream.watch()?;
@@ -222,13 +222,13 @@ impl Arrival<Parked> {
 }
 
 impl Admitted {
-    fn park(self) -> Admitted<Parked> {
+    fn park(self) -> Admitted<DetachedSocket> {
         let Self { connection, downstream, early, job, slot } = self;
         Admitted { connection, downstream: downstream.park(), early, job, slot }
     }
 }
 
-impl Admitted<Parked> {
+impl Admitted<DetachedSocket> {
     fn watch(self) -> Result<Admitted, NotTaken> {
         let Self { connection, downstream, early, job, slot } = self;
         match downstream.watch() {

@@ -3,11 +3,11 @@
 //! ```text
 //!   peer <──Wire──> to_peer   ┐
 //!                             ├ Dialogue
-//!   program <─Leg─> to_program┘
+//!   program <─StreamSocket─> to_program┘
 //! ```
 //!
 //! One loop serves both phases: it asks the dialogue for its next step, sends what it has to say,
-//! and reads both ends for it. What a [`Wire`] is, makes the difference: the peer's leg in clear,
+//! and reads both ends for it. What a [`Wire`] is, makes the difference: the peer's socket in clear,
 //! or with its session. None of this is fast, and none of it lasts: the relay carries the rest.
 //!
 //! Limits are the dialogue's; its time is bounded by who calls. Bytes in clear before TLS are
@@ -23,7 +23,7 @@ use tacit_sys::socket;
 
 use tacit_tls::{HotKeys, Session, SessionError};
 
-use crate::net::leg::{Leg, Outgoing};
+use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{Connection, Failure};
 
 /// Bytes read at once.
@@ -68,7 +68,7 @@ pub(super) enum Outcome {
 /// Why a dialogue broke off.
 #[derive(Debug)]
 pub(super) enum Cut {
-    /// A leg was reset, or failed otherwise.
+    /// A socket was reset, or failed otherwise.
     Broken(StarttlsSide, io::Error),
     /// The TLS peer's stream ended without `close_notify`.
     Truncated,
@@ -86,12 +86,12 @@ impl From<Cut> for Failure {
     }
 }
 
-/// The peer's leg, in clear or not.
+/// The peer's socket, in clear or not.
 pub(super) trait Wire {
     /// Whether it has TLS.
     const IS_SECURE: bool;
-    /// The leg itself.
-    fn leg(&self) -> &Leg;
+    /// The socket itself.
+    fn socket(&self) -> &StreamSocket;
     /// Reads what is there and hands it on; `false`: the peer sends no more.
     fn poll_hear(
         &mut self,
@@ -124,7 +124,7 @@ impl Talk {
     pub(super) async fn hold<W: Wire>(
         &mut self,
         wire: &mut W,
-        program: Option<&Leg>,
+        program: Option<&StreamSocket>,
     ) -> Result<Outcome, Cut> {
         std::future::poll_fn(|cx| self.poll_hold(wire, program, cx)).await
     }
@@ -133,7 +133,7 @@ impl Talk {
     pub(super) async fn flush<W: Wire>(
         &mut self,
         wire: &mut W,
-        program: Option<&Leg>,
+        program: Option<&StreamSocket>,
     ) -> Result<(), Cut> {
         std::future::poll_fn(|cx| match self.poll_flush(wire, program, cx) {
             Ok(true) => Poll::Ready(Ok(())),
@@ -151,7 +151,7 @@ impl Talk {
     fn poll_hold<W: Wire>(
         &mut self,
         wire: &mut W,
-        program: Option<&Leg>,
+        program: Option<&StreamSocket>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Outcome, Cut>> {
         loop {
@@ -191,7 +191,7 @@ impl Talk {
     fn poll_flush<W: Wire>(
         &mut self,
         wire: &mut W,
-        program: Option<&Leg>,
+        program: Option<&StreamSocket>,
         cx: &mut Context<'_>,
     ) -> Result<bool, Cut> {
         loop {
@@ -206,21 +206,21 @@ impl Talk {
             if self.is_last::<W>() && !std::mem::replace(&mut self.peer.told, true) {
                 wire.say_end(self.to_peer.tail())?;
                 if self.to_peer.is_empty() {
-                    // A failure shows when the leg is read.
-                    let _ = wire.leg().shutdown_write();
+                    // A failure shows when the socket is read.
+                    let _ = wire.socket().shutdown_write();
                 }
             }
             if self.to_peer.is_empty() {
                 break;
             }
-            match self.to_peer.poll_flush(wire.leg(), cx) {
+            match self.to_peer.poll_flush(wire.socket(), cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Err(Cut::Broken(StarttlsSide::Peer, error)),
                 Poll::Pending => break,
             }
             if self.peer.told {
-                // A failure shows when the leg is read.
-                let _ = wire.leg().shutdown_write();
+                // A failure shows when the socket is read.
+                let _ = wire.socket().shutdown_write();
             }
         }
         let is_flushed = match program {
@@ -237,7 +237,11 @@ impl Talk {
         no_relay && self.dialogue.has_passed(StarttlsSide::Program)
     }
 
-    fn poll_flush_program(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Result<bool, Cut> {
+    fn poll_flush_program(
+        &mut self,
+        socket: &StreamSocket,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, Cut> {
         loop {
             if self.to_program.is_empty() {
                 *self.to_program.tail() = self.dialogue.take_output(StarttlsSide::Program);
@@ -245,11 +249,11 @@ impl Talk {
             if self.to_program.is_empty() {
                 let is_last = self.peer.ended && self.dialogue.has_passed(StarttlsSide::Peer);
                 if is_last && !std::mem::replace(&mut self.program.told, true) {
-                    let _ = leg.shutdown_write();
+                    let _ = socket.shutdown_write();
                 }
                 return Ok(true);
             }
-            match self.to_program.poll_flush(leg, cx) {
+            match self.to_program.poll_flush(socket, cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Err(Cut::Broken(StarttlsSide::Program, error)),
                 Poll::Pending => return Ok(false),
@@ -271,12 +275,12 @@ impl Talk {
     }
 
     /// Hears the program if there is room; `true`: there was something.
-    fn poll_program(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Result<bool, Cut> {
+    fn poll_program(&mut self, socket: &StreamSocket, cx: &mut Context<'_>) -> Result<bool, Cut> {
         if self.program.ended || !self.dialogue.has_room(StarttlsSide::Program) {
             return Ok(false);
         }
         let Poll::Ready(heard) =
-            poll_hear_clear(leg, StarttlsSide::Program, None, cx, &mut self.dialogue)
+            poll_hear_clear(socket, StarttlsSide::Program, None, cx, &mut self.dialogue)
         else {
             return Ok(false);
         };
@@ -289,14 +293,14 @@ impl Talk {
 }
 
 fn poll_hear_clear(
-    leg: &Leg,
+    socket: &StreamSocket,
     from: StarttlsSide,
     counted: Option<&Connection>,
     cx: &mut Context<'_>,
     dialogue: &mut Dialogue,
 ) -> Poll<Result<bool, Cut>> {
     let mut bytes = [0; READ_BYTES];
-    leg.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes)).map(|read| {
+    socket.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes)).map(|read| {
         let count = read.map_err(|error| Cut::Broken(from, error))?;
         if let Some(connection) = counted {
             connection.count_sent(count);
@@ -306,11 +310,11 @@ fn poll_hear_clear(
     })
 }
 
-/// The peer's leg in clear.
+/// The peer's socket in clear.
 #[derive(Debug)]
 pub(super) struct InClear<'a> {
-    /// The leg.
-    pub(super) leg: &'a Leg,
+    /// The socket.
+    pub(super) socket: &'a StreamSocket,
     /// Whose bytes are counted; `None`: what is said is tacit's own affair.
     pub(super) counted: Option<&'a Connection>,
 }
@@ -318,8 +322,8 @@ pub(super) struct InClear<'a> {
 impl Wire for InClear<'_> {
     const IS_SECURE: bool = false;
 
-    fn leg(&self) -> &Leg {
-        self.leg
+    fn socket(&self) -> &StreamSocket {
+        self.socket
     }
 
     fn poll_hear(
@@ -327,7 +331,7 @@ impl Wire for InClear<'_> {
         cx: &mut Context<'_>,
         dialogue: &mut Dialogue,
     ) -> Poll<Result<bool, Cut>> {
-        poll_hear_clear(self.leg, StarttlsSide::Peer, self.counted, cx, dialogue)
+        poll_hear_clear(self.socket, StarttlsSide::Peer, self.counted, cx, dialogue)
     }
 
     fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Cut> {
@@ -343,10 +347,10 @@ impl Wire for InClear<'_> {
     }
 }
 
-/// The peer's leg under TLS.
+/// The peer's socket under TLS.
 pub(super) struct UnderTls<'a> {
-    /// The leg.
-    pub(super) leg: &'a Leg,
+    /// The socket.
+    pub(super) socket: &'a StreamSocket,
     /// Its session.
     pub(super) session: &'a mut Session,
     /// Records that have not been opened, or not arrived whole.
@@ -361,13 +365,13 @@ pub(super) struct UnderTls<'a> {
 impl<'a> UnderTls<'a> {
     /// Takes over where the handshake ended.
     pub(super) fn new(
-        leg: &'a Leg,
+        socket: &'a StreamSocket,
         session: &'a mut Session,
         incomplete: &'a mut Vec<u8>,
         connection: &'a Connection,
     ) -> Self {
         let unexamined = !incomplete.is_empty();
-        Self { leg, session, incomplete, connection, keys: HotKeys::default(), unexamined }
+        Self { socket, session, incomplete, connection, keys: HotKeys::default(), unexamined }
     }
 
     /// Opens what has arrived whole; `false`: the peer sends no more.
@@ -390,8 +394,8 @@ impl<'a> UnderTls<'a> {
 impl Wire for UnderTls<'_> {
     const IS_SECURE: bool = true;
 
-    fn leg(&self) -> &Leg {
-        self.leg
+    fn socket(&self) -> &StreamSocket {
+        self.socket
     }
 
     fn poll_hear(
@@ -403,7 +407,7 @@ impl Wire for UnderTls<'_> {
             return Poll::Ready(self.open(dialogue));
         }
         let mut bytes = [0; READ_BYTES];
-        let read = self.leg.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes));
+        let read = self.socket.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes));
         read.map(|read| match read {
             Ok(0) => Err(Cut::Truncated),
             Ok(count) => {

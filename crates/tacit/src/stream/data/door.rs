@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::address;
-use crate::net::leg::Leg;
+use crate::net::stream_socket::StreamSocket;
 use crate::net::{Accepted, Security};
 use crate::run::{Expected, Run};
 
@@ -91,7 +91,7 @@ impl Door {
     ///
     /// # Errors
     /// The socket cannot be watched, or nobody will come.
-    pub async fn wait(&mut self, places: &Arc<Semaphore>) -> io::Result<Accepted<Leg>> {
+    pub async fn wait(&mut self, places: &Arc<Semaphore>) -> io::Result<Accepted<StreamSocket>> {
         match self {
             Self::Outside { socket, from } => {
                 let permit = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
@@ -115,7 +115,7 @@ async fn accept(
     socket: &Arc<OwnedFd>,
     from: IpAddr,
     permit: OwnedSemaphorePermit,
-) -> io::Result<Accepted<Leg>> {
+) -> io::Result<Accepted<StreamSocket>> {
     let watched = watch(Arc::clone(socket), Interest::READABLE)?;
     loop {
         let mut ready = watched.readable().await?;
@@ -125,8 +125,8 @@ async fn accept(
                 if remote.ip() == Some(from) {
                     let local = address::from_socket(&socket::local_address(accepted.as_fd())?);
                     // What really protects it is set when its connection begins.
-                    let leg = Leg::new(accepted, Security::Tls)?;
-                    return Ok(Accepted { leg, local, remote, permit });
+                    let socket = StreamSocket::new(accepted, Security::Tls)?;
+                    return Ok(Accepted { socket, local, remote, permit });
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),

@@ -10,7 +10,7 @@ use tacit_core::starttls::ftp::{DataRequest, UploadFlag};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::live::LiveTls;
-use crate::net::leg::Leg;
+use crate::net::stream_socket::StreamSocket;
 use crate::net::{Accepted, Security};
 use crate::session::Record;
 
@@ -56,7 +56,7 @@ impl Job {
 
     /// Waits for the connection at the door. `None`: it was closed, or nobody came in time; why is
     /// nobody's business but the client's, which has other plans.
-    pub async fn arrive(&mut self) -> Option<Accepted<Leg>> {
+    pub async fn arrive(&mut self) -> Option<Accepted<StreamSocket>> {
         let came = tokio::select! {
             came = self.door.wait(&self.places) => came.ok(),
             _ = &mut self.closed => None,

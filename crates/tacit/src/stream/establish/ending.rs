@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use crate::net::leg::Leg;
+use crate::net::stream_socket::StreamSocket;
 use tacit_tls::INCOMING_BYTES_MAX;
 
 /// How long a peer may take to read what says why it was refused.
 pub(super) const DRAIN_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Lets a refused peer read its alert: closing at once would reset what is still on its way.
-pub async fn drain_after_alert(leg: Leg) {
-    if leg.shutdown_write().is_err() {
+pub async fn drain_after_alert(socket: StreamSocket) {
+    if socket.shutdown_write().is_err() {
         return;
     }
     let drained = async {
         let mut sink = [0; 2048];
         let mut left = INCOMING_BYTES_MAX;
-        while let Ok(count) = leg.read(&mut sink).await
+        while let Ok(count) = socket.read(&mut sink).await
             && count > 0
             && left > 0
         {
@@ -27,7 +27,7 @@ pub async fn drain_after_alert(leg: Leg) {
 }
 
 /// Ends both sockets in order: what they were sent last explains the end.
-pub(super) async fn close_both(peer: Leg, program: Leg) {
+pub(super) async fn close_both(peer: StreamSocket, program: StreamSocket) {
     program.end_in_order();
     tokio::join!(drain_after_alert(peer), drain_after_alert(program));
 }

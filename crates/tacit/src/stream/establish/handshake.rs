@@ -12,7 +12,7 @@ use tacit_core::meter::Component;
 use crate::clock;
 use crate::ledger::{Count, meter};
 use crate::live::{LiveTls, TlsRole};
-use crate::net::leg::{Leg, Outgoing};
+use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{Failure, Record, TlsFacts};
 use crate::stream::gate::{Displaced, Gates, Peer, Place};
 use tacit_tls::{
@@ -53,7 +53,7 @@ pub struct HandshakeIo<'a> {
     /// The connection whose peer is meant: a data connection has that of its control connection.
     pub peer_of: &'a Record,
     /// The socket.
-    pub leg: &'a Leg,
+    pub socket: &'a StreamSocket,
     /// The settings.
     pub tls: &'a LiveTls,
     /// When it must be complete, waiting for a place included.
@@ -76,7 +76,7 @@ impl HandshakeIo<'_> {
             let mut handshaken = self.exchange(self.begin()?, incoming).await?;
             if self.last_flight == LastFlight::Sent {
                 let last_flight = std::mem::take(&mut handshaken.last_flight);
-                Outgoing::new(last_flight).flush(self.leg).await?;
+                Outgoing::new(last_flight).flush(self.socket).await?;
             }
             Ok(handshaken)
         };
@@ -123,16 +123,16 @@ impl HandshakeIo<'_> {
             if matches!(progress, Ok(HandshakeProgress::Done)) {
                 break;
             }
-            let flushed = Outgoing::new(std::mem::take(&mut last_flight)).flush(self.leg).await;
+            let flushed = Outgoing::new(std::mem::take(&mut last_flight)).flush(self.socket).await;
             progress?;
             flushed?;
             incoming.reserve(READ_BYTES);
-            if self.leg.read_onto(&mut incoming).await? == 0 {
+            if self.socket.read_onto(&mut incoming).await? == 0 {
                 return Err(handshake.cut_off().into());
             }
             if incoming.len() > INCOMING_BYTES_MAX {
                 let failure = handshake.too_long(&mut incoming, &mut last_flight);
-                Outgoing::new(last_flight).flush(self.leg).await?;
+                Outgoing::new(last_flight).flush(self.socket).await?;
                 return Err(failure.into());
             }
         }
@@ -151,7 +151,7 @@ impl HandshakeIo<'_> {
             }
             Err(FinishError { failure, mut alert }) => {
                 last_flight.append(&mut alert);
-                Outgoing::new(last_flight).flush(self.leg).await?;
+                Outgoing::new(last_flight).flush(self.socket).await?;
                 Err(failure.into())
             }
         }
@@ -192,18 +192,18 @@ fn tls_peer(record: &Record) -> Option<IpAddr> {
     if record.rule.rule.tls_arrives() {
         record.client().ip()
     } else {
-        record.legs.get().and_then(|legs| legs.target.ip())
+        record.sockets.get().and_then(|sockets| sockets.target.ip())
     }
 }
 
 /// The first bytes of a TLS client.
 ///
 /// # Errors
-/// See [`Leg::read_onto`].
-pub(super) async fn first_bytes(leg: &Leg) -> io::Result<Vec<u8>> {
+/// See [`StreamSocket::read_onto`].
+pub(super) async fn first_bytes(socket: &StreamSocket) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(FIRST_READ_BYTES);
     // At the end of the stream there are none, and the handshake reports that.
-    leg.read_onto(&mut bytes).await?;
+    socket.read_onto(&mut bytes).await?;
     Ok(bytes)
 }
 

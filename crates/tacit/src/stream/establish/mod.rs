@@ -31,11 +31,11 @@ use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::meter;
 use crate::live::{LiveRule, LiveTls, TlsRole};
-use crate::net::leg::{Leg, Outgoing};
+use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::net::{Position, Security};
 use crate::run::hold::{HeldSyn, SynAnswer};
 use crate::session::controls::Controls;
-use crate::session::{Connection, Failure, Legs, Unreached};
+use crate::session::{Connection, ConnectionSockets, Failure, Unreached};
 
 use super::data::Job;
 use super::dial::Upstream;
@@ -78,7 +78,7 @@ pub async fn establish(
     let Admitted { connection, downstream, early, job, slot } = admitted;
     let rule = Arc::clone(&connection.record().rule);
     let (downstream, held) = match downstream {
-        Downstream::Accepted(leg) => (Some(leg), None),
+        Downstream::Accepted(socket) => (Some(socket), None),
         Downstream::Held(held) => (None, Some(held)),
     };
     let establishing = Establishing {
@@ -116,7 +116,7 @@ struct Establishing<'a> {
     lane: &'a StreamLane,
     connection: &'a Connection,
     /// The socket towards the side that connects; `None`: it is not accepted yet.
-    downstream: Option<Leg>,
+    downstream: Option<StreamSocket>,
     /// The program's SYN, until the connection is accepted.
     held: Option<Box<HeldSyn>>,
     /// The handshake that was completed before the program is connected, with its settings.
@@ -131,8 +131,8 @@ struct Establishing<'a> {
 
 /// Both sockets of a connection.
 struct Sockets {
-    downstream: Leg,
-    upstream: Leg,
+    downstream: StreamSocket,
+    upstream: StreamSocket,
 }
 
 impl Establishing<'_> {
@@ -160,7 +160,7 @@ impl Establishing<'_> {
             return Err(failure);
         }
         let socket = held.connect().await.ok_or(Failure::Abandoned)?;
-        self.downstream = Some(Leg::new(socket, Security::Clear)?);
+        self.downstream = Some(StreamSocket::new(socket, Security::Clear)?);
         Ok(())
     }
 
@@ -188,7 +188,7 @@ impl Establishing<'_> {
             Protection::Clear => {
                 let initial = std::mem::take(&mut self.early);
                 let Sockets { downstream, upstream } = self.into_sockets()?;
-                let path = ClearPath { accepted: downstream, dialled: upstream, initial };
+                let path = ClearPath { downstream, upstream, initial };
                 Ok(Path::Clear(Box::new(path)))
             }
             Protection::OnRequest(settings) => self.leave_to_program(settings),
@@ -244,7 +244,7 @@ impl Establishing<'_> {
         let io = HandshakeIo {
             record: self.connection.record(),
             peer_of: tls.parent.unwrap_or(self.connection.record()),
-            leg: self.socket(tls.on)?,
+            socket: self.socket(tls.on)?,
             tls: settings,
             deadline,
             // A client waits for our last flight, and must not wait for what is dialled.
@@ -297,11 +297,11 @@ impl Establishing<'_> {
         }
         let talk = self.talk.take();
         let Sockets { downstream, upstream } = self.into_sockets()?;
-        let (tls_leg, clear) = match tls.on {
+        let (tls_socket, clear) = match tls.on {
             Position::Downstream => (downstream, upstream),
             Position::Upstream => (upstream, downstream),
         };
-        let path = SealedPath { clear, tls: tls_leg, session, incomplete, initial: last_flight };
+        let path = SealedPath { clear, tls: tls_socket, session, incomplete, initial: last_flight };
         let Some(talk) = talk else { return Ok(Path::Sealed(Box::new(path))) };
         let family = talk.dialogue.stays().then_some(settings);
         Ok(relay_under_tls(path, talk, family))
@@ -378,7 +378,7 @@ impl Establishing<'_> {
             Some(talk) => relay_in_clear(talk, downstream, upstream),
             None => {
                 let initial = Vec::new();
-                let path = ClearPath { accepted: downstream, dialled: upstream, initial };
+                let path = ClearPath { downstream, upstream, initial };
                 Path::Clear(Box::new(path))
             }
         })
@@ -405,25 +405,25 @@ impl Establishing<'_> {
         let tls_on = tls_position(&record.rule);
         let initial = std::mem::take(&mut self.early);
         let Sockets { downstream, upstream } = self.into_sockets()?;
-        let clear = ClearPath { accepted: downstream, dialled: upstream, initial };
+        let clear = ClearPath { downstream, upstream, initial };
         let path = ControlledPath { clear, tls_on, wishes, tls: Arc::clone(settings) };
         Ok(Path::Controlled(Box::new(path)))
     }
 
     /// One of the sockets.
-    fn socket(&self, position: Position) -> Result<&Leg, Failure> {
-        let leg = match position {
+    fn socket(&self, position: Position) -> Result<&StreamSocket, Failure> {
+        let socket = match position {
             Position::Downstream => self.downstream.as_ref(),
-            Position::Upstream => self.upstream.as_ref().map(|upstream| &upstream.leg),
+            Position::Upstream => self.upstream.as_ref().map(|upstream| &upstream.socket),
         };
-        leg.ok_or_else(not_connected)
+        socket.ok_or_else(not_connected)
     }
 
     /// Both sockets.
     fn into_sockets(self) -> Result<Sockets, Failure> {
         match (self.downstream, self.upstream) {
-            (Some(downstream), Some(Upstream { leg, .. })) => {
-                Ok(Sockets { downstream, upstream: leg })
+            (Some(downstream), Some(Upstream { socket, .. })) => {
+                Ok(Sockets { downstream, upstream: socket })
             }
             _ => Err(not_connected()),
         }
@@ -442,7 +442,7 @@ impl Establishing<'_> {
             && let Some(first) = self.upstream.take()
         {
             // The exchange has ended its connection to it.
-            first.leg.end_in_order();
+            first.socket.end_in_order();
         }
         if self.upstream.is_none() {
             self.dial(plan).await?;
@@ -455,9 +455,12 @@ impl Establishing<'_> {
     fn show_sockets(&self) {
         let (Some(downstream), Some(upstream)) = (&self.downstream, &self.upstream) else { return };
         let target = upstream.target.clone();
-        let legs =
-            Legs { accepted: downstream.downgrade(), dialled: upstream.leg.downgrade(), target };
-        let _ = self.connection.record().legs.set(legs);
+        let sockets = ConnectionSockets {
+            downstream: downstream.downgrade(),
+            upstream: upstream.socket.downgrade(),
+            target,
+        };
+        let _ = self.connection.record().sockets.set(sockets);
     }
 
     /// Connects to where the plan says, and sends the PROXY header if the rule says so.
@@ -478,8 +481,8 @@ impl Establishing<'_> {
             dialled.map_err(|error| Failure::Dial(Unreached::new(&address, &error)))
         };
         let unreached = || Failure::Dial(dial::unanswered(&address));
-        let leg = within(Instant::now() + CONNECT_TIMEOUT, unreached, dialled).await?;
-        Ok(Upstream { leg, target: address.into() })
+        let socket = within(Instant::now() + CONNECT_TIMEOUT, unreached, dialled).await?;
+        Ok(Upstream { socket, target: address.into() })
     }
 
     async fn connect_by_rule(
@@ -496,7 +499,7 @@ impl Establishing<'_> {
         if let Some(wanted) = forward.and_then(|forward| forward.send_proxy) {
             let header = header::header(wanted, record)
                 .map_err(|error| Failure::Proxy(error.to_string()))?;
-            Outgoing::new(header).flush(&upstream.leg).await?;
+            Outgoing::new(header).flush(&upstream.socket).await?;
         }
         Ok(upstream)
     }
@@ -506,7 +509,7 @@ impl Establishing<'_> {
     /// socket is reset.
     async fn close_refused(&mut self, tls: &TlsPlan<'_>) {
         let downstream = self.downstream.take();
-        let upstream = self.upstream.take().map(|upstream| upstream.leg);
+        let upstream = self.upstream.take().map(|upstream| upstream.socket);
         let (peer, program) = match tls.on {
             Position::Downstream => (downstream, upstream),
             Position::Upstream => (upstream, downstream),

@@ -12,7 +12,7 @@ use tacit_sys::socket;
 use crate::address;
 use crate::ledger::meter;
 use crate::live::LiveTls;
-use crate::net::leg::Leg;
+use crate::net::stream_socket::StreamSocket;
 use crate::session::Failure;
 use crate::stream::path::{Carried, ClearPath, Path, SealedPath, TalkingPath};
 use crate::stream::talk::{InClear, Outcome, Talk};
@@ -34,13 +34,13 @@ pub(super) enum Agreed {
 /// Holds the exchange before TLS.
 pub(super) async fn hold(
     talk: &mut Talk,
-    peer: &Leg,
-    program: Option<&Leg>,
+    peer: &StreamSocket,
+    program: Option<&StreamSocket>,
     timeout: Duration,
     deadline: Instant,
 ) -> Result<Agreed, Failure> {
     meter::switch(Component::Handshake);
-    let mut wire = InClear { leg: peer, counted: None };
+    let mut wire = InClear { socket: peer, counted: None };
     let work = async { Ok(talk.hold(&mut wire, program).await?) };
     match within(deadline, || Failure::Silence(timeout), work).await? {
         Outcome::Step(StarttlsStep::Secure) => Ok(Agreed::Tls),
@@ -54,18 +54,22 @@ pub(super) async fn hold(
 }
 
 /// Sends the program an error in its own protocol: there will be no TLS.
-pub(super) async fn send_refusal(talk: &mut Talk, peer: &Leg, program: &Leg) {
+pub(super) async fn send_refusal(talk: &mut Talk, peer: &StreamSocket, program: &StreamSocket) {
     talk.dialogue.unsecured();
-    let mut wire = InClear { leg: peer, counted: None };
+    let mut wire = InClear { socket: peer, counted: None };
     let sent = talk.flush(&mut wire, Some(program));
     let _ = tokio::time::timeout(DRAIN_WAIT_MAX, sent).await;
 }
 
 /// The relay of a connection whose client did not ask for TLS, after what is left to exchange.
-pub(super) fn relay_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Path {
+pub(super) fn relay_in_clear(
+    mut talk: Talk,
+    downstream: StreamSocket,
+    upstream: StreamSocket,
+) -> Path {
     let initial = talk.dialogue.take_output(StarttlsSide::Program);
-    let ends = ends(&accepted, &dialled);
-    let path = Box::new(ClearPath { accepted, dialled, initial });
+    let ends = ends(&downstream, &upstream);
+    let path = Box::new(ClearPath { downstream, upstream, initial });
     if !talk.dialogue.stays() {
         return Path::Clear(path);
     }
@@ -76,9 +80,13 @@ pub(super) fn relay_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Pat
 }
 
 /// The delivery of the one message that a client may send in clear.
-pub(super) fn deliver_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Path {
+pub(super) fn deliver_in_clear(
+    mut talk: Talk,
+    downstream: StreamSocket,
+    upstream: StreamSocket,
+) -> Path {
     let initial = talk.dialogue.take_output(StarttlsSide::Program);
-    Path::Delivery(Box::new(ClearPath { accepted, dialled, initial }))
+    Path::Delivery(Box::new(ClearPath { downstream, upstream, initial }))
 }
 
 /// The relay of a connection under TLS, after what is left to exchange.
@@ -91,11 +99,11 @@ pub(super) fn relay_under_tls(path: SealedPath, talk: Talk, family: Option<Arc<L
 }
 
 /// Where both ends of an exchange are.
-fn ends(peer: &Leg, program: &Leg) -> ControlAddresses {
+fn ends(peer: &StreamSocket, program: &StreamSocket) -> ControlAddresses {
     ControlAddresses { peer: remote_ip(peer), program: remote_ip(program) }
 }
 
 /// The IP address of the other end of a socket.
-pub fn remote_ip(leg: &Leg) -> Option<IpAddr> {
-    address::from_socket(&socket::peer_address(leg.fd()).ok()??).ip()
+pub fn remote_ip(socket: &StreamSocket) -> Option<IpAddr> {
+    address::from_socket(&socket::peer_address(socket.fd()).ok()??).ip()
 }

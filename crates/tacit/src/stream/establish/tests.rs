@@ -87,16 +87,16 @@ async fn a_connection_is_dialled_before_it_is_accepted() {
     let mut establishing = establishing(&lane, &connection);
     establishing.begin(&plan).await.unwrap();
     server.accept().unwrap();
-    assert!(connection.record().legs.get().is_none(), "there is only one socket");
+    assert!(connection.record().sockets.get().is_none(), "there is only one socket");
 
     let client = TcpListener::bind("127.0.0.1:0").unwrap();
     let _client = TcpStream::connect(client.local_addr().unwrap()).unwrap();
     let accepted = client.accept().unwrap().0;
     accepted.set_nonblocking(true).unwrap();
-    establishing.downstream = Some(Leg::new(accepted.into(), Security::Clear).unwrap());
+    establishing.downstream = Some(StreamSocket::new(accepted.into(), Security::Clear).unwrap());
     let path = establishing.finish(&plan, None).await.unwrap();
     assert!(matches!(path, Path::Clear(_)));
-    assert!(connection.record().legs.get().is_some());
+    assert!(connection.record().sockets.get().is_some());
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The relay between two legs in clear: `permit`.
+//! The relay between two sockets in clear: `permit`.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -12,7 +12,7 @@ use tacit_sys::socket;
 
 use crate::ledger::meter;
 use crate::net::Position;
-use crate::net::leg::{Leg, Outgoing};
+use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{BrokenSocket, Connection};
 use crate::stream::bulk::BulkTurn;
 use crate::stream::lane::StreamLane;
@@ -21,7 +21,7 @@ use crate::stream::path::{ClearPath, Path};
 use super::follow::{Follow, Way, poll_here};
 use super::{BATCH_RECORDS_MAX, Broken, Delivery, End, Held, Left, Scratch, deliver, written};
 
-/// Runs both directions to the end, then ends both legs accordingly; or until the connection is to
+/// Runs both directions to the end, then ends both sockets accordingly; or until the connection is to
 /// go on elsewhere.
 pub(super) async fn run(lane: &StreamLane, path: Box<ClearPath>, connection: &Connection) -> Left {
     let mut pump = Pump::new(&lane.scratch, path, connection);
@@ -59,11 +59,11 @@ async fn conclude(pump: &mut Pump<'_>, end: &End) {
 pub(super) struct Pump<'a> {
     scratch: &'a Scratch,
     connection: &'a Connection,
-    pub(super) accepted: Leg,
-    pub(super) dialled: Leg,
+    pub(super) downstream: StreamSocket,
+    pub(super) upstream: StreamSocket,
     pub(super) onward: Copy,
     pub(super) back: Copy,
-    /// What broke one leg while the other still takes bytes.
+    /// What broke one socket while the other still takes bytes.
     pub(super) broken: Option<Box<Broken>>,
     /// What waits cannot be delivered, or was not in time.
     gave_up: bool,
@@ -85,14 +85,14 @@ pub(super) struct Copy {
 /// The sockets of a pump, and what waits for them.
 pub(super) struct Parts {
     /// The socket to the program.
-    pub(super) program: Leg,
+    pub(super) program: StreamSocket,
     /// The other one.
-    pub(super) outside: Leg,
+    pub(super) outside: StreamSocket,
     pub(super) to_program: Outgoing,
     pub(super) to_outside: Outgoing,
 }
 
-/// Which leg failed, and at what.
+/// Which socket failed, and at what.
 enum Failure {
     Read(io::Error),
     Write(io::Error),
@@ -130,13 +130,13 @@ impl<'a> Pump<'a> {
         path: Box<ClearPath>,
         connection: &'a Connection,
     ) -> Self {
-        let ClearPath { accepted, dialled, initial } = *path;
+        let ClearPath { downstream, upstream, initial } = *path;
         connection.count_sent(initial.len());
         Self {
             scratch,
             connection,
-            accepted,
-            dialled,
+            downstream,
+            upstream,
             onward: Copy { waiting: Outgoing::new(initial), ..Copy::default() },
             back: Copy::default(),
             broken: None,
@@ -155,9 +155,9 @@ impl<'a> Pump<'a> {
 
     /// What another thread goes on with.
     fn leave(self) -> Left {
-        let Self { connection, accepted, dialled, follow, .. } = self;
+        let Self { connection, downstream, upstream, follow, .. } = self;
         let program_cpu = follow.and_then(|follow| follow.leave(connection));
-        let path = ClearPath { accepted, dialled, initial: Vec::new() };
+        let path = ClearPath { downstream, upstream, initial: Vec::new() };
         Left::Leaves { path: Path::Clear(Box::new(path)), program_cpu }
     }
 
@@ -168,17 +168,17 @@ impl<'a> Pump<'a> {
 
     /// See [`deliver`].
     pub(super) fn deliver(&mut self) -> Pin<Box<impl Future<Output = ()>>> {
-        let onward = Delivery { waiting: &mut self.onward.waiting, leg: &self.dialled };
-        let back = Delivery { waiting: &mut self.back.waiting, leg: &self.accepted };
+        let onward = Delivery { waiting: &mut self.onward.waiting, socket: &self.upstream };
+        let back = Delivery { waiting: &mut self.back.waiting, socket: &self.downstream };
         deliver(onward, back)
     }
 
-    /// Ends both legs as the pump ended.
+    /// Ends both sockets as the pump ended.
     pub(super) fn part(&self, end: &End) {
-        for leg in [&self.dialled, &self.accepted] {
+        for socket in [&self.upstream, &self.downstream] {
             match end {
-                End::Orderly => leg.end_in_order(),
-                _ => leg.reset(),
+                End::Orderly => socket.end_in_order(),
+                _ => socket.reset(),
             }
         }
     }
@@ -199,17 +199,17 @@ impl<'a> Pump<'a> {
 
     /// Takes it apart.
     pub(super) fn into_parts(self, tls_on: Position) -> Parts {
-        let Self { accepted, dialled, onward, back, .. } = self;
+        let Self { downstream, upstream, onward, back, .. } = self;
         match tls_on {
             Position::Downstream => Parts {
-                program: dialled,
-                outside: accepted,
+                program: upstream,
+                outside: downstream,
                 to_program: onward.waiting,
                 to_outside: back.waiting,
             },
             Position::Upstream => Parts {
-                program: accepted,
-                outside: dialled,
+                program: downstream,
+                outside: upstream,
                 to_program: back.waiting,
                 to_outside: onward.waiting,
             },
@@ -221,17 +221,17 @@ impl<'a> Pump<'a> {
         let connection = self.connection;
         let has_sent = Cell::new(false);
         let has_received = Cell::new(false);
-        let onward = self.onward.poll(scratch, &self.accepted, &self.dialled, cx, |count| {
+        let onward = self.onward.poll(scratch, &self.downstream, &self.upstream, cx, |count| {
             connection.count_sent(count);
             has_sent.set(true);
         });
-        let back = self.back.poll(scratch, &self.dialled, &self.accepted, cx, |count| {
+        let back = self.back.poll(scratch, &self.upstream, &self.downstream, cx, |count| {
             connection.count_received(count);
             has_received.set(true);
         });
         if let Some(follow) = &mut self.follow {
             let is_inbound = connection.record().scope.as_ref().is_some_and(|at| at.is_inbound);
-            let program = if is_inbound { &self.dialled } else { &self.accepted };
+            let program = if is_inbound { &self.upstream } else { &self.downstream };
             let from_program = if is_inbound { &has_received } else { &has_sent };
             let to_program = if is_inbound { &has_sent } else { &has_received };
             if from_program.get() {
@@ -248,13 +248,13 @@ impl<'a> Pump<'a> {
                 Poll::Ready(Err(Failure::Read(error))) => {
                     return Poll::Ready(Err(End::Broken { socket: source, error }));
                 }
-                Poll::Ready(Err(Failure::Write(error))) => self.break_leg(source.other(), error),
+                Poll::Ready(Err(Failure::Write(error))) => self.break_socket(source.other(), error),
             }
         }
         if pending { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
-    /// Watches for the reset of a leg that is not being read. Ready: nothing more can be
+    /// Watches for the reset of a socket that is not being read. Ready: nothing more can be
     /// delivered, or not in time.
     fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(broken) = &mut self.broken {
@@ -262,13 +262,13 @@ impl<'a> Pump<'a> {
             return broken.poll_give_up(moved.wrapping_sub(self.held.bytes as u64), cx);
         }
         if self.onward.is_stalled()
-            && let Poll::Ready(error) = self.accepted.poll_reset(cx)
+            && let Poll::Ready(error) = self.downstream.poll_reset(cx)
         {
-            self.break_leg(BrokenSocket::Clear, error);
+            self.break_socket(BrokenSocket::Clear, error);
         } else if self.back.is_stalled()
-            && let Poll::Ready(error) = self.dialled.poll_reset(cx)
+            && let Poll::Ready(error) = self.upstream.poll_reset(cx)
         {
-            self.break_leg(BrokenSocket::Far, error);
+            self.break_socket(BrokenSocket::Far, error);
         } else {
             return Poll::Pending;
         }
@@ -278,12 +278,12 @@ impl<'a> Pump<'a> {
         self.poll_broken(cx)
     }
 
-    /// Nothing can be written to that leg any more; what it sent before still goes to the other.
-    fn break_leg(&mut self, leg: BrokenSocket, error: io::Error) {
-        let broken = self.broken.get_or_insert_with(|| Broken::new(leg, error));
-        let hides_reset = broken.hides_reset(leg);
+    /// Nothing can be written to that socket any more; what it sent before still goes to the other.
+    fn break_socket(&mut self, socket: BrokenSocket, error: io::Error) {
+        let broken = self.broken.get_or_insert_with(|| Broken::new(socket, error));
+        let hides_reset = broken.hides_reset(socket);
         let cut_off = Copy { done: true, ..Copy::default() };
-        match leg {
+        match socket {
             BrokenSocket::Clear => {
                 self.back = cut_off;
                 self.onward.hides_reset = hides_reset;
@@ -304,8 +304,8 @@ impl Copy {
     fn poll(
         &mut self,
         scratch: &Scratch,
-        from: &Leg,
-        to: &Leg,
+        from: &StreamSocket,
+        to: &StreamSocket,
         cx: &mut Context<'_>,
         count_bytes: impl Fn(usize),
     ) -> Poll<Result<(), Failure>> {

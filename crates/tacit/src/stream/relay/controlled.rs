@@ -30,7 +30,7 @@ use tacit_sys::query;
 
 use crate::ledger::meter;
 use crate::live::LiveTls;
-use crate::net::leg::Leg;
+use crate::net::stream_socket::StreamSocket;
 use crate::net::{Position, Security};
 use crate::session::controls::{Asked, Refusal, Wish, Wishes};
 use crate::session::{BrokenSocket, Connection, End, account};
@@ -66,9 +66,9 @@ struct ClearPhase {
 #[derive(Debug)]
 struct UpgradePhase {
     /// The socket to the program.
-    program: Leg,
+    program: StreamSocket,
     /// The socket that gets TLS.
-    outside: Leg,
+    outside: StreamSocket,
     /// What the peer sent and the program has not read.
     incoming: Vec<u8>,
     request: Request,
@@ -124,7 +124,7 @@ async fn upgrade_to_tls(
     let io = HandshakeIo {
         record,
         peer_of: record,
-        leg: &outside,
+        socket: &outside,
         tls: &tls,
         deadline: Instant::now() + tls.common().handshake_timeout,
         last_flight: LastFlight::Kept,
@@ -304,7 +304,7 @@ async fn start(
 
 /// The next bytes that the program wrote before it asked; `None`: there are no more.
 async fn next_of_program(
-    program: &Leg,
+    program: &StreamSocket,
     asked: &Asked,
     bytes: &mut [u8],
 ) -> Result<Option<usize>, End> {
@@ -321,7 +321,11 @@ async fn next_of_program(
 }
 
 /// Takes from the program's socket what it has not read. Nothing is written to it meanwhile.
-async fn take_back(program: &Leg, asked: &Asked, bytes: &mut [u8]) -> Result<Vec<u8>, End> {
+async fn take_back(
+    program: &StreamSocket,
+    asked: &Asked,
+    bytes: &mut [u8],
+) -> Result<Vec<u8>, End> {
     let mut taken = Vec::new();
     loop {
         let all_there = program.is_delivered();
@@ -342,7 +346,7 @@ async fn take_back(program: &Leg, asked: &Asked, bytes: &mut [u8]) -> Result<Vec
     }
 }
 
-/// Whether all that the program wrote has arrived at our leg.
+/// Whether all that the program wrote has arrived at our socket.
 fn is_delivered(asked: &Asked) -> bool {
     tacit_sys::socket::unacknowledged_bytes(asked.program.as_fd()).unwrap_or(0) == 0
 }
@@ -416,13 +420,13 @@ async fn stop(
     connection.count_received(to_program.len());
     let initial = Vec::new();
     let path = match tls_on {
-        Position::Downstream => ClearPath { accepted: outside, dialled: program, initial },
-        Position::Upstream => ClearPath { accepted: program, dialled: outside, initial },
+        Position::Downstream => ClearPath { downstream: outside, upstream: program, initial },
+        Position::Upstream => ClearPath { downstream: program, upstream: outside, initial },
     };
     Ok(ClearPhase { path, tls_on, wishes, tls, to_program })
 }
 
-/// Ends both legs as the pump ended.
+/// Ends both sockets as the pump ended.
 async fn finish(pump: &mut sealed::Pump<'_>, end: &End) {
     if pump.may_deliver(end) {
         pump.deliver().await;

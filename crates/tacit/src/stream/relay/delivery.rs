@@ -1,7 +1,7 @@
 //! One message in clear, and nothing else: a CancelRequest of PostgreSQL.
 //!
 //! ```text
-//!   accepted ── the message, read before ──> dialled
+//!   downstream ── the message, read before ──> upstream
 //!            <── both are closed when it ends ──
 //! ```
 //!
@@ -15,7 +15,7 @@ use tacit_core::meter::Component;
 use tacit_core::starttls::{StarttlsError, StarttlsSide};
 
 use crate::ledger::meter;
-use crate::net::leg::{Leg, Outgoing};
+use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{BrokenSocket, Connection, End};
 use crate::stream::path::ClearPath;
 
@@ -24,20 +24,20 @@ const END_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Bytes read at once, to be dropped.
 const READ_BYTES: usize = 512;
 
-/// Delivers what came early, then ends both legs.
+/// Delivers what came early, then ends both sockets.
 pub(super) async fn run(path: ClearPath, connection: &Connection) -> End {
     meter::switch(Component::Receive);
-    let ClearPath { accepted, dialled, initial } = path;
+    let ClearPath { downstream, upstream, initial } = path;
     let count = initial.len();
     let delivery = async {
-        if let Err(error) = Outgoing::new(initial).flush(&dialled).await {
+        if let Err(error) = Outgoing::new(initial).flush(&upstream).await {
             return End::Broken { socket: BrokenSocket::Far, error };
         }
         connection.count_sent(count);
         tokio::select! {
             biased;
-            end = server_end(&dialled) => end,
-            end = client_end(&accepted) => end,
+            end = server_end(&upstream) => end,
+            end = client_end(&downstream) => end,
         }
     };
     let end = match tokio::time::timeout(END_WAIT_MAX, delivery).await {
@@ -48,19 +48,19 @@ pub(super) async fn run(path: ClearPath, connection: &Connection) -> End {
         }
     };
     // The message is whole, whatever the client does behind it.
-    dialled.end_in_order();
+    upstream.end_in_order();
     match &end {
-        End::Orderly => accepted.end_in_order(),
-        _ => accepted.reset(),
+        End::Orderly => downstream.end_in_order(),
+        _ => downstream.reset(),
     }
     end
 }
 
 /// Waits for the end of the server, whatever it says before.
-async fn server_end(dialled: &Leg) -> End {
+async fn server_end(upstream: &StreamSocket) -> End {
     let mut dropped = [0; READ_BYTES];
     loop {
-        match dialled.read(&mut dropped).await {
+        match upstream.read(&mut dropped).await {
             Ok(0) => return End::Orderly,
             Ok(_) => {}
             Err(error) => return End::Broken { socket: BrokenSocket::Far, error },
@@ -69,8 +69,8 @@ async fn server_end(dialled: &Leg) -> End {
 }
 
 /// Waits until the client gives up, or sends more than it may.
-async fn client_end(accepted: &Leg) -> End {
-    match accepted.read(&mut [0; READ_BYTES]).await {
+async fn client_end(downstream: &StreamSocket) -> End {
+    match downstream.read(&mut [0; READ_BYTES]).await {
         Ok(0) => End::Orderly,
         Ok(_) => End::Refused(Box::new(StarttlsError::Garbled(
             StarttlsSide::Peer,

@@ -1,4 +1,4 @@
-//! Stage 4, relay: carries the bytes between the two legs until both directions have ended.
+//! Stage 4, relay: carries the bytes between the two sockets until both directions have ended.
 //!
 //! ```text
 //!            read many     seal in place     write once
@@ -10,10 +10,10 @@
 //! * One read and one write for each direction and batch; buffers belong to the worker and are
 //!   touched only between them. A connection owns bytes only while a write is blocked or a record
 //!   is incomplete: [`BATCH_RECORDS_MAX`] records at most for each direction.
-//! * Backpressure: while bytes wait for one leg, the other leg's direction is not read.
+//! * Backpressure: while bytes wait for one socket, the other socket's direction is not read.
 //! * Ends: each direction ends alone. A clear end of file becomes `close_notify` and back.
-//!   A TLS stream that ends without `close_notify` was cut: the clear leg is reset after the bytes
-//!   that are good. A reset of one leg resets the other, after the bytes that are good, or after
+//!   A TLS stream that ends without `close_notify` was cut: the clear socket is reset after the bytes
+//!   that are good. A reset of one socket resets the other, after the bytes that are good, or after
 //!   [`DELIVERY_WAIT_MAX`] without any progress. A UNIX socket has no reset: its peer reads an end.
 //! * Key limit: TLS 1.2 cannot replace a key. Near its limit the connection takes what the program
 //!   has written so far, sends `close_notify`, and goes on to read until the peer has closed too.
@@ -39,7 +39,7 @@ use tacit_core::meter::Component;
 use tokio::time::{Instant, Sleep};
 
 use crate::ledger::meter;
-use crate::net::leg::{DELIVERY_WAIT_MAX, Leg, Outgoing};
+use crate::net::stream_socket::{DELIVERY_WAIT_MAX, Outgoing, StreamSocket};
 use crate::session::{BrokenSocket, Connection, End};
 
 use super::lane::StreamLane;
@@ -50,7 +50,7 @@ use super::scratch::{Buffers, Held, Scratch};
 /// is meanwhile: a megabyte there and back takes 10 % less time for 1 to 2 % more CPU. Half of it
 /// again brings nothing more.
 pub const CHACHA_BATCH_RECORDS_MAX: usize = 16;
-/// A leg that broke while the other may still take bytes that are good.
+/// A socket that broke while the other may still take bytes that are good.
 #[derive(Debug)]
 struct Broken {
     end: End,
@@ -64,7 +64,7 @@ impl Broken {
         Box::new(Self { end: End::Broken { socket, error }, give_up, progress: 0 })
     }
 
-    /// Whether an end of file of that leg is what remains of a reset whose error was taken by
+    /// Whether an end of file of that socket is what remains of a reset whose error was taken by
     /// somebody else. `BrokenPipe` is not: the peer had ended its stream in order before.
     fn hides_reset(&self, of: BrokenSocket) -> bool {
         matches!(&self.end, End::Broken { socket, error }
@@ -81,18 +81,19 @@ impl Broken {
     }
 }
 
-/// What waits for a leg.
+/// What waits for a socket.
 struct Delivery<'a> {
     waiting: &'a mut Outgoing,
-    leg: &'a Leg,
+    socket: &'a StreamSocket,
 }
 
-/// Sees what waits for both legs delivered, as far as they take it in time. Boxed, so that a
+/// Sees what waits for both sockets delivered, as far as they take it in time. Boxed, so that a
 /// connection does not carry the room for its last moments all its life.
 fn deliver<'a>(one: Delivery<'a>, other: Delivery<'a>) -> Pin<Box<impl Future<Output = ()> + 'a>> {
     Box::pin(async move {
-        let both =
-            async { tokio::join!(one.waiting.deliver(one.leg), other.waiting.deliver(other.leg)) };
+        let both = async {
+            tokio::join!(one.waiting.deliver(one.socket), other.waiting.deliver(other.socket))
+        };
         let _ = tokio::time::timeout(DELIVERY_WAIT_MAX, both).await;
     })
 }

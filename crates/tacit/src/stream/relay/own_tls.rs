@@ -16,7 +16,7 @@ use tacit_core::record::AlertDescription;
 use tacit_sys::socket::StreamOptions;
 
 use crate::net::Security;
-use crate::net::leg::{Leg, Outgoing};
+use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{Connection, End, account};
 use crate::stream::dial;
 use crate::stream::establish::drain_after_alert;
@@ -68,19 +68,19 @@ async fn end_and_continue(
         reset_on_exit: true,
     };
     let log = &shared.log;
-    let dialled = match dial::dial(record, log, &options, CONNECT_TIMEOUT, Security::Clear).await {
-        Ok(upstream) => upstream.leg,
+    let upstream = match dial::dial(record, log, &options, CONNECT_TIMEOUT, Security::Clear).await {
+        Ok(upstream) => upstream.socket,
         Err(unreached) => {
             program.reset();
             return End::NotPassed(unreached.reason.into());
         }
     };
-    let path = ClearPath { accepted: program, dialled, initial: first };
+    let path = ClearPath { downstream: program, upstream, initial: first };
     clear::run_here(&lane.scratch, Box::new(path), connection).await
 }
 
 /// Says in the program's own protocol that it is refused, and lets it read that.
-async fn refuse(program: Leg) {
+async fn refuse(program: StreamSocket) {
     if Outgoing::new(ALERT.to_vec()).flush(&program).await.is_ok() {
         program.end_in_order();
         drain_after_alert(program).await;

@@ -1,4 +1,4 @@
-//! The relay between a leg in clear and a TLS leg.
+//! The relay between a socket in clear and a TLS socket.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -13,7 +13,7 @@ use tacit_sys::socket;
 use tokio::time::Sleep;
 
 use crate::ledger::meter;
-use crate::net::leg::{Leg, Outgoing};
+use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{BrokenSocket, Connection, account};
 use crate::stream::bulk::BulkTurn;
 use crate::stream::lane::StreamLane;
@@ -29,7 +29,7 @@ use super::{
 /// How long a program must not have written before a key that is nearly used up ends its direction.
 const KEY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the pump to the end, then ends both legs accordingly. A program that begins TLS itself is
+/// Runs the pump to the end, then ends both sockets accordingly. A program that begins TLS itself is
 /// left to [`own_tls`], and a connection whose program has another CPU to the worker there.
 pub(super) fn run<'a>(
     lane: &'a StreamLane,
@@ -94,8 +94,8 @@ impl Drop for Place<'_> {
 #[derive(Debug)]
 pub(super) struct Pump<'a> {
     pub(super) at: Place<'a>,
-    pub(super) clear: Leg,
-    pub(super) tls: Leg,
+    pub(super) clear: StreamSocket,
+    pub(super) tls: StreamSocket,
     pub(super) session: Session,
     pub(super) to_tls: Outgoing,
     pub(super) to_clear: Outgoing,
@@ -111,7 +111,7 @@ pub(super) struct Pump<'a> {
     looks_for_tls: bool,
     pub(super) sealing: Direction,
     pub(super) opening: Direction,
-    /// What broke one leg while the other still takes bytes.
+    /// What broke one socket while the other still takes bytes.
     pub(super) broken: Option<Box<Broken>>,
     /// What waits cannot be delivered, or was not in time.
     gave_up: bool,
@@ -224,16 +224,16 @@ impl<'a> Pump<'a> {
 
     /// See [`deliver`].
     pub(super) fn deliver(&mut self) -> Pin<Box<impl Future<Output = ()>>> {
-        let to_tls = Delivery { waiting: &mut self.to_tls, leg: &self.tls };
-        let to_clear = Delivery { waiting: &mut self.to_clear, leg: &self.clear };
+        let to_tls = Delivery { waiting: &mut self.to_tls, socket: &self.tls };
+        let to_clear = Delivery { waiting: &mut self.to_clear, socket: &self.clear };
         deliver(to_tls, to_clear)
     }
 
-    /// Ends both legs as the pump ended.
+    /// Ends both sockets as the pump ended.
     pub(super) fn part(&self, end: &End) {
         match end {
             End::Orderly | End::KeyLimit => self.clear.end_in_order(),
-            // What broke one leg breaks the other, as if there were no relay.
+            // What broke one socket breaks the other, as if there were no relay.
             End::Broken { .. } => {
                 self.clear.reset();
                 self.tls.reset();
@@ -281,7 +281,7 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Watches for the reset of a leg that is not being read. Ready: nothing more can be
+    /// Watches for the reset of a socket that is not being read. Ready: nothing more can be
     /// delivered, or not in time.
     fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(broken) = &mut self.broken {
@@ -455,7 +455,7 @@ impl<'a> Pump<'a> {
         Poll::Ready(Ok(count == asked && !probes))
     }
 
-    /// Nothing can be written to the TLS leg any more.
+    /// Nothing can be written to the TLS socket any more.
     fn stop_sealing(&mut self) {
         self.sealing = Direction::Done;
         self.to_tls = Outgoing::default();
@@ -550,7 +550,7 @@ impl<'a> Pump<'a> {
         Poll::Ready(Ok(filled))
     }
 
-    /// Nothing can be written to the clear leg any more.
+    /// Nothing can be written to the clear socket any more.
     fn stop_opening(&mut self) {
         self.opening = Direction::Done;
         self.to_clear = Outgoing::default();
@@ -637,13 +637,17 @@ fn slots(
 
 /// Writes what the socket takes of the payloads, which stand in `bytes`. More of them than a batch
 /// has (records may be small) are not all written at once.
-fn write_payloads(leg: &Leg, bytes: &[u8], payloads: &[Range<usize>]) -> io::Result<usize> {
+fn write_payloads(
+    socket: &StreamSocket,
+    bytes: &[u8],
+    payloads: &[Range<usize>],
+) -> io::Result<usize> {
     if let [payload] = payloads {
-        return socket::write(leg.fd(), &bytes[payload.clone()]);
+        return socket::write(socket.fd(), &bytes[payload.clone()]);
     }
     let mut slices = [io::IoSlice::new(&[]); BATCH_RECORDS_MAX];
     for (slice, payload) in slices.iter_mut().zip(payloads) {
         *slice = io::IoSlice::new(&bytes[payload.clone()]);
     }
-    socket::write_vectored(leg.fd(), &slices[..payloads.len().min(BATCH_RECORDS_MAX)])
+    socket::write_vectored(socket.fd(), &slices[..payloads.len().min(BATCH_RECORDS_MAX)])
 }

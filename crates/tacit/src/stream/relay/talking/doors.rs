@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::address;
 use crate::live::LiveTls;
 use crate::log::Event;
-use crate::net::leg::Leg;
+use crate::net::stream_socket::StreamSocket;
 use crate::run::Scope;
 use crate::session::Record;
 use crate::stream::data::{DATA_CONNECTIONS_MAX, Door, Job, Listening, ftp_of};
@@ -49,11 +49,15 @@ impl<'a> Doors<'a> {
         Self { lane, record, family, uploads, places, last: None }
     }
 
-    /// Opens a door for an end, whose leg of the control connection is given; the address is where
+    /// Opens a door for an end, whose socket of the control connection is given; the address is where
     /// that end finds it.
-    pub(super) async fn open(&mut self, request: DataRequest, leg: &Leg) -> Option<SocketAddr> {
+    pub(super) async fn open(
+        &mut self,
+        request: DataRequest,
+        socket: &StreamSocket,
+    ) -> Option<SocketAddr> {
         self.last = None;
-        match self.try_open(request, leg).await {
+        match self.try_open(request, socket).await {
             Ok(Opened { at, job }) => match self.lane.jobs.try_send(Box::new(job)) {
                 Ok(()) => Some(at),
                 Err(refused) => {
@@ -78,7 +82,11 @@ impl<'a> Doors<'a> {
         );
     }
 
-    async fn try_open(&mut self, request: DataRequest, leg: &Leg) -> Result<Opened, String> {
+    async fn try_open(
+        &mut self,
+        request: DataRequest,
+        socket: &StreamSocket,
+    ) -> Result<Opened, String> {
         let full = || {
             format!("{DATA_CONNECTIONS_MAX} of this control connection are open: end one of them")
         };
@@ -96,7 +104,7 @@ impl<'a> Doors<'a> {
             }
             (_, connects) => {
                 let nowhere = || "its end of the control connection has no IP address".to_owned();
-                let (from, local) = remote_ip(leg).zip(local_ip(leg)).ok_or_else(nowhere)?;
+                let (from, local) = remote_ip(socket).zip(local_ip(socket)).ok_or_else(nowhere)?;
                 let ftp = ftp_of(self.record).filter(|_| connects == StarttlsSide::Peer);
                 let ports = ftp.map(|ftp| ftp.data_ports.as_slice()).unwrap_or_default();
                 let options = socket::StreamOptions {
@@ -129,6 +137,6 @@ impl<'a> Doors<'a> {
 }
 
 /// The address that an end of a connection uses.
-fn local_ip(leg: &Leg) -> Option<IpAddr> {
-    address::from_socket(&socket::local_address(leg.fd()).ok()?).ip()
+fn local_ip(socket: &StreamSocket) -> Option<IpAddr> {
+    address::from_socket(&socket::local_address(socket.fd()).ok()?).ip()
 }

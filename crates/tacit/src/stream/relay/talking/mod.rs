@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   peer <──(TLS)──> Talk <──in clear──> program
-//!                     │ Step::Listen
+//!                     │ StarttlsStep::Listen
 //!                     v
 //!                   door: one data connection, from one address ──> Job
 //! ```
@@ -20,7 +20,7 @@ use tacit_core::record::AlertDescription;
 use tacit_core::starttls::{StarttlsSide, StarttlsStep};
 
 use crate::ledger::meter;
-use crate::net::leg::Leg;
+use crate::net::stream_socket::StreamSocket;
 use crate::session::{BrokenSocket, Connection, End};
 use crate::stream::lane::StreamLane;
 use crate::stream::path::{Carried, ClearPath, SealedPath, TalkingPath};
@@ -62,12 +62,12 @@ async fn talk(
             }
         }
         Carried::Clear(path) => {
-            let ClearPath { accepted, dialled, .. } = &*path;
+            let ClearPath { downstream, upstream, .. } = &*path;
             let mut talk = Talk::new(dialogue);
-            let mut wire = InClear { leg: accepted, counted: Some(connection) };
-            match hold(&mut talk, &mut wire, dialled, doors).await {
+            let mut wire = InClear { socket: downstream, counted: Some(connection) };
+            match hold(&mut talk, &mut wire, upstream, doors).await {
                 Ok(()) => Ok(Carried::Clear(path)),
-                Err(end) => Err(part(talk, end, accepted, None, dialled).await),
+                Err(end) => Err(part(talk, end, downstream, None, upstream).await),
             }
         }
     }
@@ -77,18 +77,18 @@ async fn talk(
 async fn hold<W: Wire>(
     talk: &mut Talk,
     wire: &mut W,
-    program: &Leg,
+    program: &StreamSocket,
     mut doors: Doors<'_>,
 ) -> Result<(), End> {
     meter::switch(Component::Receive);
     loop {
         return Err(match talk.hold(wire, Some(program)).await {
             Ok(Outcome::Step(StarttlsStep::Listen(request))) => {
-                let leg = match request.connects {
-                    StarttlsSide::Peer => wire.leg(),
+                let socket = match request.connects {
+                    StarttlsSide::Peer => wire.socket(),
                     StarttlsSide::Program => program,
                 };
-                let at = doors.open(request, leg).await;
+                let at = doors.open(request, socket).await;
                 talk.dialogue.listens(at);
                 continue;
             }
@@ -110,13 +110,13 @@ async fn hold<W: Wire>(
     }
 }
 
-/// Ends both legs as the end wants it, after what was said last. `session` is the peer's.
+/// Ends both sockets as the end wants it, after what was said last. `session` is the peer's.
 async fn part(
     talk: Talk,
     end: End,
-    peer: &Leg,
+    peer: &StreamSocket,
     session: Option<&mut Session>,
-    program: &Leg,
+    program: &StreamSocket,
 ) -> End {
     let is_over = talk.dialogue.is_over();
     let Waiting { mut to_peer, mut to_program } = talk.into_waiting();
@@ -129,8 +129,8 @@ async fn part(
         // A key that is used up has nothing to say it with.
         let _ = session.seal_alert(alert, to_peer.tail());
     }
-    let to_peer = Delivery { waiting: &mut to_peer, leg: peer };
-    let to_program = Delivery { waiting: &mut to_program, leg: program };
+    let to_peer = Delivery { waiting: &mut to_peer, socket: peer };
+    let to_program = Delivery { waiting: &mut to_program, socket: program };
     deliver(to_peer, to_program).await;
     match &end {
         // Both know what there is to know.

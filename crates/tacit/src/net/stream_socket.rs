@@ -22,23 +22,23 @@ const WATCHED: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interes
 
 /// A connected socket with its readiness.
 ///
-/// A leg in clear text is reset when it is dropped, unless [`Leg::end_in_order`] was called: its
-/// peer could not tell a cut from an end otherwise. A TLS leg has `close_notify` for that.
+/// A socket in clear text is reset when it is dropped, unless [`StreamSocket::end_in_order`] was called: its
+/// peer could not tell a cut from an end otherwise. A TLS socket has `close_notify` for that.
 #[derive(Debug)]
-pub struct Leg {
-    socket: Watched,
+pub struct StreamSocket {
+    watched: Watched,
     security: Security,
 }
 
-/// A leg that no runtime watches: it has just been accepted, or is on its way to another thread.
+/// A socket that no runtime watches: it has just been accepted, or is on its way to another thread.
 #[derive(Debug)]
-pub struct Parked {
+pub struct DetachedSocket {
     socket: Arc<OwnedFd>,
     security: Security,
 }
 
-impl Parked {
-    /// Takes a socket as [`Leg::new`] does.
+impl DetachedSocket {
+    /// Takes a socket as [`StreamSocket::new`] does.
     #[must_use]
     pub fn new(socket: OwnedFd, security: Security) -> Self {
         Self { socket: Arc::new(socket), security }
@@ -49,25 +49,25 @@ impl Parked {
     ///
     /// # Errors
     /// It cannot be watched: too many are.
-    pub fn watch(self) -> io::Result<Leg> {
-        Ok(Leg { socket: watch(self.socket, WATCHED)?, security: self.security })
+    pub fn watch(self) -> io::Result<StreamSocket> {
+        Ok(StreamSocket { watched: watch(self.socket, WATCHED)?, security: self.security })
     }
 }
 
-impl Leg {
+impl StreamSocket {
     /// Takes a connected, non-blocking socket. Those in clear come with reset-on-close set
     /// (from their listener, or before they were dialled).
     ///
     /// # Errors
     /// It cannot be watched: too many are.
     pub fn new(socket: OwnedFd, security: Security) -> io::Result<Self> {
-        Parked::new(socket, security).watch()
+        DetachedSocket::new(socket, security).watch()
     }
 
     /// Takes it from its runtime, for another one. The socket stays as it is, for displays too.
     #[must_use]
-    pub fn park(self) -> Parked {
-        Parked { socket: self.socket.into_inner(), security: self.security }
+    pub fn park(self) -> DetachedSocket {
+        DetachedSocket { socket: self.watched.into_inner(), security: self.security }
     }
 
     /// Sets what protects the socket's bytes from here on: its listener serves rules of both kinds,
@@ -87,13 +87,13 @@ impl Leg {
     /// The socket, for displays: it does not keep the connection open.
     #[must_use]
     pub fn downgrade(&self) -> Weak<OwnedFd> {
-        Arc::downgrade(self.socket.get_ref())
+        Arc::downgrade(self.watched.get_ref())
     }
 
     /// The socket itself.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.get_ref().as_fd()
+        self.watched.get_ref().as_fd()
     }
 
     /// Waits until there may be something to read, then reads by `read`, which says how much it
@@ -110,7 +110,7 @@ impl Leg {
         mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         loop {
-            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            let mut ready = ready!(self.watched.poll_read_ready(cx))?;
             match read(self.fd()) {
                 Ok(count) => {
                     if count < asked_bytes && !self.has_urgent_data() {
@@ -127,7 +127,7 @@ impl Leg {
 
     /// Whether urgent data has ever come; no system call.
     fn has_urgent_data(&self) -> bool {
-        self.socket.try_io(Interest::PRIORITY, |_| Ok(())).is_ok()
+        self.watched.try_io(Interest::PRIORITY, |_| Ok(())).is_ok()
     }
 
     /// Waits for the peer's reset while nothing is read: a read would meet it behind the data
@@ -135,7 +135,7 @@ impl Leg {
     /// tried before it is asked.
     pub fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
-            match ready!(self.socket.poll_write_ready(cx)) {
+            match ready!(self.watched.poll_write_ready(cx)) {
                 Ok(mut ready) if !ready.ready().is_write_closed() => ready.clear_ready(),
                 // Both directions have ended; in order, unless the socket holds an error.
                 Ok(_) => match socket::take_error(self.fd()) {
@@ -192,14 +192,14 @@ impl Leg {
         self.poll_read(cx, asked, |fd| socket::read_onto(fd, buffer))
     }
 
-    /// As [`Leg::read_onto`] with what has arrived by now: nothing is waited for. The stream's end
+    /// As [`StreamSocket::read_onto`] with what has arrived by now: nothing is waited for. The stream's end
     /// and a reset are left to who reads next.
     ///
     /// # Errors
     /// Whatever the read answers.
     pub async fn read_arrived(&self, buffer: &mut Vec<u8>) -> io::Result<()> {
         std::future::poll_fn(|cx| {
-            let Poll::Ready(ready) = self.socket.poll_read_ready(cx) else {
+            let Poll::Ready(ready) = self.watched.poll_read_ready(cx) else {
                 return Poll::Ready(Ok(()));
             };
             if ready?.ready().is_read_closed() {
@@ -218,7 +218,7 @@ impl Leg {
     /// # Errors
     /// Readiness cannot be learnt: the runtime is going away.
     pub async fn writable(&self) -> io::Result<()> {
-        self.socket.writable().await?.clear_ready();
+        self.watched.writable().await?.clear_ready();
         Ok(())
     }
 
@@ -230,7 +230,7 @@ impl Leg {
         socket::shutdown_write(self.fd())
     }
 
-    /// From here on, dropping the leg ends the stream in order.
+    /// From here on, dropping the socket ends the stream in order.
     pub fn end_in_order(&self) {
         if self.security == Security::Clear {
             // A socket whose peer is gone already has nothing left to be told.
@@ -238,7 +238,7 @@ impl Leg {
         }
     }
 
-    /// Makes dropping the leg a reset.
+    /// Makes dropping the socket a reset.
     pub fn reset(&self) {
         // A socket whose peer is gone already has nothing left to be told.
         let _ = socket::set_on_close(self.fd(), OnClose::Reset);
@@ -253,7 +253,7 @@ impl Leg {
     }
 }
 
-/// Bytes that a leg did not take at once. Empty, and without memory, nearly always.
+/// Bytes that a socket did not take at once. Empty, and without memory, nearly always.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     bytes: Vec<u8>,
@@ -294,8 +294,12 @@ impl Outgoing {
     ///
     /// # Errors
     /// Whatever the write answers.
-    pub fn poll_flush(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_flush_by(leg, cx, socket::write)
+    pub fn poll_flush(
+        &mut self,
+        socket: &StreamSocket,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_flush_by(socket, cx, socket::write)
     }
 
     /// As [`Outgoing::poll_flush`] where the caller ends the stream at once when nothing waits: the
@@ -303,21 +307,25 @@ impl Outgoing {
     ///
     /// # Errors
     /// Whatever the write answers.
-    pub fn poll_flush_last(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_flush_by(leg, cx, socket::write_last)
+    pub fn poll_flush_last(
+        &mut self,
+        socket: &StreamSocket,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_flush_by(socket, cx, socket::write_last)
     }
 
     fn poll_flush_by(
         &mut self,
-        leg: &Leg,
+        socket: &StreamSocket,
         cx: &mut Context<'_>,
         write: impl Fn(BorrowedFd<'_>, &[u8]) -> io::Result<usize>,
     ) -> Poll<io::Result<()>> {
         while self.written < self.bytes.len() {
-            match write(leg.fd(), &self.bytes[self.written..]) {
+            match write(socket.fd(), &self.bytes[self.written..]) {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready!(leg.socket.poll_write_ready(cx))?.clear_ready();
+                    ready!(socket.watched.poll_write_ready(cx))?.clear_ready();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -331,14 +339,14 @@ impl Outgoing {
     ///
     /// # Errors
     /// Whatever the write answers.
-    pub async fn flush(&mut self, leg: &Leg) -> io::Result<()> {
-        std::future::poll_fn(|cx| self.poll_flush(leg, cx)).await
+    pub async fn flush(&mut self, socket: &StreamSocket) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_flush(socket, cx)).await
     }
 
     /// Writes what waits and sees it delivered, as far as the peer takes it.
-    pub async fn deliver(&mut self, leg: &Leg) {
-        if self.flush(leg).await.is_ok() {
-            leg.delivered().await;
+    pub async fn deliver(&mut self, socket: &StreamSocket) {
+        if self.flush(socket).await.is_ok() {
+            socket.delivered().await;
         }
     }
 }
