@@ -90,7 +90,7 @@ const LAYERS: [Layers; 3] = [
             "bulk",
             "scratch",
             "gate",
-            "path",
+            "relay_kind",
             "data",
             "stage",
             "lane",
@@ -226,15 +226,18 @@ mod tests {
     #[test]
     fn a_layer_knows_only_those_before_it() {
         let right = [
-            ("crates/tacit/src/stream/relay/mod.rs", "use crate::stream::{path::P, lane::L};"),
-            ("crates/tacit/src/stream/path.rs", "use crate::session::Connection;"),
-            ("crates/tacit/src/stream/lane.rs", "use super::path::P;"),
+            (
+                "crates/tacit/src/stream/relay/mod.rs",
+                "use crate::stream::{relay_kind::P, lane::L};",
+            ),
+            ("crates/tacit/src/stream/relay_kind.rs", "use crate::session::Connection;"),
+            ("crates/tacit/src/stream/lane.rs", "use super::relay_kind::P;"),
             ("crates/tacit/src/session/mod.rs", "mod end;\npub use end::End;"),
             ("crates/tacit/src/session/end.rs", "#[cfg(test)]\nmod tests { use crate::stream; }"),
         ];
         assert_eq!(findings(&right), [""; 0]);
         for wrong in [
-            ("crates/tacit/src/session/end.rs", "use crate::stream::path::P;"),
+            ("crates/tacit/src/session/end.rs", "use crate::stream::relay_kind::P;"),
             ("crates/tacit/src/stream/gate.rs", "fn f() { super::relay::run() }"),
             ("crates/tacit/src/stream/novelty.rs", ""),
             ("crates/tacit-core/Cargo.toml", "[dependencies]\ntacit-sys.workspace = true"),

@@ -13,7 +13,7 @@ mod bulk;
 pub mod data;
 pub mod gate;
 pub mod lane;
-pub mod path;
+pub mod relay_kind;
 pub mod scratch;
 pub mod stage;
 

@@ -39,8 +39,8 @@ use super::data::Job;
 use super::establish::{self, NotEstablished};
 use super::intercept::{self, HeldWork, HoldSource, Listener};
 use super::lane::{Shared, StreamLane};
-use super::path::{Established, NotTaken};
 use super::relay::{self, Finished, Relayed};
+use super::relay_kind::{Established, NotWatched};
 use super::stage::{Admitted, Arrival, Downstream, Stage, Work};
 
 /// The life of a connection, or what of it takes place on this thread.
@@ -484,11 +484,11 @@ fn begin(lane: &Rc<StreamLane>, work: Work) {
             Ok(stage) => {
                 tokio::task::spawn_local(serve(Rc::clone(lane), stage));
             }
-            Err(NotTaken { connection: Some(connection), error }) => {
+            Err(NotWatched { connection: Some(connection), error }) => {
                 account::failed(log, &connection, &Failure::Broken(error));
                 connection.record().settle();
             }
-            Err(NotTaken { connection: None, error }) => {
+            Err(NotWatched { connection: None, error }) => {
                 log.warn(Event::new("accept-failed").field("error", &error));
             }
         },
@@ -498,7 +498,7 @@ fn begin(lane: &Rc<StreamLane>, work: Work) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::path::SealedPath;
+    use crate::stream::relay_kind::SealedRelay;
 
     /// The task of a connection: all it needs while it waits, but for the boxes below.
     const TASK_BYTES_MAX: usize = 928;
@@ -517,6 +517,6 @@ mod tests {
         let record = size_of::<Record>();
         assert!(task <= TASK_BYTES_MAX, "task: {task}");
         assert!(record <= RECORD_BYTES_MAX, "record: {record}");
-        assert!(size_of::<SealedPath>() <= SEALED_BYTES_MAX, "{}", size_of::<SealedPath>());
+        assert!(size_of::<SealedRelay>() <= SEALED_BYTES_MAX, "{}", size_of::<SealedRelay>());
     }
 }

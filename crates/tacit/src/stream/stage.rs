@@ -16,7 +16,7 @@ use crate::session::{Connection, Record};
 use tacit_core::flow::Address;
 
 use super::data::Job;
-use super::path::{Established, NotTaken};
+use super::relay_kind::{Established, NotWatched};
 
 /// How far a connection is. An engine hands a connection over to a worker in one of these stages.
 #[derive(Debug)]
@@ -174,11 +174,11 @@ impl Stage<DetachedSocket> {
     ///
     /// # Errors
     /// See [`DetachedSocket::watch`].
-    pub fn watch(self) -> Result<Stage, NotTaken> {
+    pub fn watch(self) -> Result<Stage, NotWatched> {
         Ok(match self {
             Self::Arrived(arrival) => {
                 let watched = arrival.watch();
-                let arrival = watched.map_err(|error| NotTaken { connection: None, error })?;
+                let arrival = watched.map_err(|error| NotWatched { connection: None, error })?;
                 Stage::Arrived(Box::new(arrival))
             }
             Self::Agreed(job) => Stage::Agreed(job),
@@ -229,11 +229,11 @@ impl Admitted {
 }
 
 impl Admitted<DetachedSocket> {
-    fn watch(self) -> Result<Admitted, NotTaken> {
+    fn watch(self) -> Result<Admitted, NotWatched> {
         let Self { connection, downstream, early, job, slot } = self;
         match downstream.watch() {
             Ok(downstream) => Ok(Admitted { connection, downstream, early, job, slot }),
-            Err(error) => Err(NotTaken { connection: Some(connection), error }),
+            Err(error) => Err(NotWatched { connection: Some(connection), error }),
         }
     }
 }

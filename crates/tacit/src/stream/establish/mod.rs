@@ -40,7 +40,9 @@ use crate::session::{Connection, ConnectionSockets, Failure, Unreached};
 use super::data::Job;
 use super::dial::Upstream;
 use super::lane::StreamLane;
-use super::path::{ClearPath, ControlledPath, Established, OwnTlsPath, Path, SealedPath};
+use super::relay_kind::{
+    ClearRelay, ControlledRelay, Established, OwnTlsRelay, RelayKind, SealedRelay,
+};
 use super::stage::{Admitted, Downstream};
 use super::talk::Talk;
 use super::{dial, header};
@@ -92,11 +94,11 @@ pub async fn establish(
         talk: None,
     };
     match establishing.run(&rule, job.as_deref()).await {
-        Ok(path) => {
+        Ok(relay) => {
             connection.mark_open();
             count_handshake(connection.record());
             connection.note_peer();
-            Ok(Established { connection, path, slot, program_cpu: None })
+            Ok(Established { connection, relay, slot, program_cpu: None })
         }
         Err(failure) => Err(NotEstablished { connection, failure }),
     }
@@ -136,7 +138,7 @@ struct Sockets {
 }
 
 impl Establishing<'_> {
-    async fn run(mut self, rule: &LiveRule, job: Option<&Job>) -> Result<Path, Failure> {
+    async fn run(mut self, rule: &LiveRule, job: Option<&Job>) -> Result<RelayKind, Failure> {
         let plan = match job {
             Some(job) => Plan::of_data(job),
             None => Plan::of_rule(rule),
@@ -182,14 +184,14 @@ impl Establishing<'_> {
     }
 
     /// The rest, with both sockets.
-    async fn finish(mut self, plan: &Plan<'_>, job: Option<&Job>) -> Result<Path, Failure> {
+    async fn finish(mut self, plan: &Plan<'_>, job: Option<&Job>) -> Result<RelayKind, Failure> {
         self.show_sockets();
         match &plan.protection {
             Protection::Clear => {
                 let initial = std::mem::take(&mut self.early);
                 let Sockets { downstream, upstream } = self.into_sockets()?;
-                let path = ClearPath { downstream, upstream, initial };
-                Ok(Path::Clear(Box::new(path)))
+                let relay = ClearRelay { downstream, upstream, initial };
+                Ok(RelayKind::Clear(Box::new(relay)))
             }
             Protection::OnRequest(settings) => self.leave_to_program(settings),
             Protection::Tls(tls) => self.run_tls(plan, tls, job).await,
@@ -201,7 +203,7 @@ impl Establishing<'_> {
         plan: &Plan<'_>,
         tls: &TlsPlan<'_>,
         job: Option<&Job>,
-    ) -> Result<Path, Failure> {
+    ) -> Result<RelayKind, Failure> {
         if let Some((settings, handshaken)) = self.verified.take() {
             return self.complete(plan, tls, settings, handshaken).await;
         }
@@ -268,7 +270,7 @@ impl Establishing<'_> {
         tls: &TlsPlan<'_>,
         settings: Arc<LiveTls>,
         handshaken: Handshaken,
-    ) -> Result<Path, Failure> {
+    ) -> Result<RelayKind, Failure> {
         let record = self.connection.record();
         let Handshaken { mut session, incomplete, mut last_flight } = handshaken;
         if let (Some(parent), TlsRole::Server(_)) = (tls.parent, settings.role())
@@ -289,8 +291,8 @@ impl Establishing<'_> {
             if record.rule.own_tls().is_some() && begins_client_hello(&first) {
                 let Sockets { downstream: program, upstream } = self.into_sockets()?;
                 let waiting = last_flight;
-                let path = OwnTlsPath { program, upstream, session, waiting, first };
-                return Ok(Path::OwnTls(Box::new(path)));
+                let relay = OwnTlsRelay { program, upstream, session, waiting, first };
+                return Ok(RelayKind::OwnTls(Box::new(relay)));
             }
             self.connection.count_sent(first.len());
             last_flight.append(&mut session.seal(&first).map_err(Failure::Session)?);
@@ -301,10 +303,11 @@ impl Establishing<'_> {
             Position::Downstream => (downstream, upstream),
             Position::Upstream => (upstream, downstream),
         };
-        let path = SealedPath { clear, tls: tls_socket, session, incomplete, initial: last_flight };
-        let Some(talk) = talk else { return Ok(Path::Sealed(Box::new(path))) };
+        let relay =
+            SealedRelay { clear, tls: tls_socket, session, incomplete, initial: last_flight };
+        let Some(talk) = talk else { return Ok(RelayKind::Sealed(Box::new(relay))) };
         let family = talk.dialogue.stays().then_some(settings);
-        Ok(relay_under_tls(path, talk, family))
+        Ok(relay_under_tls(relay, talk, family))
     }
 
     /// The exchange before TLS, with what the side that connects has sent already. Its program is
@@ -359,7 +362,11 @@ impl Establishing<'_> {
     }
 
     /// The client did not ask for TLS, and the rule allows that.
-    async fn continue_in_clear(mut self, plan: &Plan<'_>, agreed: Agreed) -> Result<Path, Failure> {
+    async fn continue_in_clear(
+        mut self,
+        plan: &Plan<'_>,
+        agreed: Agreed,
+    ) -> Result<RelayKind, Failure> {
         meter::switch(Component::Accept);
         self.connection.go_on_in_clear();
         if let Some(downstream) = &mut self.downstream {
@@ -378,8 +385,8 @@ impl Establishing<'_> {
             Some(talk) => relay_in_clear(talk, downstream, upstream),
             None => {
                 let initial = Vec::new();
-                let path = ClearPath { downstream, upstream, initial };
-                Path::Clear(Box::new(path))
+                let relay = ClearRelay { downstream, upstream, initial };
+                RelayKind::Clear(Box::new(relay))
             }
         })
     }
@@ -398,16 +405,16 @@ impl Establishing<'_> {
     }
 
     /// The rule leaves it to the program when TLS begins.
-    fn leave_to_program(mut self, settings: &Arc<LiveTls>) -> Result<Path, Failure> {
+    fn leave_to_program(mut self, settings: &Arc<LiveTls>) -> Result<RelayKind, Failure> {
         let record = self.connection.record();
         // A connection is established once, and it has controls, or would have another plan.
         let wishes = record.controls().and_then(Controls::take_wishes).ok_or_else(not_connected)?;
         let tls_on = tls_position(&record.rule);
         let initial = std::mem::take(&mut self.early);
         let Sockets { downstream, upstream } = self.into_sockets()?;
-        let clear = ClearPath { downstream, upstream, initial };
-        let path = ControlledPath { clear, tls_on, wishes, tls: Arc::clone(settings) };
-        Ok(Path::Controlled(Box::new(path)))
+        let clear = ClearRelay { downstream, upstream, initial };
+        let relay = ControlledRelay { clear, tls_on, wishes, tls: Arc::clone(settings) };
+        Ok(RelayKind::Controlled(Box::new(relay)))
     }
 
     /// One of the sockets.

@@ -14,7 +14,7 @@ use crate::ledger::meter;
 use crate::live::LiveTls;
 use crate::net::stream_socket::StreamSocket;
 use crate::session::Failure;
-use crate::stream::path::{Carried, ClearPath, Path, SealedPath, TalkingPath};
+use crate::stream::relay_kind::{Carried, ClearRelay, RelayKind, SealedRelay, StarttlsRelay};
 use crate::stream::talk::{InClear, Outcome, Talk};
 
 use super::deadline::within;
@@ -66,17 +66,21 @@ pub(super) fn relay_in_clear(
     mut talk: Talk,
     downstream: StreamSocket,
     upstream: StreamSocket,
-) -> Path {
+) -> RelayKind {
     let initial = talk.dialogue.take_output(StarttlsSide::Program);
     let ends = ends(&downstream, &upstream);
-    let path = Box::new(ClearPath { downstream, upstream, initial });
+    let relay = Box::new(ClearRelay { downstream, upstream, initial });
     if !talk.dialogue.stays() {
-        return Path::Clear(path);
+        return RelayKind::Clear(relay);
     }
     let mut dialogue = talk.dialogue;
     dialogue.settle();
     dialogue.set_ends(ends);
-    Path::Talking(Box::new(TalkingPath { carried: Carried::Clear(path), dialogue, family: None }))
+    RelayKind::Starttls(Box::new(StarttlsRelay {
+        carried: Carried::Clear(relay),
+        dialogue,
+        family: None,
+    }))
 }
 
 /// The delivery of the one message that a client may send in clear.
@@ -84,18 +88,22 @@ pub(super) fn deliver_in_clear(
     mut talk: Talk,
     downstream: StreamSocket,
     upstream: StreamSocket,
-) -> Path {
+) -> RelayKind {
     let initial = talk.dialogue.take_output(StarttlsSide::Program);
-    Path::Delivery(Box::new(ClearPath { downstream, upstream, initial }))
+    RelayKind::Delivery(Box::new(ClearRelay { downstream, upstream, initial }))
 }
 
 /// The relay of a connection under TLS, after what is left to exchange.
-pub(super) fn relay_under_tls(path: SealedPath, talk: Talk, family: Option<Arc<LiveTls>>) -> Path {
+pub(super) fn relay_under_tls(
+    relay: SealedRelay,
+    talk: Talk,
+    family: Option<Arc<LiveTls>>,
+) -> RelayKind {
     let mut dialogue = talk.dialogue;
-    dialogue.set_ends(ends(&path.tls, &path.clear));
+    dialogue.set_ends(ends(&relay.tls, &relay.clear));
     dialogue.secured();
-    let carried = Carried::Sealed(Box::new(path));
-    Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
+    let carried = Carried::Sealed(Box::new(relay));
+    RelayKind::Starttls(Box::new(StarttlsRelay { carried, dialogue, family }))
 }
 
 /// Where both ends of an exchange are.

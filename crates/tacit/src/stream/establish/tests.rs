@@ -94,8 +94,8 @@ async fn a_connection_is_dialled_before_it_is_accepted() {
     let accepted = client.accept().unwrap().0;
     accepted.set_nonblocking(true).unwrap();
     establishing.downstream = Some(StreamSocket::new(accepted.into(), Security::Clear).unwrap());
-    let path = establishing.finish(&plan, None).await.unwrap();
-    assert!(matches!(path, Path::Clear(_)));
+    let relay = establishing.finish(&plan, None).await.unwrap();
+    assert!(matches!(relay, RelayKind::Clear(_)));
     assert!(connection.record().sockets.get().is_some());
 }
 

@@ -16,15 +16,19 @@ use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{BrokenSocket, Connection};
 use crate::stream::bulk::BulkTurn;
 use crate::stream::lane::StreamLane;
-use crate::stream::path::{ClearPath, Path};
+use crate::stream::relay_kind::{ClearRelay, RelayKind};
 
 use super::follow::{Follow, Way, poll_here};
 use super::{BATCH_RECORDS_MAX, Broken, Delivery, End, Held, Left, Scratch, deliver, written};
 
 /// Runs both directions to the end, then ends both sockets accordingly; or until the connection is to
 /// go on elsewhere.
-pub(super) async fn run(lane: &StreamLane, path: Box<ClearPath>, connection: &Connection) -> Left {
-    let mut pump = Pump::new(&lane.scratch, path, connection);
+pub(super) async fn run(
+    lane: &StreamLane,
+    relay: Box<ClearRelay>,
+    connection: &Connection,
+) -> Left {
+    let mut pump = Pump::new(&lane.scratch, relay, connection);
     pump.follow = Follow::of(lane, connection);
     match poll_fn(|cx| poll_here(&mut pump, Pump::leaves, cx)).await {
         Some(end) => {
@@ -38,10 +42,10 @@ pub(super) async fn run(lane: &StreamLane, path: Box<ClearPath>, connection: &Co
 /// The same on this thread to the end.
 pub(super) async fn run_here(
     scratch: &Scratch,
-    path: Box<ClearPath>,
+    relay: Box<ClearRelay>,
     connection: &Connection,
 ) -> End {
-    let mut pump = Pump::new(scratch, path, connection);
+    let mut pump = Pump::new(scratch, relay, connection);
     let end = (&mut pump).await;
     conclude(&mut pump, &end).await;
     end
@@ -127,10 +131,10 @@ impl<'a> Pump<'a> {
     #[expect(clippy::boxed_local, reason = "it is freed here")]
     pub(super) fn new(
         scratch: &'a Scratch,
-        path: Box<ClearPath>,
+        relay: Box<ClearRelay>,
         connection: &'a Connection,
     ) -> Self {
-        let ClearPath { downstream, upstream, initial } = *path;
+        let ClearRelay { downstream, upstream, initial } = *relay;
         connection.count_sent(initial.len());
         Self {
             scratch,
@@ -157,8 +161,8 @@ impl<'a> Pump<'a> {
     fn leave(self) -> Left {
         let Self { connection, downstream, upstream, follow, .. } = self;
         let program_cpu = follow.and_then(|follow| follow.leave(connection));
-        let path = ClearPath { downstream, upstream, initial: Vec::new() };
-        Left::Leaves { path: Path::Clear(Box::new(path)), program_cpu }
+        let relay = ClearRelay { downstream, upstream, initial: Vec::new() };
+        Left::Leaves { relay: RelayKind::Clear(Box::new(relay)), program_cpu }
     }
 
     /// Whether there is something to be delivered first at such an end.

@@ -38,7 +38,7 @@ use crate::stream::establish::{
     HandshakeIo, Handshaken, LastFlight, count_handshake, drain_after_alert,
 };
 use crate::stream::lane::StreamLane;
-use crate::stream::path::{ClearPath, ControlledPath, SealedPath};
+use crate::stream::relay_kind::{ClearRelay, ControlledRelay, SealedRelay};
 use crate::stream::scratch::Scratch;
 use tacit_tls::{INCOMING_BYTES_MAX, NoRekey};
 
@@ -53,7 +53,7 @@ const READ_BYTES: usize = 16 * 1024;
 /// A connection in clear.
 #[derive(Debug)]
 struct ClearPhase {
-    path: ClearPath,
+    relay: ClearRelay,
     /// The socket that gets TLS.
     tls_on: Position,
     wishes: Wishes,
@@ -76,17 +76,17 @@ struct UpgradePhase {
 
 /// A connection whose handshake is complete.
 struct TlsPhase {
-    path: SealedPath,
+    relay: SealedRelay,
     /// The socket that has TLS.
     tls_on: Position,
     wishes: Wishes,
     tls: Arc<LiveTls>,
 }
 
-impl From<ControlledPath> for ClearPhase {
-    fn from(path: ControlledPath) -> Self {
-        let ControlledPath { clear: path, tls_on, wishes, tls } = path;
-        Self { path, tls_on, wishes, tls, to_program: Vec::new() }
+impl From<ControlledRelay> for ClearPhase {
+    fn from(relay: ControlledRelay) -> Self {
+        let ControlledRelay { clear: relay, tls_on, wishes, tls } = relay;
+        Self { relay, tls_on, wishes, tls, to_program: Vec::new() }
     }
 }
 
@@ -94,10 +94,10 @@ impl From<ControlledPath> for ClearPhase {
 /// failed, and that is accounted for.
 pub(super) async fn run(
     lane: &StreamLane,
-    path: ControlledPath,
+    relay: ControlledRelay,
     connection: &Connection,
 ) -> Option<End> {
-    let mut clear_phase = ClearPhase::from(path);
+    let mut clear_phase = ClearPhase::from(relay);
     loop {
         let upgrade = match in_clear(&lane.scratch, connection, clear_phase).await {
             Ok(upgrade) => upgrade,
@@ -156,8 +156,8 @@ async fn upgrade_to_tls(
     lane.load.count_handshake();
     account::secured(&lane.shared.log, connection);
     answer(asked, Ok(()));
-    let path = SealedPath { clear: program, tls: outside, session, incomplete, initial };
-    Some(TlsPhase { path, tls_on, wishes, tls })
+    let relay = SealedRelay { clear: program, tls: outside, session, incomplete, initial };
+    Some(TlsPhase { relay, tls_on, wishes, tls })
 }
 
 /// Carries clear bytes until the program asks for TLS.
@@ -169,8 +169,8 @@ async fn in_clear(
     connection: &Connection,
     phase: ClearPhase,
 ) -> Result<UpgradePhase, End> {
-    let ClearPhase { path, tls_on, mut wishes, tls, to_program } = phase;
-    let mut pump = clear::Pump::new(scratch, Box::new(path), connection);
+    let ClearPhase { relay, tls_on, mut wishes, tls, to_program } = phase;
+    let mut pump = clear::Pump::new(scratch, Box::new(relay), connection);
     pump.way_in(tls_on).waiting.tail().extend_from_slice(&to_program);
     loop {
         let asked = match turn(&mut pump, &mut wishes).await {
@@ -204,8 +204,8 @@ async fn under_tls(
     connection: &Connection,
     phase: TlsPhase,
 ) -> Result<ClearPhase, End> {
-    let TlsPhase { path, tls_on, mut wishes, tls } = phase;
-    let mut pump = sealed::Pump::new(scratch, Box::new(path), connection);
+    let TlsPhase { relay, tls_on, mut wishes, tls } = phase;
+    let mut pump = sealed::Pump::new(scratch, Box::new(relay), connection);
     loop {
         let asked = match turn(&mut pump, &mut wishes).await {
             Turn::Ended(end) => {
@@ -419,11 +419,11 @@ async fn stop(
     answer(asked, Ok(()));
     connection.count_received(to_program.len());
     let initial = Vec::new();
-    let path = match tls_on {
-        Position::Downstream => ClearPath { downstream: outside, upstream: program, initial },
-        Position::Upstream => ClearPath { downstream: program, upstream: outside, initial },
+    let relay = match tls_on {
+        Position::Downstream => ClearRelay { downstream: outside, upstream: program, initial },
+        Position::Upstream => ClearRelay { downstream: program, upstream: outside, initial },
     };
-    Ok(ClearPhase { path, tls_on, wishes, tls, to_program })
+    Ok(ClearPhase { relay, tls_on, wishes, tls, to_program })
 }
 
 /// Ends both sockets as the pump ended.

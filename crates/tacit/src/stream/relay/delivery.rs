@@ -17,7 +17,7 @@ use tacit_core::starttls::{StarttlsError, StarttlsSide};
 use crate::ledger::meter;
 use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{BrokenSocket, Connection, End};
-use crate::stream::path::ClearPath;
+use crate::stream::relay_kind::ClearRelay;
 
 /// How long the end that gets the message may take to read it and to end.
 const END_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -25,9 +25,9 @@ const END_WAIT_MAX: Duration = Duration::from_secs(10);
 const READ_BYTES: usize = 512;
 
 /// Delivers what came early, then ends both sockets.
-pub(super) async fn run(path: ClearPath, connection: &Connection) -> End {
+pub(super) async fn run(relay: ClearRelay, connection: &Connection) -> End {
     meter::switch(Component::Receive);
-    let ClearPath { downstream, upstream, initial } = path;
+    let ClearRelay { downstream, upstream, initial } = relay;
     let count = initial.len();
     let delivery = async {
         if let Err(error) = Outgoing::new(initial).flush(&upstream).await {

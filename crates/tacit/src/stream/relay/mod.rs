@@ -43,7 +43,7 @@ use crate::net::stream_socket::{DELIVERY_WAIT_MAX, Outgoing, StreamSocket};
 use crate::session::{BrokenSocket, Connection, End};
 
 use super::lane::StreamLane;
-use super::path::{Established, Path};
+use super::relay_kind::{Established, RelayKind};
 use super::scratch::{Buffers, Held, Scratch};
 
 /// The same of ChaCha20-Poly1305, which takes long enough that the peer had better open what there
@@ -120,25 +120,27 @@ pub fn run(
     meter::switch(Component::Receive);
     // Taken apart here, not in the future: there the box would live as long as that.
     // Its place on the engine is free again: the relay needs none.
-    let Established { connection, path, slot, .. } = *established;
+    let Established { connection, relay, slot, .. } = *established;
     drop(slot);
     async move {
         let _held = lane.load.hold_relay();
-        let left = match path {
-            Path::Sealed(sealed) => sealed::run(lane, sealed, &connection).await,
+        let left = match relay {
+            RelayKind::Sealed(sealed) => sealed::run(lane, sealed, &connection).await,
             // Boxed: other connections have no room for what only these need.
-            Path::Talking(path) => Box::pin(talking::run(lane, path, &connection)).await,
-            Path::Clear(clear) => clear::run(lane, clear, &connection).await,
-            Path::Delivery(path) => Left::Ended(Box::pin(delivery::run(*path, &connection)).await),
-            Path::Controlled(path) => {
-                Left::Ended(Box::pin(controlled::run(lane, *path, &connection)).await?)
+            RelayKind::Starttls(relay) => Box::pin(talking::run(lane, relay, &connection)).await,
+            RelayKind::Clear(clear) => clear::run(lane, clear, &connection).await,
+            RelayKind::Delivery(relay) => {
+                Left::Ended(Box::pin(delivery::run(*relay, &connection)).await)
             }
-            Path::OwnTls(path) => Left::Ended(own_tls::run(lane, path, &connection).await),
+            RelayKind::Controlled(relay) => {
+                Left::Ended(Box::pin(controlled::run(lane, *relay, &connection)).await?)
+            }
+            RelayKind::OwnTls(relay) => Left::Ended(own_tls::run(lane, relay, &connection).await),
         };
         Some(match left {
             Left::Ended(end) => Relayed::Finished(Finished { connection, end }),
-            Left::Leaves { path, program_cpu } => {
-                let leaving = Established { connection, path, slot: None, program_cpu };
+            Left::Leaves { relay, program_cpu } => {
+                let leaving = Established { connection, relay, slot: None, program_cpu };
                 Relayed::Leaves(Box::new(leaving))
             }
         })
@@ -150,7 +152,7 @@ enum Left {
     /// Its connection has ended.
     Ended(End),
     /// It goes on where its program is.
-    Leaves { path: Path, program_cpu: Option<usize> },
+    Leaves { relay: RelayKind, program_cpu: Option<usize> },
 }
 
 /// What a relay leaves behind.

@@ -21,7 +21,7 @@ use crate::session::{Connection, End, account};
 use crate::stream::dial;
 use crate::stream::establish::drain_after_alert;
 use crate::stream::lane::StreamLane;
-use crate::stream::path::{ClearPath, OwnTlsPath};
+use crate::stream::relay_kind::{ClearRelay, OwnTlsRelay};
 
 use super::clear;
 
@@ -36,18 +36,18 @@ const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, AlertDescription::ACCESS_DENIED.0];
 /// room for it.
 pub(super) fn run<'a>(
     lane: &'a StreamLane,
-    path: Box<OwnTlsPath>,
+    relay: Box<OwnTlsRelay>,
     connection: &'a Connection,
 ) -> Pin<Box<dyn Future<Output = End> + 'a>> {
-    Box::pin(end_and_continue(lane, path, connection))
+    Box::pin(end_and_continue(lane, relay, connection))
 }
 
 async fn end_and_continue(
     lane: &StreamLane,
-    path: Box<OwnTlsPath>,
+    relay: Box<OwnTlsRelay>,
     connection: &Connection,
 ) -> End {
-    let OwnTlsPath { program, upstream, mut session, mut waiting, first } = *path;
+    let OwnTlsRelay { program, upstream, mut session, mut waiting, first } = *relay;
     let record = connection.record();
     // A key that is used up has nothing to say it with.
     let _ = session.seal_close(&mut waiting);
@@ -75,8 +75,8 @@ async fn end_and_continue(
             return End::NotPassed(unreached.reason.into());
         }
     };
-    let path = ClearPath { downstream: program, upstream, initial: first };
-    clear::run_here(&lane.scratch, Box::new(path), connection).await
+    let relay = ClearRelay { downstream: program, upstream, initial: first };
+    clear::run_here(&lane.scratch, Box::new(relay), connection).await
 }
 
 /// Says in the program's own protocol that it is refused, and lets it read that.

@@ -17,7 +17,7 @@ use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{BrokenSocket, Connection, account};
 use crate::stream::bulk::BulkTurn;
 use crate::stream::lane::StreamLane;
-use crate::stream::path::{OwnTlsPath, Path, SealedPath};
+use crate::stream::relay_kind::{OwnTlsRelay, RelayKind, SealedRelay};
 use tacit_tls::{KeyUse, OpenedBatch, Session, SessionError};
 
 use super::follow::{Follow, Way, poll_here};
@@ -33,11 +33,11 @@ const KEY_PAUSE: Duration = Duration::from_millis(100);
 /// left to [`own_tls`], and a connection whose program has another CPU to the worker there.
 pub(super) fn run<'a>(
     lane: &'a StreamLane,
-    path: Box<SealedPath>,
+    relay: Box<SealedRelay>,
     connection: &'a Connection,
 ) -> impl Future<Output = Left> {
     // Made here, so that the future has each of these once.
-    let mut pump = Pump::new(&lane.scratch, path, connection);
+    let mut pump = Pump::new(&lane.scratch, relay, connection);
     pump.follow = Follow::of(lane, connection);
     async move {
         let Some(end) = poll_fn(|cx| poll_here(&mut pump, Pump::leaves, cx)).await else {
@@ -152,10 +152,10 @@ impl<'a> Pump<'a> {
     /// The box is emptied here, not in the future: there it would live as long as that.
     pub(super) fn new(
         scratch: &'a Scratch,
-        path: Box<SealedPath>,
+        relay: Box<SealedRelay>,
         connection: &'a Connection,
     ) -> Self {
-        let SealedPath { clear, tls, session, incomplete, initial } = *path;
+        let SealedRelay { clear, tls, session, incomplete, initial } = *relay;
         let nothing_sent = connection.record().sent_bytes() == 0;
         Self {
             at: Place { held: Held::new(scratch), connection },
@@ -190,19 +190,19 @@ impl<'a> Pump<'a> {
     fn leave(self) -> Left {
         let Self { at, clear, tls, session, incomplete, follow, .. } = self;
         let program_cpu = follow.and_then(|follow| follow.leave(at.connection));
-        let path = SealedPath { clear, tls, session, incomplete, initial: Vec::new() };
-        Left::Leaves { path: Path::Sealed(Box::new(path)), program_cpu }
+        let relay = SealedRelay { clear, tls, session, incomplete, initial: Vec::new() };
+        Left::Leaves { relay: RelayKind::Sealed(Box::new(relay)), program_cpu }
     }
 
     /// What is left when the program has begun TLS itself.
-    fn into_own_tls(self, end: End) -> Box<OwnTlsPath> {
+    fn into_own_tls(self, end: End) -> Box<OwnTlsRelay> {
         let Self { clear: program, tls: upstream, session, to_tls, .. } = self;
         let waiting = to_tls.unwritten().to_vec();
         let first = match end {
             End::OwnTls(first) => first.into_vec(),
             _ => Vec::new(),
         };
-        Box::new(OwnTlsPath { program, upstream, session, waiting, first })
+        Box::new(OwnTlsRelay { program, upstream, session, waiting, first })
     }
 
     /// Whether both directions are open, or only TLS has ended in one, and nothing has broken.

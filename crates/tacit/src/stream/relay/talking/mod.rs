@@ -23,7 +23,7 @@ use crate::ledger::meter;
 use crate::net::stream_socket::StreamSocket;
 use crate::session::{BrokenSocket, Connection, End};
 use crate::stream::lane::StreamLane;
-use crate::stream::path::{Carried, ClearPath, SealedPath, TalkingPath};
+use crate::stream::relay_kind::{Carried, ClearRelay, SealedRelay, StarttlsRelay};
 use crate::stream::talk::{Cut, InClear, Outcome, Talk, UnderTls, Waiting, Wire};
 use tacit_tls::Session;
 
@@ -33,12 +33,12 @@ use doors::Doors;
 /// Holds the dialogue until there is nothing more to look at, then relays.
 pub(super) async fn run(
     lane: &StreamLane,
-    path: Box<TalkingPath>,
+    relay: Box<StarttlsRelay>,
     connection: &Connection,
 ) -> Left {
-    match Box::pin(talk(lane, path, connection)).await {
-        Ok(Carried::Sealed(path)) => sealed::run(lane, path, connection).await,
-        Ok(Carried::Clear(path)) => clear::run(lane, path, connection).await,
+    match Box::pin(talk(lane, relay, connection)).await {
+        Ok(Carried::Sealed(relay)) => sealed::run(lane, relay, connection).await,
+        Ok(Carried::Clear(relay)) => clear::run(lane, relay, connection).await,
         Err(end) => Left::Ended(end),
     }
 }
@@ -46,27 +46,27 @@ pub(super) async fn run(
 /// `Err`: that was all.
 async fn talk(
     lane: &StreamLane,
-    path: Box<TalkingPath>,
+    relay: Box<StarttlsRelay>,
     connection: &Connection,
 ) -> Result<Carried, End> {
-    let TalkingPath { carried, dialogue, family } = *path;
+    let StarttlsRelay { carried, dialogue, family } = *relay;
     let doors = Doors::new(lane, connection.record(), family, dialogue.uploads());
     match carried {
-        Carried::Sealed(mut path) => {
-            let SealedPath { clear, tls, session, incomplete, initial } = &mut *path;
+        Carried::Sealed(mut relay) => {
+            let SealedRelay { clear, tls, session, incomplete, initial } = &mut *relay;
             let mut talk = Talk::with_initial(dialogue, std::mem::take(initial));
             let mut wire = UnderTls::new(tls, session, incomplete, connection);
             match hold(&mut talk, &mut wire, clear, doors).await {
-                Ok(()) => Ok(Carried::Sealed(path)),
+                Ok(()) => Ok(Carried::Sealed(relay)),
                 Err(end) => Err(part(talk, end, tls, Some(session), clear).await),
             }
         }
-        Carried::Clear(path) => {
-            let ClearPath { downstream, upstream, .. } = &*path;
+        Carried::Clear(relay) => {
+            let ClearRelay { downstream, upstream, .. } = &*relay;
             let mut talk = Talk::new(dialogue);
             let mut wire = InClear { socket: downstream, counted: Some(connection) };
             match hold(&mut talk, &mut wire, upstream, doors).await {
-                Ok(()) => Ok(Carried::Clear(path)),
+                Ok(()) => Ok(Carried::Clear(relay)),
                 Err(end) => Err(part(talk, end, downstream, None, upstream).await),
             }
         }

@@ -20,7 +20,7 @@ pub struct Established<L = StreamSocket> {
     /// The connection.
     pub connection: Connection,
     /// How its bytes are relayed.
-    pub path: Path<L>,
+    pub relay: RelayKind<L>,
     /// Its place on the engine that has set it up.
     pub slot: Option<OwnedSemaphorePermit>,
     /// The CPU of its program, if it leaves its worker for that.
@@ -29,7 +29,7 @@ pub struct Established<L = StreamSocket> {
 
 /// A thread could not take a connection up.
 #[derive(Debug)]
-pub struct NotTaken {
+pub struct NotWatched {
     /// The connection, if it had its rule.
     pub connection: Option<Connection>,
     /// Why.
@@ -38,24 +38,24 @@ pub struct NotTaken {
 
 /// The kinds of relay; boxed, because a connection spends its life inside one.
 #[derive(Debug)]
-pub enum Path<L = StreamSocket> {
+pub enum RelayKind<L = StreamSocket> {
     /// One socket in clear, the other TLS.
-    Sealed(Box<SealedPath<L>>),
+    Sealed(Box<SealedRelay<L>>),
     /// The same, with a dialogue that goes on under TLS first.
-    Talking(Box<TalkingPath<L>>),
+    Starttls(Box<StarttlsRelay<L>>),
     /// Both sockets in clear.
-    Clear(Box<ClearPath<L>>),
+    Clear(Box<ClearRelay<L>>),
     /// Both sockets in clear, and what came early is all that passes.
-    Delivery(Box<ClearPath<L>>),
+    Delivery(Box<ClearRelay<L>>),
     /// Both sockets in clear until the program says otherwise.
-    Controlled(Box<ControlledPath<L>>),
+    Controlled(Box<ControlledRelay<L>>),
     /// The program has begun TLS itself under a rule that does.
-    OwnTls(Box<OwnTlsPath<L>>),
+    OwnTls(Box<OwnTlsRelay<L>>),
 }
 
 /// Sockets of a connection on which a program and tacit both have begun TLS.
 #[derive(Debug)]
-pub struct OwnTlsPath<L = StreamSocket> {
+pub struct OwnTlsRelay<L = StreamSocket> {
     /// The socket towards the program.
     pub program: L,
     /// The socket that has the TLS of the rule.
@@ -70,7 +70,7 @@ pub struct OwnTlsPath<L = StreamSocket> {
 
 /// ConnectionSockets and session of a TLS relay, with what came early.
 #[derive(Debug)]
-pub struct SealedPath<L = StreamSocket> {
+pub struct SealedRelay<L = StreamSocket> {
     /// The socket in clear.
     pub clear: L,
     /// The TLS socket.
@@ -85,7 +85,7 @@ pub struct SealedPath<L = StreamSocket> {
 
 /// A relay that is not one yet.
 #[derive(Debug)]
-pub struct TalkingPath<L = StreamSocket> {
+pub struct StarttlsRelay<L = StreamSocket> {
     /// What will be relayed.
     pub carried: Carried<L>,
     /// What is said before.
@@ -98,14 +98,14 @@ pub struct TalkingPath<L = StreamSocket> {
 #[derive(Debug)]
 pub enum Carried<L = StreamSocket> {
     /// The peer has TLS.
-    Sealed(Box<SealedPath<L>>),
+    Sealed(Box<SealedRelay<L>>),
     /// The peer is the downstream socket, in clear too.
-    Clear(Box<ClearPath<L>>),
+    Clear(Box<ClearRelay<L>>),
 }
 
 /// ConnectionSockets of a relay in clear, with what came early.
 #[derive(Debug)]
-pub struct ClearPath<L = StreamSocket> {
+pub struct ClearRelay<L = StreamSocket> {
     /// Towards the side that connected.
     pub downstream: L,
     /// Towards the side that was dialled.
@@ -116,9 +116,9 @@ pub struct ClearPath<L = StreamSocket> {
 
 /// ConnectionSockets of a connection whose program says when TLS begins.
 #[derive(Debug)]
-pub struct ControlledPath<L = StreamSocket> {
+pub struct ControlledRelay<L = StreamSocket> {
     /// Both sockets, in clear.
-    pub clear: ClearPath<L>,
+    pub clear: ClearRelay<L>,
     /// The one that gets TLS; the other one leads to the program.
     pub tls_on: Position,
     /// What the program asks for.
@@ -131,9 +131,9 @@ impl Established {
     /// Takes it from this thread, for another one.
     #[must_use]
     pub fn park(self) -> Established<DetachedSocket> {
-        let Self { connection, path, slot, program_cpu } = self;
-        let Ok(path) = path.with_sockets(|socket| Ok::<_, Infallible>(socket.park()));
-        Established { connection, path, slot, program_cpu }
+        let Self { connection, relay, slot, program_cpu } = self;
+        let Ok(relay) = relay.with_sockets(|socket| Ok::<_, Infallible>(socket.park()));
+        Established { connection, relay, slot, program_cpu }
     }
 }
 
@@ -142,59 +142,67 @@ impl Established<DetachedSocket> {
     ///
     /// # Errors
     /// See [`DetachedSocket::watch`].
-    pub fn watch(self) -> Result<Established, NotTaken> {
-        let Self { connection, path, slot, program_cpu } = self;
-        match path.with_sockets(DetachedSocket::watch) {
-            Ok(path) => Ok(Established { connection, path, slot, program_cpu }),
-            Err(error) => Err(NotTaken { connection: Some(connection), error }),
+    pub fn watch(self) -> Result<Established, NotWatched> {
+        let Self { connection, relay, slot, program_cpu } = self;
+        match relay.with_sockets(DetachedSocket::watch) {
+            Ok(relay) => Ok(Established { connection, relay, slot, program_cpu }),
+            Err(error) => Err(NotWatched { connection: Some(connection), error }),
         }
     }
 }
 
-impl<L> Path<L> {
+impl<L> RelayKind<L> {
     /// The same with both sockets changed alike.
-    fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<Path<M>, E> {
+    fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<RelayKind<M>, E> {
         Ok(match self {
-            Self::Sealed(path) => Path::Sealed(Box::new(path.with_sockets(change)?)),
-            Self::Talking(path) => {
-                let TalkingPath { carried, dialogue, family } = *path;
+            Self::Sealed(relay) => RelayKind::Sealed(Box::new(relay.with_sockets(change)?)),
+            Self::Starttls(relay) => {
+                let StarttlsRelay { carried, dialogue, family } = *relay;
                 let carried = match carried {
-                    Carried::Sealed(path) => Carried::Sealed(Box::new(path.with_sockets(change)?)),
-                    Carried::Clear(path) => Carried::Clear(Box::new(path.with_sockets(change)?)),
+                    Carried::Sealed(relay) => {
+                        Carried::Sealed(Box::new(relay.with_sockets(change)?))
+                    }
+                    Carried::Clear(relay) => Carried::Clear(Box::new(relay.with_sockets(change)?)),
                 };
-                Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
+                RelayKind::Starttls(Box::new(StarttlsRelay { carried, dialogue, family }))
             }
-            Self::Controlled(path) => {
-                let ControlledPath { clear, tls_on, wishes, tls } = *path;
+            Self::Controlled(relay) => {
+                let ControlledRelay { clear, tls_on, wishes, tls } = *relay;
                 let clear = clear.with_sockets(change)?;
-                Path::Controlled(Box::new(ControlledPath { clear, tls_on, wishes, tls }))
+                RelayKind::Controlled(Box::new(ControlledRelay { clear, tls_on, wishes, tls }))
             }
-            Self::Clear(path) => Path::Clear(Box::new(path.with_sockets(change)?)),
-            Self::Delivery(path) => Path::Delivery(Box::new(path.with_sockets(change)?)),
-            Self::OwnTls(path) => {
-                let OwnTlsPath { program, upstream, session, waiting, first } = *path;
+            Self::Clear(relay) => RelayKind::Clear(Box::new(relay.with_sockets(change)?)),
+            Self::Delivery(relay) => RelayKind::Delivery(Box::new(relay.with_sockets(change)?)),
+            Self::OwnTls(relay) => {
+                let OwnTlsRelay { program, upstream, session, waiting, first } = *relay;
                 let program = change(program)?;
                 let upstream = change(upstream)?;
-                Path::OwnTls(Box::new(OwnTlsPath { program, upstream, session, waiting, first }))
+                RelayKind::OwnTls(Box::new(OwnTlsRelay {
+                    program,
+                    upstream,
+                    session,
+                    waiting,
+                    first,
+                }))
             }
         })
     }
 }
 
-impl<L> SealedPath<L> {
-    fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<SealedPath<M>, E> {
+impl<L> SealedRelay<L> {
+    fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<SealedRelay<M>, E> {
         let Self { clear, tls, session, incomplete, initial } = self;
         let clear = change(clear)?;
         let tls = change(tls)?;
-        Ok(SealedPath { clear, tls, session, incomplete, initial })
+        Ok(SealedRelay { clear, tls, session, incomplete, initial })
     }
 }
 
-impl<L> ClearPath<L> {
-    fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<ClearPath<M>, E> {
+impl<L> ClearRelay<L> {
+    fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<ClearRelay<M>, E> {
         let Self { downstream, upstream, initial } = self;
         let downstream = change(downstream)?;
         let upstream = change(upstream)?;
-        Ok(ClearPath { downstream, upstream, initial })
+        Ok(ClearRelay { downstream, upstream, initial })
     }
 }
