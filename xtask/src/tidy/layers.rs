@@ -89,7 +89,7 @@ const LAYERS: [Layers; 3] = [
         modules: &[
             "bulk",
             "scratch",
-            "gate",
+            "limiter",
             "relay_kind",
             "data",
             "stage",
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(findings(&right), [""; 0]);
         for wrong in [
             ("crates/tacit/src/session/end.rs", "use crate::stream::relay_kind::P;"),
-            ("crates/tacit/src/stream/gate.rs", "fn f() { super::relay::run() }"),
+            ("crates/tacit/src/stream/limiter.rs", "fn f() { super::relay::run() }"),
             ("crates/tacit/src/stream/novelty.rs", ""),
             ("crates/tacit-core/Cargo.toml", "[dependencies]\ntacit-sys.workspace = true"),
         ] {

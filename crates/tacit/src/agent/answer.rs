@@ -116,7 +116,7 @@ impl Agent {
             { "name": "connections", "max": self.connections_max, "used": self.shared.table.len(),
               "beyond": "wait in the kernel's queue" },
             { "name": "handshakes", "max": limits.handshakes,
-              "used": self.shared.gates.in_flight(), "beyond": "wait" },
+              "used": self.shared.limiter.in_flight(), "beyond": "wait" },
             { "name": "handshakes-per-rule", "max": limits.handshakes_per_rule, "beyond": "wait" },
             { "name": "handshakes-per-source", "max": limits.handshakes_per_source,
               "beyond": "wait" },

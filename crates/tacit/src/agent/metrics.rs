@@ -70,7 +70,7 @@ impl Agent {
         let refusals = Arc::clone(&self.shared.refusals);
         let since = self.since;
         let publisher = self.workers.publisher();
-        let handshakes = self.shared.gates.in_flight();
+        let handshakes = self.shared.limiter.in_flight();
         let connections_max = self.connections_max;
         let runs = self.runs.registry.len();
         tokio::task::spawn_local(async move {

@@ -35,8 +35,8 @@ use crate::log::{Event, Log};
 use crate::run::launchers;
 use crate::session::{Quotas, RefusalTable, Table};
 use crate::signer;
-use crate::stream::gate::Gates;
 use crate::stream::lane::Shared;
+use crate::stream::limiter::HandshakeLimiter;
 
 /// Descriptors that are not connections: logs, listeners, displays, resolvers.
 const DESCRIPTORS_RESERVED: u64 = 256;
@@ -250,7 +250,7 @@ fn shared(installed: &Arc<Live>, table: Arc<Table>, connections_max: usize, log:
     Shared {
         live: Arc::new(ArcSwap::new(Arc::clone(installed))),
         table,
-        gates: Arc::new(Gates::new(installed.limits(), connections_max)),
+        limiter: Arc::new(HandshakeLimiter::new(installed.limits(), connections_max)),
         quotas: Arc::new(Quotas::new(installed.limits())),
         places: Arc::new(Semaphore::new(connections_max)),
         congestion_control: congestion_control(&installed.policy, &log),

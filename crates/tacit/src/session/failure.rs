@@ -1,4 +1,4 @@
-//! Why a connection never carried a byte.
+//! Why a connection failed before it relayed a byte.
 
 use std::fmt;
 use std::io;
@@ -8,46 +8,46 @@ use rustix::io::Errno;
 use tacit_core::starttls::StarttlsError;
 use tacit_tls::{HandshakeFailure, SessionError};
 
-/// Why a connection never carried a byte.
+/// Why a connection failed before it relayed a byte.
 #[derive(Debug)]
 pub enum Failure {
     /// The peer's PROXY header is missing or wrong.
     Proxy(String),
     /// The target could not be reached.
     Dial(Unreached),
-    /// The program gave the connection up before it was connected.
+    /// The program closed its socket before the connection was established.
     Abandoned,
-    /// The dialogue before TLS did not lead there.
+    /// The STARTTLS exchange failed or ended without TLS.
     Starttls(StarttlsError),
-    /// It took too long.
+    /// The STARTTLS exchange did not complete in time.
     Silence(Duration),
     /// The handshake failed.
     Handshake(HandshakeFailure),
     /// The session refused its first bytes.
     Session(SessionError),
-    /// A data connection may be somebody else's than its control connection.
+    /// A data connection may come from another client than its control connection.
     Data(&'static str),
-    /// A socket broke meanwhile.
+    /// A socket failed during set-up.
     Broken(io::Error),
-    /// Too many other handshakes were in flight all the time.
-    NoPlace,
-    /// Its handshake had to make room for others.
+    /// The handshake limiter granted no permit in time.
+    NoHandshakePermit,
+    /// The handshake limiter gave its permit to another source.
     Displaced,
 }
 
 /// Why a target could not be reached.
 #[derive(Debug)]
 pub struct Unreached {
-    /// In words, for the log.
+    /// The text for the log.
     pub reason: String,
-    /// The kernel's answer, if it gave one; `TimedOut` if there was none in time.
+    /// The kernel's error, if there was one; `TimedOut` if there was no answer in time.
     pub error: Option<io::ErrorKind>,
-    /// Whether this host has no room for one more connection, wherever it leads.
+    /// Whether this host lacks descriptors or memory; the target is not at fault.
     pub is_ours: bool,
 }
 
 impl Unreached {
-    /// The kernel refuses to connect to `target`, or reports that it does not answer.
+    /// The kernel cannot connect to `target`.
     pub fn new(target: &impl fmt::Display, error: &io::Error) -> Self {
         let reason = format!("cannot connect to {target}: {error}");
         Self { reason, error: Some(error.kind()), is_ours: is_ours(error) }
@@ -77,26 +77,26 @@ impl fmt::Display for Failure {
             Self::Proxy(what) => f.write_str(what),
             Self::Dial(unreached) => f.write_str(&unreached.reason),
             Self::Abandoned => {
-                f.write_str("the program gave the connection up before it was connected")
+                f.write_str("the program closed its socket before the connection was established")
             }
             Self::Starttls(refusal) => write!(f, "{refusal}"),
             Self::Data(what) => f.write_str(what),
             Self::Silence(after) => write!(
                 f,
-                "neither end said what the other waits for before TLS within {after:?}: see that \
-                 both speak the rule's `starttls` protocol, or raise handshake-timeout"
+                "the exchange before TLS did not complete within {after:?}: check that both ends \
+                 speak the rule's `starttls` protocol, or raise handshake-timeout"
             ),
             Self::Handshake(failure) => write!(f, "{failure}"),
             Self::Session(error) => write!(f, "{error}"),
-            Self::NoPlace => f.write_str(
-                "no place among the handshakes in flight became free in time: see \
-                 `tacit show limits`, and raise [limits] if its clients are wanted",
+            Self::NoHandshakePermit => f.write_str(
+                "too many handshakes are in flight, and no permit became free in time: see \
+                 `tacit show limits`, and raise [limits] if these clients are legitimate",
             ),
             Self::Displaced => f.write_str(
-                "its handshake was slow or waited, and had to make room for other sources: see \
-                 `tacit show limits`, and raise [limits] if its clients are wanted",
+                "the handshake was slow or waited, and another source needed its permit: see \
+                 `tacit show limits`, and raise [limits] if these clients are legitimate",
             ),
-            Self::Broken(error) => write!(f, "the connection broke during set-up: {error}"),
+            Self::Broken(error) => write!(f, "the connection failed during set-up: {error}"),
         }
     }
 }
@@ -127,7 +127,7 @@ impl Failure {
             Self::Session(_) => "session",
             Self::Data(_) => "data-connection",
             Self::Broken(_) => "broken",
-            Self::NoPlace => "no-place",
+            Self::NoHandshakePermit => "no-place",
             Self::Displaced => "displaced",
         }
     }

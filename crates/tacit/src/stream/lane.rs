@@ -13,7 +13,7 @@ use crate::placement::Bond;
 use crate::session::{Quotas, RefusalTable, Table};
 
 use super::data::Job;
-use super::gate::Gates;
+use super::limiter::HandshakeLimiter;
 use super::scratch::Scratch;
 use super::stage::Work;
 
@@ -28,7 +28,7 @@ pub struct Shared {
     /// All connections of the agent.
     pub table: Arc<Table>,
     /// Places for handshakes.
-    pub gates: Arc<Gates>,
+    pub limiter: Arc<HandshakeLimiter>,
     /// What one source, rule and run may have open.
     pub quotas: Arc<Quotas>,
     /// Places for connections.

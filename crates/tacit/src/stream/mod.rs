@@ -11,8 +11,8 @@
 
 mod bulk;
 pub mod data;
-pub mod gate;
 pub mod lane;
+pub mod limiter;
 pub mod relay_kind;
 pub mod scratch;
 pub mod stage;

@@ -1,7 +1,7 @@
 //! A TLS handshake over one socket of a connection.
 //!
-//! Handshakes need a place: of their source, of their rule and of all. A connection that finds none
-//! waits for one, and the handshake timeout counts from the beginning of that wait.
+//! A handshake needs a permit of the handshake limiter. A connection without one waits for it, and
+//! the handshake timeout includes that wait.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::ledger::{Count, meter};
 use crate::live::{LiveTls, TlsRole};
 use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{Failure, Record, TlsFacts};
-use crate::stream::gate::{Displaced, Gates, Peer, Place};
+use crate::stream::limiter::{Displaced, HandshakeLimiter, HandshakePermit, Initiator};
 use tacit_tls::{
     CompletedHandshake, FinishError, Handshake, HandshakeFailure, HandshakeProgress, HandshakeRole,
     INCOMING_BYTES_MAX, Session,
@@ -25,14 +25,14 @@ use super::deadline::within;
 /// Bytes read at once during a handshake.
 const READ_BYTES: usize = 16 * 1024;
 
-/// A session on a socket that had none.
+/// The result of a handshake.
 #[derive(Debug)]
 pub struct Handshaken {
     /// The session.
     pub session: Session,
-    /// Records that came with the handshake and were not opened.
+    /// Records that came with the handshake and are not opened yet.
     pub incomplete: Vec<u8>,
-    /// What the peer must get before all else.
+    /// What must be sent to the peer first.
     pub last_flight: Vec<u8>,
 }
 
@@ -41,37 +41,42 @@ pub struct Handshaken {
 pub enum LastFlight {
     /// At once.
     Sent,
-    /// With what comes next.
+    /// With the first data.
     Kept,
 }
 
-/// Where and how a handshake takes place.
+/// One handshake on one socket.
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeIo<'a> {
-    /// The connection, which keeps what the handshake gives.
+    /// The connection, which stores the result.
     pub record: &'a Record,
-    /// The connection whose peer is meant: a data connection has that of its control connection.
+    /// The connection with the peer's name and address: for a data connection, its control
+    /// connection.
     pub peer_of: &'a Record,
     /// The socket.
     pub socket: &'a StreamSocket,
     /// The settings.
     pub tls: &'a LiveTls,
-    /// When it must be complete, waiting for a place included.
+    /// When it must be complete; waiting for a permit counts.
     pub deadline: Instant,
     /// When our last flight leaves.
     pub last_flight: LastFlight,
-    /// The application protocol that must be agreed on, if one must.
+    /// The application protocol that both sides must agree on, if any.
     pub required_alpn: Option<&'static str>,
 }
 
 impl HandshakeIo<'_> {
-    /// Does the handshake once there is a place for it; `incoming` was read before.
+    /// Waits for a permit, then does the handshake. `incoming` was read before.
     ///
     /// # Errors
-    /// See [`Failure`]; the peer has its alert.
-    pub async fn run(self, gates: &Gates, incoming: Vec<u8>) -> Result<Handshaken, Failure> {
+    /// See [`Failure`]; the alert has been sent to the peer.
+    pub async fn run(
+        self,
+        limiter: &HandshakeLimiter,
+        incoming: Vec<u8>,
+    ) -> Result<Handshaken, Failure> {
         meter::switch(Component::Handshake);
-        let place = self.place(gates).await?;
+        let permit = self.acquire_permit(limiter).await?;
         let work = async {
             let mut handshaken = self.exchange(self.begin()?, incoming).await?;
             if self.last_flight == LastFlight::Sent {
@@ -84,22 +89,25 @@ impl HandshakeIo<'_> {
         tokio::select! {
             biased;
             done = work => done,
-            Displaced = place.displaced() => Err(Failure::Displaced),
+            Displaced = permit.displaced() => Err(Failure::Displaced),
         }
     }
 
-    /// Waits for a place among the handshakes in flight; the source is the client that a trusted
-    /// proxy names, or else who connected.
-    async fn place<'g>(&self, gates: &'g Gates) -> Result<Place<'g>, Failure> {
-        let peer = match self.tls.role() {
-            TlsRole::Server(_) => Peer::Came,
-            TlsRole::Client(_) => Peer::IsWanted,
+    /// Waits for a permit. The source is the client that a trusted proxy names; without a proxy,
+    /// the address that connected.
+    async fn acquire_permit<'g>(
+        &self,
+        limiter: &'g HandshakeLimiter,
+    ) -> Result<HandshakePermit<'g>, Failure> {
+        let initiator = match self.tls.role() {
+            TlsRole::Server(_) => Initiator::Peer,
+            TlsRole::Client(_) => Initiator::Agent,
         };
-        let place = async {
-            let entered = gates.enter(&self.record.rule, self.record.client(), peer).await;
-            entered.map_err(|Displaced| Failure::Displaced)
+        let acquire = async {
+            let permit = limiter.acquire(&self.record.rule, self.record.client(), initiator).await;
+            permit.map_err(|Displaced| Failure::Displaced)
         };
-        within(self.deadline, || Failure::NoPlace, place).await
+        within(self.deadline, || Failure::NoHandshakePermit, acquire).await
     }
 
     fn begin(&self) -> Result<Handshake, HandshakeFailure> {
@@ -136,7 +144,7 @@ impl HandshakeIo<'_> {
                 return Err(failure.into());
             }
         }
-        // It lives as long as the connection, empty in nearly every one.
+        // The connection keeps this buffer to its end, and it is nearly always empty.
         incoming.shrink_to_fit();
         match handshake.finish(self.tls.common().rekey, Instant::now(), clock::now()) {
             Ok(CompletedHandshake { session, negotiated, check, mapped, peer, trusted }) => {
@@ -175,8 +183,8 @@ pub fn count_handshake(record: &Record) {
     }
 }
 
-/// Whom the program wants to reach: the names it asked for, or the address itself. Of a forwarding
-/// rule with several targets the one that was dialled.
+/// The names that the server's certificate must cover: those that the program resolved, or the
+/// address itself. With several targets of a forwarding rule, the target that was dialled.
 fn wanted_names(record: &Record) -> Vec<String> {
     match &record.scope {
         None => record.dialled_host().into_iter().collect(),
@@ -187,7 +195,7 @@ fn wanted_names(record: &Record) -> Vec<String> {
     }
 }
 
-/// Where the TLS peer is: who connected, or who was dialled.
+/// The IP address of the TLS peer.
 fn tls_peer(record: &Record) -> Option<IpAddr> {
     if record.rule.rule.tls_arrives() {
         record.client().ip()
@@ -202,10 +210,10 @@ fn tls_peer(record: &Record) -> Option<IpAddr> {
 /// See [`StreamSocket::read_onto`].
 pub(super) async fn first_bytes(socket: &StreamSocket) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(FIRST_READ_BYTES);
-    // At the end of the stream there are none, and the handshake reports that.
+    // At the end of the stream this reads nothing, and the handshake reports that.
     socket.read_onto(&mut bytes).await?;
     Ok(bytes)
 }
 
-/// Bytes read at first: a client's hello, as a rule.
+/// Bytes of the first read: usually one ClientHello.
 const FIRST_READ_BYTES: usize = 4 * 1024;

@@ -256,7 +256,7 @@ impl Establishing<'_> {
             },
             required_alpn: self.talk.as_ref().and_then(|talk| talk.dialogue.required_alpn()),
         };
-        let handshaken = io.run(&self.lane.shared.gates, incoming).await;
+        let handshaken = io.run(&self.lane.shared.limiter, incoming).await;
         if handshaken.is_err() {
             self.close_refused(tls).await;
         }

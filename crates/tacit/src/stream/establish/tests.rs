@@ -14,8 +14,8 @@ use crate::live::{BuildContext, Materials, build};
 use crate::log::{Format, Log, LogDestination, Settings, Verbosity};
 use crate::net::Security;
 use crate::session::{Opening, Quotas, Table};
-use crate::stream::gate::Gates;
 use crate::stream::lane::Shared;
+use crate::stream::limiter::HandshakeLimiter;
 
 /// A lane with one rule, which permits connections to `target`.
 fn lane(target: SocketAddr) -> Rc<StreamLane> {
@@ -27,7 +27,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
     let context = BuildContext { materials: &Materials::default(), chains: None };
     let live = Arc::new(build(policy, context).unwrap());
     let shared = Shared {
-        gates: Arc::new(Gates::new(live.limits(), 16)),
+        limiter: Arc::new(HandshakeLimiter::new(live.limits(), 16)),
         quotas: Arc::new(Quotas::new(live.limits())),
         live: Arc::new(ArcSwap::new(live)),
         table: Arc::new(Table::default()),

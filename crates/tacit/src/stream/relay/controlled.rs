@@ -134,7 +134,7 @@ async fn upgrade_to_tls(
     if let Some(controls) = controls {
         controls.begin_handshake();
     }
-    let handshaken = io.run(&lane.shared.gates, incoming).await;
+    let handshaken = io.run(&lane.shared.limiter, incoming).await;
     if let Some(controls) = controls {
         controls.end_handshake();
     }

@@ -1,0 +1,148 @@
+//! The handshake limiter: neither one source nor one rule can take all handshakes in flight.
+//!
+//! A handshake counts against three limits: of its source, of its rule, and of the agent. The last
+//! quarter of a rule's permits and of the agent's is a reserve: only a source with no other
+//! handshake in flight may use it. A handshake that gets no permit waits.
+//!
+//! ```text
+//! acquire ─┬─ a permit is free ──────────────> granted
+//!          └─ queued ─┬─ one becomes free ───> granted   the source with the fewest first
+//!                     └─ a busier source is slow ─> granted   its oldest handshake is displaced
+//! ```
+//!
+//! So clients that connect and send nothing cannot block others. When another source needs a
+//! permit, the limiter displaces the oldest slow handshake of the busiest source. When half of all
+//! connections wait, it rejects the oldest waiting one of the source with the most. Handshakes that
+//! the agent initiates are neither displaced nor rejected.
+
+mod queue;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tacit_core::flow::Address;
+use tacit_core::policy::Limits;
+
+use crate::address::Source;
+use crate::live::LiveRule;
+
+use queue::{Admission, PermitQueue, PermitRequest};
+
+/// The first pause between two checks of a waiting handshake for slow ones. Pauses double, because
+/// thousands may wait.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Limits the handshakes in flight of the agent.
+#[derive(Debug)]
+pub struct HandshakeLimiter {
+    queue: Mutex<PermitQueue>,
+}
+
+/// Who starts the TLS handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Initiator {
+    /// The peer, as a TLS client: its handshake may be displaced.
+    Peer,
+    /// The agent, as a TLS client.
+    Agent,
+}
+
+/// Another source needed the permit, or too many handshakes wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Displaced;
+
+/// The right to do one handshake; returned when dropped.
+#[derive(Debug)]
+pub struct HandshakePermit<'a> {
+    limiter: &'a HandshakeLimiter,
+    number: u64,
+    request: PermitRequest,
+}
+
+impl HandshakePermit<'_> {
+    /// Resolves when another handshake needs the permit.
+    pub async fn displaced(&self) -> Displaced {
+        self.request.displaced.notified().await;
+        Displaced
+    }
+}
+
+impl Drop for HandshakePermit<'_> {
+    fn drop(&mut self) {
+        self.limiter.lock().leave(&self.request, self.number, Instant::now());
+    }
+}
+
+/// A handshake in the queue; it leaves the queue when this is dropped.
+struct QueueEntry<'a> {
+    limiter: &'a HandshakeLimiter,
+    number: u64,
+    request: Option<PermitRequest>,
+}
+
+impl<'a> QueueEntry<'a> {
+    /// The permit, once the queue has granted it.
+    fn into_permit(mut self) -> Option<HandshakePermit<'a>> {
+        let Self { limiter, number, .. } = self;
+        self.request.take().map(|request| HandshakePermit { limiter, number, request })
+    }
+}
+
+impl Drop for QueueEntry<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = &self.request {
+            self.limiter.lock().give_up(request, self.number, Instant::now());
+        }
+    }
+}
+
+impl HandshakeLimiter {
+    /// A limiter with a policy's limits; half of all connections may wait for a permit.
+    #[must_use]
+    pub fn new(limits: &Limits, connections_max: usize) -> Self {
+        let waiting_max = (connections_max / 2).max(1);
+        Self { queue: Mutex::new(PermitQueue::new(limits, waiting_max)) }
+    }
+
+    /// Handshakes in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.lock().in_flight()
+    }
+
+    /// Waits for a permit.
+    ///
+    /// # Errors
+    /// Too many others wait.
+    pub async fn acquire(
+        &self,
+        rule: &LiveRule,
+        remote: &Address,
+        initiator: Initiator,
+    ) -> Result<HandshakePermit<'_>, Displaced> {
+        let source = Source::of(remote);
+        let rule = Arc::clone(&rule.handshakes);
+        let request = PermitRequest { source, rule, initiator, displaced: Arc::default() };
+        let admission = self.lock().acquire(request.clone(), Instant::now());
+        let (number, mut granted) = match admission {
+            Admission::Granted(number) => {
+                return Ok(HandshakePermit { limiter: self, number, request });
+            }
+            Admission::Queued(number, granted) => (number, granted),
+        };
+        let waiting = QueueEntry { limiter: self, number, request: Some(request.clone()) };
+        let mut pause = LOOK_INTERVAL;
+        loop {
+            self.lock().displace_for(&request, Instant::now());
+            match tokio::time::timeout(pause, &mut granted).await {
+                Ok(Ok(())) => return waiting.into_permit().ok_or(Displaced),
+                Ok(Err(_)) => return Err(Displaced),
+                Err(_) => pause *= 2,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PermitQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
