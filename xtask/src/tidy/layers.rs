@@ -98,7 +98,7 @@ const LAYERS: [Layers; 3] = [
             "admit",
             "dial",
             "header",
-            "talk",
+            "starttls_driver",
             "establish",
             "relay",
             "serve",

@@ -132,9 +132,9 @@ mod tests {
     use super::*;
 
     const FILES: [(&str, &str); 4] = [
-        ("crates/tacit/src/stream/serve.rs", "use super::{relay, talk};"),
+        ("crates/tacit/src/stream/serve.rs", "use super::{relay, driver};"),
         ("crates/tacit/src/stream/relay.rs", ""),
-        ("crates/tacit/src/stream/talk.rs", ""),
+        ("crates/tacit/src/stream/driver.rs", ""),
         ("crates/tacit/src/run.rs", ""),
     ];
 
@@ -151,7 +151,7 @@ mod tests {
         findings.iter().map(Finding::render).collect()
     }
 
-    const SERVE: &str = "| `crates/tacit/src/stream/serve.rs` | the life | `talk` |";
+    const SERVE: &str = "| `crates/tacit/src/stream/serve.rs` | the life | `driver` |";
     const RELAY: &str = "| `crates/tacit/src/stream/relay.rs` | moves bytes | |";
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_unused_or_not_listed_is_found() {
-        let unlisted = findings(&SERVE.replace("`talk`", ""), "");
+        let unlisted = findings(&SERVE.replace("`driver`", ""), "");
         assert_eq!(unlisted.len(), 2, "{unlisted:?}");
         let unused = findings(&format!("{SERVE}\n{RELAY}"), "| `crates/tacit/src/run.rs` | run |");
         assert_eq!(unused.len(), 1, "{unused:?}");

@@ -23,7 +23,7 @@ pub mod intercept;
 mod dial;
 pub mod establish;
 mod header;
-mod talk;
+mod starttls_driver;
 
 pub mod relay;
 

@@ -87,7 +87,7 @@ pub struct SealedRelay<L = StreamSocket> {
 #[derive(Debug)]
 pub struct StarttlsRelay<L = StreamSocket> {
     /// What will be relayed.
-    pub carried: Carried<L>,
+    pub next: NextRelay<L>,
     /// What is said before.
     pub dialogue: Dialogue,
     /// How connections that belong to this one shake hands, if there can be any.
@@ -96,7 +96,7 @@ pub struct StarttlsRelay<L = StreamSocket> {
 
 /// What a dialogue is held over.
 #[derive(Debug)]
-pub enum Carried<L = StreamSocket> {
+pub enum NextRelay<L = StreamSocket> {
     /// The peer has TLS.
     Sealed(Box<SealedRelay<L>>),
     /// The peer is the downstream socket, in clear too.
@@ -157,14 +157,16 @@ impl<L> RelayKind<L> {
         Ok(match self {
             Self::Sealed(relay) => RelayKind::Sealed(Box::new(relay.with_sockets(change)?)),
             Self::Starttls(relay) => {
-                let StarttlsRelay { carried, dialogue, family } = *relay;
-                let carried = match carried {
-                    Carried::Sealed(relay) => {
-                        Carried::Sealed(Box::new(relay.with_sockets(change)?))
+                let StarttlsRelay { next, dialogue, family } = *relay;
+                let next = match next {
+                    NextRelay::Sealed(relay) => {
+                        NextRelay::Sealed(Box::new(relay.with_sockets(change)?))
                     }
-                    Carried::Clear(relay) => Carried::Clear(Box::new(relay.with_sockets(change)?)),
+                    NextRelay::Clear(relay) => {
+                        NextRelay::Clear(Box::new(relay.with_sockets(change)?))
+                    }
                 };
-                RelayKind::Starttls(Box::new(StarttlsRelay { carried, dialogue, family }))
+                RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, family }))
             }
             Self::Controlled(relay) => {
                 let ControlledRelay { clear, tls_on, wishes, tls } = *relay;

@@ -44,7 +44,7 @@ use super::relay_kind::{
     ClearRelay, ControlledRelay, Established, OwnTlsRelay, RelayKind, SealedRelay,
 };
 use super::stage::{Admitted, Downstream};
-use super::talk::Talk;
+use super::starttls_driver::StarttlsDriver;
 use super::{dial, header};
 
 mod deadline;
@@ -91,7 +91,7 @@ pub async fn establish(
         verified: None,
         upstream: None,
         early: early.map(Vec::from).unwrap_or_default(),
-        talk: None,
+        driver: None,
     };
     match establishing.run(&rule, job.as_deref()).await {
         Ok(relay) => {
@@ -128,7 +128,7 @@ struct Establishing<'a> {
     /// Bytes that came with a PROXY header.
     early: Vec<u8>,
     /// The STARTTLS exchange, if there is one.
-    talk: Option<Talk>,
+    driver: Option<StarttlsDriver>,
 }
 
 /// Both sockets of a connection.
@@ -216,8 +216,8 @@ impl Establishing<'_> {
                 }
             }
             Before::Starttls(starttls) => {
-                let talk = self.begin_exchange(plan, tls, starttls).await?;
-                let agreed = self.hold_exchange(tls, talk, deadline).await?;
+                let driver = self.begin_exchange(plan, tls, starttls).await?;
+                let agreed = self.hold_exchange(tls, driver, deadline).await?;
                 // A server that is dialled never decides that there will be no TLS.
                 if agreed != Agreed::Tls && tls.on == Position::Downstream {
                     return self.continue_in_clear(plan, agreed).await;
@@ -254,7 +254,7 @@ impl Establishing<'_> {
                 Dial::AfterHandshake => LastFlight::Sent,
                 Dial::First => LastFlight::Kept,
             },
-            required_alpn: self.talk.as_ref().and_then(|talk| talk.dialogue.required_alpn()),
+            required_alpn: self.driver.as_ref().and_then(|driver| driver.dialogue.required_alpn()),
         };
         let handshaken = io.run(&self.lane.shared.limiter, incoming).await;
         if handshaken.is_err() {
@@ -284,7 +284,7 @@ impl Establishing<'_> {
         if tls.dial == Dial::AfterHandshake {
             meter::switch(Component::Accept);
             self.dial_for_proved_client(plan).await?;
-        } else if self.talk.is_none() && tls.parent.is_none() {
+        } else if self.driver.is_none() && tls.parent.is_none() {
             let mut first = std::mem::take(&mut self.early);
             first.reserve_exact(FIRST_BYTES_MAX);
             self.socket(Position::Downstream)?.read_arrived(&mut first).await?;
@@ -297,7 +297,7 @@ impl Establishing<'_> {
             self.connection.count_sent(first.len());
             last_flight.append(&mut session.seal(&first).map_err(Failure::Session)?);
         }
-        let talk = self.talk.take();
+        let driver = self.driver.take();
         let Sockets { downstream, upstream } = self.into_sockets()?;
         let (tls_socket, clear) = match tls.on {
             Position::Downstream => (downstream, upstream),
@@ -305,9 +305,9 @@ impl Establishing<'_> {
         };
         let relay =
             SealedRelay { clear, tls: tls_socket, session, incomplete, initial: last_flight };
-        let Some(talk) = talk else { return Ok(RelayKind::Sealed(Box::new(relay))) };
-        let family = talk.dialogue.stays().then_some(settings);
-        Ok(relay_under_tls(relay, talk, family))
+        let Some(driver) = driver else { return Ok(RelayKind::Sealed(Box::new(relay))) };
+        let family = driver.dialogue.stays().then_some(settings);
+        Ok(relay_under_tls(relay, driver, family))
     }
 
     /// The exchange before TLS, with what the side that connects has sent already. Its program is
@@ -317,12 +317,12 @@ impl Establishing<'_> {
         plan: &Plan<'_>,
         tls: &TlsPlan<'_>,
         starttls: &Starttls,
-    ) -> Result<Talk, Failure> {
+    ) -> Result<StarttlsDriver, Failure> {
         let early = std::mem::take(&mut self.early);
         if tls.on == Position::Upstream {
             let mut dialogue = Dialogue::new(starttls, exchange::StarttlsRole::Client);
             dialogue.receive(StarttlsSide::Program, &early);
-            return Ok(Talk::new(dialogue));
+            return Ok(StarttlsDriver::new(dialogue));
         }
         let mut dialogue = Dialogue::new(starttls, exchange::StarttlsRole::Server);
         dialogue.receive(StarttlsSide::Peer, &early);
@@ -330,20 +330,20 @@ impl Establishing<'_> {
             // Displays do not see it: it may not be the one that is relayed to.
             self.upstream = Some(self.connect(plan).await?);
         }
-        Ok(Talk::new(dialogue))
+        Ok(StarttlsDriver::new(dialogue))
     }
 
     /// Holds the exchange. A refusal has reached both ends when it is returned.
     async fn hold_exchange(
         &mut self,
         tls: &TlsPlan<'_>,
-        mut talk: Talk,
+        mut driver: StarttlsDriver,
         deadline: Instant,
     ) -> Result<Agreed, Failure> {
         let peer = self.socket(tls.on)?;
         let program = self.socket(tls.on.other()).ok();
-        let agreed = hold(&mut talk, peer, program, tls.timeout(), deadline).await;
-        self.talk = Some(talk);
+        let agreed = hold(&mut driver, peer, program, tls.timeout(), deadline).await;
+        self.driver = Some(driver);
         match agreed {
             Ok(agreed) => Ok(agreed),
             Err(failure) => {
@@ -355,8 +355,8 @@ impl Establishing<'_> {
 
     /// What came of the handshake during the exchange.
     fn take_handshake_input(&mut self, tls: &TlsPlan<'_>) -> Vec<u8> {
-        match (&mut self.talk, tls.on) {
-            (Some(talk), Position::Downstream) => talk.dialogue.take_input(),
+        match (&mut self.driver, tls.on) {
+            (Some(driver), Position::Downstream) => driver.dialogue.take_input(),
             _ => Vec::new(),
         }
     }
@@ -376,13 +376,13 @@ impl Establishing<'_> {
             self.dial(plan).await?;
         }
         self.show_sockets();
-        let talk = self.talk.take();
+        let driver = self.driver.take();
         let Sockets { downstream, upstream } = self.into_sockets()?;
-        Ok(match talk {
-            Some(talk) if agreed == Agreed::Delivery => {
-                deliver_in_clear(talk, downstream, upstream)
+        Ok(match driver {
+            Some(driver) if agreed == Agreed::Delivery => {
+                deliver_in_clear(driver, downstream, upstream)
             }
-            Some(talk) => relay_in_clear(talk, downstream, upstream),
+            Some(driver) => relay_in_clear(driver, downstream, upstream),
             None => {
                 let initial = Vec::new();
                 let relay = ClearRelay { downstream, upstream, initial };
@@ -397,7 +397,7 @@ impl Establishing<'_> {
         if uploads && matches!(tls.settings.role(), TlsRole::Server(_)) {
             return Ok(Arc::new(tls.settings.without_tickets()));
         }
-        if self.talk.as_ref().is_some_and(|talk| talk.dialogue.stays()) {
+        if self.driver.as_ref().is_some_and(|driver| driver.dialogue.stays()) {
             let settings = tls.settings.for_family().map_err(io::Error::other)?;
             return Ok(Arc::new(settings));
         }
@@ -445,7 +445,7 @@ impl Establishing<'_> {
 
     /// The upstream socket of a client that has proved itself: the one there is, or a new one.
     async fn dial_for_proved_client(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
-        if self.talk.as_ref().is_some_and(|talk| talk.dialogue.needs_fresh_program())
+        if self.driver.as_ref().is_some_and(|driver| driver.dialogue.needs_fresh_program())
             && let Some(first) = self.upstream.take()
         {
             // The exchange has ended its connection to it.
@@ -522,10 +522,10 @@ impl Establishing<'_> {
             Position::Upstream => (upstream, downstream),
         };
         let Some(peer) = peer else { return };
-        match (&mut self.talk, program) {
-            (Some(talk), Some(program)) => {
+        match (&mut self.driver, program) {
+            (Some(driver), Some(program)) => {
                 if tls.on == Position::Upstream {
-                    send_refusal(talk, &peer, &program).await;
+                    send_refusal(driver, &peer, &program).await;
                 }
                 close_both(peer, program).await;
             }

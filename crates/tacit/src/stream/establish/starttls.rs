@@ -14,8 +14,8 @@ use crate::ledger::meter;
 use crate::live::LiveTls;
 use crate::net::stream_socket::StreamSocket;
 use crate::session::Failure;
-use crate::stream::relay_kind::{Carried, ClearRelay, RelayKind, SealedRelay, StarttlsRelay};
-use crate::stream::talk::{InClear, Outcome, Talk};
+use crate::stream::relay_kind::{ClearRelay, NextRelay, RelayKind, SealedRelay, StarttlsRelay};
+use crate::stream::starttls_driver::{ClearTransport, ExchangeOutcome, StarttlsDriver};
 
 use super::deadline::within;
 use super::ending::DRAIN_WAIT_MAX;
@@ -33,51 +33,57 @@ pub(super) enum Agreed {
 
 /// Holds the exchange before TLS.
 pub(super) async fn hold(
-    talk: &mut Talk,
+    driver: &mut StarttlsDriver,
     peer: &StreamSocket,
     program: Option<&StreamSocket>,
     timeout: Duration,
     deadline: Instant,
 ) -> Result<Agreed, Failure> {
     meter::switch(Component::Handshake);
-    let mut wire = InClear { socket: peer, counted: None };
-    let work = async { Ok(talk.hold(&mut wire, program).await?) };
+    let mut transport = ClearTransport { socket: peer, counted: None };
+    let work = async { Ok(driver.run(&mut transport, program).await?) };
     match within(deadline, || Failure::Silence(timeout), work).await? {
-        Outcome::Step(StarttlsStep::Secure) => Ok(Agreed::Tls),
-        Outcome::Step(StarttlsStep::Deliver) => Ok(Agreed::Delivery),
-        Outcome::Step(StarttlsStep::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
+        ExchangeOutcome::Step(StarttlsStep::Secure) => Ok(Agreed::Tls),
+        ExchangeOutcome::Step(StarttlsStep::Deliver) => Ok(Agreed::Delivery),
+        ExchangeOutcome::Step(StarttlsStep::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
         // It comes after the handshake, or not at all.
-        Outcome::Step(StarttlsStep::Listen(_)) => Err(Failure::Starttls(StarttlsError::InClear)),
-        Outcome::Step(StarttlsStep::Relay | StarttlsStep::Settle | StarttlsStep::Wait)
-        | Outcome::Over => Ok(Agreed::Clear),
+        ExchangeOutcome::Step(StarttlsStep::Listen(_)) => {
+            Err(Failure::Starttls(StarttlsError::InClear))
+        }
+        ExchangeOutcome::Step(StarttlsStep::Relay | StarttlsStep::Settle | StarttlsStep::Wait)
+        | ExchangeOutcome::Over => Ok(Agreed::Clear),
     }
 }
 
 /// Sends the program an error in its own protocol: there will be no TLS.
-pub(super) async fn send_refusal(talk: &mut Talk, peer: &StreamSocket, program: &StreamSocket) {
-    talk.dialogue.unsecured();
-    let mut wire = InClear { socket: peer, counted: None };
-    let sent = talk.flush(&mut wire, Some(program));
+pub(super) async fn send_refusal(
+    driver: &mut StarttlsDriver,
+    peer: &StreamSocket,
+    program: &StreamSocket,
+) {
+    driver.dialogue.unsecured();
+    let mut transport = ClearTransport { socket: peer, counted: None };
+    let sent = driver.flush(&mut transport, Some(program));
     let _ = tokio::time::timeout(DRAIN_WAIT_MAX, sent).await;
 }
 
 /// The relay of a connection whose client did not ask for TLS, after what is left to exchange.
 pub(super) fn relay_in_clear(
-    mut talk: Talk,
+    mut driver: StarttlsDriver,
     downstream: StreamSocket,
     upstream: StreamSocket,
 ) -> RelayKind {
-    let initial = talk.dialogue.take_output(StarttlsSide::Program);
+    let initial = driver.dialogue.take_output(StarttlsSide::Program);
     let ends = ends(&downstream, &upstream);
     let relay = Box::new(ClearRelay { downstream, upstream, initial });
-    if !talk.dialogue.stays() {
+    if !driver.dialogue.stays() {
         return RelayKind::Clear(relay);
     }
-    let mut dialogue = talk.dialogue;
+    let mut dialogue = driver.dialogue;
     dialogue.settle();
     dialogue.set_ends(ends);
     RelayKind::Starttls(Box::new(StarttlsRelay {
-        carried: Carried::Clear(relay),
+        next: NextRelay::Clear(relay),
         dialogue,
         family: None,
     }))
@@ -85,25 +91,25 @@ pub(super) fn relay_in_clear(
 
 /// The delivery of the one message that a client may send in clear.
 pub(super) fn deliver_in_clear(
-    mut talk: Talk,
+    mut driver: StarttlsDriver,
     downstream: StreamSocket,
     upstream: StreamSocket,
 ) -> RelayKind {
-    let initial = talk.dialogue.take_output(StarttlsSide::Program);
+    let initial = driver.dialogue.take_output(StarttlsSide::Program);
     RelayKind::Delivery(Box::new(ClearRelay { downstream, upstream, initial }))
 }
 
 /// The relay of a connection under TLS, after what is left to exchange.
 pub(super) fn relay_under_tls(
     relay: SealedRelay,
-    talk: Talk,
+    driver: StarttlsDriver,
     family: Option<Arc<LiveTls>>,
 ) -> RelayKind {
-    let mut dialogue = talk.dialogue;
+    let mut dialogue = driver.dialogue;
     dialogue.set_ends(ends(&relay.tls, &relay.clear));
     dialogue.secured();
-    let carried = Carried::Sealed(Box::new(relay));
-    RelayKind::Starttls(Box::new(StarttlsRelay { carried, dialogue, family }))
+    let next = NextRelay::Sealed(Box::new(relay));
+    RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, family }))
 }
 
 /// Where both ends of an exchange are.

@@ -72,7 +72,7 @@ fn establishing<'a>(lane: &'a StreamLane, connection: &'a Connection) -> Establi
         verified: None,
         upstream: None,
         early: Vec::new(),
-        talk: None,
+        driver: None,
     }
 }
 

@@ -27,7 +27,7 @@ mod delivery;
 mod follow;
 mod own_tls;
 mod sealed;
-mod talking;
+mod starttls;
 
 pub use super::scratch::{BATCH_RECORDS_MAX, HELD_BYTES_MAX};
 
@@ -127,7 +127,7 @@ pub fn run(
         let left = match relay {
             RelayKind::Sealed(sealed) => sealed::run(lane, sealed, &connection).await,
             // Boxed: other connections have no room for what only these need.
-            RelayKind::Starttls(relay) => Box::pin(talking::run(lane, relay, &connection)).await,
+            RelayKind::Starttls(relay) => Box::pin(starttls::run(lane, relay, &connection)).await,
             RelayKind::Clear(clear) => clear::run(lane, clear, &connection).await,
             RelayKind::Delivery(relay) => {
                 Left::Ended(Box::pin(delivery::run(*relay, &connection)).await)

@@ -2,7 +2,7 @@
 //! the end of the connection.
 //!
 //! ```text
-//!   peer <──(TLS)──> Talk <──in clear──> program
+//!   peer <──(TLS)──> StarttlsDriver <──in clear──> program
 //!                     │ StarttlsStep::Listen
 //!                     v
 //!                   door: one data connection, from one address ──> Job
@@ -13,7 +13,7 @@
 //! through goes on to its own end, as a connection of its own. Limits: `DATA_CONNECTIONS_MAX` of
 //! one control connection, doors included.
 
-mod doors;
+mod data_listeners;
 
 use tacit_core::meter::Component;
 use tacit_core::record::AlertDescription;
@@ -23,12 +23,15 @@ use crate::ledger::meter;
 use crate::net::stream_socket::StreamSocket;
 use crate::session::{BrokenSocket, Connection, End};
 use crate::stream::lane::StreamLane;
-use crate::stream::relay_kind::{Carried, ClearRelay, SealedRelay, StarttlsRelay};
-use crate::stream::talk::{Cut, InClear, Outcome, Talk, UnderTls, Waiting, Wire};
+use crate::stream::relay_kind::{ClearRelay, NextRelay, SealedRelay, StarttlsRelay};
+use crate::stream::starttls_driver::{
+    ClearTransport, ExchangeError, ExchangeOutcome, PeerTransport, StarttlsDriver, TlsTransport,
+    UnsentBytes,
+};
 use tacit_tls::Session;
 
 use super::{Delivery, Left, clear, deliver, sealed};
-use doors::Doors;
+use data_listeners::Doors;
 
 /// Holds the dialogue until there is nothing more to look at, then relays.
 pub(super) async fn run(
@@ -36,74 +39,78 @@ pub(super) async fn run(
     relay: Box<StarttlsRelay>,
     connection: &Connection,
 ) -> Left {
-    match Box::pin(talk(lane, relay, connection)).await {
-        Ok(Carried::Sealed(relay)) => sealed::run(lane, relay, connection).await,
-        Ok(Carried::Clear(relay)) => clear::run(lane, relay, connection).await,
+    match Box::pin(driver(lane, relay, connection)).await {
+        Ok(NextRelay::Sealed(relay)) => sealed::run(lane, relay, connection).await,
+        Ok(NextRelay::Clear(relay)) => clear::run(lane, relay, connection).await,
         Err(end) => Left::Ended(end),
     }
 }
 
 /// `Err`: that was all.
-async fn talk(
+async fn driver(
     lane: &StreamLane,
     relay: Box<StarttlsRelay>,
     connection: &Connection,
-) -> Result<Carried, End> {
-    let StarttlsRelay { carried, dialogue, family } = *relay;
+) -> Result<NextRelay, End> {
+    let StarttlsRelay { next, dialogue, family } = *relay;
     let doors = Doors::new(lane, connection.record(), family, dialogue.uploads());
-    match carried {
-        Carried::Sealed(mut relay) => {
+    match next {
+        NextRelay::Sealed(mut relay) => {
             let SealedRelay { clear, tls, session, incomplete, initial } = &mut *relay;
-            let mut talk = Talk::with_initial(dialogue, std::mem::take(initial));
-            let mut wire = UnderTls::new(tls, session, incomplete, connection);
-            match hold(&mut talk, &mut wire, clear, doors).await {
-                Ok(()) => Ok(Carried::Sealed(relay)),
-                Err(end) => Err(part(talk, end, tls, Some(session), clear).await),
+            let mut driver = StarttlsDriver::with_initial(dialogue, std::mem::take(initial));
+            let mut transport = TlsTransport::new(tls, session, incomplete, connection);
+            match hold(&mut driver, &mut transport, clear, doors).await {
+                Ok(()) => Ok(NextRelay::Sealed(relay)),
+                Err(end) => Err(part(driver, end, tls, Some(session), clear).await),
             }
         }
-        Carried::Clear(relay) => {
+        NextRelay::Clear(relay) => {
             let ClearRelay { downstream, upstream, .. } = &*relay;
-            let mut talk = Talk::new(dialogue);
-            let mut wire = InClear { socket: downstream, counted: Some(connection) };
-            match hold(&mut talk, &mut wire, upstream, doors).await {
-                Ok(()) => Ok(Carried::Clear(relay)),
-                Err(end) => Err(part(talk, end, downstream, None, upstream).await),
+            let mut driver = StarttlsDriver::new(dialogue);
+            let mut transport = ClearTransport { socket: downstream, counted: Some(connection) };
+            match hold(&mut driver, &mut transport, upstream, doors).await {
+                Ok(()) => Ok(NextRelay::Clear(relay)),
+                Err(end) => Err(part(driver, end, downstream, None, upstream).await),
             }
         }
     }
 }
 
 /// `Ok`: there is nothing more to look at.
-async fn hold<W: Wire>(
-    talk: &mut Talk,
-    wire: &mut W,
+async fn hold<W: PeerTransport>(
+    driver: &mut StarttlsDriver,
+    transport: &mut W,
     program: &StreamSocket,
     mut doors: Doors<'_>,
 ) -> Result<(), End> {
     meter::switch(Component::Receive);
     loop {
-        return Err(match talk.hold(wire, Some(program)).await {
-            Ok(Outcome::Step(StarttlsStep::Listen(request))) => {
+        return Err(match driver.run(transport, Some(program)).await {
+            Ok(ExchangeOutcome::Step(StarttlsStep::Listen(request))) => {
                 let socket = match request.connects {
-                    StarttlsSide::Peer => wire.socket(),
+                    StarttlsSide::Peer => transport.socket(),
                     StarttlsSide::Program => program,
                 };
                 let at = doors.open(request, socket).await;
-                talk.dialogue.listens(at);
+                driver.dialogue.listens(at);
                 continue;
             }
-            Ok(Outcome::Step(StarttlsStep::Relay)) if talk.dialogue.is_over() => End::Orderly,
-            Ok(Outcome::Step(StarttlsStep::Relay)) => return Ok(()),
-            Ok(Outcome::Step(StarttlsStep::Refuse(refusal))) => End::Refused(Box::new(refusal)),
-            Ok(Outcome::Step(_) | Outcome::Over) => End::Orderly,
+            Ok(ExchangeOutcome::Step(StarttlsStep::Relay)) if driver.dialogue.is_over() => {
+                End::Orderly
+            }
+            Ok(ExchangeOutcome::Step(StarttlsStep::Relay)) => return Ok(()),
+            Ok(ExchangeOutcome::Step(StarttlsStep::Refuse(refusal))) => {
+                End::Refused(Box::new(refusal))
+            }
+            Ok(ExchangeOutcome::Step(_) | ExchangeOutcome::Over) => End::Orderly,
             // Many programs say no more in TLS when they have said it in their own words.
-            Err(Cut::Truncated) if talk.dialogue.is_over() => End::Orderly,
-            Err(Cut::Truncated) => End::Truncated,
-            Err(Cut::Session(error)) => End::Session(error),
-            Err(Cut::Broken(StarttlsSide::Program, error)) => {
+            Err(ExchangeError::Truncated) if driver.dialogue.is_over() => End::Orderly,
+            Err(ExchangeError::Truncated) => End::Truncated,
+            Err(ExchangeError::Session(error)) => End::Session(error),
+            Err(ExchangeError::Broken(StarttlsSide::Program, error)) => {
                 End::Broken { socket: BrokenSocket::Clear, error }
             }
-            Err(Cut::Broken(StarttlsSide::Peer, error)) => {
+            Err(ExchangeError::Broken(StarttlsSide::Peer, error)) => {
                 End::Broken { socket: BrokenSocket::Far, error }
             }
         });
@@ -112,14 +119,14 @@ async fn hold<W: Wire>(
 
 /// Ends both sockets as the end wants it, after what was said last. `session` is the peer's.
 async fn part(
-    talk: Talk,
+    driver: StarttlsDriver,
     end: End,
     peer: &StreamSocket,
     session: Option<&mut Session>,
     program: &StreamSocket,
 ) -> End {
-    let is_over = talk.dialogue.is_over();
-    let Waiting { mut to_peer, mut to_program } = talk.into_waiting();
+    let is_over = driver.dialogue.is_over();
+    let UnsentBytes { mut to_peer, mut to_program } = driver.into_unsent();
     let alert = match &end {
         End::Session(error) => error.alert(),
         End::Orderly if is_over => Some(AlertDescription::CLOSE_NOTIFY),

@@ -1,13 +1,13 @@
 //! The dialogue before TLS, and what of it goes on under TLS: sockets for a [`Dialogue`].
 //!
 //! ```text
-//!   peer <──Wire──> to_peer   ┐
+//!   peer <──PeerTransport──> to_peer   ┐
 //!                             ├ Dialogue
 //!   program <─StreamSocket─> to_program┘
 //! ```
 //!
 //! One loop serves both phases: it asks the dialogue for its next step, sends what it has to say,
-//! and reads both ends for it. What a [`Wire`] is, makes the difference: the peer's socket in clear,
+//! and reads both ends for it. What a [`PeerTransport`] is, makes the difference: the peer's socket in clear,
 //! or with its session. None of this is fast, and none of it lasts: the relay carries the rest.
 //!
 //! Limits are the dialogue's; its time is bounded by who calls. Bytes in clear before TLS are
@@ -31,34 +31,34 @@ const READ_BYTES: usize = 4 * 1024;
 
 /// A dialogue with what waits to be sent.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct StarttlsDriver {
     /// Who knows what to say.
     pub(super) dialogue: Dialogue,
     to_peer: Outgoing,
     to_program: Outgoing,
-    peer: Hearing,
-    program: Hearing,
+    peer: EndState,
+    program: EndState,
 }
 
 /// What waits to be sent.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct UnsentBytes {
     pub(super) to_peer: Outgoing,
     pub(super) to_program: Outgoing,
 }
 
 /// How far one end is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Hearing {
+struct EndState {
     /// It sends no more.
-    ended: bool,
+    read_ended: bool,
     /// It was told that the other end sends no more.
-    told: bool,
+    write_ended: bool,
 }
 
 /// What came of a dialogue, as far as it was held here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ExchangeOutcome {
     /// It wants to go on otherwise; never [`StarttlsStep::Wait`].
     Step(StarttlsStep),
     /// Both ends have ended in order.
@@ -67,7 +67,7 @@ pub(super) enum Outcome {
 
 /// Why a dialogue broke off.
 #[derive(Debug)]
-pub(super) enum Cut {
+pub(super) enum ExchangeError {
     /// A socket was reset, or failed otherwise.
     Broken(StarttlsSide, io::Error),
     /// The TLS peer's stream ended without `close_notify`.
@@ -76,41 +76,41 @@ pub(super) enum Cut {
     Session(SessionError),
 }
 
-impl From<Cut> for Failure {
-    fn from(cut: Cut) -> Self {
-        match cut {
-            Cut::Broken(_, error) => Self::Broken(error),
-            Cut::Truncated => Self::Broken(io::ErrorKind::UnexpectedEof.into()),
-            Cut::Session(error) => Self::Session(error),
+impl From<ExchangeError> for Failure {
+    fn from(error: ExchangeError) -> Self {
+        match error {
+            ExchangeError::Broken(_, error) => Self::Broken(error),
+            ExchangeError::Truncated => Self::Broken(io::ErrorKind::UnexpectedEof.into()),
+            ExchangeError::Session(error) => Self::Session(error),
         }
     }
 }
 
 /// The peer's socket, in clear or not.
-pub(super) trait Wire {
+pub(super) trait PeerTransport {
     /// Whether it has TLS.
     const IS_SECURE: bool;
     /// The socket itself.
     fn socket(&self) -> &StreamSocket;
     /// Reads what is there and hands it on; `false`: the peer sends no more.
-    fn poll_hear(
+    fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         dialogue: &mut Dialogue,
-    ) -> Poll<Result<bool, Cut>>;
+    ) -> Poll<Result<bool, ExchangeError>>;
     /// Appends what carries these bytes to the peer, and what is due besides.
-    fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Cut>;
+    fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ExchangeError>;
     /// Appends what tells the peer that no more comes.
-    fn say_end(&mut self, out: &mut Vec<u8>) -> Result<(), Cut>;
+    fn write_end(&mut self, out: &mut Vec<u8>) -> Result<(), ExchangeError>;
 }
 
-impl Talk {
+impl StarttlsDriver {
     /// Goes on with a dialogue.
     pub(super) fn new(dialogue: Dialogue) -> Self {
         let to_peer = Outgoing::default();
         let to_program = Outgoing::default();
-        let peer = Hearing::default();
-        let program = Hearing::default();
+        let peer = EndState::default();
+        let program = EndState::default();
         Self { dialogue, to_peer, to_program, peer, program }
     }
 
@@ -121,51 +121,51 @@ impl Talk {
 
     /// Holds the dialogue until it wants to go on otherwise, and what it said has been sent. What
     /// it says to a program that is not there yet is kept.
-    pub(super) async fn hold<W: Wire>(
+    pub(super) async fn run<W: PeerTransport>(
         &mut self,
-        wire: &mut W,
+        transport: &mut W,
         program: Option<&StreamSocket>,
-    ) -> Result<Outcome, Cut> {
-        std::future::poll_fn(|cx| self.poll_hold(wire, program, cx)).await
+    ) -> Result<ExchangeOutcome, ExchangeError> {
+        std::future::poll_fn(|cx| self.poll_run(transport, program, cx)).await
     }
 
     /// Sends what the dialogue still has to say, whatever it wants next.
-    pub(super) async fn flush<W: Wire>(
+    pub(super) async fn flush<W: PeerTransport>(
         &mut self,
-        wire: &mut W,
+        transport: &mut W,
         program: Option<&StreamSocket>,
-    ) -> Result<(), Cut> {
-        std::future::poll_fn(|cx| match self.poll_flush(wire, program, cx) {
+    ) -> Result<(), ExchangeError> {
+        std::future::poll_fn(|cx| match self.poll_flush(transport, program, cx) {
             Ok(true) => Poll::Ready(Ok(())),
             Ok(false) => Poll::Pending,
-            Err(cut) => Poll::Ready(Err(cut)),
+            Err(error) => Poll::Ready(Err(error)),
         })
         .await
     }
 
     /// What waits to be sent to the peer and to the program.
-    pub(super) fn into_waiting(self) -> Waiting {
-        Waiting { to_peer: self.to_peer, to_program: self.to_program }
+    pub(super) fn into_unsent(self) -> UnsentBytes {
+        UnsentBytes { to_peer: self.to_peer, to_program: self.to_program }
     }
 
-    fn poll_hold<W: Wire>(
+    fn poll_run<W: PeerTransport>(
         &mut self,
-        wire: &mut W,
+        transport: &mut W,
         program: Option<&StreamSocket>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Outcome, Cut>> {
+    ) -> Poll<Result<ExchangeOutcome, ExchangeError>> {
         loop {
             let step = self.dialogue.step();
-            let is_flushed = self.poll_flush(wire, program, cx)?;
+            let is_flushed = self.poll_flush(transport, program, cx)?;
             match step {
                 StarttlsStep::Wait => {}
                 // The relay would read a socket's end again, but not a `close_notify`.
-                StarttlsStep::Relay if W::IS_SECURE && self.peer.ended => {
-                    if self.program.ended && is_flushed {
-                        return Poll::Ready(Ok(Outcome::Over));
+                StarttlsStep::Relay if W::IS_SECURE && self.peer.read_ended => {
+                    if self.program.read_ended && is_flushed {
+                        return Poll::Ready(Ok(ExchangeOutcome::Over));
                     }
                 }
-                step if is_flushed => return Poll::Ready(Ok(Outcome::Step(step))),
+                step if is_flushed => return Poll::Ready(Ok(ExchangeOutcome::Step(step))),
                 StarttlsStep::Relay => {}
                 StarttlsStep::Secure
                 | StarttlsStep::Settle
@@ -175,52 +175,54 @@ impl Talk {
                     return Poll::Pending;
                 }
             }
-            let heard_peer = self.poll_peer(wire, cx)?;
-            let heard_program = match program {
+            let read_peer = self.poll_peer(transport, cx)?;
+            let read_program = match program {
                 Some(program) => self.poll_program(program, cx)?,
                 None => false,
             };
             let goes_on = is_flushed && self.dialogue.is_stalled();
-            if !heard_peer && !heard_program && !goes_on {
+            if !read_peer && !read_program && !goes_on {
                 return Poll::Pending;
             }
         }
     }
 
     /// Sends what there is to be sent; `true`: nothing waits.
-    fn poll_flush<W: Wire>(
+    fn poll_flush<W: PeerTransport>(
         &mut self,
-        wire: &mut W,
+        transport: &mut W,
         program: Option<&StreamSocket>,
         cx: &mut Context<'_>,
-    ) -> Result<bool, Cut> {
+    ) -> Result<bool, ExchangeError> {
         loop {
             if self.to_peer.len() < OUTPUT_BYTES_MAX {
-                let mut said = self.dialogue.take_output(StarttlsSide::Peer);
-                if self.peer.told {
+                let mut output = self.dialogue.take_output(StarttlsSide::Peer);
+                if self.peer.write_ended {
                     // Nobody hears it any more.
-                    said.clear();
+                    output.clear();
                 }
-                wire.say(&said, self.to_peer.tail())?;
+                transport.write(&output, self.to_peer.tail())?;
             }
-            if self.is_last::<W>() && !std::mem::replace(&mut self.peer.told, true) {
-                wire.say_end(self.to_peer.tail())?;
+            if self.is_peer_done::<W>() && !std::mem::replace(&mut self.peer.write_ended, true) {
+                transport.write_end(self.to_peer.tail())?;
                 if self.to_peer.is_empty() {
                     // A failure shows when the socket is read.
-                    let _ = wire.socket().shutdown_write();
+                    let _ = transport.socket().shutdown_write();
                 }
             }
             if self.to_peer.is_empty() {
                 break;
             }
-            match self.to_peer.poll_flush(wire.socket(), cx) {
+            match self.to_peer.poll_flush(transport.socket(), cx) {
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Err(Cut::Broken(StarttlsSide::Peer, error)),
+                Poll::Ready(Err(error)) => {
+                    return Err(ExchangeError::Broken(StarttlsSide::Peer, error));
+                }
                 Poll::Pending => break,
             }
-            if self.peer.told {
+            if self.peer.write_ended {
                 // A failure shows when the socket is read.
-                let _ = wire.socket().shutdown_write();
+                let _ = transport.socket().shutdown_write();
             }
         }
         let is_flushed = match program {
@@ -232,8 +234,8 @@ impl Talk {
 
     /// Whether the peer has been told all that there is to tell. A relay that follows would tell it
     /// so itself.
-    fn is_last<W: Wire>(&self) -> bool {
-        let no_relay = self.dialogue.stays() || W::IS_SECURE && self.peer.ended;
+    fn is_peer_done<W: PeerTransport>(&self) -> bool {
+        let no_relay = self.dialogue.stays() || W::IS_SECURE && self.peer.read_ended;
         no_relay && self.dialogue.has_passed(StarttlsSide::Program)
     }
 
@@ -241,67 +243,79 @@ impl Talk {
         &mut self,
         socket: &StreamSocket,
         cx: &mut Context<'_>,
-    ) -> Result<bool, Cut> {
+    ) -> Result<bool, ExchangeError> {
         loop {
             if self.to_program.is_empty() {
                 *self.to_program.tail() = self.dialogue.take_output(StarttlsSide::Program);
             }
             if self.to_program.is_empty() {
-                let is_last = self.peer.ended && self.dialogue.has_passed(StarttlsSide::Peer);
-                if is_last && !std::mem::replace(&mut self.program.told, true) {
+                let is_last = self.peer.read_ended && self.dialogue.has_passed(StarttlsSide::Peer);
+                if is_last && !std::mem::replace(&mut self.program.write_ended, true) {
                     let _ = socket.shutdown_write();
                 }
                 return Ok(true);
             }
             match self.to_program.poll_flush(socket, cx) {
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Err(Cut::Broken(StarttlsSide::Program, error)),
+                Poll::Ready(Err(error)) => {
+                    return Err(ExchangeError::Broken(StarttlsSide::Program, error));
+                }
                 Poll::Pending => return Ok(false),
             }
         }
     }
 
     /// Hears the peer if there is room; `true`: there was something.
-    fn poll_peer<W: Wire>(&mut self, wire: &mut W, cx: &mut Context<'_>) -> Result<bool, Cut> {
-        if self.peer.ended || !self.dialogue.has_room(StarttlsSide::Peer) {
+    fn poll_peer<W: PeerTransport>(
+        &mut self,
+        transport: &mut W,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, ExchangeError> {
+        if self.peer.read_ended || !self.dialogue.has_room(StarttlsSide::Peer) {
             return Ok(false);
         }
-        let Poll::Ready(heard) = wire.poll_hear(cx, &mut self.dialogue) else { return Ok(false) };
-        if !heard? {
-            self.peer.ended = true;
+        let Poll::Ready(read) = transport.poll_read(cx, &mut self.dialogue) else {
+            return Ok(false);
+        };
+        if !read? {
+            self.peer.read_ended = true;
             self.dialogue.end(StarttlsSide::Peer);
         }
         Ok(true)
     }
 
     /// Hears the program if there is room; `true`: there was something.
-    fn poll_program(&mut self, socket: &StreamSocket, cx: &mut Context<'_>) -> Result<bool, Cut> {
-        if self.program.ended || !self.dialogue.has_room(StarttlsSide::Program) {
+    fn poll_program(
+        &mut self,
+        socket: &StreamSocket,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, ExchangeError> {
+        if self.program.read_ended || !self.dialogue.has_room(StarttlsSide::Program) {
             return Ok(false);
         }
-        let Poll::Ready(heard) =
-            poll_hear_clear(socket, StarttlsSide::Program, None, cx, &mut self.dialogue)
+        let Poll::Ready(read) =
+            poll_read_clear(socket, StarttlsSide::Program, None, cx, &mut self.dialogue)
         else {
             return Ok(false);
         };
-        if !heard? {
-            self.program.ended = true;
+        if !read? {
+            self.program.read_ended = true;
             self.dialogue.end(StarttlsSide::Program);
         }
         Ok(true)
     }
 }
 
-fn poll_hear_clear(
+fn poll_read_clear(
     socket: &StreamSocket,
     from: StarttlsSide,
     counted: Option<&Connection>,
     cx: &mut Context<'_>,
     dialogue: &mut Dialogue,
-) -> Poll<Result<bool, Cut>> {
+) -> Poll<Result<bool, ExchangeError>> {
     let mut bytes = [0; READ_BYTES];
     socket.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes)).map(|read| {
-        let count = read.map_err(|error| Cut::Broken(from, error))?;
+        let count = read.map_err(|error| ExchangeError::Broken(from, error))?;
         if let Some(connection) = counted {
             connection.count_sent(count);
         }
@@ -312,29 +326,29 @@ fn poll_hear_clear(
 
 /// The peer's socket in clear.
 #[derive(Debug)]
-pub(super) struct InClear<'a> {
+pub(super) struct ClearTransport<'a> {
     /// The socket.
     pub(super) socket: &'a StreamSocket,
     /// Whose bytes are counted; `None`: what is said is tacit's own affair.
     pub(super) counted: Option<&'a Connection>,
 }
 
-impl Wire for InClear<'_> {
+impl PeerTransport for ClearTransport<'_> {
     const IS_SECURE: bool = false;
 
     fn socket(&self) -> &StreamSocket {
         self.socket
     }
 
-    fn poll_hear(
+    fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         dialogue: &mut Dialogue,
-    ) -> Poll<Result<bool, Cut>> {
-        poll_hear_clear(self.socket, StarttlsSide::Peer, self.counted, cx, dialogue)
+    ) -> Poll<Result<bool, ExchangeError>> {
+        poll_read_clear(self.socket, StarttlsSide::Peer, self.counted, cx, dialogue)
     }
 
-    fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Cut> {
+    fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ExchangeError> {
         if let Some(connection) = self.counted {
             connection.count_received(bytes.len());
         }
@@ -342,13 +356,13 @@ impl Wire for InClear<'_> {
         Ok(())
     }
 
-    fn say_end(&mut self, _: &mut Vec<u8>) -> Result<(), Cut> {
+    fn write_end(&mut self, _: &mut Vec<u8>) -> Result<(), ExchangeError> {
         Ok(())
     }
 }
 
 /// The peer's socket under TLS.
-pub(super) struct UnderTls<'a> {
+pub(super) struct TlsTransport<'a> {
     /// The socket.
     pub(super) socket: &'a StreamSocket,
     /// Its session.
@@ -362,7 +376,7 @@ pub(super) struct UnderTls<'a> {
     unexamined: bool,
 }
 
-impl<'a> UnderTls<'a> {
+impl<'a> TlsTransport<'a> {
     /// Takes over where the handshake ended.
     pub(super) fn new(
         socket: &'a StreamSocket,
@@ -375,14 +389,14 @@ impl<'a> UnderTls<'a> {
     }
 
     /// Opens what has arrived whole; `false`: the peer sends no more.
-    fn open(&mut self, dialogue: &mut Dialogue) -> Result<bool, Cut> {
+    fn open(&mut self, dialogue: &mut Dialogue) -> Result<bool, ExchangeError> {
         let mut payloads: Vec<Range<usize>> = Vec::new();
         let opened = self.session.open_batch(&mut self.keys, self.incomplete, &mut payloads);
         for payload in payloads {
             self.connection.count_received(payload.len());
             dialogue.receive(StarttlsSide::Peer, &self.incomplete[payload]);
         }
-        let batch = opened.map_err(Cut::Session)?;
+        let batch = opened.map_err(ExchangeError::Session)?;
         self.incomplete.drain(..batch.consumed);
         if self.incomplete.is_empty() {
             *self.incomplete = Vec::new();
@@ -391,45 +405,45 @@ impl<'a> UnderTls<'a> {
     }
 }
 
-impl Wire for UnderTls<'_> {
+impl PeerTransport for TlsTransport<'_> {
     const IS_SECURE: bool = true;
 
     fn socket(&self) -> &StreamSocket {
         self.socket
     }
 
-    fn poll_hear(
+    fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         dialogue: &mut Dialogue,
-    ) -> Poll<Result<bool, Cut>> {
+    ) -> Poll<Result<bool, ExchangeError>> {
         if std::mem::take(&mut self.unexamined) {
             return Poll::Ready(self.open(dialogue));
         }
         let mut bytes = [0; READ_BYTES];
         let read = self.socket.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes));
         read.map(|read| match read {
-            Ok(0) => Err(Cut::Truncated),
+            Ok(0) => Err(ExchangeError::Truncated),
             Ok(count) => {
                 self.incomplete.extend_from_slice(&bytes[..count]);
                 self.open(dialogue)
             }
-            Err(error) => Err(Cut::Broken(StarttlsSide::Peer, error)),
+            Err(error) => Err(ExchangeError::Broken(StarttlsSide::Peer, error)),
         })
     }
 
-    fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Cut> {
-        if self.session.seal_due(Instant::now, out).map_err(Cut::Session)? {
+    fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ExchangeError> {
+        if self.session.seal_due(Instant::now, out).map_err(ExchangeError::Session)? {
             self.connection.count_rekeys(self.session.rekeys());
         }
         if !bytes.is_empty() {
             self.connection.count_sent(bytes.len());
-            out.append(&mut self.session.seal(bytes).map_err(Cut::Session)?);
+            out.append(&mut self.session.seal(bytes).map_err(ExchangeError::Session)?);
         }
         Ok(())
     }
 
-    fn say_end(&mut self, out: &mut Vec<u8>) -> Result<(), Cut> {
-        self.session.seal_close(out).map_err(Cut::Session)
+    fn write_end(&mut self, out: &mut Vec<u8>) -> Result<(), ExchangeError> {
+        self.session.seal_close(out).map_err(ExchangeError::Session)
     }
 }
