@@ -83,7 +83,7 @@ impl LiveTls {
     ///
     /// # Errors
     /// The library has no randomness.
-    pub fn for_family(&self) -> Result<Self, SettingsError> {
+    pub fn for_control_connection(&self) -> Result<Self, SettingsError> {
         let role = match &self.role {
             TlsRole::Server(settings) => TlsRole::Server(Arc::new(settings.for_family()?)),
             TlsRole::Client(settings) => TlsRole::Client(Arc::new(settings.for_family())),

@@ -24,7 +24,7 @@ use crate::session::{
     Connection, Counted, Exceeded, Opener, Opening, Proxied, Quotas, Refused, ScopeFacts, account,
 };
 
-use super::data::Job;
+use super::data::PendingDataConnection;
 use super::lane::Shared;
 use super::stage::Claim;
 
@@ -177,16 +177,16 @@ fn open(shared: &Shared, permitted: Permitted, request: Request<'_>) -> Connecti
 /// Begins a data connection under the rule of its control connection.
 pub(super) fn admit_data(
     shared: &Shared,
-    job: &Job,
+    pending: &PendingDataConnection,
     local: Address,
     remote: Address,
     permit: OwnedSemaphorePermit,
 ) -> Connection {
-    let parent = &job.parent;
+    let parent = &pending.parent;
     let scope = parent.scope.as_ref().map(|facts| {
         let scope = facts.scope.clone();
         let names = facts.names.clone();
-        let is_inbound = job.request.connects == StarttlsSide::Peer;
+        let is_inbound = pending.request.connects == StarttlsSide::Peer;
         Box::new(ScopeFacts {
             scope,
             is_inbound,
@@ -206,5 +206,5 @@ pub(super) fn admit_data(
         parent: NonZeroU64::new(parent.id),
     };
     // It is part of its control connection, which is counted.
-    Connection::open(&shared.table, opening, job.downstream_security(), permit, None)
+    Connection::open(&shared.table, opening, pending.downstream_security(), permit, None)
 }

@@ -12,13 +12,13 @@ use crate::log::Log;
 use crate::placement::Bond;
 use crate::session::{Quotas, RefusalTable, Table};
 
-use super::data::Job;
+use super::data::PendingDataConnection;
 use super::limiter::HandshakeLimiter;
 use super::scratch::Scratch;
 use super::stage::Work;
 
 /// Data connections of one worker that were agreed and wait for their task.
-const JOBS_MAX: usize = 256;
+const PENDING_DATA_MAX: usize = 256;
 
 /// What the connections of all threads share.
 #[derive(Clone, Debug)]
@@ -57,16 +57,19 @@ pub struct StreamLane {
     /// How the thread keeps to its CPU.
     pub bond: Option<Bond>,
     /// Data connections that control connections have agreed on, to be served on this thread.
-    pub jobs: mpsc::Sender<Box<Job>>,
+    pub pending_data: mpsc::Sender<Box<PendingDataConnection>>,
 }
 
 impl StreamLane {
     /// The lane of the calling thread, and the data connections that its connections agree on.
     #[must_use]
-    pub fn new(shared: Shared, thread: Thread<Work>) -> (Rc<Self>, mpsc::Receiver<Box<Job>>) {
-        let (jobs, agreed) = mpsc::channel(JOBS_MAX);
+    pub fn new(
+        shared: Shared,
+        thread: Thread<Work>,
+    ) -> (Rc<Self>, mpsc::Receiver<Box<PendingDataConnection>>) {
+        let (pending_data, agreed) = mpsc::channel(PENDING_DATA_MAX);
         let scratch = Scratch::new(shared.log.clone());
         let Thread { load, engine, placed, bond } = thread;
-        (Rc::new(Self { shared, scratch, load, engine, placed, bond, jobs }), agreed)
+        (Rc::new(Self { shared, scratch, load, engine, placed, bond, pending_data }), agreed)
     }
 }

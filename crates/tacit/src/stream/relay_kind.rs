@@ -1,4 +1,4 @@
-//! What a connection is once both its sockets are ready, by the kind of its relay.
+//! An established connection, with its sockets and state by the kind of its relay.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,20 +14,20 @@ use crate::net::stream_socket::{DetachedSocket, StreamSocket};
 use crate::session::Connection;
 use crate::session::controls::Wishes;
 
-/// A connection whose sockets are ready to carry bytes.
+/// A connection with both sockets ready to relay bytes.
 #[derive(Debug)]
 pub struct Established<L = StreamSocket> {
     /// The connection.
     pub connection: Connection,
     /// How its bytes are relayed.
     pub relay: RelayKind<L>,
-    /// Its place on the engine that has set it up.
+    /// Its slot on the engine that has set it up.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// The CPU of its program, if it leaves its worker for that.
+    /// The CPU of its program, if it moves to the worker there.
     pub program_cpu: Option<usize>,
 }
 
-/// A thread could not take a connection up.
+/// A thread could not watch the sockets of a connection.
 #[derive(Debug)]
 pub struct NotWatched {
     /// The connection, if it had its rule.
@@ -39,21 +39,21 @@ pub struct NotWatched {
 /// The kinds of relay; boxed, because a connection spends its life inside one.
 #[derive(Debug)]
 pub enum RelayKind<L = StreamSocket> {
-    /// One socket in clear, the other TLS.
+    /// One socket in clear, the other with TLS.
     Sealed(Box<SealedRelay<L>>),
-    /// The same, with a dialogue that goes on under TLS first.
+    /// A STARTTLS exchange that continues first.
     Starttls(Box<StarttlsRelay<L>>),
     /// Both sockets in clear.
     Clear(Box<ClearRelay<L>>),
-    /// Both sockets in clear, and what came early is all that passes.
+    /// Both sockets in clear, and only the bytes that came early are sent.
     Delivery(Box<ClearRelay<L>>),
-    /// Both sockets in clear until the program says otherwise.
+    /// Both sockets in clear until the program requests TLS.
     Controlled(Box<ControlledRelay<L>>),
-    /// The program has begun TLS itself under a rule that does.
+    /// The program itself has started TLS, under a TLS rule.
     OwnTls(Box<OwnTlsRelay<L>>),
 }
 
-/// Sockets of a connection on which a program and tacit both have begun TLS.
+/// A connection on which both the program and tacit have started TLS.
 #[derive(Debug)]
 pub struct OwnTlsRelay<L = StreamSocket> {
     /// The socket towards the program.
@@ -62,7 +62,7 @@ pub struct OwnTlsRelay<L = StreamSocket> {
     pub upstream: L,
     /// That TLS.
     pub session: Session,
-    /// What must be written upstream before all else.
+    /// What must be written upstream first.
     pub waiting: Vec<u8>,
     /// What the program has written.
     pub first: Vec<u8>,
@@ -77,24 +77,24 @@ pub struct SealedRelay<L = StreamSocket> {
     pub tls: L,
     /// Its session.
     pub session: Session,
-    /// Records that came with the handshake and were not opened.
+    /// Records that came with the handshake and are not opened yet.
     pub incomplete: Vec<u8>,
-    /// Records that must go to the TLS peer before all others.
+    /// Records that must be sent to the TLS peer first.
     pub initial: Vec<u8>,
 }
 
-/// A relay that is not one yet.
+/// A STARTTLS exchange, with the relay that follows it.
 #[derive(Debug)]
 pub struct StarttlsRelay<L = StreamSocket> {
-    /// What will be relayed.
+    /// The relay that follows.
     pub next: NextRelay<L>,
-    /// What is said before.
+    /// The exchange.
     pub dialogue: Dialogue,
-    /// How connections that belong to this one shake hands, if there can be any.
-    pub family: Option<Arc<LiveTls>>,
+    /// The TLS settings of its data connections, if it can have any.
+    pub data_tls: Option<Arc<LiveTls>>,
 }
 
-/// What a dialogue is held over.
+/// The relay after a STARTTLS exchange.
 #[derive(Debug)]
 pub enum NextRelay<L = StreamSocket> {
     /// The peer has TLS.
@@ -119,16 +119,16 @@ pub struct ClearRelay<L = StreamSocket> {
 pub struct ControlledRelay<L = StreamSocket> {
     /// Both sockets, in clear.
     pub clear: ClearRelay<L>,
-    /// The one that gets TLS; the other one leads to the program.
+    /// The socket that gets TLS; the other one leads to the program.
     pub tls_on: Position,
-    /// What the program asks for.
+    /// The program's requests.
     pub wishes: Wishes,
-    /// The rule's settings, for when it asks for TLS.
+    /// The rule's TLS settings.
     pub tls: Arc<LiveTls>,
 }
 
 impl Established {
-    /// Takes it from this thread, for another one.
+    /// Detaches it from this thread's runtime, for another thread.
     #[must_use]
     pub fn park(self) -> Established<DetachedSocket> {
         let Self { connection, relay, slot, program_cpu } = self;
@@ -138,7 +138,7 @@ impl Established {
 }
 
 impl Established<DetachedSocket> {
-    /// Goes on with it on the calling thread.
+    /// Continues it on the calling thread.
     ///
     /// # Errors
     /// See [`DetachedSocket::watch`].
@@ -152,12 +152,12 @@ impl Established<DetachedSocket> {
 }
 
 impl<L> RelayKind<L> {
-    /// The same with both sockets changed alike.
+    /// Changes both sockets.
     fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<RelayKind<M>, E> {
         Ok(match self {
             Self::Sealed(relay) => RelayKind::Sealed(Box::new(relay.with_sockets(change)?)),
             Self::Starttls(relay) => {
-                let StarttlsRelay { next, dialogue, family } = *relay;
+                let StarttlsRelay { next, dialogue, data_tls } = *relay;
                 let next = match next {
                     NextRelay::Sealed(relay) => {
                         NextRelay::Sealed(Box::new(relay.with_sockets(change)?))
@@ -166,7 +166,7 @@ impl<L> RelayKind<L> {
                         NextRelay::Clear(Box::new(relay.with_sockets(change)?))
                     }
                 };
-                RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, family }))
+                RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, data_tls }))
             }
             Self::Controlled(relay) => {
                 let ControlledRelay { clear, tls_on, wishes, tls } = *relay;

@@ -35,7 +35,7 @@ use crate::run::hold::{HeldSyn, SynAnswer};
 use crate::session::{Failure, Record, account};
 
 use super::admit::{self, Request};
-use super::data::Job;
+use super::data::PendingDataConnection;
 use super::establish::{self, NotEstablished};
 use super::intercept::{self, HeldWork, HoldSource, Listener};
 use super::lane::{Shared, StreamLane};
@@ -72,7 +72,7 @@ async fn serve(lane: Rc<StreamLane>, stage: Stage) {
 async fn admit(lane: &StreamLane, stage: Stage) -> Option<Stage> {
     let admitted = match stage {
         Stage::Arrived(arrival) => admit_arrival(lane, arrival).await?,
-        Stage::Agreed(job) => Box::pin(admit_data(lane, job)).await?,
+        Stage::PendingData(pending) => Box::pin(admit_data(lane, pending)).await?,
         later @ (Stage::Admitted(_) | Stage::Established(_)) => return Some(later),
     };
     Some(Stage::Admitted(admitted))
@@ -97,7 +97,7 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
         socket.set_security(if begins_with_tls { Security::Tls } else { Security::Clear });
     }
     let early = claim.map(|claim| claim.early.into_boxed_slice());
-    Some(Box::new(Admitted { connection, downstream, early, job: None, slot }))
+    Some(Box::new(Admitted { connection, downstream, early, pending: None, slot }))
 }
 
 /// Refuses a connection that no rule permits.
@@ -139,16 +139,19 @@ fn prepare<'a>(
     })))
 }
 
-/// Waits for a data connection at its door; `None`: it does not come.
-async fn admit_data(lane: &StreamLane, mut job: Box<Job>) -> Option<Box<Admitted>> {
-    let account = Arc::clone(job.parent.account());
-    let arrival = charged(&account, Component::Accept, pin!(job.arrive()), |_| ()).await;
+/// Waits for a data connection at its listener; `None`: it does not come.
+async fn admit_data(
+    lane: &StreamLane,
+    mut pending: Box<PendingDataConnection>,
+) -> Option<Box<Admitted>> {
+    let account = Arc::clone(pending.parent.account());
+    let arrival = charged(&account, Component::Accept, pin!(pending.accept()), |_| ()).await;
     let Accepted { mut socket, local, remote, permit } = arrival?;
-    socket.set_security(job.downstream_security());
-    let connection = admit::admit_data(&lane.shared, &job, local, remote, permit);
-    let job = Some(job);
+    socket.set_security(pending.downstream_security());
+    let connection = admit::admit_data(&lane.shared, &pending, local, remote, permit);
+    let pending = Some(pending);
     let downstream = Downstream::Accepted(socket);
-    Some(Box::new(Admitted { connection, downstream, early: None, job, slot: None }))
+    Some(Box::new(Admitted { connection, downstream, early: None, pending, slot: None }))
 }
 
 /// Everything before the first byte is relayed; `None`: it failed. What an engine leaves to a
@@ -278,8 +281,8 @@ async fn hand_over(lane: &StreamLane, mut stage: Stage<DetachedSocket>) {
 #[must_use]
 pub fn open(shared: Shared, thread: Thread<Work>) -> Rc<StreamLane> {
     let (lane, agreed) = StreamLane::new(shared, thread);
-    let jobs = serve_agreed(Rc::clone(&lane), agreed);
-    tokio::task::spawn_local(metered(Component::Control, jobs));
+    let pending_data = serve_pending_data(Rc::clone(&lane), agreed);
+    tokio::task::spawn_local(metered(Component::Control, pending_data));
     let turns = Rc::clone(&lane);
     let turns = async move { turns.scratch.bulk.give().await };
     tokio::task::spawn_local(metered(Component::Control, turns));
@@ -287,13 +290,16 @@ pub fn open(shared: Shared, thread: Thread<Work>) -> Rc<StreamLane> {
 }
 
 /// Serves the data connections that control connections of this thread have agreed on.
-async fn serve_agreed(lane: Rc<StreamLane>, mut agreed: mpsc::Receiver<Box<Job>>) {
-    while let Some(mut job) = agreed.recv().await {
+async fn serve_pending_data(
+    lane: Rc<StreamLane>,
+    mut agreed: mpsc::Receiver<Box<PendingDataConnection>>,
+) {
+    while let Some(mut pending) = agreed.recv().await {
         let lane = Rc::clone(&lane);
         tokio::task::spawn_local(async move {
             // It counts among those of its control connection until it has ended.
-            let _permit = job.permit.take();
-            serve(lane, Stage::Agreed(job)).await;
+            let _permit = pending.permit.take();
+            serve(lane, Stage::PendingData(pending)).await;
         });
     }
 }

@@ -15,7 +15,7 @@ use crate::run::hold::HeldSyn;
 use crate::session::{Connection, Record};
 use tacit_core::flow::Address;
 
-use super::data::Job;
+use super::data::PendingDataConnection;
 use super::relay_kind::{Established, NotWatched};
 
 /// How far a connection is. An engine hands a connection over to a worker in one of these stages.
@@ -24,7 +24,7 @@ pub enum Stage<L = StreamSocket> {
     /// It has arrived.
     Arrived(Box<Arrival<L>>),
     /// Its control connection has agreed on it; it is not accepted yet.
-    Agreed(Box<Job>),
+    PendingData(Box<PendingDataConnection>),
     /// It has its rule.
     Admitted(Box<Admitted<L>>),
     /// Both sockets are connected, and the handshake is complete.
@@ -83,7 +83,7 @@ pub struct Admitted<L = StreamSocket> {
     /// What came with a PROXY header.
     pub early: Option<Box<[u8]>>,
     /// What its control connection agreed on, for a data connection.
-    pub job: Option<Box<Job>>,
+    pub pending: Option<Box<PendingDataConnection>>,
     /// Its place on the engine that sets it up.
     pub slot: Slot,
 }
@@ -120,7 +120,7 @@ impl<L> Stage<L> {
     #[must_use]
     pub fn record(&self) -> Option<&Arc<Record>> {
         match self {
-            Self::Arrived(_) | Self::Agreed(_) => None,
+            Self::Arrived(_) | Self::PendingData(_) => None,
             Self::Admitted(admitted) => Some(admitted.connection.record()),
             Self::Established(established) => Some(established.connection.record()),
         }
@@ -129,7 +129,7 @@ impl<L> Stage<L> {
     fn scope(&self) -> Option<&Scope> {
         let record = match self {
             Self::Arrived(arrival) => return arrival.scope.as_ref(),
-            Self::Agreed(job) => &job.parent,
+            Self::PendingData(pending) => &pending.parent,
             Self::Admitted(_) | Self::Established(_) => self.record()?,
         };
         record.scope.as_ref().map(|facts| &facts.scope)
@@ -141,7 +141,7 @@ impl<L> Stage<L> {
     fn program_cpu(&self) -> Option<usize> {
         match self {
             Self::Established(established) => established.program_cpu,
-            Self::Arrived(_) | Self::Agreed(_) | Self::Admitted(_) => None,
+            Self::Arrived(_) | Self::PendingData(_) | Self::Admitted(_) => None,
         }
     }
 
@@ -149,7 +149,7 @@ impl<L> Stage<L> {
     pub fn take_slot(&mut self) -> Slot {
         match self {
             Self::Arrived(arrival) => arrival.slot.take(),
-            Self::Agreed(_) => None,
+            Self::PendingData(_) => None,
             Self::Admitted(admitted) => admitted.slot.take(),
             Self::Established(established) => established.slot.take(),
         }
@@ -162,7 +162,7 @@ impl Stage {
     pub fn park(self) -> Stage<DetachedSocket> {
         match self {
             Self::Arrived(arrival) => Stage::Arrived(Box::new(arrival.park())),
-            Self::Agreed(job) => Stage::Agreed(job),
+            Self::PendingData(pending) => Stage::PendingData(pending),
             Self::Admitted(admitted) => Stage::Admitted(Box::new(admitted.park())),
             Self::Established(established) => Stage::Established(Box::new(established.park())),
         }
@@ -181,7 +181,7 @@ impl Stage<DetachedSocket> {
                 let arrival = watched.map_err(|error| NotWatched { connection: None, error })?;
                 Stage::Arrived(Box::new(arrival))
             }
-            Self::Agreed(job) => Stage::Agreed(job),
+            Self::PendingData(pending) => Stage::PendingData(pending),
             Self::Admitted(admitted) => Stage::Admitted(Box::new(admitted.watch()?)),
             Self::Established(established) => Stage::Established(Box::new(established.watch()?)),
         })
@@ -223,16 +223,16 @@ impl Arrival<DetachedSocket> {
 
 impl Admitted {
     fn park(self) -> Admitted<DetachedSocket> {
-        let Self { connection, downstream, early, job, slot } = self;
-        Admitted { connection, downstream: downstream.park(), early, job, slot }
+        let Self { connection, downstream, early, pending, slot } = self;
+        Admitted { connection, downstream: downstream.park(), early, pending, slot }
     }
 }
 
 impl Admitted<DetachedSocket> {
     fn watch(self) -> Result<Admitted, NotWatched> {
-        let Self { connection, downstream, early, job, slot } = self;
+        let Self { connection, downstream, early, pending, slot } = self;
         match downstream.watch() {
-            Ok(downstream) => Ok(Admitted { connection, downstream, early, job, slot }),
+            Ok(downstream) => Ok(Admitted { connection, downstream, early, pending, slot }),
             Err(error) => Err(NotWatched { connection: Some(connection), error }),
         }
     }

@@ -1,17 +1,17 @@
-//! The dialogue before TLS, and what of it goes on under TLS: sockets for a [`Dialogue`].
+//! Reads and writes the sockets of a STARTTLS [`Dialogue`], before TLS and under TLS.
 //!
 //! ```text
-//!   peer <──PeerTransport──> to_peer   ┐
-//!                             ├ Dialogue
-//!   program <─StreamSocket─> to_program┘
+//!   peer    <── PeerTransport ──> to_peer    ┐
+//!                                            ├ Dialogue
+//!   program <── StreamSocket ───> to_program ┘
 //! ```
 //!
-//! One loop serves both phases: it asks the dialogue for its next step, sends what it has to say,
-//! and reads both ends for it. What a [`PeerTransport`] is, makes the difference: the peer's socket in clear,
-//! or with its session. None of this is fast, and none of it lasts: the relay carries the rest.
+//! One loop serves both phases: it asks the state machine for its next step, writes its output, and
+//! reads both ends for it. A [`PeerTransport`] is the peer's socket in clear or with its TLS
+//! session. This code need not be fast: the relay moves the bulk of the bytes.
 //!
-//! Limits are the dialogue's; its time is bounded by who calls. Bytes in clear before TLS are
-//! tacit's own affair and are not counted as carried.
+//! The state machine limits its buffers, the caller limits the time. Bytes in clear before TLS do
+//! not count as relayed.
 
 use std::io;
 use std::ops::Range;
@@ -29,10 +29,10 @@ use crate::session::{Connection, Failure};
 /// Bytes read at once.
 const READ_BYTES: usize = 4 * 1024;
 
-/// A dialogue with what waits to be sent.
+/// A STARTTLS exchange with its unsent bytes.
 #[derive(Debug)]
 pub(super) struct StarttlsDriver {
-    /// Who knows what to say.
+    /// The state machine.
     pub(super) dialogue: Dialogue,
     to_peer: Outgoing,
     to_program: Outgoing,
@@ -40,39 +40,39 @@ pub(super) struct StarttlsDriver {
     program: EndState,
 }
 
-/// What waits to be sent.
+/// Bytes that wait to be sent.
 #[derive(Debug)]
 pub(super) struct UnsentBytes {
     pub(super) to_peer: Outgoing,
     pub(super) to_program: Outgoing,
 }
 
-/// How far one end is.
+/// Which directions of one end have ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct EndState {
     /// It sends no more.
     read_ended: bool,
-    /// It was told that the other end sends no more.
+    /// The end of the other side was sent to it.
     write_ended: bool,
 }
 
-/// What came of a dialogue, as far as it was held here.
+/// How an exchange stopped here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ExchangeOutcome {
-    /// It wants to go on otherwise; never [`StarttlsStep::Wait`].
+    /// The caller must do this step; never [`StarttlsStep::Wait`].
     Step(StarttlsStep),
     /// Both ends have ended in order.
     Over,
 }
 
-/// Why a dialogue broke off.
+/// Why an exchange failed.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
-    /// A socket was reset, or failed otherwise.
+    /// A socket was reset or failed.
     Broken(StarttlsSide, io::Error),
     /// The TLS peer's stream ended without `close_notify`.
     Truncated,
-    /// The TLS session could not go on.
+    /// The TLS session failed.
     Session(SessionError),
 }
 
@@ -86,26 +86,26 @@ impl From<ExchangeError> for Failure {
     }
 }
 
-/// The peer's socket, in clear or not.
+/// The peer's socket, in clear or with TLS.
 pub(super) trait PeerTransport {
     /// Whether it has TLS.
     const IS_SECURE: bool;
-    /// The socket itself.
+    /// The socket.
     fn socket(&self) -> &StreamSocket;
-    /// Reads what is there and hands it on; `false`: the peer sends no more.
+    /// Reads what has arrived into the state machine; `false`: the peer sends no more.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         dialogue: &mut Dialogue,
     ) -> Poll<Result<bool, ExchangeError>>;
-    /// Appends what carries these bytes to the peer, and what is due besides.
+    /// Appends these bytes to `out` as they go to the peer, after a KeyUpdate if one is due.
     fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ExchangeError>;
-    /// Appends what tells the peer that no more comes.
+    /// Appends the end of the stream to `out`.
     fn write_end(&mut self, out: &mut Vec<u8>) -> Result<(), ExchangeError>;
 }
 
 impl StarttlsDriver {
-    /// Goes on with a dialogue.
+    /// Continues an exchange.
     pub(super) fn new(dialogue: Dialogue) -> Self {
         let to_peer = Outgoing::default();
         let to_program = Outgoing::default();
@@ -114,13 +114,13 @@ impl StarttlsDriver {
         Self { dialogue, to_peer, to_program, peer, program }
     }
 
-    /// As [`Self::new`] with bytes that go to the peer before all others, as they are.
+    /// As [`Self::new`], with bytes that are sent to the peer first, unchanged.
     pub(super) fn with_initial(dialogue: Dialogue, initial: Vec<u8>) -> Self {
         Self { to_peer: Outgoing::new(initial), ..Self::new(dialogue) }
     }
 
-    /// Holds the dialogue until it wants to go on otherwise, and what it said has been sent. What
-    /// it says to a program that is not there yet is kept.
+    /// Runs the exchange until a step is left to the caller and its output has been sent. Output
+    /// for a program that is not connected yet is kept.
     pub(super) async fn run<W: PeerTransport>(
         &mut self,
         transport: &mut W,
@@ -129,7 +129,7 @@ impl StarttlsDriver {
         std::future::poll_fn(|cx| self.poll_run(transport, program, cx)).await
     }
 
-    /// Sends what the dialogue still has to say, whatever it wants next.
+    /// Sends all output, whatever the next step is.
     pub(super) async fn flush<W: PeerTransport>(
         &mut self,
         transport: &mut W,
@@ -143,7 +143,7 @@ impl StarttlsDriver {
         .await
     }
 
-    /// What waits to be sent to the peer and to the program.
+    /// The bytes that wait to be sent.
     pub(super) fn into_unsent(self) -> UnsentBytes {
         UnsentBytes { to_peer: self.to_peer, to_program: self.to_program }
     }
@@ -159,7 +159,7 @@ impl StarttlsDriver {
             let is_flushed = self.poll_flush(transport, program, cx)?;
             match step {
                 StarttlsStep::Wait => {}
-                // The relay would read a socket's end again, but not a `close_notify`.
+                // The relay can read the end of a socket again, but not a `close_notify`.
                 StarttlsStep::Relay if W::IS_SECURE && self.peer.read_ended => {
                     if self.program.read_ended && is_flushed {
                         return Poll::Ready(Ok(ExchangeOutcome::Over));
@@ -187,7 +187,7 @@ impl StarttlsDriver {
         }
     }
 
-    /// Sends what there is to be sent; `true`: nothing waits.
+    /// Sends the output; `true`: all of it is sent.
     fn poll_flush<W: PeerTransport>(
         &mut self,
         transport: &mut W,
@@ -198,7 +198,7 @@ impl StarttlsDriver {
             if self.to_peer.len() < OUTPUT_BYTES_MAX {
                 let mut output = self.dialogue.take_output(StarttlsSide::Peer);
                 if self.peer.write_ended {
-                    // Nobody hears it any more.
+                    // The stream to the peer has ended.
                     output.clear();
                 }
                 transport.write(&output, self.to_peer.tail())?;
@@ -232,8 +232,7 @@ impl StarttlsDriver {
         Ok(is_flushed && self.to_peer.is_empty())
     }
 
-    /// Whether the peer has been told all that there is to tell. A relay that follows would tell it
-    /// so itself.
+    /// Whether the stream to the peer ends here. A relay that follows would end it itself.
     fn is_peer_done<W: PeerTransport>(&self) -> bool {
         let no_relay = self.dialogue.stays() || W::IS_SECURE && self.peer.read_ended;
         no_relay && self.dialogue.has_passed(StarttlsSide::Program)
@@ -265,7 +264,7 @@ impl StarttlsDriver {
         }
     }
 
-    /// Hears the peer if there is room; `true`: there was something.
+    /// Reads the peer if there is room; `true`: something came.
     fn poll_peer<W: PeerTransport>(
         &mut self,
         transport: &mut W,
@@ -284,7 +283,7 @@ impl StarttlsDriver {
         Ok(true)
     }
 
-    /// Hears the program if there is room; `true`: there was something.
+    /// Reads the program if there is room; `true`: something came.
     fn poll_program(
         &mut self,
         socket: &StreamSocket,
@@ -329,7 +328,7 @@ fn poll_read_clear(
 pub(super) struct ClearTransport<'a> {
     /// The socket.
     pub(super) socket: &'a StreamSocket,
-    /// Whose bytes are counted; `None`: what is said is tacit's own affair.
+    /// Counts the bytes; `None`: they do not count as relayed.
     pub(super) counted: Option<&'a Connection>,
 }
 
@@ -367,17 +366,17 @@ pub(super) struct TlsTransport<'a> {
     pub(super) socket: &'a StreamSocket,
     /// Its session.
     pub(super) session: &'a mut Session,
-    /// Records that have not been opened, or not arrived whole.
+    /// Records that are not opened yet, or incomplete.
     pub(super) incomplete: &'a mut Vec<u8>,
-    /// Whose bytes are counted.
+    /// Counts the bytes.
     pub(super) connection: &'a Connection,
     keys: HotKeys,
-    /// `incomplete` may hold whole records: it came from the handshake and was never looked at.
+    /// `incomplete` may hold whole records: it came from the handshake and is not examined yet.
     unexamined: bool,
 }
 
 impl<'a> TlsTransport<'a> {
-    /// Takes over where the handshake ended.
+    /// Continues after the handshake.
     pub(super) fn new(
         socket: &'a StreamSocket,
         session: &'a mut Session,
@@ -388,7 +387,7 @@ impl<'a> TlsTransport<'a> {
         Self { socket, session, incomplete, connection, keys: HotKeys::default(), unexamined }
     }
 
-    /// Opens what has arrived whole; `false`: the peer sends no more.
+    /// Opens whole records; `false`: the peer sends no more.
     fn open(&mut self, dialogue: &mut Dialogue) -> Result<bool, ExchangeError> {
         let mut payloads: Vec<Range<usize>> = Vec::new();
         let opened = self.session.open_batch(&mut self.keys, self.incomplete, &mut payloads);

@@ -1,8 +1,8 @@
-//! Data connections: each is agreed on by a control connection, comes in through a door of its own,
-//! and is then a connection of its own under the rule of its control connection.
+//! FTP data connections. A control connection announces each one and opens a listener for it; it is
+//! then a connection of its own, under the rule of its control connection.
 
-mod door;
-mod job;
+mod listener;
+mod pending;
 
-pub use door::{Door, Listening};
-pub use job::{ARRIVAL_WAIT_MAX, DATA_CONNECTIONS_MAX, Job, ftp_of};
+pub use listener::{DataListener, OpenListener};
+pub use pending::{ARRIVAL_WAIT_MAX, DATA_CONNECTIONS_MAX, PendingDataConnection, ftp_of};

@@ -37,7 +37,7 @@ use crate::run::hold::{HeldSyn, SynAnswer};
 use crate::session::controls::Controls;
 use crate::session::{Connection, ConnectionSockets, Failure, Unreached};
 
-use super::data::Job;
+use super::data::PendingDataConnection;
 use super::dial::Upstream;
 use super::lane::StreamLane;
 use super::relay_kind::{
@@ -77,7 +77,7 @@ pub async fn establish(
     lane: &StreamLane,
     admitted: Admitted,
 ) -> Result<Established, NotEstablished> {
-    let Admitted { connection, downstream, early, job, slot } = admitted;
+    let Admitted { connection, downstream, early, pending, slot } = admitted;
     let rule = Arc::clone(&connection.record().rule);
     let (downstream, held) = match downstream {
         Downstream::Accepted(socket) => (Some(socket), None),
@@ -93,7 +93,7 @@ pub async fn establish(
         early: early.map(Vec::from).unwrap_or_default(),
         driver: None,
     };
-    match establishing.run(&rule, job.as_deref()).await {
+    match establishing.run(&rule, pending.as_deref()).await {
         Ok(relay) => {
             connection.mark_open();
             count_handshake(connection.record());
@@ -138,16 +138,20 @@ struct Sockets {
 }
 
 impl Establishing<'_> {
-    async fn run(mut self, rule: &LiveRule, job: Option<&Job>) -> Result<RelayKind, Failure> {
-        let plan = match job {
-            Some(job) => Plan::of_data(job),
+    async fn run(
+        mut self,
+        rule: &LiveRule,
+        pending: Option<&PendingDataConnection>,
+    ) -> Result<RelayKind, Failure> {
+        let plan = match pending {
+            Some(pending) => Plan::of_data(pending),
             None => Plan::of_rule(rule),
         };
         match self.held.take() {
             Some(held) => self.begin_held(&plan, held).await?,
             None => self.begin(&plan).await?,
         }
-        self.finish(&plan, job).await
+        self.finish(&plan, pending).await
     }
 
     /// Dials, and connects the program when the destination has answered.
@@ -184,7 +188,11 @@ impl Establishing<'_> {
     }
 
     /// The rest, with both sockets.
-    async fn finish(mut self, plan: &Plan<'_>, job: Option<&Job>) -> Result<RelayKind, Failure> {
+    async fn finish(
+        mut self,
+        plan: &Plan<'_>,
+        pending: Option<&PendingDataConnection>,
+    ) -> Result<RelayKind, Failure> {
         self.show_sockets();
         match &plan.protection {
             Protection::Clear => {
@@ -194,7 +202,7 @@ impl Establishing<'_> {
                 Ok(RelayKind::Clear(Box::new(relay)))
             }
             Protection::OnRequest(settings) => self.leave_to_program(settings),
-            Protection::Tls(tls) => self.run_tls(plan, tls, job).await,
+            Protection::Tls(tls) => self.run_tls(plan, tls, pending).await,
         }
     }
 
@@ -202,7 +210,7 @@ impl Establishing<'_> {
         mut self,
         plan: &Plan<'_>,
         tls: &TlsPlan<'_>,
-        job: Option<&Job>,
+        pending: Option<&PendingDataConnection>,
     ) -> Result<RelayKind, Failure> {
         if let Some((settings, handshaken)) = self.verified.take() {
             return self.complete(plan, tls, settings, handshaken).await;
@@ -230,7 +238,7 @@ impl Establishing<'_> {
                 deadline = Instant::now() + tls.timeout();
             }
         }
-        let settings = self.settings(tls, job)?;
+        let settings = self.settings(tls, pending)?;
         let handshaken = self.handshake(tls, &settings, incoming, deadline).await?;
         self.complete(plan, tls, settings, handshaken).await
     }
@@ -306,8 +314,8 @@ impl Establishing<'_> {
         let relay =
             SealedRelay { clear, tls: tls_socket, session, incomplete, initial: last_flight };
         let Some(driver) = driver else { return Ok(RelayKind::Sealed(Box::new(relay))) };
-        let family = driver.dialogue.stays().then_some(settings);
-        Ok(relay_under_tls(relay, driver, family))
+        let data_tls = driver.dialogue.stays().then_some(settings);
+        Ok(relay_under_tls(relay, driver, data_tls))
     }
 
     /// The exchange before TLS, with what the side that connects has sent already. Its program is
@@ -392,13 +400,17 @@ impl Establishing<'_> {
     }
 
     /// The settings of this handshake: of its own where other connections belong to it.
-    fn settings(&self, tls: &TlsPlan<'_>, job: Option<&Job>) -> Result<Arc<LiveTls>, Failure> {
-        let uploads = job.is_some_and(|job| job.uploads.now());
+    fn settings(
+        &self,
+        tls: &TlsPlan<'_>,
+        pending: Option<&PendingDataConnection>,
+    ) -> Result<Arc<LiveTls>, Failure> {
+        let uploads = pending.is_some_and(|pending| pending.uploads.now());
         if uploads && matches!(tls.settings.role(), TlsRole::Server(_)) {
             return Ok(Arc::new(tls.settings.without_tickets()));
         }
         if self.driver.as_ref().is_some_and(|driver| driver.dialogue.stays()) {
-            let settings = tls.settings.for_family().map_err(io::Error::other)?;
+            let settings = tls.settings.for_control_connection().map_err(io::Error::other)?;
             return Ok(Arc::new(settings));
         }
         Ok(Arc::clone(&tls.settings))

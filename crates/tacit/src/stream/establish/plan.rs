@@ -17,7 +17,7 @@ use tacit_core::starttls::ftp::DataRequest;
 use crate::live::{LiveAction, LiveRule, LiveTls, TlsRole};
 use crate::net::{Position, Security};
 use crate::session::Record;
-use crate::stream::data::{ARRIVAL_WAIT_MAX, Job};
+use crate::stream::data::{ARRIVAL_WAIT_MAX, PendingDataConnection};
 
 /// What has to be done before bytes are relayed.
 #[derive(Debug)]
@@ -118,21 +118,21 @@ impl<'r> Plan<'r> {
     }
 
     /// The plan of a data connection, whose control connection has the rule.
-    pub(super) fn of_data(job: &'r Job) -> Self {
-        let target = Target::Data(job.request);
-        let Some(settings) = &job.family else {
+    pub(super) fn of_data(pending: &'r PendingDataConnection) -> Self {
+        let target = Target::Data(pending.request);
+        let Some(settings) = &pending.tls else {
             return Self { target, protection: Protection::Clear };
         };
         let before = match settings.role() {
             TlsRole::Server(_) => Before::FirstBytes,
             TlsRole::Client(_) => Before::Nothing,
         };
-        let on = match job.request.connects {
+        let on = match pending.request.connects {
             StarttlsSide::Peer => Position::Downstream,
             StarttlsSide::Program => Position::Upstream,
         };
         let settings = Arc::clone(settings);
-        let parent = Some(&*job.parent);
+        let parent = Some(&*pending.parent);
         let tls = TlsPlan { on, settings, before, dial: Dial::First, parent };
         Self { target, protection: Protection::Tls(tls) }
     }

@@ -1,4 +1,4 @@
-//! The exchange before TLS: held, refused, or left behind.
+//! The STARTTLS exchange: run it, reject it, or continue after it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::stream::starttls_driver::{ClearTransport, ExchangeOutcome, StarttlsDr
 use super::deadline::within;
 use super::ending::DRAIN_WAIT_MAX;
 
-/// How an exchange before TLS ended well.
+/// The result of a successful exchange before TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreed {
     /// The handshake is next.
     Tls,
-    /// There will be none, and the rule allows that.
+    /// No TLS follows, and the rule allows that.
     Clear,
-    /// There will be none, and one message for the program is all that passes.
+    /// No TLS follows, and only one message goes to the program.
     Delivery,
 }
 
-/// Holds the exchange before TLS.
+/// Runs the exchange before TLS.
 pub(super) async fn hold(
     driver: &mut StarttlsDriver,
     peer: &StreamSocket,
@@ -46,7 +46,7 @@ pub(super) async fn hold(
         ExchangeOutcome::Step(StarttlsStep::Secure) => Ok(Agreed::Tls),
         ExchangeOutcome::Step(StarttlsStep::Deliver) => Ok(Agreed::Delivery),
         ExchangeOutcome::Step(StarttlsStep::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
-        // It comes after the handshake, or not at all.
+        // A data connection before TLS would be in clear.
         ExchangeOutcome::Step(StarttlsStep::Listen(_)) => {
             Err(Failure::Starttls(StarttlsError::InClear))
         }
@@ -55,7 +55,7 @@ pub(super) async fn hold(
     }
 }
 
-/// Sends the program an error in its own protocol: there will be no TLS.
+/// Sends the program an error in its own protocol.
 pub(super) async fn send_refusal(
     driver: &mut StarttlsDriver,
     peer: &StreamSocket,
@@ -67,7 +67,7 @@ pub(super) async fn send_refusal(
     let _ = tokio::time::timeout(DRAIN_WAIT_MAX, sent).await;
 }
 
-/// The relay of a connection whose client did not ask for TLS, after what is left to exchange.
+/// The relay of a connection on which the client did not request TLS.
 pub(super) fn relay_in_clear(
     mut driver: StarttlsDriver,
     downstream: StreamSocket,
@@ -85,7 +85,7 @@ pub(super) fn relay_in_clear(
     RelayKind::Starttls(Box::new(StarttlsRelay {
         next: NextRelay::Clear(relay),
         dialogue,
-        family: None,
+        data_tls: None,
     }))
 }
 
@@ -99,20 +99,20 @@ pub(super) fn deliver_in_clear(
     RelayKind::Delivery(Box::new(ClearRelay { downstream, upstream, initial }))
 }
 
-/// The relay of a connection under TLS, after what is left to exchange.
+/// The relay of a connection with TLS after a STARTTLS exchange.
 pub(super) fn relay_under_tls(
     relay: SealedRelay,
     driver: StarttlsDriver,
-    family: Option<Arc<LiveTls>>,
+    data_tls: Option<Arc<LiveTls>>,
 ) -> RelayKind {
     let mut dialogue = driver.dialogue;
     dialogue.set_ends(ends(&relay.tls, &relay.clear));
     dialogue.secured();
     let next = NextRelay::Sealed(Box::new(relay));
-    RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, family }))
+    RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, data_tls }))
 }
 
-/// Where both ends of an exchange are.
+/// The addresses of both ends of an exchange.
 fn ends(peer: &StreamSocket, program: &StreamSocket) -> ControlAddresses {
     ControlAddresses { peer: remote_ip(peer), program: remote_ip(program) }
 }

@@ -1,4 +1,4 @@
-//! The doors of a control connection: opened when it agrees on a data connection.
+//! The data listeners of a control connection.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -15,42 +15,44 @@ use crate::log::Event;
 use crate::net::stream_socket::StreamSocket;
 use crate::run::Scope;
 use crate::session::Record;
-use crate::stream::data::{DATA_CONNECTIONS_MAX, Door, Job, Listening, ftp_of};
+use crate::stream::data::{
+    DATA_CONNECTIONS_MAX, DataListener, OpenListener, PendingDataConnection, ftp_of,
+};
 use crate::stream::establish::remote_ip;
 use crate::stream::lane::StreamLane;
 
-/// A door that is open, with the data connection that will come through it.
+/// An open listener with its pending data connection.
 struct Opened {
-    /// Where its end finds it.
+    /// The address to announce.
     at: SocketAddr,
-    job: Job,
+    pending: PendingDataConnection,
 }
 
-/// The doors of a control connection.
-pub(super) struct Doors<'a> {
+/// Opens the data listeners of a control connection.
+pub(super) struct DataListeners<'a> {
     lane: &'a StreamLane,
     record: &'a Arc<Record>,
-    family: Option<Arc<LiveTls>>,
+    data_tls: Option<Arc<LiveTls>>,
     uploads: UploadFlag,
     places: Arc<Semaphore>,
-    /// The door that is open last; it closes when this is dropped.
+    /// Closes the newest listener when dropped.
     last: Option<oneshot::Sender<Infallible>>,
 }
 
-impl<'a> Doors<'a> {
-    /// Those of a connection that has none open.
+impl<'a> DataListeners<'a> {
+    /// For a connection without open listeners.
     pub(super) fn new(
         lane: &'a StreamLane,
         record: &'a Arc<Record>,
-        family: Option<Arc<LiveTls>>,
+        data_tls: Option<Arc<LiveTls>>,
         uploads: UploadFlag,
     ) -> Self {
         let places = Arc::new(Semaphore::new(DATA_CONNECTIONS_MAX));
-        Self { lane, record, family, uploads, places, last: None }
+        Self { lane, record, data_tls, uploads, places, last: None }
     }
 
-    /// Opens a door for an end, whose socket of the control connection is given; the address is where
-    /// that end finds it.
+    /// Opens a listener for one end, given its socket of the control connection; returns the address
+    /// to announce.
     pub(super) async fn open(
         &mut self,
         request: DataRequest,
@@ -58,14 +60,18 @@ impl<'a> Doors<'a> {
     ) -> Option<SocketAddr> {
         self.last = None;
         match self.try_open(request, socket).await {
-            Ok(Opened { at, job }) => match self.lane.jobs.try_send(Box::new(job)) {
-                Ok(()) => Some(at),
-                Err(refused) => {
-                    refused.into_inner().door.close().await;
-                    self.report("too many data connections of this worker begin at once");
-                    None
+            Ok(Opened { at, pending }) => {
+                match self.lane.pending_data.try_send(Box::new(pending)) {
+                    Ok(()) => Some(at),
+                    Err(refused) => {
+                        refused.into_inner().listener.close().await;
+                        self.report(
+                            "too many data connections start at once on this worker: retry",
+                        );
+                        None
+                    }
                 }
-            },
+            }
             Err(reason) => {
                 self.report(&reason);
                 None
@@ -88,22 +94,24 @@ impl<'a> Doors<'a> {
         socket: &StreamSocket,
     ) -> Result<Opened, String> {
         let full = || {
-            format!("{DATA_CONNECTIONS_MAX} of this control connection are open: end one of them")
+            format!(
+                "this control connection has {DATA_CONNECTIONS_MAX} data connections: close one"
+            )
         };
         let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
-        let (at, door) = match (&self.record.scope, request.connects) {
-            // The program connects to where it would without tacit, and is led here.
+        let (at, listener) = match (&self.record.scope, request.connects) {
+            // The program connects to the server's address, and tacit captures that.
             (Some(facts), StarttlsSide::Program) => {
                 let Scope::Run(run) = &facts.scope;
-                // A program that knows the server by an alias finds it there for data, too.
+                // A program that uses an alias for the server uses it for data, too.
                 let is_server = self.record.remote.ip() == Some(request.dial.ip());
                 let alias = facts.alias.filter(|_| is_server);
                 let ip = alias.unwrap_or_else(|| request.dial.ip());
                 let at = SocketAddr::new(ip, request.dial.port());
-                (at, Door::inside(run, at).await?)
+                (at, DataListener::inside(run, at).await?)
             }
             (_, connects) => {
-                let nowhere = || "its end of the control connection has no IP address".to_owned();
+                let nowhere = || "the control connection has no IP address".to_owned();
                 let (from, local) = remote_ip(socket).zip(local_ip(socket)).ok_or_else(nowhere)?;
                 let ftp = ftp_of(self.record).filter(|_| connects == StarttlsSide::Peer);
                 let ports = ftp.map(|ftp| ftp.data_ports.as_slice()).unwrap_or_default();
@@ -111,32 +119,33 @@ impl<'a> Doors<'a> {
                     congestion_control: self.lane.shared.congestion_control.clone(),
                     reset_on_exit: connects == StarttlsSide::Program || !request.secure,
                 };
-                let Listening { port, door } = Door::outside(local, ports, from, &options)?;
+                let OpenListener { port, listener } =
+                    DataListener::outside(local, ports, from, &options)?;
                 let told = ftp.and_then(|ftp| ftp.data_address).unwrap_or(local);
-                (SocketAddr::new(told, port), door)
+                (SocketAddr::new(told, port), listener)
             }
         };
         let (last, closed) = oneshot::channel();
         self.last = Some(last);
-        let family = self.family.clone().filter(|_| request.secure);
-        if request.secure && family.is_none() {
-            return Err("there is no TLS on the control connection".into());
+        let data_tls = self.data_tls.clone().filter(|_| request.secure);
+        if request.secure && data_tls.is_none() {
+            return Err("TLS is requested for data, and the control connection has none".into());
         }
-        let job = Job {
+        let pending = PendingDataConnection {
             parent: Arc::clone(self.record),
             request,
-            family,
+            tls: data_tls,
             uploads: self.uploads.clone(),
             permit: Some(permit),
-            door,
+            listener,
             closed,
             places: Arc::clone(&self.lane.shared.places),
         };
-        Ok(Opened { at, job })
+        Ok(Opened { at, pending })
     }
 }
 
-/// The address that an end of a connection uses.
+/// The local IP address of a socket.
 fn local_ip(socket: &StreamSocket) -> Option<IpAddr> {
     address::from_socket(&socket::local_address(socket.fd()).ok()?).ip()
 }

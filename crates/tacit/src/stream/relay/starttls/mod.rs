@@ -1,17 +1,17 @@
-//! Dialogues that go on after the handshake, or instead of it: until the relay takes over, or to
-//! the end of the connection.
+//! STARTTLS exchanges that continue after the handshake, or without one: until a plain relay
+//! continues, or to the end of the connection.
 //!
 //! ```text
 //!   peer <──(TLS)──> StarttlsDriver <──in clear──> program
 //!                     │ StarttlsStep::Listen
 //!                     v
-//!                   door: one data connection, from one address ──> Job
+//!                   DataListener: one connection from one address ──> PendingDataConnection
 //! ```
 //!
-//! A door is open for one connection from the address of its control connection's end, for
-//! `ARRIVAL_WAIT_MAX`, until the next is asked for or the control connection ends. What came
-//! through goes on to its own end, as a connection of its own. Limits: `DATA_CONNECTIONS_MAX` of
-//! one control connection, doors included.
+//! A listener accepts one connection, from the peer address of its control connection. It closes
+//! after `ARRIVAL_WAIT_MAX`, when the next one is requested, or with the control connection. An
+//! accepted data connection is independent of it. Limit: `DATA_CONNECTIONS_MAX` for each control
+//! connection, listeners included.
 
 mod data_listeners;
 
@@ -31,9 +31,9 @@ use crate::stream::starttls_driver::{
 use tacit_tls::Session;
 
 use super::{Delivery, Left, clear, deliver, sealed};
-use data_listeners::Doors;
+use data_listeners::DataListeners;
 
-/// Holds the dialogue until there is nothing more to look at, then relays.
+/// Runs the exchange until no message needs a look any more, then relays.
 pub(super) async fn run(
     lane: &StreamLane,
     relay: Box<StarttlsRelay>,
@@ -46,20 +46,20 @@ pub(super) async fn run(
     }
 }
 
-/// `Err`: that was all.
+/// Runs the exchange; `Err`: the connection has ended.
 async fn driver(
     lane: &StreamLane,
     relay: Box<StarttlsRelay>,
     connection: &Connection,
 ) -> Result<NextRelay, End> {
-    let StarttlsRelay { next, dialogue, family } = *relay;
-    let doors = Doors::new(lane, connection.record(), family, dialogue.uploads());
+    let StarttlsRelay { next, dialogue, data_tls } = *relay;
+    let listeners = DataListeners::new(lane, connection.record(), data_tls, dialogue.uploads());
     match next {
         NextRelay::Sealed(mut relay) => {
             let SealedRelay { clear, tls, session, incomplete, initial } = &mut *relay;
             let mut driver = StarttlsDriver::with_initial(dialogue, std::mem::take(initial));
             let mut transport = TlsTransport::new(tls, session, incomplete, connection);
-            match hold(&mut driver, &mut transport, clear, doors).await {
+            match hold(&mut driver, &mut transport, clear, listeners).await {
                 Ok(()) => Ok(NextRelay::Sealed(relay)),
                 Err(end) => Err(part(driver, end, tls, Some(session), clear).await),
             }
@@ -68,7 +68,7 @@ async fn driver(
             let ClearRelay { downstream, upstream, .. } = &*relay;
             let mut driver = StarttlsDriver::new(dialogue);
             let mut transport = ClearTransport { socket: downstream, counted: Some(connection) };
-            match hold(&mut driver, &mut transport, upstream, doors).await {
+            match hold(&mut driver, &mut transport, upstream, listeners).await {
                 Ok(()) => Ok(NextRelay::Clear(relay)),
                 Err(end) => Err(part(driver, end, downstream, None, upstream).await),
             }
@@ -76,12 +76,12 @@ async fn driver(
     }
 }
 
-/// `Ok`: there is nothing more to look at.
+/// `Ok`: no further message needs a look.
 async fn hold<W: PeerTransport>(
     driver: &mut StarttlsDriver,
     transport: &mut W,
     program: &StreamSocket,
-    mut doors: Doors<'_>,
+    mut listeners: DataListeners<'_>,
 ) -> Result<(), End> {
     meter::switch(Component::Receive);
     loop {
@@ -91,7 +91,7 @@ async fn hold<W: PeerTransport>(
                     StarttlsSide::Peer => transport.socket(),
                     StarttlsSide::Program => program,
                 };
-                let at = doors.open(request, socket).await;
+                let at = listeners.open(request, socket).await;
                 driver.dialogue.listens(at);
                 continue;
             }
@@ -103,7 +103,7 @@ async fn hold<W: PeerTransport>(
                 End::Refused(Box::new(refusal))
             }
             Ok(ExchangeOutcome::Step(_) | ExchangeOutcome::Over) => End::Orderly,
-            // Many programs say no more in TLS when they have said it in their own words.
+            // Many programs send no `close_notify` after they ended the session in their protocol.
             Err(ExchangeError::Truncated) if driver.dialogue.is_over() => End::Orderly,
             Err(ExchangeError::Truncated) => End::Truncated,
             Err(ExchangeError::Session(error)) => End::Session(error),
@@ -117,7 +117,8 @@ async fn hold<W: PeerTransport>(
     }
 }
 
-/// Ends both sockets as the end wants it, after what was said last. `session` is the peer's.
+/// Sends what is left, and an alert if there is one, then closes both sockets. `session` is the
+/// peer's.
 async fn part(
     driver: StarttlsDriver,
     end: End,
@@ -133,14 +134,14 @@ async fn part(
         _ => None,
     };
     if let (Some(session), Some(alert)) = (session, alert) {
-        // A key that is used up has nothing to say it with.
+        // A key at its limit cannot seal the alert.
         let _ = session.seal_alert(alert, to_peer.tail());
     }
     let to_peer = Delivery { waiting: &mut to_peer, socket: peer };
     let to_program = Delivery { waiting: &mut to_program, socket: program };
     deliver(to_peer, to_program).await;
     match &end {
-        // Both know what there is to know.
+        // Both ends have received why it ends.
         End::Orderly | End::KeyLimit | End::Refused(_) => program.end_in_order(),
         End::Truncated | End::Session(_) | End::Asked(_) | End::OwnTls(_) | End::NotPassed(_) => {
             program.reset()

@@ -1,8 +1,8 @@
-//! Doors: where one data connection comes in.
+//! The listener of one data connection.
 //!
 //! ```text
-//!   outside   a listening socket, for the one address whose control connection asked for it
-//!   inside    the address that a run's program connects to, which is captured meanwhile
+//!   outside   a listening socket; only the peer address of the control connection may connect
+//!   inside    the address that a run's program connects to, captured for this connection
 //! ```
 
 use std::io;
@@ -22,9 +22,9 @@ use crate::net::stream_socket::StreamSocket;
 use crate::net::{Accepted, Security};
 use crate::run::{Expected, Run};
 
-/// A place for one connection to come in.
+/// Accepts one data connection.
 #[derive(Debug)]
-pub enum Door {
+pub enum DataListener {
     /// A listening socket on the host.
     Outside {
         /// The socket.
@@ -34,55 +34,55 @@ pub enum Door {
     },
     /// An address that a program of a run connects to.
     Inside(Expected),
-    /// No connection can come in any more.
+    /// Accepts no connection any more.
     Closed,
 }
 
-/// A door that listens.
+/// A listener that is open.
 #[derive(Debug)]
-pub struct Listening {
+pub struct OpenListener {
     /// The port that it listens on.
     pub port: u16,
-    /// The door.
-    pub door: Door,
+    /// The listener.
+    pub listener: DataListener,
 }
 
-impl Door {
-    /// Listens on one of the ports, or any where there are none.
+impl DataListener {
+    /// Listens on one of the ports, or on any port if the list is empty.
     ///
     /// # Errors
-    /// No port can be listened on; in words, for the log.
+    /// No port is free; the text is for the log.
     pub fn outside(
         ip: IpAddr,
         ports: &[RangeInclusive<u16>],
         from: IpAddr,
         options: &StreamOptions,
-    ) -> Result<Listening, String> {
+    ) -> Result<OpenListener, String> {
         let listen = |port| {
             let address = SocketAddr::new(ip, port).into();
             socket::listen(&address, &options.for_address(&address))
         };
         let socket = match ports {
-            [] => listen(0).map_err(|error| format!("cannot listen at {ip}: {error}"))?,
+            [] => listen(0).map_err(|error| format!("cannot listen on {ip}: {error}"))?,
             ports => {
                 let mut ports = ports.iter().cloned().flatten();
                 ports.find_map(|port| listen(port).ok()).ok_or_else(|| {
-                    format!("every port of `data-ports` at {ip} is taken: allow more of them")
+                    format!("every port of `data-ports` on {ip} is in use: add ports to the list")
                 })?
             }
         };
         let address = socket::local_address(socket.as_fd()).map_err(|error| error.to_string())?;
         let port = address::from_socket(&address).port().unwrap_or_default();
-        Ok(Listening { port, door: Self::Outside { socket: Arc::new(socket), from } })
+        Ok(OpenListener { port, listener: Self::Outside { socket: Arc::new(socket), from } })
     }
 
-    /// Has what a run's program opens to that address come here.
+    /// Captures the next connection of a run's program to that address.
     ///
     /// # Errors
-    /// It cannot be captured; in words, for the log.
+    /// It cannot be captured; the text is for the log.
     pub async fn inside(run: &Arc<Run>, address: SocketAddr) -> Result<Self, String> {
         let expected = run.expect(address).await.map_err(|error| {
-            format!("the run's connection to {address} cannot be captured: {error}")
+            format!("cannot capture the run's connection to {address}: {error}")
         })?;
         Ok(Self::Inside(expected))
     }
@@ -90,7 +90,7 @@ impl Door {
     /// Waits for the connection.
     ///
     /// # Errors
-    /// The socket cannot be watched, or nobody will come.
+    /// The socket cannot be watched, or the listener is closed.
     pub async fn wait(&mut self, places: &Arc<Semaphore>) -> io::Result<Accepted<StreamSocket>> {
         match self {
             Self::Outside { socket, from } => {
@@ -102,7 +102,7 @@ impl Door {
         }
     }
 
-    /// Nobody is expected any more.
+    /// Stops listening.
     pub async fn close(&mut self) {
         if let Self::Inside(expected) = std::mem::replace(self, Self::Closed) {
             expected.end().await;
@@ -124,14 +124,14 @@ async fn accept(
                 let remote = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
                 if remote.ip() == Some(from) {
                     let local = address::from_socket(&socket::local_address(accepted.as_fd())?);
-                    // What really protects it is set when its connection begins.
+                    // Its actual security is set when its connection is admitted.
                     let socket = StreamSocket::new(accepted, Security::Tls)?;
                     return Ok(Accepted { socket, local, remote, permit });
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
-            // About the one connection.
+            // The error is about that one connection.
             Err(_) => {}
         }
     }

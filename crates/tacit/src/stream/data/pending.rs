@@ -1,4 +1,4 @@
-//! Data connections, from the request to the socket that came.
+//! A data connection from its announcement to its accepted socket.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,60 +14,60 @@ use crate::net::stream_socket::StreamSocket;
 use crate::net::{Accepted, Security};
 use crate::session::Record;
 
-use super::door::Door;
+use super::listener::DataListener;
 
-/// Data connections of one control connection, those that are awaited included: one is all that a
-/// client has at a time as a rule, and the last ones may still be ending.
+/// Data connections of one control connection, pending ones included. A client usually has one at a
+/// time, and earlier ones may still be closing.
 pub const DATA_CONNECTIONS_MAX: usize = 8;
-/// How long a data connection may take to come.
+/// How long the listener of a data connection stays open.
 pub const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A data connection that has been agreed.
+/// A data connection that its control connection has announced.
 #[derive(Debug)]
-pub struct Job {
+pub struct PendingDataConnection {
     /// The control connection.
     pub parent: Arc<Record>,
-    /// What it agreed on.
+    /// What it announced.
     pub request: DataRequest,
-    /// How it shakes hands; `None`: it is carried in clear.
-    pub family: Option<Arc<LiveTls>>,
+    /// The TLS settings of this control connection; `None`: the data is relayed in clear.
+    pub tls: Option<Arc<LiveTls>>,
     /// Which way the data goes.
     pub uploads: UploadFlag,
     /// Counts it among the data connections of its control connection, until it ends.
     pub permit: Option<OwnedSemaphorePermit>,
-    /// Where it comes in.
-    pub door: Door,
-    /// Ends when the door is to close.
+    /// Accepts it.
+    pub listener: DataListener,
+    /// Resolves when the listener must close.
     pub closed: oneshot::Receiver<Infallible>,
     /// Permits for connections of the agent.
     pub places: Arc<Semaphore>,
 }
 
-impl Job {
+impl PendingDataConnection {
     /// What protects the socket of the side that connects.
     #[must_use]
     pub fn downstream_security(&self) -> Security {
-        if self.request.connects == StarttlsSide::Peer && self.family.is_some() {
+        if self.request.connects == StarttlsSide::Peer && self.tls.is_some() {
             Security::Tls
         } else {
             Security::Clear
         }
     }
 
-    /// Waits for the connection at the door. `None`: it was closed, or nobody came in time; why is
-    /// nobody's business but the client's, which has other plans.
-    pub async fn arrive(&mut self) -> Option<Accepted<StreamSocket>> {
+    /// Waits for the connection. `None`: the listener was closed, or no connection came in time. The
+    /// client has changed its plans then; there is nothing to log.
+    pub async fn accept(&mut self) -> Option<Accepted<StreamSocket>> {
         let came = tokio::select! {
-            came = self.door.wait(&self.places) => came.ok(),
+            came = self.listener.wait(&self.places) => came.ok(),
             _ = &mut self.closed => None,
             () = tokio::time::sleep(ARRIVAL_WAIT_MAX) => None,
         };
-        self.door.close().await;
+        self.listener.close().await;
         came
     }
 }
 
-/// What a connection's rule says of FTP.
+/// The FTP settings of a connection's rule.
 #[must_use]
 pub fn ftp_of(record: &Record) -> Option<&FtpOptions> {
     match &record.rule.starttls()?.protocol {
