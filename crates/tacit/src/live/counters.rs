@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::failures::FailureCounts;
+use super::latency::Latency;
 use crate::ledger::Account;
 
 /// What a rule has done so far.
@@ -11,8 +13,12 @@ use crate::ledger::Account;
 pub struct RuleCounters {
     /// What it has cost and carried.
     pub account: Arc<Account>,
+    /// From the start of a handshake, its wait for a permit included, to its success.
+    pub handshakes: Latency,
+    /// From the start of a connect, name resolution included, to its success.
+    pub connects: Latency,
+    failures: FailureCounts,
     hits: AtomicU64,
-    failures: AtomicU64,
     last_hit_unix_ms: AtomicU64,
 }
 
@@ -22,8 +28,10 @@ impl RuleCounters {
     pub fn new(rule: &str) -> Self {
         Self {
             account: Account::open(rule),
+            handshakes: Latency::default(),
+            connects: Latency::default(),
+            failures: FailureCounts::default(),
             hits: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
             last_hit_unix_ms: AtomicU64::new(0),
         }
     }
@@ -36,9 +44,10 @@ impl RuleCounters {
         self.last_hit_unix_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Counts a connection of the rule that failed before it carried a byte.
-    pub fn count_failure(&self) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
+    /// Counts a connection of the rule that failed before it carried a byte, with the kind that
+    /// the log reports.
+    pub fn count_failure(&self, kind: &'static str) {
+        self.failures.add(kind);
     }
 
     /// Connections the rule decided.
@@ -50,7 +59,12 @@ impl RuleCounters {
     /// Connections that failed before they carried a byte.
     #[must_use]
     pub fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
+        self.failures.total()
+    }
+
+    /// The same by kind, for each that has occurred.
+    pub fn failures_by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.failures.by_kind()
     }
 
     /// When the last one came.

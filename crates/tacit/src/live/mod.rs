@@ -27,6 +27,8 @@ mod action;
 mod build;
 mod check;
 mod counters;
+mod failures;
+mod latency;
 mod materials;
 mod names;
 
@@ -34,6 +36,7 @@ pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
 pub use check::{Checked, check_file, check_text, directory_of, localize, read_policy};
 pub use counters::RuleCounters;
+pub use latency::{Latency, LatencyCounts};
 pub use materials::{CredentialNames, Materials, Refreshed};
 pub use names::NoRule;
 

@@ -140,7 +140,7 @@ pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
 /// A connection never carried a byte.
 pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
     let record = connection.record();
-    record.rule.counters.count_failure();
+    record.rule.counters.count_failure(failure.kind());
     let event = level(about("failed", record), record)
         .field("kind", &failure.kind())
         .field("reason", failure);
@@ -263,7 +263,7 @@ fn refused_later(
     let event = event.field("next", &refusal.next);
     log.warn(event.clone());
     log.audit(AuditOutcome::Denied, event);
-    record.rule.counters.count_failure();
+    record.rule.counters.count_failure(refusal.why.word());
     refusals.record(refusal);
 }
 

@@ -56,6 +56,21 @@ pub(super) async fn dial(
     timeout: Duration,
     security: Security,
 ) -> Result<Upstream, Unreached> {
+    let begun = Instant::now();
+    let dialled = dial_within(record, log, options, timeout, security).await;
+    if dialled.is_ok() {
+        record.rule.counters.connects.add(begun.elapsed());
+    }
+    dialled
+}
+
+async fn dial_within(
+    record: &Record,
+    log: &Log,
+    options: &StreamOptions,
+    timeout: Duration,
+    security: Security,
+) -> Result<Upstream, Unreached> {
     if let Some(LiveTargets::Several(several)) = record.rule.targets.as_deref() {
         let work = dial_several(several, record, log, options, timeout, security);
         // An idle connection has no room for what this needs.

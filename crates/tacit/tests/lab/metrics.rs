@@ -74,7 +74,11 @@ impl Metrics {
                 assert!(help.len() > family.len() + 10, "no help: {line}");
                 assert!(families.insert(family.clone()), "twice: {line}");
                 let kind = lines.next().and_then(|line| line.strip_prefix("# TYPE ")).unwrap();
-                let wanted = if family.ends_with("_total") { "counter" } else { "gauge" };
+                let wanted = match family.as_str() {
+                    name if name.ends_with("_total") => "counter",
+                    name if name.ends_with("_duration_seconds") => "histogram",
+                    _ => "gauge",
+                };
                 assert_eq!(kind, format!("{family} {wanted}"));
                 continue;
             }
@@ -82,6 +86,10 @@ impl Metrics {
             let value: f64 = value.parse().unwrap();
             assert!(value.is_finite() && value >= 0.0, "{line}");
             let labels = name.strip_prefix(&family).unwrap_or_else(|| panic!("astray: {line}"));
+            let labels = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|suffix| labels.strip_prefix(suffix))
+                .unwrap_or(labels);
             let quoted = labels.starts_with('{') && labels.ends_with("\"}");
             assert!(labels.is_empty() || quoted, "{line}");
             assert!(series.insert(name.to_owned(), value).is_none(), "twice: {line}");
@@ -117,6 +125,9 @@ fn a_scraper_sees_what_rules_carry_and_cost() {
         ("tacit_handshakes_total{rule=\"in\",result=\"resumed\"}", 0.0),
         ("tacit_sent_bytes_total{rule=\"in\"}", 4.0),
         ("tacit_rule_info{rule=\"never\",action=\"deny\"}", 1.0),
+        ("tacit_handshake_duration_seconds_count{rule=\"in\"}", 1.0),
+        ("tacit_handshake_duration_seconds_bucket{rule=\"in\",le=\"+Inf\"}", 1.0),
+        ("tacit_connect_duration_seconds_count{rule=\"in\"}", 1.0),
         ("tacit_policy_revision", 1.0),
         ("tacit_handshakes_active", 0.0),
     ] {
@@ -232,4 +243,63 @@ fn an_address_in_use_is_told_at_the_start() {
     let output = lab.run(TACIT, &["check", off_host.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(78), "{}", text_of(&output));
     assert!(text_of(&output).contains("metrics-clear = true"), "{}", text_of(&output));
+}
+
+#[test]
+fn failures_are_counted_by_the_kind_that_the_log_has() {
+    let lab = Lab::new();
+    let port = free_port();
+    let (agent, tls) = agent(&lab, &format!("127.0.0.1:{port}"));
+    connect(("127.0.0.1", tls)).write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    wait_for("the failure in the log", || agent.log().contains("plain-http"));
+    let seen = scrape(connect(("127.0.0.1", port)));
+    assert_eq!(seen.of("tacit_failures_total{rule=\"in\",kind=\"plain-http\"}"), 1.0);
+    assert_eq!(seen.of("tacit_connections_failed_total{rule=\"in\"}"), 1.0);
+}
+
+#[test]
+fn probes_see_whether_the_agent_lives_and_accepts_connections() {
+    let lab = Lab::new();
+    let port = free_port();
+    let (agent, tls) = agent(&lab, &format!("127.0.0.1:{port}"));
+    let probe = |path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        ask(connect(("127.0.0.1", port)), &request)
+    };
+    for path in ["/healthz", "/readyz"] {
+        let Answered { head, body } = probe(path);
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{path}: {head}");
+        assert_eq!(body, "ok\n");
+    }
+    // One open connection keeps the draining agent alive.
+    let _client = TlsClient::open(&lab, tls, &json!({}));
+    agent.ok(&["drain"]);
+    assert!(probe("/healthz").head.starts_with("HTTP/1.1 200 OK\r\n"));
+    let Answered { head, body } = probe("/readyz");
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    assert!(body.contains("drains"), "{body}");
+}
+
+/// Names of metrics of this program in a text, without the suffixes of a histogram's samples.
+fn metric_names(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| word.starts_with("tacit_"))
+        .map(|word| word.trim_end_matches("_bucket"))
+        .collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alert_rules_use_metrics_that_exist() {
+    let lab = Lab::new();
+    let (agent, _) = agent(&lab, &format!("127.0.0.1:{}", free_port()));
+    let page = agent.ok(&["show", "metrics"]);
+    for file in ["grafana/tacit.json", "prometheus/tacit-alerts.yml"] {
+        let path = format!("{}/../../etc/{file}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let names = metric_names(&text);
+        assert!(names.len() > 5, "{names:?}");
+        for name in names {
+            assert!(page.contains(&format!("# TYPE {name} ")), "{file} uses {name}");
+        }
+    }
 }

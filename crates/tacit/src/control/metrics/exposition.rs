@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::live::LatencyCounts;
+
 /// What a reader of the format is told it is.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -12,6 +14,8 @@ pub(super) enum Kind {
     Counter,
     /// They go up and down.
     Gauge,
+    /// Counts of durations in buckets.
+    Histogram,
 }
 
 /// A page of families.
@@ -33,6 +37,7 @@ impl Page {
         let word = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {word}");
         Family { page: self, name }
@@ -46,8 +51,25 @@ impl Page {
 impl Family<'_> {
     /// Writes one sample.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Self {
+        self.sample_of("", labels, value)
+    }
+
+    /// Writes the samples of one histogram: cumulative buckets, sum and count.
+    pub(super) fn histogram(&mut self, label: (&str, &str), latency: &LatencyCounts) {
+        for (bound_seconds, count) in &latency.at_most {
+            let bound = bound_seconds.to_string();
+            self.sample_of("_bucket", &[label, ("le", &bound)], *count as f64);
+        }
+        let count = latency.count as f64;
+        self.sample_of("_bucket", &[label, ("le", "+Inf")], count);
+        self.sample_of("_sum", &[label], latency.sum_seconds);
+        self.sample_of("_count", &[label], count);
+    }
+
+    fn sample_of(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) -> &mut Self {
         let out = &mut self.page.0;
         out.push_str(self.name);
+        out.push_str(suffix);
         for (number, (label, text)) in labels.iter().enumerate() {
             out.push(if number == 0 { '{' } else { ',' });
             let _ = write!(out, "{label}=\"{}\"", escaped(text));
@@ -68,6 +90,20 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_histogram_has_cumulative_buckets_a_sum_and_a_count() {
+        let mut page = Page::default();
+        let latency =
+            LatencyCounts { at_most: vec![(0.00025, 1), (10.0, 3)], count: 4, sum_seconds: 15.5 };
+        page.family("a_seconds", Kind::Histogram, "How long.").histogram(("rule", "web"), &latency);
+        let expected = "# HELP a_seconds How long.\n# TYPE a_seconds histogram\n\
+                        a_seconds_bucket{rule=\"web\",le=\"0.00025\"} 1\n\
+                        a_seconds_bucket{rule=\"web\",le=\"10\"} 3\n\
+                        a_seconds_bucket{rule=\"web\",le=\"+Inf\"} 4\n\
+                        a_seconds_sum{rule=\"web\"} 15.5\na_seconds_count{rule=\"web\"} 4\n";
+        assert_eq!(page.finish(), expected);
+    }
 
     #[test]
     fn families_have_help_type_and_samples() {

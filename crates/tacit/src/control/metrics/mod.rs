@@ -79,6 +79,17 @@ pub fn text(sources: &Sources<'_>) -> String {
     for (rule, value) in rules.iter().map(live(|rule| rule.counters.failures())) {
         failures.sample(&[("rule", &rule)], value as f64);
     }
+    let mut by_kind = page.family(
+        "tacit_failures_total",
+        Kind::Counter,
+        "The same by the kind of failure that the log reports; kinds that have occurred.",
+    );
+    for rule in rules {
+        for (kind, count) in rule.counters.failures_by_kind() {
+            by_kind.sample(&[("rule", rule.name()), ("kind", kind)], count as f64);
+        }
+    }
+    latencies(&mut page, rules);
     let mut down = page.family(
         "tacit_targets_down",
         Kind::Gauge,
@@ -96,6 +107,26 @@ pub fn text(sources: &Sources<'_>) -> String {
     spent(&mut page, sources.costs);
     certificates(&mut page, sources.materials);
     page.finish()
+}
+
+fn latencies(page: &mut Page, rules: &[Arc<LiveRule>]) {
+    let secured = rules.iter().filter(|rule| rule.action.tls().is_some());
+    let mut handshakes = page.family(
+        "tacit_handshake_duration_seconds",
+        Kind::Histogram,
+        "TLS handshakes that succeeded, from their start, a wait for a permit included.",
+    );
+    for rule in secured {
+        handshakes.histogram(("rule", rule.name()), &rule.counters.handshakes.counts());
+    }
+    let mut connects = page.family(
+        "tacit_connect_duration_seconds",
+        Kind::Histogram,
+        "Upstream connects that succeeded, name resolution included.",
+    );
+    for rule in rules.iter().filter(|rule| !matches!(rule.action, LiveAction::Deny(_))) {
+        connects.histogram(("rule", rule.name()), &rule.counters.connects.counts());
+    }
 }
 
 fn agent(page: &mut Page, sources: &Sources<'_>) {

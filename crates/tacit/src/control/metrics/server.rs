@@ -1,4 +1,6 @@
-//! `GET /metrics` over HTTP/1.1, and nothing else: one request and one answer a connection.
+//! `GET /metrics`, `/healthz` and `/readyz` over HTTP/1.1: one request and one answer a connection.
+//!
+//! `/healthz` succeeds while the control thread answers, `/readyz` until the agent drains.
 //!
 //! Limits: [`HEAD_BYTES_MAX`] of request, [`CLIENTS_MAX`] connections and [`SCRAPES_MAX`] answers
 //! at a time, [`SCRAPE_TIME_MAX`] for all of it. The oldest silent connection makes room. A body
@@ -90,6 +92,7 @@ async fn answer(
     let place = places.acquire().await.map_err(io::Error::other)?;
     let Page { verdict, body } = match verdict {
         Verdict::Metrics => page(&requests).await,
+        Verdict::Health | Verdict::Ready => state(&requests, verdict).await,
         refusal => Page { verdict: refusal, body: format!("{}\n", refusal.reason()) },
     };
     let allow = if verdict == Verdict::OtherMethod { "Allow: GET\r\n" } else { "" };
@@ -130,10 +133,29 @@ async fn page(requests: &mpsc::Sender<PendingRequest>) -> Page {
     }
 }
 
+/// Whether the agent answers, and for [`Verdict::Ready`] whether it accepts connections.
+async fn state(requests: &mpsc::Sender<PendingRequest>, asked: Verdict) -> Page {
+    let unavailable =
+        |reason: &str| Page { verdict: Verdict::Unavailable, body: format!("{reason}\n") };
+    let Body::Answer(Answer::Ok(value)) = ask(requests, Request::Identify).await.body else {
+        return unavailable("the agent is ending");
+    };
+    let is_draining = value.get("draining").and_then(serde_json::Value::as_bool);
+    match is_draining {
+        Some(true) if asked == Verdict::Ready => {
+            unavailable("the agent drains: it accepts no connections")
+        }
+        Some(_) => Page { verdict: asked, body: "ok\n".to_owned() },
+        None => unavailable("the agent did not report its state"),
+    }
+}
+
 /// What a request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Metrics,
+    Health,
+    Ready,
     Malformed,
     OtherPath,
     OtherMethod,
@@ -144,7 +166,7 @@ enum Verdict {
 impl Verdict {
     fn status(self) -> &'static str {
         match self {
-            Self::Metrics => "200 OK",
+            Self::Metrics | Self::Health | Self::Ready => "200 OK",
             Self::Malformed => "400 Bad Request",
             Self::OtherPath => "404 Not Found",
             Self::OtherMethod => "405 Method Not Allowed",
@@ -155,10 +177,10 @@ impl Verdict {
 
     fn reason(self) -> &'static str {
         match self {
-            Self::Metrics => "here they are",
+            Self::Metrics | Self::Health | Self::Ready => "ok",
             Self::Malformed => "this is not an HTTP/1 request",
-            Self::OtherPath => "there is /metrics and nothing else",
-            Self::OtherMethod => "metrics can be got, and nothing else be done with them",
+            Self::OtherPath => "there are /metrics, /healthz and /readyz",
+            Self::OtherMethod => "only GET is supported",
             Self::TooLong => "the request is too long",
             Self::Unavailable => "the agent is ending",
         }
@@ -189,7 +211,7 @@ async fn verdict(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Verdict> {
 /// Whether a request gets the metrics, by the whole way from its bytes: for the fuzzer.
 #[cfg(feature = "fuzz")]
 pub(crate) async fn is_answered(mut request: &[u8]) -> bool {
-    matches!(verdict(&mut request).await, Ok(Verdict::Metrics))
+    matches!(verdict(&mut request).await, Ok(Verdict::Metrics | Verdict::Health | Verdict::Ready))
 }
 
 /// RFC 9112 section 3: method, target and version, one space apart.
@@ -205,10 +227,13 @@ fn judge(head: &[u8]) -> Verdict {
     if !is_token(method) || !matches!(version, "HTTP/1.1" | "HTTP/1.0") {
         return Verdict::Malformed;
     }
-    if target.split('?').next() != Some("/metrics") {
-        return Verdict::OtherPath;
-    }
-    if method == "GET" { Verdict::Metrics } else { Verdict::OtherMethod }
+    let asked = match target.split('?').next() {
+        Some("/metrics") => Verdict::Metrics,
+        Some("/healthz") => Verdict::Health,
+        Some("/readyz") => Verdict::Ready,
+        _ => return Verdict::OtherPath,
+    };
+    if method == "GET" { asked } else { Verdict::OtherMethod }
 }
 
 #[cfg(test)]
@@ -220,6 +245,9 @@ mod tests {
         for (line, verdict) in [
             ("GET /metrics HTTP/1.1", Verdict::Metrics),
             ("GET /metrics?name[]=x HTTP/1.0", Verdict::Metrics),
+            ("GET /healthz HTTP/1.1", Verdict::Health),
+            ("GET /readyz HTTP/1.1", Verdict::Ready),
+            ("POST /readyz HTTP/1.1", Verdict::OtherMethod),
             ("HEAD /metrics HTTP/1.1", Verdict::OtherMethod),
             ("POST /metrics HTTP/1.1", Verdict::OtherMethod),
             ("GET / HTTP/1.1", Verdict::OtherPath),

@@ -76,6 +76,17 @@ impl HandshakeIo<'_> {
         incoming: Vec<u8>,
     ) -> Result<Handshaken, Failure> {
         meter::switch(Component::Handshake);
+        let begun = Instant::now();
+        let handshaken = self.run_within_limits(limiter, incoming).await?;
+        self.record.rule.counters.handshakes.add(begun.elapsed());
+        Ok(handshaken)
+    }
+
+    async fn run_within_limits(
+        &self,
+        limiter: &HandshakeLimiter,
+        incoming: Vec<u8>,
+    ) -> Result<Handshaken, Failure> {
         let permit = self.acquire_permit(limiter).await?;
         let work = async {
             let mut handshaken = self.exchange(self.begin()?, incoming).await?;
