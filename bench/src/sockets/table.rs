@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tacit::live::{self, BuildContext, Live, Materials};
 use tacit::net::Security;
-use tacit::session::{Connection, Opening, Record, Table};
+use tacit::session::{Connection, ConnectionRecord, Opening, Table};
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::parse;
 use tacit_core::statistics::Histogram;
@@ -211,7 +211,7 @@ impl<'a> Bench<'a> {
         // 1 to 5: aor, ioctl, and what only reads.
         locked(lock.exclusive(waits), || table.find(*id));
         locked(lock.exclusive(waits), || table.find(*id).map(|_| connection.mark_open()));
-        let looked = |look: &dyn Fn(&Record), waits: &mut Waits| {
+        let looked = |look: &dyn Fn(&ConnectionRecord), waits: &mut Waits| {
             locked(lock.shared(waits), || table.find(*id).inspect(|record| look(record)));
         };
         looked(&|record| _ = black_box((record.is_open(), record.rekeys())), waits);

@@ -21,7 +21,7 @@ use crate::control::server::{PendingRequest, Reply};
 use crate::control::{Display, PeerState, Request, display};
 use crate::ledger::on_own_thread;
 use crate::log::Event;
-use crate::session::Record;
+use crate::session::ConnectionRecord;
 
 impl Agent {
     /// Answers one request, now or when what it asks for is done.
@@ -169,7 +169,7 @@ impl Agent {
     fn close(&self, ids: &[u64], also: Also) -> Value {
         let live = self.shared.live.load();
         let is_invalid =
-            |record: &Record| record.tls.get().is_some_and(|tls| tls.check.is_rejected());
+            |record: &ConnectionRecord| record.tls.get().is_some_and(|tls| tls.check.is_rejected());
         let mut closed = Vec::new();
         for record in self.shared.table.snapshot() {
             let is_meant = ids.contains(&record.id)

@@ -35,7 +35,7 @@ use crate::run::launchers::{self, Admission, Application};
 use crate::run::protocol::{Enrolment, RunTerms};
 use crate::run::registry::Registry;
 use crate::run::{Run, RunIdentity};
-use crate::session::Record;
+use crate::session::ConnectionRecord;
 use crate::stream::lane::Shared;
 
 /// How long a reload waits for the kernel's sets of all runs.
@@ -518,7 +518,7 @@ impl Runs {
         let now = SystemTime::now();
         let runs = self.registry.all().map(|enrolled| {
             let run = &enrolled.run;
-            let of_run = |record: &&Arc<Record>| record.is_of_run(run.id);
+            let of_run = |record: &&Arc<ConnectionRecord>| record.is_of_run(run.id);
             let names = run.learnt().into_iter().map(|known| {
                 let KnownName { name, address, alias, remaining, .. } = known;
                 let seconds = remaining.as_secs();

@@ -19,7 +19,7 @@ use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{CredentialNames, Live, LiveRule, Materials};
 use crate::run::protocol::SocketOwner;
 use crate::run::{self, Run, Scope};
-use crate::session::{Record, RefusalTable, Table};
+use crate::session::{ConnectionRecord, RefusalTable, Table};
 
 /// How long a run may take to say whose connections it has; it is then shown without.
 const OWNERS_WAIT_MAX: Duration = Duration::from_millis(300);
@@ -46,7 +46,7 @@ pub async fn costs(table: &Table, live: &Live, runs: &[Arc<Run>], since: SystemT
     Costs::read(since, |account| live.failures(account), of_runs)
 }
 
-fn run_costs(run: &Run, records: &[Arc<Record>], program_ns: Option<u64>) -> RunCosts {
+fn run_costs(run: &Run, records: &[Arc<ConnectionRecord>], program_ns: Option<u64>) -> RunCosts {
     let open = run::RunTotals::default();
     let of_run = records.iter().filter(|record| record.is_of_run(run.id));
     of_run.for_each(|record| open.add(record.usage()));
@@ -69,7 +69,7 @@ fn run_costs(run: &Run, records: &[Arc<Record>], program_ns: Option<u64>) -> Run
 }
 
 /// The programs that hold connections of runs, by connection. A run that does not answer has none.
-async fn owners(records: &[Arc<Record>]) -> HashMap<u64, SocketOwner> {
+async fn owners(records: &[Arc<ConnectionRecord>]) -> HashMap<u64, SocketOwner> {
     let mut runs: BTreeMap<u64, &Run> = BTreeMap::new();
     for facts in records.iter().filter_map(|record| record.scope.as_ref()) {
         let Scope::Run(run) = &facts.scope;
@@ -90,7 +90,7 @@ async fn owners(records: &[Arc<Record>]) -> HashMap<u64, SocketOwner> {
     found
 }
 
-fn run_of(record: &Record, owner: Option<&SocketOwner>) -> Option<Value> {
+fn run_of(record: &ConnectionRecord, owner: Option<&SocketOwner>) -> Option<Value> {
     let facts = record.scope.as_ref()?;
     let Scope::Run(run) = &facts.scope;
     Some(json!({
@@ -111,7 +111,12 @@ fn run_of(record: &Record, owner: Option<&SocketOwner>) -> Option<Value> {
     }))
 }
 
-fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&SocketOwner>) -> Value {
+fn connection(
+    record: &ConnectionRecord,
+    live: &Live,
+    now: SystemTime,
+    owner: Option<&SocketOwner>,
+) -> Value {
     let sockets = record.sockets.get();
     let tls = record.tls.get();
     json!({

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tacit_core::policy::TlsVersion;
 use tacit_core::query::{ConnectionState, PolicyState, QueryError, QueryRequest};
 
-use crate::session::Record;
+use crate::session::ConnectionRecord;
 use crate::session::controls::{Refusal, Wish};
 use tacit_tls::PeerCheck;
 use tacit_tls::verify::identity;
@@ -68,7 +68,7 @@ impl Answer<'_> {
 /// # Errors
 /// It is not done.
 pub(super) async fn about(
-    record: &Record,
+    record: &ConnectionRecord,
     question: QueryRequest,
     descriptor: &Arc<OwnedFd>,
 ) -> Result<Value, Refusal> {
@@ -84,7 +84,7 @@ pub(super) async fn about(
     Ok(state(record))
 }
 
-fn state(record: &Record) -> Value {
+fn state(record: &ConnectionRecord) -> Value {
     let role = record.rule.action.tls().map(|tls| tls.role().word());
     let policy = match role {
         _ if record.controls().is_some() => PolicyState::Controlled,

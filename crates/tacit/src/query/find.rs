@@ -18,7 +18,7 @@ use super::{receive, send};
 use crate::run::Run;
 use crate::run::protocol::{SocketEnds, SocketOwner};
 use crate::session::controls::Refusal;
-use crate::session::{Record, Table};
+use crate::session::{ConnectionRecord, Table};
 
 /// How long a connection may take to be known: the program's end is open a moment before ours.
 const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -131,7 +131,7 @@ impl Desk {
     }
 
     /// The run's connection with these ends.
-    fn find(&self, ends: &SocketEnds) -> Option<Arc<Record>> {
+    fn find(&self, ends: &SocketEnds) -> Option<Arc<ConnectionRecord>> {
         self.table.find_where(|record| {
             record.is_of_run(self.run.id)
                 && record.ends().is_some_and(|of_record| {

@@ -19,7 +19,7 @@ use crate::run::{Run, Scope};
 use super::connection::{Connection, Refused};
 use super::end::End;
 use super::failure::Failure;
-use super::record::{Closing, Record, TlsFacts};
+use super::record::{Closing, ConnectionRecord, TlsFacts};
 use super::refusals::{self, RefusalTable, RefusedName};
 
 /// A connection or a flow of datagrams was refused by policy.
@@ -155,7 +155,7 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
 
 /// Failures that are one line a second: of one rule and kind, with one remote end. The port of a
 /// client is another one each time, that of a destination is not.
-fn failure_key(record: &Record, failure: &Failure) -> String {
+fn failure_key(record: &ConnectionRecord, failure: &Failure) -> String {
     let remote = record.client();
     let is_outbound = record.scope.as_ref().is_some_and(|facts| !facts.is_inbound);
     let rule = record.rule.name();
@@ -202,7 +202,7 @@ fn begun(log: &Log, connection: &Connection, event: &'static str) {
 }
 
 /// Tells of a peer that is let in although something about its certificate is not as it should be.
-fn remark(log: &Log, record: &Record, tls: &TlsFacts) {
+fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
     let subject = tls.peer.as_ref().map_or("", |peer| peer.title());
     match &tls.check {
         PeerCheck::Invalid { reason } => log.warn(
@@ -227,7 +227,7 @@ fn remark(log: &Log, record: &Record, tls: &TlsFacts) {
 }
 
 /// The level of a rule that asks clients for certificates, as the policy writes it.
-fn level(event: Event, record: &Record) -> Event {
+fn level(event: Event, record: &ConnectionRecord) -> Event {
     match record.rule.action.tls().and_then(|tls| tls.client_cert()) {
         Some(client_cert @ ClientCert::Asked(_)) => event.field("client-cert", client_cert),
         Some(ClientCert::None) | None => event,
@@ -256,7 +256,7 @@ pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connectio
 fn refused_later(
     log: &Log,
     refusals: &RefusalTable,
-    record: &Record,
+    record: &ConnectionRecord,
     event: Event,
     refusal: Refusal,
 ) {
@@ -285,7 +285,7 @@ pub fn key_limit_near(log: &Log, connection: &Connection) {
 }
 
 /// A connection ended.
-pub fn settle(log: &Log, record: &Record, end: &End) {
+pub fn settle(log: &Log, record: &ConnectionRecord, end: &End) {
     let event = || closed(record).field("end", &end_of(end, record));
     match end {
         End::KeyLimit | End::Session(_) | End::Refused(_) | End::Asked(_) | End::NotPassed(_) => {
@@ -304,7 +304,7 @@ pub fn flow_ended(log: &Log, connection: &Connection, end: &impl Display) {
     }
 }
 
-fn closed(record: &Record) -> Event {
+fn closed(record: &ConnectionRecord) -> Event {
     about("closed", record)
         .field("bytes-in", &record.sent_bytes())
         .field("bytes-out", &record.received_bytes())
@@ -312,7 +312,7 @@ fn closed(record: &Record) -> Event {
 
 /// How it ended; an alert of the peer with its next step. A TLS 1.3 server refuses a client's
 /// certificate only now, when the handshake is over.
-fn end_of(end: &End, record: &Record) -> String {
+fn end_of(end: &End, record: &ConnectionRecord) -> String {
     let role = match record.rule.action.tls().map(|tls| tls.role()) {
         Some(TlsRole::Client(_)) => HandshakeRole::Client,
         Some(TlsRole::Server(_)) | None => HandshakeRole::Server,
@@ -326,7 +326,7 @@ fn end_of(end: &End, record: &Record) -> String {
 }
 
 /// The agent has ended a connection that could have gone on.
-pub fn closed_on_request(log: &Log, record: &Record) {
+pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
     let end = match record.why_closing() {
         Some(Closing::Untrusted) => "closed because its peer is no longer trusted",
         Some(Closing::Aged) => "closed at its max-age",
@@ -337,7 +337,12 @@ pub fn closed_on_request(log: &Log, record: &Record) {
 }
 
 /// The peer of an open connection is no longer trusted.
-pub(super) fn peer_rejected(log: &Log, record: &Record, check: &PeerCheck, recheck: RecheckAction) {
+pub(super) fn peer_rejected(
+    log: &Log,
+    record: &ConnectionRecord,
+    check: &PeerCheck,
+    recheck: RecheckAction,
+) {
     let next = match recheck {
         RecheckAction::Log => {
             "`tacit close --peer invalid` closes it; recheck = \"close\" always does"
@@ -366,7 +371,7 @@ pub(super) fn rechecked(log: &Log, connections: usize, chains: usize, rejected: 
     log.info(event);
 }
 
-fn about(event: &'static str, record: &Record) -> Event {
+fn about(event: &'static str, record: &ConnectionRecord) -> Event {
     let opener = record.scope.as_ref().filter(|facts| !facts.is_inbound).map(|facts| &facts.scope);
     let mut event = Event::new(event)
         .connection(record.id)

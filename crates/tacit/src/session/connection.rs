@@ -16,13 +16,13 @@ use crate::run::Scope;
 
 use super::controls::Controls;
 use super::quotas::{Counted, Exceeded};
-use super::record::{Opening, Record};
+use super::record::{ConnectionRecord, Opening};
 use super::table::Table;
 
 /// A connection with its verdict; leaves the table when dropped.
 #[derive(Debug)]
 pub struct Connection {
-    record: Arc<Record>,
+    record: Arc<ConnectionRecord>,
     table: Arc<Table>,
     /// That of the accepted socket, which decides what counts as sent.
     accepted_security: Cell<Security>,
@@ -84,7 +84,7 @@ impl Connection {
 
     /// What displays see of it.
     #[must_use]
-    pub fn record(&self) -> &Arc<Record> {
+    pub fn record(&self) -> &Arc<ConnectionRecord> {
         &self.record
     }
 

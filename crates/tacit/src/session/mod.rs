@@ -2,12 +2,12 @@
 //! became of each, and why some fail.
 //!
 //! ```text
-//!   Opening ──> Connection ── counts ──> Record <── displays, query socket, operator
+//!   Opening ──> Connection ── counts ──> ConnectionRecord <── displays, query socket, operator
 //!                   │
 //!                   └── ends: End or Failure ──> account: log, audit, counters
 //! ```
 //!
-//! A connection has one writer, the worker that relays it; all others read its [`Record`].
+//! A connection has one writer, the worker that relays it; all others read its [`ConnectionRecord`].
 
 pub mod account;
 mod connection;
@@ -26,7 +26,7 @@ pub use failure::{Failure, Unreached};
 pub use quotas::{Counted, Exceeded, Opener, Quotas};
 pub use recheck::{Pass, Peers};
 pub use record::{
-    Closing, ConnectionSockets, Opening, Proxied, Record, ScopeFacts, Shown, TlsFacts,
+    Closing, ConnectionRecord, ConnectionSockets, Opening, Proxied, ScopeFacts, Shown, TlsFacts,
 };
 pub use refusals::{RefusalTable, RefusedName};
 pub use table::Table;

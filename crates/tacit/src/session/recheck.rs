@@ -22,7 +22,7 @@ use crate::live::{CredentialNames, Live, LiveRule, Materials, TlsRole};
 use crate::log::Log;
 
 use super::account;
-use super::record::{Closing, Record};
+use super::record::{Closing, ConnectionRecord};
 use super::table::Table;
 
 /// Connections end within this part of their `max-age`, so that those that opened together do not
@@ -72,7 +72,7 @@ impl Pass {
         if self.ages { self.close_due(&records) } else { None }
     }
 
-    fn check_peers(&self, records: &[Arc<Record>]) {
+    fn check_peers(&self, records: &[Arc<ConnectionRecord>]) {
         let now = clock::now_unix_s();
         let mut checks = Checks { pass: self, by_rule: HashMap::new() };
         let mut connections = 0;
@@ -102,7 +102,7 @@ impl Pass {
         }
     }
 
-    fn reject(&self, record: &Record, check: &PeerCheck) {
+    fn reject(&self, record: &ConnectionRecord, check: &PeerCheck) {
         let common = self.live.deciding(&record.rule).tls_common();
         let action = common.map_or(OnRejected::Log, |common| common.recheck);
         account::peer_rejected(&self.log, record, check, action);
@@ -112,7 +112,7 @@ impl Pass {
     }
 
     /// Closes connections that are too old or carry nothing; returns how long none can become so.
-    fn close_due(&self, records: &[Arc<Record>]) -> Option<Duration> {
+    fn close_due(&self, records: &[Arc<ConnectionRecord>]) -> Option<Duration> {
         let now = Instant::now();
         // Those that open from now on.
         let mut next = self.live.rules.iter().filter_map(|rule| shortest_time(rule)).min();
@@ -141,7 +141,7 @@ fn shortest_time(rule: &LiveRule) -> Option<Duration> {
 
 /// How long a connection may go on, and why no longer.
 fn times_left(
-    record: &Record,
+    record: &ConnectionRecord,
     rule: &LiveRule,
     now: Instant,
 ) -> impl Iterator<Item = (Duration, Closing)> {
@@ -170,7 +170,7 @@ struct Checks<'p> {
 
 impl Checks<'_> {
     /// Checks a peer that was trusted; `None`: its rule no longer checks any.
-    fn check(&mut self, record: &Record, peer: &TrustedPeer) -> Option<PeerCheck> {
+    fn check(&mut self, record: &ConnectionRecord, peer: &TrustedPeer) -> Option<PeerCheck> {
         let Self { pass, by_rule } = self;
         let rule = pass.live.deciding(&record.rule);
         let made = by_rule.entry(Arc::as_ptr(rule)).or_insert_with(|| pass.recheck(rule));

@@ -28,7 +28,7 @@ use super::controls::Controls;
 
 /// What displays know of one connection.
 #[derive(Debug)]
-pub struct Record {
+pub struct ConnectionRecord {
     /// Counts from 1 since the agent started.
     pub id: u64,
     /// The rule it opened with.
@@ -197,7 +197,7 @@ impl Closing {
     const ALL: [Self; 4] = [Self::Requested, Self::Untrusted, Self::Aged, Self::Idle];
 }
 
-impl Record {
+impl ConnectionRecord {
     pub(super) fn new(id: u64, opening: Opening) -> Self {
         let Opening { rule, protocol, local, remote, proxied, scope, parent } = opening;
         Self {

@@ -17,7 +17,7 @@ use crate::run::{Run, Scope};
 
 use super::connection::Refused;
 use super::quotas::Exceeded;
-use super::record::Record;
+use super::record::ConnectionRecord;
 
 /// The refusals of all threads. Only refusals wait for the lock, which no one holds for longer than
 /// it takes to copy the table.
@@ -169,7 +169,7 @@ pub(super) fn of_socket(run: &Run, refused: RefusedSocket) -> Refusal {
 }
 
 /// A connection whose program speaks TLS itself under a rule that does.
-pub(super) fn of_own_tls(record: &Record) -> Refusal {
+pub(super) fn of_own_tls(record: &ConnectionRecord) -> Refusal {
     let facts = record.scope.as_ref();
     let name = facts.and_then(|facts| facts.names.first());
     let destination = match (name, record.remote.port()) {
@@ -188,7 +188,7 @@ pub(super) fn of_own_tls(record: &Record) -> Refusal {
 }
 
 /// A cancel request in clear under a rule that requires TLS.
-pub(super) fn of_cancel(record: &Record) -> Refusal {
+pub(super) fn of_cancel(record: &ConnectionRecord) -> Refusal {
     Refusal {
         kind: RefusalKind::Client,
         run: label_of(record),
@@ -201,7 +201,7 @@ pub(super) fn of_cancel(record: &Record) -> Refusal {
 }
 
 /// The run whose connection it is, if it is one's.
-fn label_of(record: &Record) -> Option<RunLabel> {
+fn label_of(record: &ConnectionRecord) -> Option<RunLabel> {
     record.scope.as_ref().map(|facts| {
         let Scope::Run(run) = &facts.scope;
         run.label()

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use super::record::{Opening, Record};
+use super::record::{ConnectionRecord, Opening};
 
 /// All open connections of the agent.
 #[derive(Debug)]
 pub struct Table {
-    records: papaya::HashMap<u64, Arc<Record>>,
+    records: papaya::HashMap<u64, Arc<ConnectionRecord>>,
     last_id: AtomicU64,
     /// When the first certificate of a trusted peer expires, in unix seconds.
     next_end: AtomicI64,
@@ -32,7 +32,7 @@ impl Default for Table {
 impl Table {
     /// Every open connection, in order of arrival.
     #[must_use]
-    pub fn snapshot(&self) -> Vec<Arc<Record>> {
+    pub fn snapshot(&self) -> Vec<Arc<ConnectionRecord>> {
         let mut records: Vec<_> = self.records.pin().values().cloned().collect();
         records.sort_by_key(|record| record.id);
         records
@@ -52,13 +52,16 @@ impl Table {
 
     /// One of them.
     #[must_use]
-    pub fn find(&self, id: u64) -> Option<Arc<Record>> {
+    pub fn find(&self, id: u64) -> Option<Arc<ConnectionRecord>> {
         self.records.pin().get(&id).cloned()
     }
 
     /// One of which something holds.
     #[must_use]
-    pub fn find_where(&self, holds: impl Fn(&Record) -> bool) -> Option<Arc<Record>> {
+    pub fn find_where(
+        &self,
+        holds: impl Fn(&ConnectionRecord) -> bool,
+    ) -> Option<Arc<ConnectionRecord>> {
         self.records.pin().values().find(|record| holds(record)).cloned()
     }
 
@@ -93,14 +96,14 @@ impl Table {
     }
 
     /// Gives a connection its number, and shows it to displays.
-    pub(super) fn insert(&self, opening: Opening) -> Arc<Record> {
+    pub(super) fn insert(&self, opening: Opening) -> Arc<ConnectionRecord> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let record = Arc::new(Record::new(id, opening));
+        let record = Arc::new(ConnectionRecord::new(id, opening));
         self.records.pin().insert(id, Arc::clone(&record));
         record
     }
 
-    pub(super) fn remove(&self, record: &Record) {
+    pub(super) fn remove(&self, record: &ConnectionRecord) {
         self.records.pin().remove(&record.id);
     }
 }

@@ -27,7 +27,7 @@ use crate::net::Security;
 use crate::net::stream_socket::StreamSocket;
 use crate::net::target::{LiveTarget, LiveTargets, SeveralTargets};
 use crate::run::{Run, Scope};
-use crate::session::{Record, Unreached};
+use crate::session::{ConnectionRecord, Unreached};
 
 /// A socket that was dialled.
 pub(super) struct Upstream {
@@ -50,7 +50,7 @@ struct InsideRoute {
 /// # Errors
 /// Of the last address.
 pub(super) async fn dial(
-    record: &Record,
+    record: &ConnectionRecord,
     log: &Log,
     options: &StreamOptions,
     timeout: Duration,
@@ -122,7 +122,7 @@ async fn dial_addresses(
 /// Of the last target.
 async fn dial_several(
     several: &SeveralTargets,
-    record: &Record,
+    record: &ConnectionRecord,
     log: &Log,
     options: &StreamOptions,
     timeout: Duration,
@@ -159,7 +159,7 @@ async fn dial_several(
 
 /// One line a second at most: of connections that are dialled together, some may reach a target and
 /// some not.
-fn about_target(event: &'static str, record: &Record, target: &LiveTarget) -> Event {
+fn about_target(event: &'static str, record: &ConnectionRecord, target: &LiveTarget) -> Event {
     let rule = record.rule.name();
     let event = Event::new(event).limited(format!("{event} {rule} {target}"));
     let event = event.caused_by(EventCause::Rule(rule.to_owned()));
@@ -220,7 +220,7 @@ async fn wait_connected(socket: &StreamSocket) -> io::Result<()> {
 /// Connects to where the program listens, as the client that connected to us.
 async fn dial_inside(
     run: &Run,
-    record: &Record,
+    record: &ConnectionRecord,
     options: &StreamOptions,
     security: Security,
 ) -> Result<Upstream, Unreached> {
@@ -244,7 +244,7 @@ async fn dial_inside(
 /// # Errors
 /// The kernel's, or the helper's.
 pub(super) async fn dial_data(
-    record: &Record,
+    record: &ConnectionRecord,
     request: DataRequest,
     options: &StreamOptions,
     security: Security,
@@ -261,7 +261,7 @@ pub(super) async fn dial_data(
 /// Connects to where a run's program waits for one more connection from its peer.
 async fn dial_program(
     run: &Run,
-    record: &Record,
+    record: &ConnectionRecord,
     program: SocketAddr,
     options: &StreamOptions,
     security: Security,

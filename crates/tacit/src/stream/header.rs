@@ -3,14 +3,14 @@
 use tacit_core::policy::{SendProxy, TlsVersion};
 use tacit_core::proxy_protocol::{self, ClientVerification, ProxyError, ProxyHeader, ProxyTls};
 
-use crate::session::{Record, TlsFacts};
+use crate::session::{ConnectionRecord, TlsFacts};
 use tacit_tls::verify::MappedIdentity;
 
 /// The header, as it is sent.
 ///
 /// # Errors
 /// There is none for such addresses.
-pub(super) fn header(wanted: SendProxy, record: &Record) -> Result<Vec<u8>, ProxyError> {
+pub(super) fn header(wanted: SendProxy, record: &ConnectionRecord) -> Result<Vec<u8>, ProxyError> {
     let header = ProxyHeader::Proxy {
         source: record.client().clone(),
         destination: record.proxied.as_ref().map_or(&record.local, |it| &it.target).clone(),

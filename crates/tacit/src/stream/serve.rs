@@ -32,7 +32,7 @@ use crate::log::Event;
 use crate::net::stream_socket::DetachedSocket;
 use crate::net::{Accepted, Security};
 use crate::run::hold::{HeldSyn, SynAnswer};
-use crate::session::{Failure, Record, account};
+use crate::session::{ConnectionRecord, Failure, account};
 
 use super::admit::{self, Request};
 use super::data::PendingDataConnection;
@@ -226,7 +226,7 @@ fn account(lane: &StreamLane, finished: &Finished) {
 /// in between waits in the record.
 async fn supervise(
     lane: &StreamLane,
-    record: Arc<Record>,
+    record: Arc<ConnectionRecord>,
     mut life: Pin<&mut impl Future<Output = Option<Stage<DetachedSocket>>>>,
 ) -> Option<Stage<DetachedSocket>> {
     let _held = lane.load.hold();
@@ -253,7 +253,7 @@ async fn supervise(
 }
 
 /// Waits for an operator to close the connection; its sockets are reset then, not ended.
-async fn reset_when_closed(record: &Record) {
+async fn reset_when_closed(record: &ConnectionRecord) {
     record.closed().await;
     let Some(sockets) = record.sockets.get() else { return };
     for socket in [&sockets.downstream, &sockets.upstream].into_iter().filter_map(Weak::upgrade) {
@@ -520,7 +520,7 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let task = future_bytes(serve);
-        let record = size_of::<Record>();
+        let record = size_of::<ConnectionRecord>();
         assert!(task <= TASK_BYTES_MAX, "task: {task}");
         assert!(record <= RECORD_BYTES_MAX, "record: {record}");
         assert!(size_of::<SealedRelay>() <= SEALED_BYTES_MAX, "{}", size_of::<SealedRelay>());

@@ -12,7 +12,7 @@ use crate::net::Accepted;
 use crate::net::stream_socket::{DetachedSocket, StreamSocket};
 use crate::run::Scope;
 use crate::run::hold::HeldSyn;
-use crate::session::{Connection, Record};
+use crate::session::{Connection, ConnectionRecord};
 use tacit_core::flow::Address;
 
 use super::data::PendingDataConnection;
@@ -118,7 +118,7 @@ impl Work {
 impl<L> Stage<L> {
     /// What displays see of it, once it has its rule.
     #[must_use]
-    pub fn record(&self) -> Option<&Arc<Record>> {
+    pub fn record(&self) -> Option<&Arc<ConnectionRecord>> {
         match self {
             Self::Arrived(_) | Self::PendingData(_) => None,
             Self::Admitted(admitted) => Some(admitted.connection.record()),

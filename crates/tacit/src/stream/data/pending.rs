@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::live::LiveTls;
 use crate::net::stream_socket::StreamSocket;
 use crate::net::{Accepted, Security};
-use crate::session::Record;
+use crate::session::ConnectionRecord;
 
 use super::listener::DataListener;
 
@@ -26,7 +26,7 @@ pub const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct PendingDataConnection {
     /// The control connection.
-    pub parent: Arc<Record>,
+    pub parent: Arc<ConnectionRecord>,
     /// What it announced.
     pub request: DataRequest,
     /// The TLS settings of this control connection; `None`: the data is relayed in clear.
@@ -69,7 +69,7 @@ impl PendingDataConnection {
 
 /// The FTP settings of a connection's rule.
 #[must_use]
-pub fn ftp_of(record: &Record) -> Option<&FtpOptions> {
+pub fn ftp_of(record: &ConnectionRecord) -> Option<&FtpOptions> {
     match &record.rule.starttls()?.protocol {
         StarttlsProtocol::Ftp(ftp) => Some(ftp),
         StarttlsProtocol::Telnet | StarttlsProtocol::Smtp | StarttlsProtocol::Postgres(_) => None,

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::ledger::{Count, meter};
 use crate::live::{LiveTls, TlsRole};
 use crate::net::stream_socket::{Outgoing, StreamSocket};
-use crate::session::{Failure, Record, TlsFacts};
+use crate::session::{ConnectionRecord, Failure, TlsFacts};
 use crate::stream::limiter::{Displaced, HandshakeLimiter, HandshakePermit, Initiator};
 use tacit_tls::{
     CompletedHandshake, FinishError, Handshake, HandshakeFailure, HandshakeProgress, HandshakeRole,
@@ -49,10 +49,10 @@ pub enum LastFlight {
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeIo<'a> {
     /// The connection, which stores the result.
-    pub record: &'a Record,
+    pub record: &'a ConnectionRecord,
     /// The connection with the peer's name and address: for a data connection, its control
     /// connection.
-    pub peer_of: &'a Record,
+    pub peer_of: &'a ConnectionRecord,
     /// The socket.
     pub socket: &'a StreamSocket,
     /// The settings.
@@ -187,7 +187,7 @@ pub(super) fn stalled(tls: &LiveTls) -> Failure {
 }
 
 /// Counts the handshake of a connection for its rule, if there was one.
-pub fn count_handshake(record: &Record) {
+pub fn count_handshake(record: &ConnectionRecord) {
     if let Some(tls) = record.tls.get() {
         let resumed = u64::from(tls.agreed.resumed);
         meter::count(record.account(), [(Count::Handshakes, 1), (Count::Resumed, resumed)]);
@@ -196,7 +196,7 @@ pub fn count_handshake(record: &Record) {
 
 /// The names that the server's certificate must cover: those that the program resolved, or the
 /// address itself. With several targets of a forwarding rule, the target that was dialled.
-fn wanted_names(record: &Record) -> Vec<String> {
+fn wanted_names(record: &ConnectionRecord) -> Vec<String> {
     match &record.scope {
         None => record.dialled_host().into_iter().collect(),
         Some(facts) if facts.names.is_empty() => {
@@ -207,7 +207,7 @@ fn wanted_names(record: &Record) -> Vec<String> {
 }
 
 /// The IP address of the TLS peer.
-fn tls_peer(record: &Record) -> Option<IpAddr> {
+fn tls_peer(record: &ConnectionRecord) -> Option<IpAddr> {
     if record.rule.rule.tls_arrives() {
         record.client().ip()
     } else {

@@ -16,7 +16,7 @@ use tacit_core::starttls::ftp::DataRequest;
 
 use crate::live::{LiveAction, LiveRule, LiveTls, TlsRole};
 use crate::net::{Position, Security};
-use crate::session::Record;
+use crate::session::ConnectionRecord;
 use crate::stream::data::{ARRIVAL_WAIT_MAX, PendingDataConnection};
 
 /// What has to be done before bytes are relayed.
@@ -60,7 +60,7 @@ pub(super) struct TlsPlan<'r> {
     /// When the upstream socket is dialled.
     pub(super) dial: Dial,
     /// The control connection, of a data connection.
-    pub(super) parent: Option<&'r Record>,
+    pub(super) parent: Option<&'r ConnectionRecord>,
 }
 
 /// What is exchanged before the handshake.

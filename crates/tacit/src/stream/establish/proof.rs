@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tacit_core::policy::DataResumption;
 
-use crate::session::{Failure, Record, TlsFacts};
+use crate::session::{ConnectionRecord, Failure, TlsFacts};
 use crate::stream::data::ftp_of;
 use tacit_tls::PeerCheck;
 
@@ -14,7 +14,7 @@ use tacit_tls::PeerCheck;
 ///
 /// # Errors
 /// It may be another client.
-pub(super) fn check(parent: &Record, record: &Record) -> Result<(), Failure> {
+pub(super) fn check(parent: &ConnectionRecord, record: &ConnectionRecord) -> Result<(), Failure> {
     let shown = record.tls.get();
     let is_valid = |facts: &&Arc<TlsFacts>| facts.check == PeerCheck::Valid;
     let peer = shown.as_ref().filter(is_valid).and_then(|facts| facts.peer.as_deref());

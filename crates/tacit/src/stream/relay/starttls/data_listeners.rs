@@ -14,7 +14,7 @@ use crate::live::LiveTls;
 use crate::log::Event;
 use crate::net::stream_socket::StreamSocket;
 use crate::run::Scope;
-use crate::session::Record;
+use crate::session::ConnectionRecord;
 use crate::stream::data::{
     DATA_CONNECTIONS_MAX, DataListener, OpenListener, PendingDataConnection, ftp_of,
 };
@@ -31,7 +31,7 @@ struct Opened {
 /// Opens the data listeners of a control connection.
 pub(super) struct DataListeners<'a> {
     lane: &'a StreamLane,
-    record: &'a Arc<Record>,
+    record: &'a Arc<ConnectionRecord>,
     data_tls: Option<Arc<LiveTls>>,
     uploads: UploadFlag,
     places: Arc<Semaphore>,
@@ -43,7 +43,7 @@ impl<'a> DataListeners<'a> {
     /// For a connection without open listeners.
     pub(super) fn new(
         lane: &'a StreamLane,
-        record: &'a Arc<Record>,
+        record: &'a Arc<ConnectionRecord>,
         data_tls: Option<Arc<LiveTls>>,
         uploads: UploadFlag,
     ) -> Self {
