@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tacit::live::{self, BuildContext, Live, Materials};
 use tacit::net::Security;
-use tacit::session::{Connection, ConnectionRecord, Opening, Table};
+use tacit::session::{Connection, ConnectionRecord, ConnectionTable, Opening};
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::parse;
 use tacit_core::statistics::Histogram;
@@ -34,7 +34,7 @@ pub(super) struct Bench<'a> {
     args: &'a SocketsArgs,
     send: Send,
     lock: Lock,
-    table: Arc<Table>,
+    table: Arc<ConnectionTable>,
     live: Live,
     places: Arc<Semaphore>,
 }

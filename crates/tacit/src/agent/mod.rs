@@ -53,7 +53,7 @@ use crate::clock;
 use crate::control::server::PendingRequest;
 use crate::ledger::{ThreadKind, meter};
 use crate::log::{Event, Format, Log, LogDestination, Settings, Verbosity};
-use crate::session::Table;
+use crate::session::ConnectionTable;
 use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
 
@@ -141,7 +141,7 @@ pub fn run(
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
     // Making it waits for every thread there is, and so comes before all of them.
-    let table = Arc::new(Table::default());
+    let table = Arc::new(ConnectionTable::default());
     let verbosity = if options.quiet { Verbosity::Quiet } else { Verbosity::Normal };
     let log = Log::start(Settings {
         format: options.log_format,

@@ -25,7 +25,7 @@ use crate::run::hold::{Hold, HoldSockets};
 use crate::run::launchers::{self, Launcher, RunSockets};
 use crate::run::registry;
 use crate::run::{Run, Scope, listening};
-use crate::session::{RefusalTable, Table};
+use crate::session::{ConnectionTable, RefusalTable};
 use crate::stream::intercept::{HoldSource, Listener, Source};
 
 /// One run as the agent holds it.
@@ -77,7 +77,7 @@ impl Drop for Services {
 /// What of the agent its runs use.
 pub(super) struct RunContext {
     pub(super) live: Arc<ArcSwap<Live>>,
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<ConnectionTable>,
     pub(super) resolvers: Arc<Resolvers>,
     pub(super) hosts: Arc<[HostsEntry]>,
     pub(super) refusals: Arc<RefusalTable>,

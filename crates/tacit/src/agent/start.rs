@@ -33,7 +33,7 @@ use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log};
 use crate::run::launchers;
-use crate::session::{Quotas, RefusalTable, Table};
+use crate::session::{ConnectionTable, Quotas, RefusalTable};
 use crate::signer;
 use crate::stream::lane::Shared;
 use crate::stream::limiter::HandshakeLimiter;
@@ -48,7 +48,7 @@ pub(super) struct ProcessState {
     pub(super) log: Log,
     /// Descriptors that it may have.
     pub(super) descriptors: u64,
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<ConnectionTable>,
 }
 
 impl Agent {
@@ -246,7 +246,12 @@ impl Sources {
 }
 
 /// What all workers share.
-fn shared(installed: &Arc<Live>, table: Arc<Table>, connections_max: usize, log: Log) -> Shared {
+fn shared(
+    installed: &Arc<Live>,
+    table: Arc<ConnectionTable>,
+    connections_max: usize,
+    log: Log,
+) -> Shared {
     Shared {
         live: Arc::new(ArcSwap::new(Arc::clone(installed))),
         table,

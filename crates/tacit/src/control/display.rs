@@ -19,13 +19,13 @@ use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{CredentialNames, Live, LiveRule, Materials};
 use crate::run::protocol::SocketOwner;
 use crate::run::{self, Run, Scope};
-use crate::session::{ConnectionRecord, RefusalTable, Table};
+use crate::session::{ConnectionRecord, ConnectionTable, RefusalTable};
 
 /// How long a run may take to say whose connections it has; it is then shown without.
 const OWNERS_WAIT_MAX: Duration = Duration::from_millis(300);
 
 /// `tacit show connections`: asks the runs whose connections they are.
-pub async fn connections(table: &Table, live: &Live) -> Value {
+pub async fn connections(table: &ConnectionTable, live: &Live) -> Value {
     let now = SystemTime::now();
     let records = table.snapshot();
     let owners = owners(&records).await;
@@ -33,7 +33,12 @@ pub async fn connections(table: &Table, live: &Live) -> Value {
 }
 
 /// `tacit show costs`: asks the runs what their programs have used.
-pub async fn costs(table: &Table, live: &Live, runs: &[Arc<Run>], since: SystemTime) -> Costs {
+pub async fn costs(
+    table: &ConnectionTable,
+    live: &Live,
+    runs: &[Arc<Run>],
+    since: SystemTime,
+) -> Costs {
     let mut programs_ns = Vec::with_capacity(runs.len());
     for run in runs {
         let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.helper.cpu_ns()).await;
@@ -194,7 +199,7 @@ fn client_cert(rule: &LiveRule) -> Option<String> {
 
 /// `tacit show rules`.
 #[must_use]
-pub fn rules(table: &Table, live: &Live) -> Value {
+pub fn rules(table: &ConnectionTable, live: &Live) -> Value {
     let records = table.snapshot();
     let mut open: HashMap<&str, usize> = HashMap::new();
     for record in &records {

@@ -10,7 +10,7 @@ use crate::dns::Forwarder;
 use crate::live::Live;
 use crate::log::Log;
 use crate::run::Run;
-use crate::session::{RefusalTable, Table};
+use crate::session::{ConnectionTable, RefusalTable};
 
 /// Where captured datagrams of a run arrive, of one family.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Shared {
     /// The installed policy.
     pub live: Arc<ArcSwap<Live>>,
     /// All connections and flows of the agent.
-    pub table: Arc<Table>,
+    pub table: Arc<ConnectionTable>,
     /// Permits for them.
     pub places: Arc<Semaphore>,
     /// What was refused.

@@ -18,7 +18,7 @@ use super::{receive, send};
 use crate::run::Run;
 use crate::run::protocol::{SocketEnds, SocketOwner};
 use crate::session::controls::Refusal;
-use crate::session::{ConnectionRecord, Table};
+use crate::session::{ConnectionRecord, ConnectionTable};
 
 /// How long a connection may take to be known: the program's end is open a moment before ours.
 const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const ARRIVAL_POLL_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Desk {
     run: Arc<Run>,
-    table: Arc<Table>,
+    table: Arc<ConnectionTable>,
     /// The run's network.
     network: u64,
     /// The agent's own.
@@ -60,7 +60,7 @@ enum Found {
 impl Desk {
     pub(super) fn new(
         run: Arc<Run>,
-        table: Arc<Table>,
+        table: Arc<ConnectionTable>,
         network: u64,
         before: Option<Watched>,
     ) -> std::io::Result<Self> {

@@ -36,7 +36,7 @@ use tokio::task::AbortHandle;
 
 use crate::log::{Event, Log};
 use crate::run::Run;
-use crate::session::Table;
+use crate::session::ConnectionTable;
 
 use find::Desk;
 use seats::Seats;
@@ -70,7 +70,7 @@ impl Service {
         network: impl AsFd,
         before: Option<OwnedFd>,
         run: &Arc<Run>,
-        table: &Arc<Table>,
+        table: &Arc<ConnectionTable>,
         log: &Log,
     ) -> io::Result<Self> {
         let network = query::network_of(network.as_fd())?;

@@ -17,13 +17,13 @@ use crate::run::Scope;
 use super::controls::Controls;
 use super::quotas::{Counted, Exceeded};
 use super::record::{ConnectionRecord, Opening};
-use super::table::Table;
+use super::table::ConnectionTable;
 
 /// A connection with its verdict; leaves the table when dropped.
 #[derive(Debug)]
 pub struct Connection {
     record: Arc<ConnectionRecord>,
-    table: Arc<Table>,
+    table: Arc<ConnectionTable>,
     /// That of the accepted socket, which decides what counts as sent.
     accepted_security: Cell<Security>,
     /// Where the last bytes came from.
@@ -64,7 +64,7 @@ impl Connection {
     /// protects the bytes on the accepted socket; `counted` is its part of the policy's limits.
     #[must_use]
     pub fn open(
-        table: &Arc<Table>,
+        table: &Arc<ConnectionTable>,
         opening: Opening,
         accepted: Security,
         permit: OwnedSemaphorePermit,

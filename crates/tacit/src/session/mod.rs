@@ -29,4 +29,4 @@ pub use record::{
     Closing, ConnectionRecord, ConnectionSockets, Opening, Proxied, ScopeFacts, Shown, TlsFacts,
 };
 pub use refusals::{RefusalTable, RefusedName};
-pub use table::Table;
+pub use table::ConnectionTable;

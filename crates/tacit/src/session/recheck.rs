@@ -23,7 +23,7 @@ use crate::log::Log;
 
 use super::account;
 use super::record::{Closing, ConnectionRecord};
-use super::table::Table;
+use super::table::ConnectionTable;
 
 /// Connections end within this part of their `max-age`, so that those that opened together do not
 /// end together: a tenth.
@@ -44,7 +44,7 @@ pub enum Peers {
 #[derive(Debug)]
 pub struct Pass {
     /// The open connections.
-    pub table: Arc<Table>,
+    pub table: Arc<ConnectionTable>,
     /// The installed policy.
     pub live: Arc<Live>,
     /// Its credentials.

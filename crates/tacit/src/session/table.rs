@@ -9,7 +9,7 @@ use super::record::{ConnectionRecord, Opening};
 
 /// All open connections of the agent.
 #[derive(Debug)]
-pub struct Table {
+pub struct ConnectionTable {
     records: papaya::HashMap<u64, Arc<ConnectionRecord>>,
     last_id: AtomicU64,
     /// When the first certificate of a trusted peer expires, in unix seconds.
@@ -18,7 +18,7 @@ pub struct Table {
     has_outdated: AtomicBool,
 }
 
-impl Default for Table {
+impl Default for ConnectionTable {
     fn default() -> Self {
         Self {
             records: papaya::HashMap::default(),
@@ -29,7 +29,7 @@ impl Default for Table {
     }
 }
 
-impl Table {
+impl ConnectionTable {
     /// Every open connection, in order of arrival.
     #[must_use]
     pub fn snapshot(&self) -> Vec<Arc<ConnectionRecord>> {

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Load, Placed, Thread};
 use crate::live::Live;
 use crate::log::Log;
 use crate::placement::Bond;
-use crate::session::{Quotas, RefusalTable, Table};
+use crate::session::{ConnectionTable, Quotas, RefusalTable};
 
 use super::data::PendingDataConnection;
 use super::limiter::HandshakeLimiter;
@@ -26,7 +26,7 @@ pub struct Shared {
     /// The installed policy.
     pub live: Arc<ArcSwap<Live>>,
     /// All connections of the agent.
-    pub table: Arc<Table>,
+    pub table: Arc<ConnectionTable>,
     /// Places for handshakes.
     pub limiter: Arc<HandshakeLimiter>,
     /// What one source, rule and run may have open.

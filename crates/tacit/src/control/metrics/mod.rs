@@ -26,7 +26,7 @@ use super::display::{first_end, lists_until};
 use super::render::costs::name;
 use crate::ledger::costs::{Costs, Places, RuleCosts};
 use crate::live::{Live, LiveAction, LiveRule, Materials};
-use crate::session::{RefusalTable, Table};
+use crate::session::{ConnectionTable, RefusalTable};
 
 /// What is read for a page.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ pub struct Sources<'a> {
     /// The policy in force.
     pub live: &'a Live,
     /// Open connections.
-    pub table: &'a Table,
+    pub table: &'a ConnectionTable,
     /// Certificates.
     pub materials: &'a Materials,
     /// When the agent started.

@@ -13,7 +13,7 @@ use crate::engine::{Load, Thread};
 use crate::live::{BuildContext, Materials, build};
 use crate::log::{Format, Log, LogDestination, Settings, Verbosity};
 use crate::net::Security;
-use crate::session::{Opening, Quotas, Table};
+use crate::session::{ConnectionTable, Opening, Quotas};
 use crate::stream::lane::Shared;
 use crate::stream::limiter::HandshakeLimiter;
 
@@ -30,7 +30,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
         limiter: Arc::new(HandshakeLimiter::new(live.limits(), 16)),
         quotas: Arc::new(Quotas::new(live.limits())),
         live: Arc::new(ArcSwap::new(live)),
-        table: Arc::new(Table::default()),
+        table: Arc::new(ConnectionTable::default()),
         places: Arc::new(Semaphore::new(1)),
         congestion_control: None,
         refusals: Arc::default(),
