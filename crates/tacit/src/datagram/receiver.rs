@@ -33,7 +33,7 @@ use crate::live::{Live, LiveAction};
 use crate::log::Event;
 use crate::net::Security;
 use crate::run::{Run, Scope};
-use crate::session::{Connection, Failure, Opening, Refused, ScopeFacts, Unreached, account};
+use crate::session::{Connection, Failure, Opening, RefusedFlow, ScopeFacts, Unreached, account};
 
 /// How often flows that are over are looked for, and drops are told.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -325,13 +325,18 @@ impl Lane {
         flow: &mut Flow,
         run: &Arc<Run>,
         permit: OwnedSemaphorePermit,
-    ) -> Result<Connection, Box<Refused>> {
+    ) -> Result<Connection, Box<RefusedFlow>> {
         let rule = match live.decide(flow) {
             Ok(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
             found => {
                 let scope = Some(Scope::Run(Arc::clone(run)));
                 let rule = found.map(Arc::clone);
-                return Err(Box::new(Refused { rule, flow: flow.clone(), scope, exceeded: None }));
+                return Err(Box::new(RefusedFlow {
+                    rule,
+                    flow: flow.clone(),
+                    scope,
+                    exceeded: None,
+                }));
             }
         };
         let facts = ScopeFacts {

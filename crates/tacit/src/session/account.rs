@@ -16,14 +16,14 @@ use crate::log::{AuditOutcome, Event, EventCause, Log};
 use crate::run::protocol::RefusedSocket;
 use crate::run::{Run, Scope};
 
-use super::connection::{Connection, Refused};
+use super::connection::{Connection, RefusedFlow};
 use super::end::End;
 use super::failure::Failure;
 use super::record::{Closing, ConnectionRecord, TlsFacts};
 use super::refusals::{self, RefusalTable, RefusedName};
 
 /// A connection or a flow of datagrams was refused by policy.
-pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
+pub fn refused(log: &Log, refusals: &RefusalTable, refused: &RefusedFlow) {
     let rule = refused.rule.as_ref().ok();
     if let Some(rule) = rule {
         rule.counters.count_hit();

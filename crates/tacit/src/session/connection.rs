@@ -178,7 +178,7 @@ impl Drop for Connection {
 
 /// What no rule permits.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedFlow {
     /// The rule that was found, or why there is none.
     pub rule: Result<Arc<LiveRule>, NoRule>,
     /// Who wanted to talk to whom.
@@ -189,7 +189,7 @@ pub struct Refused {
     pub exceeded: Option<Exceeded>,
 }
 
-impl Refused {
+impl RefusedFlow {
     /// What a program reads as the reason.
     #[must_use]
     pub fn deny(&self) -> Deny {

@@ -20,7 +20,7 @@ mod record;
 mod refusals;
 mod table;
 
-pub use connection::{Connection, Refused};
+pub use connection::{Connection, RefusedFlow};
 pub use end::{BrokenSocket, End};
 pub use failure::{Failure, Unreached};
 pub use quotas::{Counted, Exceeded, Opener, Quotas};

@@ -15,7 +15,7 @@ use crate::live::{LiveAction, NoRule};
 use crate::run::protocol::RefusedSocket;
 use crate::run::{Run, Scope};
 
-use super::connection::Refused;
+use super::connection::RefusedFlow;
 use super::quotas::Exceeded;
 use super::record::ConnectionRecord;
 
@@ -52,7 +52,7 @@ impl RefusalTable {
     }
 }
 
-impl Refused {
+impl RefusedFlow {
     /// As displays show it, with what would allow it.
     #[must_use]
     pub fn refusal(&self) -> Refusal {

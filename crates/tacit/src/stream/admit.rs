@@ -21,7 +21,8 @@ use crate::live::{Live, LiveAction, LiveRule, NoRule};
 use crate::net::Security;
 use crate::run::Scope;
 use crate::session::{
-    Connection, Counted, Exceeded, Opener, Opening, Proxied, Quotas, Refused, ScopeFacts, account,
+    Connection, Counted, Exceeded, Opener, Opening, Proxied, Quotas, RefusedFlow, ScopeFacts,
+    account,
 };
 
 use super::data::PendingDataConnection;
@@ -66,7 +67,7 @@ pub(super) fn admit(shared: &Shared, mut request: Request<'_>) -> Result<Connect
         Ok(permitted) => Ok(open(shared, permitted, request)),
         Err(NotPermitted { rule, exceeded }) => {
             let Request { flow, scope, .. } = request;
-            let refused = Refused { rule, flow, scope, exceeded };
+            let refused = RefusedFlow { rule, flow, scope, exceeded };
             account::refused(&shared.log, &shared.refusals, &refused);
             Err(refused.deny())
         }
@@ -104,7 +105,7 @@ pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
             Err(denied) => denied.rule,
         }
     };
-    let refused = Refused { rule, flow, scope: Some(scope), exceeded: None };
+    let refused = RefusedFlow { rule, flow, scope: Some(scope), exceeded: None };
     account::refused(&shared.log, &shared.refusals, &refused);
 }
 
