@@ -15,7 +15,7 @@ use crate::net::{Position, Security};
 use crate::run::Scope;
 
 use super::controls::Controls;
-use super::quotas::{Counted, Exceeded};
+use super::quotas::{QuotaExceeded, QuotaPermit};
 use super::record::{ConnectionRecord, Opening};
 use super::table::ConnectionTable;
 
@@ -28,24 +28,24 @@ pub struct Connection {
     accepted_security: Cell<Security>,
     /// Where the last bytes came from.
     last_origin: Cell<Option<Position>>,
-    _place: Place,
+    _permits: Permits,
 }
 
 /// What a connection has of the agent's limits; given back when dropped. Two forms, because every
 /// connection has the first and few have more.
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is there to be dropped")]
-enum Place {
-    OfAgent(OwnedSemaphorePermit),
+enum Permits {
+    AgentOnly(OwnedSemaphorePermit),
     /// Of limits that the policy sets, too.
-    Counted(Box<(OwnedSemaphorePermit, Counted)>),
+    WithQuota(Box<(OwnedSemaphorePermit, QuotaPermit)>),
 }
 
-impl Place {
-    fn new(permit: OwnedSemaphorePermit, counted: Option<Counted>) -> Self {
+impl Permits {
+    fn new(permit: OwnedSemaphorePermit, counted: Option<QuotaPermit>) -> Self {
         match counted {
-            None => Self::OfAgent(permit),
-            Some(counted) => Self::Counted(Box::new((permit, counted))),
+            None => Self::AgentOnly(permit),
+            Some(counted) => Self::WithQuota(Box::new((permit, counted))),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Connection {
         opening: Opening,
         accepted: Security,
         permit: OwnedSemaphorePermit,
-        counted: Option<Counted>,
+        counted: Option<QuotaPermit>,
     ) -> Self {
         opening.rule.counters.count_hit();
         let record = table.insert(opening);
@@ -78,7 +78,7 @@ impl Connection {
             table: Arc::clone(table),
             accepted_security: Cell::new(accepted),
             last_origin: Cell::new(None),
-            _place: Place::new(permit, counted),
+            _permits: Permits::new(permit, counted),
         }
     }
 
@@ -186,7 +186,7 @@ pub struct RefusedFlow {
     /// Where it was captured; `None`: it came to a forwarding rule.
     pub scope: Option<Scope>,
     /// The limit that is reached, although the rule permits it.
-    pub exceeded: Option<Exceeded>,
+    pub exceeded: Option<QuotaExceeded>,
 }
 
 impl RefusedFlow {

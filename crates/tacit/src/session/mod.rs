@@ -23,7 +23,7 @@ mod table;
 pub use connection::{Connection, RefusedFlow};
 pub use end::{BrokenSocket, End};
 pub use failure::{Failure, Unreached};
-pub use quotas::{Counted, Exceeded, Opener, Quotas};
+pub use quotas::{ConnectionOpener, QuotaExceeded, QuotaPermit, Quotas};
 pub use recheck::{Pass, Peers};
 pub use record::{
     Closing, ConnectionRecord, ConnectionSockets, Opening, Proxied, ScopeFacts, Shown, TlsFacts,

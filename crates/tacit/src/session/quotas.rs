@@ -15,12 +15,12 @@ pub struct Quotas {
     per_source: Option<usize>,
     per_rule: Option<usize>,
     per_run: Option<usize>,
-    open: Mutex<HashMap<Holder, usize>>,
+    open: Mutex<HashMap<QuotaKey, usize>>,
 }
 
 /// Whose connections are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Holder {
+enum QuotaKey {
     Source(Source),
     /// By its name, which a reload keeps.
     Rule(Box<str>),
@@ -29,7 +29,7 @@ enum Holder {
 
 /// Who opens a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Opener<'a> {
+pub struct ConnectionOpener<'a> {
     /// The client that came to the agent; `None`: a program of a run.
     pub source: Option<Source>,
     /// The rule's name.
@@ -40,7 +40,7 @@ pub struct Opener<'a> {
 
 /// A limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exceeded {
+pub struct QuotaExceeded {
     /// Its key in `[limits]`.
     pub key: &'static str,
     /// What it is.
@@ -49,9 +49,9 @@ pub struct Exceeded {
 
 /// A connection that is counted, until this is dropped.
 #[derive(Debug)]
-pub struct Counted {
+pub struct QuotaPermit {
     quotas: Arc<Quotas>,
-    holders: Vec<Holder>,
+    keys: Vec<QuotaKey>,
 }
 
 impl Quotas {
@@ -70,44 +70,47 @@ impl Quotas {
     ///
     /// # Errors
     /// The first limit that is reached; nothing was counted.
-    pub fn count(self: &Arc<Self>, opener: Opener<'_>) -> Result<Option<Counted>, Exceeded> {
+    pub fn count(
+        self: &Arc<Self>,
+        opener: ConnectionOpener<'_>,
+    ) -> Result<Option<QuotaPermit>, QuotaExceeded> {
         let source = self.per_source.zip(opener.source);
         let run = self.per_run.zip(opener.run);
         let limited = [
-            source.map(|(max, source)| ("connections-per-source", max, Holder::Source(source))),
+            source.map(|(max, source)| ("connections-per-source", max, QuotaKey::Source(source))),
             self.per_rule
-                .map(|max| ("connections-per-rule", max, Holder::Rule(opener.rule.into()))),
-            run.map(|(max, run)| ("connections-per-run", max, Holder::Run(run))),
+                .map(|max| ("connections-per-rule", max, QuotaKey::Rule(opener.rule.into()))),
+            run.map(|(max, run)| ("connections-per-run", max, QuotaKey::Run(run))),
         ];
-        let mut holders = Vec::new();
+        let mut keys = Vec::new();
         let mut open = None;
-        for (key, max, holder) in limited.into_iter().flatten() {
+        for (limit, max, key) in limited.into_iter().flatten() {
             let open = open.get_or_insert_with(|| self.lock());
-            if open.get(&holder).is_some_and(|count| *count >= max) {
-                return Err(Exceeded { key, max });
+            if open.get(&key).is_some_and(|count| *count >= max) {
+                return Err(QuotaExceeded { key: limit, max });
             }
-            holders.push(holder);
+            keys.push(key);
         }
         let Some(mut open) = open else { return Ok(None) };
-        for holder in &holders {
-            *open.entry(holder.clone()).or_default() += 1;
+        for key in &keys {
+            *open.entry(key.clone()).or_default() += 1;
         }
-        Ok(Some(Counted { quotas: Arc::clone(self), holders }))
+        Ok(Some(QuotaPermit { quotas: Arc::clone(self), keys }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Holder, usize>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<QuotaKey, usize>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Counted {
+impl Drop for QuotaPermit {
     fn drop(&mut self) {
         let mut open = self.quotas.lock();
-        for holder in &self.holders {
-            if let Some(count) = open.get_mut(holder) {
+        for key in &self.keys {
+            if let Some(count) = open.get_mut(key) {
                 *count -= 1;
                 if *count == 0 {
-                    open.remove(holder);
+                    open.remove(key);
                 }
             }
         }
@@ -128,18 +131,18 @@ mod tests {
         Arc::new(Quotas::new(&limits))
     }
 
-    fn client(address: u32, rule: &str) -> Opener<'_> {
-        Opener { source: Some(Source::V4(address)), rule, run: None }
+    fn client(address: u32, rule: &str) -> ConnectionOpener<'_> {
+        ConnectionOpener { source: Some(Source::V4(address)), rule, run: None }
     }
 
     #[test]
     fn each_source_and_each_rule_has_its_own() {
         let quotas = quotas(Some(2), Some(3));
         let held: Vec<_> = (0..2).map(|_| quotas.count(client(1, "a")).unwrap().unwrap()).collect();
-        let of_source = Exceeded { key: "connections-per-source", max: 2 };
+        let of_source = QuotaExceeded { key: "connections-per-source", max: 2 };
         assert_eq!(quotas.count(client(1, "b")).unwrap_err(), of_source, "of all rules together");
         let third = quotas.count(client(2, "a")).unwrap();
-        let of_rule = Exceeded { key: "connections-per-rule", max: 3 };
+        let of_rule = QuotaExceeded { key: "connections-per-rule", max: 3 };
         assert_eq!(quotas.count(client(3, "a")).unwrap_err(), of_rule);
         assert!(quotas.count(client(3, "b")).is_ok());
         drop(held);
@@ -152,7 +155,7 @@ mod tests {
     fn a_run_has_its_own_and_what_is_not_limited_is_not_counted() {
         let quotas = quotas(None, None);
         assert!(quotas.count(client(1, "a")).unwrap().is_none());
-        let of_run = |run| Opener { source: None, rule: "a", run: Some(run) };
+        let of_run = |run| ConnectionOpener { source: None, rule: "a", run: Some(run) };
         let first = quotas.count(of_run(1)).unwrap();
         assert_eq!(quotas.count(of_run(1)).unwrap_err().key, "connections-per-run");
         assert!(quotas.count(of_run(2)).is_ok());

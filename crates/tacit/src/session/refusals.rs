@@ -16,7 +16,7 @@ use crate::run::protocol::RefusedSocket;
 use crate::run::{Run, Scope};
 
 use super::connection::RefusedFlow;
-use super::quotas::Exceeded;
+use super::quotas::QuotaExceeded;
 use super::record::ConnectionRecord;
 
 /// The refusals of all threads. Only refusals wait for the lock, which no one holds for longer than
@@ -71,7 +71,7 @@ impl RefusedFlow {
             Ok(_) => RefusalReason::WrongForm,
         };
         let next = match (kind, rule) {
-            (_, Ok(_)) if let Some(Exceeded { key, max }) = exceeded => {
+            (_, Ok(_)) if let Some(QuotaExceeded { key, max }) = exceeded => {
                 refusal::next_for_limit(key, *max)
             }
             (_, Ok(rule)) => refusal::next_for_denied(rule.name()),

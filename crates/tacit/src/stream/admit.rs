@@ -21,8 +21,8 @@ use crate::live::{Live, LiveAction, LiveRule, NoRule};
 use crate::net::Security;
 use crate::run::Scope;
 use crate::session::{
-    Connection, Counted, Exceeded, Opener, Opening, Proxied, Quotas, RefusedFlow, ScopeFacts,
-    account,
+    Connection, ConnectionOpener, Opening, Proxied, QuotaExceeded, QuotaPermit, Quotas,
+    RefusedFlow, ScopeFacts, account,
 };
 
 use super::data::PendingDataConnection;
@@ -83,7 +83,7 @@ fn count(
     let run = request.scope.as_ref().map(|Scope::Run(run)| run.id);
     let came = request.flow.direction == Direction::Inbound;
     let source = came.then(|| Source::of(&request.flow.remote));
-    match quotas.count(Opener { source, rule: rule.name(), run }) {
+    match quotas.count(ConnectionOpener { source, rule: rule.name(), run }) {
         Ok(counted) => Ok(Permitted { rule, counted }),
         Err(exceeded) => Err(NotPermitted { rule: Ok(rule), exceeded: Some(exceeded) }),
     }
@@ -112,13 +112,13 @@ pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
 /// A flow that a rule permits, and that no limit refuses.
 struct Permitted {
     rule: Arc<LiveRule>,
-    counted: Option<Counted>,
+    counted: Option<QuotaPermit>,
 }
 
 /// A flow that is refused: by this rule or without one, or because of a limit.
 struct NotPermitted {
     rule: Result<Arc<LiveRule>, NoRule>,
-    exceeded: Option<Exceeded>,
+    exceeded: Option<QuotaExceeded>,
 }
 
 fn find_rule(
