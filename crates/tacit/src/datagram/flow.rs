@@ -72,7 +72,7 @@ pub(super) struct Carrier {
 
 /// Why a flow ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum FlowEnd {
     /// It was silent for too long, made room for another, or its run has ended.
     Over,
     /// An operator closed it.
@@ -85,7 +85,7 @@ pub(super) enum End {
     NoSocket(io::Error),
 }
 
-impl fmt::Display for End {
+impl fmt::Display for FlowEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Over => f.write_str("silent, or its run has ended"),
@@ -99,7 +99,7 @@ impl fmt::Display for End {
 
 /// What is left after a batch.
 #[derive(Debug)]
-pub(super) enum Batch {
+pub(super) enum BatchResult {
     /// Nothing.
     Empty,
     /// Perhaps something.
@@ -174,8 +174,8 @@ impl Carrier {
     ///
     /// # Errors
     /// Why the flow is at its end.
-    pub(super) fn send_batch(&self, lane: &impl FlowHost) -> Result<Batch, End> {
-        let Some(stand_in) = self.stand_in.get() else { return Ok(Batch::Empty) };
+    pub(super) fn send_batch(&self, lane: &impl FlowHost) -> Result<BatchResult, FlowEnd> {
+        let Some(stand_in) = self.stand_in.get() else { return Ok(BatchResult::Empty) };
         let is_permitted = self.is_permitted(lane);
         lane.touch(&self.key);
         let mut scratch = lane.scratch();
@@ -184,23 +184,31 @@ impl Carrier {
             let payload = match datagram::receive(stand_in.get_ref().as_fd(), &mut scratch) {
                 Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return if is_permitted { Ok(Batch::Empty) } else { Err(End::Refused) };
+                    return if is_permitted {
+                        Ok(BatchResult::Empty)
+                    } else {
+                        Err(FlowEnd::Refused)
+                    };
                 }
-                Err(_) => return Err(End::ProgramGone),
+                Err(_) => return Err(FlowEnd::ProgramGone),
             };
             if !is_permitted {
                 tell(lane.receiver(), &self.key, IcmpError::PortUnreachable, payload, None);
             } else if self.send(lane.receiver(), payload) == Sending::Full {
-                return Ok(Batch::Full(payload.to_vec()));
+                return Ok(BatchResult::Full(payload.to_vec()));
             }
         }
-        Ok(Batch::More)
+        Ok(BatchResult::More)
     }
 
     /// Gives the program what came for it.
-    fn receive_batch(&self, lane: &impl FlowHost, stand_in: &Watched) -> Result<Batch, End> {
+    fn receive_batch(
+        &self,
+        lane: &impl FlowHost,
+        stand_in: &Watched,
+    ) -> Result<BatchResult, FlowEnd> {
         if !self.is_permitted(lane) {
-            return Err(End::Refused);
+            return Err(FlowEnd::Refused);
         }
         lane.note_answer(&self.key);
         let mut scratch = lane.scratch();
@@ -211,7 +219,7 @@ impl Carrier {
                 Err(error) => {
                     let told = self.tell_notices(lane.receiver());
                     if error.kind() == io::ErrorKind::WouldBlock {
-                        return Ok(Batch::Empty);
+                        return Ok(BatchResult::Empty);
                     }
                     if told == 0 {
                         self.tell_error(lane.receiver(), &error, &[]);
@@ -223,12 +231,12 @@ impl Carrier {
             match datagram::send(stand_in.get_ref().as_fd(), payload) {
                 Ok(()) => self.connection.count_received(payload.len()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Err(End::ProgramGone);
+                    return Err(FlowEnd::ProgramGone);
                 }
                 Err(_) => lane.count_drop(),
             }
         }
-        Ok(Batch::More)
+        Ok(BatchResult::More)
     }
 
     /// Sends one datagram out. The socket first reports what became of earlier ones.
@@ -287,10 +295,10 @@ impl Carrier {
     }
 
     /// Makes the socket inside, and carries until something ends the flow.
-    async fn carry(&self, lane: &Rc<impl FlowHost>) -> End {
+    async fn carry(&self, lane: &Rc<impl FlowHost>) -> FlowEnd {
         let stand_in = match self.make_stand_in(&**lane).await {
             Ok(stand_in) => self.stand_in.get_or_init(|| stand_in),
-            Err(error) => return End::NoSocket(error),
+            Err(error) => return FlowEnd::NoSocket(error),
         };
         // What the program sent before that is older than what the new socket gets.
         lane.drain();
@@ -305,8 +313,10 @@ impl Carrier {
                 }
             };
             match batch {
-                Ok(Batch::Full(payload)) => self.send_when_there_is_room(&**lane, &payload).await,
-                Ok(Batch::Empty | Batch::More) => {}
+                Ok(BatchResult::Full(payload)) => {
+                    self.send_when_there_is_room(&**lane, &payload).await
+                }
+                Ok(BatchResult::Empty | BatchResult::More) => {}
                 Err(end) => return end,
             }
             tokio::task::yield_now().await;
@@ -317,11 +327,11 @@ impl Carrier {
     fn turn(
         &self,
         ready: io::Result<AsyncFdReadyGuard<'_, Arc<OwnedFd>>>,
-        batch: impl FnOnce() -> Result<Batch, End>,
-    ) -> Result<Batch, End> {
-        let mut ready = ready.map_err(End::NoSocket)?;
+        batch: impl FnOnce() -> Result<BatchResult, FlowEnd>,
+    ) -> Result<BatchResult, FlowEnd> {
+        let mut ready = ready.map_err(FlowEnd::NoSocket)?;
         let batch = batch()?;
-        if matches!(batch, Batch::Empty) {
+        if matches!(batch, BatchResult::Empty) {
             ready.clear_ready();
         }
         Ok(batch)
@@ -329,8 +339,8 @@ impl Carrier {
 
     async fn make_stand_in(&self, lane: &impl FlowHost) -> io::Result<Watched> {
         let DatagramKey { program, destination } = self.key;
-        let helper = &lane.receiver().run.helper;
-        let socket = helper.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
+        let line = &lane.receiver().run.helper;
+        let socket = line.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
         datagram::enlarge_buffers(socket.as_fd())?;
         transparent::stand_in(socket.as_fd(), destination, program)?;
         watch(Arc::new(socket), INCOMING)
@@ -351,8 +361,8 @@ pub(super) async fn carry(lane: Rc<impl FlowHost>, carrier: Rc<Carrier>) {
     let life = pin!(async {
         tokio::select! {
             biased;
-            () = carrier.over.notified() => End::Over,
-            () = record.closed() => End::Closed,
+            () = carrier.over.notified() => FlowEnd::Over,
+            () = record.closed() => FlowEnd::Closed,
             end = carrier.carry(&lane) => end,
         }
     });
@@ -361,7 +371,7 @@ pub(super) async fn carry(lane: Rc<impl FlowHost>, carrier: Rc<Carrier>) {
     record.settle();
     lane.forget(&carrier);
     match end {
-        End::NoSocket(error) => {
+        FlowEnd::NoSocket(error) => {
             account::failed(&lane.shared().log, &carrier.connection, &Failure::Broken(error));
         }
         end => account::flow_ended(&lane.shared().log, &carrier.connection, &end),

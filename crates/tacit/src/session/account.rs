@@ -17,7 +17,7 @@ use crate::run::protocol::RefusedSocket;
 use crate::run::{Run, Scope};
 
 use super::connection::{Connection, RefusedFlow};
-use super::end::End;
+use super::end::ConnectionEnd;
 use super::failure::Failure;
 use super::record::{Closing, ConnectionRecord, TlsFacts};
 use super::refusals::{self, RefusalTable, RefusedName};
@@ -285,12 +285,14 @@ pub fn key_limit_near(log: &Log, connection: &Connection) {
 }
 
 /// A connection ended.
-pub fn settle(log: &Log, record: &ConnectionRecord, end: &End) {
+pub fn settle(log: &Log, record: &ConnectionRecord, end: &ConnectionEnd) {
     let event = || closed(record).field("end", &end_of(end, record));
     match end {
-        End::KeyLimit | End::Session(_) | End::Refused(_) | End::Asked(_) | End::NotPassed(_) => {
-            log.warn(event())
-        }
+        ConnectionEnd::KeyLimit
+        | ConnectionEnd::Session(_)
+        | ConnectionEnd::Refused(_)
+        | ConnectionEnd::Asked(_)
+        | ConnectionEnd::NotPassed(_) => log.warn(event()),
         _ if record.rule.rule.log => log.info(event()),
         _ => {}
     }
@@ -312,13 +314,13 @@ fn closed(record: &ConnectionRecord) -> Event {
 
 /// How it ended; an alert of the peer with its next step. A TLS 1.3 server refuses a client's
 /// certificate only now, when the handshake is over.
-fn end_of(end: &End, record: &ConnectionRecord) -> String {
+fn end_of(end: &ConnectionEnd, record: &ConnectionRecord) -> String {
     let role = match record.rule.action.tls().map(|tls| tls.role()) {
         Some(TlsRole::Client(_)) => HandshakeRole::Client,
         Some(TlsRole::Server(_)) | None => HandshakeRole::Server,
     };
     match end {
-        End::Session(SessionError::PeerAlert(alert)) => {
+        ConnectionEnd::Session(SessionError::PeerAlert(alert)) => {
             describe_alert_number(role, alert.0).message
         }
         other => other.to_string(),

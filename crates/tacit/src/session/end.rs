@@ -9,7 +9,7 @@ use tacit_tls::SessionError;
 
 /// How a connection ended.
 #[derive(Debug)]
-pub enum End {
+pub enum ConnectionEnd {
     /// Both directions ended in order.
     Orderly,
     /// The same, because tacit ended its own: the key of a TLS 1.2 session is used up.
@@ -55,7 +55,7 @@ impl BrokenSocket {
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for ConnectionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Orderly => f.write_str("closed"),

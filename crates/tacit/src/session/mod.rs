@@ -4,7 +4,7 @@
 //! ```text
 //!   Opening ──> Connection ── counts ──> ConnectionRecord <── displays, query socket, operator
 //!                   │
-//!                   └── ends: End or Failure ──> account: log, audit, counters
+//!                   └── ends: ConnectionEnd or Failure ──> account: log, audit, counters
 //! ```
 //!
 //! A connection has one writer, the worker that relays it; all others read its [`ConnectionRecord`].
@@ -21,7 +21,7 @@ mod refusals;
 mod table;
 
 pub use connection::{Connection, RefusedFlow};
-pub use end::{BrokenSocket, End};
+pub use end::{BrokenSocket, ConnectionEnd};
 pub use failure::{Failure, Unreached};
 pub use quotas::{ConnectionOpener, QuotaExceeded, QuotaPermit, Quotas};
 pub use recheck::{Pass, Peers};

@@ -19,7 +19,9 @@ use crate::stream::lane::StreamLane;
 use crate::stream::relay_kind::{ClearRelay, RelayKind};
 
 use super::follow::{Follow, Way, poll_here};
-use super::{BATCH_RECORDS_MAX, Broken, Delivery, End, Held, Left, Scratch, deliver, written};
+use super::{
+    BATCH_RECORDS_MAX, Broken, ConnectionEnd, Delivery, Held, Left, Scratch, deliver, written,
+};
 
 /// Runs both directions to the end, then ends both sockets accordingly; or until the connection is to
 /// go on elsewhere.
@@ -44,7 +46,7 @@ pub(super) async fn run_here(
     scratch: &Scratch,
     relay: Box<ClearRelay>,
     connection: &Connection,
-) -> End {
+) -> ConnectionEnd {
     let mut pump = Pump::new(scratch, relay, connection);
     let end = (&mut pump).await;
     conclude(&mut pump, &end).await;
@@ -52,7 +54,7 @@ pub(super) async fn run_here(
 }
 
 /// By reference: a connection has no room for its pump twice.
-async fn conclude(pump: &mut Pump<'_>, end: &End) {
+async fn conclude(pump: &mut Pump<'_>, end: &ConnectionEnd) {
     if pump.may_deliver(end) {
         pump.deliver().await;
     }
@@ -103,9 +105,9 @@ enum Failure {
 }
 
 impl Future for Pump<'_> {
-    type Output = End;
+    type Output = ConnectionEnd;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         let pump = self.get_mut();
         meter::resume(Component::Receive);
         ready!(pump.bulk.poll(&pump.scratch.bulk, cx));
@@ -121,7 +123,7 @@ impl Future for Pump<'_> {
         Poll::Ready(match (pump.broken.take(), polled) {
             (Some(broken), _) => broken.end,
             (None, Poll::Ready(Err(end))) => end,
-            (None, _) => End::Orderly,
+            (None, _) => ConnectionEnd::Orderly,
         })
     }
 }
@@ -166,8 +168,8 @@ impl<'a> Pump<'a> {
     }
 
     /// Whether there is something to be delivered first at such an end.
-    pub(super) fn may_deliver(&self, end: &End) -> bool {
-        !matches!(end, End::Orderly) && !self.gave_up
+    pub(super) fn may_deliver(&self, end: &ConnectionEnd) -> bool {
+        !matches!(end, ConnectionEnd::Orderly) && !self.gave_up
     }
 
     /// See [`deliver`].
@@ -178,10 +180,10 @@ impl<'a> Pump<'a> {
     }
 
     /// Ends both sockets as the pump ended.
-    pub(super) fn part(&self, end: &End) {
+    pub(super) fn part(&self, end: &ConnectionEnd) {
         for socket in [&self.upstream, &self.downstream] {
             match end {
-                End::Orderly => socket.end_in_order(),
+                ConnectionEnd::Orderly => socket.end_in_order(),
                 _ => socket.reset(),
             }
         }
@@ -220,7 +222,7 @@ impl<'a> Pump<'a> {
         }
     }
 
-    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionEnd>> {
         let scratch = self.scratch;
         let connection = self.connection;
         let has_sent = Cell::new(false);
@@ -250,7 +252,7 @@ impl<'a> Pump<'a> {
                 Poll::Pending => pending = true,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(Failure::Read(error))) => {
-                    return Poll::Ready(Err(End::Broken { socket: source, error }));
+                    return Poll::Ready(Err(ConnectionEnd::Broken { socket: source, error }));
                 }
                 Poll::Ready(Err(Failure::Write(error))) => self.break_socket(source.other(), error),
             }

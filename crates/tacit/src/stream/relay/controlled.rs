@@ -33,7 +33,7 @@ use crate::live::LiveTls;
 use crate::net::stream_socket::StreamSocket;
 use crate::net::{Position, Security};
 use crate::session::controls::{Asked, Refusal, Wish, Wishes};
-use crate::session::{BrokenSocket, Connection, End, account};
+use crate::session::{BrokenSocket, Connection, ConnectionEnd, account};
 use crate::stream::establish::{
     HandshakeIo, Handshaken, LastFlight, count_handshake, drain_after_alert,
 };
@@ -96,7 +96,7 @@ pub(super) async fn run(
     lane: &StreamLane,
     relay: ControlledRelay,
     connection: &Connection,
-) -> Option<End> {
+) -> Option<ConnectionEnd> {
     let mut clear_phase = ClearPhase::from(relay);
     loop {
         let upgrade = match in_clear(&lane.scratch, connection, clear_phase).await {
@@ -168,7 +168,7 @@ async fn in_clear(
     scratch: &Scratch,
     connection: &Connection,
     phase: ClearPhase,
-) -> Result<UpgradePhase, End> {
+) -> Result<UpgradePhase, ConnectionEnd> {
     let ClearPhase { relay, tls_on, mut wishes, tls, to_program } = phase;
     let mut pump = clear::Pump::new(scratch, Box::new(relay), connection);
     pump.way_in(tls_on).waiting.tail().extend_from_slice(&to_program);
@@ -203,7 +203,7 @@ async fn under_tls(
     scratch: &Scratch,
     connection: &Connection,
     phase: TlsPhase,
-) -> Result<ClearPhase, End> {
+) -> Result<ClearPhase, ConnectionEnd> {
     let TlsPhase { relay, tls_on, mut wishes, tls } = phase;
     let mut pump = sealed::Pump::new(scratch, Box::new(relay), connection);
     loop {
@@ -248,11 +248,14 @@ struct Request {
 
 /// What comes next: the relay ends, or is asked for something.
 enum Turn {
-    Ended(End),
+    Ended(ConnectionEnd),
     Asked(Asked),
 }
 
-async fn turn(pump: &mut (impl Future<Output = End> + Unpin), wishes: &mut Wishes) -> Turn {
+async fn turn(
+    pump: &mut (impl Future<Output = ConnectionEnd> + Unpin),
+    wishes: &mut Wishes,
+) -> Turn {
     poll_fn(|cx| {
         if let Poll::Ready(Some(asked)) = wishes.poll_recv(cx) {
             return Poll::Ready(Turn::Asked(asked));
@@ -267,7 +270,7 @@ async fn start(
     pump: clear::Pump<'_>,
     connection: &Connection,
     request: Request,
-) -> Result<UpgradePhase, End> {
+) -> Result<UpgradePhase, ConnectionEnd> {
     let asked = &request.asked;
     let clear::Parts { program, outside, to_program, mut to_outside } =
         pump.into_parts(request.tls_on);
@@ -286,7 +289,9 @@ async fn start(
         take_back(&program, asked, &mut bytes).await
     };
     let taken = tokio::time::timeout(request.tls.common().handshake_timeout, work).await;
-    match taken.unwrap_or(Err(End::Asked("the peer did not take what the program sent in clear"))) {
+    match taken.unwrap_or(Err(ConnectionEnd::Asked(
+        "the peer did not take what the program sent in clear",
+    ))) {
         Ok(mut incoming) => {
             incoming.extend_from_slice(to_program.unwritten());
             Ok(UpgradePhase { program, outside, incoming, request })
@@ -307,12 +312,16 @@ async fn next_of_program(
     program: &StreamSocket,
     asked: &Asked,
     bytes: &mut [u8],
-) -> Result<Option<usize>, End> {
+) -> Result<Option<usize>, ConnectionEnd> {
     loop {
         // First this, then the read: what it says is here is found by the read.
         let all_here = is_delivered(asked);
         match program.read_now(bytes).map_err(broken(BrokenSocket::Clear))? {
-            Some(0) => return Err(End::Asked("the program ended its side of what it asked for")),
+            Some(0) => {
+                return Err(ConnectionEnd::Asked(
+                    "the program ended its side of what it asked for",
+                ));
+            }
             Some(count) => return Ok(Some(count)),
             None if all_here => return Ok(None),
             None => tokio::time::sleep(UNDER_WAY_POLL).await,
@@ -325,12 +334,12 @@ async fn take_back(
     program: &StreamSocket,
     asked: &Asked,
     bytes: &mut [u8],
-) -> Result<Vec<u8>, End> {
+) -> Result<Vec<u8>, ConnectionEnd> {
     let mut taken = Vec::new();
     loop {
         let all_there = program.is_delivered();
         match query::take_unread(asked.program.as_fd(), bytes) {
-            Ok(0) => return Err(End::Asked("the peer ended before TLS could begin")),
+            Ok(0) => return Err(ConnectionEnd::Asked("the peer ended before TLS could begin")),
             Ok(count) => taken.extend_from_slice(&bytes[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && all_there => {
                 return Ok(taken);
@@ -338,10 +347,12 @@ async fn take_back(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 tokio::time::sleep(UNDER_WAY_POLL).await;
             }
-            Err(error) => return Err(End::Broken { socket: BrokenSocket::Clear, error }),
+            Err(error) => return Err(ConnectionEnd::Broken { socket: BrokenSocket::Clear, error }),
         }
         if taken.len() > INCOMING_BYTES_MAX {
-            return Err(End::Asked("the program left too much unread before it asked for TLS"));
+            return Err(ConnectionEnd::Asked(
+                "the program left too much unread before it asked for TLS",
+            ));
         }
     }
 }
@@ -375,25 +386,25 @@ async fn stop(
     mut pump: sealed::Pump<'_>,
     connection: &Connection,
     request: Request,
-) -> Result<ClearPhase, End> {
+) -> Result<ClearPhase, ConnectionEnd> {
     let Request { tls_on, asked, wishes, tls } = request;
     let work = async {
         let mut bytes = vec![0; READ_BYTES];
         while let Some(count) = next_of_program(&pump.clear, &asked, &mut bytes).await? {
             connection.count_sent(count);
-            let sealed = pump.session.seal(&bytes[..count]).map_err(End::Session)?;
+            let sealed = pump.session.seal(&bytes[..count]).map_err(ConnectionEnd::Session)?;
             pump.to_tls.tail().extend_from_slice(&sealed);
             pump.to_tls.flush(&pump.tls).await.map_err(broken(BrokenSocket::Far))?;
         }
-        pump.session.seal_close(pump.to_tls.tail()).map_err(End::Session)?;
+        pump.session.seal_close(pump.to_tls.tail()).map_err(ConnectionEnd::Session)?;
         pump.to_tls.flush(&pump.tls).await.map_err(broken(BrokenSocket::Far))?;
         poll_fn(|cx| {
             let polled = pump.poll_opening(cx);
             match polled {
-                Poll::Ready(Ok(())) => Poll::Ready(Err(End::Orderly)),
+                Poll::Ready(Ok(())) => Poll::Ready(Err(ConnectionEnd::Orderly)),
                 Poll::Ready(Err(Stop::Now(end))) => Poll::Ready(Err(end)),
                 Poll::Ready(Err(Stop::Write { socket, error })) => {
-                    Poll::Ready(Err(End::Broken { socket, error }))
+                    Poll::Ready(Err(ConnectionEnd::Broken { socket, error }))
                 }
                 Poll::Pending if pump.opening == Direction::Closed && pump.to_clear.is_empty() => {
                     Poll::Ready(Ok(()))
@@ -404,9 +415,11 @@ async fn stop(
         .await
     };
     let stopped = tokio::time::timeout(tls.common().handshake_timeout, work).await;
-    if let Err(end) = stopped.unwrap_or(Err(End::Asked("the peer did not end TLS in time"))) {
+    if let Err(end) =
+        stopped.unwrap_or(Err(ConnectionEnd::Asked("the peer did not end TLS in time")))
+    {
         let refusal = match &end {
-            End::Orderly | End::KeyLimit => QueryError::Ended.into(),
+            ConnectionEnd::Orderly | ConnectionEnd::KeyLimit => QueryError::Ended.into(),
             end => failed(end),
         };
         finish(&mut pump, &end).await;
@@ -427,7 +440,7 @@ async fn stop(
 }
 
 /// Ends both sockets as the pump ended.
-async fn finish(pump: &mut sealed::Pump<'_>, end: &End) {
+async fn finish(pump: &mut sealed::Pump<'_>, end: &ConnectionEnd) {
     if pump.may_deliver(end) {
         pump.deliver().await;
     }
@@ -439,6 +452,6 @@ fn failed(why: &impl Display) -> Refusal {
     Refusal { fault: QueryError::Failed, reason: Some(why.to_string()) }
 }
 
-fn broken(socket: BrokenSocket) -> impl Fn(io::Error) -> End {
-    move |error| End::Broken { socket, error }
+fn broken(socket: BrokenSocket) -> impl Fn(io::Error) -> ConnectionEnd {
+    move |error| ConnectionEnd::Broken { socket, error }
 }

@@ -16,7 +16,7 @@ use tacit_core::starttls::{StarttlsError, StarttlsSide};
 
 use crate::ledger::meter;
 use crate::net::stream_socket::{Outgoing, StreamSocket};
-use crate::session::{BrokenSocket, Connection, End};
+use crate::session::{BrokenSocket, Connection, ConnectionEnd};
 use crate::stream::relay_kind::ClearRelay;
 
 /// How long the end that gets the message may take to read it and to end.
@@ -25,13 +25,13 @@ const END_WAIT_MAX: Duration = Duration::from_secs(10);
 const READ_BYTES: usize = 512;
 
 /// Delivers what came early, then ends both sockets.
-pub(super) async fn run(relay: ClearRelay, connection: &Connection) -> End {
+pub(super) async fn run(relay: ClearRelay, connection: &Connection) -> ConnectionEnd {
     meter::switch(Component::Receive);
     let ClearRelay { downstream, upstream, initial } = relay;
     let count = initial.len();
     let delivery = async {
         if let Err(error) = Outgoing::new(initial).flush(&upstream).await {
-            return End::Broken { socket: BrokenSocket::Far, error };
+            return ConnectionEnd::Broken { socket: BrokenSocket::Far, error };
         }
         connection.count_sent(count);
         tokio::select! {
@@ -44,38 +44,38 @@ pub(super) async fn run(relay: ClearRelay, connection: &Connection) -> End {
         Ok(end) => end,
         Err(_) => {
             let error = io::ErrorKind::TimedOut.into();
-            End::Broken { socket: BrokenSocket::Far, error }
+            ConnectionEnd::Broken { socket: BrokenSocket::Far, error }
         }
     };
     // The message is whole, whatever the client does behind it.
     upstream.end_in_order();
     match &end {
-        End::Orderly => downstream.end_in_order(),
+        ConnectionEnd::Orderly => downstream.end_in_order(),
         _ => downstream.reset(),
     }
     end
 }
 
 /// Waits for the end of the server, whatever it says before.
-async fn server_end(upstream: &StreamSocket) -> End {
+async fn server_end(upstream: &StreamSocket) -> ConnectionEnd {
     let mut dropped = [0; READ_BYTES];
     loop {
         match upstream.read(&mut dropped).await {
-            Ok(0) => return End::Orderly,
+            Ok(0) => return ConnectionEnd::Orderly,
             Ok(_) => {}
-            Err(error) => return End::Broken { socket: BrokenSocket::Far, error },
+            Err(error) => return ConnectionEnd::Broken { socket: BrokenSocket::Far, error },
         }
     }
 }
 
 /// Waits until the client gives up, or sends more than it may.
-async fn client_end(downstream: &StreamSocket) -> End {
+async fn client_end(downstream: &StreamSocket) -> ConnectionEnd {
     match downstream.read(&mut [0; READ_BYTES]).await {
-        Ok(0) => End::Orderly,
-        Ok(_) => End::Refused(Box::new(StarttlsError::Garbled(
+        Ok(0) => ConnectionEnd::Orderly,
+        Ok(_) => ConnectionEnd::Refused(Box::new(StarttlsError::Garbled(
             StarttlsSide::Peer,
             "it sends more than its cancel request",
         ))),
-        Err(error) => End::Broken { socket: BrokenSocket::Clear, error },
+        Err(error) => ConnectionEnd::Broken { socket: BrokenSocket::Clear, error },
     }
 }

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 
 use tacit_sys::socket;
 
-use crate::session::{Connection, End};
+use crate::session::{Connection, ConnectionEnd};
 use crate::stream::lane::StreamLane;
 
 /// Reads and writes between two looks.
@@ -105,11 +105,11 @@ impl<'a> Follow<'a> {
 }
 
 /// Polls a pump; ready with nothing when it waits and its connection is to go on elsewhere.
-pub(super) fn poll_here<P: Future<Output = End> + Unpin>(
+pub(super) fn poll_here<P: Future<Output = ConnectionEnd> + Unpin>(
     pump: &mut P,
     leaves: impl Fn(&P) -> bool,
     cx: &mut Context<'_>,
-) -> Poll<Option<End>> {
+) -> Poll<Option<ConnectionEnd>> {
     match Pin::new(&mut *pump).poll(cx) {
         Poll::Pending if leaves(pump) => Poll::Ready(None),
         polled => polled.map(Some),

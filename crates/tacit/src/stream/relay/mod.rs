@@ -40,7 +40,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::ledger::meter;
 use crate::net::stream_socket::{DELIVERY_WAIT_MAX, Outgoing, StreamSocket};
-use crate::session::{BrokenSocket, Connection, End};
+use crate::session::{BrokenSocket, Connection, ConnectionEnd};
 
 use super::lane::StreamLane;
 use super::relay_kind::{Established, RelayKind};
@@ -53,7 +53,7 @@ pub const CHACHA_BATCH_RECORDS_MAX: usize = 16;
 /// A socket that broke while the other may still take bytes that are good.
 #[derive(Debug)]
 struct Broken {
-    end: End,
+    end: ConnectionEnd,
     give_up: Pin<Box<Sleep>>,
     progress: u64,
 }
@@ -61,13 +61,13 @@ struct Broken {
 impl Broken {
     fn new(socket: BrokenSocket, error: io::Error) -> Box<Self> {
         let give_up = Box::pin(tokio::time::sleep(DELIVERY_WAIT_MAX));
-        Box::new(Self { end: End::Broken { socket, error }, give_up, progress: 0 })
+        Box::new(Self { end: ConnectionEnd::Broken { socket, error }, give_up, progress: 0 })
     }
 
     /// Whether an end of file of that socket is what remains of a reset whose error was taken by
     /// somebody else. `BrokenPipe` is not: the peer had ended its stream in order before.
     fn hides_reset(&self, of: BrokenSocket) -> bool {
-        matches!(&self.end, End::Broken { socket, error }
+        matches!(&self.end, ConnectionEnd::Broken { socket, error }
             if *socket == of && error.kind() != io::ErrorKind::BrokenPipe)
     }
 
@@ -150,7 +150,7 @@ pub fn run(
 /// Why a relay has stopped.
 enum Left {
     /// Its connection has ended.
-    Ended(End),
+    Ended(ConnectionEnd),
     /// It goes on where its program is.
     Leaves { relay: RelayKind, program_cpu: Option<usize> },
 }
@@ -170,5 +170,5 @@ pub struct Finished {
     /// The connection.
     pub connection: Connection,
     /// How it ended.
-    pub end: End,
+    pub end: ConnectionEnd,
 }

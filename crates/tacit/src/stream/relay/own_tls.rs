@@ -17,7 +17,7 @@ use tacit_sys::socket::StreamOptions;
 
 use crate::net::Security;
 use crate::net::stream_socket::{Outgoing, StreamSocket};
-use crate::session::{Connection, End, account};
+use crate::session::{Connection, ConnectionEnd, account};
 use crate::stream::dial;
 use crate::stream::establish::drain_after_alert;
 use crate::stream::lane::StreamLane;
@@ -38,7 +38,7 @@ pub(super) fn run<'a>(
     lane: &'a StreamLane,
     relay: Box<OwnTlsRelay>,
     connection: &'a Connection,
-) -> Pin<Box<dyn Future<Output = End> + 'a>> {
+) -> Pin<Box<dyn Future<Output = ConnectionEnd> + 'a>> {
     Box::pin(end_and_continue(lane, relay, connection))
 }
 
@@ -46,7 +46,7 @@ async fn end_and_continue(
     lane: &StreamLane,
     relay: Box<OwnTlsRelay>,
     connection: &Connection,
-) -> End {
+) -> ConnectionEnd {
     let OwnTlsRelay { program, upstream, mut session, mut waiting, first } = *relay;
     let record = connection.record();
     // A key that is used up has nothing to say it with.
@@ -59,7 +59,7 @@ async fn end_and_continue(
     if !passes {
         account::own_tls_refused(&shared.log, &shared.refusals, connection);
         refuse(program).await;
-        return End::OwnTls(first.into());
+        return ConnectionEnd::OwnTls(first.into());
     }
     account::own_tls_passed(&shared.log, connection);
     record.tls.clear();
@@ -72,7 +72,7 @@ async fn end_and_continue(
         Ok(upstream) => upstream.socket,
         Err(unreached) => {
             program.reset();
-            return End::NotPassed(unreached.reason.into());
+            return ConnectionEnd::NotPassed(unreached.reason.into());
         }
     };
     let relay = ClearRelay { downstream: program, upstream, initial: first };

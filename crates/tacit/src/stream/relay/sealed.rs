@@ -22,8 +22,8 @@ use tacit_tls::{KeyUse, OpenedBatch, Session, SessionError};
 
 use super::follow::{Follow, Way, poll_here};
 use super::{
-    BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, Delivery, End, Held, Left,
-    Scratch, deliver, own_tls, written,
+    BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, ConnectionEnd, Delivery, Held,
+    Left, Scratch, deliver, own_tls, written,
 };
 
 /// How long a program must not have written before a key that is nearly used up ends its direction.
@@ -53,8 +53,8 @@ pub(super) fn run<'a>(
 }
 
 /// What is left to do when a connection has not ended in order.
-async fn conclude(lane: &StreamLane, mut pump: Pump<'_>, end: End) -> End {
-    if matches!(end, End::OwnTls(_)) {
+async fn conclude(lane: &StreamLane, mut pump: Pump<'_>, end: ConnectionEnd) -> ConnectionEnd {
+    if matches!(end, ConnectionEnd::OwnTls(_)) {
         let connection = pump.at.connection;
         return own_tls::run(lane, pump.into_own_tls(end), connection).await;
     }
@@ -124,9 +124,9 @@ pub(super) struct Pump<'a> {
 }
 
 impl Future for Pump<'_> {
-    type Output = End;
+    type Output = ConnectionEnd;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         let pump = self.get_mut();
         meter::resume(Component::Receive);
         ready!(pump.bulk.poll(&pump.at.held.scratch.bulk, cx));
@@ -142,8 +142,8 @@ impl Future for Pump<'_> {
         Poll::Ready(match (pump.broken.take(), polled) {
             (Some(broken), _) => broken.end,
             (None, Poll::Ready(Err(end))) => end,
-            (None, _) if pump.key_use >= KeyUse::Last => End::KeyLimit,
-            (None, _) => End::Orderly,
+            (None, _) if pump.key_use >= KeyUse::Last => ConnectionEnd::KeyLimit,
+            (None, _) => ConnectionEnd::Orderly,
         })
     }
 }
@@ -195,11 +195,11 @@ impl<'a> Pump<'a> {
     }
 
     /// What is left when the program has begun TLS itself.
-    fn into_own_tls(self, end: End) -> Box<OwnTlsRelay> {
+    fn into_own_tls(self, end: ConnectionEnd) -> Box<OwnTlsRelay> {
         let Self { clear: program, tls: upstream, session, to_tls, .. } = self;
         let waiting = to_tls.unwritten().to_vec();
         let first = match end {
-            End::OwnTls(first) => first.into_vec(),
+            ConnectionEnd::OwnTls(first) => first.into_vec(),
             _ => Vec::new(),
         };
         Box::new(OwnTlsRelay { program, upstream, session, waiting, first })
@@ -212,14 +212,14 @@ impl<'a> Pump<'a> {
     }
 
     /// Says what is said at such an end; whether there is something to be delivered first.
-    pub(super) fn may_deliver(&mut self, end: &End) -> bool {
-        if let End::Session(error) = end
+    pub(super) fn may_deliver(&mut self, end: &ConnectionEnd) -> bool {
+        if let ConnectionEnd::Session(error) = end
             && let Some(alert) = error.alert()
         {
             // A key that is used up has nothing to say it with.
             let _ = self.session.seal_alert(alert, self.to_tls.tail());
         }
-        !matches!(end, End::Orderly | End::KeyLimit) && !self.gave_up
+        !matches!(end, ConnectionEnd::Orderly | ConnectionEnd::KeyLimit) && !self.gave_up
     }
 
     /// See [`deliver`].
@@ -230,11 +230,11 @@ impl<'a> Pump<'a> {
     }
 
     /// Ends both sockets as the pump ended.
-    pub(super) fn part(&self, end: &End) {
+    pub(super) fn part(&self, end: &ConnectionEnd) {
         match end {
-            End::Orderly | End::KeyLimit => self.clear.end_in_order(),
+            ConnectionEnd::Orderly | ConnectionEnd::KeyLimit => self.clear.end_in_order(),
             // What broke one socket breaks the other, as if there were no relay.
-            End::Broken { .. } => {
+            ConnectionEnd::Broken { .. } => {
                 self.clear.reset();
                 self.tls.reset();
             }
@@ -255,7 +255,7 @@ impl<'a> Pump<'a> {
         self.to_tls.len() + self.to_clear.len() + self.incomplete.len()
     }
 
-    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionEnd>> {
         let sealing = self.poll_sealing(cx);
         let opening = self.poll_opening(cx);
         // A write that failed ends its own direction; the other may still have bytes to deliver,
@@ -269,7 +269,7 @@ impl<'a> Pump<'a> {
     }
 
     /// Keeps a broken write for later; passes everything else.
-    fn outlive(&mut self, polled: Poll<Result<(), Stop>>) -> Result<Poll<()>, End> {
+    fn outlive(&mut self, polled: Poll<Result<(), Stop>>) -> Result<Poll<()>, ConnectionEnd> {
         match polled {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
@@ -410,7 +410,7 @@ impl<'a> Pump<'a> {
                     .is_some_and(|broken| broken.hides_reset(BrokenSocket::Clear)) =>
             {
                 // Not an end: `close_notify` would make a cut stream look whole.
-                return Poll::Ready(Err(Stop::Now(End::Truncated)));
+                return Poll::Ready(Err(Stop::Now(ConnectionEnd::Truncated)));
             }
             Ok(0) => {
                 drop(buffers);
@@ -419,7 +419,7 @@ impl<'a> Pump<'a> {
             }
             Ok(count) => count,
             Err(error) => {
-                return Poll::Ready(Err(Stop::Now(End::Broken {
+                return Poll::Ready(Err(Stop::Now(ConnectionEnd::Broken {
                     socket: BrokenSocket::Clear,
                     error,
                 })));
@@ -429,7 +429,7 @@ impl<'a> Pump<'a> {
             let at = protection.prefix_bytes();
             let first = &buffers.bytes[at..at + count.min(PAYLOAD_BYTES_MAX)];
             if begins_client_hello(first) {
-                return Poll::Ready(Err(Stop::Now(End::OwnTls(first.into()))));
+                return Poll::Ready(Err(Stop::Now(ConnectionEnd::OwnTls(first.into()))));
             }
         }
         meter::switch(Component::Seal);
@@ -507,7 +507,7 @@ impl<'a> Pump<'a> {
             Ok(0) => self.opening = Direction::Ending,
             Ok(_) => return Poll::Pending,
             Err(error) => {
-                return Poll::Ready(Err(Stop::Now(End::Broken {
+                return Poll::Ready(Err(Stop::Now(ConnectionEnd::Broken {
                     socket: BrokenSocket::Far,
                     error,
                 })));
@@ -536,10 +536,10 @@ impl<'a> Pump<'a> {
                 socket::read(fd, &mut buffers.bytes[held..end])
             }));
             match read {
-                Ok(0) => return Poll::Ready(Err(Stop::Now(End::Truncated))),
+                Ok(0) => return Poll::Ready(Err(Stop::Now(ConnectionEnd::Truncated))),
                 Ok(count) => (held + count, count == asked),
                 Err(error) => {
-                    return Poll::Ready(Err(Stop::Now(End::Broken {
+                    return Poll::Ready(Err(Stop::Now(ConnectionEnd::Broken {
                         socket: BrokenSocket::Far,
                         error,
                     })));
@@ -612,12 +612,12 @@ pub(super) enum Stop {
     /// Its write failed; the other direction may go on.
     Write { socket: BrokenSocket, error: io::Error },
     /// Nothing can go on.
-    Now(End),
+    Now(ConnectionEnd),
 }
 
 impl Stop {
     fn session(error: SessionError) -> Self {
-        Self::Now(End::Session(error))
+        Self::Now(ConnectionEnd::Session(error))
     }
 }
 

@@ -21,7 +21,7 @@ use tacit_core::starttls::{StarttlsSide, StarttlsStep};
 
 use crate::ledger::meter;
 use crate::net::stream_socket::StreamSocket;
-use crate::session::{BrokenSocket, Connection, End};
+use crate::session::{BrokenSocket, Connection, ConnectionEnd};
 use crate::stream::lane::StreamLane;
 use crate::stream::relay_kind::{ClearRelay, NextRelay, SealedRelay, StarttlsRelay};
 use crate::stream::starttls_driver::{
@@ -51,7 +51,7 @@ async fn driver(
     lane: &StreamLane,
     relay: Box<StarttlsRelay>,
     connection: &Connection,
-) -> Result<NextRelay, End> {
+) -> Result<NextRelay, ConnectionEnd> {
     let StarttlsRelay { next, dialogue, data_tls } = *relay;
     let listeners = DataListeners::new(lane, connection.record(), data_tls, dialogue.uploads());
     match next {
@@ -82,7 +82,7 @@ async fn hold<W: PeerTransport>(
     transport: &mut W,
     program: &StreamSocket,
     mut listeners: DataListeners<'_>,
-) -> Result<(), End> {
+) -> Result<(), ConnectionEnd> {
     meter::switch(Component::Receive);
     loop {
         return Err(match driver.run(transport, Some(program)).await {
@@ -96,22 +96,22 @@ async fn hold<W: PeerTransport>(
                 continue;
             }
             Ok(ExchangeOutcome::Step(StarttlsStep::Relay)) if driver.dialogue.is_over() => {
-                End::Orderly
+                ConnectionEnd::Orderly
             }
             Ok(ExchangeOutcome::Step(StarttlsStep::Relay)) => return Ok(()),
             Ok(ExchangeOutcome::Step(StarttlsStep::Refuse(refusal))) => {
-                End::Refused(Box::new(refusal))
+                ConnectionEnd::Refused(Box::new(refusal))
             }
-            Ok(ExchangeOutcome::Step(_) | ExchangeOutcome::Over) => End::Orderly,
+            Ok(ExchangeOutcome::Step(_) | ExchangeOutcome::Over) => ConnectionEnd::Orderly,
             // Many programs send no `close_notify` after they ended the session in their protocol.
-            Err(ExchangeError::Truncated) if driver.dialogue.is_over() => End::Orderly,
-            Err(ExchangeError::Truncated) => End::Truncated,
-            Err(ExchangeError::Session(error)) => End::Session(error),
+            Err(ExchangeError::Truncated) if driver.dialogue.is_over() => ConnectionEnd::Orderly,
+            Err(ExchangeError::Truncated) => ConnectionEnd::Truncated,
+            Err(ExchangeError::Session(error)) => ConnectionEnd::Session(error),
             Err(ExchangeError::Broken(StarttlsSide::Program, error)) => {
-                End::Broken { socket: BrokenSocket::Clear, error }
+                ConnectionEnd::Broken { socket: BrokenSocket::Clear, error }
             }
             Err(ExchangeError::Broken(StarttlsSide::Peer, error)) => {
-                End::Broken { socket: BrokenSocket::Far, error }
+                ConnectionEnd::Broken { socket: BrokenSocket::Far, error }
             }
         });
     }
@@ -121,16 +121,16 @@ async fn hold<W: PeerTransport>(
 /// peer's.
 async fn part(
     driver: StarttlsDriver,
-    end: End,
+    end: ConnectionEnd,
     peer: &StreamSocket,
     session: Option<&mut Session>,
     program: &StreamSocket,
-) -> End {
+) -> ConnectionEnd {
     let is_over = driver.dialogue.is_over();
     let UnsentBytes { mut to_peer, mut to_program } = driver.into_unsent();
     let alert = match &end {
-        End::Session(error) => error.alert(),
-        End::Orderly if is_over => Some(AlertDescription::CLOSE_NOTIFY),
+        ConnectionEnd::Session(error) => error.alert(),
+        ConnectionEnd::Orderly if is_over => Some(AlertDescription::CLOSE_NOTIFY),
         _ => None,
     };
     if let (Some(session), Some(alert)) = (session, alert) {
@@ -142,11 +142,15 @@ async fn part(
     deliver(to_peer, to_program).await;
     match &end {
         // Both ends have received why it ends.
-        End::Orderly | End::KeyLimit | End::Refused(_) => program.end_in_order(),
-        End::Truncated | End::Session(_) | End::Asked(_) | End::OwnTls(_) | End::NotPassed(_) => {
-            program.reset()
+        ConnectionEnd::Orderly | ConnectionEnd::KeyLimit | ConnectionEnd::Refused(_) => {
+            program.end_in_order()
         }
-        End::Broken { .. } => {
+        ConnectionEnd::Truncated
+        | ConnectionEnd::Session(_)
+        | ConnectionEnd::Asked(_)
+        | ConnectionEnd::OwnTls(_)
+        | ConnectionEnd::NotPassed(_) => program.reset(),
+        ConnectionEnd::Broken { .. } => {
             program.reset();
             peer.reset();
         }
