@@ -108,7 +108,7 @@ const LAYERS: [Layers; 3] = [
         folder: "crates/tacit/src/session/",
         modules: &[
             "quotas",
-            "controls",
+            "tls_control",
             "record",
             "table",
             "connection",

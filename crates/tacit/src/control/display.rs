@@ -141,7 +141,7 @@ fn connection(
                 None => "dialogue",
             },
         })),
-        "controlled": record.controls().map(|_| record.state()),
+        "controlled": record.tls_control().map(|_| record.state()),
         "state": if record.is_open() { "open" } else { "setting-up" },
         "policy": if live.is_current(&record.rule) { "current" } else { "stale" },
         "remote": record.remote,

@@ -345,7 +345,7 @@ impl Lane {
             names: flow.remote_names.clone(),
             alias: flow.alias,
             moves: AtomicU8::new(0),
-            controls: None,
+            tls_control: None,
         };
         let opening = Opening {
             rule,

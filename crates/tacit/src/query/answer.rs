@@ -9,7 +9,7 @@ use tacit_core::policy::TlsVersion;
 use tacit_core::query::{ConnectionState, PolicyState, QueryError, QueryRequest};
 
 use crate::session::ConnectionRecord;
-use crate::session::controls::{Refusal, Wish};
+use crate::session::tls_control::{TlsRequest, TlsRequestError};
 use tacit_tls::PeerCheck;
 use tacit_tls::verify::identity;
 
@@ -71,15 +71,15 @@ pub(super) async fn about(
     record: &ConnectionRecord,
     question: QueryRequest,
     descriptor: &Arc<OwnedFd>,
-) -> Result<Value, Refusal> {
-    let wish = match question {
+) -> Result<Value, TlsRequestError> {
+    let request = match question {
         QueryRequest::Query => None,
-        QueryRequest::Start => Some(Wish::Start),
-        QueryRequest::Stop => Some(Wish::Stop),
-        QueryRequest::Rekey => Some(Wish::Rekey),
+        QueryRequest::Start => Some(TlsRequest::Start),
+        QueryRequest::Stop => Some(TlsRequest::Stop),
+        QueryRequest::Rekey => Some(TlsRequest::Rekey),
     };
-    if let Some(wish) = wish {
-        record.controls().ok_or(QueryError::Denied)?.ask(wish, descriptor).await?;
+    if let Some(request) = request {
+        record.tls_control().ok_or(QueryError::Denied)?.ask(request, descriptor).await?;
     }
     Ok(state(record))
 }
@@ -87,7 +87,7 @@ pub(super) async fn about(
 fn state(record: &ConnectionRecord) -> Value {
     let role = record.rule.action.tls().map(|tls| tls.role().word());
     let policy = match role {
-        _ if record.controls().is_some() => PolicyState::Controlled,
+        _ if record.tls_control().is_some() => PolicyState::Controlled,
         Some(_) => PolicyState::Enabled,
         None => PolicyState::NotEnabled,
     };

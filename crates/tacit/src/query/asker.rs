@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, watch as signal};
 use super::find::{Desk, IfUnknown};
 use super::seats::Taken;
 use super::{CLOSING_MAX, IDLE_MAX, receive, send};
-use crate::session::controls::Refusal;
+use crate::session::tls_control::TlsRequestError;
 
 /// Places for closing; see [`close`].
 static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);
@@ -138,8 +138,8 @@ async fn send_line(asker: &Watched, line: &str) -> io::Result<()> {
     sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-fn refusal(refusal: Refusal) -> Value {
-    let Refusal { fault, reason } = refusal;
+fn refusal(refusal: TlsRequestError) -> Value {
+    let TlsRequestError { fault, reason } = refusal;
     let message = match reason {
         Some(reason) => format!("{fault}: {reason}"),
         None => fault.to_string(),

@@ -17,7 +17,7 @@ use super::answer::{self, Answer};
 use super::{receive, send};
 use crate::run::Run;
 use crate::run::protocol::{SocketEnds, SocketOwner};
-use crate::session::controls::Refusal;
+use crate::session::tls_control::TlsRequestError;
 use crate::session::{ConnectionRecord, ConnectionTable};
 
 /// How long a connection may take to be known: the program's end is open a moment before ours.
@@ -77,7 +77,7 @@ impl Desk {
         question: QueryRequest,
         descriptor: &Arc<OwnedFd>,
         if_unknown: IfUnknown,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, TlsRequestError> {
         let ends = match self.look_at(descriptor.as_fd())? {
             Found::Ends(ends) => ends,
             Found::Outside => return Ok(unprotected(question, PolicyState::Off)?),

@@ -14,10 +14,10 @@ use crate::live::{LiveAction, LiveRule, NoRule};
 use crate::net::{Position, Security};
 use crate::run::Scope;
 
-use super::controls::Controls;
 use super::quotas::{QuotaExceeded, QuotaPermit};
 use super::record::{ConnectionRecord, Opening};
 use super::table::ConnectionTable;
+use super::tls_control::TlsControl;
 
 /// A connection with its verdict; leaves the table when dropped.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.table.remove(&self.record);
         // Who asked before there was a relay holds the record, and waits for an answer.
-        drop(self.record.controls().and_then(Controls::take_wishes));
+        drop(self.record.tls_control().and_then(TlsControl::take_requests));
     }
 }
 

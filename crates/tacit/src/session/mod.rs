@@ -11,7 +11,6 @@
 
 pub mod account;
 mod connection;
-pub mod controls;
 mod end;
 mod failure;
 mod quotas;
@@ -19,6 +18,7 @@ mod recheck;
 mod record;
 mod refusals;
 mod table;
+pub mod tls_control;
 
 pub use connection::{Connection, RefusedFlow};
 pub use end::{BrokenSocket, ConnectionEnd};

@@ -24,7 +24,7 @@ use tacit_tls::recheck::TrustedPeer;
 use tacit_tls::verify::MappedIdentity;
 use tacit_tls::{CertificateFacts, NegotiatedParameters, PeerCheck};
 
-use super::controls::Controls;
+use super::tls_control::TlsControl;
 
 /// What displays know of one connection.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ pub struct ScopeFacts {
     /// How often it was given to another worker because its program had another CPU.
     pub moves: AtomicU8,
     /// Where the program says when TLS begins.
-    pub controls: Option<Box<Controls>>,
+    pub tls_control: Option<Box<TlsControl>>,
 }
 
 impl ScopeFacts {
@@ -280,15 +280,15 @@ impl ConnectionRecord {
 
     /// How to ask it to begin and end TLS, if that is the program's to say.
     #[must_use]
-    pub fn controls(&self) -> Option<&Controls> {
-        self.scope.as_ref()?.controls.as_deref()
+    pub fn tls_control(&self) -> Option<&TlsControl> {
+        self.scope.as_ref()?.tls_control.as_deref()
     }
 
     /// What is on the wire, as far as the program is concerned.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
-        let is_shaking = match self.controls() {
-            Some(controls) => controls.is_handshaking(),
+        let is_shaking = match self.tls_control() {
+            Some(tls_control) => tls_control.is_handshaking(),
             None => self.rule.action.tls().is_some() && !self.is_open(),
         };
         match self.tls.get() {

@@ -150,10 +150,10 @@ fn open(shared: &Shared, permitted: Permitted, request: Request<'_>) -> Connecti
     let accepted = if rule.rule.tls_arrives() { Security::Tls } else { Security::Clear };
     let is_inbound = flow.direction == Direction::Inbound;
     let scope = scope.map(|scope| {
-        let controls = rule.is_controlled().then(Box::default);
+        let tls_control = rule.is_controlled().then(Box::default);
         let names = flow.remote_names;
         let moves = AtomicU8::new(0);
-        Box::new(ScopeFacts { scope, is_inbound, names, alias: flow.alias, moves, controls })
+        Box::new(ScopeFacts { scope, is_inbound, names, alias: flow.alias, moves, tls_control })
     });
     let client = flow.remote;
     let (remote, proxied) = match claim {
@@ -194,7 +194,7 @@ pub(super) fn admit_data(
             names,
             alias: facts.alias,
             moves: AtomicU8::new(0),
-            controls: None,
+            tls_control: None,
         })
     });
     let opening = Opening {

@@ -12,7 +12,7 @@ use crate::live::LiveTls;
 use crate::net::Position;
 use crate::net::stream_socket::{DetachedSocket, StreamSocket};
 use crate::session::Connection;
-use crate::session::controls::Wishes;
+use crate::session::tls_control::TlsRequests;
 
 /// A connection with both sockets ready to relay bytes.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ pub struct ControlledRelay<L = StreamSocket> {
     /// The socket that gets TLS; the other one leads to the program.
     pub tls_on: Position,
     /// The program's requests.
-    pub wishes: Wishes,
+    pub requests: TlsRequests,
     /// The rule's TLS settings.
     pub tls: Arc<LiveTls>,
 }
@@ -169,9 +169,9 @@ impl<L> RelayKind<L> {
                 RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, data_tls }))
             }
             Self::Controlled(relay) => {
-                let ControlledRelay { clear, tls_on, wishes, tls } = *relay;
+                let ControlledRelay { clear, tls_on, requests, tls } = *relay;
                 let clear = clear.with_sockets(change)?;
-                RelayKind::Controlled(Box::new(ControlledRelay { clear, tls_on, wishes, tls }))
+                RelayKind::Controlled(Box::new(ControlledRelay { clear, tls_on, requests, tls }))
             }
             Self::Clear(relay) => RelayKind::Clear(Box::new(relay.with_sockets(change)?)),
             Self::Delivery(relay) => RelayKind::Delivery(Box::new(relay.with_sockets(change)?)),

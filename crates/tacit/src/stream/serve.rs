@@ -93,7 +93,7 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
     };
     if let Downstream::Accepted(socket) = &mut downstream {
         let record = connection.record();
-        let begins_with_tls = record.rule.rule.tls_arrives() && record.controls().is_none();
+        let begins_with_tls = record.rule.rule.tls_arrives() && record.tls_control().is_none();
         socket.set_security(if begins_with_tls { Security::Tls } else { Security::Clear });
     }
     let early = claim.map(|claim| claim.early.into_boxed_slice());

@@ -34,7 +34,7 @@ use crate::live::{LiveRule, LiveTls, TlsRole};
 use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::net::{Position, Security};
 use crate::run::hold::{HeldSyn, SynAnswer};
-use crate::session::controls::Controls;
+use crate::session::tls_control::TlsControl;
 use crate::session::{Connection, ConnectionSockets, Failure, Unreached};
 
 use super::data::PendingDataConnection;
@@ -419,13 +419,14 @@ impl Establishing<'_> {
     /// The rule leaves it to the program when TLS begins.
     fn leave_to_program(mut self, settings: &Arc<LiveTls>) -> Result<RelayKind, Failure> {
         let record = self.connection.record();
-        // A connection is established once, and it has controls, or would have another plan.
-        let wishes = record.controls().and_then(Controls::take_wishes).ok_or_else(not_connected)?;
+        // A connection is established once, and it has tls_control, or would have another plan.
+        let requests =
+            record.tls_control().and_then(TlsControl::take_requests).ok_or_else(not_connected)?;
         let tls_on = tls_position(&record.rule);
         let initial = std::mem::take(&mut self.early);
         let Sockets { downstream, upstream } = self.into_sockets()?;
         let clear = ClearRelay { downstream, upstream, initial };
-        let relay = ControlledRelay { clear, tls_on, wishes, tls: Arc::clone(settings) };
+        let relay = ControlledRelay { clear, tls_on, requests, tls: Arc::clone(settings) };
         Ok(RelayKind::Controlled(Box::new(relay)))
     }
 

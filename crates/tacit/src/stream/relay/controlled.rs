@@ -5,14 +5,14 @@
 //!   clear ──────────> handshake ──> TLS ──────> clear ──> …
 //! ```
 //!
-//! Between two requests it is one of the other relays, at their speed. A request comes through the
-//! socket of its own, beside the bytes; what the program wrote before it asked is waited for, what
+//! Between two requests it is one of the other relays, at their speed. A change comes through the
+//! socket of its own, beside the bytes; what the program wrote before it pending is waited for, what
 //! it writes after the answer comes after the change. On the way in, the border is what the program
 //! has read: what it has not read when it asks for `start` is taken back from its socket, and is
 //! the beginning of the handshake. So a peer that begins TLS at once is understood, and clear bytes
 //! that somebody slips in behind the last answer in clear are no TLS and end the connection.
 //!
-//! Limits: the rule's `handshake-timeout` for each request; what is taken back is
+//! Limits: the rule's `handshake-timeout` for each change; what is taken back is
 //! [`INCOMING_BYTES_MAX`] at most.
 
 use std::fmt::Display;
@@ -32,7 +32,7 @@ use crate::ledger::meter;
 use crate::live::LiveTls;
 use crate::net::stream_socket::StreamSocket;
 use crate::net::{Position, Security};
-use crate::session::controls::{Asked, Refusal, Wish, Wishes};
+use crate::session::tls_control::{PendingTlsRequest, TlsRequest, TlsRequestError, TlsRequests};
 use crate::session::{BrokenSocket, Connection, ConnectionEnd, account};
 use crate::stream::establish::{
     HandshakeIo, Handshaken, LastFlight, count_handshake, drain_after_alert,
@@ -56,13 +56,13 @@ struct ClearPhase {
     relay: ClearRelay,
     /// The socket that gets TLS.
     tls_on: Position,
-    wishes: Wishes,
+    requests: TlsRequests,
     tls: Arc<LiveTls>,
     /// What came in clear behind the end of TLS, for the program.
     to_program: Vec<u8>,
 }
 
-/// A connection whose program has asked for TLS: nothing of it is under way any more.
+/// A connection whose program has pending for TLS: nothing of it is under way any more.
 #[derive(Debug)]
 struct UpgradePhase {
     /// The socket to the program.
@@ -71,7 +71,7 @@ struct UpgradePhase {
     outside: StreamSocket,
     /// What the peer sent and the program has not read.
     incoming: Vec<u8>,
-    request: Request,
+    change: TlsChange,
 }
 
 /// A connection whose handshake is complete.
@@ -79,14 +79,14 @@ struct TlsPhase {
     relay: SealedRelay,
     /// The socket that has TLS.
     tls_on: Position,
-    wishes: Wishes,
+    requests: TlsRequests,
     tls: Arc<LiveTls>,
 }
 
 impl From<ControlledRelay> for ClearPhase {
     fn from(relay: ControlledRelay) -> Self {
-        let ControlledRelay { clear: relay, tls_on, wishes, tls } = relay;
-        Self { relay, tls_on, wishes, tls, to_program: Vec::new() }
+        let ControlledRelay { clear: relay, tls_on, requests, tls } = relay;
+        Self { relay, tls_on, requests, tls, to_program: Vec::new() }
     }
 }
 
@@ -112,14 +112,14 @@ pub(super) async fn run(
     }
 }
 
-/// Does the handshake that the program asked for. `None`: it failed, and that is accounted for.
+/// Does the handshake that the program pending for. `None`: it failed, and that is accounted for.
 async fn upgrade_to_tls(
     lane: &StreamLane,
     connection: &Connection,
     upgrade: UpgradePhase,
 ) -> Option<TlsPhase> {
-    let UpgradePhase { program, mut outside, incoming, request } = upgrade;
-    let Request { tls_on, asked, wishes, tls } = request;
+    let UpgradePhase { program, mut outside, incoming, change } = upgrade;
+    let TlsChange { tls_on, pending, requests, tls } = change;
     let record = connection.record();
     let io = HandshakeIo {
         record,
@@ -130,13 +130,13 @@ async fn upgrade_to_tls(
         last_flight: LastFlight::Kept,
         required_alpn: None,
     };
-    let controls = record.controls();
-    if let Some(controls) = controls {
-        controls.begin_handshake();
+    let tls_control = record.tls_control();
+    if let Some(tls_control) = tls_control {
+        tls_control.begin_handshake();
     }
     let handshaken = io.run(&lane.shared.limiter, incoming).await;
-    if let Some(controls) = controls {
-        controls.end_handshake();
+    if let Some(tls_control) = tls_control {
+        tls_control.end_handshake();
     }
     outside.set_security(Security::Tls);
     let Handshaken { session, incomplete, last_flight: initial } = match handshaken {
@@ -144,7 +144,7 @@ async fn upgrade_to_tls(
         Err(failure) => {
             // The program's socket is reset by that, before the program has the answer.
             drop(program);
-            answer(asked, Err(failed(&failure)));
+            answer(pending, Err(failed(&failure)));
             drain_after_alert(outside).await;
             account::failed(&lane.shared.log, connection, &failure);
             meter::switch(Component::Accept);
@@ -155,9 +155,9 @@ async fn upgrade_to_tls(
     connection.note_peer();
     lane.load.count_handshake();
     account::secured(&lane.shared.log, connection);
-    answer(asked, Ok(()));
+    answer(pending, Ok(()));
     let relay = SealedRelay { clear: program, tls: outside, session, incomplete, initial };
-    Some(TlsPhase { relay, tls_on, wishes, tls })
+    Some(TlsPhase { relay, tls_on, requests, tls })
 }
 
 /// Carries clear bytes until the program asks for TLS.
@@ -169,28 +169,28 @@ async fn in_clear(
     connection: &Connection,
     phase: ClearPhase,
 ) -> Result<UpgradePhase, ConnectionEnd> {
-    let ClearPhase { relay, tls_on, mut wishes, tls, to_program } = phase;
+    let ClearPhase { relay, tls_on, mut requests, tls, to_program } = phase;
     let mut pump = clear::Pump::new(scratch, Box::new(relay), connection);
     pump.way_in(tls_on).waiting.tail().extend_from_slice(&to_program);
     loop {
-        let asked = match turn(&mut pump, &mut wishes).await {
-            Turn::Ended(end) => {
+        let pending = match next_event(&mut pump, &mut requests).await {
+            NextEvent::Ended(end) => {
                 if pump.may_deliver(&end) {
                     pump.deliver().await;
                 }
                 pump.part(&end);
                 return Err(end);
             }
-            Turn::Asked(asked) => asked,
+            NextEvent::Request(pending) => pending,
         };
-        match asked.wish {
-            Wish::Start if pump.is_whole() => {
-                let request = Request { tls_on, asked, wishes, tls };
-                return start(pump, connection, request).await;
+        match pending.request {
+            TlsRequest::Start if pump.is_whole() => {
+                let change = TlsChange { tls_on, pending, requests, tls };
+                return start(pump, connection, change).await;
             }
-            Wish::Start => answer(asked, Err(QueryError::Ended.into())),
-            Wish::Stop => answer(asked, Err(QueryError::Already.into())),
-            Wish::Rekey => answer(asked, Err(QueryError::NotPossible.into())),
+            TlsRequest::Start => answer(pending, Err(QueryError::Ended.into())),
+            TlsRequest::Stop => answer(pending, Err(QueryError::Already.into())),
+            TlsRequest::Rekey => answer(pending, Err(QueryError::NotPossible.into())),
         }
     }
 }
@@ -204,63 +204,63 @@ async fn under_tls(
     connection: &Connection,
     phase: TlsPhase,
 ) -> Result<ClearPhase, ConnectionEnd> {
-    let TlsPhase { relay, tls_on, mut wishes, tls } = phase;
+    let TlsPhase { relay, tls_on, mut requests, tls } = phase;
     let mut pump = sealed::Pump::new(scratch, Box::new(relay), connection);
     loop {
-        let asked = match turn(&mut pump, &mut wishes).await {
-            Turn::Ended(end) => {
+        let pending = match next_event(&mut pump, &mut requests).await {
+            NextEvent::Ended(end) => {
                 finish(&mut pump, &end).await;
                 return Err(end);
             }
-            Turn::Asked(asked) => asked,
+            NextEvent::Request(pending) => pending,
         };
-        match asked.wish {
-            Wish::Start => answer(asked, Err(QueryError::Already.into())),
-            Wish::Rekey => {
+        match pending.request {
+            TlsRequest::Start => answer(pending, Err(QueryError::Already.into())),
+            TlsRequest::Rekey => {
                 let done = rekey(&mut pump, connection);
-                answer(asked, done);
+                answer(pending, done);
             }
-            Wish::Stop if pump.is_whole() => {
-                let request = Request { tls_on, asked, wishes, tls };
-                return stop(pump, connection, request).await;
+            TlsRequest::Stop if pump.is_whole() => {
+                let change = TlsChange { tls_on, pending, requests, tls };
+                return stop(pump, connection, change).await;
             }
-            Wish::Stop => answer(asked, Err(QueryError::Ended.into())),
+            TlsRequest::Stop => answer(pending, Err(QueryError::Ended.into())),
         }
     }
 }
 
-/// Answers a request. Who asked may be gone.
-fn answer(asked: Asked, answer: Result<(), Refusal>) {
-    let Asked { program, back, .. } = asked;
-    // Before the answer: who asked is the last to have it, and closes it.
+/// Answers a change. Who pending may be gone.
+fn answer(pending: PendingTlsRequest, answer: Result<(), TlsRequestError>) {
+    let PendingTlsRequest { program, back, .. } = pending;
+    // Before the answer: who pending is the last to have it, and closes it.
     drop(program);
     let _ = back.send(answer);
 }
 
-/// A request with all that survives it.
+/// A change with all that survives it.
 #[derive(Debug)]
-struct Request {
+struct TlsChange {
     tls_on: Position,
-    asked: Asked,
-    wishes: Wishes,
+    pending: PendingTlsRequest,
+    requests: TlsRequests,
     tls: Arc<LiveTls>,
 }
 
-/// What comes next: the relay ends, or is asked for something.
-enum Turn {
+/// What comes next: the relay ends, or is pending for something.
+enum NextEvent {
     Ended(ConnectionEnd),
-    Asked(Asked),
+    Request(PendingTlsRequest),
 }
 
-async fn turn(
+async fn next_event(
     pump: &mut (impl Future<Output = ConnectionEnd> + Unpin),
-    wishes: &mut Wishes,
-) -> Turn {
+    requests: &mut TlsRequests,
+) -> NextEvent {
     poll_fn(|cx| {
-        if let Poll::Ready(Some(asked)) = wishes.poll_recv(cx) {
-            return Poll::Ready(Turn::Asked(asked));
+        if let Poll::Ready(Some(pending)) = requests.poll_recv(cx) {
+            return Poll::Ready(NextEvent::Request(pending));
         }
-        Pin::new(&mut *pump).poll(cx).map(Turn::Ended)
+        Pin::new(&mut *pump).poll(cx).map(NextEvent::Ended)
     })
     .await
 }
@@ -269,16 +269,16 @@ async fn turn(
 async fn start(
     pump: clear::Pump<'_>,
     connection: &Connection,
-    request: Request,
+    change: TlsChange,
 ) -> Result<UpgradePhase, ConnectionEnd> {
-    let asked = &request.asked;
+    let pending = &change.pending;
     let clear::Parts { program, outside, to_program, mut to_outside } =
-        pump.into_parts(request.tls_on);
+        pump.into_parts(change.tls_on);
     let work = async {
         let mut bytes = vec![0; READ_BYTES];
         loop {
             to_outside.flush(&outside).await.map_err(broken(BrokenSocket::Far))?;
-            match next_of_program(&program, asked, &mut bytes).await? {
+            match next_of_program(&program, pending, &mut bytes).await? {
                 None => break,
                 Some(count) => {
                     connection.count_sent(count);
@@ -286,40 +286,40 @@ async fn start(
                 }
             }
         }
-        take_back(&program, asked, &mut bytes).await
+        take_back(&program, pending, &mut bytes).await
     };
-    let taken = tokio::time::timeout(request.tls.common().handshake_timeout, work).await;
+    let taken = tokio::time::timeout(change.tls.common().handshake_timeout, work).await;
     match taken.unwrap_or(Err(ConnectionEnd::Asked(
         "the peer did not take what the program sent in clear",
     ))) {
         Ok(mut incoming) => {
             incoming.extend_from_slice(to_program.unwritten());
-            Ok(UpgradePhase { program, outside, incoming, request })
+            Ok(UpgradePhase { program, outside, incoming, change })
         }
         Err(end) => {
             program.reset();
             outside.reset();
             drop(program);
             drop(outside);
-            answer(request.asked, Err(failed(&end)));
+            answer(change.pending, Err(failed(&end)));
             Err(end)
         }
     }
 }
 
-/// The next bytes that the program wrote before it asked; `None`: there are no more.
+/// The next bytes that the program wrote before it pending; `None`: there are no more.
 async fn next_of_program(
     program: &StreamSocket,
-    asked: &Asked,
+    pending: &PendingTlsRequest,
     bytes: &mut [u8],
 ) -> Result<Option<usize>, ConnectionEnd> {
     loop {
         // First this, then the read: what it says is here is found by the read.
-        let all_here = is_delivered(asked);
+        let all_here = is_delivered(pending);
         match program.read_now(bytes).map_err(broken(BrokenSocket::Clear))? {
             Some(0) => {
                 return Err(ConnectionEnd::Asked(
-                    "the program ended its side of what it asked for",
+                    "the program ended its side of what it pending for",
                 ));
             }
             Some(count) => return Ok(Some(count)),
@@ -332,13 +332,13 @@ async fn next_of_program(
 /// Takes from the program's socket what it has not read. Nothing is written to it meanwhile.
 async fn take_back(
     program: &StreamSocket,
-    asked: &Asked,
+    pending: &PendingTlsRequest,
     bytes: &mut [u8],
 ) -> Result<Vec<u8>, ConnectionEnd> {
     let mut taken = Vec::new();
     loop {
         let all_there = program.is_delivered();
-        match query::take_unread(asked.program.as_fd(), bytes) {
+        match query::take_unread(pending.program.as_fd(), bytes) {
             Ok(0) => return Err(ConnectionEnd::Asked("the peer ended before TLS could begin")),
             Ok(count) => taken.extend_from_slice(&bytes[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && all_there => {
@@ -351,26 +351,28 @@ async fn take_back(
         }
         if taken.len() > INCOMING_BYTES_MAX {
             return Err(ConnectionEnd::Asked(
-                "the program left too much unread before it asked for TLS",
+                "the program left too much unread before it pending for TLS",
             ));
         }
     }
 }
 
 /// Whether all that the program wrote has arrived at our socket.
-fn is_delivered(asked: &Asked) -> bool {
-    tacit_sys::socket::unacknowledged_bytes(asked.program.as_fd()).unwrap_or(0) == 0
+fn is_delivered(pending: &PendingTlsRequest) -> bool {
+    tacit_sys::socket::unacknowledged_bytes(pending.program.as_fd()).unwrap_or(0) == 0
 }
 
 /// Makes new keys: what the program writes from now on is under them, and the peer changes its own
 /// before it sends the next data (RFC 8446 section 4.6.3). It may have none to send for long, and
 /// is not waited for.
-fn rekey(pump: &mut sealed::Pump<'_>, connection: &Connection) -> Result<(), Refusal> {
+fn rekey(pump: &mut sealed::Pump<'_>, connection: &Connection) -> Result<(), TlsRequestError> {
     if pump.sealing != Direction::Open {
         return Err(QueryError::Ended.into());
     }
-    let refused =
-        |reason: &str| Refusal { fault: QueryError::NotPossible, reason: Some(reason.to_owned()) };
+    let refused = |reason: &str| TlsRequestError {
+        fault: QueryError::NotPossible,
+        reason: Some(reason.to_owned()),
+    };
     pump.session.rekey(Instant::now(), pump.to_tls.tail()).map_err(|why| match why {
         NoRekey::OldVersion => refused("TLS 1.2 has no new keys within a connection"),
         NoRekey::TooOften => refused("send data before you ask for new keys again"),
@@ -385,12 +387,12 @@ fn rekey(pump: &mut sealed::Pump<'_>, connection: &Connection) -> Result<(), Ref
 async fn stop(
     mut pump: sealed::Pump<'_>,
     connection: &Connection,
-    request: Request,
+    change: TlsChange,
 ) -> Result<ClearPhase, ConnectionEnd> {
-    let Request { tls_on, asked, wishes, tls } = request;
+    let TlsChange { tls_on, pending, requests, tls } = change;
     let work = async {
         let mut bytes = vec![0; READ_BYTES];
-        while let Some(count) = next_of_program(&pump.clear, &asked, &mut bytes).await? {
+        while let Some(count) = next_of_program(&pump.clear, &pending, &mut bytes).await? {
             connection.count_sent(count);
             let sealed = pump.session.seal(&bytes[..count]).map_err(ConnectionEnd::Session)?;
             pump.to_tls.tail().extend_from_slice(&sealed);
@@ -423,20 +425,20 @@ async fn stop(
             end => failed(end),
         };
         finish(&mut pump, &end).await;
-        answer(asked, Err(refusal));
+        answer(pending, Err(refusal));
         return Err(end);
     }
     let sealed::Pump { clear: program, tls: mut outside, incomplete: to_program, .. } = pump;
     outside.set_security(Security::Clear);
     connection.record().tls.clear();
-    answer(asked, Ok(()));
+    answer(pending, Ok(()));
     connection.count_received(to_program.len());
     let initial = Vec::new();
     let relay = match tls_on {
         Position::Downstream => ClearRelay { downstream: outside, upstream: program, initial },
         Position::Upstream => ClearRelay { downstream: program, upstream: outside, initial },
     };
-    Ok(ClearPhase { relay, tls_on, wishes, tls, to_program })
+    Ok(ClearPhase { relay, tls_on, requests, tls, to_program })
 }
 
 /// Ends both sockets as the pump ended.
@@ -447,9 +449,9 @@ async fn finish(pump: &mut sealed::Pump<'_>, end: &ConnectionEnd) {
     pump.part(end);
 }
 
-/// What is answered where the connection ends by what was asked for.
-fn failed(why: &impl Display) -> Refusal {
-    Refusal { fault: QueryError::Failed, reason: Some(why.to_string()) }
+/// What is answered where the connection ends by what was pending for.
+fn failed(why: &impl Display) -> TlsRequestError {
+    TlsRequestError { fault: QueryError::Failed, reason: Some(why.to_string()) }
 }
 
 fn broken(socket: BrokenSocket) -> impl Fn(io::Error) -> ConnectionEnd {

@@ -584,7 +584,7 @@ impl<'a> Pump<'a> {
             }
         }
         let OpenedBatch { mut consumed, closed } = opened.map_err(Stop::session)?;
-        if closed && self.at.connection.record().controls().is_some() {
+        if closed && self.at.connection.record().tls_control().is_some() {
             self.opening = Direction::Closed;
         } else if closed {
             self.opening = Direction::Ending;

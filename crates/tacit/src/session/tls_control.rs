@@ -1,6 +1,6 @@
 //! What the program at a controlled connection asks of it: `start`, `stop`, `rekey`.
 //!
-//! One request at a time: whoever asks holds [`Controls`] until it is answered. The relay takes
+//! One request at a time: whoever asks holds [`TlsControl`] until it is answered. The relay takes
 //! requests between two moves of bytes, and what it drops unanswered has ended.
 
 use std::os::fd::OwnedFd;
@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex as BlockingMutex, PoisonError};
 use tacit_core::query::QueryError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-/// What is asked.
+/// What is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum TlsRequest {
     /// TLS from here on.
     Start,
     /// Clear from here on.
@@ -23,14 +23,14 @@ pub enum Wish {
 
 /// Why it is not done; in words where there is more to say than the fault says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct TlsRequestError {
     /// Which kind.
     pub fault: QueryError,
     /// The rest.
     pub reason: Option<String>,
 }
 
-impl From<QueryError> for Refusal {
+impl From<QueryError> for TlsRequestError {
     fn from(fault: QueryError) -> Self {
         Self { fault, reason: None }
     }
@@ -38,45 +38,49 @@ impl From<QueryError> for Refusal {
 
 /// A request on its way to the relay.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PendingTlsRequest {
     /// What.
-    pub wish: Wish,
+    pub request: TlsRequest,
     /// The program's own socket. Whoever asks keeps it until the answer: it must not be closed by
     /// the relay, which has no time to wait for that.
     pub program: Arc<OwnedFd>,
     /// The way back. It comes after the socket, and so is dropped after it.
-    pub back: oneshot::Sender<Result<(), Refusal>>,
+    pub back: oneshot::Sender<Result<(), TlsRequestError>>,
 }
 
 /// The requests of one connection.
-pub type Wishes = mpsc::Receiver<Asked>;
+pub type TlsRequests = mpsc::Receiver<PendingTlsRequest>;
 
 /// The way to ask a controlled connection.
 #[derive(Debug)]
-pub struct Controls {
-    wishes: Mutex<mpsc::Sender<Asked>>,
-    receiver: BlockingMutex<Option<Wishes>>,
+pub struct TlsControl {
+    requests: Mutex<mpsc::Sender<PendingTlsRequest>>,
+    receiver: BlockingMutex<Option<TlsRequests>>,
     is_handshaking: AtomicBool,
 }
 
-impl Default for Controls {
+impl Default for TlsControl {
     fn default() -> Self {
         let (sender, receiver) = mpsc::channel(1);
         let receiver = BlockingMutex::new(Some(receiver));
-        Self { wishes: Mutex::new(sender), receiver, is_handshaking: AtomicBool::new(false) }
+        Self { requests: Mutex::new(sender), receiver, is_handshaking: AtomicBool::new(false) }
     }
 }
 
-impl Controls {
+impl TlsControl {
     /// Asks, and waits for the answer.
     ///
     /// # Errors
     /// See [`QueryError`]; [`QueryError::Ended`] if the connection ends first.
-    pub async fn ask(&self, wish: Wish, program: &Arc<OwnedFd>) -> Result<(), Refusal> {
-        let Ok(wishes) = self.wishes.try_lock() else { return Err(QueryError::Busy.into()) };
+    pub async fn ask(
+        &self,
+        request: TlsRequest,
+        program: &Arc<OwnedFd>,
+    ) -> Result<(), TlsRequestError> {
+        let Ok(requests) = self.requests.try_lock() else { return Err(QueryError::Busy.into()) };
         let (back, answer) = oneshot::channel();
-        let asked = Asked { wish, program: Arc::clone(program), back };
-        if wishes.send(asked).await.is_err() {
+        let pending = PendingTlsRequest { request, program: Arc::clone(program), back };
+        if requests.send(pending).await.is_err() {
             return Err(QueryError::Ended.into());
         }
         answer.await.unwrap_or_else(|_| Err(QueryError::Ended.into()))
@@ -84,7 +88,7 @@ impl Controls {
 
     /// The relay's end; `None` if it has it already.
     #[must_use]
-    pub fn take_wishes(&self) -> Option<Wishes> {
+    pub fn take_requests(&self) -> Option<TlsRequests> {
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
