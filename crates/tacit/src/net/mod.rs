@@ -1,8 +1,8 @@
 //! Sockets: what the lanes, runs and name service share below any policy.
 //!
-//! [`stream_socket`] is one socket of a connection with its readiness, [`target`] is where a rule connects
-//! to, [`pool`] keeps sockets that were made in advance, [`Position`] says which of the two
-//! sockets of a connection is meant, [`Security`] is what protects the bytes on one, and
+//! [`stream_socket`] is one socket of a connection with its readiness, [`target`] is where a rule
+//! connects to, [`pool`] keeps sockets that were made in advance, [`Position`] says which of the
+//! two sockets of a connection is meant, [`Security`] is what protects the bytes on one, and
 //! [`Accepted`] is a connection on its way from a listener to its lane.
 
 mod accepted;

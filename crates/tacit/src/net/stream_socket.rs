@@ -22,8 +22,9 @@ const WATCHED: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interes
 
 /// A connected socket with its readiness.
 ///
-/// A socket in clear text is reset when it is dropped, unless [`StreamSocket::end_in_order`] was called: its
-/// peer could not tell a cut from an end otherwise. A TLS socket has `close_notify` for that.
+/// A socket in clear text is reset when it is dropped, unless [`StreamSocket::end_in_order`] was
+/// called: its peer could not tell a cut from an end otherwise. A TLS socket has `close_notify` for
+/// that.
 #[derive(Debug)]
 pub struct StreamSocket {
     watched: Watched,
@@ -192,8 +193,8 @@ impl StreamSocket {
         self.poll_read(cx, asked, |fd| socket::read_onto(fd, buffer))
     }
 
-    /// As [`StreamSocket::read_onto`] with what has arrived by now: nothing is waited for. The stream's end
-    /// and a reset are left to who reads next.
+    /// As [`StreamSocket::read_onto`] with what has arrived by now: nothing is waited for. The
+    /// stream's end and a reset are left to who reads next.
     ///
     /// # Errors
     /// Whatever the read answers.

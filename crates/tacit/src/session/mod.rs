@@ -7,7 +7,8 @@
 //!                   └── ends: ConnectionEnd or Failure ──> account: log, audit, counters
 //! ```
 //!
-//! A connection has one writer, the worker that relays it; all others read its [`ConnectionRecord`].
+//! A connection has one writer, the worker that relays it; all others read its
+//! [`ConnectionRecord`].
 
 pub mod account;
 mod connection;

@@ -54,8 +54,8 @@ impl PendingDataConnection {
         }
     }
 
-    /// Waits for the connection. `None`: the listener was closed, or no connection came in time. The
-    /// client has changed its plans then; there is nothing to log.
+    /// Waits for the connection. `None`: the listener was closed, or no connection came in time.
+    /// The client has changed its plans then; there is nothing to log.
     pub async fn accept(&mut self) -> Option<Accepted<StreamSocket>> {
         let came = tokio::select! {
             came = self.listener.wait(&self.places) => came.ok(),

@@ -23,8 +23,8 @@ use super::{
     BATCH_RECORDS_MAX, Broken, ConnectionEnd, Delivery, Held, Left, Scratch, deliver, written,
 };
 
-/// Runs both directions to the end, then ends both sockets accordingly; or until the connection is to
-/// go on elsewhere.
+/// Runs both directions to the end, then ends both sockets accordingly; or until the connection is
+/// to go on elsewhere.
 pub(super) async fn run(
     lane: &StreamLane,
     relay: Box<ClearRelay>,

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! Between two requests it is one of the other relays, at their speed. A change comes through the
-//! socket of its own, beside the bytes; what the program wrote before it pending is waited for, what
-//! it writes after the answer comes after the change. On the way in, the border is what the program
-//! has read: what it has not read when it asks for `start` is taken back from its socket, and is
-//! the beginning of the handshake. So a peer that begins TLS at once is understood, and clear bytes
-//! that somebody slips in behind the last answer in clear are no TLS and end the connection.
+//! socket of its own, beside the bytes; what the program wrote before it pending is waited for,
+//! what it writes after the answer comes after the change. On the way in, the border is what the
+//! program has read: what it has not read when it asks for `start` is taken back from its socket,
+//! and is the beginning of the handshake. So a peer that begins TLS at once is understood, and
+//! clear bytes that somebody slips in behind the last answer in clear are no TLS and end the
+//! connection.
 //!
 //! Limits: the rule's `handshake-timeout` for each change; what is taken back is
 //! [`INCOMING_BYTES_MAX`] at most.

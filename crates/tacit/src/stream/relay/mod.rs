@@ -1,4 +1,4 @@
-//! Stage 4, relay: carries the bytes between the two sockets until both directions have ended.
+//! Stage 4, relay: moves the bytes between the two sockets until both directions have ended.
 //!
 //! ```text
 //!            read many     seal in place     write once
@@ -10,16 +10,16 @@
 //! * One read and one write for each direction and batch; buffers belong to the worker and are
 //!   touched only between them. A connection owns bytes only while a write is blocked or a record
 //!   is incomplete: [`BATCH_RECORDS_MAX`] records at most for each direction.
-//! * Backpressure: while bytes wait for one socket, the other socket's direction is not read.
-//! * Ends: each direction ends alone. A clear end of file becomes `close_notify` and back.
-//!   A TLS stream that ends without `close_notify` was cut: the clear socket is reset after the bytes
-//!   that are good. A reset of one socket resets the other, after the bytes that are good, or after
-//!   [`DELIVERY_WAIT_MAX`] without any progress. A UNIX socket has no reset: its peer reads an end.
-//! * Key limit: TLS 1.2 cannot replace a key. Near its limit the connection takes what the program
-//!   has written so far, sends `close_notify`, and goes on to read until the peer has closed too.
-//! * Fairness: after a read that filled the buffer the connection goes to the end of the queue;
-//!   beside connections with short messages it takes turns with the other streams
-//!   (`stream/bulk/mod.rs`).
+//! * Backpressure: while bytes wait for one socket, the relay does not read the other.
+//! * Ends: each direction ends on its own. An end of file in clear becomes `close_notify`, and the
+//!   reverse. A TLS stream that ends without `close_notify` is truncated: the relay delivers the
+//!   valid bytes, then resets the clear socket. A reset of one socket resets the other, after the
+//!   valid bytes are delivered or after [`DELIVERY_WAIT_MAX`] without progress. A UNIX socket cannot
+//!   be reset: its peer reads an end of file.
+//! * Key limit: TLS 1.2 cannot replace a key. Near the limit the relay sends what the program has
+//!   written and `close_notify`, and reads until the peer has closed too.
+//! * Fairness: after a read that filled the buffer, the connection goes to the end of the queue.
+//!   Beside connections with short messages, bulk streams take turns (`stream/bulk/mod.rs`).
 
 mod clear;
 mod controlled;

@@ -29,8 +29,8 @@ use super::{
 /// How long a program must not have written before a key that is nearly used up ends its direction.
 const KEY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the pump to the end, then ends both sockets accordingly. A program that begins TLS itself is
-/// left to [`own_tls`], and a connection whose program has another CPU to the worker there.
+/// Runs the pump to the end, then ends both sockets accordingly. A program that begins TLS itself
+/// is left to [`own_tls`], and a connection whose program has another CPU to the worker there.
 pub(super) fn run<'a>(
     lane: &'a StreamLane,
     relay: Box<SealedRelay>,

@@ -51,8 +51,8 @@ impl<'a> DataListeners<'a> {
         Self { lane, record, data_tls, uploads, places, last: None }
     }
 
-    /// Opens a listener for one end, given its socket of the control connection; returns the address
-    /// to announce.
+    /// Opens a listener for one end, given its socket of the control connection; returns the
+    /// address to announce.
     pub(super) async fn open(
         &mut self,
         request: DataRequest,
