@@ -65,7 +65,7 @@ pub(super) async fn dial(
 }
 
 async fn dial_within(
-    record: &Record,
+    record: &ConnectionRecord,
     log: &Log,
     options: &StreamOptions,
     timeout: Duration,
