@@ -84,7 +84,7 @@ pub fn dial(destination: SocketAddr) -> io::Result<OwnedFd> {
 /// Gives a datagram socket as much room for bursts as the kernel allows.
 ///
 /// # Errors
-/// Whatever `setsockopt` answers.
+/// The error of `setsockopt`.
 pub fn enlarge_buffers(socket: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set_socket_recv_buffer_size(socket, BUFFER_BYTES)?;
     Ok(sockopt::set_socket_send_buffer_size(socket, BUFFER_BYTES)?)
@@ -113,7 +113,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
 /// The longest packet that goes undivided to where the socket is connected to, as far as is known.
 ///
 /// # Errors
-/// Whatever `getsockopt` answers.
+/// The error of `getsockopt`.
 pub fn mtu_bytes(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let is_ipv6 = sockopt::socket_domain(socket)? == AddressFamily::INET6;
     let mtu = option(socket, if is_ipv6 { MTU_V6 } else { MTU_V4 })?;
@@ -124,7 +124,7 @@ pub fn mtu_bytes(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// there is none.
 ///
 /// # Errors
-/// Whatever `recvmsg` answers.
+/// The error of `recvmsg`.
 pub fn take_notice(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Notice>> {
     let received = match message::receive(socket, buffer, libc::MSG_ERRQUEUE) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -152,7 +152,7 @@ fn notice(item: &[u8], bytes: usize) -> Option<Notice> {
 /// Sends a whole IP packet from a raw socket.
 ///
 /// # Errors
-/// Whatever `sendto` answers.
+/// The error of `sendto`.
 pub fn send_packet(raw: BorrowedFd<'_>, packet: &[u8], to: IpAddr) -> io::Result<()> {
     let to = SocketAddr::new(to, 0);
     rustix::net::sendto(raw, packet, rustix::net::SendFlags::NOSIGNAL, &to)?;

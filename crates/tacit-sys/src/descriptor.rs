@@ -43,12 +43,12 @@ pub struct Inheritable {
     /// Its number.
     pub number: RawFd,
     /// What it is.
-    pub kind: Kind,
+    pub kind: DescriptorKind,
 }
 
 /// What a descriptor is, as far as it matters to whom it may be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DescriptorKind {
     /// A socket.
     Socket(SocketKind),
     /// A directory; it stays in the mount namespace that it was opened in.
@@ -93,18 +93,18 @@ pub fn inheritable() -> io::Result<Vec<Inheritable>> {
     Ok(found)
 }
 
-fn kind(descriptor: BorrowedFd<'_>) -> Kind {
+fn kind(descriptor: BorrowedFd<'_>) -> DescriptorKind {
     if let Some(socket) = socket_kind(descriptor) {
-        return Kind::Socket(socket);
+        return DescriptorKind::Socket(socket);
     }
     let data = rustix::fs::fstat(descriptor);
     if data.is_ok_and(|data| FileType::from_raw_mode(data.st_mode).is_dir()) {
-        return Kind::Directory;
+        return DescriptorKind::Directory;
     }
     // No file can have this name: that of a file begins with `/`.
     let name = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     let is_ring = name.is_ok_and(|name| name.as_os_str() == "anon_inode:[io_uring]");
-    if is_ring { Kind::IoUring } else { Kind::Other }
+    if is_ring { DescriptorKind::IoUring } else { DescriptorKind::Other }
 }
 
 fn socket_kind(descriptor: BorrowedFd<'_>) -> Option<SocketKind> {
@@ -135,7 +135,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 
 /// What came over a socket.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedDescriptors {
     /// How many bytes of the buffer it fills.
     pub bytes: usize,
     /// What came with them, close-on-exec.
@@ -145,8 +145,8 @@ pub struct Received {
 /// Receives bytes and the descriptors that came with them.
 ///
 /// # Errors
-/// Whatever `recvmsg` answers.
-pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Received> {
+/// The error of `recvmsg`.
+pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<ReceivedDescriptors> {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -162,7 +162,7 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Received> {
             descriptors.extend(received);
         }
     }
-    Ok(Received { bytes: message.bytes, descriptors })
+    Ok(ReceivedDescriptors { bytes: message.bytes, descriptors })
 }
 
 #[cfg(test)]
@@ -178,7 +178,8 @@ mod tests {
         send(&near, b"x", &[given.as_fd()]).unwrap();
         drop(given);
         let mut bytes = [0; 8];
-        let Received { bytes: count, mut descriptors } = receive(&far, &mut bytes).unwrap();
+        let ReceivedDescriptors { bytes: count, mut descriptors } =
+            receive(&far, &mut bytes).unwrap();
         assert_eq!((count, descriptors.len()), (1, 1));
         let mut received = UnixStream::from(descriptors.remove(0));
         received.write_all(b"through").unwrap();
@@ -195,19 +196,21 @@ mod tests {
         let find = |number| inheritable().unwrap().into_iter().find(|one| one.number == number);
         assert_eq!(find(client.as_raw_fd()), None, "closed by exec");
         let kept = rustix::io::dup(&client).unwrap();
-        let Kind::Socket(found) = find(kept.as_raw_fd()).unwrap().kind else { panic!("a socket") };
+        let DescriptorKind::Socket(found) = find(kept.as_raw_fd()).unwrap().kind else {
+            panic!("a socket")
+        };
         assert!(found.leads_out);
         assert_eq!(found.local, client.local_addr().ok());
         assert_eq!(found.peer, listener.local_addr().ok());
         let unix = rustix::io::dup(&UnixStream::pair().unwrap().0).unwrap();
         let kind = find(unix.as_raw_fd()).unwrap().kind;
-        assert!(matches!(kind, Kind::Socket(SocketKind { leads_out: false, .. })));
+        assert!(matches!(kind, DescriptorKind::Socket(SocketKind { leads_out: false, .. })));
         let kind_of = |path: &str| {
             let kept = rustix::io::dup(std::fs::File::open(path).unwrap()).unwrap();
             find(kept.as_raw_fd()).unwrap().kind
         };
-        assert_eq!(kind_of("/dev/null"), Kind::Other);
-        assert_eq!(kind_of("/"), Kind::Directory);
+        assert_eq!(kind_of("/dev/null"), DescriptorKind::Other);
+        assert_eq!(kind_of("/"), DescriptorKind::Directory);
     }
 
     #[test]

@@ -69,10 +69,10 @@ pub enum ChildState {
 }
 
 /// Holds back the signals that [`next_signal`] gives. The mask from before is what
-/// [`crate::inside::Original`] took down, and gives back to the program.
+/// [`crate::spawn::LauncherState`] took down, and gives back to the program.
 ///
 /// # Errors
-/// Whatever `sigprocmask` answers.
+/// The error of `sigprocmask`.
 pub fn watch_signals() -> io::Result<()> {
     let watched = watched_set();
     // SAFETY: the pointer is to an initialised set; the old one is not asked for.
@@ -96,7 +96,7 @@ pub fn next_signal() -> io::Result<Arrived> {
 /// Waits for the next signal, but no longer than that.
 ///
 /// # Errors
-/// Whatever `sigtimedwait` answers. An interruption, as by a stop and continuation of this
+/// The error of `sigtimedwait`. An interruption, as by a stop and continuation of this
 /// process, counts as if the time were over.
 pub fn next_signal_within(wait: Duration) -> io::Result<Option<Arrived>> {
     let watched = watched_set();
@@ -136,7 +136,7 @@ fn watched_set() -> libc::sigset_t {
 /// What became of a child, if anything did since the last call.
 ///
 /// # Errors
-/// Whatever `waitpid` answers.
+/// The error of `waitpid`.
 pub fn child_state(child: &Child) -> io::Result<Option<ChildState>> {
     let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
     let pid = pid_of(child.id())?;
@@ -154,7 +154,7 @@ pub fn child_state(child: &Child) -> io::Result<Option<ChildState>> {
 /// Sends a signal to a child by number.
 ///
 /// # Errors
-/// Whatever `kill` answers.
+/// The error of `kill`.
 pub fn forward(child: u32, number: i32) -> io::Result<()> {
     let signal = Signal::from_named_raw(number).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(rustix::process::kill_process(pid_of(child)?, signal)?)
@@ -171,7 +171,7 @@ pub fn shares_group(child: u32) -> bool {
 /// Stops this process as its child was stopped, until somebody continues it.
 ///
 /// # Errors
-/// Whatever `kill` answers.
+/// The error of `kill`.
 pub fn stop_self() -> io::Result<()> {
     Ok(rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?)
 }

@@ -6,13 +6,12 @@
 //! where rustix has no wrapper (`TCP_INFO`, `SIOCOUTQ`, descriptors inherited by number).
 //!
 //! A program under `tacit run` is put together from four modules: [`namespace`] makes its network
-//! in a helper process, [`inside`] starts the program there, [`netlink`] changes what of its
+//! in a helper process, [`spawn`] starts the program there, [`netlink`] changes what of its
 //! traffic is captured, and [`transparent`] has the sockets where that arrives.
 
 pub mod cpu;
 pub mod datagram;
 pub mod descriptor;
-pub mod inside;
 mod ip_version;
 pub mod job;
 mod message;
@@ -27,6 +26,7 @@ pub mod sandbox;
 pub mod schedule;
 mod seccomp;
 pub mod socket;
+pub mod spawn;
 pub mod syn_log;
 pub mod transparent;
 pub mod watch;

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use crate::option::OptionName;
 
 /// What came beside the bytes.
-pub(crate) struct Received {
+pub(crate) struct ReceivedMessage {
     /// Bytes of it in the buffer.
     pub(crate) bytes: usize,
     /// `MSG_TRUNC` and the like.
@@ -26,7 +26,7 @@ pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     flags: libc::c_int,
-) -> io::Result<Received> {
+) -> io::Result<ReceivedMessage> {
     let mut name = [0; NAME_BYTES];
     let mut control = [0; CONTROL_BYTES];
     let mut space = [IoSliceMut::new(buffer)];
@@ -46,10 +46,10 @@ pub(crate) fn receive(
     let bytes = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     #[allow(clippy::useless_conversion, reason = "not a usize in every C library")]
     let control_bytes = usize::try_from(header.msg_controllen).unwrap_or(0);
-    Ok(Received { bytes, flags: header.msg_flags, name, control, control_bytes })
+    Ok(ReceivedMessage { bytes, flags: header.msg_flags, name, control, control_bytes })
 }
 
-impl Received {
+impl ReceivedMessage {
     /// Who sent it.
     pub(crate) fn source(&self) -> Option<SocketAddr> {
         ip_address(&self.name)

@@ -24,7 +24,7 @@ use crate::owner;
 /// Makes this process the one to which the orphans among its descendants come.
 ///
 /// # Errors
-/// Whatever `prctl` answers.
+/// The error of `prctl`.
 pub fn collect() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Resource, Rlimit};
 /// Lets this process open as many descriptors as its hard limit allows, and says how many.
 ///
 /// # Errors
-/// Whatever `setrlimit` answers.
+/// The error of `setrlimit`.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(
@@ -24,7 +24,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 /// good the right to gain privileges by exec.
 ///
 /// # Errors
-/// Whatever `prctl` or `setrlimit` answer.
+/// The error of `prctl` or `setrlimit`.
 pub fn keep_secrets() -> io::Result<()> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, none)?;
@@ -37,7 +37,7 @@ pub fn keep_secrets() -> io::Result<()> {
 /// core dumps.
 ///
 /// # Errors
-/// Whatever `prctl` answers.
+/// The error of `prctl`.
 pub fn hide_memory() -> io::Result<()> {
     // First: the file cannot be written afterwards. Without it there are no dumps all the same.
     let _ = std::fs::write("/proc/self/coredump_filter", "0");
@@ -131,7 +131,7 @@ pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
 /// Has this process, and programs that it becomes, ignore signals.
 ///
 /// # Errors
-/// Whatever `signal` answers.
+/// The error of `signal`.
 pub fn ignore(signals: &[Signal]) -> io::Result<()> {
     for signal in signals {
         // SAFETY: no handler of ours is replaced; to ignore a signal runs no code.
@@ -193,7 +193,7 @@ pub fn try_wait(pid: u32) -> io::Result<Option<ExitStatus>> {
 /// Waits for a child to end.
 ///
 /// # Errors
-/// Whatever `waitpid` answers.
+/// The error of `waitpid`.
 pub fn wait(pid: u32) -> io::Result<()> {
     rustix::process::waitpid(Some(process(pid)?), rustix::process::WaitOptions::empty())?;
     Ok(())
@@ -241,7 +241,7 @@ pub fn keep_only(descriptors: &[BorrowedFd<'_>], error: StandardError) -> io::Re
 /// opened.
 ///
 /// # Errors
-/// Whatever `close_range` answers.
+/// The error of `close_range`.
 pub fn close_inherited() -> io::Result<()> {
     close_range(3, u32::MAX)
 }
@@ -261,7 +261,7 @@ pub fn own_process_group(command: &mut Command) -> &mut Command {
 /// Leaves the terminal's process group, for a copy that [`fork`] made.
 ///
 /// # Errors
-/// Whatever `setpgid` answers.
+/// The error of `setpgid`.
 pub fn lead_process_group() -> io::Result<()> {
     Ok(rustix::process::setpgid(None, None)?)
 }

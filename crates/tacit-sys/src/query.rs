@@ -46,7 +46,7 @@ pub fn listener() -> io::Result<OwnedFd> {
 /// Two connected sockets of the same kind.
 ///
 /// # Errors
-/// Whatever `socketpair` answers.
+/// The error of `socketpair`.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
@@ -54,7 +54,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// One message.
 #[derive(Debug)]
-pub struct Message {
+pub struct QueryMessage {
     /// Bytes of it in the buffer; 0: the other side has ended, or sent nothing.
     pub bytes: usize,
     /// It was longer than the buffer.
@@ -67,7 +67,7 @@ pub struct Message {
 ///
 /// # Errors
 /// `WouldBlock` if there is none; whatever else `recvmsg` answers.
-pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Message> {
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<QueryMessage> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [io::IoSliceMut::new(buffer)];
@@ -79,7 +79,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Message>
         }
     }
     let is_cut = received.flags.contains(ReturnFlags::TRUNC);
-    Ok(Message { bytes: received.bytes, is_cut, descriptors })
+    Ok(QueryMessage { bytes: received.bytes, is_cut, descriptors })
 }
 
 /// Whether a descriptor is a TCP socket, connected or not.

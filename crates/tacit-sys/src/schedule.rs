@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// How the kernel schedules a thread that is no real-time one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum SchedulingClass {
     /// `SCHED_OTHER`.
     Normal,
     /// `SCHED_BATCH`.
@@ -77,7 +77,7 @@ pub(crate) fn set_of(cpus: &[usize]) -> io::Result<CpuSet> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduling {
     /// Its class.
-    pub class: Class,
+    pub class: SchedulingClass,
     /// Its nice value.
     pub nice: i32,
 }
@@ -94,10 +94,10 @@ pub fn own_scheduling() -> io::Result<Scheduling> {
     };
     // A child does not inherit it where this bit is set; it is no part of the class.
     let class = match policy & !libc::SCHED_RESET_ON_FORK {
-        libc::SCHED_OTHER => Class::Normal,
-        libc::SCHED_BATCH => Class::Batch,
-        libc::SCHED_IDLE => Class::Idle,
-        _ => Class::Other,
+        libc::SCHED_OTHER => SchedulingClass::Normal,
+        libc::SCHED_BATCH => SchedulingClass::Batch,
+        libc::SCHED_IDLE => SchedulingClass::Idle,
+        _ => SchedulingClass::Other,
     };
     Ok(Scheduling { class, nice: rustix::process::getpriority_process(None)? })
 }
@@ -107,11 +107,13 @@ pub fn own_scheduling() -> io::Result<Scheduling> {
 /// # Errors
 /// `PermissionDenied`: the nice value is below the present one and the caller may not. The class
 /// is one that cannot be set.
-pub fn set_own_class(class: Class, nice: i32) -> io::Result<()> {
+pub fn set_own_class(class: SchedulingClass, nice: i32) -> io::Result<()> {
     let class = match class {
-        Class::Normal => libc::SCHED_OTHER,
-        Class::Batch => libc::SCHED_BATCH,
-        Class::Idle | Class::Other => return Err(io::ErrorKind::InvalidInput.into()),
+        SchedulingClass::Normal => libc::SCHED_OTHER,
+        SchedulingClass::Batch => libc::SCHED_BATCH,
+        SchedulingClass::Idle | SchedulingClass::Other => {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
     };
     // The nice value first: leaving the lowest class is allowed by it.
     rustix::process::setpriority_process(None, nice)?;
@@ -148,10 +150,17 @@ mod tests {
     fn a_thread_gets_a_class_of_its_own() {
         on_a_thread(|| {
             let nice = own_scheduling().unwrap().nice + 1;
-            set_own_class(Class::Batch, nice).unwrap();
-            assert_eq!(own_scheduling().unwrap(), Scheduling { class: Class::Batch, nice });
-            assert!(set_own_class(Class::Idle, 0).is_err());
+            set_own_class(SchedulingClass::Batch, nice).unwrap();
+            assert_eq!(
+                own_scheduling().unwrap(),
+                Scheduling { class: SchedulingClass::Batch, nice }
+            );
+            assert!(set_own_class(SchedulingClass::Idle, 0).is_err());
         });
-        assert_eq!(own_scheduling().unwrap().class, Class::Normal, "other threads keep theirs");
+        assert_eq!(
+            own_scheduling().unwrap().class,
+            SchedulingClass::Normal,
+            "other threads keep theirs"
+        );
     }
 }

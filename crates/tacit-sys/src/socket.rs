@@ -116,7 +116,7 @@ pub fn reserve(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<O
 /// Listens at the address that the socket has.
 ///
 /// # Errors
-/// Whatever `listen` answers.
+/// The error of `listen`.
 pub fn resume_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::net::listen(socket, LISTEN_BACKLOG)?)
 }
@@ -124,7 +124,7 @@ pub fn resume_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Stops listening and keeps the address. Who waits to be accepted is reset.
 ///
 /// # Errors
-/// Whatever `shutdown` answers.
+/// The error of `shutdown`.
 pub fn suspend_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Read)?)
 }
@@ -151,7 +151,7 @@ pub fn listen_unix(
 /// Gives a socket made elsewhere its options; those of a listener are inherited by what it accepts.
 ///
 /// # Errors
-/// Whatever `setsockopt` or `fcntl` answer.
+/// The error of `setsockopt` or `fcntl`.
 pub fn adopt(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Result<()> {
     rustix::io::ioctl_fionbio(socket, true)?;
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
@@ -176,7 +176,7 @@ pub struct DialledSocket {
 /// Begins to connect.
 ///
 /// # Errors
-/// Whatever `socket` or `connect` answer.
+/// The error of `socket` or `connect`.
 pub fn dial(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<DialledSocket> {
     let socket = new_stream(address.address_family(), options)?;
     match rustix::net::connect(&socket, address) {
@@ -208,7 +208,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<AcceptedSocket> {
 /// Whether a socket that was dialled is connected by now.
 ///
 /// # Errors
-/// Whatever `getpeername` answers.
+/// The error of `getpeername`.
 pub fn is_connected(socket: BorrowedFd<'_>) -> io::Result<bool> {
     match rustix::net::getpeername(socket) {
         Ok(_) => Ok(true),
@@ -228,7 +228,7 @@ pub fn take_error(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// The socket's own address.
 ///
 /// # Errors
-/// Whatever `getsockname` answers.
+/// The error of `getsockname`.
 pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<SocketAddrAny> {
     Ok(rustix::net::getsockname(socket)?)
 }
@@ -236,7 +236,7 @@ pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<SocketAddrAny> {
 /// The address of the other end; `None` where it has none.
 ///
 /// # Errors
-/// Whatever `getpeername` answers.
+/// The error of `getpeername`.
 pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<Option<SocketAddrAny>> {
     Ok(rustix::net::getpeername(socket)?)
 }
@@ -244,7 +244,7 @@ pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<Option<SocketAddrAny>>
 /// Who is at the other end of a UNIX socket, as the kernel vouches for it.
 ///
 /// # Errors
-/// Whatever `getsockopt` answers.
+/// The error of `getsockopt`.
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
     Ok(sockopt::socket_peercred(socket)?)
 }
@@ -332,7 +332,7 @@ pub fn write_last(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
 /// Ends our direction; the peer reads an end of file after what is queued.
 ///
 /// # Errors
-/// Whatever `shutdown` answers.
+/// The error of `shutdown`.
 pub fn shutdown_write(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
 }
@@ -360,7 +360,7 @@ pub fn incoming_cpu(socket: BorrowedFd<'_>) -> io::Result<usize> {
 /// sockets.
 ///
 /// # Errors
-/// Whatever `setsockopt` answers.
+/// The error of `setsockopt`.
 pub fn set_on_close(socket: BorrowedFd<'_>, on_close: OnClose) -> io::Result<()> {
     let linger = match on_close {
         OnClose::Reset => Some(Duration::ZERO),
@@ -389,7 +389,7 @@ pub fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
 /// (`SIOCOUTQ`).
 ///
 /// # Errors
-/// Whatever `ioctl` answers.
+/// The error of `ioctl`.
 pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: TIOCOUTQ (= SIOCOUTQ) writes one int to the pointer, which is valid for that.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 
-use crate::netlink::nflog::{self, Copied};
+use crate::netlink::nflog::{self, LoggedPacket};
 pub use crate::netlink::nft::Copies;
 use crate::netlink::nft::{AGENT_MARK, RELEASE_MARK, SYN_LOG_GROUP};
 use crate::option::{attach_filter, bind_to_interface};
@@ -50,7 +50,7 @@ impl SynLog {
     /// Takes a socket that was made inside.
     ///
     /// # Errors
-    /// Whatever `getsockopt` answers.
+    /// The error of `getsockopt`.
     pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
         let copies = match sockopt::socket_domain(&socket)? {
             AddressFamily::PACKET => Copies::OfInterface,
@@ -76,7 +76,7 @@ impl SynLog {
     /// # Errors
     /// `WouldBlock`; `ENOBUFS` ([`nflog::is_overrun`]) if copies were lost; what else the kernel
     /// answers.
-    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<Copied<'b>>> {
+    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<LoggedPacket<'b>>> {
         match self.copies {
             Copies::OfRule => {
                 let bytes = nflog::receive(self.socket.as_fd(), buffer)?;
@@ -86,7 +86,7 @@ impl SynLog {
             Copies::OfInterface => {
                 let (bytes, _) =
                     rustix::net::recv(&*self.socket, &mut *buffer, RecvFlags::empty())?;
-                Ok(buffer.get(..bytes).map(|packet| Copied { packet, is_refused: false }))
+                Ok(buffer.get(..bytes).map(|packet| LoggedPacket { packet, is_refused: false }))
             }
         }
     }

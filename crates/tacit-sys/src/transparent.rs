@@ -1,15 +1,15 @@
-//! Sockets that stand in for addresses that are not this machine's.
+//! Transparent sockets, which use addresses that are not this host's.
 //!
 //! ```text
 //! program --SYN to 10.9.8.7:8080--> hold listener on :15002, drops it; a copy to the agent
 //! agent   --the same SYN again--> listener on :15001 --accept--> own address = 10.9.8.7:8080
-//! program --datagram to 10.1.1.1:53--> UDP socket on :15001 --receive--> says 10.1.1.1:53
-//! agent   --stand_in(10.1.1.1:53 -> program)--> the program reads it as from 10.1.1.1:53
+//! program --datagram to 10.1.1.1:53--> UDP socket on :15001 --receive--> 10.1.1.1:53
+//! agent   --bind_spoofed_source(10.1.1.1:53)--> the program receives it from 10.1.1.1:53
 //! ```
 //!
-//! The listeners and the sockets that stand in are made inside the namespace ([`listener`],
-//! [`receiver`], [`make`]) and used by the agent outside. Packets of marked sockets pass the
-//! namespace's rules; without the mark they would be led to the agent again.
+//! The helper creates the listeners and the spoofed-source sockets in the namespace
+//! ([`listener`], [`receiver`], [`make`]); the agent uses them outside. The namespace's rules
+//! accept packets of marked sockets and redirect all others to the agent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,27 +19,27 @@ use rustix::net::{SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::ip_version::IpVersion;
 use crate::message;
-use crate::netlink::Protocol;
+use crate::netlink::IpProtocol;
 use crate::netlink::nft::{AGENT_MARK, AGENT_PORT, HOLD_PORT, RELEASE_MARK};
 use crate::option::{OptionName, drop_all_packets, set_option};
 use crate::socket::LISTEN_BACKLOG;
 
-/// Which socket to make.
+/// What kind of socket to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SocketSpec {
     /// What travels over it.
-    pub kind: Kind,
+    pub kind: TransparentKind,
     /// Of which addresses.
     pub version: IpVersion,
-    /// May be bound to an address that is not this namespace's.
+    /// May be bound to an address that the namespace does not have.
     pub transparent: bool,
     /// How the namespace's rules know its packets.
-    pub mark: Option<Mark>,
+    pub mark: Option<SocketMark>,
 }
 
 /// How the namespace's rules know the packets of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum SocketMark {
     /// They pass all rules.
     Agent,
     /// Each is a SYN that goes to the agent's listener.
@@ -48,43 +48,43 @@ pub enum Mark {
 
 /// What travels over a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TransparentKind {
     /// A TCP connection.
     Tcp,
     /// UDP datagrams.
     Udp,
-    /// Whole IP packets, for answers by ICMP in the name of others.
+    /// Whole IP packets, for ICMP replies with a foreign source address.
     Raw,
 }
 
 /// Makes a non-blocking socket in the network namespace of the calling thread.
 ///
 /// # Errors
-/// Whatever `socket` or `setsockopt` answer: the last three need the namespace's rights.
-pub fn make(wanted: Wanted) -> io::Result<OwnedFd> {
-    let family = wanted.version.address_family();
-    let (kind, protocol) = match wanted.kind {
-        Kind::Tcp => (SocketType::STREAM, None),
-        Kind::Udp => (SocketType::DGRAM, None),
-        Kind::Raw => (SocketType::RAW, Some(ipproto::RAW)),
+/// The error of `socket` or `setsockopt`, which need capabilities in the namespace.
+pub fn make(spec: SocketSpec) -> io::Result<OwnedFd> {
+    let family = spec.version.address_family();
+    let (kind, protocol) = match spec.kind {
+        TransparentKind::Tcp => (SocketType::STREAM, None),
+        TransparentKind::Udp => (SocketType::DGRAM, None),
+        TransparentKind::Raw => (SocketType::RAW, Some(ipproto::RAW)),
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, kind, flags, protocol)?;
-    if wanted.version == IpVersion::V6 && wanted.kind != Kind::Raw {
+    if spec.version == IpVersion::V6 && spec.kind != TransparentKind::Raw {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    if wanted.transparent {
-        let transparent = match wanted.version {
+    if spec.transparent {
+        let transparent = match spec.version {
             IpVersion::V4 => OptionName { level: libc::IPPROTO_IP, name: libc::IP_TRANSPARENT },
             IpVersion::V6 => OptionName { level: libc::IPPROTO_IPV6, name: libc::IPV6_TRANSPARENT },
         };
         set_option(socket.as_fd(), transparent, 1)?;
     }
-    if let Some(mark) = wanted.mark {
+    if let Some(mark) = spec.mark {
         let value = match mark {
-            Mark::Agent => AGENT_MARK,
-            Mark::Release => RELEASE_MARK,
+            SocketMark::Agent => AGENT_MARK,
+            SocketMark::Release => RELEASE_MARK,
         };
         let option = OptionName { level: libc::SOL_SOCKET, name: libc::SO_MARK };
         set_option(socket.as_fd(), option, value.cast_signed())?;
@@ -95,22 +95,22 @@ pub fn make(wanted: Wanted) -> io::Result<OwnedFd> {
 /// The listener for captured TCP connections of one IP version.
 ///
 /// # Errors
-/// Whatever the system calls answer.
+/// The error of a system call.
 pub fn listener(version: IpVersion) -> io::Result<OwnedFd> {
-    let wanted = Wanted { kind: Kind::Tcp, version, transparent: true, mark: None };
-    let socket = make(wanted)?;
+    let spec = SocketSpec { kind: TransparentKind::Tcp, version, transparent: true, mark: None };
+    let socket = make(spec)?;
     rustix::net::bind(&socket, &any(version, AGENT_PORT))?;
     rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket)
 }
 
-/// The listener that takes each held SYN and drops it: as long as it is open the program waits.
+/// The listener that receives each held SYN and drops it: while it is open, the program waits.
 ///
 /// # Errors
-/// Whatever the system calls answer.
+/// The error of a system call.
 pub fn hold_listener(version: IpVersion) -> io::Result<OwnedFd> {
-    let wanted = Wanted { kind: Kind::Tcp, version, transparent: true, mark: None };
-    let socket = make(wanted)?;
+    let spec = SocketSpec { kind: TransparentKind::Tcp, version, transparent: true, mark: None };
+    let socket = make(spec)?;
     drop_all_packets(socket.as_fd())?;
     rustix::net::bind(&socket, &any(version, HOLD_PORT))?;
     rustix::net::listen(&socket, 1)?;
@@ -120,18 +120,24 @@ pub fn hold_listener(version: IpVersion) -> io::Result<OwnedFd> {
 /// The socket that releases a SYN of one IP version: it sends whole packets.
 ///
 /// # Errors
-/// Whatever the system calls answer.
+/// The error of a system call.
 pub fn release_socket(version: IpVersion) -> io::Result<OwnedFd> {
-    make(Wanted { kind: Kind::Raw, version, transparent: false, mark: Some(Mark::Release) })
+    make(SocketSpec {
+        kind: TransparentKind::Raw,
+        version,
+        transparent: false,
+        mark: Some(SocketMark::Release),
+    })
 }
 
-/// The socket for captured datagrams of one IP version; [`receive`] says where each was sent to.
+/// The socket for captured datagrams of one IP version; [`receive`] returns where each was
+/// sent to.
 ///
 /// # Errors
-/// Whatever the system calls answer.
+/// The error of a system call.
 pub fn receiver(version: IpVersion) -> io::Result<OwnedFd> {
-    let wanted = Wanted { kind: Kind::Udp, version, transparent: true, mark: None };
-    let socket = make(wanted)?;
+    let spec = SocketSpec { kind: TransparentKind::Udp, version, transparent: true, mark: None };
+    let socket = make(spec)?;
     set_option(socket.as_fd(), original_option(version), 1)?;
     rustix::net::bind(&socket, &any(version, AGENT_PORT))?;
     Ok(socket)
@@ -153,8 +159,8 @@ pub struct Datagram {
 /// Takes one datagram from a [`receiver`].
 ///
 /// # Errors
-/// `WouldBlock` if there is none; whatever else `recvmsg` answers; `InvalidData` if the kernel
-/// did not say where it was sent to.
+/// `WouldBlock` if there is none, `InvalidData` if the kernel does not report the destination, or
+/// another error of `recvmsg`.
 pub fn receive(receiver: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Datagram> {
     let received = message::receive(receiver, buffer, 0)?;
     let missing = || io::Error::from(io::ErrorKind::InvalidData);
@@ -165,15 +171,15 @@ pub fn receive(receiver: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Datagr
     Ok(Datagram { bytes: received.bytes, is_cut, source, destination })
 }
 
-/// Binds a transparent socket to an address that it stands in for, and connects it to the program;
-/// `Ok(true)` if it is connected already, as UDP always is.
+/// Binds a transparent socket to a foreign address and connects it to the program. Returns
+/// whether it is connected already, as UDP sockets always are.
 ///
-/// TCP: a client's address, so that a server sees who is there. UDP: the address the program sent
-/// to; its further datagrams then come to this socket.
+/// TCP: the address of a client, so that a server sees it as its peer. UDP: the address that the
+/// program sent to; later datagrams of the program then arrive at this socket.
 ///
 /// # Errors
-/// Whatever `bind` or `connect` answer.
-pub fn stand_in(
+/// The error of `bind` or `connect`.
+pub fn bind_spoofed_source(
     socket: BorrowedFd<'_>,
     address: SocketAddr,
     program: SocketAddr,
@@ -186,14 +192,14 @@ pub fn stand_in(
     }
 }
 
-/// The protocol's own socket of a captured flow, marked and free to take any address.
+/// The spoofed-source socket of a captured flow: marked, and may be bound to any address.
 #[must_use]
-pub fn stand_in_wanted(protocol: Protocol, version: IpVersion) -> Wanted {
+pub fn spoofed_source_spec(protocol: IpProtocol, version: IpVersion) -> SocketSpec {
     let kind = match protocol {
-        Protocol::Tcp => Kind::Tcp,
-        Protocol::Udp => Kind::Udp,
+        IpProtocol::Tcp => TransparentKind::Tcp,
+        IpProtocol::Udp => TransparentKind::Udp,
     };
-    Wanted { kind, version, transparent: true, mark: Some(Mark::Agent) }
+    SocketSpec { kind, version, transparent: true, mark: Some(SocketMark::Agent) }
 }
 
 fn any(version: IpVersion, port: u16) -> SocketAddr {

@@ -5,7 +5,7 @@
 //!                              sockets()                  what the agent outside works with
 //!                              --descriptors--> agent     then waits and makes more on request
 //!          --starts--> helper: join(parent, ...)           in place of one that ended
-//! launcher --inside::spawn--> program                     joins the helper's namespaces
+//! launcher --spawn::spawn--> program                     joins the helper's namespaces
 //! ```
 //!
 //! The helper must be a fresh process with one thread: only such a one may enter a user namespace.
@@ -27,14 +27,14 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use crate::netlink::route::{self, Families, LargeSegments, Sources};
+use crate::netlink::route::{self, Families, LargeSegments, SourceAddresses};
 use crate::netlink::{self, Netlink, Subsystem, nft};
 use crate::syn_log::Copies;
 
 pub use kernel::kernel_has_ipv6;
-pub use refusal::{NamespaceError, Step};
+pub use refusal::{NamespaceError, NamespaceStep};
 use sockets::netlinks;
-pub use sockets::{Netlinks, Sockets, sockets};
+pub use sockets::{NamespaceSockets, Netlinks, sockets};
 
 /// The namespace that the calling process is in now.
 #[derive(Debug)]
@@ -70,20 +70,21 @@ pub fn create(
     families: Families,
     wanted: Option<Copies>,
 ) -> Result<Namespace, NamespaceError> {
-    lead_session().map_err(Step::Session.failed())?;
-    end_with(parent).map_err(Step::ParentDeath.failed())?;
+    lead_session().map_err(NamespaceStep::Session.failed())?;
+    end_with(parent).map_err(NamespaceStep::ParentDeath.failed())?;
     let has_own_user = !rustix::process::geteuid().is_root();
     if has_own_user {
         own_user()?;
         // A change of credentials takes it away.
-        end_with(parent).map_err(Step::ParentDeath.failed())?;
+        end_with(parent).map_err(NamespaceStep::ParentDeath.failed())?;
     } else {
-        unshare(libc::CLONE_NEWNET).map_err(Step::Unshare.failed())?;
+        unshare(libc::CLONE_NEWNET).map_err(NamespaceStep::Unshare.failed())?;
     }
     let mut missing = Vec::new();
-    let mut route = Netlink::open(Subsystem::Route).map_err(Step::Network.failed())?;
-    route::bring_up(&mut route).map_err(Step::Network.refused())?;
-    route::allow(&mut route, families, Sources::default()).map_err(Step::Network.refused())?;
+    let mut route = Netlink::open(Subsystem::Route).map_err(NamespaceStep::Network.failed())?;
+    route::bring_up(&mut route).map_err(NamespaceStep::Network.refused())?;
+    route::allow(&mut route, families, SourceAddresses::default())
+        .map_err(NamespaceStep::Network.refused())?;
     let large_segments = route::allow_large_segments(&mut route).unwrap_or_else(|error| {
         missing.push(format!("large segments on lo: {error}"));
         LargeSegments::default()
@@ -95,12 +96,15 @@ pub fn create(
     missing.extend(set("net/ipv4/conf/all/promote_secondaries", "1").err());
     // A cookie would answer a released SYN when the listener is full, and forget it.
     missing.extend(set("net/ipv4/tcp_syncookies", "0").err());
-    let mut netfilter = Netlink::open(Subsystem::Netfilter).map_err(Step::PacketRules.failed())?;
-    let copies = install_rules(&mut netfilter, wanted).map_err(Step::PacketRules.refused())?;
+    let mut netfilter =
+        Netlink::open(Subsystem::Netfilter).map_err(NamespaceStep::PacketRules.failed())?;
+    let copies =
+        install_rules(&mut netfilter, wanted).map_err(NamespaceStep::PacketRules.refused())?;
     if wanted.is_none() && copies == Copies::OfInterface {
         missing.push("nfnetlink_log: connecting costs more".to_owned());
     }
-    let diagnosis = Netlink::open(Subsystem::SocketDiagnosis).map_err(Step::Sockets.failed())?;
+    let diagnosis =
+        Netlink::open(Subsystem::SocketDiagnosis).map_err(NamespaceStep::Sockets.failed())?;
     let netlinks = Netlinks { route, netfilter, diagnosis };
     let congestion_control = congestion_control();
     Ok(Namespace { has_own_user, large_segments, congestion_control, copies, missing, netlinks })
@@ -130,20 +134,20 @@ fn install_rules(
 /// `None` for root.
 ///
 /// # Errors
-/// [`Step::Join`], or the step before it. The process is then of no use.
+/// [`NamespaceStep::Join`], or the step before it. The process is then of no use.
 pub fn join(
     parent: u32,
     network: BorrowedFd<'_>,
     user: Option<BorrowedFd<'_>>,
 ) -> Result<Netlinks, NamespaceError> {
-    lead_session().map_err(Step::Session.failed())?;
-    end_with(parent).map_err(Step::ParentDeath.failed())?;
+    lead_session().map_err(NamespaceStep::Session.failed())?;
+    end_with(parent).map_err(NamespaceStep::ParentDeath.failed())?;
     if let Some(user) = user {
-        enter(user, libc::CLONE_NEWUSER).map_err(Step::Join.failed())?;
+        enter(user, libc::CLONE_NEWUSER).map_err(NamespaceStep::Join.failed())?;
         // A change of credentials takes it away.
-        end_with(parent).map_err(Step::ParentDeath.failed())?;
+        end_with(parent).map_err(NamespaceStep::ParentDeath.failed())?;
     }
-    enter(network, libc::CLONE_NEWNET).map_err(Step::Join.failed())?;
+    enter(network, libc::CLONE_NEWNET).map_err(NamespaceStep::Join.failed())?;
     netlinks()
 }
 
@@ -159,11 +163,12 @@ const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
 fn own_user() -> Result<(), NamespaceError> {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
-    unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(Step::Unshare.failed())?;
+    unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(NamespaceStep::Unshare.failed())?;
     // Without it no group may be mapped: a process could leave a group that is denied something.
-    fs::write("/proc/self/setgroups", "deny").map_err(Step::Map.failed())?;
-    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(Step::Map.failed())?;
-    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(Step::Map.failed())
+    fs::write("/proc/self/setgroups", "deny").map_err(NamespaceStep::Map.failed())?;
+    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))
+        .map_err(NamespaceStep::Map.failed())?;
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(NamespaceStep::Map.failed())
 }
 
 /// Leaves the terminal: its signals are for the program.

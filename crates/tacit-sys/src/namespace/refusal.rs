@@ -13,7 +13,7 @@ use crate::netlink;
 
 /// A step of [`super::create`], [`super::join`] or [`super::sockets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum NamespaceStep {
     /// Leaving the terminal.
     Session,
     /// Arranging to end with the parent.
@@ -32,7 +32,7 @@ pub enum Step {
     Sockets,
 }
 
-impl Step {
+impl NamespaceStep {
     fn text(self) -> &'static str {
         match self {
             Self::Session => "leave the terminal",
@@ -59,7 +59,7 @@ impl Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceError {
     /// What was being done.
-    pub step: Step,
+    pub step: NamespaceStep,
     /// The kernel's answer.
     pub errno: Option<i32>,
     /// The answer in words, with the refused part.
@@ -69,7 +69,7 @@ pub struct NamespaceError {
 }
 
 impl NamespaceError {
-    fn new(step: Step, errno: Option<i32>, detail: String) -> Self {
+    fn new(step: NamespaceStep, errno: Option<i32>, detail: String) -> Self {
         let reason = errno.and_then(|errno| reason(step, errno, &Machine::read()));
         Self { step, errno, detail, reason }
     }
@@ -134,30 +134,37 @@ const APPARMOR: &str = "AppArmor withholds the rights of unprivileged user names
      (kernel.apparmor_restrict_unprivileged_userns=1): load the AppArmor profile that comes with \
      tacit, which grants `userns`";
 
-fn reason(step: Step, errno: i32, machine: &Machine) -> Option<String> {
-    let in_namespace =
-        matches!(step, Step::Map | Step::Network | Step::PacketRules | Step::Sockets);
+fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> {
+    let in_namespace = matches!(
+        step,
+        NamespaceStep::Map
+            | NamespaceStep::Network
+            | NamespaceStep::PacketRules
+            | NamespaceStep::Sockets
+    );
     let text = match (step, errno) {
-        (Step::ParentDeath, libc::ESRCH) => "the process that started this one has ended",
-        (Step::Unshare, libc::ENOSPC) => return Some(limit(machine)),
-        (Step::Unshare, libc::EPERM | libc::EACCES) => return Some(forbidden(machine)),
-        (Step::Unshare, libc::EINVAL) => {
+        (NamespaceStep::ParentDeath, libc::ESRCH) => "the process that started this one has ended",
+        (NamespaceStep::Unshare, libc::ENOSPC) => return Some(limit(machine)),
+        (NamespaceStep::Unshare, libc::EPERM | libc::EACCES) => return Some(forbidden(machine)),
+        (NamespaceStep::Unshare, libc::EINVAL) => {
             "this kernel was built without user or network namespaces (CONFIG_USER_NS, \
              CONFIG_NET_NS), or the process has more than one thread"
         }
-        (Step::Unshare, libc::ENOSYS) => "a filter or a kernel without namespaces answers this",
-        (Step::PacketRules, libc::ENOENT | libc::EOPNOTSUPP) => {
+        (NamespaceStep::Unshare, libc::ENOSYS) => {
+            "a filter or a kernel without namespaces answers this"
+        }
+        (NamespaceStep::PacketRules, libc::ENOENT | libc::EOPNOTSUPP) => {
             "this kernel lacks the named part of nftables, or may not load its module: Linux 5.9 \
              or later with CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, \
              CONFIG_NFT_REJECT is needed (modules nft_tproxy, nft_socket, nft_reject_inet)"
         }
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
-        (Step::Join, libc::EPERM) => {
+        (NamespaceStep::Join, libc::EPERM) => {
             "only the user who made them may, from the user namespace they were made in, with one \
              thread"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
-        (Step::Map, libc::EPERM | libc::EACCES) => {
+        (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {
             "the process may not write its own user map: it must not hide its memory, and no \
              security module may withhold the namespace's rights"
         }
@@ -212,7 +219,7 @@ fn forbidden(machine: &Machine) -> String {
 mod tests {
     use super::*;
 
-    fn text(step: Step, errno: i32, machine: &Machine) -> String {
+    fn text(step: NamespaceStep, errno: i32, machine: &Machine) -> String {
         reason(step, errno, machine).unwrap_or_default()
     }
 
@@ -220,28 +227,39 @@ mod tests {
     fn each_refusal_names_what_to_change() {
         let plain = Machine::default();
         let off = Machine { user_namespaces_max: Some(0), ..Machine::default() };
-        assert!(text(Step::Unshare, libc::ENOSPC, &off).contains("max_user_namespaces is 0"));
-        assert!(text(Step::Unshare, libc::ENOSPC, &plain).contains("too many"));
+        assert!(
+            text(NamespaceStep::Unshare, libc::ENOSPC, &off).contains("max_user_namespaces is 0")
+        );
+        assert!(text(NamespaceStep::Unshare, libc::ENOSPC, &plain).contains("too many"));
         let debian = Machine { user_namespaces_allowed: Some(false), ..Machine::default() };
-        assert!(text(Step::Unshare, libc::EPERM, &debian).contains("unprivileged_userns_clone"));
+        assert!(
+            text(NamespaceStep::Unshare, libc::EPERM, &debian)
+                .contains("unprivileged_userns_clone")
+        );
         let chroot = Machine { has_own_root: true, ..Machine::default() };
-        assert!(text(Step::Unshare, libc::EPERM, &chroot).contains("chroot"));
+        assert!(text(NamespaceStep::Unshare, libc::EPERM, &chroot).contains("chroot"));
         let container = Machine { is_powerless_root: true, ..Machine::default() };
-        assert!(text(Step::Unshare, libc::EPERM, &container).contains("ordinary user"));
+        assert!(text(NamespaceStep::Unshare, libc::EPERM, &container).contains("ordinary user"));
         let docker = Machine { is_filtered: true, ..Machine::default() };
-        assert!(text(Step::Unshare, libc::EPERM, &docker).contains("seccomp"));
+        assert!(text(NamespaceStep::Unshare, libc::EPERM, &docker).contains("seccomp"));
         let ubuntu = Machine { apparmor_restricts: true, ..Machine::default() };
-        for step in [Step::Unshare, Step::Map, Step::Network, Step::PacketRules, Step::Sockets] {
+        for step in [
+            NamespaceStep::Unshare,
+            NamespaceStep::Map,
+            NamespaceStep::Network,
+            NamespaceStep::PacketRules,
+            NamespaceStep::Sockets,
+        ] {
             assert!(text(step, libc::EPERM, &ubuntu).contains("AppArmor profile"), "{step:?}");
         }
-        assert!(text(Step::PacketRules, libc::ENOENT, &plain).contains("nft_tproxy"));
-        assert_eq!(text(Step::Network, libc::EIO, &plain), "");
+        assert!(text(NamespaceStep::PacketRules, libc::ENOENT, &plain).contains("nft_tproxy"));
+        assert_eq!(text(NamespaceStep::Network, libc::EIO, &plain), "");
     }
 
     #[test]
     fn the_message_says_what_failed_and_why() {
         let error = NamespaceError {
-            step: Step::Unshare,
+            step: NamespaceStep::Unshare,
             errno: Some(libc::ENOSPC),
             detail: "No space left on device (os error 28)".into(),
             reason: Some(limit(&Machine { user_namespaces_max: Some(0), ..Machine::default() })),

@@ -5,19 +5,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::kernel::kernel_has_ipv6;
-use super::refusal::{NamespaceError, Step};
+use super::refusal::{NamespaceError, NamespaceStep};
 use crate::ip_version::IpVersion;
 use crate::netlink::{Netlink, Subsystem};
 use crate::query;
 use crate::syn_log::{self, Copies};
-use crate::transparent::{self, Kind, Mark, Wanted};
+use crate::transparent::{self, SocketMark, SocketSpec, TransparentKind};
 
 /// What the helper makes once and hands over. The IPv6 ones are absent on a kernel without IPv6.
 ///
 /// The helper drops its own before a program starts: a listener that stays open anywhere goes on
 /// taking connections when the agent is gone.
 #[derive(Debug)]
-pub struct Sockets {
+pub struct NamespaceSockets {
     /// Programs ask here about their connections; see [`query`].
     pub query: OwnedFd,
     /// Captured TCP connections over IPv4 arrive here.
@@ -48,8 +48,8 @@ pub struct Sockets {
     pub user: OwnedFd,
 }
 
-impl Sockets {
-    /// All of them, in the order in which [`Sockets::from_descriptors`] wants them.
+impl NamespaceSockets {
+    /// All of them, in the order in which [`NamespaceSockets::from_descriptors`] wants them.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let always = [
@@ -108,9 +108,9 @@ pub struct Netlinks {
 /// Opens them, in the namespace of the calling thread.
 ///
 /// # Errors
-/// [`Step::Sockets`] with whatever the system calls answered.
+/// [`NamespaceStep::Sockets`] with whatever the system calls answered.
 pub(super) fn netlinks() -> Result<Netlinks, NamespaceError> {
-    let open = |subsystem| Netlink::open(subsystem).map_err(Step::Sockets.failed());
+    let open = |subsystem| Netlink::open(subsystem).map_err(NamespaceStep::Sockets.failed());
     Ok(Netlinks {
         route: open(Subsystem::Route)?,
         netfilter: open(Subsystem::Netfilter)?,
@@ -121,17 +121,22 @@ pub(super) fn netlinks() -> Result<Netlinks, NamespaceError> {
 /// Makes them, in the namespace of the calling thread.
 ///
 /// # Errors
-/// [`Step::Sockets`] with whatever the system calls answered.
-pub fn sockets(copies: Copies) -> Result<Sockets, NamespaceError> {
-    make(copies).map_err(Step::Sockets.failed())
+/// [`NamespaceStep::Sockets`] with whatever the system calls answered.
+pub fn sockets(copies: Copies) -> Result<NamespaceSockets, NamespaceError> {
+    make(copies).map_err(NamespaceStep::Sockets.failed())
 }
 
-fn make(copies: Copies) -> io::Result<Sockets> {
+fn make(copies: Copies) -> io::Result<NamespaceSockets> {
     let raw = |version| {
-        let mark = Some(Mark::Agent);
-        transparent::make(Wanted { kind: Kind::Raw, version, transparent: false, mark })
+        let mark = Some(SocketMark::Agent);
+        transparent::make(SocketSpec {
+            kind: TransparentKind::Raw,
+            version,
+            transparent: false,
+            mark,
+        })
     };
-    Ok(Sockets {
+    Ok(NamespaceSockets {
         query: query::listener()?,
         syn_log: syn_log::open(copies)?,
         tcp4: transparent::listener(IpVersion::V4)?,

@@ -9,14 +9,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::error::Error;
-use super::message::{Message, attributes, read_u32};
-use super::protocol::Protocol;
-use super::socket::{Answers, Netlink};
+use super::message::{NetlinkRequest, attributes, read_u32};
+use super::protocol::IpProtocol;
+use super::socket::{Netlink, ReplyCount};
 use crate::ip_version::IpVersion;
 
 /// A socket, as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Socket {
+pub struct DiagSocket {
     /// Its own address; unspecified if it listens on all.
     pub local: SocketAddr,
     /// The number that `/proc/PID/fd` shows as `socket:[NUMBER]`; 0 once the program closed it, and
@@ -38,21 +38,21 @@ pub struct Socket {
 /// The netlink socket's own.
 pub fn owner(
     diag: &mut Netlink,
-    protocol: Protocol,
+    protocol: IpProtocol,
     program: SocketAddr,
     peer: SocketAddr,
-) -> Result<Option<Socket>, Error> {
+) -> Result<Option<DiagSocket>, Error> {
     if program.is_ipv4() != peer.is_ipv4() {
         return Err(Error::Invalid("addresses of two families"));
     }
     // For UDP the kernel reads the two ends the other way round.
     let (source, destination) = match protocol {
-        Protocol::Tcp => (program, peer),
-        Protocol::Udp => (peer, program),
+        IpProtocol::Tcp => (program, peer),
+        IpProtocol::Udp => (peer, program),
     };
     let question = question(protocol, source, destination);
     let mut found = None;
-    let asked = diag.ask(question, Answers::One, |answer| {
+    let asked = diag.ask(question, ReplyCount::One, |answer| {
         found = Some(socket(answer)?);
         Ok(())
     });
@@ -66,26 +66,27 @@ pub fn owner(
 ///
 /// # Errors
 /// The netlink socket's own.
-pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<Socket>, Error> {
+pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<DiagSocket>, Error> {
     let any = SocketAddr::new(version.unspecified(), 0);
-    let body = request(Protocol::Tcp, 1 << STATE_LISTEN, any, any);
-    let question = Message::new("asking for listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
+    let body = request(IpProtocol::Tcp, 1 << STATE_LISTEN, any, any);
+    let question =
+        NetlinkRequest::new("asking for listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
     let mut found = Vec::new();
-    diag.ask(question.fixed(&body), Answers::Many, |answer| {
+    diag.ask(question.fixed(&body), ReplyCount::Many, |answer| {
         found.push(socket(answer)?);
         Ok(())
     })?;
     Ok(found)
 }
 
-fn question(protocol: Protocol, source: SocketAddr, destination: SocketAddr) -> Message {
+fn question(protocol: IpProtocol, source: SocketAddr, destination: SocketAddr) -> NetlinkRequest {
     let body = request(protocol, u32::MAX, source, destination);
-    Message::new("asking for the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
+    NetlinkRequest::new("asking for the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
 }
 
 /// `inet_diag_req_v2`: family, protocol, extensions, states and the socket's two ends.
 fn request(
-    protocol: Protocol,
+    protocol: IpProtocol,
     states: u32,
     source: SocketAddr,
     destination: SocketAddr,
@@ -109,7 +110,7 @@ fn request(
 }
 
 /// `inet_diag_msg`: four bytes, the socket's two ends (48 bytes), then five numbers; attributes.
-fn socket(answer: &[u8]) -> Result<Socket, Error> {
+fn socket(answer: &[u8]) -> Result<DiagSocket, Error> {
     let short = Error::Malformed("a socket's description cut short");
     let (Some(uid), Some(inode)) = (read_u32(answer, 64), read_u32(answer, 68)) else {
         return Err(short);
@@ -132,7 +133,7 @@ fn socket(answer: &[u8]) -> Result<Socket, Error> {
     let is_open = [STATE_ESTABLISHED, STATE_CLOSE_WAIT].contains(&state);
     let is_queued = inode == 0 && is_open && is_transparent(answer) == Some(false);
     let local = SocketAddr::new(address, u16::from_be_bytes(*port));
-    Ok(Socket { local, inode, is_queued, is_connecting, uid })
+    Ok(DiagSocket { local, inode, is_queued, is_connecting, uid })
 }
 
 /// Whether the socket stands in for any address, as those of the agent do; `None`: the kernel does
@@ -181,7 +182,7 @@ mod tests {
         let wanted = "4800 0000 1400 0100 00000000 00000000 02 06 00 00 ffffffff 9c40 1f90 \
              0a00020f 00000000 00000000 00000000 0a090807 00000000 00000000 00000000 \
              00000000 ffffffff ffffffff";
-        assert_eq!(sealed(&question(Protocol::Tcp, program, peer)), bytes(wanted));
+        assert_eq!(sealed(&question(IpProtocol::Tcp, program, peer)), bytes(wanted));
     }
 
     #[test]
@@ -191,7 +192,7 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let program = client.local_addr().unwrap();
             let peer = client.peer_addr().unwrap();
-            let found = owner(&mut open(), Protocol::Tcp, program, peer).unwrap().unwrap();
+            let found = owner(&mut open(), IpProtocol::Tcp, program, peer).unwrap().unwrap();
             assert_eq!((found.local, found.inode), (program, inode(&client)));
             assert_eq!(found.uid, rustix::process::geteuid().as_raw());
         }
@@ -204,19 +205,22 @@ mod tests {
         let program = client.local_addr().unwrap();
         let to = peer.local_addr().unwrap();
         let mut diag = open();
-        let found = owner(&mut diag, Protocol::Udp, program, to).unwrap().unwrap();
+        let found = owner(&mut diag, IpProtocol::Udp, program, to).unwrap().unwrap();
         assert_eq!(found.inode, inode(&client));
         client.connect(to).unwrap();
-        let found = owner(&mut diag, Protocol::Udp, program, to).unwrap().unwrap();
+        let found = owner(&mut diag, IpProtocol::Udp, program, to).unwrap().unwrap();
         assert_eq!(found.inode, inode(&client));
     }
 
     #[test]
     fn nobody_owns_what_is_not_there() {
         let [program, peer] = ["127.0.0.1:1", "127.0.0.1:2"].map(|text| text.parse().unwrap());
-        assert_eq!(owner(&mut open(), Protocol::Tcp, program, peer).unwrap(), None);
+        assert_eq!(owner(&mut open(), IpProtocol::Tcp, program, peer).unwrap(), None);
         let six = "[::1]:1".parse().unwrap();
-        assert!(matches!(owner(&mut open(), Protocol::Tcp, program, six), Err(Error::Invalid(_))));
+        assert!(matches!(
+            owner(&mut open(), IpProtocol::Tcp, program, six),
+            Err(Error::Invalid(_))
+        ));
     }
 
     #[test]
@@ -225,7 +229,8 @@ mod tests {
             let listener = TcpListener::bind(any).unwrap();
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let [near, far] = [client.local_addr().unwrap(), client.peer_addr().unwrap()];
-            let look = |one, other| owner(&mut open(), Protocol::Tcp, one, other).unwrap().unwrap();
+            let look =
+                |one, other| owner(&mut open(), IpProtocol::Tcp, one, other).unwrap().unwrap();
             assert!(look(far, near).is_queued && !look(near, far).is_queued);
             client.shutdown(std::net::Shutdown::Write).unwrap();
             assert!(look(far, near).is_queued && !look(near, far).is_queued);
@@ -249,7 +254,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let [near, far] = [client.local_addr().unwrap(), client.peer_addr().unwrap()];
-        let found = owner(&mut open(), Protocol::Tcp, far, near).unwrap().unwrap();
+        let found = owner(&mut open(), IpProtocol::Tcp, far, near).unwrap().unwrap();
         assert_eq!((found.is_queued, found.inode), (false, 0));
     }
 

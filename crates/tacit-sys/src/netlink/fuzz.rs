@@ -8,8 +8,8 @@ use crate::IpVersion;
 
 use super::error::Error;
 use super::nft::{self, Element};
-use super::protocol::Protocol;
-use super::route::{self, Families, Sources};
+use super::protocol::IpProtocol;
+use super::route::{self, Families, SourceAddresses};
 use super::socket::Netlink;
 use super::{diag, interfaces, nflog};
 
@@ -38,13 +38,13 @@ pub fn replies(input: &[u8]) {
 fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> {
     let v4 = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 40_000);
     match choice % 7 {
-        0 => diag::owner(netlink, Protocol::Tcp, v4, v4).map(|_| ()),
+        0 => diag::owner(netlink, IpProtocol::Tcp, v4, v4).map(|_| ()),
         1 => {
             let found = diag::listeners(netlink, IpVersion::V6)?;
             assert!(found.len() <= datagram.len() / DIAG_BYTES, "more than was described");
             Ok(())
         }
-        2 => route::allow(netlink, Families { v4: true, v6: true }, Sources::default()),
+        2 => route::allow(netlink, Families { v4: true, v6: true }, SourceAddresses::default()),
         3 => nft::change(netlink, &[], &[everything()]),
         4 => {
             let found = interfaces::interfaces(netlink)?;
@@ -66,7 +66,7 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
 
 fn everything() -> Element {
     Element {
-        protocol: Protocol::Tcp,
+        protocol: IpProtocol::Tcp,
         first: Ipv6Addr::UNSPECIFIED.into(),
         last: IpAddr::V6(Ipv6Addr::from(u128::MAX)),
         first_port: 0,

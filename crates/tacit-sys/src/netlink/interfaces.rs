@@ -22,9 +22,9 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::error::Error;
-use super::message::{Message, NLM_F_ACK, attributes, read_u32};
+use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
 use super::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
-use super::socket::{Answers, Netlink};
+use super::socket::{Netlink, ReplyCount};
 
 /// Interfaces that a namespace is given.
 pub const INTERFACES_MAX: usize = 32;
@@ -100,7 +100,7 @@ pub fn interfaces(route: &mut Netlink) -> Result<Vec<Interface>, Error> {
 /// namespace has changed; read it by [`forget_changes`].
 ///
 /// # Errors
-/// Whatever the system calls answer.
+/// The error of a system call.
 pub fn changes() -> io::Result<OwnedFd> {
     let family = AddressFamily::NETLINK;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -197,16 +197,16 @@ fn make(route: &mut Netlink, name: &str, there: &BTreeMap<u32, Link>) -> Result<
     bring_up(route, name)
 }
 
-fn dummy(name: &str) -> Message {
-    let mut message = Message::new("making an interface", RTM_NEWLINK, CREATE);
+fn dummy(name: &str) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new("making an interface", RTM_NEWLINK, CREATE);
     message = message.fixed(&[0; IFINFO_BYTES]);
     message.text(IFLA_IFNAME, name);
     message.nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, "dummy"));
     message
 }
 
-fn veth(name: &str, peer: &str) -> Message {
-    let mut message = Message::new("making a pair of interfaces", RTM_NEWLINK, CREATE);
+fn veth(name: &str, peer: &str) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new("making a pair of interfaces", RTM_NEWLINK, CREATE);
     message = message.fixed(&[0; IFINFO_BYTES]);
     message.text(IFLA_IFNAME, name);
     message.nest(IFLA_LINKINFO, |info| {
@@ -223,7 +223,7 @@ fn veth(name: &str, peer: &str) -> Message {
 
 /// Without link-local IPv6 addresses of its own: they would bring a route that is not captured.
 fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
-    let mut quiet = Message::new("setting up an interface", RTM_NEWLINK, NLM_F_ACK);
+    let mut quiet = NetlinkRequest::new("setting up an interface", RTM_NEWLINK, NLM_F_ACK);
     quiet = quiet.fixed(&[0; IFINFO_BYTES]);
     quiet.text(IFLA_IFNAME, name);
     quiet.nest(IFLA_AF_SPEC, |families| {
@@ -236,7 +236,8 @@ fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
     let mut flags = [0; IFINFO_BYTES];
     flags[8..12].copy_from_slice(&IFF_UP.to_ne_bytes());
     flags[12..16].copy_from_slice(&IFF_UP.to_ne_bytes());
-    let mut up = Message::new("bringing an interface up", RTM_NEWLINK, NLM_F_ACK).fixed(&flags);
+    let mut up =
+        NetlinkRequest::new("bringing an interface up", RTM_NEWLINK, NLM_F_ACK).fixed(&flags);
     up.text(IFLA_IFNAME, name);
     route.run(vec![up])
 }
@@ -248,7 +249,7 @@ enum Step {
     Remove,
 }
 
-fn address_message(step: Step, index: u32, assigned: Assigned) -> Message {
+fn address_message(step: Step, index: u32, assigned: Assigned) -> NetlinkRequest {
     let Assigned { address, prefix_bits } = assigned;
     let (family, bytes) = match address {
         IpAddr::V4(address) => (INET, address.octets().to_vec()),
@@ -256,8 +257,8 @@ fn address_message(step: Step, index: u32, assigned: Assigned) -> Message {
     };
     let [a, b, c, d] = index.to_ne_bytes();
     let mut message = match step {
-        Step::Add => Message::new("giving an interface its address", RTM_NEWADDR, REPLACE),
-        Step::Remove => Message::new("taking an address away", RTM_DELADDR, NLM_F_ACK),
+        Step::Add => NetlinkRequest::new("giving an interface its address", RTM_NEWADDR, REPLACE),
+        Step::Remove => NetlinkRequest::new("taking an address away", RTM_DELADDR, NLM_F_ACK),
     };
     message = message.fixed(&[family, prefix_bits, 0, RT_SCOPE_UNIVERSE, a, b, c, d]);
     message.attribute(IFA_LOCAL, &bytes);
@@ -275,9 +276,9 @@ struct Link {
 }
 
 fn links(route: &mut Netlink) -> Result<BTreeMap<u32, Link>, Error> {
-    let question = Message::new("asking for interfaces", RTM_GETLINK, NLM_F_DUMP);
+    let question = NetlinkRequest::new("asking for interfaces", RTM_GETLINK, NLM_F_DUMP);
     let mut found = BTreeMap::new();
-    route.ask(question.fixed(&[0; IFINFO_BYTES]), Answers::Many, |answer| {
+    route.ask(question.fixed(&[0; IFINFO_BYTES]), ReplyCount::Many, |answer| {
         let (Some(index), Some(flags)) = (read_u32(answer, 4), read_u32(answer, 8)) else {
             return Err(Error::Malformed("an interface cut short"));
         };
@@ -307,9 +308,9 @@ fn addresses(route: &mut Netlink) -> Result<Vec<(u32, Assigned)>, Error> {
 
 /// All addresses that a namespace can be given.
 fn known(route: &mut Netlink) -> Result<Vec<Known>, Error> {
-    let question = Message::new("asking for addresses", RTM_GETADDR, NLM_F_DUMP);
+    let question = NetlinkRequest::new("asking for addresses", RTM_GETADDR, NLM_F_DUMP);
     let mut found = Vec::new();
-    route.ask(question.fixed(&[0; IFADDR_BYTES]), Answers::Many, |answer| {
+    route.ask(question.fixed(&[0; IFADDR_BYTES]), ReplyCount::Many, |answer| {
         let one = described(answer)?;
         found.extend(one.filter(|known| can_be_given(known.assigned.address)));
         Ok(())

@@ -6,13 +6,13 @@ use super::error::Error;
 
 /// One message being written, with the names of its parts for a refusal.
 #[derive(Clone, Debug)]
-pub(super) struct Message {
+pub(super) struct NetlinkRequest {
     pub(super) bytes: Vec<u8>,
     pub(super) step: &'static str,
     parts: Vec<(usize, &'static str)>,
 }
 
-impl Message {
+impl NetlinkRequest {
     pub(super) fn new(step: &'static str, kind: u16, flags: u16) -> Self {
         let mut bytes = vec![0; HEADER_BYTES];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -87,7 +87,7 @@ impl Message {
         read_u16(&self.bytes, 6).unwrap_or(0) & NLM_F_ACK != 0
     }
 
-    pub(super) fn verdict(&self, answer: &Answer<'_>) -> Result<(), Error> {
+    pub(super) fn verdict(&self, answer: &NetlinkReply<'_>) -> Result<(), Error> {
         let number = read_u32(answer.payload, 0).ok_or(Error::Malformed("no error number"))?;
         let errno = number.cast_signed().wrapping_neg();
         if errno == 0 {
@@ -105,7 +105,7 @@ impl Message {
 }
 
 /// One message received.
-pub(super) struct Answer<'a> {
+pub(super) struct NetlinkReply<'a> {
     pub(super) kind: u16,
     pub(super) flags: u16,
     pub(super) sequence: u32,
@@ -113,7 +113,7 @@ pub(super) struct Answer<'a> {
 }
 
 /// The messages of a datagram.
-pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Result<Answer<'_>, Error>> {
+pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Result<NetlinkReply<'_>, Error>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;
@@ -130,7 +130,7 @@ pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Result<Answer<'_
             return Some(Err(Error::Malformed("a length beyond the end")));
         };
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(Ok(Answer { kind, flags, sequence, payload }))
+        Some(Ok(NetlinkReply { kind, flags, sequence, payload }))
     })
 }
 
@@ -143,7 +143,7 @@ struct Extended {
     explanation: Option<String>,
 }
 
-fn extended(answer: &Answer<'_>) -> Extended {
+fn extended(answer: &NetlinkReply<'_>) -> Extended {
     let mut found = Extended::default();
     if answer.flags & NLM_F_ACK_TLVS == 0 {
         return found;
@@ -201,7 +201,7 @@ const NLMSGERR_ATTR_OFFS: u16 = 2;
 
 #[cfg(test)]
 pub(super) mod testing {
-    use super::Message;
+    use super::NetlinkRequest;
 
     /// The bytes that a text of hexadecimal digits spells; blanks are for the eye.
     pub(crate) fn bytes(hex: &str) -> Vec<u8> {
@@ -211,7 +211,7 @@ pub(super) mod testing {
     }
 
     /// The message as it is sent, with sequence number 0.
-    pub(crate) fn sealed(message: &Message) -> Vec<u8> {
+    pub(crate) fn sealed(message: &NetlinkRequest) -> Vec<u8> {
         let mut message = message.clone();
         message.seal(0);
         message.bytes
@@ -223,13 +223,13 @@ mod tests {
     use super::*;
 
     fn refusal(flags: u16, payload: &str) -> Error {
-        let mut message = Message::new("a step", 1, NLM_F_ACK).fixed(&[0; 4]);
+        let mut message = NetlinkRequest::new("a step", 1, NLM_F_ACK).fixed(&[0; 4]);
         message.part("first");
         message.be32(1, 0);
         message.part("second");
         message.nest(2, |inside| inside.be32(3, 0));
         let payload = testing::bytes(payload);
-        let answer = Answer { kind: NLMSG_ERROR, flags, sequence: 0, payload: &payload };
+        let answer = NetlinkReply { kind: NLMSG_ERROR, flags, sequence: 0, payload: &payload };
         message.verdict(&answer).unwrap_err()
     }
 
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn attributes_are_padded_and_nested() {
-        let mut message = Message::new("", 1, 0);
+        let mut message = NetlinkRequest::new("", 1, 0);
         message.nest(1, |inside| inside.text(2, "abcd"));
         message.be32(3, 1);
         let body = &message.bytes[HEADER_BYTES..];

@@ -33,5 +33,5 @@ mod socket;
 pub use error::Error;
 #[cfg(test)]
 use message::testing;
-pub use protocol::Protocol;
+pub use protocol::IpProtocol;
 pub use socket::{BATCH_BYTES_MAX, Netlink, REPLY_WAIT, Subsystem};

@@ -12,7 +12,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::net::{RecvFlags, sockopt};
 
 use super::error::Error;
-use super::message::{Message, NLM_F_ACK, answers, attributes};
+use super::message::{NLM_F_ACK, NetlinkRequest, answers, attributes};
 use super::nft::{COPIED_BYTES_MAX, REFUSED_PREFIX};
 use super::socket::{Netlink, Subsystem};
 
@@ -48,7 +48,7 @@ pub fn open(group: u16) -> Result<OwnedFd, Error> {
     Ok(socket)
 }
 
-fn configuration(group: u16) -> Vec<Message> {
+fn configuration(group: u16) -> Vec<NetlinkRequest> {
     let bind = [COMMAND_BIND];
     let [a, b, c, d] = COPIED_BYTES_MAX.to_be_bytes();
     let mode = [a, b, c, d, COPY_PACKET, 0];
@@ -61,9 +61,9 @@ fn configuration(group: u16) -> Vec<Message> {
 }
 
 /// A message with its `nfgenmsg`: any family, version 0, and the group.
-fn setting(step: &'static str, group: u16, kind: u16, value: &[u8]) -> Message {
+fn setting(step: &'static str, group: u16, kind: u16, value: &[u8]) -> NetlinkRequest {
     let [high, low] = group.to_be_bytes();
-    let mut message = Message::new(step, SUBSYSTEM << 8 | CONFIG, NLM_F_ACK);
+    let mut message = NetlinkRequest::new(step, SUBSYSTEM << 8 | CONFIG, NLM_F_ACK);
     message = message.fixed(&[0, 0, high, low]);
     message.attribute(kind, value);
     message
@@ -86,7 +86,7 @@ pub fn is_overrun(error: &io::Error) -> bool {
 
 /// A packet in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied<'a> {
+pub struct LoggedPacket<'a> {
     /// Its first bytes.
     pub packet: &'a [u8],
     /// Whether the kernel refuses it.
@@ -94,7 +94,7 @@ pub struct Copied<'a> {
 }
 
 /// The packets in a report.
-pub fn packets(report: &[u8]) -> impl Iterator<Item = Copied<'_>> {
+pub fn packets(report: &[u8]) -> impl Iterator<Item = LoggedPacket<'_>> {
     let messages = answers(report).map_while(Result::ok);
     let logged = messages.filter(|message| message.kind == SUBSYSTEM << 8 | PACKET);
     logged.filter_map(|message| {
@@ -104,7 +104,7 @@ pub fn packets(report: &[u8]) -> impl Iterator<Item = Copied<'_>> {
         let is_refused = find(PREFIX).is_some_and(|(_, prefix)| {
             prefix.strip_suffix(&[0]).unwrap_or(prefix) == REFUSED_PREFIX.as_bytes()
         });
-        Some(Copied { packet, is_refused })
+        Some(LoggedPacket { packet, is_refused })
     })
 }
 
@@ -153,7 +153,7 @@ mod tests {
         // Its length says 32; the header, the prefix and the packet take 36.
         let mut report = report;
         report[0] = 36;
-        let copied = |is_refused| [Copied { packet: &[0x45, 0, 1], is_refused }];
+        let copied = |is_refused| [LoggedPacket { packet: &[0x45, 0, 1], is_refused }];
         assert_eq!(packets(&report).collect::<Vec<_>>(), copied(false));
         // With the prefix of what is refused, 12 bytes instead of 5.
         let mut refused = bytes("2800 0000 0004 0000 00000000 00000000 02 00 7ac1 0c00 0a00");

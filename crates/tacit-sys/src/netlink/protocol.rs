@@ -2,14 +2,14 @@
 
 /// The transport protocols that are captured and looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
+pub enum IpProtocol {
     /// TCP.
     Tcp,
     /// UDP.
     Udp,
 }
 
-impl Protocol {
+impl IpProtocol {
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,

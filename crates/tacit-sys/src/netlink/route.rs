@@ -18,8 +18,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::error::Error;
-use super::message::{Message, NLM_F_ACK, attributes, read_u32};
-use super::socket::{Answers, Netlink};
+use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
+use super::socket::{Netlink, ReplyCount};
 
 /// The namespace's own IPv4 address.
 pub const OWN_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
@@ -44,7 +44,7 @@ pub struct Families {
 
 /// The addresses that programs have towards others, by what they send to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sources {
+pub struct SourceAddresses {
     /// Towards IPv4.
     pub v4: Ipv4Addr,
     /// Towards IPv6.
@@ -53,7 +53,7 @@ pub struct Sources {
     pub unique_local: Ipv6Addr,
 }
 
-impl Default for Sources {
+impl Default for SourceAddresses {
     /// Those of the namespace itself.
     fn default() -> Self {
         Self { v4: OWN_V4, v6: OWN_V6, unique_local: OWN_UNIQUE_LOCAL }
@@ -75,7 +75,7 @@ pub struct LargeSegments {
 /// # Errors
 /// The kernel's.
 pub fn bring_up(route: &mut Netlink) -> Result<(), Error> {
-    let up = Message::new("bringing lo up", RTM_NEWLINK, NLM_F_ACK);
+    let up = NetlinkRequest::new("bringing lo up", RTM_NEWLINK, NLM_F_ACK);
     route.run(vec![up.fixed(&interface(IFF_UP))])
 }
 
@@ -84,7 +84,11 @@ pub fn bring_up(route: &mut Netlink) -> Result<(), Error> {
 ///
 /// # Errors
 /// The first step that the kernel refused; the others are done all the same.
-pub fn allow(route: &mut Netlink, families: Families, sources: Sources) -> Result<(), Error> {
+pub fn allow(
+    route: &mut Netlink,
+    families: Families,
+    sources: SourceAddresses,
+) -> Result<(), Error> {
     let messages = messages(families, sources);
     if messages.is_empty() { Ok(()) } else { route.run(messages) }
 }
@@ -101,9 +105,9 @@ pub fn allow_large_segments(route: &mut Netlink) -> Result<LargeSegments, Error>
             Err(error) => return Err(error),
         }
     }
-    let question = Message::new("asking for lo", RTM_GETLINK, 0).fixed(&interface(0));
+    let question = NetlinkRequest::new("asking for lo", RTM_GETLINK, 0).fixed(&interface(0));
     let mut carried = LargeSegments::default();
-    route.ask(question, Answers::One, |answer| {
+    route.ask(question, ReplyCount::One, |answer| {
         carried = large_segments(answer);
         Ok(())
     })?;
@@ -120,7 +124,7 @@ pub(super) fn large_segments(answer: &[u8]) -> LargeSegments {
     LargeSegments { v4: LARGE_V4.into_iter().all(is_large), v6: LARGE_V6.into_iter().all(is_large) }
 }
 
-fn messages(families: Families, sources: Sources) -> Vec<Message> {
+fn messages(families: Families, sources: SourceAddresses) -> Vec<NetlinkRequest> {
     let mut all = Vec::new();
     if families.v4 {
         if sources.v4 == OWN_V4 {
@@ -146,16 +150,16 @@ fn messages(families: Families, sources: Sources) -> Vec<Message> {
     all
 }
 
-fn address_v4(step: &'static str, own: Ipv4Addr) -> Message {
-    let mut message = Message::new(step, RTM_NEWADDR, CREATE);
+fn address_v4(step: &'static str, own: Ipv4Addr) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(step, RTM_NEWADDR, CREATE);
     message = message.fixed(&address(INET, 32, RT_SCOPE_HOST));
     message.attribute(IFA_LOCAL, &own.octets());
     message.attribute(IFA_ADDRESS, &own.octets());
     message
 }
 
-fn address_v6(step: &'static str, own: Ipv6Addr) -> Message {
-    let mut message = Message::new(step, RTM_NEWADDR, CREATE);
+fn address_v6(step: &'static str, own: Ipv6Addr) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(step, RTM_NEWADDR, CREATE);
     message = message.fixed(&address(INET6, 128, RT_SCOPE_UNIVERSE));
     message.attribute(IFA_ADDRESS, &own.octets());
     message.attribute(IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
@@ -163,7 +167,7 @@ fn address_v6(step: &'static str, own: Ipv6Addr) -> Message {
 }
 
 /// A route for everything.
-fn route_message(step: &'static str, family: u8, scope: u8, source: &[u8]) -> Message {
+fn route_message(step: &'static str, family: u8, scope: u8, source: &[u8]) -> NetlinkRequest {
     route_to(step, None, family, scope, source)
 }
 
@@ -181,11 +185,11 @@ fn route_to(
     family: u8,
     scope: u8,
     source: &[u8],
-) -> Message {
+) -> NetlinkRequest {
     // rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
     let [src_len, tos] = [0; 2];
     let dst_len = to.map_or(0, |prefix| prefix.length);
-    let mut message = Message::new(step, RTM_NEWROUTE, CREATE).fixed(&[
+    let mut message = NetlinkRequest::new(step, RTM_NEWROUTE, CREATE).fixed(&[
         family,
         dst_len,
         src_len,
@@ -207,8 +211,8 @@ fn route_to(
     message
 }
 
-fn large_segments_message(kinds: [u16; 2]) -> Message {
-    let mut message = Message::new("large segments on lo", RTM_NEWLINK, NLM_F_ACK);
+fn large_segments_message(kinds: [u16; 2]) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new("large segments on lo", RTM_NEWLINK, NLM_F_ACK);
     message = message.fixed(&interface(0));
     for kind in kinds {
         message.attribute(kind, &SEGMENT_BYTES_MAX.to_ne_bytes());
@@ -293,7 +297,7 @@ mod tests {
              1400 0100 fc000000000000000000000000000000 \
              0800 0400 01000000 1400 0700 fd007ac1000000000000000000000015",
         ];
-        let both = messages(Families { v4: true, v6: true }, Sources::default());
+        let both = messages(Families { v4: true, v6: true }, SourceAddresses::default());
         assert_eq!(both.len(), wanted.len());
         for (message, wanted) in both.iter().zip(wanted) {
             assert_eq!(crate::netlink::testing::sealed(message), bytes(wanted), "{wanted}");
@@ -303,7 +307,7 @@ mod tests {
     #[test]
     fn a_family_that_was_not_asked_for_is_absent() {
         let steps = |v4, v6| {
-            let messages = messages(Families { v4, v6 }, Sources::default());
+            let messages = messages(Families { v4, v6 }, SourceAddresses::default());
             messages.iter().map(|message| message.step).collect::<Vec<_>>()
         };
         assert!(steps(false, false).is_empty());

@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 use super::error::Error;
-use super::message::{Message, NLMSG_DONE, NLMSG_ERROR, answers};
+use super::message::{NLMSG_DONE, NLMSG_ERROR, NetlinkRequest, answers};
 use crate::option::{OptionName, set_option};
 
 /// Bytes of messages that one send may carry; the default limit of a socket's buffer is 208 KiB.
@@ -43,7 +43,7 @@ pub struct Netlink {
 
 /// How many messages answer a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answers {
+pub(super) enum ReplyCount {
     One,
     /// Any number, and then one that says that all have come.
     Many,
@@ -53,7 +53,7 @@ impl Netlink {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// Whatever `socket` or `setsockopt` answer.
+    /// The error of `socket` or `setsockopt`.
     pub fn open(subsystem: Subsystem) -> io::Result<Self> {
         let protocol = match subsystem {
             Subsystem::Route => None,
@@ -95,7 +95,7 @@ impl Netlink {
 
     /// Sends the messages at once and waits for the answer to each that asks for one; the first
     /// refusal is the result.
-    pub(super) fn run(&mut self, messages: Vec<Message>) -> Result<(), Error> {
+    pub(super) fn run(&mut self, messages: Vec<NetlinkRequest>) -> Result<(), Error> {
         let sent = self.send(messages)?;
         let mut waiting = sent.iter().filter(|message| message.wants_answer()).count();
         let mut refusal = None;
@@ -127,8 +127,8 @@ impl Netlink {
     /// Sends one question and hands the payload of each answer to `each`, until the end.
     pub(super) fn ask(
         &mut self,
-        question: Message,
-        wanted: Answers,
+        question: NetlinkRequest,
+        wanted: ReplyCount,
         mut each: impl FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let sent = self.send(vec![question])?;
@@ -145,14 +145,14 @@ impl Netlink {
                     NLMSG_DONE => return Ok(()),
                     _ => each(answer.payload)?,
                 }
-                if wanted == Answers::One {
+                if wanted == ReplyCount::One {
                     return Ok(());
                 }
             }
         }
     }
 
-    fn send(&mut self, mut messages: Vec<Message>) -> Result<Vec<Message>, Error> {
+    fn send(&mut self, mut messages: Vec<NetlinkRequest>) -> Result<Vec<NetlinkRequest>, Error> {
         let mut bytes = Vec::new();
         for message in &mut messages {
             self.sequence = self.sequence.wrapping_add(1);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_send_has_a_limit() {
         let mut netlink = Netlink::open(Subsystem::Route).unwrap();
-        let big = Message::new("", 1, 0).fixed(&vec![0; BATCH_BYTES_MAX]);
+        let big = NetlinkRequest::new("", 1, 0).fixed(&vec![0; BATCH_BYTES_MAX]);
         assert!(matches!(netlink.run(vec![big]), Err(Error::Invalid(_))));
     }
 }

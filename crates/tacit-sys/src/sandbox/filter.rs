@@ -25,14 +25,16 @@ use crate::seccomp::{
 /// Builds the filter of every thread in the process with this number.
 pub(super) fn of_every_thread(pid: u32) -> Option<Vec<sock_filter>> {
     let families = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
-    let mut calls: Vec<_> =
-        LEFT_OUT.iter().map(|number| Call::new(*number, Answer::Refuse(libc::EPERM))).collect();
+    let mut calls: Vec<_> = LEFT_OUT
+        .iter()
+        .map(|number| Call::new(*number, FilterAction::Refuse(libc::EPERM)))
+        .collect();
     calls.extend([
-        Call::new(libc::SYS_socket, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
-        Call::new(libc::SYS_socketpair, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
-        Call::new(SYS_clone, Answer::without(FLAGS_OF_CLONE, CLONE_NEW)),
+        Call::new(libc::SYS_socket, FilterAction::one_of(0, families, libc::EAFNOSUPPORT)),
+        Call::new(libc::SYS_socketpair, FilterAction::one_of(0, families, libc::EAFNOSUPPORT)),
+        Call::new(SYS_clone, FilterAction::without(FLAGS_OF_CLONE, CLONE_NEW)),
         // Its flags are in memory, which a filter cannot read; the C library uses `clone` then.
-        Call::new(SYS_clone3, Answer::Refuse(libc::ENOSYS)),
+        Call::new(SYS_clone3, FilterAction::Refuse(libc::ENOSYS)),
         signals_to(pid),
     ]);
     assemble(&calls, pass())
@@ -42,10 +44,10 @@ pub(super) fn of_every_thread(pid: u32) -> Option<Vec<sock_filter>> {
 pub(super) fn of_signer(pid: u32) -> Option<Vec<sock_filter>> {
     let mut calls = conditions(pid);
     calls.extend([
-        Call::new(libc::SYS_openat, Answer::without(2, CHANGES_A_FILE)),
+        Call::new(libc::SYS_openat, FilterAction::without(2, CHANGES_A_FILE)),
         #[cfg(target_arch = "x86_64")]
-        Call::new(libc::SYS_open, Answer::without(1, CHANGES_A_FILE)),
-        Call::new(SYS_clone, Answer::with(FLAGS_OF_CLONE, libc::CLONE_THREAD)),
+        Call::new(libc::SYS_open, FilterAction::without(1, CHANGES_A_FILE)),
+        Call::new(SYS_clone, FilterAction::with(FLAGS_OF_CLONE, libc::CLONE_THREAD)),
     ]);
     calls.extend(pass_all(&[SERVING, OF_SIGNER]));
     assemble(&calls, error(libc::EPERM))
@@ -59,10 +61,13 @@ pub(super) fn of_worker(pid: u32, sockets: WorkerSockets) -> Option<Vec<sock_fil
     };
     let mut calls = conditions(pid);
     calls.extend([
-        Call::new(libc::SYS_socket, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
+        Call::new(libc::SYS_socket, FilterAction::one_of(0, families, libc::EAFNOSUPPORT)),
         // The two ends lead nowhere else.
-        Call::new(libc::SYS_socketpair, Answer::one_of(0, &[libc::AF_UNIX], libc::EAFNOSUPPORT)),
-        Call::new(libc::SYS_ioctl, Answer::one_of(1, SOCKET_QUESTIONS, libc::EPERM)),
+        Call::new(
+            libc::SYS_socketpair,
+            FilterAction::one_of(0, &[libc::AF_UNIX], libc::EAFNOSUPPORT),
+        ),
+        Call::new(libc::SYS_ioctl, FilterAction::one_of(1, SOCKET_QUESTIONS, libc::EPERM)),
     ]);
     calls.extend(pass_all(&[SERVING, OF_WORKER]));
     assemble(&calls, error(libc::EPERM))
@@ -72,22 +77,22 @@ pub(super) fn of_worker(pid: u32, sockets: WorkerSockets) -> Option<Vec<sock_fil
 /// which calls always pass, and runs the filter for the others alone.
 fn conditions(pid: u32) -> Vec<Call> {
     vec![
-        Call::new(libc::SYS_mmap, Answer::without(2, libc::PROT_EXEC)),
-        Call::new(libc::SYS_mprotect, Answer::without(2, libc::PROT_EXEC)),
-        Call::new(libc::SYS_prctl, Answer::one_of(0, THREAD_SETTINGS, libc::EPERM)),
-        Call::new(libc::SYS_fcntl, Answer::one_of(1, DESCRIPTOR_FLAGS, libc::EPERM)),
+        Call::new(libc::SYS_mmap, FilterAction::without(2, libc::PROT_EXEC)),
+        Call::new(libc::SYS_mprotect, FilterAction::without(2, libc::PROT_EXEC)),
+        Call::new(libc::SYS_prctl, FilterAction::one_of(0, THREAD_SETTINGS, libc::EPERM)),
+        Call::new(libc::SYS_fcntl, FilterAction::one_of(1, DESCRIPTOR_FLAGS, libc::EPERM)),
         // The C library tries the older call then.
-        Call::new(SYS_clone3, Answer::Refuse(libc::ENOSYS)),
+        Call::new(SYS_clone3, FilterAction::Refuse(libc::ENOSYS)),
         signals_to(pid),
     ]
 }
 
 fn pass_all(lists: &[&[c_long]]) -> impl Iterator<Item = Call> {
-    lists.iter().copied().flatten().map(|number| Call::new(*number, Answer::Pass))
+    lists.iter().copied().flatten().map(|number| Call::new(*number, FilterAction::Pass))
 }
 
 fn signals_to(pid: u32) -> Call {
-    Call::new(libc::SYS_tgkill, Answer::one_of(0, &[pid.cast_signed()], libc::EPERM))
+    Call::new(libc::SYS_tgkill, FilterAction::one_of(0, &[pid.cast_signed()], libc::EPERM))
 }
 
 /// With what a file is opened that may change it.
@@ -136,7 +141,7 @@ const FLAGS_OF_CLONE: u32 = if cfg!(target_arch = "s390x") { 1 } else { 0 };
 
 /// What becomes of a call.
 #[derive(Clone, Debug)]
-enum Answer {
+enum FilterAction {
     Pass,
     Refuse(c_int),
     /// It passes if the argument has one of these values.
@@ -157,7 +162,7 @@ enum Answer {
     },
 }
 
-impl Answer {
+impl FilterAction {
     fn one_of(argument: u32, values: &[c_int], refused: c_int) -> Self {
         let values = values.iter().map(|value| value.cast_unsigned()).collect();
         Self::OneOf { argument, values, refused }
@@ -205,11 +210,11 @@ impl Answer {
 #[derive(Clone, Debug)]
 struct Call {
     number: u32,
-    answer: Answer,
+    answer: FilterAction,
 }
 
 impl Call {
-    fn new(number: c_long, answer: Answer) -> Self {
+    fn new(number: c_long, answer: FilterAction) -> Self {
         // Numbers are small and positive; one that is neither matches no call.
         Self { number: u32::try_from(number).unwrap_or(u32::MAX), answer }
     }

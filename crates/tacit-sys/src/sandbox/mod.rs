@@ -66,7 +66,7 @@ pub fn has_call_filters() -> bool {
 /// Leaves the calling thread no capability but these, of those that it has.
 ///
 /// # Errors
-/// Whatever `capset` answers.
+/// The error of `capset`.
 pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     let mut sets = rustix::thread::capabilities(None)?;
     sets.effective &= kept;
@@ -87,7 +87,7 @@ pub struct WorkerRights {
 /// The capabilities of the calling thread.
 ///
 /// # Errors
-/// Whatever `capget` answers.
+/// The error of `capget`.
 pub fn capabilities() -> io::Result<CapabilitySet> {
     Ok(rustix::thread::capabilities(None)?.effective)
 }

@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_core::held::Syn;
 use tacit_sys::datagram::send_packet;
-use tacit_sys::namespace::Sockets;
+use tacit_sys::namespace::NamespaceSockets;
 use tacit_sys::netlink::nft::Element;
-use tacit_sys::netlink::{Protocol, nflog};
+use tacit_sys::netlink::{IpProtocol, nflog};
 use tacit_sys::syn_log::{Copies, SynLog};
 
 pub(crate) struct Agent {
@@ -28,7 +28,7 @@ struct Own {
 }
 
 impl Agent {
-    pub(crate) fn start(sockets: &Sockets) -> Self {
+    pub(crate) fn start(sockets: &NamespaceSockets) -> Self {
         let copy = |socket: &OwnedFd| socket.try_clone().unwrap();
         let own = Own {
             log: SynLog::adopt(copy(&sockets.syn_log)).unwrap(),
@@ -83,7 +83,7 @@ fn serve(own: &Own, captured: &Mutex<Vec<Element>>, ends: &AtomicBool) {
 fn answer(own: &Own, syn: &Syn, captured: &[Element]) {
     let to = syn.key.destination;
     let is_captured = captured.iter().any(|one| {
-        one.protocol == Protocol::Tcp
+        one.protocol == IpProtocol::Tcp
             && one.first.is_ipv4() == to.is_ipv4()
             && (one.first..=one.last).contains(&to.ip())
             && (one.first_port..=one.last_port).contains(&to.port())

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tacit_sys::inside::{self, Inside, Original};
-use tacit_sys::namespace::{self, Netlinks, Sockets};
+use tacit_sys::namespace::{self, NamespaceSockets, Netlinks};
 use tacit_sys::netlink::nft::{self, Element};
-use tacit_sys::netlink::route::{self, Families, Sources};
-use tacit_sys::netlink::{self, Netlink, Protocol, diag};
+use tacit_sys::netlink::route::{self, Families, SourceAddresses};
+use tacit_sys::netlink::{self, IpProtocol, Netlink, diag};
+use tacit_sys::spawn::{self, LauncherState, SpawnOptions};
 use tacit_sys::syn_log::Copies;
 use tacit_sys::{IpVersion, descriptor, transparent};
 
@@ -23,7 +23,7 @@ pub(crate) const BOTH: Families = Families { v4: true, v6: true };
 
 /// Runs the scenario of this name.
 pub(crate) fn run(scenario: &str) {
-    let original = Original::capture();
+    let original = LauncherState::capture();
     let (_, scenario) =
         super::scenarios::ALL.iter().find(|(name, _)| *name == scenario).expect("a scenario");
     scenario(&original);
@@ -31,30 +31,30 @@ pub(crate) fn run(scenario: &str) {
 
 /// A namespace, with the sockets of the agent outside.
 pub(crate) struct Run<'a> {
-    pub(crate) sockets: Sockets,
+    pub(crate) sockets: NamespaceSockets,
     pub(crate) route: Netlink,
     pub(crate) netfilter: Netlink,
     pub(crate) diagnosis: Netlink,
-    original: &'a Original,
+    original: &'a LauncherState,
     helper: Child,
     channel: UnixStream,
     agent: Option<Agent>,
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn new(families: Families, original: &'a Original) -> Self {
+    pub(crate) fn new(families: Families, original: &'a LauncherState) -> Self {
         Self::try_new(families, original).unwrap_or_else(|text| panic!("no namespace: {text}"))
     }
 
     /// Or the helper's reason why not.
-    pub(crate) fn try_new(families: Families, original: &'a Original) -> Result<Self, String> {
+    pub(crate) fn try_new(families: Families, original: &'a LauncherState) -> Result<Self, String> {
         Self::with_copies(families, original, Copies::OfRule)
     }
 
     /// With copies of SYNs from there.
     pub(crate) fn with_copies(
         families: Families,
-        original: &'a Original,
+        original: &'a LauncherState,
         copies: Copies,
     ) -> Result<Self, String> {
         let (mut channel, theirs) = UnixStream::pair().unwrap();
@@ -76,7 +76,7 @@ impl<'a> Run<'a> {
         let diagnosis = Netlink::adopt(descriptors.pop().unwrap());
         let netfilter = Netlink::adopt(descriptors.pop().unwrap());
         let route = Netlink::adopt(descriptors.pop().unwrap());
-        let sockets = Sockets::from_descriptors(descriptors).unwrap();
+        let sockets = NamespaceSockets::from_descriptors(descriptors).unwrap();
         let agent = Some(Agent::start(&sockets));
         Ok(Self { sockets, route, netfilter, diagnosis, original, helper, channel, agent })
     }
@@ -136,7 +136,7 @@ impl<'a> Run<'a> {
         let mut command = super::role("program", &orders.join("\n"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let user = (!rustix::process::geteuid().is_root()).then(|| self.sockets.user.as_fd());
-        let inside = Inside {
+        let inside = SpawnOptions {
             network: self.sockets.network.as_fd(),
             user,
             hide,
@@ -145,7 +145,7 @@ impl<'a> Run<'a> {
             cpus: &[],
             listener_to: None,
         };
-        let started = inside::spawn(command, &inside).unwrap();
+        let started = spawn::spawn(command, &inside).unwrap();
         assert!(started.not_hidden.is_empty(), "{:?}", started.not_hidden);
         let mut child = started.child;
         let answers = BufReader::new(child.stdout.take().unwrap());
@@ -175,8 +175,8 @@ impl<'a> Run<'a> {
     }
 
     /// Has the helper make a socket that stands in for any address.
-    pub(crate) fn stand_in_socket(&mut self, protocol: Protocol, version: IpVersion) -> OwnedFd {
-        let kind = if protocol == Protocol::Tcp { b't' } else { b'u' };
+    pub(crate) fn stand_in_socket(&mut self, protocol: IpProtocol, version: IpVersion) -> OwnedFd {
+        let kind = if protocol == IpProtocol::Tcp { b't' } else { b'u' };
         let digit = if version == IpVersion::V4 { b'4' } else { b'6' };
         self.channel.write_all(&[kind, digit]).unwrap();
         let mut received = descriptor::receive(&self.channel, &mut [0; 8]).unwrap();
@@ -295,7 +295,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> (OwnedFd, SocketAddr) {
     (socket, SocketAddr::try_from(original).unwrap())
 }
 
-pub(crate) fn element(protocol: Protocol, first: &str, last: &str, ports: [u16; 2]) -> Element {
+pub(crate) fn element(protocol: IpProtocol, first: &str, last: &str, ports: [u16; 2]) -> Element {
     let [first_port, last_port] = ports;
     let [first, last] = [first, last].map(|text| text.parse().unwrap());
     Element { protocol, first, last, first_port, last_port }
@@ -332,7 +332,7 @@ pub(crate) fn help(orders: &str) {
 }
 
 fn captured_by_rejoined() -> [Element; 1] {
-    [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8081, 8081])]
+    [element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8081, 8081])]
 }
 
 /// A helper in place of one that was killed: it joins, captures and allows for itself, and goes on.
@@ -343,7 +343,7 @@ pub(crate) fn rejoin(orders: &str) {
     let parent = orders.parse().unwrap();
     let mut netlinks = namespace::join(parent, received[0].as_fd(), user).unwrap();
     // What is there already may be asked for again.
-    route::allow(&mut netlinks.route, BOTH, Sources::default()).unwrap();
+    route::allow(&mut netlinks.route, BOTH, SourceAddresses::default()).unwrap();
     nft::change(&mut netlinks.netfilter, &[], &captured_by_rejoined()).unwrap();
     let listeners = diag::listeners(&mut netlinks.diagnosis, IpVersion::V4).unwrap();
     assert!(listeners.iter().any(|one| one.local.port() == nft::AGENT_PORT), "{listeners:?}");
@@ -354,18 +354,18 @@ pub(crate) fn rejoin(orders: &str) {
 fn make_sockets(mut channel: File) {
     let mut request = [0; 2];
     while channel.read_exact(&mut request).is_ok() {
-        let protocol = if request[0] == b't' { Protocol::Tcp } else { Protocol::Udp };
+        let protocol = if request[0] == b't' { IpProtocol::Tcp } else { IpProtocol::Udp };
         let version = if request[1] == b'4' { IpVersion::V4 } else { IpVersion::V6 };
-        let wanted = transparent::stand_in_wanted(protocol, version);
+        let wanted = transparent::spoofed_source_spec(protocol, version);
         let socket = transparent::make(wanted).unwrap();
         descriptor::send(&channel, b"+", &[socket.as_fd()]).unwrap();
     }
 }
 
 /// A command that is not this binary, started inside.
-pub(crate) fn start_error(run: &Run<'_>, program: &str) -> inside::StartError {
+pub(crate) fn start_error(run: &Run<'_>, program: &str) -> spawn::SpawnError {
     let user = (!rustix::process::geteuid().is_root()).then(|| run.sockets.user.as_fd());
-    let inside = Inside {
+    let inside = SpawnOptions {
         network: run.sockets.network.as_fd(),
         user,
         hide: &[],
@@ -374,5 +374,5 @@ pub(crate) fn start_error(run: &Run<'_>, program: &str) -> inside::StartError {
         cpus: &[],
         listener_to: None,
     };
-    inside::spawn(Command::new(program), &inside).unwrap_err()
+    spawn::spawn(Command::new(program), &inside).unwrap_err()
 }

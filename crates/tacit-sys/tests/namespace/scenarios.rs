@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use tacit_sys::inside::{Original, StartError, Step};
 use tacit_sys::netlink::interfaces::{self, Assigned, Interface};
 use tacit_sys::netlink::nft::Element;
-use tacit_sys::netlink::route::{self, Families, Sources};
-use tacit_sys::netlink::{Protocol, diag, nft};
+use tacit_sys::netlink::route::{self, Families, SourceAddresses};
+use tacit_sys::netlink::{IpProtocol, diag, nft};
+use tacit_sys::spawn::{LauncherState, SpawnError, SpawnStep};
 use tacit_sys::syn_log::Copies;
 use tacit_sys::{IpVersion, owner, socket, transparent};
 
@@ -20,7 +20,7 @@ use super::program::POURED_BYTES;
 /// Declares each scenario and the test that runs it as each user.
 macro_rules! scenarios {
     ($(#[test] fn $name:ident;)*) => {
-        pub(crate) const ALL: &[(&str, fn(&Original))] = &[$((stringify!($name), $name)),*];
+        pub(crate) const ALL: &[(&str, fn(&LauncherState))] = &[$((stringify!($name), $name)),*];
         mod tests {
             $(#[test] fn $name() { crate::as_each_user(stringify!($name)); })*
         }
@@ -56,11 +56,11 @@ const UNREACHABLE: &str = "errno 101";
 const UNSUPPORTED: &str = "errno 97";
 const NOT_IMPLEMENTED: &str = "errno 38";
 
-fn a_captured_connection_arrives_with_its_original_destination(original: &Original) {
+fn a_captured_connection_arrives_with_its_original_destination(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     let captured = [
-        element(Protocol::Tcp, "10.9.8.0", "10.9.8.255", [8080, 8080]),
-        element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8000, 9000]),
+        element(IpProtocol::Tcp, "10.9.8.0", "10.9.8.255", [8080, 8080]),
+        element(IpProtocol::Tcp, "2001:db8::77", "2001:db8::77", [8000, 9000]),
     ];
     run.change(&[], &captured).unwrap();
     let mut program = run.start(&["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443"]);
@@ -76,11 +76,11 @@ fn a_captured_connection_arrives_with_its_original_destination(original: &Origin
     assert_eq!(program.answer(), format!("from {}", SocketAddr::try_from(from).unwrap()));
 }
 
-fn large_writes_travel_in_large_packets_by_a_control_that_does_not_pace(original: &Original) {
+fn large_writes_travel_in_large_packets_by_a_control_that_does_not_pace(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     let captured = [
-        element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
-        element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
+        element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(IpProtocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
     ];
     run.change(&[], &captured).unwrap();
     let mut program = run.start(&["pour 10.9.8.7:8080", "pour [2001:db8::77]:8080"]);
@@ -99,11 +99,11 @@ fn large_writes_travel_in_large_packets_by_a_control_that_does_not_pace(original
     }
 }
 
-fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &Original) {
+fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     let everywhere = ["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443", "udp 10.9.8.7:8080"];
     assert_eq!(run.answers(&everywhere), [REFUSED; 3]);
-    let one = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8081])];
+    let one = [element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8081])];
     run.change(&[], &one).unwrap();
     let answers = run.answers(&["tcp 10.9.8.7:8081", "tcp 10.9.8.7:8082", "udp 10.9.8.7:8080"]);
     assert!(answers[0].starts_with("from 10.0.2.15:"), "{answers:?}");
@@ -115,7 +115,7 @@ fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &Or
     let gone = run.change(&one, &[]).unwrap_err();
     assert_eq!(gone.errno(), Some(libc::ENOENT), "{gone}");
     run.change(&[], &one).unwrap();
-    let other = [element(Protocol::Tcp, "2001:db8::", "2001:db8::ffff", [1, 65535])];
+    let other = [element(IpProtocol::Tcp, "2001:db8::", "2001:db8::ffff", [1, 65535])];
     run.replace_all(&other).unwrap();
     let answers = run.answers(&everywhere);
     assert_eq!([&answers[0], &answers[2]], [REFUSED; 2]);
@@ -124,11 +124,11 @@ fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &Or
     assert_eq!(run.answers(&everywhere), [REFUSED; 3], "without rules nothing leaves either");
 }
 
-fn a_change_is_one_stroke_also_where_old_and_new_overlap(original: &Original) {
+fn a_change_is_one_stroke_also_where_old_and_new_overlap(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
-    let whole = element(Protocol::Tcp, "10.9.8.0", "10.9.8.255", [80, 90]);
-    let part = element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [85, 85]);
-    let other = element(Protocol::Tcp, "10.9.9.0", "10.9.9.255", [80, 80]);
+    let whole = element(IpProtocol::Tcp, "10.9.8.0", "10.9.8.255", [80, 90]);
+    let part = element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [85, 85]);
+    let other = element(IpProtocol::Tcp, "10.9.9.0", "10.9.9.255", [80, 80]);
     let change = |run: &mut Run<'_>, remove: &[Element], add: &[Element]| run.change(remove, add);
     change(&mut run, &[], &[whole]).unwrap();
     change(&mut run, &[whole], &[part, other]).unwrap();
@@ -147,15 +147,15 @@ fn a_change_is_one_stroke_also_where_old_and_new_overlap(original: &Original) {
 }
 
 fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_there(
-    original: &Original,
+    original: &LauncherState,
 ) {
     let mut run = Run::new(BOTH, original);
     let ports = [5432, 5434];
     let captured = [
-        element(Protocol::Tcp, "127.0.0.1", "127.0.0.1", ports),
-        element(Protocol::Tcp, "::1", "::1", ports),
-        element(Protocol::Udp, "127.0.0.1", "127.0.0.1", ports),
-        element(Protocol::Udp, "::1", "::1", ports),
+        element(IpProtocol::Tcp, "127.0.0.1", "127.0.0.1", ports),
+        element(IpProtocol::Tcp, "::1", "::1", ports),
+        element(IpProtocol::Udp, "127.0.0.1", "127.0.0.1", ports),
+        element(IpProtocol::Udp, "::1", "::1", ports),
     ];
     run.change(&[], &captured).unwrap();
     // Not the ports that the program serves on below: the helper may hold its copy of a socket that
@@ -169,8 +169,9 @@ fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_the
         wait(receiver.as_fd());
         let datagram = transparent::receive(receiver.as_fd(), &mut [0; 64]).unwrap();
         assert_eq!(datagram.destination, to.parse().unwrap());
-        let answering = run.stand_in_socket(Protocol::Udp, version);
-        transparent::stand_in(answering.as_fd(), datagram.destination, datagram.source).unwrap();
+        let answering = run.stand_in_socket(IpProtocol::Udp, version);
+        transparent::bind_spoofed_source(answering.as_fd(), datagram.destination, datagram.source)
+            .unwrap();
         socket::write(answering.as_fd(), b"answer").unwrap();
         assert_eq!(program.answer(), "answer", "{to}");
     }
@@ -198,11 +199,11 @@ fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_the
     assert_eq!(run.answers(&orders), [REFUSED; 4], "without an agent");
 }
 
-fn a_syn_is_held_and_released_without_a_log_of_packets_too(original: &Original) {
+fn a_syn_is_held_and_released_without_a_log_of_packets_too(original: &LauncherState) {
     let mut run = Run::with_copies(BOTH, original, Copies::OfInterface).unwrap();
     let captured = [
-        element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
-        element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
+        element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(IpProtocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
     ];
     run.change(&[], &captured).unwrap();
     let orders = [
@@ -221,12 +222,12 @@ fn a_syn_is_held_and_released_without_a_log_of_packets_too(original: &Original) 
     assert_eq!(run.answers(&orders[..2]), [REFUSED; 2]);
 }
 
-fn a_dead_agent_means_refused(original: &Original) {
+fn a_dead_agent_means_refused(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     let captured = [
-        element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
-        element(Protocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
-        element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
+        element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(IpProtocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(IpProtocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
     ];
     run.change(&[], &captured).unwrap();
     run.end_agent();
@@ -244,7 +245,7 @@ fn a_dead_agent_means_refused(original: &Original) {
     assert!(answers[7].starts_with("from 127.0.0.1:"), "its own loopback is its own: {answers:?}");
 }
 
-fn the_hosts_addresses_stand_inside_and_behave_as_loopback_does(original: &Original) {
+fn the_hosts_addresses_stand_inside_and_behave_as_loopback_does(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     let own: [IpAddr; 2] = ["198.51.100.2", "2001:db8:99::2"].map(|text| text.parse().unwrap());
     let [v4, v6] = own.map(|address| Assigned { address, prefix_bits: 24 });
@@ -252,12 +253,12 @@ fn the_hosts_addresses_stand_inside_and_behave_as_loopback_does(original: &Origi
     nft::set_own(&mut run.netfilter, &own).unwrap();
     interfaces::give(&mut run.route, std::slice::from_ref(&given)).unwrap();
     let [IpAddr::V4(v4), IpAddr::V6(v6)] = own else { unreachable!() };
-    let sources = Sources { v4, v6, unique_local: v6 };
+    let sources = SourceAddresses { v4, v6, unique_local: v6 };
     route::allow(&mut run.route, BOTH, sources).unwrap();
     assert!(interfaces::interfaces(&mut run.route).unwrap().contains(&given));
     let captured = [
-        element(Protocol::Tcp, "198.51.100.7", "198.51.100.7", [80, 80]),
-        element(Protocol::Tcp, "2001:db8:99::7", "2001:db8:99::7", [80, 80]),
+        element(IpProtocol::Tcp, "198.51.100.7", "198.51.100.7", [80, 80]),
+        element(IpProtocol::Tcp, "2001:db8:99::7", "2001:db8:99::7", [80, 80]),
     ];
     run.change(&[], &captured).unwrap();
     for (own, neighbour) in
@@ -278,14 +279,14 @@ fn the_hosts_addresses_stand_inside_and_behave_as_loopback_does(original: &Origi
         assert_eq!(answers[2..4], [REFUSED; 2]);
     }
     // What the host does not have any more goes, and a run without addresses has its own.
-    route::allow(&mut run.route, BOTH, Sources::default()).unwrap();
+    route::allow(&mut run.route, BOTH, SourceAddresses::default()).unwrap();
     interfaces::take_others(&mut run.route, &[]).unwrap();
     let left = interfaces::interfaces(&mut run.route).unwrap();
     assert!(left.iter().all(|interface| interface.name != "eth7"), "{left:?}");
     assert!(run.answers(&["tcp 198.51.100.7:80"])[0].starts_with("from 10.0.2.15:"));
 }
 
-fn an_absent_family_is_unreachable(original: &Original) {
+fn an_absent_family_is_unreachable(original: &LauncherState) {
     let orders = ["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443", "udp [2001:db8::77]:53"];
     let run = Run::new(Families { v4: true, v6: false }, original);
     assert_eq!(run.answers(&orders), [REFUSED, UNREACHABLE, UNREACHABLE]);
@@ -295,13 +296,13 @@ fn an_absent_family_is_unreachable(original: &Original) {
     assert_eq!(run.answers(&["tcp 127.0.0.1:9", "tcp [::1]:9"]), [REFUSED; 2]);
 }
 
-fn datagrams_arrive_with_their_destination_and_answers_come_from_there(original: &Original) {
+fn datagrams_arrive_with_their_destination_and_answers_come_from_there(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     for (to, version) in [("10.9.8.7:5000", IpVersion::V4), ("[2001:db8::77]:5000", IpVersion::V6)]
     {
         let destination: SocketAddr = to.parse().unwrap();
         let address = destination.ip().to_string();
-        let captured = [element(Protocol::Udp, &address, &address, [5000, 5000])];
+        let captured = [element(IpProtocol::Udp, &address, &address, [5000, 5000])];
         run.change(&[], &captured).unwrap();
         let mut program = run.start(&[&format!("udp {to}")]);
         let receiver = run.receiver(version);
@@ -312,15 +313,15 @@ fn datagrams_arrive_with_their_destination_and_answers_come_from_there(original:
         assert!(datagram.is_cut, "the buffer was too small for the question");
         let nothing = transparent::receive(receiver.as_fd(), &mut buffer).unwrap_err();
         assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
-        let answering = run.stand_in_socket(Protocol::Udp, version);
+        let answering = run.stand_in_socket(IpProtocol::Udp, version);
         let source = datagram.source;
-        assert!(transparent::stand_in(answering.as_fd(), destination, source).unwrap());
+        assert!(transparent::bind_spoofed_source(answering.as_fd(), destination, source).unwrap());
         socket::write(answering.as_fd(), b"answer").unwrap();
         assert_eq!(program.answer(), "answer", "read on a socket connected to {to}");
     }
 }
 
-fn name_queries_go_to_the_agent_unless_the_program_answers_itself(original: &Original) {
+fn name_queries_go_to_the_agent_unless_the_program_answers_itself(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     for to in ["127.0.0.53:53", "127.0.0.1:53", "8.8.8.8:53", "[::1]:53", "[2001:db8::53]:53"] {
         let destination: SocketAddr = to.parse().unwrap();
@@ -330,8 +331,8 @@ fn name_queries_go_to_the_agent_unless_the_program_answers_itself(original: &Ori
         wait(receiver.as_fd());
         let datagram = transparent::receive(receiver.as_fd(), &mut [0; 64]).unwrap();
         assert_eq!((datagram.destination, datagram.bytes), (destination, 8));
-        let answering = run.stand_in_socket(Protocol::Udp, version);
-        transparent::stand_in(answering.as_fd(), destination, datagram.source).unwrap();
+        let answering = run.stand_in_socket(IpProtocol::Udp, version);
+        transparent::bind_spoofed_source(answering.as_fd(), destination, datagram.source).unwrap();
         socket::write(answering.as_fd(), b"address").unwrap();
         assert_eq!(program.answer(), "address", "{to}");
         let listener = run.listener(version);
@@ -345,7 +346,7 @@ fn name_queries_go_to_the_agent_unless_the_program_answers_itself(original: &Ori
     assert!(socket::accept(run.sockets.tcp4.as_fd()).is_err(), "the program took it itself");
 }
 
-fn a_program_sees_the_clients_own_address(original: &Original) {
+fn a_program_sees_the_clients_own_address(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     for (at, client) in [
         ("0.0.0.0:80", "203.0.113.9:40000"),
@@ -358,17 +359,17 @@ fn a_program_sees_the_clients_own_address(original: &Original) {
         let version = IpVersion::of(wanted.ip());
         let loopback = if version == IpVersion::V4 { "127.0.0.1" } else { "::1" };
         let to = SocketAddr::new(loopback.parse().unwrap(), wanted.port());
-        let dialled = run.stand_in_socket(Protocol::Tcp, version);
-        transparent::stand_in(dialled.as_fd(), client.parse().unwrap(), to).unwrap();
+        let dialled = run.stand_in_socket(IpProtocol::Tcp, version);
+        transparent::bind_spoofed_source(dialled.as_fd(), client.parse().unwrap(), to).unwrap();
         assert_eq!(program.answer(), format!("peer {client}"));
     }
 }
 
-fn the_owner_of_a_connection_is_known(original: &Original) {
+fn the_owner_of_a_connection_is_known(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     let captured = [
-        element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
-        element(Protocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(IpProtocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
     ];
     run.change(&[], &captured).unwrap();
     let program = run.start(&["tcp 10.9.8.7:8080", "send 10.9.8.7:8080"]);
@@ -377,7 +378,7 @@ fn the_owner_of_a_connection_is_known(original: &Original) {
     let from = SocketAddr::try_from(from).unwrap();
     wait(run.sockets.udp4.as_fd());
     let datagram = transparent::receive(run.sockets.udp4.as_fd(), &mut [0; 64]).unwrap();
-    for (protocol, from) in [(Protocol::Tcp, from), (Protocol::Udp, datagram.source)] {
+    for (protocol, from) in [(IpProtocol::Tcp, from), (IpProtocol::Udp, datagram.source)] {
         let found = diag::owner(&mut run.diagnosis, protocol, from, to).unwrap().unwrap();
         assert_eq!(found.uid, rustix::process::geteuid().as_raw());
         let holder = owner::holder(std::process::id(), found.inode);
@@ -385,10 +386,10 @@ fn the_owner_of_a_connection_is_known(original: &Original) {
     }
 }
 
-fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces(original: &Original) {
+fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces(original: &LauncherState) {
     // No family yet: the second helper gives it.
     let mut run = Run::new(Families { v4: false, v6: true }, original);
-    let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
+    let captured = [element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
     run.change(&[], &captured).unwrap();
     let mut before = run.start(&["serve 0.0.0.0:80"]);
     assert_eq!(run.answers(&["tcp 10.9.8.7:8080"]), [UNREACHABLE]);
@@ -400,13 +401,14 @@ fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces(original: &Origin
     }
     // Its sockets stand in for others, and reach a program that was there before it.
     run.wait_for_listener("0.0.0.0:80".parse().unwrap());
-    let dialled = run.stand_in_socket(Protocol::Tcp, IpVersion::V4);
+    let dialled = run.stand_in_socket(IpProtocol::Tcp, IpVersion::V4);
     let client = "203.0.113.9:40000".parse().unwrap();
-    transparent::stand_in(dialled.as_fd(), client, "127.0.0.1:80".parse().unwrap()).unwrap();
+    transparent::bind_spoofed_source(dialled.as_fd(), client, "127.0.0.1:80".parse().unwrap())
+        .unwrap();
     assert_eq!(before.answer(), "peer 203.0.113.9:40000");
 }
 
-fn a_program_has_no_rights_and_only_confined_sockets(original: &Original) {
+fn a_program_has_no_rights_and_only_confined_sockets(original: &LauncherState) {
     let is_root = rustix::process::geteuid().is_root();
     let mask = {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -449,7 +451,7 @@ fn a_program_has_no_rights_and_only_confined_sockets(original: &Original) {
     assert_eq!(run.answers(&["uring"]), [NOT_IMPLEMENTED]);
 }
 
-fn hidden_files_read_as_empty(original: &Original) {
+fn hidden_files_read_as_empty(original: &LauncherState) {
     let run = Run::new(BOTH, original);
     let name = format!("tacit-hidden-{}", std::process::id());
     let directory = std::env::temp_dir().join(name);
@@ -470,7 +472,7 @@ fn hidden_files_read_as_empty(original: &Original) {
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-fn the_mounts_of_a_program_are_those_in_which_files_are_hidden(original: &Original) {
+fn the_mounts_of_a_program_are_those_in_which_files_are_hidden(original: &LauncherState) {
     let run = Run::new(BOTH, original);
     assert!(run.start(&[]).mounts.is_none(), "the launcher's");
     let number = |path: String| std::fs::metadata(path).unwrap().ino();
@@ -488,27 +490,27 @@ fn the_mounts_of_a_program_are_those_in_which_files_are_hidden(original: &Origin
     assert!(![own, of(&apart), of(&program)].contains(&given(&apart)));
 }
 
-fn a_failed_start_says_whose_failure_it_is(original: &Original) {
+fn a_failed_start_says_whose_failure_it_is(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     match start_error(&run, "/nowhere/at/all") {
-        StartError::Program(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+        SpawnError::Program(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
         other => panic!("{other}"),
     }
     run.sockets.network = std::fs::File::open("/dev/null").unwrap().into();
     match start_error(&run, "true") {
-        StartError::Inside { step: Step::JoinNetwork, error } => {
+        SpawnError::Setup { step: SpawnStep::JoinNetwork, error } => {
             assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
         }
         other => panic!("{other}"),
     }
 }
 
-fn large_sets_are_installed_and_replaced(original: &Original) {
+fn large_sets_are_installed_and_replaced(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
     let address = |number: usize| format!("2001:db8::{:x}:{:x}", number >> 16, number & 0xffff);
     let count = 2 * nft::ELEMENTS_PER_BATCH_MAX + 7;
     let many: Vec<_> = (0..count)
-        .map(|number| element(Protocol::Tcp, &address(number), &address(number), [443, 443]))
+        .map(|number| element(IpProtocol::Tcp, &address(number), &address(number), [443, 443]))
         .collect();
     run.change(&[], &many).unwrap();
     let last = format!("tcp [{}]:443", address(count - 1));
@@ -525,7 +527,7 @@ fn large_sets_are_installed_and_replaced(original: &Original) {
     assert_eq!(run.answers(&[&last]), [REFUSED]);
 }
 
-fn a_run_works_inside_a_run(original: &Original) {
+fn a_run_works_inside_a_run(original: &LauncherState) {
     let run = Run::new(BOTH, original);
     if rustix::process::geteuid().is_root() {
         // Root inside a run is without the right to make namespaces, and is told so.
@@ -539,7 +541,7 @@ fn a_run_works_inside_a_run(original: &Original) {
 
 /// What a program inside does to be a launcher itself; `deeper` are the orders of its program.
 pub(crate) fn nest(deeper: &str) -> String {
-    let original = Original::capture();
+    let original = LauncherState::capture();
     let mut run = match Run::try_new(BOTH, &original) {
         Ok(run) => run,
         Err(reason) => return reason,
@@ -547,13 +549,13 @@ pub(crate) fn nest(deeper: &str) -> String {
     if !deeper.is_empty() {
         return run.answers(&[deeper]).remove(0);
     }
-    let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
+    let captured = [element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
     run.change(&[], &captured).unwrap();
     let _program = run.start(&["tcp 10.9.8.7:8080"]);
     accept(&run.sockets.tcp4).1.to_string()
 }
 
-fn a_refused_namespace_names_the_setting(original: &Original) {
+fn a_refused_namespace_names_the_setting(original: &LauncherState) {
     // In a user namespace of its own this process may change the limit, for those below it.
     // SAFETY: takes no pointers; this process has one thread.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWUSER) }, 0);

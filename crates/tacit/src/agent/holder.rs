@@ -43,7 +43,7 @@ impl Holder {
     }
 }
 
-fn listening_socket(wanted: SocketAddr) -> Option<diag::Socket> {
+fn listening_socket(wanted: SocketAddr) -> Option<diag::DiagSocket> {
     let mut diagnosis = Netlink::open(Subsystem::SocketDiagnosis).ok()?;
     let mut listening = Vec::new();
     for version in IpVersion::ALL {

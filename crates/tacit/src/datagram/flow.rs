@@ -342,7 +342,7 @@ impl Carrier {
         let line = &lane.receiver().run.helper;
         let socket = line.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
         datagram::enlarge_buffers(socket.as_fd())?;
-        transparent::stand_in(socket.as_fd(), destination, program)?;
+        transparent::bind_spoofed_source(socket.as_fd(), destination, program)?;
         watch(Arc::new(socket), INCOMING)
     }
 

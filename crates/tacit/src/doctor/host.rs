@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use tacit_sys::{inside, namespace, process, sandbox, schedule};
+use tacit_sys::{namespace, process, sandbox, schedule, spawn};
 
 use super::finding::{Finding, Presence};
 use crate::dns::Resolvers;
@@ -111,7 +111,7 @@ fn resolvers() -> Finding {
 
 fn name_services() -> Finding {
     let there = |path: &&&str| Path::new(path).exists();
-    let found: Vec<_> = inside::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
+    let found: Vec<_> = spawn::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
     let note = if found.is_empty() {
         "none that goes round tacit".to_owned()
     } else {

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
-use tacit_sys::inside::{self, Inside, Original, StartError};
-use tacit_sys::namespace::{self, Namespace, NamespaceError, Step};
+use tacit_sys::namespace::{self, Namespace, NamespaceError, NamespaceStep};
 use tacit_sys::netlink::route::{Families, LargeSegments};
 use tacit_sys::process::{self, StandardError};
+use tacit_sys::spawn::{self, LauncherState, SpawnError, SpawnOptions};
 
 use super::finding::{Finding, Presence};
 use crate::run::protocol;
@@ -47,14 +47,14 @@ enum At {
 
 /// What a run needs of the kernel, each tried.
 pub(super) fn look() -> Vec<Finding> {
-    let original = Original::capture();
+    let original = LauncherState::capture();
     match try_to_make() {
         Ok(attempt) => found(&attempt, &original),
         Err(error) => refused(At::Namespace, format!("cannot be tried: {error}")),
     }
 }
 
-fn found(attempt: &Attempt, original: &Original) -> Vec<Finding> {
+fn found(attempt: &Attempt, original: &LauncherState) -> Vec<Finding> {
     match &attempt.tried {
         Tried::Refused { at, reason } => refused(*at, reason.clone()),
         Tried::Made { has_own_user, large_v4, large_v6, congestion_control, missing } => {
@@ -132,14 +132,14 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
 
 fn place(error: &NamespaceError) -> At {
     match error.step {
-        Step::PacketRules => At::Rules,
-        Step::Sockets => At::Sockets,
-        Step::Session
-        | Step::ParentDeath
-        | Step::Unshare
-        | Step::Join
-        | Step::Map
-        | Step::Network => At::Namespace,
+        NamespaceStep::PacketRules => At::Rules,
+        NamespaceStep::Sockets => At::Sockets,
+        NamespaceStep::Session
+        | NamespaceStep::ParentDeath
+        | NamespaceStep::Unshare
+        | NamespaceStep::Join
+        | NamespaceStep::Map
+        | NamespaceStep::Network => At::Namespace,
     }
 }
 
@@ -180,7 +180,7 @@ fn made(user: User) -> Vec<Finding> {
 }
 
 /// Starts a program there that ends at once, with a file hidden from it.
-fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding> {
+fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Finding> {
     let [network, user_namespace] = namespaces else {
         return vec![Finding::needed(
             START,
@@ -189,7 +189,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding
         )];
     };
     let hide = [PathBuf::from("/etc/passwd")];
-    let inside = Inside {
+    let inside = SpawnOptions {
         network: network.as_fd(),
         user: (user == User::Own).then_some(user_namespace.as_fd()),
         hide: &hide,
@@ -200,7 +200,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding
     };
     let mut command = Command::new("/proc/self/exe");
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    match inside::spawn(command, &inside) {
+    match spawn::spawn(command, &inside) {
         Ok(mut started) => {
             let hidden = match started.not_hidden.first() {
                 None => Finding::wanted(
@@ -221,7 +221,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding
             let note = "joined, with a filter: only UNIX, INET, INET6 and NETLINK sockets";
             vec![Finding::needed(START, Presence::when(ended), note), hidden]
         }
-        Err(error @ (StartError::Inside { .. } | StartError::Program(_))) => {
+        Err(error @ (SpawnError::Setup { .. } | SpawnError::Program(_))) => {
             vec![Finding::needed(START, Presence::Missing, error.to_string())]
         }
     }

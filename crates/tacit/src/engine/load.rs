@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tacit_sys::schedule::{Class, Scheduling};
+use tacit_sys::schedule::{Scheduling, SchedulingClass};
 use tacit_sys::{cpu, schedule};
 
 use super::queue::Queue;
@@ -33,7 +33,7 @@ pub struct Load {
 struct Started {
     thread: u32,
     at: Instant,
-    class: Class,
+    class: SchedulingClass,
     nice: i32,
 }
 
@@ -66,7 +66,7 @@ impl Load {
 
     /// The calling thread is the one.
     pub fn begin(&self) {
-        let unknown = Scheduling { class: Class::Other, nice: 0 };
+        let unknown = Scheduling { class: SchedulingClass::Other, nice: 0 };
         let Scheduling { class, nice } = schedule::own_scheduling().unwrap_or(unknown);
         let started = Started { thread: cpu::thread_id(), at: Instant::now(), class, nice };
         // It starts once.
@@ -202,12 +202,12 @@ fn raise(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-fn class_word(class: Class) -> &'static str {
+fn class_word(class: SchedulingClass) -> &'static str {
     match class {
-        Class::Normal => "normal",
-        Class::Batch => "batch",
-        Class::Idle => "idle",
-        Class::Other => "other",
+        SchedulingClass::Normal => "normal",
+        SchedulingClass::Batch => "batch",
+        SchedulingClass::Idle => "idle",
+        SchedulingClass::Other => "other",
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tacit_sys::namespace::Sockets;
+use tacit_sys::namespace::NamespaceSockets;
 use tacit_sys::process::{self, StandardError};
 
 use super::covers::{self, Covers, ToCover};
@@ -173,8 +173,8 @@ impl Starting {
         };
         protocol::read::<()>(&self.line).map_err(own)?.ok_or_else(died)?;
         let line = descriptors.pop().ok_or_else(died)?;
-        let made = Sockets::from_descriptors(descriptors).ok_or_else(died)?;
-        let Sockets { network, user, .. } = made;
+        let made = NamespaceSockets::from_descriptors(descriptors).ok_or_else(died)?;
+        let NamespaceSockets { network, user, .. } = made;
         let of_run = [line, made.query, made.syn_log];
         let ipv4 = [made.tcp4, made.udp4, made.raw4, made.hold4, made.release4];
         let ipv6 = [made.tcp6, made.udp6, made.raw6, made.hold6, made.release6];

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 
-use tacit_sys::inside::StartError;
+use tacit_sys::spawn::SpawnError;
 
 use super::{OptionsError, inherited, user};
 
@@ -31,7 +31,7 @@ pub enum RunError {
     /// The options of `--tls` stand for no policy.
     Options(OptionsError),
     /// This program cannot be started.
-    Start(OsString, StartError),
+    Start(OsString, SpawnError),
 }
 
 impl fmt::Display for RunError {
@@ -42,7 +42,7 @@ impl fmt::Display for RunError {
             Self::Inherit(error) => write!(f, "{error}"),
             Self::Namespace(reason) | Self::Agent(reason) => f.write_str(reason),
             Self::Options(error) => write!(f, "{error}"),
-            Self::Start(program, StartError::Program(error)) => {
+            Self::Start(program, SpawnError::Program(error)) => {
                 write!(f, "cannot run the program {}: {error}", program.display())
             }
             Self::Start(_, error) => write!(f, "{error}"),
@@ -55,12 +55,12 @@ impl std::error::Error for RunError {}
 impl RunError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            Self::Start(_, StartError::Program(error))
+            Self::Start(_, SpawnError::Program(error))
                 if error.kind() == io::ErrorKind::NotFound =>
             {
                 EXIT_NOT_FOUND
             }
-            Self::Start(_, StartError::Program(_)) => EXIT_NOT_RUN,
+            Self::Start(_, SpawnError::Program(_)) => EXIT_NOT_RUN,
             _ => EXIT_OWN,
         }
     }

@@ -22,8 +22,8 @@ use tacit_core::flow;
 use tacit_core::policy::Captured;
 use tacit_sys::namespace::{self, Namespace, Netlinks};
 use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT};
-use tacit_sys::netlink::route::{self, Families, Sources};
-use tacit_sys::netlink::{self, Protocol, diag, interfaces};
+use tacit_sys::netlink::route::{self, Families, SourceAddresses};
+use tacit_sys::netlink::{self, IpProtocol, diag, interfaces};
 use tacit_sys::{IpVersion, cpu, owner, transparent};
 
 use super::covers::Covers;
@@ -55,9 +55,9 @@ pub enum Ready {
 
 /// Makes the namespace and its sockets, hands them to the launcher, and serves to the end.
 ///
-/// What follows [`Ready`] to the launcher: the descriptors of [`namespace::Sockets`], then the
-/// first line; then an empty frame, when no listener is held here any more. What comes back is the
-/// listener of the program's filter.
+/// What follows [`Ready`] to the launcher: the descriptors of
+/// [`namespace::NamespaceSockets`], then the first line; then an empty frame, when
+/// this process holds no listener any more. The launcher sends back the listener of the filter.
 ///
 /// # Errors
 /// The launcher is gone.
@@ -163,7 +163,7 @@ impl Servant {
     fn answer(&mut self, request: HelperRequest) -> Answer {
         let done = match request {
             HelperRequest::Families { v4, v6 } => {
-                let sources = Sources::default();
+                let sources = SourceAddresses::default();
                 told(route::allow(&mut self.kernel.route, Families { v4, v6 }, sources))
             }
             HelperRequest::Network { v4, v6, host } => {
@@ -176,7 +176,7 @@ impl Servant {
             }
             HelperRequest::Socket { protocol, ipv6, count } => {
                 let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
-                let wanted = transparent::stand_in_wanted(transport(protocol), version);
+                let wanted = transparent::spoofed_source_spec(transport(protocol), version);
                 return match stand_ins(wanted, count.min(SOCKETS_AT_ONCE_MAX)) {
                     Ok(sockets) => (HelperReply::Done, sockets),
                     Err(error) => (HelperReply::Refused(error.to_string()), Vec::new()),
@@ -321,7 +321,7 @@ fn told(result: Result<(), netlink::Error>) -> Result<HelperReply, String> {
 }
 
 /// So many sockets, or as many as there are; one at least.
-fn stand_ins(wanted: transparent::Wanted, count: usize) -> io::Result<Vec<OwnedFd>> {
+fn stand_ins(wanted: transparent::SocketSpec, count: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = vec![transparent::make(wanted)?];
     while sockets.len() < count
         && let Ok(socket) = transparent::make(wanted)
@@ -331,15 +331,15 @@ fn stand_ins(wanted: transparent::Wanted, count: usize) -> io::Result<Vec<OwnedF
     Ok(sockets)
 }
 
-fn transport(protocol: flow::Protocol) -> Protocol {
+fn transport(protocol: flow::Protocol) -> IpProtocol {
     match protocol {
-        flow::Protocol::Tcp => Protocol::Tcp,
-        flow::Protocol::Udp => Protocol::Udp,
+        flow::Protocol::Tcp => IpProtocol::Tcp,
+        flow::Protocol::Udp => IpProtocol::Udp,
     }
 }
 
 fn element(one: &Captured) -> nft::Element {
     let Captured { udp, first, last, first_port, last_port } = *one;
-    let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
+    let protocol = if udp { IpProtocol::Udp } else { IpProtocol::Tcp };
     nft::Element { protocol, first, last, first_port, last_port }
 }

@@ -18,7 +18,7 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use tacit_sys::descriptor::{self, Inheritable, Kind, SocketKind};
+use tacit_sys::descriptor::{self, DescriptorKind, Inheritable, SocketKind};
 
 /// Why the launcher does not start CMD.
 #[derive(Debug)]
@@ -119,12 +119,12 @@ fn judge(open: &[Inheritable], allowed: &[RawFd]) -> Result<(), InheritError> {
     for one in open {
         match one.kind {
             _ if allowed.contains(&one.number) => {}
-            Kind::Socket(kind) if kind.leads_out => {
+            DescriptorKind::Socket(kind) if kind.leads_out => {
                 return Err(InheritError::Socket { number: one.number, kind });
             }
-            Kind::IoUring => return Err(InheritError::IoUring(one.number)),
-            Kind::Directory => return Err(InheritError::Directory(one.number)),
-            Kind::Socket(_) | Kind::Other => {}
+            DescriptorKind::IoUring => return Err(InheritError::IoUring(one.number)),
+            DescriptorKind::Directory => return Err(InheritError::Directory(one.number)),
+            DescriptorKind::Socket(_) | DescriptorKind::Other => {}
         }
     }
     Ok(())
@@ -142,9 +142,9 @@ mod tests {
             peer: "127.0.0.1:5432".parse().ok(),
         };
         let open = [
-            Inheritable { number: 0, kind: Kind::Other },
-            Inheritable { number: 1, kind: Kind::Socket(kind(false)) },
-            Inheritable { number: 7, kind: Kind::Socket(kind(true)) },
+            Inheritable { number: 0, kind: DescriptorKind::Other },
+            Inheritable { number: 1, kind: DescriptorKind::Socket(kind(false)) },
+            Inheritable { number: 7, kind: DescriptorKind::Socket(kind(true)) },
         ];
         let refused = judge(&open, &[]).unwrap_err().to_string();
         assert_eq!(
@@ -156,13 +156,13 @@ mod tests {
         assert!(judge(&open, &[7]).is_ok());
         assert!(judge(&open, &[7, 0]).is_ok());
         assert!(judge(&open, &[7, 8]).unwrap_err().to_string().contains("--inherit-fd 8"));
-        let input = [Inheritable { number: 0, kind: Kind::Socket(kind(true)) }];
+        let input = [Inheritable { number: 0, kind: DescriptorKind::Socket(kind(true)) }];
         assert!(judge(&input, &[]).unwrap_err().to_string().contains("0 (standard input)"));
     }
 
     #[test]
     fn only_io_urings_that_nobody_named_are_refused() {
-        let open = [Inheritable { number: 5, kind: Kind::IoUring }];
+        let open = [Inheritable { number: 5, kind: DescriptorKind::IoUring }];
         let refused = judge(&open, &[]).unwrap_err().to_string();
         assert!(refused.starts_with("file descriptor 5 is an io_uring, "), "{refused}");
         assert!(judge(&open, &[5]).is_ok());
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn only_directories_that_nobody_named_are_refused() {
-        let open = [Inheritable { number: 5, kind: Kind::Directory }];
+        let open = [Inheritable { number: 5, kind: DescriptorKind::Directory }];
         let refused = judge(&open, &[]).unwrap_err().to_string();
         assert!(refused.starts_with("file descriptor 5 is a directory, "), "{refused}");
         assert!(refused.ends_with("--inherit-fd 5"), "{refused}");

@@ -30,8 +30,8 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use tacit_sys::inside::{self, Inside, Original};
 use tacit_sys::schedule;
+use tacit_sys::spawn::{self, LauncherState, SpawnOptions};
 
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, print};
 use crate::run::protocol::{Enrolment, RunTerms, SocketSet};
@@ -74,7 +74,7 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     user::settle(sudo).map_err(RunError::User)?;
     inherited::check(&args.inherit).map_err(RunError::Inherit)?;
     let working = inherited::working_directory().map_err(RunError::Inherit)?;
-    let original = Original::capture();
+    let original = LauncherState::capture();
     // Both set up at the same time. They are started before signals are blocked: they would
     // inherit that.
     let starting = Helper::start()?;
@@ -94,13 +94,13 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     let cpus = cpus(&terms);
     let (directories, files): (Vec<_>, Vec<_>) =
         terms.hide.into_iter().partition(|path| path.is_dir());
-    let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
+    let mut hidden: Vec<PathBuf> = spawn::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
     // Files first: what is in a directory is out of sight once that is hidden.
     hidden.extend(real_paths(&files));
     // From a directory that CMD starts in or below it would find what is in it: there, files are
     // hidden one by one.
     hidden.extend(real_paths(&directories).into_iter().filter(|at| !working.starts_with(at)));
-    let inside = Inside {
+    let inside = SpawnOptions {
         network: helper.network.as_fd(),
         user: helper.user.as_ref().map(AsFd::as_fd),
         hide: &hidden,
@@ -112,7 +112,7 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env(QUERY_VARIABLE, tacit_sys::query::ADDRESS);
     tacit_sys::orphan::collect().map_err(|error| RunError::Own("collect orphans", error))?;
-    let started = inside::spawn(command, &inside)
+    let started = spawn::spawn(command, &inside)
         .map_err(|error| RunError::Start(args.command[0].clone(), error))?;
     // The helper has the listener, or sees by this that there is none.
     drop(channel);

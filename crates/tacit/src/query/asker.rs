@@ -95,8 +95,8 @@ fn next_now(asker: &Watched) -> Option<Message> {
     read(received, &buffer)
 }
 
-fn read(received: query::Message, buffer: &[u8]) -> Option<Message> {
-    let query::Message { bytes, is_cut, descriptors } = received;
+fn read(received: query::QueryMessage, buffer: &[u8]) -> Option<Message> {
+    let query::QueryMessage { bytes, is_cut, descriptors } = received;
     if bytes == 0 && descriptors.is_empty() {
         return None;
     }

@@ -28,7 +28,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tacit_sys::query::{self, Message};
+use tacit_sys::query::{self, QueryMessage};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 use tokio::sync::watch as signal;
@@ -140,7 +140,7 @@ fn watch_socket(socket: Arc<OwnedFd>) -> io::Result<Watched> {
 }
 
 /// Takes the next message of an asker.
-async fn receive(socket: &Watched, buffer: &mut [u8]) -> io::Result<Message> {
+async fn receive(socket: &Watched, buffer: &mut [u8]) -> io::Result<QueryMessage> {
     socket.async_io(Interest::READABLE, |fd| query::receive(fd.as_fd(), buffer)).await
 }
 

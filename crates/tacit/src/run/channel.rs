@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use tacit_core::flow::Protocol;
 use tacit_core::policy::Captured;
 use tacit_sys::IpVersion;
-use tacit_sys::descriptor::{self, Received};
+use tacit_sys::descriptor::{self, ReceivedDescriptors};
 use tacit_sys::netlink::route::Families;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
@@ -345,7 +345,7 @@ pub async fn read_frame<T: DeserializeOwned>(
     bytes_max: usize,
 ) -> io::Result<Option<Frame<T>>> {
     let mut length = [0; 4];
-    let Received { bytes: count, descriptors } =
+    let ReceivedDescriptors { bytes: count, descriptors } =
         stream.async_io(Interest::READABLE, || descriptor::receive(&*stream, &mut length)).await?;
     if count == 0 {
         return Ok(None);

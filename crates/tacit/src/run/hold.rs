@@ -153,7 +153,7 @@ impl Hold {
             }
             received => received?,
         };
-        let Some(nflog::Copied { packet, is_refused }) = packet else { return Ok(None) };
+        let Some(nflog::LoggedPacket { packet, is_refused }) = packet else { return Ok(None) };
         if is_refused {
             return Ok(refused(packet));
         }

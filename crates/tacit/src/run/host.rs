@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
 use tacit_sys::netlink::interfaces::{self, Assigned, Found, Interface};
-use tacit_sys::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6, Sources};
+use tacit_sys::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6, SourceAddresses};
 use tacit_sys::netlink::{Netlink, Subsystem};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
@@ -172,8 +172,8 @@ impl HostAddresses {
 
     /// The addresses that programs have towards others; the run's own where the host has none.
     #[must_use]
-    pub fn sources(&self) -> Sources {
-        Sources {
+    pub fn sources(&self) -> SourceAddresses {
+        SourceAddresses {
             v4: self.source_v4.unwrap_or(OWN_V4),
             v6: self.source_v6.unwrap_or(OWN_V6),
             unique_local: self.source_unique_local.unwrap_or(OWN_UNIQUE_LOCAL),

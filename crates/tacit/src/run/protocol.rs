@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tacit_core::flow::Protocol;
 use tacit_core::policy::Captured;
 use tacit_core::refusal::SocketKind;
-use tacit_sys::descriptor::{self, Received};
+use tacit_sys::descriptor::{self, ReceivedDescriptors};
 
 use super::host::HostAddresses;
 
@@ -263,7 +263,8 @@ pub fn write(
 /// Those of the kernel; `InvalidData` if it is not a frame.
 pub fn read<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<Frame<T>>> {
     let mut length = [0; LENGTH_BYTES];
-    let Received { bytes: count, descriptors } = descriptor::receive(socket, &mut length)?;
+    let ReceivedDescriptors { bytes: count, descriptors } =
+        descriptor::receive(socket, &mut length)?;
     if count == 0 {
         return Ok(None);
     }

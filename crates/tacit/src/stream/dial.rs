@@ -303,7 +303,7 @@ async fn connect_inside_as(
     // The namespace has its own congestion control.
     let options = StreamOptions { congestion_control: None, ..options.clone() };
     socket::adopt(socket.as_fd(), &options)?;
-    let connected = transparent::stand_in(socket.as_fd(), source, program)?;
+    let connected = transparent::bind_spoofed_source(socket.as_fd(), source, program)?;
     let socket = StreamSocket::new(socket, security)?;
     if !connected {
         wait_connected(&socket).await?;

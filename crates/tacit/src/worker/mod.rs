@@ -166,7 +166,7 @@ impl<L: Lanes> Workers<L> {
         let engine = policy.engine.as_ref();
         plan.settle()?;
         let own = schedule::own_scheduling();
-        if own.is_ok_and(|own| own.class == schedule::Class::Idle) {
+        if own.is_ok_and(|own| own.class == schedule::SchedulingClass::Idle) {
             let next = "start the agent in another class, or give its engines one";
             log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
         }

@@ -74,8 +74,8 @@ impl<L: Lanes> Post<L> {
         }
         if let Some(Scheduling { class, nice }) = self.scheduling {
             let kernel_class = match class {
-                EngineClass::Normal => schedule::Class::Normal,
-                EngineClass::Batch => schedule::Class::Batch,
+                EngineClass::Normal => schedule::SchedulingClass::Normal,
+                EngineClass::Batch => schedule::SchedulingClass::Batch,
             };
             schedule::set_own_class(kernel_class, nice).map_err(|error| {
                 let text = format!(

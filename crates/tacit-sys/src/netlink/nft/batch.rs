@@ -1,11 +1,11 @@
 //! Messages of packet rules, and the batches that the kernel does whole or not at all.
 
 use crate::netlink::error::Error;
-use crate::netlink::message::{Message, NLM_F_ACK};
+use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
 use crate::netlink::socket::Netlink;
 
 /// Puts the messages between the marks of a batch: the kernel does all of them or none.
-pub(super) fn commit(netfilter: &mut Netlink, messages: Vec<Message>) -> Result<(), Error> {
+pub(super) fn commit(netfilter: &mut Netlink, messages: Vec<NetlinkRequest>) -> Result<(), Error> {
     let mut batch = Vec::with_capacity(messages.len() + 2);
     batch.push(mark("opening a batch of packet rules", BATCH_BEGIN));
     batch.extend(messages);
@@ -14,13 +14,13 @@ pub(super) fn commit(netfilter: &mut Netlink, messages: Vec<Message>) -> Result<
 }
 
 /// A message with its `nfgenmsg`: family, version, and a resource that is used for batches only.
-pub(super) fn message(step: &'static str, kind: u16, flags: u16) -> Message {
-    Message::new(step, SUBSYSTEM << 8 | kind, flags).fixed(&[FAMILY_INET, 0, 0, 0])
+pub(super) fn message(step: &'static str, kind: u16, flags: u16) -> NetlinkRequest {
+    NetlinkRequest::new(step, SUBSYSTEM << 8 | kind, flags).fixed(&[FAMILY_INET, 0, 0, 0])
 }
 
-pub(super) fn mark(step: &'static str, kind: u16) -> Message {
+pub(super) fn mark(step: &'static str, kind: u16) -> NetlinkRequest {
     let [high, low] = SUBSYSTEM.to_be_bytes();
-    Message::new(step, kind, 0).fixed(&[0, 0, high, low])
+    NetlinkRequest::new(step, kind, 0).fixed(&[0, 0, high, low])
 }
 
 pub(super) const TABLE: &str = "tacit";

@@ -7,11 +7,11 @@
 use std::net::IpAddr;
 
 use super::agent::{AGENT_PORT, HOLD_PORT, REFUSED_PREFIX, SYN_LOG_GROUP};
-use crate::netlink::message::Message;
+use crate::netlink::message::NetlinkRequest;
 
 /// IPv4 or IPv6, as the rules tell packets apart (`NFPROTO_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum NftFamily {
     V4,
     V6,
 }
@@ -21,7 +21,7 @@ pub(super) enum Family {
 pub(super) enum Expression {
     /// The packet carries this mark.
     Mark(u32),
-    Family(Family),
+    NftFamily(NftFamily),
     /// The transport protocol has this number.
     Transport(u8),
     /// A TCP segment that does not open a connection.
@@ -30,10 +30,10 @@ pub(super) enum Expression {
     ToLoopbackV4,
     To(IpAddr),
     /// Goes to an address of the namespace's own: it is in the set of this name.
-    ToOwn(&'static str, Family),
+    ToOwn(&'static str, NftFamily),
     ToPort(u16),
     /// Destination address and port are in the set of this name.
-    Captured(&'static str, Family),
+    Captured(&'static str, NftFamily),
     /// ICMP or ICMPv6 of this type.
     IcmpType(u8),
     /// A socket of the program takes it: one that listens there itself.
@@ -64,15 +64,15 @@ pub(super) enum Redirect {
 
 impl Expression {
     /// Writes the kernel's expressions, each named as a part of the message.
-    pub(super) fn write(self, rule: &mut Message) {
+    pub(super) fn write(self, rule: &mut NetlinkRequest) {
         match self {
             Self::Mark(mark) => {
                 meta(rule, META_MARK);
                 compare(rule, EQUAL, &mark.to_ne_bytes());
             }
-            Self::Family(family) => {
+            Self::NftFamily(family) => {
                 meta(rule, META_NFPROTO);
-                compare(rule, EQUAL, &[if family == Family::V4 { 2 } else { 10 }]);
+                compare(rule, EQUAL, &[if family == NftFamily::V4 { 2 } else { 10 }]);
             }
             Self::Transport(number) => {
                 meta(rule, META_L4PROTO);
@@ -96,7 +96,7 @@ impl Expression {
                 compare(rule, EQUAL, &address.octets());
             }
             Self::ToOwn(set, family) => {
-                let (offset, len) = if family == Family::V4 { (16, 4) } else { (24, 16) };
+                let (offset, len) = if family == NftFamily::V4 { (16, 4) } else { (24, 16) };
                 load(rule, NETWORK, offset, len, REGISTER_1);
                 look_up(rule, set);
             }
@@ -127,7 +127,11 @@ impl Expression {
 }
 
 /// One expression: a list element that holds its name and what it needs.
-fn expression(rule: &mut Message, name: &'static str, data: impl FnOnce(&mut Message)) {
+fn expression(
+    rule: &mut NetlinkRequest,
+    name: &'static str,
+    data: impl FnOnce(&mut NetlinkRequest),
+) {
     rule.part(name);
     rule.nest(1, |element| {
         element.text(1, name);
@@ -135,14 +139,14 @@ fn expression(rule: &mut Message, name: &'static str, data: impl FnOnce(&mut Mes
     });
 }
 
-fn meta(rule: &mut Message, key: u32) {
+fn meta(rule: &mut NetlinkRequest, key: u32) {
     expression(rule, "meta", |data| {
         data.be32(2, key);
         data.be32(1, REGISTER_1);
     });
 }
 
-fn load(rule: &mut Message, base: u32, offset: u32, len: u32, register: u32) {
+fn load(rule: &mut NetlinkRequest, base: u32, offset: u32, len: u32, register: u32) {
     expression(rule, "payload", |data| {
         data.be32(1, register);
         data.be32(2, base);
@@ -151,7 +155,7 @@ fn load(rule: &mut Message, base: u32, offset: u32, len: u32, register: u32) {
     });
 }
 
-fn compare(rule: &mut Message, operation: u32, value: &[u8]) {
+fn compare(rule: &mut NetlinkRequest, operation: u32, value: &[u8]) {
     expression(rule, "cmp", |data| {
         data.be32(1, REGISTER_1);
         data.be32(2, operation);
@@ -159,7 +163,7 @@ fn compare(rule: &mut Message, operation: u32, value: &[u8]) {
     });
 }
 
-fn mask(rule: &mut Message, bits: &[u8; 1]) {
+fn mask(rule: &mut NetlinkRequest, bits: &[u8; 1]) {
     expression(rule, "bitwise", |data| {
         data.be32(1, REGISTER_1);
         data.be32(2, REGISTER_1);
@@ -170,31 +174,31 @@ fn mask(rule: &mut Message, bits: &[u8; 1]) {
 }
 
 /// The key of the set stands in registers side by side: the address, then the port.
-fn captured(rule: &mut Message, set: &'static str, family: Family) {
+fn captured(rule: &mut NetlinkRequest, set: &'static str, family: NftFamily) {
     let (offset, len, port_register) = match family {
-        Family::V4 => (16, 4, REGISTER_32_01),
-        Family::V6 => (24, 16, REGISTER_2),
+        NftFamily::V4 => (16, 4, REGISTER_32_01),
+        NftFamily::V6 => (24, 16, REGISTER_2),
     };
     load(rule, NETWORK, offset, len, REGISTER_1);
     load(rule, TRANSPORT, 2, 2, port_register);
     look_up(rule, set);
 }
 
-fn look_up(rule: &mut Message, set: &'static str) {
+fn look_up(rule: &mut NetlinkRequest, set: &'static str) {
     expression(rule, "lookup", |data| {
         data.text(1, set);
         data.be32(2, REGISTER_1);
     });
 }
 
-fn own_socket(rule: &mut Message) {
+fn own_socket(rule: &mut NetlinkRequest) {
     expression(rule, "socket", |data| {
         data.be32(1, SOCKET_TRANSPARENT);
         data.be32(2, REGISTER_1);
     });
 }
 
-fn copy(rule: &mut Message, prefix: Option<&str>) {
+fn copy(rule: &mut NetlinkRequest, prefix: Option<&str>) {
     expression(rule, "log", |data| {
         data.attribute(1, &SYN_LOG_GROUP.to_be_bytes());
         if let Some(prefix) = prefix {
@@ -204,7 +208,7 @@ fn copy(rule: &mut Message, prefix: Option<&str>) {
     });
 }
 
-fn limit(rule: &mut Message, per_second: u64) {
+fn limit(rule: &mut NetlinkRequest, per_second: u64) {
     expression(rule, "limit", |data| {
         data.attribute(1, &per_second.to_be_bytes());
         data.attribute(2, &1_u64.to_be_bytes());
@@ -212,7 +216,7 @@ fn limit(rule: &mut Message, per_second: u64) {
     });
 }
 
-fn redirect_to(rule: &mut Message, port: u16, redirect: Redirect) {
+fn redirect_to(rule: &mut NetlinkRequest, port: u16, redirect: Redirect) {
     expression(rule, "immediate", |data| {
         data.be32(1, REGISTER_1);
         data.nest(2, |held| held.attribute(1, &port.to_be_bytes()));
@@ -231,14 +235,14 @@ fn redirect_to(rule: &mut Message, port: u16, redirect: Redirect) {
     verdict(rule, ACCEPT);
 }
 
-fn verdict(rule: &mut Message, code: u32) {
+fn verdict(rule: &mut NetlinkRequest, code: u32) {
     expression(rule, "immediate", |data| {
         data.be32(1, REGISTER_VERDICT);
         data.nest(2, |held| held.nest(2, |verdict| verdict.be32(1, code)));
     });
 }
 
-fn reject(rule: &mut Message, kind: u32) {
+fn reject(rule: &mut NetlinkRequest, kind: u32) {
     expression(rule, "reject", |data| {
         data.be32(1, kind);
         if kind == REJECT_ICMPX {

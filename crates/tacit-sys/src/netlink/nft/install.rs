@@ -6,7 +6,7 @@ use super::sets::Set;
 use super::{own, rules};
 use crate::ip_version::IpSupport;
 use crate::netlink::error::Error;
-use crate::netlink::message::Message;
+use crate::netlink::message::NetlinkRequest;
 use crate::netlink::socket::Netlink;
 
 /// Installs table, sets and rules, all or nothing; the sets are empty. `copies` says whether the
@@ -23,13 +23,13 @@ pub fn install(netfilter: &mut Netlink, kernel: IpSupport, copies: Copies) -> Re
     commit(netfilter, messages)
 }
 
-pub(super) fn table() -> Message {
+pub(super) fn table() -> NetlinkRequest {
     let mut message = message("making the table", NEWTABLE, CREATE | NLM_F_EXCL);
     message.text(1, TABLE);
     message
 }
 
-pub(super) fn chain() -> Message {
+pub(super) fn chain() -> NetlinkRequest {
     let mut message = message("making the chain", NEWCHAIN, CREATE);
     message.text(1, TABLE);
     message.text(3, CHAIN);

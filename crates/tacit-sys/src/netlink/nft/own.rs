@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::batch::{CREATE, TABLE, commit, message};
 use crate::netlink::error::Error;
-use crate::netlink::message::{Message, NLM_F_ACK};
+use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
 use crate::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 use crate::netlink::socket::Netlink;
 
@@ -25,13 +25,13 @@ pub fn set_own(netfilter: &mut Netlink, addresses: &[IpAddr]) -> Result<(), Erro
 }
 
 /// Both sets, with what every run has.
-pub(super) fn declarations() -> Vec<Message> {
+pub(super) fn declarations() -> Vec<NetlinkRequest> {
     let mut messages = vec![declaration(OWN4, 7, 4, 5), declaration(OWN6, 8, 16, 6)];
     messages.extend(elements(&[]));
     messages
 }
 
-fn declaration(name: &str, key_type: u32, key_bytes: u32, number: u32) -> Message {
+fn declaration(name: &str, key_type: u32, key_bytes: u32, number: u32) -> NetlinkRequest {
     let mut message = message("declaring the sets of own addresses", NEWSET, CREATE);
     message.text(1, TABLE);
     message.text(2, name);
@@ -42,24 +42,24 @@ fn declaration(name: &str, key_type: u32, key_bytes: u32, number: u32) -> Messag
     message
 }
 
-fn emptying(name: &'static str) -> Message {
+fn emptying(name: &'static str) -> NetlinkRequest {
     let mut message = message("emptying the sets of own addresses", DELSETELEM, NLM_F_ACK);
     message.text(1, TABLE);
     message.text(2, name);
     message
 }
 
-fn elements(addresses: &[IpAddr]) -> Vec<Message> {
+fn elements(addresses: &[IpAddr]) -> Vec<NetlinkRequest> {
     let always: [IpAddr; 3] = [OWN_V4.into(), OWN_V6.into(), OWN_UNIQUE_LOCAL.into()];
     let all = always.iter().chain(addresses).copied();
     let (v4, v6): (Vec<_>, Vec<_>) = all.partition(IpAddr::is_ipv4);
-    let lists = |name, addresses: &[IpAddr]| -> Vec<Message> {
+    let lists = |name, addresses: &[IpAddr]| -> Vec<NetlinkRequest> {
         addresses.chunks(ELEMENTS_MAX).map(|some| list(name, some)).collect()
     };
     [lists(OWN4, &v4), lists(OWN6, &v6)].concat()
 }
 
-fn list(name: &'static str, addresses: &[IpAddr]) -> Message {
+fn list(name: &'static str, addresses: &[IpAddr]) -> NetlinkRequest {
     let mut message = message("naming own addresses", NEWSETELEM, CREATE);
     message.text(1, TABLE);
     message.text(2, name);

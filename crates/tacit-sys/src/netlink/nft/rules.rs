@@ -35,10 +35,10 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::agent::{AGENT_MARK, AGENT_PORT, Copies, HOLD_PORT, RELEASE_MARK};
 use super::batch::{CHAIN, CREATE, TABLE, message};
-use super::expression::{Expression, Family, Redirect};
+use super::expression::{Expression, NftFamily, Redirect};
 use super::own::{OWN4, OWN6};
 use crate::ip_version::IpSupport;
-use crate::netlink::message::Message;
+use crate::netlink::message::NetlinkRequest;
 
 use Expression::{
     Accept, AtMostPerSecond, Captured, CopyToAgent, Drop, IcmpType, Mark, OwnSocket, PastSyn,
@@ -57,16 +57,16 @@ const ECHO_REQUEST_V6: u8 = 128;
 const DNS: u16 = 53;
 /// Packets that are refused and reported to the agent: a flood of them is to cost no more.
 const REPORTED_PER_SECOND_MAX: u64 = 50;
-const V4: Expression = Expression::Family(Family::V4);
-const V6: Expression = Expression::Family(Family::V6);
+const V4: Expression = Expression::NftFamily(NftFamily::V4);
+const V6: Expression = Expression::NftFamily(NftFamily::V6);
 const LOOPBACK_V4: [Expression; 2] = [V4, ToLoopbackV4];
 const LOOPBACK_V6: [Expression; 2] = [V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST))];
 /// Where the program itself may serve.
 const OWN: [[Expression; 2]; 4] =
-    [LOOPBACK_V4, [V4, ToOwn(OWN4, Family::V4)], LOOPBACK_V6, [V6, ToOwn(OWN6, Family::V6)]];
+    [LOOPBACK_V4, [V4, ToOwn(OWN4, NftFamily::V4)], LOOPBACK_V6, [V6, ToOwn(OWN6, NftFamily::V6)]];
 
 /// All rules.
-pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<Message> {
+pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     let redirect = match kernel {
         IpSupport::V4Only => Redirect::V4,
         IpSupport::V4AndV6 => Redirect::Any,
@@ -88,10 +88,10 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<Message> {
         }
     }
     for (protocol, family, set, family_is) in [
-        (TCP, Family::V4, "tcp4", V4),
-        (TCP, Family::V6, "tcp6", V6),
-        (UDP, Family::V4, "udp4", V4),
-        (UDP, Family::V6, "udp6", V6),
+        (TCP, NftFamily::V4, "tcp4", V4),
+        (TCP, NftFamily::V6, "tcp6", V6),
+        (UDP, NftFamily::V4, "udp4", V4),
+        (UDP, NftFamily::V6, "udp6", V6),
     ] {
         let what = [family_is, Transport(protocol), Captured(set, family)];
         rules.push_led("rule: what is captured goes to the agent", &what, protocol, redirect);
@@ -125,7 +125,7 @@ const TRANSPORTS: [u8; 2] = [UDP, TCP];
 /// Rules in the order in which a packet meets them.
 struct Rules {
     copies: Copies,
-    list: Vec<Message>,
+    list: Vec<NetlinkRequest>,
 }
 
 impl Rules {
@@ -185,7 +185,7 @@ impl Rules {
     }
 }
 
-fn rule(step: &'static str, expressions: &[Expression]) -> Message {
+fn rule(step: &'static str, expressions: &[Expression]) -> NetlinkRequest {
     let mut message = message(step, NEWRULE, APPEND);
     message.text(1, TABLE);
     message.text(2, CHAIN);
@@ -285,9 +285,9 @@ mod tests {
                  0800 0200 00000001"
             )
         };
-        let four = [Captured("tcp4", Family::V4)];
+        let four = [Captured("tcp4", NftFamily::V4)];
         assert_eq!(expressions(&four), bytes(&lookup("10", "04", "09", "74637034")));
-        let six = [Captured("udp6", Family::V6)];
+        let six = [Captured("udp6", NftFamily::V6)];
         assert_eq!(expressions(&six), bytes(&lookup("18", "10", "02", "75647036")));
     }
 

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use super::batch::{CREATE, NLM_F_EXCL, TABLE, commit, message};
 use crate::netlink::error::Error;
-use crate::netlink::message::{Message, NLM_F_ACK};
-use crate::netlink::protocol::Protocol;
+use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
+use crate::netlink::protocol::IpProtocol;
 use crate::netlink::socket::Netlink;
 
 /// Elements that one batch may change.
@@ -18,7 +18,7 @@ const ELEMENTS_PER_MESSAGE_MAX: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Element {
     /// The transport protocol.
-    pub protocol: Protocol,
+    pub protocol: IpProtocol,
     /// The first address.
     pub first: IpAddr,
     /// The last address, of the same family.
@@ -60,7 +60,7 @@ pub fn replace_all(netfilter: &mut Netlink, elements: &[Element]) -> Result<(), 
 }
 
 /// The messages of each transaction, none with more elements than it may have.
-pub(super) fn strokes(remove: &[Element], add: &[Element]) -> Vec<Vec<Message>> {
+pub(super) fn strokes(remove: &[Element], add: &[Element]) -> Vec<Vec<NetlinkRequest>> {
     if remove.len() + add.len() <= ELEMENTS_PER_BATCH_MAX {
         let both: Vec<_> = list(REMOVING, remove).into_iter().chain(list(ADDING, add)).collect();
         return if both.is_empty() { Vec::new() } else { vec![both] };
@@ -93,10 +93,10 @@ impl Set {
 
     fn of(element: &Element) -> Self {
         match (element.protocol, element.first.is_ipv4()) {
-            (Protocol::Tcp, true) => Self::Tcp4,
-            (Protocol::Tcp, false) => Self::Tcp6,
-            (Protocol::Udp, true) => Self::Udp4,
-            (Protocol::Udp, false) => Self::Udp6,
+            (IpProtocol::Tcp, true) => Self::Tcp4,
+            (IpProtocol::Tcp, false) => Self::Tcp6,
+            (IpProtocol::Udp, true) => Self::Udp4,
+            (IpProtocol::Udp, false) => Self::Udp6,
         }
     }
 
@@ -109,7 +109,7 @@ impl Set {
         }
     }
 
-    pub(super) fn declaration(self) -> Message {
+    pub(super) fn declaration(self) -> NetlinkRequest {
         let ipv4 = matches!(self, Self::Tcp4 | Self::Udp4);
         let (address_type, address_bytes) = if ipv4 { (7, 4) } else { (8, 16) };
         let mut message = message("declaring the sets", NEWSET, CREATE);
@@ -130,7 +130,7 @@ impl Set {
         message
     }
 
-    pub(super) fn emptying(self) -> Message {
+    pub(super) fn emptying(self) -> NetlinkRequest {
         let mut message = message("emptying the sets", DELSETELEM, NLM_F_ACK);
         message.text(1, TABLE);
         message.text(2, self.name());
@@ -139,11 +139,11 @@ impl Set {
 }
 
 /// What happens to elements: the step's name, the message and its flags.
-pub(super) type Change = (&'static str, u16, u16);
-pub(super) const ADDING: Change = ("capturing addresses", NEWSETELEM, CREATE | NLM_F_EXCL);
-pub(super) const REMOVING: Change = ("releasing addresses", DELSETELEM, NLM_F_ACK);
+pub(super) type SetChange = (&'static str, u16, u16);
+pub(super) const ADDING: SetChange = ("capturing addresses", NEWSETELEM, CREATE | NLM_F_EXCL);
+pub(super) const REMOVING: SetChange = ("releasing addresses", DELSETELEM, NLM_F_ACK);
 
-pub(super) fn list((step, kind, flags): Change, elements: &[Element]) -> Vec<Message> {
+pub(super) fn list((step, kind, flags): SetChange, elements: &[Element]) -> Vec<NetlinkRequest> {
     let mut messages = Vec::new();
     for set in Set::ALL {
         let of_set: Vec<_> = elements.iter().filter(|element| Set::of(element) == set).collect();
@@ -162,7 +162,7 @@ pub(super) fn list((step, kind, flags): Change, elements: &[Element]) -> Vec<Mes
     messages
 }
 
-fn write_element(list: &mut Message, element: &Element) {
+fn write_element(list: &mut NetlinkRequest, element: &Element) {
     let key = |address: IpAddr, port: u16| {
         let mut key = match address {
             IpAddr::V4(address) => address.octets().to_vec(),

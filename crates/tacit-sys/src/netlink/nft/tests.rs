@@ -5,13 +5,13 @@
 use super::batch::{BATCH_BEGIN, BATCH_END, mark};
 use super::install::{chain, table};
 use super::sets::{ADDING, ELEMENTS_PER_BATCH_MAX, Element, REMOVING, Set, check, list, strokes};
-use crate::netlink::Protocol;
-use crate::netlink::message::Message;
+use crate::netlink::IpProtocol;
+use crate::netlink::message::NetlinkRequest;
 use crate::netlink::testing::{bytes, sealed};
 
 const TACIT: &str = "7461636974 00 0000";
 
-fn element(protocol: Protocol, range: [&str; 2], ports: [u16; 2]) -> Element {
+fn element(protocol: IpProtocol, range: [&str; 2], ports: [u16; 2]) -> Element {
     let [first, last] = range.map(|text| text.parse().unwrap());
     Element { protocol, first, last, first_port: ports[0], last_port: ports[1] }
 }
@@ -61,7 +61,7 @@ fn elements_byte_by_byte() {
              0900 0200 {name}00 000000"
         )
     };
-    let four = element(Protocol::Tcp, ["10.9.8.0", "10.9.8.255"], [80, 443]);
+    let four = element(IpProtocol::Tcp, ["10.9.8.0", "10.9.8.255"], [80, 443]);
     let wanted = format!(
         "{} 2800 0380 2400 0180 1000 0180 0c00 0100 0a090800 0050 0000 \
          1000 0a80 0c00 0100 0a0908ff 01bb 0000",
@@ -72,7 +72,7 @@ fn elements_byte_by_byte() {
     assert_eq!(sealed(&added[0]), bytes(&wanted));
     let removed = bytes(&wanted.replacen("0c0a 0506", "0e0a 0500", 1));
     assert_eq!(sealed(&list(REMOVING, &[four])[0]), removed);
-    let six = element(Protocol::Udp, ["2001:db8::77", "2001:db8::77"], [53, 53]);
+    let six = element(IpProtocol::Udp, ["2001:db8::77", "2001:db8::77"], [53, 53]);
     let wanted = format!(
         "{} 4000 0380 3c00 0180 1c00 0180 1800 0100 20010db8000000000000000000000077 0035 0000 \
          1c00 0a80 1800 0100 20010db8000000000000000000000077 0035 0000",
@@ -85,10 +85,10 @@ fn elements_byte_by_byte() {
 
 #[test]
 fn what_goes_and_what_comes_is_one_transaction_up_to_the_limit() {
-    let one = element(Protocol::Tcp, ["10.0.0.1", "10.0.0.1"], [1, 2]);
+    let one = element(IpProtocol::Tcp, ["10.0.0.1", "10.0.0.1"], [1, 2]);
     let steps = |gone: usize, new: usize| {
         let strokes = strokes(&vec![one; gone], &vec![one; new]);
-        let step = |message: &Message| message.step;
+        let step = |message: &NetlinkRequest| message.step;
         strokes.iter().map(|stroke| stroke.iter().map(step).collect()).collect::<Vec<Vec<_>>>()
     };
     let going = REMOVING.0;
@@ -104,10 +104,10 @@ fn what_goes_and_what_comes_is_one_transaction_up_to_the_limit() {
 
 #[test]
 fn the_largest_batch_fits_one_send() {
-    let six = element(Protocol::Tcp, ["::1", "::2"], [1, 2]);
+    let six = element(IpProtocol::Tcp, ["::1", "::2"], [1, 2]);
     let many = vec![six; ELEMENTS_PER_BATCH_MAX];
     let messages = list(ADDING, &many);
-    let length = |message: &Message| message.bytes_len();
+    let length = |message: &NetlinkRequest| message.bytes_len();
     assert!(messages.iter().all(|message| length(message) < usize::from(u16::MAX)));
     let total: usize = messages.iter().map(length).sum();
     assert!(total + 1024 < crate::netlink::BATCH_BYTES_MAX, "{total}");
@@ -116,9 +116,9 @@ fn the_largest_batch_fits_one_send() {
 #[test]
 fn upside_down_ranges_are_refused() {
     for bad in [
-        element(Protocol::Tcp, ["10.0.0.2", "10.0.0.1"], [1, 1]),
-        element(Protocol::Tcp, ["10.0.0.1", "::1"], [1, 1]),
-        element(Protocol::Udp, ["::1", "::1"], [2, 1]),
+        element(IpProtocol::Tcp, ["10.0.0.2", "10.0.0.1"], [1, 1]),
+        element(IpProtocol::Tcp, ["10.0.0.1", "::1"], [1, 1]),
+        element(IpProtocol::Udp, ["::1", "::1"], [2, 1]),
     ] {
         assert!(check(&[bad]).is_err(), "{bad:?}");
     }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFlags, Timespec};
 use rustix::fs::inotify::{self, CreateFlags};
 use serde::{Deserialize, Serialize};
-use tacit_sys::inside;
+use tacit_sys::spawn;
 
 use crate::run::protocol::{self, Frame};
 use watches::Watches;
@@ -154,7 +154,7 @@ impl Covers {
         self.mounts = Mounts::None;
         let Some(Frame { message: ToCover { paths }, descriptors }) = word else { return };
         let Some(mounts) = descriptors.first() else { return };
-        self.mounts = match inside::join_mounts(mounts.as_fd()) {
+        self.mounts = match spawn::join_mounts(mounts.as_fd()) {
             Ok(()) => Mounts::Joined,
             Err(error) => Mounts::Refused(format!("the program's mounts: {error}")),
         };
@@ -173,7 +173,7 @@ impl Covers {
             renewal.add(path);
             // What is not there needs no cover, and what the helper may not look at no program may.
             let Ok(real) = path.canonicalize() else { continue };
-            match inside::cover(&real) {
+            match spawn::cover(&real) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     failure.get_or_insert_with(|| format!("{}: {error}", path.display()));
                 }

@@ -9,7 +9,7 @@
 //! Every question is answered whether or not an agent takes the report: a report that finds no room
 //! is sent later, with all that came meanwhile. A program that asks again and again costs its own
 //! time: it waits for each answer, and one is given for each turn of the helper's loop, which
-//! serves the agent as often. Why the helper does this is said in `tacit_sys::inside`'s
+//! serves the agent as often. Why the helper does this is said in `tacit_sys::spawn`'s
 //! `notify.rs`.
 //!
 //! Limits: a report for each kind of socket every [`REPORT_INTERVAL`], of which there are 67. Of
@@ -26,7 +26,7 @@ use rustix::event::{PollFlags, Timespec};
 use rustix::net::{SendFlags, send};
 use tacit_core::refusal::SocketKind;
 use tacit_sys::descriptor;
-use tacit_sys::inside::{Call, Listener, RefusedCall};
+use tacit_sys::spawn::{Call, NotifyListener, RefusedCall};
 
 use crate::run::protocol::{self, HelperReport, RefusedSocket};
 
@@ -52,7 +52,7 @@ enum Source {
     None,
     /// The listener comes from here, when the program starts.
     Awaited(UnixStream),
-    Listening(Listener),
+    Listening(NotifyListener),
 }
 
 /// Refusals of one kind.
@@ -140,7 +140,7 @@ impl Notices {
     }
 
     /// Reports before it answers: the program may end with the answer, and the run with it.
-    fn answer_one(&mut self, listener: &mut Listener) -> io::Result<()> {
+    fn answer_one(&mut self, listener: &mut NotifyListener) -> io::Result<()> {
         let Some(call) = listener.take()? else { return Ok(()) };
         if let Some(socket) = socket_of(call.call) {
             let now = Instant::now();
@@ -175,9 +175,9 @@ impl Notices {
 }
 
 /// The listener of the program's filter; `None`: it has none.
-fn receive(from: &UnixStream) -> Option<Listener> {
+fn receive(from: &UnixStream) -> Option<NotifyListener> {
     let mut received = descriptor::receive(from, &mut [0; 1]).ok()?;
-    Listener::adopt(received.descriptors.pop()?).ok()
+    NotifyListener::adopt(received.descriptors.pop()?).ok()
 }
 
 fn socket_of(call: RefusedCall) -> Option<SocketKind> {
@@ -189,7 +189,7 @@ fn socket_of(call: RefusedCall) -> Option<SocketKind> {
     }
 }
 
-fn program_of(listener: &Listener, call: &Call) -> Option<PathBuf> {
+fn program_of(listener: &NotifyListener, call: &Call) -> Option<PathBuf> {
     let program = std::fs::read_link(format!("/proc/{}/exe", call.thread)).ok();
     program.filter(|_| listener.is_waiting(call))
 }

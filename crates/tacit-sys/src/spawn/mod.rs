@@ -1,22 +1,22 @@
-//! Starting a program inside a namespace that a helper has made.
+//! Starts a program in a namespace that a helper has made.
 //!
 //! ```text
 //! fork -> join namespaces -> hide files -> filter -> rights, limits, signals -> exec
 //! ```
 //!
-//! All of it happens between `fork` and `exec`, where only system calls are allowed: whatever they
-//! need is made before the fork. What failed there is told through a pipe, by step.
+//! All of it happens between `fork` and `exec`, where only system calls are allowed: the parent
+//! prepares their arguments before the fork. The child reports a failed step through a pipe.
 //!
-//! The child itself sends its mounts: once it is the program, it may have others.
+//! The child itself sends its mount namespace, because the program may change its own later.
 //!
-//! The program is a direct child: its exit status and job control are those of any other. It keeps
-//! its user, directory, environment and streams. It holds no capability (as an ordinary user; root
-//! stays root less the rights that lead out of the namespace), and set-uid programs work as far as
-//! the user namespace maps their user: no promise is taken to gain no privileges, unless the
-//! filter needs that one.
+//! The program is a direct child of the launcher, with ordinary exit status and job control. It
+//! keeps its user, directory, environment and streams. A program of an ordinary user holds no
+//! capability. Root stays root without the capabilities that lead out of the namespace. Set-uid
+//! programs work if the user namespace maps their user: `no_new_privs` is set only if the filter
+//! cannot be installed without it.
 //!
-//! Limits: [`HIDDEN_MAX`] paths are hidden at the start. What takes their place later is covered by
-//! the process that joins the program's mounts ([`cover`]).
+//! Limits: at most [`HIDDEN_MAX`] paths are hidden at the start. If another file replaces one of
+//! them later, the process that joins the program's mounts covers it ([`cover`]).
 
 mod cover;
 mod failure;
@@ -38,12 +38,12 @@ use rustix::thread::{CapabilitySet, CpuSet, sched_setaffinity};
 
 use crate::{descriptor, schedule, seccomp};
 use cover::{Hidden, own_mounts};
-use filter::Answers;
+use filter::RefusalSource;
 
 pub use cover::cover;
-pub use failure::{StartError, Step};
+pub use failure::{SpawnError, SpawnStep};
 pub use filter::RefusedCall;
-pub use notify::{Call, Listener};
+pub use notify::{Call, NotifyListener};
 
 /// Paths that can be hidden from one program; more are an error.
 pub const HIDDEN_MAX: usize = 200;
@@ -52,8 +52,8 @@ pub const HIDDEN_MAX: usize = 200;
 const LATER_FILES: usize = 255;
 const _: () = assert!(HIDDEN_MAX < LATER_FILES);
 
-/// Files through which names are resolved without asking the network, and so around the agent.
-/// Whole directories must stay: `/etc/resolv.conf` often leads into one of them.
+/// Sockets of name services, which would resolve names without asking the agent. The directories
+/// must stay visible: `/etc/resolv.conf` often leads into one of them.
 pub const NAME_SERVICE_SOCKETS: [&str; 4] = [
     "/run/systemd/resolve/io.systemd.Resolve",
     "/run/systemd/resolve/io.systemd.Resolve.Monitor",
@@ -61,36 +61,36 @@ pub const NAME_SERVICE_SOCKETS: [&str; 4] = [
     "/var/run/nscd/socket",
 ];
 
-/// What a program finds inside.
+/// How to start a program.
 #[derive(Debug)]
-pub struct Inside<'a> {
+pub struct SpawnOptions<'a> {
     /// The network namespace.
     pub network: BorrowedFd<'a>,
     /// The user namespace; `None` for root, which shares the launcher's.
     pub user: Option<BorrowedFd<'a>>,
-    /// Files that read as empty and directories that look empty; those that do not exist are
-    /// passed over.
+    /// Files that read as empty and directories that look empty; paths that do not exist are
+    /// skipped.
     pub hide: &'a [PathBuf],
-    /// What the launcher has changed of itself since it began, and the program is not to inherit.
-    pub original: &'a Original,
+    /// The signal mask and limits that the launcher changed and the program must not inherit.
+    pub original: &'a LauncherState,
     /// Whether the program is killed when the thread that started it ends.
     pub dies_with_parent: bool,
-    /// The CPUs that the program may run on; empty: those of whoever starts it.
+    /// The CPUs that the program may run on; empty: the CPUs of the launcher.
     pub cpus: &'a [usize],
-    /// A UNIX socket over which the filter's listener is sent ([`Listener`]); `None`, or a kernel
-    /// that makes none: refused calls leave no trace.
+    /// The UNIX socket over which the child sends the filter's listener ([`NotifyListener`]).
+    /// Without it, or if the kernel supports no listener, refused calls are not reported.
     pub listener_to: Option<BorrowedFd<'a>>,
 }
 
-/// What the launcher was started with.
+/// The signal mask and limits that the launcher was started with.
 #[derive(Clone, Copy)]
-pub struct Original {
+pub struct LauncherState {
     mask: libc::sigset_t,
     descriptors: Rlimit,
 }
 
-impl Original {
-    /// Takes it down: call at the start of `main`, before signals are blocked or limits raised.
+impl LauncherState {
+    /// Records them. Call this at the start of `main`, before signals are blocked or limits raised.
     #[must_use]
     pub fn capture() -> Self {
         let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -102,16 +102,16 @@ impl Original {
     }
 }
 
-impl fmt::Debug for Original {
+impl fmt::Debug for LauncherState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Original").field("descriptors", &self.descriptors).finish_non_exhaustive()
     }
 }
 
-/// A program that runs inside.
+/// A program that runs in the namespace.
 #[derive(Debug)]
-pub struct Started {
-    /// It.
+pub struct SpawnedProgram {
+    /// Its process.
     pub child: Child,
     /// Paths that could not be hidden, each with the reason.
     pub not_hidden: Vec<String>,
@@ -119,51 +119,54 @@ pub struct Started {
     pub mounts: Option<OwnedFd>,
 }
 
-/// Starts the command inside.
+/// Starts the command in the namespace.
 ///
 /// # Errors
-/// [`StartError`]; the program has then not run.
-pub fn spawn(mut command: Command, inside: &Inside<'_>) -> Result<Started, StartError> {
-    let failed = |error| StartError::Inside { step: Step::Prepare, error };
+/// [`SpawnError`]; the program did not run.
+pub fn spawn(
+    mut command: Command,
+    options: &SpawnOptions<'_>,
+) -> Result<SpawnedProgram, SpawnError> {
+    let failed = |error| SpawnError::Setup { step: SpawnStep::Prepare, error };
     let (reader, writer) = io::pipe().map_err(failed)?;
     rustix::io::ioctl_fionbio(&reader, true).map_err(|errno| failed(errno.into()))?;
     let (mounts, mounts_to) = UnixStream::pair().map_err(failed)?;
     mounts.set_nonblocking(true).map_err(failed)?;
-    let plan = Plan::new(inside, writer.into(), mounts_to.into()).map_err(failed)?;
+    let plan = ChildSetup::new(options, writer.into(), mounts_to.into()).map_err(failed)?;
     let hidden: Vec<_> = plan.hidden.iter().map(|hidden| hidden.target.clone()).collect();
     // SAFETY: between fork and exec `enter` makes system calls only: it neither allocates nor
     // takes locks, and everything it reads was made above. The descriptors it uses are borrowed
     // for the whole of this function, and `command` does not outlive it.
     unsafe { command.pre_exec(move || plan.enter()) };
     let spawned = command.spawn();
-    // With it go our ends of the pipe and of the socket.
+    // This closes our ends of the pipe and of the socket.
     drop(command);
     let mut reports = read_reports(reader);
     match spawned {
         Ok(child) => {
-            reports.retain(|report| report.step == Step::Hide);
+            reports.retain(|report| report.step == SpawnStep::Hide);
             let not_hidden = reports.iter().map(|report| report.not_hidden(&hidden)).collect();
-            // Sent before the exec, if at all.
+            // The child sends it before the exec.
             let received = descriptor::receive(&mounts, &mut [0]).ok();
             let mounts = received.and_then(|mut received| received.descriptors.pop());
-            Ok(Started { child, not_hidden, mounts })
+            Ok(SpawnedProgram { child, not_hidden, mounts })
         }
-        Err(error) => Err(match reports.pop_if(|report| report.step != Step::Hide) {
-            Some(report) => StartError::Inside { step: report.step, error },
-            None => StartError::Program(error),
+        Err(error) => Err(match reports.pop_if(|report| report.step != SpawnStep::Hide) {
+            Some(report) => SpawnError::Setup { step: report.step, error },
+            None => SpawnError::Program(error),
         }),
     }
 }
 
-/// Everything that is needed after the fork.
-struct Plan {
+/// Everything that the child needs after the fork.
+struct ChildSetup {
     network: RawFd,
     user: Option<RawFd>,
     hidden: Vec<Hidden>,
     filter: Vec<libc::sock_filter>,
-    /// The filter that asks a listener, and where that is sent.
+    /// The filter that asks a listener, and the socket to send the listener to.
     asking: Option<(Vec<libc::sock_filter>, RawFd)>,
-    original: Original,
+    original: LauncherState,
     dies_with_parent: bool,
     cpus: Option<CpuSet>,
     reports: OwnedFd,
@@ -171,26 +174,26 @@ struct Plan {
     mounts_to: OwnedFd,
 }
 
-impl Plan {
-    fn new(inside: &Inside<'_>, reports: OwnedFd, mounts_to: OwnedFd) -> io::Result<Self> {
-        if inside.hide.len() > HIDDEN_MAX {
+impl ChildSetup {
+    fn new(options: &SpawnOptions<'_>, reports: OwnedFd, mounts_to: OwnedFd) -> io::Result<Self> {
+        if options.hide.len() > HIDDEN_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many paths to hide"));
         }
         let mut hidden = Vec::new();
-        for path in inside.hide {
+        for path in options.hide {
             hidden.extend(Hidden::new(path)?);
         }
         Ok(Self {
-            network: inside.network.as_raw_fd(),
-            user: inside.user.map(|user| user.as_raw_fd()),
+            network: options.network.as_raw_fd(),
+            user: options.user.map(|user| user.as_raw_fd()),
             hidden,
-            filter: filter::program(Answers::Kernel),
-            asking: inside
+            filter: filter::program(RefusalSource::Kernel),
+            asking: options
                 .listener_to
-                .map(|socket| (filter::program(Answers::Listener), socket.as_raw_fd())),
-            original: *inside.original,
-            dies_with_parent: inside.dies_with_parent,
-            cpus: match inside.cpus {
+                .map(|socket| (filter::program(RefusalSource::Listener), socket.as_raw_fd())),
+            original: *options.original,
+            dies_with_parent: options.dies_with_parent,
+            cpus: match options.cpus {
                 [] => None,
                 cpus => Some(schedule::set_of(cpus)?),
             },
@@ -202,28 +205,28 @@ impl Plan {
     /// Runs in the child. System calls only: no allocation, no locks, no panic.
     fn enter(&self) -> io::Result<()> {
         if let Some(user) = self.user {
-            self.step(Step::JoinUser, join(user, libc::CLONE_NEWUSER))?;
+            self.step(SpawnStep::JoinUser, join(user, libc::CLONE_NEWUSER))?;
         }
-        self.step(Step::JoinNetwork, join(self.network, libc::CLONE_NEWNET))?;
+        self.step(SpawnStep::JoinNetwork, join(self.network, libc::CLONE_NEWNET))?;
         if let Some(cpus) = &self.cpus {
             let placed = sched_setaffinity(None, cpus);
-            self.step(Step::Place, placed.map_err(io::Error::from))?;
+            self.step(SpawnStep::Place, placed.map_err(io::Error::from))?;
         }
         self.hide();
-        self.step(Step::Filter, self.install())?;
+        self.step(SpawnStep::Filter, self.install())?;
         if self.user.is_none() {
-            self.step(Step::Rights, drop_rights())?;
+            self.step(SpawnStep::Rights, drop_rights())?;
         }
-        self.step(Step::Restore, self.restore())
+        self.step(SpawnStep::Restore, self.restore())
     }
 
-    /// Installs the filter that asks a listener where there can be one, else the plain one.
+    /// Installs the filter that asks a listener, or the plain one if the kernel allows no listener.
     fn install(&self) -> io::Result<()> {
         match self.try_install() {
-            // Without rights over the namespace a filter asks for the promise to gain none later.
+            // Without CAP_SYS_ADMIN in the namespace a filter requires no_new_privs.
             Err(error) if is_missing_right(&error) => {
                 rustix::thread::set_no_new_privs(true)?;
-                // What a surrounding filter answers to the call for a listener may look the same.
+                // A surrounding filter may answer the call for a listener with the same error.
                 self.try_install().or_else(|_| self.install_plain())
             }
             installed => installed,
@@ -248,17 +251,17 @@ impl Plan {
         }
         if let Err(error) = own_mounts() {
             for index in 0..self.hidden.len() {
-                self.report(Step::Hide, index, &error);
+                self.report(SpawnStep::Hide, index, &error);
             }
             return;
         }
         for (index, hidden) in self.hidden.iter().enumerate() {
             if let Err(error) = hidden.cover() {
-                self.report(Step::Hide, index, &error);
+                self.report(SpawnStep::Hide, index, &error);
             }
         }
         if let Err(error) = cover::send_own_mounts(self.mounts_to.as_fd()) {
-            self.report(Step::Hide, LATER_FILES, &error);
+            self.report(SpawnStep::Hide, LATER_FILES, &error);
         }
     }
 
@@ -280,7 +283,7 @@ impl Plan {
         }
     }
 
-    fn step(&self, step: Step, result: io::Result<()>) -> io::Result<()> {
+    fn step(&self, step: SpawnStep, result: io::Result<()>) -> io::Result<()> {
         if let Err(error) = &result {
             self.report(step, 0, error);
         }
@@ -288,18 +291,18 @@ impl Plan {
     }
 
     /// One report is six bytes, well below what a pipe takes at once.
-    fn report(&self, step: Step, index: usize, error: &io::Error) {
+    fn report(&self, step: SpawnStep, index: usize, error: &io::Error) {
         let [a, b, c, d] = error.raw_os_error().unwrap_or(0).to_ne_bytes();
         let index = u8::try_from(index).unwrap_or(u8::MAX);
-        // Nobody to tell if this fails; a start that failed is seen by its missing exec.
+        // A failed write cannot be reported; the launcher sees a failed start by the missing exec.
         let _ = rustix::io::write(&self.reports, &[step as u8, index, a, b, c, d]);
     }
 }
 
-/// Has the calling process, which has one thread, see the mounts of a program from now on.
+/// Joins the mount namespace of a program. The calling process must have one thread.
 ///
 /// # Errors
-/// Whatever `setns` answers: it takes rights over the namespace.
+/// The error of `setns`, which requires rights over the namespace.
 pub fn join_mounts(mounts: BorrowedFd<'_>) -> io::Result<()> {
     join(mounts.as_raw_fd(), libc::CLONE_NEWNS)
 }
@@ -314,7 +317,7 @@ fn is_missing_right(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EACCES)
 }
 
-/// The rights with which root could take the rules away, join other namespaces or reach past them.
+/// Capabilities with which root could remove the rules or leave the namespaces.
 const LEADING_OUT: [CapabilitySet; 8] = [
     CapabilitySet::NET_ADMIN,
     CapabilitySet::NET_RAW,
@@ -326,12 +329,12 @@ const LEADING_OUT: [CapabilitySet; 8] = [
     CapabilitySet::MKNOD,
 ];
 
-/// Out of the bounding set, so that running a program does not give them back to root.
+/// Removes them from the bounding set too, so that `exec` does not give them back to root.
 fn drop_rights() -> io::Result<()> {
     let mut sets = rustix::thread::capabilities(None)?;
     for right in LEADING_OUT {
         match rustix::thread::remove_capability_from_bounding_set(right) {
-            // A kernel too old to know it does not give it.
+            // An old kernel that does not know the capability does not grant it.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -342,7 +345,7 @@ fn drop_rights() -> io::Result<()> {
 
 #[derive(Debug)]
 struct Report {
-    step: Step,
+    step: SpawnStep,
     index: usize,
     error: io::Error,
 }
@@ -357,14 +360,14 @@ impl Report {
     }
 }
 
-/// The child wrote all it had to say before the exec, and that was before `spawn` returned.
+/// Reads the child's reports. It wrote them before the exec, so before `spawn` returned.
 fn read_reports(mut reader: impl Read + AsFd) -> Vec<Report> {
     let mut bytes = Vec::new();
-    // `WouldBlock` is the end too: a process forked elsewhere may hold the pipe open for a moment.
+    // `WouldBlock` is the end too: a process that another thread forked may hold the pipe open.
     let _ = reader.read_to_end(&mut bytes);
     let reports = bytes.as_chunks::<6>().0.iter().filter_map(|&[step, index, a, b, c, d]| {
         let errno = i32::from_ne_bytes([a, b, c, d]);
-        let step = *Step::ALL.get(usize::from(step))?;
+        let step = *SpawnStep::ALL.get(usize::from(step))?;
         Some(Report { step, index: index.into(), error: io::Error::from_raw_os_error(errno) })
     });
     reports.collect()

@@ -64,7 +64,7 @@ pub(super) fn install(filter: &[libc::sock_filter], socket: RawFd) -> io::Result
 
 /// The listener of one filter.
 #[derive(Debug)]
-pub struct Listener {
+pub struct NotifyListener {
     socket: OwnedFd,
     /// Buffers of the kernel's sizes, which may be larger than those that are known here.
     call: Vec<u64>,
@@ -81,7 +81,7 @@ pub struct Call {
     pub call: RefusedCall,
 }
 
-impl Listener {
+impl NotifyListener {
     /// Uses a listener that was sent.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for NotifyListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

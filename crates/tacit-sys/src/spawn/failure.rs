@@ -1,26 +1,26 @@
-//! What can go wrong between the wish to start a program and the program.
+//! Why the launcher cannot start a program.
 
 use std::fmt;
 use std::io;
 
-/// Why no program runs.
+/// Why the program did not start.
 #[derive(Debug)]
-pub enum StartError {
+pub enum SpawnError {
     /// The namespace could not be entered or made safe; the launcher's own failure.
-    Inside {
+    Setup {
         /// What was being done.
-        step: Step,
+        step: SpawnStep,
         /// The kernel's answer.
         error: io::Error,
     },
-    /// The program itself: `NotFound`, or not to be run.
+    /// The program does not exist or cannot be executed.
     Program(io::Error),
 }
 
 /// A step between fork and exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Getting ready, before the fork.
+pub enum SpawnStep {
+    /// Preparation before the fork.
     Prepare,
     /// Joining the user namespace.
     JoinUser,
@@ -32,13 +32,13 @@ pub enum Step {
     Hide,
     /// The system call filter.
     Filter,
-    /// Giving up root's rights that lead out.
+    /// Dropping root's capabilities that lead out.
     Rights,
     /// Restoring limits, signals and ties to the parent.
     Restore,
 }
 
-impl Step {
+impl SpawnStep {
     pub(super) const ALL: [Self; 8] = [
         Self::Prepare,
         Self::JoinUser,
@@ -52,25 +52,25 @@ impl Step {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Prepare => "get ready to start the program",
+            Self::Prepare => "prepare the start of the program",
             Self::JoinUser => "join the user namespace",
             Self::JoinNetwork => "join the network namespace",
-            Self::Place => "have the program run on the CPUs that the policy leaves to it",
+            Self::Place => "bind the program to the CPUs that the policy leaves for programs",
             Self::Hide => "hide files",
             Self::Filter => "install the system call filter (CONFIG_SECCOMP_FILTER is needed)",
-            Self::Rights => "give up the rights that lead out of the namespace",
+            Self::Rights => "drop the capabilities that lead out of the namespace",
             Self::Restore => "restore limits and signals",
         }
     }
 }
 
-impl fmt::Display for StartError {
+impl fmt::Display for SpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Inside { step, error } => write!(f, "cannot {}: {error}", step.text()),
+            Self::Setup { step, error } => write!(f, "cannot {}: {error}", step.text()),
             Self::Program(error) => write!(f, "cannot run the program: {error}"),
         }
     }
 }
 
-impl std::error::Error for StartError {}
+impl std::error::Error for SpawnError {}

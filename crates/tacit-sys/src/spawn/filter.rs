@@ -26,7 +26,7 @@ use crate::seccomp::{
 
 /// Who answers a call that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answers {
+pub(super) enum RefusalSource {
     /// The kernel.
     Kernel,
     /// A listener.
@@ -74,7 +74,7 @@ impl RefusedCall {
 }
 
 /// Builds the program, in the kernel's form.
-pub(super) fn program(answers: Answers) -> Vec<sock_filter> {
+pub(super) fn program(answers: RefusalSource) -> Vec<sock_filter> {
     let mut program = Vec::new();
     for abi in ABIS {
         let body = body(abi, answers);
@@ -172,10 +172,10 @@ const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6
 const SOCKETCALLS: [u32; 2] = [1, 8];
 
 /// What happens to a call of this ABI; every path ends in an answer.
-fn body(abi: &Abi, answers: Answers) -> Vec<sock_filter> {
+fn body(abi: &Abi, answers: RefusalSource) -> Vec<sock_filter> {
     let answer = |errno| match answers {
-        Answers::Kernel => error(errno),
-        Answers::Listener => statement(RETURN, libc::SECCOMP_RET_USER_NOTIF),
+        RefusalSource::Kernel => error(errno),
+        RefusalSource::Listener => statement(RETURN, libc::SECCOMP_RET_USER_NOTIF),
     };
     let mut body = vec![statement(LOAD, OFFSET_NUMBER)];
     if abi.variant_bits != 0 {
@@ -221,8 +221,8 @@ mod tests {
 
     /// What a program gets, which must be the same from the kernel and from a listener.
     fn verdict(arch: u32, number: u32, argument: u32) -> u32 {
-        let verdict = run(Answers::Kernel, arch, number, argument);
-        match run(Answers::Listener, arch, number, argument) {
+        let verdict = run(RefusalSource::Kernel, arch, number, argument);
+        match run(RefusalSource::Listener, arch, number, argument) {
             libc::SECCOMP_RET_USER_NOTIF => {
                 let call = RefusedCall::identify(arch, number, argument);
                 assert_ne!(call, RefusedCall::Unknown, "{arch:x} {number}");
@@ -233,7 +233,7 @@ mod tests {
         verdict
     }
 
-    fn run(answers: Answers, arch: u32, number: u32, argument: u32) -> u32 {
+    fn run(answers: RefusalSource, arch: u32, number: u32, argument: u32) -> u32 {
         seccomp::verdict(&program(answers), arch, number, [argument, 0, 0, 0, 0, 0])
     }
 
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_listener_is_asked_about_every_refusal_of_a_known_abi() {
         let asked = |arch, number, argument| {
-            let verdict = run(Answers::Listener, arch, number, argument);
+            let verdict = run(RefusalSource::Listener, arch, number, argument);
             assert_eq!(verdict, libc::SECCOMP_RET_USER_NOTIF, "{arch:x} {number} {argument}");
             RefusedCall::identify(arch, number, argument)
         };

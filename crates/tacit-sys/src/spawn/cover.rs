@@ -84,7 +84,7 @@ pub(super) fn send_own_mounts(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// exist are passed over.
 ///
 /// # Errors
-/// Whatever `mount` answers.
+/// The error of `mount`.
 pub fn cover(path: &Path) -> io::Result<()> {
     let Ok(data) = fs::metadata(path) else { return Ok(()) };
     let is_covered = data.file_type().is_char_device() && data.rdev() == NULL_DEVICE;
