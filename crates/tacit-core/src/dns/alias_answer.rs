@@ -1,4 +1,4 @@
-//! Responses with aliases in place of true addresses.
+//! Responses with aliases instead of true addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,14 +11,14 @@ use super::message::DnsError;
 const POINTER_TTL_S: u32 = 60;
 
 /// The response with each address replaced by the one that `used` gives for it; `None` if none
-/// changes. Address records without one are left out: a program that reads them although they do
-/// not answer its question would use an address that the table does not know for this name.
+/// changes. Address records without a replacement are removed: a program that uses them although
+/// they do not answer its question would use an address that the table does not have for this name.
 ///
 /// A changed response keeps its CNAME records and TTLs. It has no signatures (RRSIG) and no AD
-/// flag, which hold for the true addresses only, and no records in its other sections.
+/// flag, which are valid for the true addresses only, and no records in other sections.
 ///
 /// # Errors
-/// It cannot be read.
+/// The response is malformed.
 pub fn with_aliases(
     response: &[u8],
     used: impl Fn(IpAddr) -> Option<IpAddr>,
@@ -44,8 +44,7 @@ pub fn with_aliases(
     packet.build_bytes_vec_compressed().map(Some).map_err(|_| DnsError::Malformed)
 }
 
-/// The response to a question for the name of an address (PTR); `None`: the name does not fit into
-/// one.
+/// The response to a question for the name of an address (PTR); `None`: the name does not fit.
 #[must_use]
 pub fn name_answer(query: &[u8], name: &str) -> Option<Vec<u8>> {
     let mut packet = Packet::parse(query).ok()?.into_reply();

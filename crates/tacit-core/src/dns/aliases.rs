@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-/// Bits of the prefix of an alias range for IPv4: 256 aliases at least, and no whole internet.
+/// Bits of the prefix of an alias range for IPv4: at least 256 aliases.
 pub const ALIAS_BITS_V4: RangeInclusive<u8> = 8..=24;
 /// Bits of the prefix of an alias range for IPv6.
 pub const ALIAS_BITS_V6: RangeInclusive<u8> = 16..=112;
@@ -15,14 +15,14 @@ const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0x15);
 /// `aliases` and `alias-ranges` of `[agent]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aliases {
-    /// Which names get one.
+    /// Which names get an alias.
     pub given: AliasPolicy,
-    /// Where they come from.
+    /// The ranges that aliases are taken from.
     pub ranges: AliasRanges,
 }
 
 impl Aliases {
-    /// Whether an address may only be used as an alias.
+    /// Whether an address is reserved for aliases.
     #[must_use]
     pub fn reserve(&self, address: IpAddr) -> bool {
         self.given != AliasPolicy::Never && self.ranges.hold(address)
@@ -32,12 +32,12 @@ impl Aliases {
 /// Which names get aliases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AliasPolicy {
-    /// Those whose address belongs to another name, or may be decided by a rule by address.
+    /// Names with an address that belongs to another name or that a rule by address may match.
     #[default]
     Conflict,
-    /// All.
+    /// All names.
     Always,
-    /// None: an address may have several names, and the strictest of their rules decides.
+    /// No names: an address may have several names, and the strictest of their rules decides.
     Never,
 }
 
@@ -63,8 +63,8 @@ impl Default for AliasRanges {
 }
 
 impl AliasRanges {
-    /// With another network for its family. `network` has no bits set after the first `bits`, which
-    /// are within [`ALIAS_BITS_V4`] or [`ALIAS_BITS_V6`].
+    /// Replaces the network of one address family. `network` has no bits set after the first
+    /// `bits`, which are within [`ALIAS_BITS_V4`] or [`ALIAS_BITS_V6`].
     #[must_use]
     pub fn with(self, network: IpAddr, bits: u8) -> Self {
         match network {
@@ -73,7 +73,7 @@ impl AliasRanges {
         }
     }
 
-    /// Whether an address may be an alias.
+    /// Whether an address is in a range.
     #[must_use]
     pub fn hold(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
@@ -84,8 +84,8 @@ impl AliasRanges {
         }
     }
 
-    /// The alias with a number, which counts from 1, of the address's family; `None`: there are
-    /// fewer.
+    /// The alias with this number, counted from 1, in the address's family; `None`: the range is
+    /// too small.
     pub(super) fn numbered(&self, address: IpAddr, number: u32) -> Option<IpAddr> {
         let alias: IpAddr = match address {
             IpAddr::V4(_) => Ipv4Addr::from_bits(self.v4.to_bits().checked_add(number)?).into(),

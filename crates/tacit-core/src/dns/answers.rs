@@ -1,4 +1,4 @@
-//! Which addresses a response gives.
+//! The addresses in a response.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,19 +14,19 @@ pub const ADDRESSES_MAX: usize = 64;
 /// Aliases followed from the question to its addresses.
 const ALIASES_MAX: usize = 16;
 
-/// An address that an answer gives to the name that was asked for.
+/// An address of the name that was queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResolvedAddress {
     /// The address.
     pub address: IpAddr,
-    /// How long it may be believed: the least along the chain of aliases.
+    /// How long it is valid: the smallest TTL along the chain of aliases.
     pub ttl: Duration,
 }
 
-/// The addresses that a response gives to the name its question asks for, through aliases.
+/// Returns the addresses that a response has for the name in its question, following aliases.
 ///
 /// # Errors
-/// It is not a response, or one to another question.
+/// It is not a response, or answers another question.
 pub fn answers(response: &[u8], asked: &DnsQuestion) -> Result<Vec<ResolvedAddress>, DnsError> {
     let head = Head::read(response)?;
     if head.flags & RESPONSE == 0 || head.question != *asked {

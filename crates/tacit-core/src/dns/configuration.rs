@@ -1,31 +1,31 @@
-//! `/etc/resolv.conf`: whom the host asks, and which domains programs try behind short names.
+//! `/etc/resolv.conf`: the name servers of the host, and the search domains of programs.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// Name servers that are asked, as many as resolvers take.
+/// Maximum number of name servers, as in the C library.
 pub const NAMESERVERS_MAX: usize = 3;
-/// Search domains that are looked at.
+/// Maximum number of search domains.
 pub const SEARCH_MAX: usize = 32;
 
-/// How long one server may take, at most, as resolvers limit it.
+/// Maximum timeout for one server, as in the C library.
 const TIMEOUT_MAX_S: u64 = 30;
-/// How often all servers are asked, at most, as resolvers limit it.
+/// Maximum number of attempts, as in the C library.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// What the `options` lines say that concerns whom to ask, and when.
+/// The supported settings of the `options` lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResolverOptions {
-    /// How long one server may take before it counts as silent.
+    /// The timeout for one server.
     pub timeout: Duration,
-    /// How often all servers are asked.
+    /// The number of rounds over all servers.
     pub attempts: u32,
-    /// Whether each question begins with another server.
+    /// Whether each query starts with the next server.
     pub rotate: bool,
 }
 
 impl Default for ResolverOptions {
-    /// What resolvers do without such a line.
+    /// The defaults of the C library.
     fn default() -> Self {
         Self { timeout: Duration::from_secs(5), attempts: 2, rotate: false }
     }
@@ -43,14 +43,14 @@ impl ResolverOptions {
     }
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolverConfig {
-    /// In order; the host itself where the file names none.
+    /// In order; 127.0.0.1 if the file names none.
     pub nameservers: Vec<Nameserver>,
     /// Lower case, no final dot.
     pub search: Vec<String>,
-    /// When which server is asked.
+    /// Timeout, attempts and rotation.
     pub options: ResolverOptions,
 }
 
@@ -59,12 +59,12 @@ pub struct ResolverConfig {
 pub struct Nameserver {
     /// Its address.
     pub address: IpAddr,
-    /// The interface behind `%`, by name or number: a link-local address means nothing without.
+    /// The interface behind `%`, by name or number: required for a link-local address.
     pub interface: Option<String>,
 }
 
 impl ResolverConfig {
-    /// Reads the file's text; what is no known line is passed over, as resolvers do.
+    /// Reads the file's text; unknown lines are ignored, as the C library does.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let mut nameservers = Vec::new();
@@ -74,7 +74,7 @@ impl ResolverConfig {
             let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
             match words.next() {
                 Some("nameserver") => nameservers.extend(words.next().and_then(nameserver)),
-                // The last such line holds.
+                // The last such line applies.
                 Some("search" | "domain") => {
                     let domains = words.map(|word| word.trim_end_matches('.').to_ascii_lowercase());
                     search = domains.filter(|word| !word.is_empty()).take(SEARCH_MAX).collect();

@@ -1,8 +1,8 @@
-//! Which servers have been silent lately.
+//! Tracks which DNS servers do not answer.
 //!
-//! A server is *suspected* when it let others answer first, and *failing* when it gave no answer in
-//! its whole time or the network returned an error. An answer clears both. What it answered since a
-//! question was sent speaks for it: a question that only takes long leaves no trace.
+//! A server is *suspected* when another answered first, and *failing* when it did not answer within
+//! its timeout or the network returned an error. An answer clears both. A server that has answered
+//! any question since the query was sent is not suspected: that one query is only slow.
 //!
 //! Limits: [`SUSPECTED_FOR`], [`SERVERS_MAX`].
 
@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a silent server is remembered: a restart takes less, and the price of asking it again
-/// is one delay of one question.
+/// How long a server stays suspected: longer than a restart, and the cost of a retry is one delay
+/// of one query.
 pub const SUSPECTED_FOR: Duration = Duration::from_secs(30);
-/// Servers that are remembered: more than any host has.
+/// Maximum number of servers tracked: more than any host has.
 pub const SERVERS_MAX: usize = 64;
 
-/// What is remembered of servers.
+/// The state of all servers.
 #[derive(Debug, Default)]
 pub struct Health {
     servers: HashMap<SocketAddr, Server>,
@@ -30,17 +30,17 @@ struct Server {
     is_failing: bool,
 }
 
-/// A server began or ceased to fail.
+/// A server started or stopped failing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerChange {
-    /// Which.
+    /// The server.
     pub server: SocketAddr,
-    /// What it failed with; `None`: it answers again.
+    /// The error; `None`: the server answers again.
     pub error: Option<String>,
 }
 
 impl Health {
-    /// Whether the server is to be given little time.
+    /// Whether the server gets only a short timeout.
     #[must_use]
     pub fn is_suspected(&self, server: SocketAddr, now: Instant) -> bool {
         let server = self.servers.get(&server);
@@ -52,7 +52,7 @@ impl Health {
         std::mem::take(&mut self.changes)
     }
 
-    /// It answered.
+    /// Records an answer.
     pub(super) fn answered(&mut self, server: SocketAddr, now: Instant) {
         let Some(known) = self.entry(server) else { return };
         known.answered = Some(now);
@@ -62,7 +62,7 @@ impl Health {
         }
     }
 
-    /// Another answered a question first that this one got at `sent`.
+    /// Records that another server answered first a query sent to this one at `sent`.
     pub(super) fn suspect(&mut self, server: SocketAddr, sent: Instant, now: Instant) {
         if let Some(known) = self.entry(server)
             && known.answered.is_none_or(|answered| answered < sent)
@@ -71,7 +71,7 @@ impl Health {
         }
     }
 
-    /// It gave no answer in its whole time to a question that it got at `sent`.
+    /// Records that it did not answer within the timeout a query sent at `sent`.
     pub(super) fn silent(&mut self, server: SocketAddr, sent: Instant, now: Instant) {
         let is_answering = self
             .servers
@@ -83,7 +83,7 @@ impl Health {
         }
     }
 
-    /// The network returned an error.
+    /// Records an error of the network.
     pub(super) fn failed(&mut self, server: SocketAddr, error: &str, now: Instant) {
         let Some(known) = self.entry(server) else { return };
         known.suspected_until = Some(now + SUSPECTED_FOR);
@@ -92,7 +92,7 @@ impl Health {
         }
     }
 
-    /// `None` if there are too many: the host's file has changed very often.
+    /// `None` if too many servers are tracked: the host's file has changed very often.
     fn entry(&mut self, server: SocketAddr) -> Option<&mut Server> {
         if self.servers.len() >= SERVERS_MAX && !self.servers.contains_key(&server) {
             self.servers.retain(|_, known| known.is_failing);

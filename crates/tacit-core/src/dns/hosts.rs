@@ -1,11 +1,11 @@
-//! `/etc/hosts`: names that programs resolve without a question that anybody could hear.
+//! `/etc/hosts`: names that programs resolve without DNS.
 
 use std::net::IpAddr;
 
-/// Pairs of address and name that are taken from the file.
+/// Maximum number of pairs of address and name.
 pub const HOSTS_MAX: usize = 16_384;
 
-/// An address and a name that it has.
+/// An address and one of its names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostsEntry {
     /// The address.
@@ -14,8 +14,7 @@ pub struct HostsEntry {
     pub name: String,
 }
 
-/// The pairs of the file's text. Lines that say nothing
-/// of the kind are passed over, as resolvers do.
+/// Parses the file's text. Other lines are ignored, as the C library does.
 #[must_use]
 pub fn hosts(text: &str) -> Vec<HostsEntry> {
     let lines = text.lines().filter_map(|line| {

@@ -1,7 +1,6 @@
-//! What all messages have in common, read by hand: header, question, and where records stand.
+//! The common parts of DNS messages: header, question, and the positions of records.
 //!
-//! No name is followed through pointers here: to cut a message apart it is enough to know where
-//! names end.
+//! Compression pointers are not followed: to split a message it is enough to know where names end.
 
 use std::fmt;
 
@@ -20,24 +19,25 @@ pub(super) const RECURSION_AVAILABLE: u16 = 0x0080;
 pub(super) const AUTHENTIC_DATA: u16 = 0x0020;
 pub(super) const CHECKING_DISABLED: u16 = 0x0010;
 pub(super) const CODE: u16 = 0x000f;
-/// The class of the Internet.
+/// Class IN.
 pub(super) const INTERNET: u16 = 1;
 /// The type of the pseudo-record of EDNS (RFC 6891, section 6.1).
 pub(super) const OPT: u16 = 41;
-/// In the time to live of that record: the program wants signatures.
+/// The DO bit in the TTL of that record: the program requests signatures.
 pub(super) const DNSSEC_OK: u16 = 0x8000;
 
 /// An OPT record without options.
 pub(super) const OPT_BYTES: usize = 11;
-/// What resolvers are asked to send in a datagram at most: what passes every link undivided.
+/// The UDP payload size announced to resolvers: datagrams of this size pass every link
+/// unfragmented.
 pub const EDNS_BYTES: u16 = 1232;
 
-/// A message that is not forwarded.
+/// Why a message is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DnsError {
     /// It is not a DNS message.
     Malformed,
-    /// It is not one ordinary question.
+    /// It is not a single standard query.
     NotAQuestion,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for DnsError {
 
 impl std::error::Error for DnsError {}
 
-/// The twelve bytes that a message begins with.
+/// The header of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageHeader {
     /// The identification.
@@ -90,7 +90,7 @@ pub(super) fn push_opt(message: &mut Vec<u8>, code_high: u8, flags: u16) {
     message.extend_from_slice(&[0, 0]);
 }
 
-/// Where the one question of a message ends, if its name is written out.
+/// Returns the end of the single question of a message, if its name is not compressed.
 pub(super) fn question_end(message: &[u8]) -> Result<usize, DnsError> {
     let mut at = HEADER_BYTES;
     loop {
@@ -107,18 +107,18 @@ pub(super) fn question_end(message: &[u8]) -> Result<usize, DnsError> {
     }
 }
 
-/// Where a record stands, and what of it is looked at.
+/// A resource record: its type, class, TTL and end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResourceRecord {
     pub(super) kind: u16,
     pub(super) class: u16,
-    /// The time to live; flags where it is an OPT record.
+    /// The TTL; flags in an OPT record.
     pub(super) ttl: u32,
-    /// Behind its data.
+    /// The offset after its data.
     pub(super) end: usize,
 }
 
-/// The record that begins at a byte of the message; `None` if it does not end in it.
+/// The record at an offset of the message; `None` if it is truncated.
 pub(super) fn record(message: &[u8], start: usize) -> Option<ResourceRecord> {
     let at = name_end(message, start)?;
     let (&[k, l, c, d, t, u, v, w, m, n], _) = message.get(at..)?.split_first_chunk::<10>()?;
@@ -132,7 +132,7 @@ pub(super) fn record(message: &[u8], start: usize) -> Option<ResourceRecord> {
     })
 }
 
-/// Behind a name, which may end in a pointer.
+/// The offset after a name, which may end in a pointer.
 fn name_end(message: &[u8], mut at: usize) -> Option<usize> {
     loop {
         let length = usize::from(*message.get(at)?);

@@ -1,19 +1,20 @@
-//! DNS as far as a forwarder that takes notes needs it.
+//! DNS for a forwarder that records which addresses each name has.
 //!
 //! ```text
-//! program's message ─ Query ─ verdict ─┬─ Client ─> servers ─> response ─┬─ answers ─> Names
-//!                                      │                                 └─ with_aliases
-//!                                      └─ refused                            └─ for_program
+//! program's message ─ Query ─ verdict ─┬─ DnsClient ─> server ─> response ─┬─ answers ─> NameTable
+//!                                      │                                   └─ with_aliases
+//!                                      └─ refused                              └─ for_program
 //! ```
 //!
-//! Of a program's message the question, three flags and its size for answers are read, and nothing
-//! else leaves: [`DnsClient`] builds each message for a server itself. Of a response also the
-//! addresses are read, through aliases. What cannot be read is not forwarded.
+//! Only the question, three flags and the answer size are read from a program's message, and
+//! nothing else is forwarded: [`DnsClient`] builds each message for a server itself. From a
+//! response the addresses are read as well, following CNAME records. Malformed messages are
+//! dropped.
 //!
 //! [`NameTable`] remembers which name an address has, and gives an alias to every other name;
-//! [`with_aliases`] puts the aliases into the response; [`hosts()`] reads the file that gives
-//! addresses without a question, [`ResolverConfig`] the one that says whom to ask; [`Health`]
-//! remembers which servers are silent; [`next_message`] cuts messages out of a TCP stream.
+//! [`with_aliases`] puts the aliases into the response; [`hosts()`] reads `/etc/hosts`;
+//! [`ResolverConfig`] reads `/etc/resolv.conf`; [`Health`] remembers which servers are silent;
+//! [`next_message`] cuts messages out of a TCP stream.
 //!
 //! Limits: [`WAITING_MAX`] questions of one client, [`ADDRESSES_MAX`] addresses an answer,
 //! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names an address where names get no

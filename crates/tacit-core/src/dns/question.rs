@@ -1,17 +1,17 @@
-//! What is asked: the question of a message.
+//! The question of a DNS message.
 //!
-//! Read by hand, unlike answers: a question holds no compressed name, and may be of a type that no
-//! library knows.
+//! Parsed by hand, unlike answers: a question has no compressed name, and its type may be unknown
+//! to the library.
 
 use std::fmt::Write;
 
 use super::message::{DnsError, HEADER_BYTES, MessageHeader, OPERATION, RESPONSE, question_end};
 
-/// What a program asks.
+/// The question of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsQuestion {
-    /// Lower case, no final dot. Bytes other than letters, digits, `-` and `_` are escaped, so
-    /// that no label looks like two.
+    /// Lower case, no final dot. Bytes other than letters, digits, `-` and `_` are escaped, so that
+    /// a label with a dot differs from two labels.
     pub name: String,
     /// The type of record: 1 for A, 28 for AAAA.
     pub kind: u16,
@@ -19,18 +19,18 @@ pub struct DnsQuestion {
     pub class: u16,
 }
 
-/// How a question is answered without asking anybody. The number is the one on the wire.
+/// The response code of an answer that the agent gives itself (RFC 1035, section 4.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseCode {
     /// The name has no such records.
     NoRecords = 0,
-    /// It is not a question that can be read.
+    /// The query is malformed.
     FormatError = 1,
-    /// Nobody could be asked.
+    /// No server could be queried.
     ServerFailure = 2,
-    /// There is no such name: the program shall try its next search domain.
+    /// The name does not exist: the program tries its next search domain.
     NoSuchName = 3,
-    /// Questions of this type are not asked.
+    /// Queries of this type are not forwarded.
     NotImplemented = 4,
     /// No rule can match the name.
     Refused = 5,
@@ -72,7 +72,7 @@ impl Head {
     }
 }
 
-/// A name that is written out, as text.
+/// Formats an uncompressed name.
 fn text(wire: &[u8]) -> String {
     let mut text = String::with_capacity(wire.len());
     let mut rest = wire;

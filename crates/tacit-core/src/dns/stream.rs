@@ -1,25 +1,25 @@
-//! DNS over TCP: each message behind its length in two bytes (RFC 1035, section 4.2.2).
+//! DNS over TCP: each message follows its length in two bytes (RFC 1035, section 4.2.2).
 
 use super::message::DnsError;
 
-/// What two bytes can say.
+/// The largest length in two bytes.
 pub const MESSAGE_BYTES_MAX: usize = u16::MAX as usize;
 /// Not even a header.
 const MESSAGE_BYTES_MIN: usize = 12;
 
-/// A message cut out of a stream.
+/// A message from a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framed<'b> {
     /// The message without its length.
     pub message: &'b [u8],
-    /// Bytes that it takes of the stream, its length included.
+    /// Bytes that it occupies in the stream, including its length.
     pub consumed: usize,
 }
 
-/// The first message of a stream; `None`: more must come.
+/// Parses the first message of a stream; `None`: more bytes are needed.
 ///
 /// # Errors
-/// The length is none of a message.
+/// The length is too small for a message.
 pub fn next_message(bytes: &[u8]) -> Result<Option<Framed<'_>>, DnsError> {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes(*length));
@@ -29,7 +29,7 @@ pub fn next_message(bytes: &[u8]) -> Result<Option<Framed<'_>>, DnsError> {
     Ok(rest.get(..length).map(|message| Framed { message, consumed: 2 + length }))
 }
 
-/// A message behind its length; `None` if it is too long for that.
+/// Frames a message with its length; `None` if it is too long.
 #[must_use]
 pub fn framed(message: &[u8]) -> Option<Vec<u8>> {
     let length = u16::try_from(message.len()).ok()?;

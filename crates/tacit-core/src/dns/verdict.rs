@@ -1,34 +1,31 @@
-//! Which questions are forwarded, and how the others are answered.
+//! Which queries are forwarded, and how the others are answered.
 //!
-//! | question | answer |
-//! |---|---|
-//! | a name that some rule allows | the resolver's |
-//! | any other name, in a search domain | no such name: the program tries its next domain |
-//! | any other name | refused |
-//! | HTTPS, SVCB | no such records: the addresses they hint at would have no name |
-//! | a type that is not in the list of those that are asked, ANY among them | not implemented |
-//! | an alias, for its name (PTR) | the name, from the run's table |
-//! | another address, for its name (PTR) | the resolver's, if some rule can match the address |
-//! | whole zones, another class than the Internet's | refused |
+//! | question | answer | |---|---| | a name that some rule allows | from the resolver | | any other
+//! name, in a search domain | no such name: the program tries its next domain | | any other name |
+//! refused | | HTTPS, SVCB | no such records: their address hints would have no name | | a type
+//! that is not in the list of permitted types, such as ANY | not implemented | | PTR of an alias |
+//! the name, from the run's table | | PTR of another address | from the resolver, if some rule can
+//! match the address | | zone transfers, classes other than IN | refused |
 //!
-//! Names learnt backwards open nothing: only answers to A and AAAA questions are remembered.
+//! Names from PTR answers permit nothing: only answers to A and AAAA queries are learned.
 
 use super::message::INTERNET;
 use super::question::{DnsQuestion, ResponseCode};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What becomes of a question.
+/// The decision about a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A resolver is asked.
+    /// It is forwarded to a resolver.
     Forward,
-    /// No resolver is asked.
+    /// It is answered without a resolver.
     Refuse(ResponseCode),
-    /// No resolver is asked, because no rule allows the name.
+    /// It is refused, because no rule allows the name.
     NotAllowed,
 }
 
-/// Decides a question. `search` are the domains that programs try behind short names.
+/// Decides about a query. `search` is the list of search domains that programs append to short
+/// names.
 pub fn verdict(
     question: &DnsQuestion,
     search: &[String],
@@ -49,7 +46,8 @@ pub fn verdict(
         let searched = search.iter().any(|domain| {
             name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.'))
         });
-        // Programs try their domains one after the other: that is no wish for those names.
+        // Programs try their search domains in turn, so these queries are not requests for those
+        // names.
         return if searched {
             Verdict::Refuse(ResponseCode::NoSuchName)
         } else {
@@ -62,7 +60,7 @@ pub fn verdict(
     forward_if_known(question.kind)
 }
 
-/// A type is a number that the program chooses: only those of a list go to a resolver.
+/// The program chooses the type, so only types in this list are forwarded.
 fn forward_if_known(kind: u16) -> Verdict {
     if TYPES.contains(&kind) {
         Verdict::Forward
@@ -71,14 +69,13 @@ fn forward_if_known(kind: u16) -> Verdict {
     }
 }
 
-/// The address whose name a question asks for (PTR).
+/// The address in a PTR query.
 #[must_use]
 pub fn asked_address(question: &DnsQuestion) -> Option<IpAddr> {
     address(&question.name).filter(|_| question.kind == POINTER && question.class == INTERNET)
 }
 
-/// The address that a name of the reverse tree stands for (RFC 1035, section 3.5; RFC 3596,
-/// section 2.5).
+/// The address of a name in the reverse tree (RFC 1035, section 3.5; RFC 3596, section 2.5).
 fn address(name: &str) -> Option<IpAddr> {
     if let Some(labels) = name.strip_suffix(REVERSE_V4) {
         let mut octets = [0; 4];
@@ -100,9 +97,9 @@ fn address(name: &str) -> Option<IpAddr> {
     (count == 32).then(|| Ipv6Addr::from_bits(bits).into())
 }
 
-/// What resolvers are asked for: A, NS, CNAME, SOA, PTR, HINFO, MX, TXT, RP, AFSDB, AAAA, LOC, SRV,
-/// NAPTR, KX, CERT, DNAME, DS, SSHFP, RRSIG, NSEC, DNSKEY, NSEC3, NSEC3PARAM, TLSA, SMIMEA, CDS,
-/// CDNSKEY, OPENPGPKEY, CSYNC, SPF, EUI48, EUI64, URI, CAA.
+/// Permitted types: A, NS, CNAME, SOA, PTR, HINFO, MX, TXT, RP, AFSDB, AAAA, LOC, SRV, NAPTR, KX,
+/// CERT, DNAME, DS, SSHFP, RRSIG, NSEC, DNSKEY, NSEC3, NSEC3PARAM, TLSA, SMIMEA, CDS, CDNSKEY,
+/// OPENPGPKEY, CSYNC, SPF, EUI48, EUI64, URI, CAA.
 const TYPES: [u16; 35] = [
     1, 2, 5, 6, 12, 13, 15, 16, 17, 18, 28, 29, 33, 35, 36, 37, 39, 43, 44, 46, 47, 48, 50, 51, 52,
     53, 59, 60, 61, 62, 99, 108, 109, 256, 257,

@@ -1,27 +1,27 @@
-//! A client of several servers, without I/O: which is asked what, when, and by which socket; whom
-//! an answer is for.
+//! A DNS client without I/O: decides which server gets which query, when and on which socket, and
+//! matches answers to programs.
 //!
 //! ```text
-//!   ask ──┐                                     ┌──> Open, Send, Close   sockets
-//!   received, socket_failed ──> Client ──> next_action ──> Stream        a question by TCP
-//!   streamed, tick ──┘                          └──> Finish              to those that wait
+//!   ask ──┐                                        ┌──> Open, Send, Close   sockets
+//!   received, socket_failed ──> DnsClient ──> next_action ──> Stream        a query over TCP
+//!   streamed, tick ──┘                             └──> Finish              for the waiters
 //! ```
 //!
-//! The server that the program asked comes first; the next one after [`NEXT_DELAY`], or after
-//! [`SUSPECTED_DELAY`] if the first was silent lately; all are heard until the first answer. A
-//! refusal, or an error of the network, leads to the next at once. The last one of a round has its
-//! whole time, as the host's file says, before the next round.
+//! The server that the program chose is queried first; the next one after [`NEXT_DELAY`], or after
+//! [`SUSPECTED_DELAY`] if the first is suspected. The first answer from any of them is used. After
+//! a refusal or a network error the next server is queried at once. The last one of a round gets
+//! the full timeout of the host's file before the next round.
 //!
-//! An answer must come from the server by the socket that asked, with the question's number, and
-//! repeat the question in the same case of letters. A server that folds case is asked a second time
-//! in lower case, with another number: a forger has to guess right twice. By TCP the case is not
-//! looked at.
+//! An answer must arrive from the server on the socket of the query, with the query's ID, and
+//! repeat the question in the same case of letters. A server that changes case is queried again in
+//! lower case, with another ID, so that an attacker must guess twice. Over TCP the case is not
+//! checked.
 //!
-//! Equal questions in flight are one; each that asked gets the answer. What a program sends again
-//! goes to the server again.
+//! Equal queries in flight are sent once, and every waiter gets the answer. A query that a program
+//! repeats is sent to the server again.
 //!
-//! Limits: [`WAITING_MAX`] questions wait; [`TRIES_MAX`] messages for one; [`LATE_MAX`] answers
-//! that are no longer needed are awaited, to learn whether their server lives.
+//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] late
+//! answers that are awaited only to learn whether the server is up.
 
 mod order;
 mod sockets;
@@ -46,39 +46,39 @@ use timers::{TimerKind, Timers};
 pub use order::{NEXT_DELAY, SUSPECTED_DELAY, ServerList};
 pub use sockets::{QUESTIONS_PER_SOCKET_MAX, SOCKET_LIFE, SOCKETS_PER_SERVER};
 
-/// Questions that wait for an answer; more are not taken.
+/// Maximum number of waiting queries.
 pub const WAITING_MAX: usize = 4096;
-/// Messages to all servers for one question.
+/// Maximum number of messages to all servers for one query.
 pub const TRIES_MAX: u32 = 32;
-/// Answers that are awaited although another server was faster.
+/// Maximum number of late answers awaited.
 pub const LATE_MAX: usize = 1024;
 
-/// A program's query, and where its answer goes.
+/// A program's query that waits for its answer.
 #[derive(Clone, Debug)]
 pub struct QueryWaiter<T> {
     /// The query.
     pub query: Query,
-    /// How long the answer may be.
+    /// The maximum size of the answer.
     pub bytes_max: usize,
-    /// Where it came from; equal ones with the same number are one query that was sent again.
+    /// Its origin; a query with the same origin and ID is a repetition.
     pub from: T,
 }
 
-/// What is to be done next.
+/// What the caller must do next.
 #[derive(Debug)]
 pub enum ClientAction<T> {
-    /// Open a datagram socket that is connected to that server.
+    /// Open a UDP socket connected to the server.
     Open {
-        /// The number it has from now on.
+        /// The number of the new socket.
         socket: u64,
         /// The server.
         server: SocketAddr,
     },
     /// Send a datagram.
     Send {
-        /// By which socket.
+        /// The socket.
         socket: u64,
-        /// All of it.
+        /// The whole message.
         message: Vec<u8>,
     },
     /// Close a socket.
@@ -86,27 +86,27 @@ pub enum ClientAction<T> {
         /// Which.
         socket: u64,
     },
-    /// Ask by TCP, and give what comes to [`DnsClient::streamed`].
+    /// Send the query over TCP, and pass the answer to [`DnsClient::streamed`].
     Stream {
         /// The question.
         number: u64,
         /// The server.
         server: SocketAddr,
-        /// Without its length.
+        /// The message, without its length.
         message: Vec<u8>,
-        /// How long that may take.
+        /// The timeout.
         time: Duration,
     },
-    /// Answer.
+    /// Answer the waiters.
     Finish(FinishedQuery<T>),
 }
 
-/// A question that is over.
+/// A query that has ended.
 #[derive(Debug)]
 pub struct FinishedQuery<T> {
-    /// The server's message as it came; `None`: no server answered.
+    /// The server's message; `None`: no server answered.
     pub response: Option<Vec<u8>>,
-    /// Those that wait for it.
+    /// The queries that wait for it.
     pub waiters: Vec<QueryWaiter<T>>,
 }
 
@@ -114,13 +114,13 @@ pub struct FinishedQuery<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
-/// What a client needs from outside at each call.
+/// What the client needs for each call.
 pub struct QueryContext<'c> {
     /// The time.
     pub now: Instant,
-    /// What is known of servers.
+    /// The state of the servers.
     pub health: &'c mut Health,
-    /// Numbers that cannot be guessed.
+    /// A source of unpredictable numbers.
     pub random: &'c mut dyn FnMut() -> u64,
 }
 
@@ -130,7 +130,7 @@ impl fmt::Debug for QueryContext<'_> {
     }
 }
 
-/// All questions that are open. `T` says where one came from.
+/// The client and its open queries. `T` is the origin of a query.
 #[derive(Debug)]
 pub struct DnsClient<T> {
     exchanges: HashMap<u64, Exchange<T>>,
@@ -143,30 +143,30 @@ pub struct DnsClient<T> {
     actions: VecDeque<ClientAction<T>>,
 }
 
-/// One question that servers are being asked.
+/// One query in progress.
 #[derive(Debug)]
 struct Exchange<T> {
     asked: Arc<OutgoingQuery>,
     waiters: Vec<QueryWaiter<T>>,
-    /// The servers in their order for this question, and how many of them this round has asked.
+    /// The servers in the order of this query, and how many of them were queried in this round.
     order: Vec<SocketAddr>,
     next: usize,
     round: u32,
     options: ResolverOptions,
-    /// When something else is to happen.
+    /// When the next step is due.
     due: Instant,
-    /// Messages that are not answered yet.
+    /// Messages without an answer.
     open: Vec<SocketSlot>,
     tries: u32,
-    /// Whether no server has refused EDNS so far.
+    /// Whether to use EDNS: no server has rejected it.
     edns: bool,
-    /// The question that is being asked by TCP.
+    /// The query that is being sent over TCP.
     stream: Option<Vec<u8>>,
-    /// A refusal, or an answer that was cut: better than none.
+    /// A refusal or a truncated answer, used if there is no better one.
     fallback: Option<Vec<u8>>,
 }
 
-/// One message that is not answered yet.
+/// One message without an answer.
 #[derive(Debug)]
 struct Open {
     exchange: u64,
@@ -185,7 +185,7 @@ struct Late {
 }
 
 impl<T: PartialEq> DnsClient<T> {
-    /// Nothing is open.
+    /// A client without open queries.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -200,10 +200,10 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Takes a question. `to` is the server that the program asked.
+    /// Starts a query. `to` is the server that the program chose.
     ///
     /// # Errors
-    /// Too many wait.
+    /// Too many queries wait.
     pub fn ask(
         &mut self,
         waiter: QueryWaiter<T>,
@@ -243,7 +243,7 @@ impl<T: PartialEq> DnsClient<T> {
         Ok(())
     }
 
-    /// Adds a waiter to an open question; one that waits already has sent its query again.
+    /// Adds a waiter to an open query; an existing waiter has repeated its query.
     fn join(
         &mut self,
         number: u64,
@@ -281,7 +281,7 @@ impl<T: PartialEq> DnsClient<T> {
         Ok(())
     }
 
-    /// Asks the next server, or begins the next round, or ends.
+    /// Queries the next server, starts the next round, or finishes.
     fn advance(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         if exchange.next >= exchange.order.len() {
@@ -315,7 +315,7 @@ impl<T: PartialEq> DnsClient<T> {
         });
     }
 
-    /// Sends the question to a server by datagram.
+    /// Sends the query to a server over UDP.
     fn send(&mut self, number: u64, server: SocketAddr, style: Style, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         if exchange.tries >= TRIES_MAX {
@@ -336,7 +336,7 @@ impl<T: PartialEq> DnsClient<T> {
         self.actions.push_back(ClientAction::Send { socket: slot.socket, message });
     }
 
-    /// Takes what came by a socket.
+    /// Handles a datagram from a socket.
     pub fn received(&mut self, socket: u64, message: &[u8], cx: &mut QueryContext<'_>) {
         let Some(&[high, low]) = message.first_chunk::<2>() else { return };
         let slot = SocketSlot { socket, id: u16::from_be_bytes([high, low]) };
@@ -368,7 +368,7 @@ impl<T: PartialEq> DnsClient<T> {
         self.answered(number, server, sent, message, cx);
     }
 
-    /// Takes an answer that is genuine.
+    /// Handles an answer that matches its query.
     fn answered(
         &mut self,
         number: u64,
@@ -407,7 +407,7 @@ impl<T: PartialEq> DnsClient<T> {
         self.finish(number, Some(message.to_vec()), cx.now);
     }
 
-    /// Takes what came by TCP; `None`: nothing did in time.
+    /// Handles an answer over TCP; `None`: timeout.
     pub fn streamed(&mut self, number: u64, message: Option<Vec<u8>>, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         let Some(asked) = exchange.stream.take() else { return };
@@ -420,7 +420,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Takes an error of the network: none of the open questions of the socket will be answered.
+    /// Handles a network error: no open query of the socket will be answered.
     pub fn socket_failed(&mut self, socket: u64, error: &str, cx: &mut QueryContext<'_>) {
         let Some(server) = self.sockets.server(socket) else { return };
         cx.health.failed(server, error, cx.now);
@@ -437,7 +437,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Goes on after a message that helped no further.
+    /// Continues after an unusable message.
     fn follow(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get(&number) else { return };
         if exchange.next < exchange.order.len() {
@@ -447,7 +447,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Ends with what there is.
+    /// Finishes with the best answer so far.
     fn give_up(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         let fallback = exchange.fallback.take();
@@ -470,11 +470,11 @@ impl<T: PartialEq> DnsClient<T> {
         self.actions.push_back(ClientAction::Finish(FinishedQuery { response, waiters }));
     }
 
-    /// Awaits the oldest answer that is not needed no longer.
+    /// Stops waiting for the oldest late answer.
     fn forget_late(&mut self, silent: impl FnOnce(&Open)) {
         let Some(late) = self.late.pop_front() else { return };
         let Some(open) = self.sockets.get(late.slot) else { return };
-        // The number may belong to another question by now.
+        // The ID may belong to another query by now.
         if open.exchange == late.exchange {
             silent(open);
             self.release(late.slot);
@@ -487,7 +487,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Does what is due; see [`Self::next_wake`].
+    /// Runs the steps that are due; see [`Self::next_wake`].
     pub fn tick(&mut self, cx: &mut QueryContext<'_>) {
         while let Some(number) = self.next_due(cx.now) {
             self.note_silent(number, cx);
@@ -504,7 +504,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Closes each socket as soon as no question is open on it.
+    /// Closes each socket that has no open query.
     pub fn retire_sockets(&mut self) {
         for socket in self.sockets.in_use() {
             if self.sockets.retire(socket) {
@@ -520,7 +520,7 @@ impl<T: PartialEq> DnsClient<T> {
         })
     }
 
-    /// Notes the servers that have had their whole time for a question.
+    /// Records the servers that did not answer within the timeout.
     fn note_silent(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get(&number) else { return };
         for slot in &exchange.open {
@@ -532,14 +532,14 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// When [`Self::tick`] has something to do; `None`: not before the next call of another.
+    /// When to call [`Self::tick`]; `None`: nothing is due.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
         let late = self.late.front().map(|late| late.until);
         [self.timers.next(), late, self.sockets.next_end()].into_iter().flatten().min()
     }
 
-    /// What is to be done; call it until there is nothing.
+    /// The next action; call it until it returns `None`.
     pub fn next_action(&mut self) -> Option<ClientAction<T>> {
         self.actions.pop_front()
     }

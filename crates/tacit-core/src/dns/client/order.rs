@@ -1,4 +1,4 @@
-//! Which server is asked first, and how long until the next is.
+//! The order of servers, and the delays between them.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 use super::super::configuration::ResolverOptions;
 use super::super::health::Health;
 
-/// How long a server may take before the next is asked as well: what lies in a cache comes sooner
-/// from anywhere on earth, and three servers fit into the shortest time that programs wait, 1 s.
+/// How long a server may take before the next is queried as well: a cached answer arrives sooner
+/// from anywhere on earth, and three servers fit into the shortest timeout of programs, 1 s.
 pub const NEXT_DELAY: Duration = Duration::from_millis(250);
-/// The same for a server that was silent lately: once around a continent.
+/// Likewise for a suspected server: one round trip across a continent.
 pub const SUSPECTED_DELAY: Duration = Duration::from_millis(50);
 
-/// Whom to ask, and when.
+/// The servers to query, and the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerList {
     /// In the order of the host's file.
     pub addresses: Vec<SocketAddr>,
-    /// What the file says of times.
+    /// Timeout, attempts and rotation.
     pub options: ResolverOptions,
 }
 
-/// The order for one question: the server that the program asked comes first if it is one of
-/// them, then those behind it. Suspected ones come last. `turn` counts questions.
+/// Returns the order for one query: the server that the program chose comes first if it is in the
+/// list, then those after it. Suspected ones come last. `turn` counts questions.
 pub(super) fn order(
     servers: &ServerList,
     asked: Option<SocketAddr>,
@@ -38,13 +38,13 @@ pub(super) fn order(
         None => 0,
     };
     let mut order: Vec<_> = addresses[first..].iter().chain(&addresses[..first]).copied().collect();
-    // What the program chose is asked first in any case: the answers of servers may differ.
+    // The program's choice is always first: answers of servers may differ.
     let free = order.split_at_mut(usize::from(chosen.is_some())).1;
     free.sort_by_key(|server| health.is_suspected(*server, now));
     order
 }
 
-/// How long until the next server is asked.
+/// The delay before the next server is queried.
 pub(super) fn delay(server: SocketAddr, health: &Health, now: Instant) -> Duration {
     if health.is_suspected(server, now) { SUSPECTED_DELAY } else { NEXT_DELAY }
 }

@@ -1,18 +1,18 @@
-//! When questions are due. Each kind of delay has a queue of its own, which is in order by itself.
+//! Timers of queries. Each kind of delay has its own queue, which is sorted by construction.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::order::{NEXT_DELAY, SUSPECTED_DELAY};
 
-/// What is waited for.
+/// The kind of delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimerKind {
-    /// A server that was silent lately.
+    /// After a suspected server.
     Suspected,
-    /// Another server.
+    /// After another server.
     Next,
-    /// The last server: its whole time.
+    /// After the last server: its full timeout.
     Timeout(Duration),
 }
 
@@ -34,8 +34,8 @@ impl TimerKind {
     }
 }
 
-/// The times of questions, by number. Most are over before their time; they leave the queue when
-/// they come to its front.
+/// The due times of queries. Most queries end before they are due; their timers are removed when
+/// they reach the front of the queue.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queues: [VecDeque<Timer>; 3],
@@ -48,7 +48,7 @@ struct Timer {
 }
 
 impl Timers {
-    /// Adds one. `is_current` says whether a number still waits for a time.
+    /// Adds a timer. `is_current` returns whether it is still valid.
     pub(super) fn push(
         &mut self,
         kind: TimerKind,
@@ -63,7 +63,7 @@ impl Timers {
         queue.push_back(Timer { number, due });
     }
 
-    /// Takes out one that is due and current.
+    /// Takes a timer that is due and valid.
     pub(super) fn pop(
         &mut self,
         now: Instant,

@@ -1,12 +1,12 @@
-//! Which name an address has: what programs asked for, and what the host's own file says.
+//! Maps addresses to names: names that programs resolved, and names in the host's `/etc/hosts`.
 //!
-//! An address that a name was learnt for belongs to that name for the life of the table. Every
-//! other name with the same address gets an alias: an address from a reserved range that stands
-//! for one name and one true address. So an answer for one name never changes what a connection
-//! to another name means. Where names get no aliases, they share the address.
+//! The first name that is learned for an address owns it for the life of the table. Every other
+//! name with the same address gets an alias: an address from a reserved range that represents one
+//! name and one true address. So an answer for one name never changes the meaning of a connection
+//! to another name. If names get no aliases, they share the address.
 //!
-//! Nothing of that ends with the answer that brought it: a program that keeps an address for long
-//! would else come under a rule about addresses.
+//! Entries do not expire with the TTL of the answer: otherwise a rule by address would decide for a
+//! program that keeps an address for long.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 use crate::dns::aliases::{AliasPolicy, AliasRanges, Aliases};
 use crate::dns::hosts::HostsEntry;
 
-/// Pairs of name and address that are remembered; further ones are not learnt.
+/// Maximum number of pairs of name and address; further ones are not learned.
 pub const NAMES_MAX: usize = 65_536;
-/// The longest time that an answer is taken to last.
+/// Maximum TTL of an answer.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Names that one address may have where names get no aliases; further ones are not learnt.
+/// Maximum number of names of one address if names get no aliases; further ones are not learned.
 pub const SHARING_MAX: usize = 32;
 
-/// Whether an address can be had by a name at all. A DNS answer could otherwise lead a program to
-/// this host, this link, or to many at once: those are reached by their address alone.
+/// Whether a name may have this address. Otherwise a DNS answer could lead a program to this host,
+/// this link or a multicast group, which programs reach by address only.
 #[must_use]
 pub fn is_nameable(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -41,27 +41,28 @@ pub fn is_nameable(address: IpAddr) -> bool {
     }
 }
 
-/// Pairs that were not known before and are kept for [`NameTable::take_fresh`].
+/// Maximum number of new pairs kept for [`NameTable::take_fresh`].
 pub const FRESH_MAX: usize = 1024;
 
 /// A table of names by address.
 #[derive(Debug, Default)]
 pub struct NameTable {
-    /// From the host's file.
+    /// Names from the host's file.
     lasting: HashMap<IpAddr, Vec<String>>,
-    /// By the address that programs use: the true one of the owner, the alias of every other name.
+    /// By the address that programs use: the true address of the owner, the alias of every other
+    /// name.
     learnt: HashMap<IpAddr, Entry>,
     /// Aliases by name and true address.
     aliases: HashMap<HostsEntry, IpAddr>,
-    /// Names beside the owner, by true address.
+    /// Further names that share an address, by true address.
     sharing: HashMap<IpAddr, Vec<Entry>>,
     /// How many of those there are.
     sharing_count: usize,
-    /// Aliases that were given.
+    /// Aliases in use.
     numbers: Numbers,
-    /// Counts pairs that were not known.
+    /// Counts new pairs.
     news: u64,
-    /// Those of them that were not taken; empty if they are too many.
+    /// New pairs that were not taken yet; empty if there are too many.
     fresh: Vec<KnownName>,
     /// Whether there were more than [`FRESH_MAX`] of them.
     has_more_fresh: bool,
@@ -72,12 +73,12 @@ struct Entry {
     name: String,
     /// The true address.
     address: IpAddr,
-    /// How long its last answer is valid.
+    /// When its last answer expires.
     until: Instant,
 }
 
-/// The last alias that was given, for each family. An alias is never given again, so that an
-/// address means one thing.
+/// The number of the last alias of each family. Aliases are not reused, so that an address has one
+/// meaning.
 #[derive(Debug, Default)]
 struct Numbers {
     ranges: AliasRanges,
@@ -85,32 +86,32 @@ struct Numbers {
     v6: u32,
 }
 
-/// What an answer says of a name.
+/// An answer for a name.
 #[derive(Clone, Copy, Debug)]
 pub struct Learning<'a> {
-    /// The name that was asked for; lower case, no final dot.
+    /// The name in the question; lower case, no final dot.
     pub name: &'a str,
-    /// An address of it.
+    /// An address of the name.
     pub address: IpAddr,
-    /// How long that is valid.
+    /// How long it is valid.
     pub ttl: Duration,
-    /// Whether a rule by address may decide otherwise than the name's rule: the address then does
-    /// not become the name's own.
+    /// Whether a rule by address may decide differently from the name's rule: the name then does
+    /// not own the address.
     pub is_disputed: bool,
-    /// What the policy says of aliases.
+    /// The alias settings of the policy.
     pub aliases: Aliases,
 }
 
-/// A pair of name and address that is not learnt: the program must not get the address.
+/// Why a pair of name and address is not learned; the program must not get the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotLearnt {
     /// There are [`NAMES_MAX`] pairs.
     Full,
     /// [`SHARING_MAX`] names share the address.
     Shared,
-    /// All aliases of the range are given.
+    /// All aliases of the range are in use.
     NoAlias,
-    /// The address is one that stands for another: [`Aliases::reserve`].
+    /// The address is reserved for aliases: [`Aliases::reserve`].
     Reserved,
 }
 
@@ -141,13 +142,12 @@ impl fmt::Display for NotLearnt {
 
 impl std::error::Error for NotLearnt {}
 
-/// What an address that a program uses stands for.
+/// The meaning of an address that a program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedDestination {
-    /// The name that has the address; several if the host's file gives several, or if names get no
-    /// aliases.
+    /// The name of the address; several if the host's file has several or if names get no aliases.
     pub names: Vec<String>,
-    /// Whether DNS gave the address to a name although it belongs to another.
+    /// Whether DNS returned the address for a name although another name owns it.
     pub is_shared: bool,
     /// The true address.
     pub address: IpAddr,
@@ -155,19 +155,19 @@ pub struct NamedDestination {
     pub alias: Option<IpAddr>,
 }
 
-/// A name that was asked for, and an address that it has.
+/// A name that was resolved, and one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownName {
     /// The name.
     pub name: String,
     /// The true address.
     pub address: IpAddr,
-    /// The address that programs use instead, if it is an alias.
+    /// The alias that programs use instead, if any.
     pub alias: Option<IpAddr>,
-    /// Whether the address belongs to another name too.
+    /// Whether another name has the same address.
     pub is_shared: bool,
-    /// How long the two still belong together; zero: a connection to the address has no name, and
-    /// the address still belongs to no other.
+    /// How long the pair is still valid; zero: connections to the address have no name, but no
+    /// other name gets the address.
     pub remaining: Duration,
 }
 
@@ -180,7 +180,7 @@ impl KnownName {
 }
 
 impl NameTable {
-    /// Replaces what the host's file said before; returns whether that has changed.
+    /// Replaces the names from the host's file; returns whether they changed.
     pub fn set_lasting(&mut self, hosts: impl IntoIterator<Item = HostsEntry>) -> bool {
         let mut lasting: HashMap<IpAddr, Vec<String>> = HashMap::new();
         for HostsEntry { address, name } in
@@ -196,9 +196,9 @@ impl NameTable {
         is_news
     }
 
-    /// Remembers what an answer says, and returns the address that the program must get: the true
-    /// one, or an alias. An address that [cannot be had by a name](is_nameable) is not remembered
-    /// and returned as it is. The cost does not depend on how many names an address has.
+    /// Learns an answer and returns the address for the program: the true one, or an alias. An
+    /// address that [no name may have](is_nameable) is not learned and is returned unchanged. The
+    /// cost does not depend on how many names an address has.
     ///
     /// # Errors
     /// See [`NotLearnt`].
@@ -241,8 +241,8 @@ impl NameTable {
         Ok(address)
     }
 
-    /// Takes over what another table knew, as it was. An address that belongs to another name here
-    /// already stays so.
+    /// Restores a pair from another table. An address that already belongs to another name stays
+    /// with it.
     pub fn restore(&mut self, known: KnownName, now: Instant) {
         let used = known.used();
         let KnownName { name, address, alias, is_shared, remaining } = known;
@@ -256,7 +256,7 @@ impl NameTable {
         let until = now + remaining.min(TTL_MAX);
         let pair = HostsEntry { address, name };
         if is_shared {
-            // What is too much is learnt again when it is asked for.
+            // Pairs beyond the limit are learned again when they are resolved.
             let _ = self.share(pair, until);
         } else if !self.learnt.contains_key(&used) {
             self.insert(pair, alias, until);
@@ -284,19 +284,19 @@ impl NameTable {
         self.fresh.push(KnownName { name, address, alias, is_shared: false, remaining });
     }
 
-    /// Takes the pairs that were not known when it was called last; `None`: they are more than
-    /// [`FRESH_MAX`], and stand among [`Self::pairs`].
+    /// Takes the pairs that are new since the last call; `None`: there are more than [`FRESH_MAX`],
+    /// see [`Self::pairs`].
     pub fn take_fresh(&mut self) -> Option<Vec<KnownName>> {
         let fresh = std::mem::take(&mut self.fresh);
         let is_complete = !std::mem::take(&mut self.has_more_fresh);
         is_complete.then_some(fresh)
     }
 
-    /// Gives an address one more name.
+    /// Adds a name to an address.
     fn share(&mut self, pair: HostsEntry, until: Instant) -> Result<(), NotLearnt> {
         let HostsEntry { address, name } = pair.clone();
         let sharing = self.sharing.entry(address).or_default();
-        // The owner is one of them.
+        // This includes the owner.
         if sharing.len() + 1 >= SHARING_MAX {
             return Err(NotLearnt::Shared);
         }
@@ -306,7 +306,7 @@ impl NameTable {
         Ok(())
     }
 
-    /// What is known of a pair. A name that shares an address gets an alias as soon as names do.
+    /// Looks up a pair. A name that shares an address gets an alias once aliases are enabled.
     fn known(&mut self, pair: &HostsEntry, given: AliasPolicy) -> Option<&mut Entry> {
         let owns = self.learnt.get(&pair.address).is_some_and(|entry| entry.name == pair.name);
         let used = if owns { Some(pair.address) } else { self.aliases.get(pair).copied() };
@@ -320,19 +320,19 @@ impl NameTable {
         }
     }
 
-    /// What an address stands for, if it is an alias.
+    /// The entry of an alias.
     fn aliased(&self, used: IpAddr) -> Option<&Entry> {
         self.learnt.get(&used).filter(|entry| entry.address != used)
     }
 
-    /// An alias of the address's family that was never given; `None`: the range holds no more.
+    /// Allocates an alias of the address's family; `None`: the range is exhausted.
     fn next_alias(&mut self, ranges: AliasRanges, address: IpAddr) -> Option<IpAddr> {
         if self.numbers.ranges != ranges {
             self.numbers = Numbers { ranges, v4: 0, v6: 0 };
         }
         let number = if address.is_ipv4() { &mut self.numbers.v4 } else { &mut self.numbers.v6 };
         loop {
-            // Bounded by the range, and by the aliases given before.
+            // Bounded by the range and by the aliases in use.
             let alias = ranges.numbered(address, *number + 1)?;
             *number += 1;
             if ranges.hold(alias) && !self.learnt.contains_key(&alias) {
@@ -341,14 +341,14 @@ impl NameTable {
         }
     }
 
-    /// How often [`Self::learn`] learnt what was not known.
+    /// The number of new pairs that [`Self::learn`] has learned.
     #[must_use]
     pub fn news(&self) -> u64 {
         self.news
     }
 
-    /// What an address stands for. An address of the alias ranges that stands for nothing has
-    /// no name and stays as it is.
+    /// The meaning of an address. An address in an alias range that is not an alias has no name and
+    /// is unchanged.
     #[must_use]
     pub fn of(&self, address: IpAddr) -> NamedDestination {
         let used = address.to_canonical();
@@ -373,13 +373,13 @@ impl NameTable {
         NamedDestination { names, is_shared, address, alias: None }
     }
 
-    /// The names that the host's file gives an address.
+    /// The names of an address in the host's file.
     #[must_use]
     pub fn lasting(&self, address: IpAddr) -> Vec<String> {
         self.lasting.get(&address.to_canonical()).cloned().unwrap_or_default()
     }
 
-    /// Every name that was asked for, with each address it has.
+    /// Every name that was resolved, with each of its addresses.
     #[must_use]
     pub fn all(&self, now: Instant) -> Vec<KnownName> {
         let known = |used: IpAddr, entry: &Entry, is_shared| KnownName {
@@ -394,7 +394,7 @@ impl NameTable {
         learnt.chain(sharing.map(|entry| known(entry.address, entry, true))).collect()
     }
 
-    /// Every address with each name it has, from the host's file or because it was asked for.
+    /// Every address with each of its names, from the host's file or from DNS.
     #[must_use]
     pub fn pairs(&self, now: Instant) -> Vec<KnownName> {
         let lasting = self.lasting.iter().flat_map(|(address, names)| {

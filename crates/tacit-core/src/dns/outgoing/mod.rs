@@ -1,8 +1,8 @@
-//! The messages that resolvers get: built here, byte by byte.
+//! Builds the messages for resolvers.
 //!
-//! Of a program's message nothing travels on but the name, the type, which is one of a list, and
-//! three flags. Number and case of letters are random: whoever forges an answer without seeing the
-//! question has to guess them both, and the port.
+//! Only the name, the type (one of a list) and three flags of a program's message are forwarded.
+//! The ID and the case of letters are random: an attacker who forges an answer without seeing the
+//! query must guess both, and the port.
 
 use super::message::{
     AUTHENTIC_DATA, CHECKING_DISABLED, HEADER_BYTES, MessageHeader, OPT_BYTES, RECURSION_DESIRED,
@@ -10,7 +10,7 @@ use super::message::{
 };
 use super::query::{Query, QueryFlags};
 
-/// What is asked of a resolver. Equal ones are asked once.
+/// A query to a resolver. Equal queries are sent once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutgoingQuery {
     /// Name in lower case, type and class, as they are written in a message.
@@ -18,27 +18,27 @@ pub struct OutgoingQuery {
     bits: QueryFlags,
 }
 
-/// How a question is written.
+/// How a query is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Style {
     /// Letters in random case, and the answer must repeat it.
     pub(super) mixed_case: bool,
-    /// With EDNS; some old resolvers refuse what has it.
+    /// With EDNS, which some old resolvers reject.
     pub(super) edns: bool,
 }
 
 impl Style {
-    /// As resolvers are asked first.
+    /// The style of the first query.
     pub(super) const USUAL: Self = Self { mixed_case: true, edns: true };
 }
 
 impl OutgoingQuery {
-    /// What a program's query asks.
+    /// The query for a program's query.
     #[must_use]
     pub fn new(query: &Query) -> Self {
         let mut wire = query.wire.clone();
         let name_bytes = wire.len().saturating_sub(4);
-        // Lengths of labels are below the letters.
+        // Label lengths are smaller than any letter.
         wire[..name_bytes].make_ascii_lowercase();
         Self { wire, bits: query.bits }
     }

@@ -1,4 +1,4 @@
-//! What a program asks, and what its answer must look like.
+//! A program's query, and the format of its answer.
 
 use super::message::{
     AUTHENTIC_DATA, CHECKING_DISABLED, DNSSEC_OK, DnsError, HEADER_BYTES, MessageHeader, OPERATION,
@@ -7,19 +7,19 @@ use super::message::{
 };
 use super::question::{DnsQuestion, ResponseCode, question};
 
-/// What a datagram holds for a program that says nothing of EDNS (RFC 1035, section 2.3.4).
+/// Maximum datagram size without EDNS (RFC 1035, section 2.3.4).
 pub const PLAIN_BYTES_MAX: usize = 512;
-/// What one datagram can hold at all.
+/// Maximum payload of a datagram.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// The bits of a program's query that a resolver gets to see.
+/// The flags of a program's query that are forwarded to a resolver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QueryFlags {
-    /// DO: signatures are wanted.
+    /// DO: request signatures.
     pub dnssec_ok: bool,
-    /// AD: whether the answer was validated is wanted.
+    /// AD: request the validation status.
     pub authentic_data: bool,
-    /// CD: an answer that fails validation is wanted all the same.
+    /// CD: accept an answer that fails validation.
     pub checking_disabled: bool,
 }
 
@@ -30,28 +30,28 @@ impl QueryFlags {
     }
 }
 
-/// A program's query, as far as it decides what is asked and how the answer is written.
+/// The parts of a program's query that determine the question and the format of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// What it asks.
+    /// The question.
     pub question: DnsQuestion,
-    /// What of its flags a resolver gets to see.
+    /// The flags that are forwarded.
     pub bits: QueryFlags,
-    /// The program's number for it.
+    /// The program's message ID.
     pub id: u16,
     /// The question as the program wrote it: name, type and class.
     pub(super) wire: Vec<u8>,
-    /// Whether the program asked for recursion: the answer repeats it.
+    /// Whether the RD flag is set; the answer repeats it.
     recursion_desired: bool,
-    /// What the program said that it can receive in a datagram; `None` without EDNS.
+    /// The EDNS payload size of the program; `None` without EDNS.
     edns_bytes: Option<u16>,
 }
 
 impl Query {
-    /// Reads a message of a program. Of EDNS the size and the DO bit are read, and nothing else.
+    /// Parses a program's message. Only the size and the DO bit are read from EDNS.
     ///
     /// # Errors
-    /// It is not one ordinary question, or something behind the question is no record.
+    /// It is not a single standard query, or a record after the question is malformed.
     pub fn read(message: &[u8]) -> Result<Self, DnsError> {
         let question = question(message)?;
         let MessageHeader { id, flags, counts } = MessageHeader::read(message)?;
@@ -80,14 +80,14 @@ impl Query {
         })
     }
 
-    /// How long the answer may be in a datagram.
+    /// The maximum size of the answer in a datagram.
     #[must_use]
     pub fn datagram_bytes_max(&self) -> usize {
         let said = self.edns_bytes.map_or(0, usize::from);
         said.clamp(PLAIN_BYTES_MAX, DATAGRAM_BYTES_MAX)
     }
 
-    /// The answer without asking a resolver.
+    /// Writes an answer without a resolver.
     #[must_use]
     pub fn refused(&self, why: ResponseCode) -> Vec<u8> {
         let mut response = Vec::with_capacity(HEADER_BYTES + self.wire.len() + OPT_BYTES);
@@ -103,7 +103,7 @@ impl Query {
         self.edns_bytes.is_some()
     }
 
-    /// Those of its flags that the answer repeats.
+    /// The flags that the answer repeats.
     pub(super) fn own_flags(&self) -> u16 {
         let recursion = if self.recursion_desired { RECURSION_DESIRED } else { 0 };
         let checking = if self.bits.checking_disabled { CHECKING_DISABLED } else { 0 };
@@ -118,8 +118,7 @@ impl Query {
     }
 }
 
-/// The response to a message that cannot be read as a query; `None` for what is too short to be
-/// one, or is a response.
+/// The error response to a malformed query; `None` if the message is too short or is a response.
 #[must_use]
 pub fn refuse(message: &[u8], why: ResponseCode) -> Option<Vec<u8>> {
     let MessageHeader { id, flags, .. } = MessageHeader::read(message).ok()?;

@@ -1,7 +1,7 @@
-//! A resolver's response: whether it answers what was asked, and what the program gets of it.
+//! A resolver's response: whether it answers the query, and what the program receives.
 //!
-//! The program's own question stands in front of the records, which keep their bytes and, as the
-//! question is as long as the one that was sent, their places: names point back as before.
+//! The response for the program has the program's own question, followed by the unchanged records.
+//! Both questions have the same length, so compression pointers stay valid.
 
 use super::message::{
     AUTHENTIC_DATA, AUTHORITATIVE, CODE, HEADER_BYTES, INTERNET, MessageHeader, OPERATION, OPT,
@@ -10,14 +10,14 @@ use super::message::{
 use super::query::Query;
 use super::question::ResponseCode;
 
-/// What a message is to a question that was sent.
+/// How a message relates to a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
-    /// Its answer, letter by letter.
+    /// Its answer; the question is identical.
     Exact,
-    /// Its answer but for the case of letters: forged, or from a resolver that folds case.
+    /// Its answer, but the case of letters differs: forged, or from a resolver that changes case.
     Folded,
-    /// A complaint about its form, without the question.
+    /// An error about the format of the query, without the question.
     Unreadable,
     /// Something else.
     None,
@@ -52,20 +52,20 @@ pub(super) fn matches(response: &[u8], sent: &[u8]) -> Match {
     }
 }
 
-/// Whether there is more than fitted (the TC flag).
+/// Whether the response is truncated (TC flag).
 #[must_use]
 pub fn is_truncated(response: &[u8]) -> bool {
     MessageHeader::read(response).is_ok_and(|head| head.flags & TRUNCATED != 0)
 }
 
-/// Whether the resolver could or would not answer, so that another one may.
+/// Whether the resolver failed or refused, so that another one may answer.
 #[must_use]
 pub fn is_refusal(response: &[u8]) -> bool {
     let codes = [ResponseCode::ServerFailure, ResponseCode::NotImplemented, ResponseCode::Refused];
     MessageHeader::read(response).is_ok_and(|head| codes.iter().any(|why| is_code(head, *why)))
 }
 
-/// Whether the resolver did not like the form of the question: EDNS, most of the time.
+/// Whether the resolver rejected the format of the query, mostly because of EDNS.
 pub(super) fn is_about_form(response: &[u8]) -> bool {
     let codes = [ResponseCode::FormatError, ResponseCode::NotImplemented];
     MessageHeader::read(response).is_ok_and(|head| codes.iter().any(|why| is_code(head, *why)))
@@ -75,11 +75,11 @@ fn is_code(head: MessageHeader, why: ResponseCode) -> bool {
     head.flags & CODE == why as u16
 }
 
-/// Writes a resolver's response for the program that asked: with its number, its question as the
-/// program wrote it, and EDNS if the program used it. What is longer than `bytes_max` is cut
-/// behind a whole record, and marked where answers are missing.
+/// Writes a resolver's response for the program: with the program's ID and question, and with EDNS
+/// if the program used it. A response longer than `bytes_max` is truncated after a whole record,
+/// with the TC flag if answers are missing.
 ///
-/// `None` if the response cannot be cut into records, or answers another question.
+/// `None` if the response is malformed or answers another question.
 #[must_use]
 pub fn for_program(response: &[u8], query: &Query, bytes_max: usize) -> Option<Vec<u8>> {
     let head = MessageHeader::read(response).ok()?;
@@ -91,7 +91,7 @@ pub fn for_program(response: &[u8], query: &Query, bytes_max: usize) -> Option<V
     let opt_bytes = if query.has_edns() { OPT_BYTES } else { 0 };
     let kept = Kept::of(response, head, start, bytes_max.saturating_sub(opt_bytes))?;
     let code = match (query.has_edns(), kept.code_high) {
-        // A program without EDNS cannot read the upper part.
+        // A program without EDNS cannot read the extended response code.
         (false, 1..) => ResponseCode::ServerFailure as u16,
         _ => head.flags & CODE,
     };
@@ -111,7 +111,7 @@ pub fn for_program(response: &[u8], query: &Query, bytes_max: usize) -> Option<V
     Some(message)
 }
 
-/// The records that a program gets: all up to a byte.
+/// The records that fit into the program's response.
 struct Kept {
     /// Answers, authority records, additional records.
     counts: [u16; 3],
@@ -132,7 +132,7 @@ impl Kept {
                 let record = record(response, at)?;
                 at = record.end;
                 if record.kind == OPT {
-                    // What may follow it would move; additional records are a help only.
+                    // Removing it would move the records after it; additional records are optional.
                     kept.code_high = record.ttl.to_be_bytes()[0];
                     is_over = true;
                 } else if is_over || at > bytes_max {
@@ -148,7 +148,7 @@ impl Kept {
     }
 }
 
-/// Writes the owners of records as the program wrote the name, where they are written out.
+/// Gives uncompressed owner names the case of the program's question.
 fn restore_case(message: &mut [u8], query: &Query, counts: [u16; 3]) {
     let name_bytes = query.wire.len().saturating_sub(4);
     let mut at = HEADER_BYTES + query.wire.len();

@@ -1,8 +1,8 @@
-//! Which socket a question leaves by, and its number on it.
+//! Chooses the socket and the message ID of a query.
 //!
-//! A few sockets for each server are kept, each with a port that the kernel chose at random, for
-//! some questions and some seconds: opening one costs as much as a question, and a port that stays
-//! can be found out.
+//! Each server has a few sockets, each with a random port from the kernel, for a limited number of
+//! queries and seconds: opening a socket costs as much as a query, and a fixed port can be
+//! discovered.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 /// Sockets in use for each server, of which one is chosen at random.
 pub const SOCKETS_PER_SERVER: usize = 2;
-/// Questions of one socket; then another is opened.
+/// Queries on one socket before it is replaced.
 pub const QUESTIONS_PER_SOCKET_MAX: u32 = 2000;
-/// How long a socket is given questions.
+/// How long a socket is used for new queries.
 pub const SOCKET_LIFE: Duration = Duration::from_secs(5);
 
-/// The open sockets. `T` is what a number stands for.
+/// The open sockets. `T` is the data of an ID.
 #[derive(Debug)]
 pub(super) struct SocketSet<T> {
     sockets: HashMap<u64, Socket<T>>,
-    /// Those that are given questions.
+    /// Sockets for new queries.
     in_use: HashMap<SocketAddr, [Option<u64>; SOCKETS_PER_SERVER]>,
     opened: u64,
 }
@@ -33,14 +33,14 @@ struct Socket<T> {
     open: HashMap<u16, T>,
 }
 
-/// A socket and a number on it that no other open question has.
+/// A socket and a message ID that is unique on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketSlot {
     pub(super) socket: u64,
     pub(super) id: u16,
 }
 
-/// A slot, and whether its socket is to be opened first.
+/// A slot, and whether its socket must be opened first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reserved {
     pub(super) slot: SocketSlot,
@@ -52,7 +52,7 @@ impl<T> SocketSet<T> {
         Self { sockets: HashMap::new(), in_use: HashMap::new(), opened: 0 }
     }
 
-    /// Takes a number for a question to that server.
+    /// Reserves an ID for a query to a server.
     pub(super) fn reserve(
         &mut self,
         server: SocketAddr,
@@ -79,7 +79,7 @@ impl<T> SocketSet<T> {
         socket.questions += 1;
         let mut id = u16::from_le_bytes([bytes[0], bytes[1]]);
         while socket.open.contains_key(&id) {
-            // Ends: a socket has fewer questions than there are numbers.
+            // This terminates: a socket has fewer queries than there are IDs.
             let [low, high, ..] = random().to_le_bytes();
             id = u16::from_le_bytes([low, high]);
         }
@@ -91,12 +91,12 @@ impl<T> SocketSet<T> {
         Reserved { slot: SocketSlot { socket: number, id }, is_new }
     }
 
-    /// What a number stands for.
+    /// The data of an ID.
     pub(super) fn get(&self, slot: SocketSlot) -> Option<&T> {
         self.sockets.get(&slot.socket)?.open.get(&slot.id)
     }
 
-    /// The same, to change it.
+    /// The data of an ID, mutable.
     pub(super) fn entry(&mut self, slot: SocketSlot) -> Option<&mut T> {
         self.sockets.get_mut(&slot.socket)?.open.get_mut(&slot.id)
     }
@@ -106,13 +106,13 @@ impl<T> SocketSet<T> {
         self.sockets.get(&socket).map(|socket| socket.server)
     }
 
-    /// What is open on a socket.
+    /// The open queries of a socket.
     pub(super) fn open(&self, socket: u64) -> Vec<SocketSlot> {
         let Some(found) = self.sockets.get(&socket) else { return Vec::new() };
         found.open.keys().map(|id| SocketSlot { socket, id: *id }).collect()
     }
 
-    /// Gives a number back; whether the socket is to be closed.
+    /// Releases an ID; returns whether the socket must be closed.
     pub(super) fn release(&mut self, slot: SocketSlot) -> bool {
         let Some(socket) = self.sockets.get_mut(&slot.socket) else { return false };
         socket.open.remove(&slot.id);
@@ -123,7 +123,7 @@ impl<T> SocketSet<T> {
         is_over
     }
 
-    /// Gives a socket no more questions; whether it is to be closed now.
+    /// Stops using a socket for new queries; returns whether it must be closed now.
     pub(super) fn retire(&mut self, number: u64) -> bool {
         let Some(socket) = self.sockets.get_mut(&number) else { return false };
         socket.is_retired = true;
@@ -142,19 +142,19 @@ impl<T> SocketSet<T> {
         is_over
     }
 
-    /// The sockets that are given questions and have been for too long.
+    /// The sockets for new queries that are too old.
     pub(super) fn too_old(&self, now: Instant) -> Vec<u64> {
         let mut old = self.in_use();
         old.retain(|number| self.sockets.get(number).is_some_and(|socket| socket.until <= now));
         old
     }
 
-    /// The sockets that are given questions.
+    /// The sockets for new queries.
     pub(super) fn in_use(&self) -> Vec<u64> {
         self.in_use.values().flatten().flatten().copied().collect()
     }
 
-    /// When the next one is too old.
+    /// When the next socket becomes too old.
     pub(super) fn next_end(&self) -> Option<Instant> {
         let in_use = self.in_use.values().flatten().flatten();
         in_use.filter_map(|number| self.sockets.get(number)).map(|socket| socket.until).min()
