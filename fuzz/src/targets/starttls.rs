@@ -47,7 +47,7 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
     };
     let mut dialogue = Dialogue::new(&Starttls { protocol: protocol.clone(), mode }, role);
     let here = Some(Ipv4Addr::LOCALHOST.into());
-    dialogue.set_ends(ControlAddresses { peer: here, program: here });
+    dialogue.set_addresses(ControlAddresses { peer: here, program: here });
     let mut heard = [Vec::new(), Vec::new()];
     take(&mut dialogue, &mut heard);
     let mut is_secure = false;
@@ -57,32 +57,32 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
         rest = tail;
         let from = if head & 0x80 == 0 { StarttlsSide::Peer } else { StarttlsSide::Program };
         if head & 0x40 != 0 && piece.is_empty() {
-            dialogue.end(from);
+            dialogue.handle_eof(from);
         } else if dialogue.has_room(from) {
-            dialogue.receive(from, piece);
+            dialogue.handle_input(from, piece);
             said += piece.len();
         }
         let step = take(&mut dialogue, &mut heard);
         if !is_secure && mode == StarttlsMode::Required {
             check_kept(&protocol, role, &step, &heard);
         }
-        if step == StarttlsStep::Secure {
+        if step == StarttlsStep::Handshake {
             assert!(!is_secure, "a second handshake");
             is_secure = true;
             let _ = dialogue.take_input();
-            dialogue.secured();
+            dialogue.handshake_succeeded();
         }
         match &step {
-            StarttlsStep::Settle => dialogue.settle(),
+            StarttlsStep::ContinueInClear => dialogue.continue_in_clear(),
             StarttlsStep::Listen(request) => {
                 assert!(request.dial.ip().is_loopback() && request.dial.port() > 0);
                 assert!(request.secure || mode == StarttlsMode::Optional, "data in clear");
-                dialogue.listens((head & 1 == 0).then_some(request.dial));
+                dialogue.set_data_listener((head & 1 == 0).then_some(request.dial));
             }
             _ => {}
         }
-        if matches!(step, StarttlsStep::Refuse(_)) {
-            dialogue.unsecured();
+        if matches!(step, StarttlsStep::Reject(_)) {
+            dialogue.handshake_failed();
             take(&mut dialogue, &mut heard);
             break;
         }
@@ -94,9 +94,9 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
 
 /// The next step, with what is to be sent; it is the same step when asked again.
 fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> StarttlsStep {
-    let step = dialogue.step();
+    let step = dialogue.next_step();
     if step != StarttlsStep::Wait {
-        assert_eq!(dialogue.step(), step);
+        assert_eq!(dialogue.next_step(), step);
     }
     for (side, heard) in [StarttlsSide::Peer, StarttlsSide::Program].into_iter().zip(heard) {
         heard.append(&mut dialogue.take_output(side));
@@ -112,7 +112,10 @@ fn check_kept(
     heard: &[Vec<u8>; 2],
 ) {
     assert!(
-        !matches!(step, StarttlsStep::Relay | StarttlsStep::Settle | StarttlsStep::Listen(_)),
+        !matches!(
+            step,
+            StarttlsStep::Relay | StarttlsStep::ContinueInClear | StarttlsStep::Listen(_)
+        ),
         "in clear"
     );
     let [peer, program] = heard;

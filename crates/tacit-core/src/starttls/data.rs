@@ -1,4 +1,4 @@
-//! Data connections of FTP, as a dialogue asks for them.
+//! Data connections of FTP, as an exchange requests them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::side::StarttlsSide;
 
-/// Where the two ends of a control connection are; `None`: not at an IP address.
+/// The IP addresses of both ends of a control connection; `None`: it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControlAddresses {
-    /// The end away from the program.
+    /// The peer.
     pub peer: Option<IpAddr>,
     /// The program.
     pub program: Option<IpAddr>,
@@ -24,25 +24,25 @@ impl ControlAddresses {
     }
 }
 
-/// A data connection that is about to be made.
+/// A request for a data connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataRequest {
-    /// The end that will connect to tacit.
+    /// The end that connects to tacit.
     pub connects: StarttlsSide,
-    /// Where the other end is to be dialled then.
+    /// The address of the other end, to be dialled then.
     pub dial: SocketAddr,
-    /// Whether the peer's leg gets TLS.
+    /// Whether the peer's socket gets TLS.
     pub secure: bool,
 }
 
-/// Whether the last transfer that a client asked for goes to the server. For whoever shakes hands
-/// on its data connection, which happens elsewhere: clients that only write there do not read what
-/// is sent to them besides, and a kernel that is left with unread bytes resets what was written.
+/// Whether the last transfer that a client requested is an upload. The handshake on the data
+/// connection uses it: a client that only writes does not read what else is sent to it, and a
+/// kernel with unread bytes resets the connection.
 #[derive(Clone, Debug, Default)]
 pub struct UploadFlag(Arc<AtomicBool>);
 
 impl UploadFlag {
-    /// Whether it does, as far as is known by now.
+    /// Whether the last requested transfer is an upload.
     #[must_use]
     pub fn now(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! One dialogue, whatever its protocol.
+//! The STARTTLS exchange of one connection.
 
 use std::net::SocketAddr;
 
@@ -12,17 +12,17 @@ use super::side::{StarttlsRole, StarttlsSide};
 use super::{postgres, smtp, telnet};
 use crate::policy::{Starttls, StarttlsProtocol};
 
-/// One dialogue, of whatever protocol.
+/// The STARTTLS exchange of one connection, without I/O. See the [module](super).
 #[derive(Debug)]
 pub struct Dialogue {
-    wires: ExchangeBuffers,
+    buffers: ExchangeBuffers,
     machine: Box<dyn ProtocolMachine>,
-    /// What the machine said that does not change any more, until it is told.
-    settled: Option<StarttlsStep>,
+    /// The last step other than `Wait`; repeated until the driver reports its result.
+    pending_step: Option<StarttlsStep>,
 }
 
 impl Dialogue {
-    /// Begins the dialogue that a rule wants.
+    /// Creates the exchange that a rule requires.
     #[must_use]
     pub fn new(starttls: &Starttls, role: StarttlsRole) -> Self {
         let mode = starttls.mode;
@@ -46,172 +46,177 @@ impl Dialogue {
                 Box::new(telnet::TelnetClient::default())
             }
         };
-        Self { wires: ExchangeBuffers::default(), machine, settled: None }
+        Self { buffers: ExchangeBuffers::default(), machine, pending_step: None }
     }
 
-    /// Whether it needs the program before TLS; if not, a server's program is dialled after the
-    /// client has proved itself.
+    /// Whether it needs the program before TLS; if not, the program of a server role is dialled
+    /// after the handshake.
     #[must_use]
     pub fn needs_program(&self) -> bool {
         self.machine.needs_program()
     }
 
-    /// Whether the program is to be dialled anew under TLS: then it knows nothing of what was said
-    /// in clear. What the first connection to it still sends is not handed over any more.
+    /// Whether the program must be dialled again under TLS, so that it has no state from the
+    /// exchange in clear. Bytes that the first connection still sends are dropped.
     #[must_use]
-    pub fn needs_fresh_program(&self) -> bool {
-        self.machine.needs_fresh_program()
+    pub fn needs_new_program_connection(&self) -> bool {
+        self.machine.needs_new_program_connection()
     }
 
-    /// Whether that end may be read now; what is read at once is handed over whole.
+    /// Whether the driver may read from this end now. It passes everything that one read returns.
     #[must_use]
     pub fn has_room(&self, from: StarttlsSide) -> bool {
-        let is_full = |side| self.wires.end(side).output.len() >= OUTPUT_BYTES_MAX;
-        // Where all passes, one that does not read must still be heard: it may wait for us.
-        let is_stuck = match &self.settled {
+        let is_full = |side| self.buffers.end(side).output.len() >= OUTPUT_BYTES_MAX;
+        // While everything is forwarded, an end that does not read must still be read: it may wait
+        // for us.
+        let is_stuck = match &self.pending_step {
             None => is_full(from) || is_full(from.other()),
             Some(StarttlsStep::Relay) => is_full(from.other()),
             Some(_) => true,
         };
-        !is_stuck && self.wires.end(from).input.len() < INPUT_BYTES_MAX
+        !is_stuck && self.buffers.end(from).input.len() < INPUT_BYTES_MAX
     }
 
-    /// Takes what one end sent.
-    pub fn receive(&mut self, from: StarttlsSide, bytes: &[u8]) {
-        let is_beyond = self.wires.is_beyond();
-        let end = self.wires.end_mut(from);
+    /// Handles bytes received from one end.
+    pub fn handle_input(&mut self, from: StarttlsSide, bytes: &[u8]) {
+        let is_past_clear = self.buffers.is_past_clear();
+        let end = self.buffers.end_mut(from);
         end.input.extend_from_slice(bytes);
-        if !is_beyond {
+        if !is_past_clear {
             end.clear_bytes = end.clear_bytes.saturating_add(bytes.len());
         }
     }
 
-    /// Takes the end of what one end sends.
-    pub fn end(&mut self, from: StarttlsSide) {
-        self.wires.end_mut(from).ended = true;
+    /// Handles the end of the stream from one end.
+    pub fn handle_eof(&mut self, from: StarttlsSide) {
+        self.buffers.end_mut(from).ended = true;
     }
 
-    /// Says what to do next. What it answers other than [`StarttlsStep::Wait`] it answers again until it
-    /// is told what came of it.
-    pub fn step(&mut self) -> StarttlsStep {
-        if self.settled.is_none() {
-            self.wires.is_stalled = false;
-            let step = match self.go_on() {
-                StarttlsStep::Wait if !self.wires.is_stalled => self.wires.outlast(&*self.machine),
+    /// Returns what to do next. A step other than [`StarttlsStep::Wait`] is returned again until
+    /// the driver reports its result.
+    pub fn next_step(&mut self) -> StarttlsStep {
+        if self.pending_step.is_none() {
+            self.buffers.is_stalled = false;
+            let step = match self.advance() {
+                StarttlsStep::Wait if !self.buffers.is_stalled => {
+                    self.buffers.check_waiting(&*self.machine)
+                }
                 step => step,
             };
             if step == StarttlsStep::Wait {
                 return step;
             }
-            self.settled = Some(step);
+            self.pending_step = Some(step);
         }
-        if self.settled == Some(StarttlsStep::Relay) {
-            self.wires.pass_all();
+        if self.pending_step == Some(StarttlsStep::Relay) {
+            self.buffers.forward_all();
         }
-        self.settled.clone().unwrap_or(StarttlsStep::Wait)
+        self.pending_step.clone().unwrap_or(StarttlsStep::Wait)
     }
 
-    fn go_on(&mut self) -> StarttlsStep {
-        if self.wires.is_secure && !self.machine.goes_on() {
+    fn advance(&mut self) -> StarttlsStep {
+        if self.buffers.is_secure && !self.machine.continues_under_tls() {
             return StarttlsStep::Relay;
         }
-        self.machine.step(&mut self.wires).unwrap_or_else(StarttlsStep::Refuse)
+        self.machine.next_step(&mut self.buffers).unwrap_or_else(StarttlsStep::Reject)
     }
 
-    /// Whether it waits only because too much waits to be sent: it goes on once that is taken.
+    /// Whether it waits only because too much output is pending; it continues once the output is
+    /// taken.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
-        self.wires.is_stalled
+        self.buffers.is_stalled
     }
 
-    /// Whether all that one end ever says has been passed on, where all passes, or the dialogue
-    /// goes on to the end.
+    /// Whether everything from one end was forwarded, in a relay or in a persistent exchange.
     #[must_use]
-    pub fn has_passed(&self, from: StarttlsSide) -> bool {
-        let one = self.wires.end(from);
-        let other = self.wires.end(from.other());
-        let is_last = self.settled == Some(StarttlsStep::Relay)
-            || self.stays() && self.wires.is_beyond() && !self.machine.holds(from);
+    pub fn is_drained(&self, from: StarttlsSide) -> bool {
+        let one = self.buffers.end(from);
+        let other = self.buffers.end(from.other());
+        let is_last = self.pending_step == Some(StarttlsStep::Relay)
+            || self.is_persistent()
+                && self.buffers.is_past_clear()
+                && !self.machine.has_pending_line(from);
         is_last && one.ended && one.input.is_empty() && other.output.is_empty()
     }
 
-    /// Takes what must be sent to one end.
+    /// Takes the output for one end.
     #[must_use]
     pub fn take_output(&mut self, to: StarttlsSide) -> Vec<u8> {
-        std::mem::take(&mut self.wires.end_mut(to).output)
+        std::mem::take(&mut self.buffers.end_mut(to).output)
     }
 
-    /// Takes what the peer sent that the handshake begins with; after [`StarttlsStep::Secure`].
+    /// Takes the peer's bytes that begin the handshake; after [`StarttlsStep::Handshake`].
     #[must_use]
     pub fn take_input(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.wires.peer.input)
+        std::mem::take(&mut self.buffers.peer.input)
     }
 
-    /// The application protocol that the handshake must agree on; after [`StarttlsStep::Secure`]. `None`:
-    /// what was said before is proof enough that the peer speaks the protocol.
+    /// The ALPN protocol that the handshake must negotiate; after [`StarttlsStep::Handshake`].
+    /// `None`: the exchange already shows that the peer uses the protocol.
     #[must_use]
     pub fn required_alpn(&self) -> Option<&'static str> {
         self.machine.required_alpn()
     }
 
-    /// The peer's leg has TLS from here on.
-    pub fn secured(&mut self) {
-        self.settled = None;
-        self.wires.is_secure = true;
-        if self.machine.needs_fresh_program() {
-            self.wires.program = EndBuffers::default();
+    /// Reports that the peer's socket has TLS.
+    pub fn handshake_succeeded(&mut self) {
+        self.pending_step = None;
+        self.buffers.is_secure = true;
+        if self.machine.needs_new_program_connection() {
+            self.buffers.program = EndBuffers::default();
         }
-        self.machine.secured(&mut self.wires);
+        self.machine.handshake_succeeded(&mut self.buffers);
     }
 
-    /// Whether it goes on under TLS to the end of the connection.
+    /// Whether it continues under TLS to the end of the connection.
     #[must_use]
-    pub fn stays(&self) -> bool {
-        self.machine.stays()
+    pub fn is_persistent(&self) -> bool {
+        self.machine.is_persistent()
     }
 
-    /// Goes on after [`StarttlsStep::Settle`].
-    pub fn settle(&mut self) {
-        self.settled = None;
-        self.wires.is_settled = true;
+    /// Continues after [`StarttlsStep::ContinueInClear`].
+    pub fn continue_in_clear(&mut self) {
+        self.pending_step = None;
+        self.buffers.stays_in_clear = true;
     }
 
-    /// Whether the protocol has said itself that nothing more comes: an end without more words is
-    /// then no cut.
+    /// Whether the protocol has announced the end of the connection: a close without close_notify
+    /// is then not a truncation.
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.machine.is_over()
+    pub fn has_closed_orderly(&self) -> bool {
+        self.machine.has_closed_orderly()
     }
 
-    /// Which way the transfers go that are asked for.
+    /// The direction of the requested transfers.
     #[must_use]
-    pub fn uploads(&self) -> UploadFlag {
-        self.machine.uploads()
+    pub fn upload_flag(&self) -> UploadFlag {
+        self.machine.upload_flag()
     }
 
-    /// Says where both ends are, once that is known.
-    pub fn set_ends(&mut self, ends: ControlAddresses) {
-        self.machine.set_ends(ends);
+    /// Sets the addresses of both ends, once they are known.
+    pub fn set_addresses(&mut self, ends: ControlAddresses) {
+        self.machine.set_addresses(ends);
     }
 
-    /// Answers [`StarttlsStep::Listen`]: where the door is, as the end that connects sees it; `None`: there
-    /// is none.
-    pub fn listens(&mut self, at: Option<SocketAddr>) {
-        self.settled = None;
-        self.machine.listens(&mut self.wires, at);
+    /// Answers [`StarttlsStep::Listen`] with the address of the data listener, as seen by the
+    /// connecting end; `None`: there is none.
+    pub fn set_data_listener(&mut self, at: Option<SocketAddr>) {
+        self.pending_step = None;
+        self.machine.set_data_listener(&mut self.buffers, at);
     }
 
-    /// There will be no TLS with the peer. There may be something to tell the program.
-    pub fn unsecured(&mut self) {
-        // Then it has been told already, or is gone.
+    /// Reports that the handshake with the peer failed. There may be output for the program.
+    pub fn handshake_failed(&mut self) {
+        // The program has its message already, or has closed.
         let is_told = matches!(
-            &self.settled,
-            Some(StarttlsStep::Refuse(
-                StarttlsError::NotOffered(_) | StarttlsError::Ended(StarttlsSide::Program)
+            &self.pending_step,
+            Some(StarttlsStep::Reject(
+                StarttlsError::NotOffered(_) | StarttlsError::Closed(StarttlsSide::Program)
             ))
         );
         if !is_told {
-            self.machine.unsecured(&mut self.wires);
+            self.machine.handshake_failed(&mut self.buffers);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Lines of text and replies with a number, as SMTP and FTP have them.
+//! Lines and numbered replies, as in SMTP and FTP.
 //!
-//! A line ends with LF, CR LF as a rule; what is passed on ends with CR LF. A CR or NUL elsewhere
-//! is refused: two programs that end a line at different bytes do not see the same commands.
+//! A line ends with CR LF or LF; forwarded lines end with CR LF. A CR or NUL elsewhere is rejected:
+//! two programs that end a line at different bytes do not see the same commands.
 
 use super::machine::StarttlsError;
 use super::side::StarttlsSide;
@@ -11,7 +11,7 @@ pub(super) const LINE_BYTES_MAX: usize = 12 * 1024;
 /// Longest reply, all lines together.
 pub(super) const REPLY_BYTES_MAX: usize = 16 * 1024;
 
-/// Takes the first line off, without its end; `None`: it is not whole yet.
+/// Takes the first line, without its end; `None`: it is incomplete.
 pub(super) fn take_line(
     input: &mut Vec<u8>,
     from: StarttlsSide,
@@ -27,7 +27,7 @@ pub(super) fn take_line(
         line.pop();
     }
     if line.iter().any(|byte| matches!(byte, b'\r' | 0)) {
-        return Err(StarttlsError::Garbled(from, "a line with CR or NUL inside"));
+        return Err(StarttlsError::ProtocolViolation(from, "a line with CR or NUL inside"));
     }
     Ok(Some(line))
 }
@@ -38,23 +38,23 @@ pub(super) fn verb(line: &[u8]) -> String {
     String::from_utf8_lossy(word).to_ascii_uppercase()
 }
 
-/// What follows the command; empty if nothing does.
+/// The text after the command; may be empty.
 pub(super) fn argument(line: &[u8]) -> &[u8] {
     let at = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
     line.get(at..).unwrap_or_default().trim_ascii()
 }
 
-/// A whole reply.
+/// A complete reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServerReply {
-    /// Its number.
+    /// Its code.
     pub(super) code: u16,
-    /// Its lines as they came, without their ends; at least one.
+    /// Its lines as received, without their ends; at least one.
     pub(super) lines: Vec<Vec<u8>>,
 }
 
 impl ServerReply {
-    /// Appends it as it came.
+    /// Appends it as received.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         for line in &self.lines {
             out.extend_from_slice(line);
@@ -62,7 +62,7 @@ impl ServerReply {
         }
     }
 
-    /// The texts of its lines, behind the number where there is one.
+    /// The texts of its lines, without the code.
     pub(super) fn texts(&self) -> impl Iterator<Item = &[u8]> {
         self.lines.iter().map(|line| match number(line) {
             Some(_) => line.get(4..).unwrap_or_default(),
@@ -79,7 +79,7 @@ pub(super) struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// Takes lines off until a reply is whole; `None`: it is not yet.
+    /// Takes lines until a reply is complete; `None`: it is incomplete.
     pub(super) fn take(
         &mut self,
         input: &mut Vec<u8>,
@@ -92,7 +92,7 @@ impl ReplyReader {
             }
             let first = self.lines.first().unwrap_or(&line);
             let Some(code) = number(first) else {
-                return Err(StarttlsError::Garbled(from, "a reply without a number"));
+                return Err(StarttlsError::ProtocolViolation(from, "a reply without a number"));
             };
             let is_last = number(&line) == Some(code) && line.get(3) != Some(&b'-');
             self.lines.push(line);
@@ -104,13 +104,13 @@ impl ReplyReader {
         Ok(None)
     }
 
-    /// Whether a reply has begun that is not whole.
+    /// Whether no incomplete reply is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 }
 
-/// The number that a line begins with: three digits, and a space, a hyphen or nothing behind them.
+/// The code at the start of a line: three digits, followed by a space, a hyphen or nothing.
 fn number(line: &[u8]) -> Option<u16> {
     let (digits, rest) = line.split_first_chunk::<3>()?;
     if !digits.iter().all(u8::is_ascii_digit) || !matches!(rest.first(), None | Some(b' ' | b'-')) {
@@ -146,8 +146,9 @@ mod tests {
 
     #[test]
     fn what_is_no_reply_is_refused() {
-        let garbled =
-            |text| matches!(reply(text), Err(StarttlsError::Garbled(StarttlsSide::Program, _)));
+        let garbled = |text| {
+            matches!(reply(text), Err(StarttlsError::ProtocolViolation(StarttlsSide::Program, _)))
+        };
         assert!(garbled("hello\r\n") && garbled("22 x\r\n") && garbled("2200 x\r\n"));
         assert!(garbled("220 a\rb\r\n") && garbled("220 a\0\r\n"));
         let long = "250-x\r\n".repeat(REPLY_BYTES_MAX / 7 + 1);

@@ -1,4 +1,4 @@
-//! What the machine of a protocol is, and what it reads and writes.
+//! The state machine of a protocol, and the buffers that it reads and writes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,54 +6,55 @@ use std::net::SocketAddr;
 use super::data::{ControlAddresses, DataRequest, UploadFlag};
 use super::side::StarttlsSide;
 
-/// Bytes of one end that may wait to be understood: a reply of many lines fits.
+/// Maximum unparsed bytes of one end: a reply of many lines fits.
 pub const INPUT_BYTES_MAX: usize = 16 * 1024;
-/// Bytes that may wait for one end before nothing is read that could make more.
+/// Maximum unsent bytes for one end before reading stops.
 pub const OUTPUT_BYTES_MAX: usize = 32 * 1024;
-/// Bytes that one end may send before TLS: who says more talks for ever.
+/// Maximum bytes from one end before TLS, so that an exchange in clear ends.
 pub const CLEAR_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of a reply shown in a refusal.
+/// Maximum bytes of a reply shown in an error.
 const SHOWN_BYTES_MAX: usize = 80;
 
-/// What to do next.
+/// What the driver must do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StarttlsStep {
-    /// Send what there is, and wait for more.
+    /// Send the output, and wait for input.
     Wait,
-    /// Send what there is, then shake hands with the peer. What it has sent already and is not
-    /// taken by [`super::Dialogue::take_input`] is not part of it.
-    Secure,
-    /// Send what there is; the rest is nobody's business.
+    /// Send the output, then do the handshake with the peer. Only the bytes from
+    /// [`super::Dialogue::take_input`] belong to it.
+    Handshake,
+    /// Send the output, then relay the rest unchanged.
     Relay,
-    /// Nothing need be secured any more, but the dialogue goes on to the end of the connection:
-    /// send what there is, and say so by [`super::Dialogue::settle`].
-    Settle,
-    /// There will be no TLS: connect to the program, send it what there is, and end both when it
-    /// ends. Nothing else passes, either way.
+    /// The connection stays in clear, and the exchange continues to its end: send the output, then
+    /// call [`super::Dialogue::continue_in_clear`].
+    ContinueInClear,
+    /// There will be no TLS: connect to the program, send it the output, and close both when it
+    /// closes. Nothing else is forwarded.
     Deliver,
-    /// Open a door for a data connection, and say where it is by [`super::Dialogue::listens`].
+    /// Open a listener for a data connection, and report its address with
+    /// [`super::Dialogue::set_data_listener`].
     Listen(DataRequest),
-    /// Send what there is, then end both.
-    Refuse(StarttlsError),
+    /// Send the output, then close both.
+    Reject(StarttlsError),
 }
 
-/// Why a dialogue did not end in TLS.
+/// Why an exchange did not end in TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StarttlsError {
-    /// One end closed its connection first.
-    Ended(StarttlsSide),
-    /// The client goes on in clear, which the rule does not allow.
+    /// One end closed its connection before TLS.
+    Closed(StarttlsSide),
+    /// The client continues in clear, which the rule does not allow.
     InClear,
-    /// The client asks in clear for a query to be cancelled, which the rule does not allow.
-    Cancel,
-    /// The server offers no TLS, or refuses it; what it said instead.
+    /// The client sent a cancel request in clear, which the rule does not allow.
+    CancelInClear,
+    /// The server does not offer TLS, or refuses it; its reply.
     NotOffered(String),
-    /// One end sent more in clear behind its last word before TLS.
-    Stuffed(StarttlsSide),
-    /// One end sent something of which no more than the limit is read.
+    /// One end sent more in clear after its last message before TLS.
+    ExtraData(StarttlsSide),
+    /// One end sent something longer than the limit.
     TooLong(StarttlsSide, &'static str),
-    /// One end does not speak the protocol; what is wrong.
-    Garbled(StarttlsSide, &'static str),
+    /// One end violated the protocol; how.
+    ProtocolViolation(StarttlsSide, &'static str),
 }
 
 impl fmt::Display for StarttlsError {
@@ -63,12 +64,12 @@ impl fmt::Display for StarttlsError {
             StarttlsSide::Program => "the program",
         };
         match self {
-            Self::Ended(side) => write!(f, "{} closed the connection before TLS", who(side)),
+            Self::Closed(side) => write!(f, "{} closed the connection before TLS", who(side)),
             Self::InClear => f.write_str(
                 "the client continues in clear, and the rule requires TLS: configure it to use \
                  STARTTLS, or set mode = \"optional\"",
             ),
-            Self::Cancel => f.write_str(
+            Self::CancelInClear => f.write_str(
                 "the client sent a cancel request in clear, and the rule requires TLS: set \
                  cancel = \"clear\" in `starttls` to forward such requests, or use a client that \
                  cancels under TLS, such as libpq 17 or later",
@@ -78,7 +79,7 @@ impl fmt::Display for StarttlsError {
                 "the server does not offer TLS, and the rule requires it ({reply}): enable TLS \
                  on the server"
             ),
-            Self::Stuffed(side) => write!(
+            Self::ExtraData(side) => write!(
                 f,
                 "{} sent data in clear after its last message before TLS, as an attacker would \
                  to inject it into the TLS session",
@@ -87,7 +88,7 @@ impl fmt::Display for StarttlsError {
             Self::TooLong(side, what) => {
                 write!(f, "{} sent {what} before TLS that is longer than the limit", who(side))
             }
-            Self::Garbled(side, what) => {
+            Self::ProtocolViolation(side, what) => {
                 write!(f, "{} does not follow the rule's `starttls` protocol: {what}", who(side))
             }
         }
@@ -100,83 +101,83 @@ pub(super) trait ProtocolMachine: fmt::Debug + Send + Sync {
     fn needs_program(&self) -> bool {
         true
     }
-    /// See [`super::Dialogue::needs_fresh_program`].
-    fn needs_fresh_program(&self) -> bool {
+    /// See [`super::Dialogue::needs_new_program_connection`].
+    fn needs_new_program_connection(&self) -> bool {
         false
     }
-    /// Goes on as far as the input allows.
-    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError>;
-    /// Whether there is anything to be looked at under TLS.
-    fn goes_on(&self) -> bool {
+    /// Advances as far as the input allows.
+    fn next_step(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError>;
+    /// Whether it parses anything under TLS.
+    fn continues_under_tls(&self) -> bool {
         false
     }
-    /// See [`super::Dialogue::secured`].
-    fn secured(&mut self, _: &mut ExchangeBuffers) {}
-    /// See [`super::Dialogue::unsecured`].
-    fn unsecured(&mut self, _: &mut ExchangeBuffers) {}
-    /// See [`super::Dialogue::stays`].
-    fn stays(&self) -> bool {
+    /// See [`super::Dialogue::handshake_succeeded`].
+    fn handshake_succeeded(&mut self, _: &mut ExchangeBuffers) {}
+    /// See [`super::Dialogue::handshake_failed`].
+    fn handshake_failed(&mut self, _: &mut ExchangeBuffers) {}
+    /// See [`super::Dialogue::is_persistent`].
+    fn is_persistent(&self) -> bool {
         false
     }
-    /// See [`super::Dialogue::is_over`].
-    fn is_over(&self) -> bool {
+    /// See [`super::Dialogue::has_closed_orderly`].
+    fn has_closed_orderly(&self) -> bool {
         false
     }
     /// See [`super::Dialogue::required_alpn`].
     fn required_alpn(&self) -> Option<&'static str> {
         None
     }
-    /// See [`super::Dialogue::uploads`].
-    fn uploads(&self) -> UploadFlag {
+    /// See [`super::Dialogue::upload_flag`].
+    fn upload_flag(&self) -> UploadFlag {
         UploadFlag::default()
     }
-    /// Whether there is something to be done yet when this end says no more.
-    fn outlasts(&self, _: StarttlsSide) -> bool {
-        self.stays()
+    /// Whether it must continue after this end has closed.
+    fn continues_after_eof(&self, _: StarttlsSide) -> bool {
+        self.is_persistent()
     }
-    /// Whether something whole that this end has said waits for its turn.
-    fn holds(&self, _: StarttlsSide) -> bool {
+    /// Whether a complete line of this end is pending.
+    fn has_pending_line(&self, _: StarttlsSide) -> bool {
         false
     }
-    /// See [`super::Dialogue::set_ends`].
-    fn set_ends(&mut self, _: ControlAddresses) {}
-    /// See [`super::Dialogue::listens`].
-    fn listens(&mut self, _: &mut ExchangeBuffers, _: Option<SocketAddr>) {}
+    /// See [`super::Dialogue::set_addresses`].
+    fn set_addresses(&mut self, _: ControlAddresses) {}
+    /// See [`super::Dialogue::set_data_listener`].
+    fn set_data_listener(&mut self, _: &mut ExchangeBuffers, _: Option<SocketAddr>) {}
 }
 
-/// What both ends have said and are to be told.
+/// The input and output of both ends.
 #[derive(Debug, Default)]
 pub(super) struct ExchangeBuffers {
     pub(super) peer: EndBuffers,
     pub(super) program: EndBuffers,
     pub(super) is_secure: bool,
-    /// It stays in clear.
-    pub(super) is_settled: bool,
+    /// The connection stays in clear.
+    pub(super) stays_in_clear: bool,
     /// See [`super::Dialogue::is_stalled`].
     pub(super) is_stalled: bool,
 }
 
-/// What one end has said and is to be told.
+/// The input and output of one end.
 #[derive(Debug, Default)]
 pub(super) struct EndBuffers {
-    /// Not understood yet.
+    /// Received, not parsed yet.
     pub(super) input: Vec<u8>,
-    /// Not sent yet.
+    /// To be sent.
     pub(super) output: Vec<u8>,
-    /// It sends no more.
+    /// The end of its stream was received.
     pub(super) ended: bool,
-    /// How much it said before TLS.
+    /// Bytes received before TLS.
     pub(super) clear_bytes: usize,
 }
 
 impl EndBuffers {
-    pub(super) fn say(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(super) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.output.extend_from_slice(bytes.as_ref());
     }
 
-    pub(super) fn say_line(&mut self, line: impl AsRef<[u8]>) {
-        self.say(line);
-        self.say(b"\r\n");
+    pub(super) fn send_line(&mut self, line: impl AsRef<[u8]>) {
+        self.send(line);
+        self.send(b"\r\n");
     }
 }
 
@@ -195,36 +196,38 @@ impl ExchangeBuffers {
         }
     }
 
-    /// Whether too much waits to be sent for a command to be taken up that may make more.
-    pub(super) fn stall(&mut self) -> bool {
+    /// Checks whether too much output is pending to take a further command.
+    pub(super) fn check_stalled(&mut self) -> bool {
         let is_full = |end: &EndBuffers| end.output.len() >= OUTPUT_BYTES_MAX;
         self.is_stalled = is_full(&self.peer) || is_full(&self.program);
         self.is_stalled
     }
 
-    /// Whether all is said that comes before TLS.
-    pub(super) fn is_beyond(&self) -> bool {
-        self.is_secure || self.is_settled
+    /// Whether the exchange in clear is over.
+    pub(super) fn is_past_clear(&self) -> bool {
+        self.is_secure || self.stays_in_clear
     }
 
-    /// Passes everything that was said.
-    pub(super) fn pass_all(&mut self) {
+    /// Forwards all input.
+    pub(super) fn forward_all(&mut self) {
         let Self { peer, program, .. } = self;
         program.output.append(&mut peer.input);
         peer.output.append(&mut program.input);
     }
 
-    /// What a machine that waits cannot wait for.
-    pub(super) fn outlast(&self, machine: &dyn ProtocolMachine) -> StarttlsStep {
+    /// Ends a wait that cannot succeed: an end has closed or sent too much.
+    pub(super) fn check_waiting(&self, machine: &dyn ProtocolMachine) -> StarttlsStep {
         for side in [StarttlsSide::Peer, StarttlsSide::Program] {
             let end = self.end(side);
-            match self.is_beyond() {
+            match self.is_past_clear() {
                 false if end.clear_bytes > CLEAR_BYTES_MAX => {
-                    return StarttlsStep::Refuse(StarttlsError::TooLong(side, "a dialogue"));
+                    return StarttlsStep::Reject(StarttlsError::TooLong(side, "a dialogue"));
                 }
-                false if end.ended => return StarttlsStep::Refuse(StarttlsError::Ended(side)),
-                // Beyond that nothing is left to be kept from anybody: what remains, passes.
-                true if end.ended && (!machine.outlasts(side) || self.end(side.other()).ended) => {
+                false if end.ended => return StarttlsStep::Reject(StarttlsError::Closed(side)),
+                // After the exchange in clear the rest may be forwarded.
+                true if end.ended
+                    && (!machine.continues_after_eof(side) || self.end(side.other()).ended) =>
+                {
                     return StarttlsStep::Relay;
                 }
                 _ => {}
@@ -234,7 +237,7 @@ impl ExchangeBuffers {
     }
 }
 
-/// Text of a peer for a log line: one line, not too long.
+/// Formats text from a peer for a log line: one line of limited length.
 pub(super) fn shown(text: &[u8]) -> String {
     let cut = text.get(..SHOWN_BYTES_MAX).unwrap_or(text);
     String::from_utf8_lossy(cut).trim_end().escape_debug().to_string()

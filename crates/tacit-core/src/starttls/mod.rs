@@ -1,31 +1,30 @@
-//! Dialogues in clear that end in TLS, held for programs that know nothing of it.
+//! STARTTLS state machines: exchanges in clear that end in TLS, conducted for programs without TLS.
 //!
 //! ```text
-//!   peer <──TLS, sooner or later──> Dialogue <──in clear──> program
-//!            receive, take_output             receive, take_output
+//!   peer <──in clear, then TLS──> Dialogue <──in clear──> program
+//!            handle_input, take_output     handle_input, take_output
 //! ```
 //!
-//! A [`Dialogue`] reads what both ends say and speaks to both. Whoever drives it hands it what
-//! arrives, sends what it has to say, and then asks [`Dialogue::step`] what to do:
+//! A [`Dialogue`] does no I/O. Its driver passes received bytes to [`Dialogue::handle_input`],
+//! sends [`Dialogue::take_output`], and calls [`Dialogue::next_step`] for what to do next:
 //!
 //! ```text
-//!   Wait ──> more from one of the ends
-//!   Secure ──> a handshake with the peer ──> secured(), and Wait or Relay again, under TLS
-//!        └──> it failed: unsecured(), which may tell the program why, and the end
-//!   Relay ──> nothing more to look at: the relay carries the rest, in clear or under TLS
-//!   Deliver ──> one last message for the program, and the end of both
-//!   Listen ──> a data connection is agreed: listens(), and Wait again (FTP, which never relays)
-//!   Refuse ──> the end
+//!   Wait ──> receive more from one of the ends
+//!   Handshake ──> with the peer ──> handshake_succeeded(), then Wait or Relay again, under TLS
+//!        └──> it failed: handshake_failed(), which may report it to the program; close
+//!   Relay ──> relay the rest unchanged, in clear or under TLS
+//!   Deliver ──> send a last message to the program, then close both
+//!   Listen ──> open a data listener: set_data_listener(), then Wait again (FTP only)
+//!   Reject ──> close both
 //! ```
 //!
-//! What a peer says in clear behind its last word before TLS is never taken for something said
-//! under TLS: it is thrown away where the protocol's own servers do so, and refused elsewhere. The
-//! bytes that are the handshake's already are left for it ([`Dialogue::take_input`]).
+//! Bytes that a peer sends in clear after its last message before TLS are never treated as received
+//! under TLS: they are dropped where the protocol's own servers do so, and rejected elsewhere.
+//! Bytes that already belong to the handshake are passed to it ([`Dialogue::take_input`]).
 //!
-//! Limits: [`INPUT_BYTES_MAX`] that one end said and nobody understood yet, [`OUTPUT_BYTES_MAX`]
-//! that wait for one end, before nothing more is read ([`Dialogue::has_room`]), each with what one
-//! read may add; and [`CLEAR_BYTES_MAX`] from one end before TLS, all together. Time is the
-//! driver's to bound.
+//! Limits: [`INPUT_BYTES_MAX`] unparsed bytes of one end and [`OUTPUT_BYTES_MAX`] unsent bytes for
+//! one end, before reading stops ([`Dialogue::has_room`]), plus one read; and [`CLEAR_BYTES_MAX`]
+//! from one end before TLS in total. The driver limits the time.
 
 mod data;
 mod dialogue;

@@ -1,16 +1,16 @@
-//! Who is who in a dialogue.
+//! The two ends of a STARTTLS exchange.
 
-/// One end of a dialogue.
+/// One end of a STARTTLS exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StarttlsSide {
-    /// Away from the program: the end that gets TLS.
+    /// The network side, which gets TLS.
     Peer,
     /// The program on this host, which stays in clear.
     Program,
 }
 
 impl StarttlsSide {
-    /// The end across.
+    /// The other end.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -20,7 +20,7 @@ impl StarttlsSide {
     }
 }
 
-/// Which side of the handshake tacit takes.
+/// The TLS role of tacit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StarttlsRole {
     /// The peer is a client, the program a server.

@@ -1,15 +1,15 @@
-//! What the tests of all protocols need: a dialogue driven byte by byte.
+//! Test support: drives an exchange byte by byte.
 
 use super::{Dialogue, StarttlsError, StarttlsRole, StarttlsSide, StarttlsStep};
 use crate::policy::{Starttls, StarttlsMode, StarttlsProtocol};
 
-/// Both ends of a dialogue as a driver sees them.
+/// Both ends of an exchange as a driver sees them.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) dialogue: Dialogue,
     pub(super) to_peer: Vec<u8>,
     pub(super) to_program: Vec<u8>,
-    /// The most that had to be sent at once.
+    /// The largest output at once.
     pub(super) longest_bytes: usize,
 }
 
@@ -19,14 +19,14 @@ impl Stage {
         let to_peer = Vec::new();
         let to_program = Vec::new();
         let mut stage = Self { dialogue, to_peer, to_program, longest_bytes: 0 };
-        stage.step();
+        stage.next_step();
         stage
     }
 
-    /// What the dialogue says now; what it wants sent is collected.
-    pub(super) fn step(&mut self) -> StarttlsStep {
+    /// Returns the next step and collects the output.
+    pub(super) fn next_step(&mut self) -> StarttlsStep {
         loop {
-            let step = self.dialogue.step();
+            let step = self.dialogue.next_step();
             let peer = StarttlsSide::Peer;
             let program = StarttlsSide::Program;
             for (side, heard) in [(peer, &mut self.to_peer), (program, &mut self.to_program)] {
@@ -40,9 +40,9 @@ impl Stage {
         }
     }
 
-    /// One end says something in pieces that end where `cuts` say, until the dialogue takes no
-    /// more; what it could not say is lost, as it would be to who closes.
-    pub(super) fn say_cut(
+    /// Sends bytes from one end in pieces that end at `cuts`, until the exchange takes no more; the
+    /// rest is dropped.
+    pub(super) fn send_split(
         &mut self,
         from: StarttlsSide,
         bytes: &[u8],
@@ -57,43 +57,43 @@ impl Stage {
             (rest, at) = (tail, *cut);
         }
         pieces.push(rest);
-        let mut step = self.step();
+        let mut step = self.next_step();
         for piece in pieces {
             if !piece.is_empty() && self.dialogue.has_room(from) {
-                self.dialogue.receive(from, piece);
-                step = self.step();
+                self.dialogue.handle_input(from, piece);
+                step = self.next_step();
             }
         }
         step
     }
 
-    /// As [`Self::say_cut`] in one piece.
-    pub(super) fn say(&mut self, from: StarttlsSide, bytes: impl AsRef<[u8]>) -> StarttlsStep {
-        self.say_cut(from, bytes.as_ref(), &[])
+    /// As [`Self::send_split`] in one piece.
+    pub(super) fn send(&mut self, from: StarttlsSide, bytes: impl AsRef<[u8]>) -> StarttlsStep {
+        self.send_split(from, bytes.as_ref(), &[])
     }
 
-    /// The handshake succeeds.
+    /// Completes the handshake.
     pub(super) fn secure(&mut self) -> StarttlsStep {
-        assert_eq!(self.step(), StarttlsStep::Secure);
-        self.dialogue.secured();
-        self.step()
+        assert_eq!(self.next_step(), StarttlsStep::Handshake);
+        self.dialogue.handshake_succeeded();
+        self.next_step()
     }
 
-    /// What was sent to the peer since the last time, as text.
-    pub(super) fn peer_hears(&mut self) -> String {
+    /// Takes the text sent to the peer.
+    pub(super) fn peer_received(&mut self) -> String {
         String::from_utf8(std::mem::take(&mut self.to_peer)).unwrap()
     }
 
-    /// What was sent to the program since the last time, as text.
-    pub(super) fn program_hears(&mut self) -> String {
+    /// Takes the text sent to the program.
+    pub(super) fn program_received(&mut self) -> String {
         String::from_utf8(std::mem::take(&mut self.to_program)).unwrap()
     }
 }
 
-/// A step that ends the dialogue, with its reason.
+/// The error of a step that ends the exchange.
 pub(super) fn refusal(step: &StarttlsStep) -> &StarttlsError {
     match step {
-        StarttlsStep::Refuse(refusal) => refusal,
+        StarttlsStep::Reject(refusal) => refusal,
         other => panic!("not refused but {other:?}"),
     }
 }

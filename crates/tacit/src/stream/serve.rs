@@ -175,7 +175,7 @@ async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
         Err(NotEstablished { connection, failure }) => {
             let Shared { log, refusals, .. } = &lane.shared;
             match failure {
-                Failure::Starttls(StarttlsError::Cancel) => {
+                Failure::Starttls(StarttlsError::CancelInClear) => {
                     account::cancel_refused(log, refusals, &connection);
                 }
                 failure => account::failed(log, &connection, &failure),

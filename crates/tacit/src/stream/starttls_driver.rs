@@ -155,7 +155,7 @@ impl StarttlsDriver {
         cx: &mut Context<'_>,
     ) -> Poll<Result<ExchangeOutcome, ExchangeError>> {
         loop {
-            let step = self.dialogue.step();
+            let step = self.dialogue.next_step();
             let is_flushed = self.poll_flush(transport, program, cx)?;
             match step {
                 StarttlsStep::Wait => {}
@@ -167,11 +167,11 @@ impl StarttlsDriver {
                 }
                 step if is_flushed => return Poll::Ready(Ok(ExchangeOutcome::Step(step))),
                 StarttlsStep::Relay => {}
-                StarttlsStep::Secure
-                | StarttlsStep::Settle
+                StarttlsStep::Handshake
+                | StarttlsStep::ContinueInClear
                 | StarttlsStep::Deliver
                 | StarttlsStep::Listen(_)
-                | StarttlsStep::Refuse(_) => {
+                | StarttlsStep::Reject(_) => {
                     return Poll::Pending;
                 }
             }
@@ -234,8 +234,8 @@ impl StarttlsDriver {
 
     /// Whether the stream to the peer ends here. A relay that follows would end it itself.
     fn is_peer_done<W: PeerTransport>(&self) -> bool {
-        let no_relay = self.dialogue.stays() || W::IS_SECURE && self.peer.read_ended;
-        no_relay && self.dialogue.has_passed(StarttlsSide::Program)
+        let no_relay = self.dialogue.is_persistent() || W::IS_SECURE && self.peer.read_ended;
+        no_relay && self.dialogue.is_drained(StarttlsSide::Program)
     }
 
     fn poll_flush_program(
@@ -248,7 +248,7 @@ impl StarttlsDriver {
                 *self.to_program.tail() = self.dialogue.take_output(StarttlsSide::Program);
             }
             if self.to_program.is_empty() {
-                let is_last = self.peer.read_ended && self.dialogue.has_passed(StarttlsSide::Peer);
+                let is_last = self.peer.read_ended && self.dialogue.is_drained(StarttlsSide::Peer);
                 if is_last && !std::mem::replace(&mut self.program.write_ended, true) {
                     let _ = socket.shutdown_write();
                 }
@@ -278,7 +278,7 @@ impl StarttlsDriver {
         };
         if !read? {
             self.peer.read_ended = true;
-            self.dialogue.end(StarttlsSide::Peer);
+            self.dialogue.handle_eof(StarttlsSide::Peer);
         }
         Ok(true)
     }
@@ -299,7 +299,7 @@ impl StarttlsDriver {
         };
         if !read? {
             self.program.read_ended = true;
-            self.dialogue.end(StarttlsSide::Program);
+            self.dialogue.handle_eof(StarttlsSide::Program);
         }
         Ok(true)
     }
@@ -318,7 +318,7 @@ fn poll_read_clear(
         if let Some(connection) = counted {
             connection.count_sent(count);
         }
-        dialogue.receive(from, &bytes[..count]);
+        dialogue.handle_input(from, &bytes[..count]);
         Ok(count > 0)
     })
 }
@@ -393,7 +393,7 @@ impl<'a> TlsTransport<'a> {
         let opened = self.session.open_batch(&mut self.keys, self.incomplete, &mut payloads);
         for payload in payloads {
             self.connection.count_received(payload.len());
-            dialogue.receive(StarttlsSide::Peer, &self.incomplete[payload]);
+            dialogue.handle_input(StarttlsSide::Peer, &self.incomplete[payload]);
         }
         let batch = opened.map_err(ExchangeError::Session)?;
         self.incomplete.drain(..batch.consumed);

@@ -12,13 +12,13 @@ use super::control::AddressForm;
 /// An address that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unusable {
-    /// It is not written as it has to be.
+    /// Its syntax is wrong.
     Malformed,
-    /// Its network protocol is none that there is.
+    /// Its network protocol is unknown.
     Protocol,
 }
 
-/// The address in a 227 reply; only servers know how the text around it looks.
+/// The address in a 227 reply; the text around it varies.
 pub(super) fn passive(text: &[u8]) -> Option<SocketAddr> {
     let starts = (0..text.len()).filter(|at| {
         let before = at.checked_sub(1).and_then(|before| text.get(before));
@@ -54,7 +54,7 @@ pub(super) fn extended_port(text: &[u8]) -> Result<SocketAddr, Unusable> {
     }
 }
 
-/// A `PORT` command, or `EPRT` where that was asked for or the address needs it.
+/// A `PORT` command, or `EPRT` if the client used it or the address requires it.
 pub(super) fn port_command(address: SocketAddr, form: AddressForm) -> String {
     match (address.ip(), form) {
         (IpAddr::V4(ip), AddressForm::Classic) => format!("PORT {}", written(ip, address.port())),

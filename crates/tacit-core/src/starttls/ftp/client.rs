@@ -1,19 +1,19 @@
-//! The client role: what tacit says to a server before its program may say anything (RFC 4217).
+//! The client role: the commands that tacit sends to a server before its program may send any (RFC
+//! 4217).
 
 use super::control::{AUTH, ControlPhase, FtpCommand, FtpControl, OwnCommand, PBSZ, PROT};
 use super::reply::ReplyPart;
 use crate::starttls::machine::{ExchangeBuffers, StarttlsError, StarttlsStep, shown};
 use crate::starttls::side::StarttlsSide;
 
-/// What a server may say before anybody has asked it anything.
+/// Maximum size of a server's greeting.
 pub const GREETING_BYTES_MAX: usize = 16 * 1024;
 
 impl FtpControl {
-    /// Goes on until the program may speak: greeting, AUTH, the handshake, PBSZ, PROT. `None`: it
-    /// may.
+    /// Runs greeting, AUTH, handshake, PBSZ and PROT. `None`: the program may send now.
     pub(super) fn prepare(
         &mut self,
-        wires: &mut ExchangeBuffers,
+        buffers: &mut ExchangeBuffers,
     ) -> Result<Option<StarttlsStep>, StarttlsError> {
         let too_long = |_| StarttlsError::TooLong(StarttlsSide::Peer, "a line");
         while let Some(line) = self.replies.pop().map_err(too_long)? {
@@ -27,14 +27,14 @@ impl FtpControl {
                     }
                     let greeting = match part.complete() {
                         None => continue,
-                        // The service comes in a while.
+                        // 1xx: the service is delayed.
                         Some(100..=199) => {
                             greeting.clear();
                             continue;
                         }
                         Some(_) => std::mem::take(greeting),
                     };
-                    self.take_greeting(wires, part, greeting)?;
+                    self.take_greeting(buffers, part, greeting)?;
                 }
                 ControlPhase::Own(own, greeting) => {
                     let own = *own;
@@ -42,17 +42,17 @@ impl FtpControl {
                     let Some(code) = code else { continue };
                     let greeting = std::mem::take(greeting);
                     if !own.good.contains(&code) {
-                        return Err(self.turn_away(wires, own, &line));
+                        return Err(self.reject_server(buffers, own, &line));
                     }
                     if *own == AUTH {
                         self.phase = ControlPhase::Handshake(greeting);
                         return self.begin_handshake().map(Some);
                     }
                     if *own == PBSZ {
-                        self.ask_own(wires, &PROT, greeting);
+                        self.send_own_command(buffers, &PROT, greeting);
                         continue;
                     }
-                    wires.end_mut(StarttlsSide::Program).say(greeting);
+                    buffers.end_mut(StarttlsSide::Program).send(greeting);
                     self.phase = ControlPhase::Open;
                     return Ok(None);
                 }
@@ -62,46 +62,46 @@ impl FtpControl {
         Ok(Some(StarttlsStep::Wait))
     }
 
-    /// A server that is not ready says so, and its program is told what it said.
+    /// Handles the greeting. If the server is not ready, the program gets its reply.
     fn take_greeting(
         &mut self,
-        wires: &mut ExchangeBuffers,
+        buffers: &mut ExchangeBuffers,
         part: ReplyPart,
         greeting: Vec<u8>,
     ) -> Result<(), StarttlsError> {
         if part.complete() != Some(220) {
             let refusal = StarttlsError::NotOffered(shown(&greeting));
-            wires.end_mut(StarttlsSide::Program).say(greeting);
+            buffers.end_mut(StarttlsSide::Program).send(greeting);
             return Err(refusal);
         }
-        // The greeting of an implicit server comes under TLS.
-        let next = if wires.is_secure { &PBSZ } else { &AUTH };
-        self.ask_own(wires, next, greeting);
+        // The greeting of an implicit-TLS server comes under TLS.
+        let next = if buffers.is_secure { &PBSZ } else { &AUTH };
+        self.send_own_command(buffers, next, greeting);
         Ok(())
     }
 
     /// Sends a command of tacit's own.
-    pub(super) fn ask_own(
+    pub(super) fn send_own_command(
         &mut self,
-        wires: &mut ExchangeBuffers,
+        buffers: &mut ExchangeBuffers,
         own: &'static OwnCommand,
         greeting: Vec<u8>,
     ) {
-        wires.end_mut(StarttlsSide::Peer).say_line(own.text.as_bytes());
+        buffers.end_mut(StarttlsSide::Peer).send_line(own.text.as_bytes());
         self.phase = ControlPhase::Own(own, greeting);
     }
 
     fn begin_handshake(&mut self) -> Result<StarttlsStep, StarttlsError> {
-        // A server waits for the client's first message: more is an attempt to be believed later.
+        // A server must wait for the client's first message: more data is an injection attempt.
         match self.replies.is_empty() {
-            true => Ok(StarttlsStep::Secure),
-            false => Err(StarttlsError::Stuffed(StarttlsSide::Peer)),
+            true => Ok(StarttlsStep::Handshake),
+            false => Err(StarttlsError::ExtraData(StarttlsSide::Peer)),
         }
     }
 
-    fn turn_away(
+    fn reject_server(
         &mut self,
-        wires: &mut ExchangeBuffers,
+        buffers: &mut ExchangeBuffers,
         own: &OwnCommand,
         said: &[u8],
     ) -> StarttlsError {
@@ -109,14 +109,15 @@ impl FtpControl {
             true => "421 The server does not offer TLS, which the policy requires.",
             false => "421 The server does not protect data connections, which the policy requires.",
         };
-        self.answer(wires, text);
+        self.reply(buffers, text);
         StarttlsError::NotOffered(format!("{} was answered: {}", own.text, shown(said)))
     }
 
-    /// Whether it has answered a command itself: the program must not change what tacit agreed.
+    /// Replies to commands that tacit handles itself; returns whether it did. The program must not
+    /// change what tacit negotiated.
     pub(super) fn take_as_client(
         &mut self,
-        wires: &mut ExchangeBuffers,
+        buffers: &mut ExchangeBuffers,
         command: &FtpCommand<'_>,
     ) -> bool {
         let is_own = matches!(
@@ -124,7 +125,7 @@ impl FtpControl {
             "AUTH" | "ADAT" | "PBSZ" | "PROT" | "CCC" | "MIC" | "CONF" | "ENC" | "REIN"
         );
         if is_own {
-            self.answer(wires, "502 Not implemented: tacit protects this connection.");
+            self.reply(buffers, "502 Not implemented: tacit protects this connection.");
         }
         is_own
     }

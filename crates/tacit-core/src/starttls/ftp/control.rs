@@ -1,4 +1,4 @@
-//! The state of a control connection, and what every step does with it.
+//! The state of a control connection.
 
 use super::line::LineBuffer;
 use super::reply::ReplyTracker;
@@ -12,40 +12,41 @@ use crate::starttls::side::{StarttlsRole, StarttlsSide};
 #[derive(Debug)]
 pub(crate) struct FtpControl {
     pub(super) role: StarttlsRole,
-    /// Whether nothing may be done in clear.
+    /// Whether TLS is required.
     pub(super) required: bool,
     pub(super) ends: ControlAddresses,
     pub(super) phase: ControlPhase,
     pub(super) commands: LineBuffer,
     pub(super) replies: LineBuffer,
-    /// The command that was passed on last, while its reply is not complete.
-    pub(super) asked: Option<PendingCommand>,
+    /// The last forwarded command, until its reply is complete.
+    pub(super) pending: Option<PendingCommand>,
     pub(super) reply: ReplyTracker,
     pub(super) data: DataState,
-    /// There is TLS on the control connection.
+    /// Whether the control connection has TLS.
     pub(super) has_tls: bool,
     pub(super) uploads: UploadFlag,
-    /// The server has closed the control connection in words.
+    /// The server has announced that it closes the control connection.
     pub(super) is_over: bool,
     pub(super) protection: DataProtection,
 }
 
-/// How far it is.
+/// The phase of a control connection.
 #[derive(Debug)]
 pub(super) enum ControlPhase {
-    /// TLS at the first byte.
+    /// TLS from the first byte.
     Implicit,
-    /// Server role: the client has not asked for TLS.
+    /// Server role: the client has not requested TLS.
     Clear,
-    /// Server role: the client has logged in without it, as it may; the driver has to know.
-    Settling,
-    /// Client role: the greeting has not come whole.
+    /// Server role: the client logs in without TLS, which the rule permits; the driver must be
+    /// informed.
+    ContinuingInClear,
+    /// Client role: the greeting is incomplete.
     Greeting(Vec<u8>),
-    /// Client role: of the commands that tacit sends itself, this one is not answered.
+    /// Client role: waiting for the reply to this command of tacit's own.
     Own(&'static OwnCommand, Vec<u8>),
-    /// The handshake is under way; the greeting that waits for its end.
+    /// The handshake is in progress; holds the greeting until it ends.
     Handshake(Vec<u8>),
-    /// Commands and replies are passed on.
+    /// Commands and replies are forwarded.
     Open,
     Refused(StarttlsError),
 }
@@ -62,19 +63,19 @@ pub(super) const AUTH: OwnCommand = OwnCommand { text: "AUTH TLS", good: 234..=2
 pub(super) const PBSZ: OwnCommand = OwnCommand { text: "PBSZ 0", good: 200..=299 };
 pub(super) const PROT: OwnCommand = OwnCommand { text: "PROT P", good: 200..=299 };
 
-/// What a client asked the server, as far as its reply matters.
+/// A forwarded command that waits for its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingCommand {
     pub(super) what: CommandKind,
-    /// Final replies that are still to come.
+    /// Final replies still expected.
     pub(super) replies: u8,
-    /// A preliminary reply has come: a transfer runs.
+    /// A preliminary reply was received: a transfer is in progress.
     pub(super) in_transfer: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandKind {
-    /// Whatever has no meaning here.
+    /// Any other command.
     Other,
     Features,
     /// `PASV`, or `EPSV`.
@@ -92,39 +93,39 @@ pub(super) enum AddressForm {
     Extended,
 }
 
-/// A data connection on its way to be agreed.
+/// The negotiation of a data connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataState {
     None,
-    /// To be asked of the driver.
-    Wanted {
+    /// To be requested from the driver.
+    Requested {
         request: DataRequest,
         question: CommandKind,
         form: AddressForm,
     },
-    /// The driver has been asked.
-    Asked {
+    /// Requested from the driver.
+    Pending {
         question: CommandKind,
         form: AddressForm,
     },
 }
 
-/// What the client has asked for its data connections, in the server role.
+/// The protection of data connections that the client requested, in the server role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DataProtection {
     pub(super) has_size: bool,
     pub(super) is_private: bool,
-    /// What it was when the last data connection was agreed on.
+    /// The protection of the last negotiated data connection.
     pub(super) agreed: Option<bool>,
 }
 
 impl FtpControl {
-    /// A control connection that has just been opened, with TLS from the first byte.
+    /// A new control connection with TLS from the first byte.
     pub(crate) fn implicit(role: StarttlsRole, mode: StarttlsMode) -> Self {
         Self::new(role, mode, ControlPhase::Implicit)
     }
 
-    /// A control connection that has just been opened, in clear until `AUTH TLS`.
+    /// A new control connection in clear until `AUTH TLS`.
     pub(crate) fn explicit(role: StarttlsRole, mode: StarttlsMode) -> Self {
         let phase = match role {
             StarttlsRole::Server => ControlPhase::Clear,
@@ -141,7 +142,7 @@ impl FtpControl {
             phase,
             commands: LineBuffer::default(),
             replies: LineBuffer::default(),
-            asked: None,
+            pending: None,
             reply: ReplyTracker::default(),
             data: DataState::None,
             has_tls: false,
@@ -163,25 +164,30 @@ impl FtpControl {
         self.client().other()
     }
 
-    /// Answers a command instead of the server.
-    pub(super) fn answer(&self, wires: &mut ExchangeBuffers, text: &str) {
-        wires.end_mut(self.client()).say_line(text.as_bytes());
+    /// Replies to a command instead of the server.
+    pub(super) fn reply(&self, buffers: &mut ExchangeBuffers, text: &str) {
+        buffers.end_mut(self.client()).send_line(text.as_bytes());
     }
 
     /// Sends a command to the server.
-    pub(super) fn pass_on(&mut self, wires: &mut ExchangeBuffers, line: &[u8], what: CommandKind) {
+    pub(super) fn forward(
+        &mut self,
+        buffers: &mut ExchangeBuffers,
+        line: &[u8],
+        what: CommandKind,
+    ) {
         self.uploads.note(&lines::verb(line));
-        wires.end_mut(self.server()).say_line(line);
-        match &mut self.asked {
-            // RFC 959 section 4.1.3: ABOR has the transfer answered, and then itself; some servers
-            // say it in one.
+        buffers.end_mut(self.server()).send_line(line);
+        match &mut self.pending {
+            // RFC 959 section 4.1.3: ABOR gets a reply for the transfer and one for itself; some
+            // servers send only one.
             Some(asked) if lines::verb(line) == "ABOR" => asked.in_transfer = false,
             Some(asked) => asked.replies = asked.replies.saturating_add(1),
-            None => self.asked = Some(PendingCommand { what, replies: 1, in_transfer: false }),
+            None => self.pending = Some(PendingCommand { what, replies: 1, in_transfer: false }),
         }
     }
 
-    /// Whether a data connection that is agreed now gets TLS.
+    /// Whether a data connection negotiated now gets TLS.
     pub(super) fn is_secure(&self) -> bool {
         match self.role {
             StarttlsRole::Server => self.protection.is_private,
@@ -190,7 +196,7 @@ impl FtpControl {
     }
 }
 
-/// A command with what follows it.
+/// A command and its argument.
 #[derive(Clone, Debug)]
 pub(super) struct FtpCommand<'a> {
     /// In capitals.

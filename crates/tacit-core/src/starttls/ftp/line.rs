@@ -1,14 +1,13 @@
-//! Lines of a control connection, out of any segmentation.
+//! Splits a control connection into lines, in any segmentation.
 //!
-//! A control connection is a Telnet stream (RFC 959 section 5.3.1): its commands are taken out
-//! (RFC 854), and answered with nothing. A doubled IAC stays doubled, so that a line goes on as it
-//! came. What is left of a Synch whose urgent byte the kernel has set aside is no verb and is taken
-//! out too, at the beginning of a line.
+//! A control connection is a Telnet stream (RFC 959 section 5.3.1): its Telnet commands are removed
+//! (RFC 854) and not answered. A doubled IAC stays doubled, so that lines are forwarded unchanged.
+//! The rest of a Synch, without the urgent byte that the kernel removed, is also removed at the
+//! start of a line.
 
-/// A line at most, without its end: a path of 4,096 bytes each of which is written as two, and a
-/// verb.
+/// Maximum line length, without its end: a verb and a path of 4,096 doubled bytes.
 pub const LINE_BYTES_MAX: usize = 8448;
-/// Bytes of one side that wait for their turn; beyond, the side is not read.
+/// Maximum pending bytes of one side; beyond, the side is not read.
 pub(super) const HELD_BYTES_MAX: usize = 64 * 1024;
 
 const IAC: u8 = 255;
@@ -20,19 +19,19 @@ const SE: u8 = 240;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
-/// What one side has said and nobody has looked at.
+/// Unparsed input of one side.
 #[derive(Debug, Default)]
 pub(super) struct LineBuffer {
     bytes: Vec<u8>,
-    /// What stands before has been taken. It goes when more comes: short lines by the thousand
-    /// would be moved for each other otherwise.
+    /// Bytes before this offset were taken. They are removed when more input arrives: to remove
+    /// them after each line would move the rest each time.
     begin: usize,
     telnet: Telnet,
-    /// Up to here there is no end of line.
+    /// No line end before this offset.
     searched: usize,
 }
 
-/// Where in a Telnet command the stream stands.
+/// The state of the Telnet parser.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Telnet {
     #[default]
@@ -42,7 +41,7 @@ enum Telnet {
 }
 
 impl LineBuffer {
-    /// Takes bytes as they come.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.begin);
         self.searched -= std::mem::take(&mut self.begin);
@@ -55,7 +54,7 @@ impl LineBuffer {
                 }
                 (Telnet::Command, WILL..=DONT) => Telnet::Option,
                 (Telnet::Command, SE..WILL) | (Telnet::Option, _) => Telnet::Data,
-                // After IAC it stands for itself: the command's byte was urgent and is gone.
+                // After IAC this byte is data: the command's own byte was urgent and is gone.
                 (Telnet::Data | Telnet::Command, _) => {
                     self.bytes.push(byte);
                     Telnet::Data
@@ -64,27 +63,27 @@ impl LineBuffer {
         }
     }
 
-    /// Whether so much waits that no more should be read.
+    /// Whether too many bytes are pending to read more.
     pub(super) fn is_full(&self) -> bool {
         self.waiting().len() >= HELD_BYTES_MAX
     }
 
-    /// Whether nothing waits, not even a part of a line.
+    /// Whether nothing is pending, not even part of a line.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting().is_empty() && self.telnet == Telnet::Data
     }
 
-    /// Whether a whole line waits.
+    /// Whether a complete line is pending.
     pub(super) fn has_line(&self) -> bool {
         self.waiting().contains(&b'\n')
     }
 
-    /// Forgets all that waits.
+    /// Drops all pending bytes.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// The first line, without its end; it stays. `None`: it has not come whole.
+    /// The first line, without its end, not removed. `None`: it is incomplete.
     pub(super) fn peek(&mut self) -> Result<Option<&[u8]>, TooLong> {
         let Some(end) = self.end() else {
             return if self.waiting().len() > LINE_BYTES_MAX { Err(TooLong) } else { Ok(None) };
@@ -107,7 +106,7 @@ impl LineBuffer {
         self.bytes.get(self.begin..).unwrap_or_default()
     }
 
-    /// Where the first line ends, which is remembered.
+    /// The end of the first line; the search position is cached.
     fn end(&mut self) -> Option<usize> {
         let rest = self.bytes.get(self.searched..).unwrap_or_default();
         match rest.iter().position(|byte| *byte == b'\n') {
@@ -123,7 +122,7 @@ impl LineBuffer {
     }
 }
 
-/// Without the CR before the end, and without what a Synch leaves at the beginning.
+/// The line without its CR and without the rest of a Synch at its start.
 fn trimmed(line: &[u8]) -> &[u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let begin = line.iter().position(|byte| *byte < SE).unwrap_or(line.len());
@@ -152,7 +151,7 @@ mod tests {
     fn telnet_commands_are_no_part_of_a_line() {
         for said in [
             &b"\xff\xf4\xff\xf2ABOR\r\n"[..],
-            // The urgent byte is read apart: the first IAC, or the DM.
+            // The urgent byte is read separately: the first IAC, or the DM.
             b"\xf4\xff\xf2ABOR\r\n",
             b"\xff\xf4\xffABOR\r\n",
             b"\xff\xfb\x0aAB\xff\xfd\x01OR\r\n",

@@ -1,4 +1,4 @@
-//! Replies of the server, and what of them is changed on the way.
+//! Forwards replies of the server, some of them changed.
 
 use super::address;
 use super::control::{CommandKind, DataState, FtpControl, PendingCommand};
@@ -7,17 +7,17 @@ use crate::starttls::data::DataRequest;
 use crate::starttls::machine::ExchangeBuffers;
 use crate::starttls::side::StarttlsRole;
 
-/// Features that are tacit's to announce, or not to.
+/// Features that tacit announces itself or hides.
 const HIDDEN: [&[u8]; 10] =
     [b"AUTH", b"PBSZ", b"PROT", b"CCC", b"ADAT", b"CPSV", b"SPSV", b"SSCN", b"LPRT", b"LPSV"];
 /// What tacit announces in the server role (RFC 4217 section 6).
 const ANNOUNCED: [&[u8]; 3] = [b" AUTH TLS", b" PBSZ", b" PROT"];
 
 impl FtpControl {
-    /// Passes a line of the server on, or what becomes of it.
-    pub(super) fn take_reply(&mut self, wires: &mut ExchangeBuffers, line: &[u8]) {
+    /// Forwards a line of the server, possibly changed.
+    pub(super) fn take_reply(&mut self, buffers: &mut ExchangeBuffers, line: &[u8]) {
         let part = self.reply.take(line);
-        let question = self.asked.map(|asked| asked.what);
+        let question = self.pending.map(|asked| asked.what);
         match (part, question) {
             (
                 ReplyPart::Whole(227..=229)
@@ -25,45 +25,45 @@ impl FtpControl {
                 | ReplyPart::Middle(227..=229)
                 | ReplyPart::Last(227..=229),
                 _,
-            ) => self.take_address(wires, part, line),
-            (_, Some(CommandKind::Features)) => self.take_feature(wires, part, line),
-            _ => wires.end_mut(self.client()).say_line(line),
+            ) => self.take_address(buffers, part, line),
+            (_, Some(CommandKind::Features)) => self.take_feature(buffers, part, line),
+            _ => buffers.end_mut(self.client()).send_line(line),
         }
         if let Some(code) = part.complete() {
-            // RFC 959 section 4.2.1: both say that the control connection is closed.
+            // RFC 959 section 4.2.1: both announce that the control connection closes.
             self.is_over = matches!(code, 221 | 421);
             self.count_reply(code);
         }
     }
 
-    /// A reply is complete: what was asked may be answered by that.
+    /// Handles a complete reply, which may end the pending command.
     fn count_reply(&mut self, code: u16) {
-        let Some(asked) = &mut self.asked else { return };
+        let Some(asked) = &mut self.pending else { return };
         let answers = match code {
             100..=199 => {
                 asked.in_transfer = true;
                 return;
             }
-            // A greeting that came late, or the second answer to an ABOR.
+            // A late greeting, or the second reply to an ABOR.
             220 | 225 | 226 => asked.what == CommandKind::Other,
-            // Whatever it says, nothing more comes.
+            // No further reply follows.
             _ => true,
         };
         if answers {
             asked.replies -= 1;
             if asked.replies == 0 {
-                self.asked = None;
+                self.pending = None;
             }
         }
     }
 
-    /// The server says where it listens. Its address is the one it is reached at: others are of no
-    /// use behind a translator, and none of the client's business (RFC 2577 section 3).
-    fn take_address(&mut self, wires: &mut ExchangeBuffers, part: ReplyPart, line: &[u8]) {
+    /// Handles the address where the server listens. Only the port is used, with the server's known
+    /// address: others are useless behind NAT and unsafe (RFC 2577 section 3).
+    fn take_address(&mut self, buffers: &mut ExchangeBuffers, part: ReplyPart, line: &[u8]) {
         let Some(code) = part.complete() else { return };
-        let Some(PendingCommand { what: question @ CommandKind::Passive(form), .. }) = self.asked
+        let Some(PendingCommand { what: question @ CommandKind::Passive(form), .. }) = self.pending
         else {
-            return self.answer(wires, "425 The server sent an address that was not requested.");
+            return self.reply(buffers, "425 The server sent an address that was not requested.");
         };
         let port = match code {
             227 => address::passive(line).map(|address| address.port()),
@@ -75,35 +75,34 @@ impl FtpControl {
                 let connects = self.client();
                 let secure = self.is_secure();
                 let request = DataRequest { connects, dial: (ip, port).into(), secure };
-                self.data = DataState::Wanted { request, question, form };
+                self.data = DataState::Requested { request, question, form };
             }
-            _ => self.answer(wires, "425 The server sent an address that cannot be parsed."),
+            _ => self.reply(buffers, "425 The server sent an address that cannot be parsed."),
         }
     }
 
     /// RFC 2389 section 3.2: one feature a line, between the first and the last.
-    fn take_feature(&mut self, wires: &mut ExchangeBuffers, part: ReplyPart, line: &[u8]) {
+    fn take_feature(&mut self, buffers: &mut ExchangeBuffers, part: ReplyPart, line: &[u8]) {
         let announces = self.role == StarttlsRole::Server;
-        let client = wires.end_mut(self.client());
+        let client = buffers.end_mut(self.client());
         match part {
-            // A server that knows no FEAT, or has nothing to tell.
+            // The server does not support FEAT, or has no features.
             ReplyPart::Whole(code) if announces && (code == 211 || code >= 400) => {
-                client.say_line(b"211-Features:");
-                ANNOUNCED.iter().for_each(|feature| client.say_line(feature));
-                client.say_line(b"211 End");
+                client.send_line(b"211-Features:");
+                ANNOUNCED.iter().for_each(|feature| client.send_line(feature));
+                client.send_line(b"211 End");
             }
             ReplyPart::Middle(211) if is_hidden(line) => {}
             ReplyPart::Last(211) if announces => {
-                ANNOUNCED.iter().for_each(|feature| client.say_line(feature));
-                client.say_line(line);
+                ANNOUNCED.iter().for_each(|feature| client.send_line(feature));
+                client.send_line(line);
             }
-            _ => client.say_line(line),
+            _ => client.send_line(line),
         }
     }
 }
 
-/// Whether a line names a feature that is not the server's own to announce here. Some servers write
-/// the code before each.
+/// Whether a line names a feature that tacit hides. Some servers write the code before each.
 fn is_hidden(line: &[u8]) -> bool {
     let feature = line.strip_prefix(b"211-").unwrap_or(line).trim_ascii();
     let end = feature.iter().position(|byte| !byte.is_ascii_alphanumeric());

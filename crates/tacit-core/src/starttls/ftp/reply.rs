@@ -1,29 +1,29 @@
-//! How the lines of a reply hang together.
+//! Groups lines into replies.
 
-/// The reply that is coming.
+/// The reply being received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReplyTracker {
-    /// The code of a reply of several lines, until its last one.
+    /// The code of a multi-line reply, until its last line.
     open: Option<u16>,
 }
 
-/// What a line is of its reply.
+/// The position of a line in its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyPart {
-    /// The whole of it, with its code.
+    /// A single-line reply with this code.
     Whole(u16),
-    /// The first of several.
+    /// The first of several lines.
     First(u16),
-    /// One between.
+    /// A line in between.
     Middle(u16),
-    /// The last of several.
+    /// The last of several lines.
     Last(u16),
-    /// Of none.
+    /// Not part of a reply.
     Stray,
 }
 
 impl ReplyPart {
-    /// The code of a reply that is complete with this.
+    /// The code of the reply that this line completes.
     pub(super) fn complete(self) -> Option<u16> {
         match self {
             Self::Whole(code) | Self::Last(code) => Some(code),
@@ -33,7 +33,7 @@ impl ReplyPart {
 }
 
 impl ReplyTracker {
-    /// Says what the next line is (RFC 959 section 4.2).
+    /// Classifies the next line (RFC 959 section 4.2).
     pub(super) fn take(&mut self, line: &[u8]) -> ReplyPart {
         let code = line.first_chunk::<3>().filter(|code| code.iter().all(u8::is_ascii_digit));
         let code =

@@ -1,25 +1,25 @@
-//! The server role: what tacit answers its TLS clients itself (RFC 4217).
+//! The server role: the commands of TLS clients that tacit answers itself (RFC 4217).
 
 use super::control::{ControlPhase, FtpCommand, FtpControl};
 use crate::starttls::machine::ExchangeBuffers;
 
-/// What a client may ask before TLS, which a server answers without knowing who asks.
+/// Commands permitted before TLS; a server answers them without a login.
 const HARMLESS: [&str; 5] = ["FEAT", "HELP", "NOOP", "QUIT", "SYST"];
 
 impl FtpControl {
-    /// Whether it has answered a command itself.
+    /// Replies to commands that tacit handles itself; returns whether it did.
     pub(super) fn take_as_server(
         &mut self,
-        wires: &mut ExchangeBuffers,
+        buffers: &mut ExchangeBuffers,
         command: &FtpCommand<'_>,
     ) -> bool {
         let may_begin = matches!(self.phase, ControlPhase::Clear);
         let is_clear = !self.has_tls;
         let needs_protection = self.required && !self.protection.is_private;
-        // Whether there is TLS has been settled with the address.
+        // The address was negotiated together with the protection.
         let is_stale = self.protection.agreed.is_some_and(|was| was != self.protection.is_private);
         let answer = match command.verb.as_str() {
-            "AUTH" if may_begin => return self.take_auth(wires, command),
+            "AUTH" if may_begin => return self.take_auth(buffers, command),
             "AUTH" if is_clear => "503 Send AUTH TLS before logging in.",
             "AUTH" => "503 TLS is already active.",
             "PBSZ" | "PROT" | "CCC" | "ADAT" if is_clear => "503 Send AUTH TLS first.",
@@ -28,11 +28,11 @@ impl FtpControl {
             "CCC" => "534 The control connection must stay under TLS.",
             "ADAT" => "503 TLS needs no ADAT.",
             "MIC" | "CONF" | "ENC" => "502 Not implemented: TLS protects the connection.",
-            // RFC 4217 section 11 would have TLS end with it.
+            // It would end TLS (RFC 4217 section 11).
             "REIN" => "502 Not implemented: open another connection.",
             verb if may_begin && !HARMLESS.contains(&verb) => {
                 if !self.required {
-                    self.phase = ControlPhase::Settling;
+                    self.phase = ControlPhase::ContinuingInClear;
                     return false;
                 }
                 "530 TLS is required here: send AUTH TLS first."
@@ -45,23 +45,23 @@ impl FtpControl {
             }
             _ => return false,
         };
-        self.answer(wires, answer);
+        self.reply(buffers, answer);
         true
     }
 
-    fn take_auth(&mut self, wires: &mut ExchangeBuffers, command: &FtpCommand<'_>) -> bool {
+    fn take_auth(&mut self, buffers: &mut ExchangeBuffers, command: &FtpCommand<'_>) -> bool {
         let mechanism = command.argument.to_ascii_uppercase();
         match mechanism.as_slice() {
             b"TLS" | b"TLS-C" => {}
-            // An old name that has the data connections protected at once.
+            // An old name that also protects the data connections.
             b"SSL" | b"TLS-P" => self.protection.is_private = true,
             _ => {
-                self.answer(wires, "504 Use AUTH TLS.");
+                self.reply(buffers, "504 Use AUTH TLS.");
                 return true;
             }
         }
-        self.answer(wires, "234 TLS may begin.");
-        // What came behind it in clear must not count as said under TLS.
+        self.reply(buffers, "234 TLS may begin.");
+        // Input after it in clear must not count as received under TLS.
         self.commands.clear();
         self.phase = ControlPhase::Handshake(Vec::new());
         true

@@ -19,14 +19,14 @@ fn staged(mode: StarttlsMode, role: StarttlsRole) -> Stage {
 /// A server at 127.0.0.1 for a client at 192.0.2.9.
 fn served(mode: StarttlsMode) -> Stage {
     let mut stage = staged(mode, StarttlsRole::Server);
-    stage.dialogue.set_ends(ends("192.0.2.9", "127.0.0.1"));
+    stage.dialogue.set_addresses(ends("192.0.2.9", "127.0.0.1"));
     stage
 }
 
 /// A server at 192.0.2.7 for a program at 127.0.0.1.
 fn reached() -> Stage {
     let mut stage = staged(StarttlsMode::Required, StarttlsRole::Client);
-    stage.dialogue.set_ends(ends("192.0.2.7", "127.0.0.1"));
+    stage.dialogue.set_addresses(ends("192.0.2.7", "127.0.0.1"));
     stage
 }
 
@@ -41,24 +41,24 @@ fn address(text: &str) -> SocketAddr {
 /// A client that has TLS and has said what is to be protected.
 fn protected() -> Stage {
     let mut stage = served(StarttlsMode::Required);
-    stage.say(Program, "220 ready\r\n");
-    assert_eq!(stage.say(Peer, "AUTH TLS\r\n"), StarttlsStep::Secure);
+    stage.send(Program, "220 ready\r\n");
+    assert_eq!(stage.send(Peer, "AUTH TLS\r\n"), StarttlsStep::Handshake);
     stage.secure();
-    stage.say(Peer, "PBSZ 0\r\nPROT P\r\n");
-    stage.peer_hears();
+    stage.send(Peer, "PBSZ 0\r\nPROT P\r\n");
+    stage.peer_received();
     stage
 }
 
 /// A program whose server has TLS and protects its data connections.
 fn open() -> Stage {
     let mut stage = reached();
-    assert_eq!(stage.say(Peer, "220 ready\r\n"), StarttlsStep::Wait);
-    assert_eq!(stage.say(Peer, "234 go on\r\n"), StarttlsStep::Secure);
+    assert_eq!(stage.send(Peer, "220 ready\r\n"), StarttlsStep::Wait);
+    assert_eq!(stage.send(Peer, "234 go on\r\n"), StarttlsStep::Handshake);
     stage.secure();
-    stage.say(Peer, "200 size\r\n");
-    stage.say(Peer, "200 level\r\n");
-    stage.program_hears();
-    stage.peer_hears();
+    stage.send(Peer, "200 size\r\n");
+    stage.send(Peer, "200 level\r\n");
+    stage.program_received();
+    stage.peer_received();
     stage
 }
 
@@ -68,10 +68,10 @@ fn converse(begin: fn() -> Stage, said: &[(StarttlsSide, &str)], peer: &str, pro
     for cut in 0..=longest {
         let mut stage = begin();
         for (side, text) in said {
-            stage.say_cut(*side, text.as_bytes(), &[cut.min(text.len())]);
+            stage.send_split(*side, text.as_bytes(), &[cut.min(text.len())]);
         }
-        assert_eq!(stage.peer_hears(), peer, "cut at {cut}");
-        assert_eq!(stage.program_hears(), program, "cut at {cut}");
+        assert_eq!(stage.peer_received(), peer, "cut at {cut}");
+        assert_eq!(stage.program_received(), program, "cut at {cut}");
     }
 }
 
@@ -97,11 +97,14 @@ fn a_client_gets_tls_before_it_may_log_in() {
 #[test]
 fn what_came_in_clear_behind_auth_is_not_said_under_tls() {
     let mut stage = served(StarttlsMode::Required);
-    stage.say(Program, "220 ready\r\n");
-    assert_eq!(stage.say(Peer, "AUTH TLS\r\nUSER mallory\r\nPASS m\r\nST"), StarttlsStep::Secure);
+    stage.send(Program, "220 ready\r\n");
+    assert_eq!(
+        stage.send(Peer, "AUTH TLS\r\nUSER mallory\r\nPASS m\r\nST"),
+        StarttlsStep::Handshake
+    );
     assert_eq!(stage.secure(), StarttlsStep::Wait);
-    stage.say(Peer, "USER alice\r\n");
-    assert_eq!(stage.program_hears(), "USER alice\r\n");
+    stage.send(Peer, "USER alice\r\n");
+    assert_eq!(stage.program_received(), "USER alice\r\n");
 }
 
 #[test]
@@ -147,26 +150,26 @@ fn passive_mode_names_the_place_where_tacit_listens() {
         ("EPSV 1\r\n", "229 (|||50000|)\r\n", "229 Entering Extended Passive Mode (|||1025|)\r\n"),
     ] {
         let mut stage = protected();
-        stage.say(Peer, command);
-        let step = stage.say(Program, reply);
+        stage.send(Peer, command);
+        let step = stage.send(Program, reply);
         let dial = address("127.0.0.1:50000");
         assert_eq!(step, StarttlsStep::Listen(DataRequest { connects: Peer, dial, secure: true }));
-        assert_eq!(stage.peer_hears(), "", "{command}");
-        stage.dialogue.listens(Some(address("198.51.100.1:1025")));
-        assert_eq!(stage.step(), StarttlsStep::Wait);
-        assert_eq!(stage.peer_hears(), wanted);
+        assert_eq!(stage.peer_received(), "", "{command}");
+        stage.dialogue.set_data_listener(Some(address("198.51.100.1:1025")));
+        assert_eq!(stage.next_step(), StarttlsStep::Wait);
+        assert_eq!(stage.peer_received(), wanted);
         // In the other role, the same with the server away.
         let mut stage = open();
-        stage.say(Program, command);
-        let step = stage.say(Peer, reply);
+        stage.send(Program, command);
+        let step = stage.send(Peer, reply);
         let dial = address("192.0.2.7:50000");
         assert_eq!(
             step,
             StarttlsStep::Listen(DataRequest { connects: Program, dial, secure: true })
         );
-        stage.dialogue.listens(None);
-        stage.step();
-        assert_eq!(stage.program_hears(), "425 Cannot open a data connection now.\r\n");
+        stage.dialogue.set_data_listener(None);
+        stage.next_step();
+        assert_eq!(stage.program_received(), "425 Cannot open a data connection now.\r\n");
     }
 }
 
@@ -178,17 +181,17 @@ fn active_mode_connects_to_the_clients_own_address_alone() {
         ("EPRT |2|::|50000|\r\n", "EPRT |1|127.0.0.1|1025|\r\n"),
     ] {
         let mut stage = protected();
-        let step = stage.say(Peer, command);
+        let step = stage.send(Peer, command);
         let dial = address("192.0.2.9:50000");
         assert_eq!(
             step,
             StarttlsStep::Listen(DataRequest { connects: Program, dial, secure: true })
         );
-        stage.dialogue.listens(Some(address("127.0.0.1:1025")));
-        stage.step();
-        stage.say(Program, "200 PORT command successful.\r\n");
-        assert_eq!(stage.program_hears(), sent);
-        assert_eq!(stage.peer_hears(), "200 PORT command successful.\r\n");
+        stage.dialogue.set_data_listener(Some(address("127.0.0.1:1025")));
+        stage.next_step();
+        stage.send(Program, "200 PORT command successful.\r\n");
+        assert_eq!(stage.program_received(), sent);
+        assert_eq!(stage.peer_received(), "200 PORT command successful.\r\n");
     }
     converse(
         protected,
@@ -212,9 +215,9 @@ fn active_mode_connects_to_the_clients_own_address_alone() {
 fn data_connections_wait_for_protection_where_tls_is_required() {
     let begin = || {
         let mut stage = served(StarttlsMode::Required);
-        stage.say(Peer, "AUTH TLS\r\n");
+        stage.send(Peer, "AUTH TLS\r\n");
         stage.secure();
-        stage.peer_hears();
+        stage.peer_received();
         stage
     };
     converse(
@@ -242,62 +245,62 @@ fn data_connections_wait_for_protection_where_tls_is_required() {
 #[test]
 fn a_data_connection_is_not_used_when_its_protection_has_changed() {
     let mut stage = served(StarttlsMode::Optional);
-    stage.say(Program, "220 ready\r\n");
-    stage.say(Peer, "AUTH TLS\r\n");
+    stage.send(Program, "220 ready\r\n");
+    stage.send(Peer, "AUTH TLS\r\n");
     stage.secure();
     let secure = |stage: &mut Stage| {
-        stage.say(Peer, "PASV\r\n");
-        let step = stage.say(Program, "227 (127,0,0,1,195,80)\r\n");
+        stage.send(Peer, "PASV\r\n");
+        let step = stage.send(Program, "227 (127,0,0,1,195,80)\r\n");
         let StarttlsStep::Listen(request) = step else { panic!("{step:?}") };
-        stage.dialogue.listens(Some(address("192.0.2.1:1025")));
-        stage.step();
-        stage.peer_hears();
-        stage.program_hears();
+        stage.dialogue.set_data_listener(Some(address("192.0.2.1:1025")));
+        stage.next_step();
+        stage.peer_received();
+        stage.program_received();
         request.secure
     };
     assert!(!secure(&mut stage));
-    stage.say(Peer, "PBSZ 0\r\nPROT P\r\nRETR a\r\n");
-    assert!(stage.peer_hears().contains("\r\n425 The protection"));
-    assert_eq!(stage.program_hears(), "");
+    stage.send(Peer, "PBSZ 0\r\nPROT P\r\nRETR a\r\n");
+    assert!(stage.peer_received().contains("\r\n425 The protection"));
+    assert_eq!(stage.program_received(), "");
     assert!(secure(&mut stage));
-    stage.say(Peer, "RETR a\r\n");
-    assert_eq!(stage.program_hears(), "RETR a\r\n");
+    stage.send(Peer, "RETR a\r\n");
+    assert_eq!(stage.program_received(), "RETR a\r\n");
 }
 
 #[test]
 fn optional_serves_clear_clients_in_clear() {
     let mut stage = served(StarttlsMode::Optional);
-    stage.say(Program, "220 ready\r\n");
-    assert_eq!(stage.say(Peer, "USER a\r\n"), StarttlsStep::Settle);
-    stage.dialogue.settle();
-    stage.say(Program, "331 password\r\n");
-    stage.say(Peer, "PASS b\r\n");
-    stage.say(Program, "230 welcome\r\n");
-    stage.say(Peer, "PASV\r\n");
-    let step = stage.say(Program, "227 (127,0,0,1,195,80)\r\n");
+    stage.send(Program, "220 ready\r\n");
+    assert_eq!(stage.send(Peer, "USER a\r\n"), StarttlsStep::ContinueInClear);
+    stage.dialogue.continue_in_clear();
+    stage.send(Program, "331 password\r\n");
+    stage.send(Peer, "PASS b\r\n");
+    stage.send(Program, "230 welcome\r\n");
+    stage.send(Peer, "PASV\r\n");
+    let step = stage.send(Program, "227 (127,0,0,1,195,80)\r\n");
     let dial = address("127.0.0.1:50000");
     assert_eq!(step, StarttlsStep::Listen(DataRequest { connects: Peer, dial, secure: false }));
-    assert_eq!(stage.program_hears(), "USER a\r\nPASS b\r\nPASV\r\n");
-    stage.dialogue.listens(None);
-    stage.step();
-    stage.peer_hears();
-    stage.say(Peer, "AUTH TLS\r\nPROT P\r\n");
-    let heard = stage.peer_hears();
+    assert_eq!(stage.program_received(), "USER a\r\nPASS b\r\nPASV\r\n");
+    stage.dialogue.set_data_listener(None);
+    stage.next_step();
+    stage.peer_received();
+    stage.send(Peer, "AUTH TLS\r\nPROT P\r\n");
+    let heard = stage.peer_received();
     assert_eq!(heard, "503 Send AUTH TLS before logging in.\r\n503 Send AUTH TLS first.\r\n");
 }
 
 #[test]
 fn a_clear_session_may_last_where_it_is_allowed_to_be() {
     let mut stage = served(StarttlsMode::Optional);
-    stage.say(Program, "220 ready\r\n");
-    assert_eq!(stage.say(Peer, "USER a\r\n"), StarttlsStep::Settle);
-    stage.dialogue.settle();
+    stage.send(Program, "220 ready\r\n");
+    assert_eq!(stage.send(Peer, "USER a\r\n"), StarttlsStep::ContinueInClear);
+    stage.dialogue.continue_in_clear();
     for _ in 0..10_000 {
-        stage.say(Program, "230 welcome\r\n");
-        assert_eq!(stage.say(Peer, "CWD /\r\n"), StarttlsStep::Wait);
+        stage.send(Program, "230 welcome\r\n");
+        assert_eq!(stage.send(Peer, "CWD /\r\n"), StarttlsStep::Wait);
     }
     let mut stage = served(StarttlsMode::Required);
-    let steps = (0..20_000).map(|_| stage.say(Peer, "USER a\r\n"));
+    let steps = (0..20_000).map(|_| stage.send(Peer, "USER a\r\n"));
     assert!(steps.into_iter().any(|step| step != StarttlsStep::Wait), "for ever in clear");
 }
 
@@ -305,20 +308,20 @@ fn a_clear_session_may_last_where_it_is_allowed_to_be() {
 fn a_program_speaks_when_its_server_is_known() {
     for cut in 0..20 {
         let mut stage = reached();
-        stage.say(Program, "USER a\r\nPASS b\r\n");
-        stage.say_cut(Peer, b"120 soon\r\n220-a\r\n220 b\r\n", &[cut]);
-        assert_eq!(stage.peer_hears(), "AUTH TLS\r\n");
-        assert_eq!(stage.say_cut(Peer, b"234 go\r\n", &[cut.min(8)]), StarttlsStep::Secure);
+        stage.send(Program, "USER a\r\nPASS b\r\n");
+        stage.send_split(Peer, b"120 soon\r\n220-a\r\n220 b\r\n", &[cut]);
+        assert_eq!(stage.peer_received(), "AUTH TLS\r\n");
+        assert_eq!(stage.send_split(Peer, b"234 go\r\n", &[cut.min(8)]), StarttlsStep::Handshake);
         assert_eq!(stage.secure(), StarttlsStep::Wait);
-        assert_eq!(stage.peer_hears(), "PBSZ 0\r\n");
-        stage.say(Peer, "200 size\r\n");
-        assert_eq!(stage.peer_hears(), "PROT P\r\n");
-        assert_eq!(stage.program_hears(), "");
-        stage.say(Peer, "200 level\r\n");
-        assert_eq!(stage.program_hears(), "220-a\r\n220 b\r\n");
-        assert_eq!(stage.peer_hears(), "USER a\r\n", "one command at a time");
-        stage.say(Peer, "331 password\r\n");
-        assert_eq!(stage.peer_hears(), "PASS b\r\n");
+        assert_eq!(stage.peer_received(), "PBSZ 0\r\n");
+        stage.send(Peer, "200 size\r\n");
+        assert_eq!(stage.peer_received(), "PROT P\r\n");
+        assert_eq!(stage.program_received(), "");
+        stage.send(Peer, "200 level\r\n");
+        assert_eq!(stage.program_received(), "220-a\r\n220 b\r\n");
+        assert_eq!(stage.peer_received(), "USER a\r\n", "one command at a time");
+        stage.send(Peer, "331 password\r\n");
+        assert_eq!(stage.peer_received(), "PASS b\r\n");
     }
 }
 
@@ -326,38 +329,38 @@ fn a_program_speaks_when_its_server_is_known() {
 fn a_server_without_tls_hears_nothing_of_the_program() {
     for refused in ["500 what?\r\n", "530-no\r\n530 log in\r\n", "334 more\r\n", "220 what?\r\n"] {
         let mut stage = reached();
-        stage.say(Program, "USER a\r\nPASS b\r\n");
-        stage.say(Peer, "220 ready\r\n");
-        let step = stage.say(Peer, refused);
+        stage.send(Program, "USER a\r\nPASS b\r\n");
+        stage.send(Peer, "220 ready\r\n");
+        let step = stage.send(Peer, refused);
         assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{step:?}");
-        assert_eq!(stage.peer_hears(), "AUTH TLS\r\n");
-        assert!(stage.program_hears().starts_with("421 "));
+        assert_eq!(stage.peer_received(), "AUTH TLS\r\n");
+        assert!(stage.program_received().starts_with("421 "));
     }
     let mut stage = reached();
-    let step = stage.say(Peer, "421 too many\r\n");
+    let step = stage.send(Peer, "421 too many\r\n");
     assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)));
-    assert_eq!(stage.program_hears(), "421 too many\r\n");
+    assert_eq!(stage.program_received(), "421 too many\r\n");
     for (first, second) in [("534 no\r\n", None), ("200 size\r\n", Some("534 no\r\n"))] {
         let mut stage = reached();
-        stage.say(Program, "USER a\r\n");
-        stage.say(Peer, "220 ready\r\n");
-        stage.say(Peer, "234 go\r\n");
+        stage.send(Program, "USER a\r\n");
+        stage.send(Peer, "220 ready\r\n");
+        stage.send(Peer, "234 go\r\n");
         stage.secure();
-        let mut step = stage.say(Peer, first);
+        let mut step = stage.send(Peer, first);
         if let Some(second) = second {
-            step = stage.say(Peer, second);
+            step = stage.send(Peer, second);
         }
         assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{step:?}");
-        assert!(!stage.peer_hears().contains("USER"));
+        assert!(!stage.peer_received().contains("USER"));
     }
 }
 
 #[test]
 fn a_server_that_says_more_before_the_handshake_is_refused() {
     let mut stage = reached();
-    stage.say(Peer, "220 ready\r\n");
-    let step = stage.say(Peer, "234 go\r\n200 believe me\r\n");
-    assert_eq!(*refusal(&step), StarttlsError::Stuffed(Peer));
+    stage.send(Peer, "220 ready\r\n");
+    let step = stage.send(Peer, "234 go\r\n200 believe me\r\n");
+    assert_eq!(*refusal(&step), StarttlsError::ExtraData(Peer));
 }
 
 #[test]
@@ -365,9 +368,9 @@ fn a_program_cannot_change_what_tacit_agreed() {
     let own = ["AUTH TLS", "PBSZ 0", "PROT C", "CCC", "ADAT x", "REIN"];
     for command in own {
         let mut stage = open();
-        stage.say(Program, format!("{command}\r\n"));
-        assert!(stage.program_hears().starts_with("502 "), "{command}");
-        assert_eq!(stage.peer_hears(), "");
+        stage.send(Program, format!("{command}\r\n"));
+        assert!(stage.program_received().starts_with("502 "), "{command}");
+        assert_eq!(stage.peer_received(), "");
     }
 }
 
@@ -376,51 +379,51 @@ fn an_address_that_nobody_asked_for_is_withheld() {
     for reply in ["227 (10,0,0,1,4,1)\r\n", "228 x\r\n", "229 (|||1025|)\r\n", "227-a\r\n227 b\r\n"]
     {
         let mut stage = open();
-        stage.say(Program, "NOOP\r\n");
-        assert_eq!(stage.say(Peer, reply), StarttlsStep::Wait);
-        let heard = stage.program_hears();
+        stage.send(Program, "NOOP\r\n");
+        assert_eq!(stage.send(Peer, reply), StarttlsStep::Wait);
+        let heard = stage.program_received();
         assert!(heard.starts_with("425 ") && heard.lines().count() == 1, "{heard}");
     }
     let mut stage = open();
-    stage.say(Program, "PASV\r\n");
-    assert_eq!(stage.say(Peer, "227 here and there\r\n"), StarttlsStep::Wait);
-    assert!(stage.program_hears().starts_with("425 "));
+    stage.send(Program, "PASV\r\n");
+    assert_eq!(stage.send(Peer, "227 here and there\r\n"), StarttlsStep::Wait);
+    assert!(stage.program_received().starts_with("425 "));
 }
 
 #[test]
 fn a_transfer_can_be_interrupted_and_nothing_else_overtakes() {
     let mut stage = open();
-    stage.say(Program, "RETR a\r\nNOOP\r\n\u{0}");
-    assert_eq!(stage.peer_hears(), "RETR a\r\n");
-    stage.say(Peer, "150 here\r\n");
-    assert_eq!(stage.peer_hears(), "NOOP\r\n");
+    stage.send(Program, "RETR a\r\nNOOP\r\n\u{0}");
+    assert_eq!(stage.peer_received(), "RETR a\r\n");
+    stage.send(Peer, "150 here\r\n");
+    assert_eq!(stage.peer_received(), "NOOP\r\n");
     let mut stage = open();
-    stage.say(Program, "RETR a\r\n");
-    stage.say(Peer, "150 here\r\n");
-    stage.dialogue.receive(Program, b"\xff\xf4\xff\xf2ABOR\r\nPWD\r\n");
-    stage.step();
-    assert_eq!(stage.peer_hears(), "RETR a\r\nABOR\r\n");
-    stage.say(Peer, "426 cut\r\n");
-    assert_eq!(stage.peer_hears(), "PWD\r\n");
-    stage.say(Peer, "226 stopped\r\n257 \"/\"\r\n");
-    assert_eq!(stage.program_hears(), "150 here\r\n426 cut\r\n226 stopped\r\n257 \"/\"\r\n");
+    stage.send(Program, "RETR a\r\n");
+    stage.send(Peer, "150 here\r\n");
+    stage.dialogue.handle_input(Program, b"\xff\xf4\xff\xf2ABOR\r\nPWD\r\n");
+    stage.next_step();
+    assert_eq!(stage.peer_received(), "RETR a\r\nABOR\r\n");
+    stage.send(Peer, "426 cut\r\n");
+    assert_eq!(stage.peer_received(), "PWD\r\n");
+    stage.send(Peer, "226 stopped\r\n257 \"/\"\r\n");
+    assert_eq!(stage.program_received(), "150 here\r\n426 cut\r\n226 stopped\r\n257 \"/\"\r\n");
 }
 
 #[test]
 fn an_answer_to_abort_is_none_to_what_comes_after() {
     let mut stage = open();
-    stage.say(Program, "RETR a\r\n");
-    stage.say(Peer, "150 here\r\n");
-    stage.say(Program, "ABOR\r\nPASV\r\n");
-    stage.say(Peer, "426 cut\r\n");
-    assert_eq!(stage.say(Peer, "226 stopped\r\n"), StarttlsStep::Wait);
-    let step = stage.say(Peer, "227 (192,0,2,7,195,80)\r\n");
+    stage.send(Program, "RETR a\r\n");
+    stage.send(Peer, "150 here\r\n");
+    stage.send(Program, "ABOR\r\nPASV\r\n");
+    stage.send(Peer, "426 cut\r\n");
+    assert_eq!(stage.send(Peer, "226 stopped\r\n"), StarttlsStep::Wait);
+    let step = stage.send(Peer, "227 (192,0,2,7,195,80)\r\n");
     assert!(matches!(step, StarttlsStep::Listen(_)), "{step:?}");
 }
 
 #[test]
 fn whatever_a_server_answers_the_next_command_follows() {
-    for (asks, goes_on, reply) in [
+    for (asks, continues_under_tls, reply) in [
         ("FEAT\r\n", "FEAT\r\n", "202 superfluous\r\n"),
         ("FEAT\r\n", "FEAT\r\n", "200 ok\r\n"),
         ("PASV\r\n", "PASV\r\n", "200 ok\r\n"),
@@ -428,101 +431,101 @@ fn whatever_a_server_answers_the_next_command_follows() {
         ("EPSV\r\n", "EPSV\r\n", "228 (long)\r\n"),
     ] {
         let mut stage = open();
-        stage.say(Program, format!("{asks}NOOP\r\n"));
-        assert_eq!(stage.peer_hears(), goes_on);
-        stage.say(Peer, reply);
-        assert_eq!(stage.peer_hears(), "NOOP\r\n", "{asks} {reply}");
+        stage.send(Program, format!("{asks}NOOP\r\n"));
+        assert_eq!(stage.peer_received(), continues_under_tls);
+        stage.send(Peer, reply);
+        assert_eq!(stage.peer_received(), "NOOP\r\n", "{asks} {reply}");
     }
     let mut stage = open();
-    let step = stage.say(Program, "PORT 127,0,0,1,195,80\r\nNOOP\r\n");
+    let step = stage.send(Program, "PORT 127,0,0,1,195,80\r\nNOOP\r\n");
     assert!(matches!(step, StarttlsStep::Listen(_)));
-    stage.dialogue.listens(Some(address("127.0.0.1:1025")));
-    stage.step();
-    stage.peer_hears();
-    stage.say(Peer, "250 port taken\r\n");
-    assert_eq!(stage.peer_hears(), "NOOP\r\n");
+    stage.dialogue.set_data_listener(Some(address("127.0.0.1:1025")));
+    stage.next_step();
+    stage.peer_received();
+    stage.send(Peer, "250 port taken\r\n");
+    assert_eq!(stage.peer_received(), "NOOP\r\n");
 }
 
 #[test]
 fn answers_to_many_commands_at_once_do_not_pile_up() {
     let mut stage = served(StarttlsMode::Required);
-    stage.say(Program, "220 ready\r\n");
-    stage.say(Peer, "NOOP\r\n");
+    stage.send(Program, "220 ready\r\n");
+    stage.send(Peer, "NOOP\r\n");
     for _ in 0..15 {
-        stage.say(Peer, "\n".repeat(4096));
+        stage.send(Peer, "\n".repeat(4096));
     }
-    stage.peer_hears();
-    stage.say(Program, "200 ok\r\n");
-    assert_eq!(stage.peer_hears().lines().count(), 1 + 15 * 4096);
+    stage.peer_received();
+    stage.send(Program, "200 ok\r\n");
+    assert_eq!(stage.peer_received().lines().count(), 1 + 15 * 4096);
     assert!(stage.longest_bytes < OUTPUT_BYTES_MAX + 100, "{}", stage.longest_bytes);
 }
 
 #[test]
 fn commands_before_an_end_are_passed_on_before_it() {
     let mut stage = protected();
-    stage.say(Peer, "USER a\r\nPASS b\r\nNOOP\r\nhalf");
-    stage.dialogue.end(Peer);
+    stage.send(Peer, "USER a\r\nPASS b\r\nNOOP\r\nhalf");
+    stage.dialogue.handle_eof(Peer);
     for (command, reply) in [("USER a", "331 pass?"), ("PASS b", "230 in"), ("NOOP", "200 ok")] {
-        assert_eq!(stage.step(), StarttlsStep::Wait);
-        assert_eq!(stage.program_hears(), format!("{command}\r\n"));
-        assert_eq!(stage.dialogue.has_passed(Peer), command == "NOOP");
-        stage.say(Program, format!("{reply}\r\n"));
-        assert_eq!(stage.peer_hears(), format!("{reply}\r\n"));
+        assert_eq!(stage.next_step(), StarttlsStep::Wait);
+        assert_eq!(stage.program_received(), format!("{command}\r\n"));
+        assert_eq!(stage.dialogue.is_drained(Peer), command == "NOOP");
+        stage.send(Program, format!("{reply}\r\n"));
+        assert_eq!(stage.peer_received(), format!("{reply}\r\n"));
     }
-    assert!(!stage.dialogue.has_passed(Program));
-    stage.dialogue.end(Program);
-    assert_eq!(stage.step(), StarttlsStep::Relay);
-    assert!(stage.dialogue.has_passed(Program));
+    assert!(!stage.dialogue.is_drained(Program));
+    stage.dialogue.handle_eof(Program);
+    assert_eq!(stage.next_step(), StarttlsStep::Relay);
+    assert!(stage.dialogue.is_drained(Program));
 }
 
 #[test]
 fn a_server_of_the_other_family_is_asked_in_its_own() {
     let mut stage = reached();
-    stage.dialogue.set_ends(ends("2001:db8::7", "127.0.0.1"));
+    stage.dialogue.set_addresses(ends("2001:db8::7", "127.0.0.1"));
     for reply in ["220 ready\r\n", "234 go\r\n"] {
-        stage.say(Peer, reply);
+        stage.send(Peer, reply);
     }
     stage.secure();
-    stage.say(Peer, "200 size\r\n");
-    stage.say(Peer, "200 level\r\n");
-    stage.peer_hears();
-    stage.program_hears();
-    stage.say(Program, "PASV\r\n");
-    assert_eq!(stage.peer_hears(), "EPSV\r\n");
-    let step = stage.say(Peer, "229 (|||50000|)\r\n");
+    stage.send(Peer, "200 size\r\n");
+    stage.send(Peer, "200 level\r\n");
+    stage.peer_received();
+    stage.program_received();
+    stage.send(Program, "PASV\r\n");
+    assert_eq!(stage.peer_received(), "EPSV\r\n");
+    let step = stage.send(Peer, "229 (|||50000|)\r\n");
     let dial = address("[2001:db8::7]:50000");
     assert_eq!(step, StarttlsStep::Listen(DataRequest { connects: Program, dial, secure: true }));
-    stage.dialogue.listens(Some(address("127.0.0.1:1025")));
-    stage.step();
-    assert_eq!(stage.program_hears(), "227 Entering Passive Mode (127,0,0,1,4,1).\r\n");
-    stage.say(Program, "EPSV 2\r\nEPSV ALL\r\n");
-    assert_eq!(stage.program_hears(), "522 Use the protocol of this connection (1).\r\n");
-    assert_eq!(stage.peer_hears(), "EPSV ALL\r\n");
-    stage.say(Peer, "200 ok\r\n");
-    stage.say(Program, "PORT 127,0,0,1,195,80\r\n");
-    stage.dialogue.listens(Some(address("[2001:db8::1]:1025")));
-    stage.step();
-    assert_eq!(stage.peer_hears(), "EPRT |2|2001:db8::1|1025|\r\n");
+    stage.dialogue.set_data_listener(Some(address("127.0.0.1:1025")));
+    stage.next_step();
+    assert_eq!(stage.program_received(), "227 Entering Passive Mode (127,0,0,1,4,1).\r\n");
+    stage.send(Program, "EPSV 2\r\nEPSV ALL\r\n");
+    assert_eq!(stage.program_received(), "522 Use the protocol of this connection (1).\r\n");
+    assert_eq!(stage.peer_received(), "EPSV ALL\r\n");
+    stage.send(Peer, "200 ok\r\n");
+    stage.send(Program, "PORT 127,0,0,1,195,80\r\n");
+    stage.dialogue.set_data_listener(Some(address("[2001:db8::1]:1025")));
+    stage.next_step();
+    assert_eq!(stage.peer_received(), "EPRT |2|2001:db8::1|1025|\r\n");
 }
 
 #[test]
 fn ends_without_ip_addresses_have_no_data_connections() {
     let mut stage = open();
-    stage.dialogue.set_ends(ControlAddresses::default());
-    stage.say(Program, "PASV\r\nPORT 127,0,0,1,195,80\r\n");
-    assert!(stage.program_hears().lines().all(|line| line.starts_with("425 ")));
-    assert_eq!(stage.peer_hears(), "");
+    stage.dialogue.set_addresses(ControlAddresses::default());
+    stage.send(Program, "PASV\r\nPORT 127,0,0,1,195,80\r\n");
+    assert!(stage.program_received().lines().all(|line| line.starts_with("425 ")));
+    assert_eq!(stage.peer_received(), "");
 }
 
 #[test]
 fn lines_and_greetings_have_limits() {
     let mut stage = served(StarttlsMode::Required);
-    let step = stage.say(Peer, vec![b'a'; LINE_BYTES_MAX + 1]);
+    let step = stage.send(Peer, vec![b'a'; LINE_BYTES_MAX + 1]);
     assert!(matches!(refusal(&step), StarttlsError::TooLong(Peer, _)));
     let mut stage = reached();
     let mut step = StarttlsStep::Wait;
     for _ in 0..GREETING_BYTES_MAX / 100 {
-        step = stage.say(Peer, format!("220-{}\r\n", "a".repeat(100)));
+        step = stage.send(Peer, format!("220-{}\r\n", "a".repeat(100)));
     }
     assert!(matches!(refusal(&step), StarttlsError::TooLong(Peer, _)));
 }
@@ -531,40 +534,43 @@ fn lines_and_greetings_have_limits() {
 fn a_connection_is_over_when_the_server_says_so() {
     for (reply, is_over) in [("221 bye\r\n", true), ("421 late\r\n", true), ("200 ok\r\n", false)] {
         let mut stage = open();
-        stage.say(Program, "QUIT\r\n");
-        stage.say(Peer, reply);
-        assert_eq!(stage.dialogue.is_over(), is_over, "{reply}");
+        stage.send(Program, "QUIT\r\n");
+        stage.send(Peer, reply);
+        assert_eq!(stage.dialogue.has_closed_orderly(), is_over, "{reply}");
     }
 }
 
 #[test]
 fn a_command_is_one_line() {
     let mut stage = protected();
-    stage.say(Peer, "CWD a\rDELE b\r\nCWD a\0b\r\n");
-    assert_eq!(stage.program_hears(), "");
-    assert_eq!(stage.peer_hears().lines().filter(|line| line.starts_with("500")).count(), 2);
+    stage.send(Peer, "CWD a\rDELE b\r\nCWD a\0b\r\n");
+    assert_eq!(stage.program_received(), "");
+    assert_eq!(stage.peer_received().lines().filter(|line| line.starts_with("500")).count(), 2);
 }
 
 #[test]
 fn implicit_tls_has_no_dialogue_before_it() {
     let implicit = |role| {
         let mut ftp = FtpControl::implicit(role, StarttlsMode::Required);
-        let mut wires = ExchangeBuffers::default();
-        assert_eq!((ftp.step(&mut wires), ftp.needs_program()), (Ok(StarttlsStep::Secure), false));
-        wires.is_secure = true;
-        ftp.secured(&mut wires);
-        (ftp, wires)
+        let mut buffers = ExchangeBuffers::default();
+        assert_eq!(
+            (ftp.next_step(&mut buffers), ftp.needs_program()),
+            (Ok(StarttlsStep::Handshake), false)
+        );
+        buffers.is_secure = true;
+        ftp.handshake_succeeded(&mut buffers);
+        (ftp, buffers)
     };
-    let (mut ftp, mut wires) = implicit(StarttlsRole::Client);
-    wires.peer.input.extend(b"220 ready\r\n");
-    ftp.step(&mut wires).unwrap();
-    assert_eq!(wires.peer.output, b"PBSZ 0\r\n");
-    let (mut ftp, mut wires) = implicit(StarttlsRole::Server);
-    ftp.set_ends(ends("192.0.2.9", "127.0.0.1"));
-    wires.peer.input.extend(b"PASV\r\n");
-    ftp.step(&mut wires).unwrap();
+    let (mut ftp, mut buffers) = implicit(StarttlsRole::Client);
+    buffers.peer.input.extend(b"220 ready\r\n");
+    ftp.next_step(&mut buffers).unwrap();
+    assert_eq!(buffers.peer.output, b"PBSZ 0\r\n");
+    let (mut ftp, mut buffers) = implicit(StarttlsRole::Server);
+    ftp.set_addresses(ends("192.0.2.9", "127.0.0.1"));
+    buffers.peer.input.extend(b"PASV\r\n");
+    ftp.next_step(&mut buffers).unwrap();
     assert_eq!(
-        wires.program.output, b"PASV\r\n",
+        buffers.program.output, b"PASV\r\n",
         "its data connections are protected from the start"
     );
 }
@@ -596,11 +602,11 @@ proptest! {
     fn nothing_secret_is_sent_on_before_tls(said in said(), is_server: bool) {
         let role = if is_server { StarttlsRole::Server } else { StarttlsRole::Client };
         let mut stage = staged(StarttlsMode::Required, role);
-        stage.dialogue.set_ends(ends("192.0.2.9", "192.0.2.9"));
+        stage.dialogue.set_addresses(ends("192.0.2.9", "192.0.2.9"));
         for (from_peer, bytes) in said {
-            match stage.say(if from_peer { Peer } else { Program }, &bytes) {
-                StarttlsStep::Wait | StarttlsStep::Secure => {}
-                StarttlsStep::Refuse(_) => break,
+            match stage.send(if from_peer { Peer } else { Program }, &bytes) {
+                StarttlsStep::Wait | StarttlsStep::Handshake => {}
+                StarttlsStep::Reject(_) => break,
                 other => prop_assert!(false, "{other:?} before TLS"),
             }
             let across = if is_server { &stage.to_program } else { &stage.to_peer };
@@ -619,15 +625,15 @@ proptest! {
             'all: for (from_peer, bytes) in &said {
                 let side = if *from_peer { Peer } else { Program };
                 for (at, byte) in bytes.iter().enumerate() {
-                    stage.dialogue.receive(side, &[*byte]);
+                    stage.dialogue.handle_input(side, &[*byte]);
                     if !cuts.contains(&at) && at + 1 < bytes.len() {
                         continue;
                     }
                     loop {
-                        match stage.step() {
+                        match stage.next_step() {
                             StarttlsStep::Listen(request) => {
                                 assert!(request.secure);
-                                stage.dialogue.listens(Some(address("127.0.0.1:1025")));
+                                stage.dialogue.set_data_listener(Some(address("127.0.0.1:1025")));
                             }
                             StarttlsStep::Wait => break,
                             _ => break 'all,

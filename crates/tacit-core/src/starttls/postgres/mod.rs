@@ -1,27 +1,26 @@
-//! PostgreSQL: a client asks for TLS by an SSLRequest, and the server answers with one byte.
+//! PostgreSQL: a client requests TLS with an SSLRequest, and the server answers with one byte.
 //!
 //! ```text
 //!   client ──SSLRequest──> server        00 00 00 08 04 d2 16 2f
-//!   client <─────S──────── server        N: no TLS; anything else is older than TLS here
+//!   client <─────S──────── server        N: no TLS; other answers are rejected
 //!   client ══ handshake ══ server, and a StartupMessage under it
 //! ```
 //!
 //! The first four bytes of every message before the StartupMessage are its length, the next four
-//! say what it is. A client may also begin with the handshake itself ("direct" TLS): its first byte
-//! is 0x16, which begins no message, because none is that long. Its handshake must agree on the
-//! application protocol, as PostgreSQL wants it: nothing else shows that the client was not led
-//! here from a server of another protocol.
+//! its type. A client may also begin with the handshake itself ("direct" TLS): its first byte is
+//! 0x16, which cannot begin a message, because none is that long. Its handshake must negotiate the
+//! ALPN protocol, as PostgreSQL requires: this proves that the client was not redirected from a
+//! server of another protocol.
 //!
-//! A CancelRequest is a connection of its own: it has 16 bytes, and the server acts on it and ends
-//! the connection without an answer. Clients that have TLS send it in clear all the same, but for
-//! those of libpq 17 and later.
+//! A CancelRequest is a separate connection of 16 bytes; the server acts on it and closes without
+//! an answer. Most clients send it in clear even if they use TLS; libpq 17 and later send it under
+//! TLS.
 //!
 //! In the server role an SSLRequest is answered `S` and a GSSENCRequest `N`. In the client role
-//! tacit asks the server, and answers `N` to the program, which has its encryption from tacit.
-//! Under TLS nothing is looked at.
+//! tacit sends the SSLRequest, and answers `N` to the program. Under TLS nothing is parsed.
 //!
-//! RFCs there are none; the protocol is chapter "Frontend/Backend Protocol" of PostgreSQL's
-//! documentation, sections "SSL Session Encryption" and "Message Formats".
+//! There is no RFC; the protocol is described in the chapter "Frontend/Backend Protocol" of
+//! PostgreSQL's documentation, sections "SSL Session Encryption" and "Message Formats".
 
 use std::cmp::Ordering;
 
@@ -35,34 +34,37 @@ mod tests;
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 const GSS_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x30];
 const CANCEL_REQUEST_CODE: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
-/// What a cancel request begins with; the number of the server's process and its secret key follow.
+/// The start of a CancelRequest; the server's process ID and secret key follow.
 const CANCEL_REQUEST: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
 const CANCEL_REQUEST_BYTES: usize = 16;
-/// The longest StartupMessage that servers take.
+/// The longest StartupMessage that servers accept.
 const STARTUP_BYTES_MAX: u32 = 10_000;
 /// The first byte of a TLS handshake record (RFC 8446 section 5.1).
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// What a client begins with.
+/// The first message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
-    /// It asks for TLS.
+    /// A request for TLS.
     Ssl,
-    /// It asks for encryption by Kerberos.
+    /// A request for GSSAPI encryption.
     Gss,
-    /// It wants a query of another connection cancelled.
+    /// A CancelRequest.
     Cancel,
-    /// It says who it is.
+    /// A StartupMessage.
     Startup,
 }
 
-/// What a client's message is, by its first eight bytes.
+/// Classifies a client's message by its first eight bytes.
 fn opening(input: &[u8], from: StarttlsSide) -> Result<Option<Opening>, StarttlsError> {
-    // The length tells before the rest has come: something else is not waited for.
+    // The length already shows an invalid message before the rest arrives.
     if let Some(length) = input.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes))
         && !(8..=STARTUP_BYTES_MAX).contains(&length)
     {
-        return Err(StarttlsError::Garbled(from, "its first message has an invalid length"));
+        return Err(StarttlsError::ProtocolViolation(
+            from,
+            "its first message has an invalid length",
+        ));
     }
     let Some(&[_, _, _, _, code @ ..]) = input.first_chunk::<8>() else { return Ok(None) };
     Ok(Some(match input.first_chunk::<8>() {
@@ -73,9 +75,9 @@ fn opening(input: &[u8], from: StarttlsSide) -> Result<Option<Opening>, Starttls
     }))
 }
 
-/// The ErrorResponse that ends a connection before it began.
+/// The ErrorResponse that rejects a connection.
 fn error_response(message: &str) -> Vec<u8> {
-    // 28000: invalid_authorization_specification, as where pg_hba.conf wants hostssl.
+    // 28000: invalid_authorization_specification, as with hostssl in pg_hba.conf.
     let fields = format!("SFATAL\0VFATAL\0C28000\0M{message}\0\0");
     let length = u32::try_from(fields.len() + 4).unwrap_or(u32::MAX);
     let mut response = vec![b'E'];
@@ -84,13 +86,13 @@ fn error_response(message: &str) -> Vec<u8> {
     response
 }
 
-/// tacit answers clients for a server in clear.
+/// The server role: tacit offers TLS to clients, for a server in clear.
 #[derive(Debug)]
 pub(super) struct PostgresServer {
     mode: StarttlsMode,
     cancel: Cancel,
     is_gss_declined: bool,
-    /// The client began with the handshake.
+    /// The client began with a TLS handshake.
     is_direct: bool,
 }
 
@@ -99,15 +101,15 @@ impl PostgresServer {
         Self { mode, cancel, is_gss_declined: false, is_direct: false }
     }
 
-    /// Gives the program a cancel request once it is whole, if nothing else comes with it.
-    fn cancel(&self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
+    /// Forwards a CancelRequest once it is complete, if nothing follows it.
+    fn cancel(&self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         if self.cancel == Cancel::Refuse {
-            // Nobody waits for an answer to it.
-            return Err(StarttlsError::Cancel);
+            // The client does not expect an answer.
+            return Err(StarttlsError::CancelInClear);
         }
-        let ExchangeBuffers { peer, program, .. } = wires;
+        let ExchangeBuffers { peer, program, .. } = buffers;
         if !peer.input.starts_with(&CANCEL_REQUEST) {
-            return Err(StarttlsError::Garbled(
+            return Err(StarttlsError::ProtocolViolation(
                 StarttlsSide::Peer,
                 "its cancel request has another length",
             ));
@@ -115,10 +117,10 @@ impl PostgresServer {
         match peer.input.len().cmp(&CANCEL_REQUEST_BYTES) {
             Ordering::Less => Ok(StarttlsStep::Wait),
             Ordering::Equal => {
-                program.say(std::mem::take(&mut peer.input));
+                program.send(std::mem::take(&mut peer.input));
                 Ok(StarttlsStep::Deliver)
             }
-            Ordering::Greater => Err(StarttlsError::Garbled(
+            Ordering::Greater => Err(StarttlsError::ProtocolViolation(
                 StarttlsSide::Peer,
                 "it sends more than its cancel request",
             )),
@@ -131,11 +133,11 @@ impl ProtocolMachine for PostgresServer {
         false
     }
 
-    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
-        let peer = &mut wires.peer;
+    fn next_step(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
+        let peer = &mut buffers.peer;
         if peer.input.first() == Some(&HANDSHAKE_RECORD) {
             self.is_direct = true;
-            return Ok(StarttlsStep::Secure);
+            return Ok(StarttlsStep::Handshake);
         }
         loop {
             let Some(opening) = opening(&peer.input, StarttlsSide::Peer)? else {
@@ -143,15 +145,15 @@ impl ProtocolMachine for PostgresServer {
             };
             match opening {
                 Opening::Ssl | Opening::Gss if peer.input.len() > SSL_REQUEST.len() => {
-                    return Err(StarttlsError::Stuffed(StarttlsSide::Peer));
+                    return Err(StarttlsError::ExtraData(StarttlsSide::Peer));
                 }
                 Opening::Ssl => {
                     peer.input.clear();
-                    peer.say(b"S");
-                    return Ok(StarttlsStep::Secure);
+                    peer.send(b"S");
+                    return Ok(StarttlsStep::Handshake);
                 }
                 Opening::Gss if self.is_gss_declined => {
-                    return Err(StarttlsError::Garbled(
+                    return Err(StarttlsError::ProtocolViolation(
                         StarttlsSide::Peer,
                         "it asks for Kerberos twice",
                     ));
@@ -159,16 +161,16 @@ impl ProtocolMachine for PostgresServer {
                 Opening::Gss => {
                     self.is_gss_declined = true;
                     peer.input.clear();
-                    peer.say(b"N");
+                    peer.send(b"N");
                 }
                 Opening::Startup | Opening::Cancel if self.mode == StarttlsMode::Optional => {
                     return Ok(StarttlsStep::Relay);
                 }
                 Opening::Startup => {
-                    peer.say(error_response("this server takes connections with TLS only"));
+                    peer.send(error_response("this server takes connections with TLS only"));
                     return Err(StarttlsError::InClear);
                 }
-                Opening::Cancel => return self.cancel(wires),
+                Opening::Cancel => return self.cancel(buffers),
             }
         }
     }
@@ -178,7 +180,7 @@ impl ProtocolMachine for PostgresServer {
     }
 }
 
-/// tacit asks a server for a client in clear.
+/// The client role: tacit requests TLS from a server, for a client in clear.
 #[derive(Debug)]
 pub(super) struct PostgresClient {
     server: Answer,
@@ -186,16 +188,16 @@ pub(super) struct PostgresClient {
     is_ssl_declined: bool,
 }
 
-/// What the server says to our SSLRequest.
+/// The server's answer to our SSLRequest.
 #[derive(Debug)]
 enum Answer {
-    /// It was not asked.
+    /// Not sent yet.
     Unasked,
-    /// Nothing yet.
+    /// No answer yet.
     Outstanding,
-    /// It takes TLS.
+    /// It accepts TLS.
     Yes,
-    /// It does not; the program hears of it when it listens.
+    /// It refuses TLS; the program gets an error when it reads.
     No(String),
 }
 
@@ -205,11 +207,11 @@ impl PostgresClient {
         Self { server, is_gss_declined: false, is_ssl_declined: false }
     }
 
-    fn ask(&mut self, wires: &mut ExchangeBuffers) -> Result<(), StarttlsError> {
-        let peer = &mut wires.peer;
+    fn ask(&mut self, buffers: &mut ExchangeBuffers) -> Result<(), StarttlsError> {
+        let peer = &mut buffers.peer;
         match (&self.server, peer.input.as_slice()) {
             (Answer::Unasked, []) => {
-                peer.say(SSL_REQUEST);
+                peer.send(SSL_REQUEST);
                 self.server = Answer::Outstanding;
             }
             (Answer::Outstanding, [b'S']) => {
@@ -223,16 +225,16 @@ impl PostgresClient {
             }
             (Answer::No(_), _) => peer.input.clear(),
             (Answer::Outstanding, [b'S', ..]) | (Answer::Yes, _) => {
-                return Err(StarttlsError::Stuffed(StarttlsSide::Peer));
+                return Err(StarttlsError::ExtraData(StarttlsSide::Peer));
             }
             (Answer::Outstanding, _) => {
-                return Err(StarttlsError::Garbled(
+                return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
                     "it answers neither `S` nor `N`",
                 ));
             }
             (Answer::Unasked, _) => {
-                return Err(StarttlsError::Garbled(
+                return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
                     "it sends data before a request",
                 ));
@@ -241,12 +243,12 @@ impl PostgresClient {
         Ok(())
     }
 
-    /// Answers the program until it says who it is, or what to cancel.
+    /// Answers the program until it sends a StartupMessage or CancelRequest.
     fn hear_program(
         &mut self,
-        wires: &mut ExchangeBuffers,
+        buffers: &mut ExchangeBuffers,
     ) -> Result<Option<Opening>, StarttlsError> {
-        let program = &mut wires.program;
+        let program = &mut buffers.program;
         loop {
             let declined = match opening(&program.input, StarttlsSide::Program)? {
                 Some(Opening::Ssl) => &mut self.is_ssl_declined,
@@ -254,38 +256,38 @@ impl PostgresClient {
                 other => return Ok(other),
             };
             if std::mem::replace(declined, true) {
-                return Err(StarttlsError::Garbled(
+                return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Program,
                     "it asks for the same twice",
                 ));
             }
             program.input.drain(..SSL_REQUEST.len());
-            program.say(b"N");
+            program.send(b"N");
         }
     }
 }
 
 impl ProtocolMachine for PostgresClient {
-    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
-        self.ask(wires)?;
-        let Some(opening) = self.hear_program(wires)? else { return Ok(StarttlsStep::Wait) };
+    fn next_step(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
+        self.ask(buffers)?;
+        let Some(opening) = self.hear_program(buffers)? else { return Ok(StarttlsStep::Wait) };
         match &self.server {
             Answer::Unasked | Answer::Outstanding => Ok(StarttlsStep::Wait),
-            Answer::Yes => Ok(StarttlsStep::Secure),
+            Answer::Yes => Ok(StarttlsStep::Handshake),
             Answer::No(said) => {
                 if opening == Opening::Startup {
                     let message = "tacit: the server does not offer TLS, which the policy requires";
-                    wires.program.say(error_response(message));
+                    buffers.program.send(error_response(message));
                 }
                 Err(StarttlsError::NotOffered(said.clone()))
             }
         }
     }
 
-    fn unsecured(&mut self, wires: &mut ExchangeBuffers) {
-        if let Ok(Some(Opening::Startup)) = opening(&wires.program.input, StarttlsSide::Program) {
+    fn handshake_failed(&mut self, buffers: &mut ExchangeBuffers) {
+        if let Ok(Some(Opening::Startup)) = opening(&buffers.program.input, StarttlsSide::Program) {
             let message = "tacit: the TLS handshake with the server failed; see the log of tacit";
-            wires.program.say(error_response(message));
+            buffers.program.send(error_response(message));
         }
     }
 }

@@ -27,10 +27,10 @@ fn client() -> Stage {
 fn a_client_that_asks_gets_tls_at_every_split() {
     for cut in 0..=16 {
         let mut stage = server(StarttlsMode::Required);
-        stage.say_cut(StarttlsSide::Peer, &GSS_REQUEST, &[cut.min(8)]);
+        stage.send_split(StarttlsSide::Peer, &GSS_REQUEST, &[cut.min(8)]);
         assert_eq!(stage.to_peer, b"N");
-        let step = stage.say_cut(StarttlsSide::Peer, &SSL_REQUEST, &[cut.saturating_sub(8)]);
-        assert_eq!(step, StarttlsStep::Secure);
+        let step = stage.send_split(StarttlsSide::Peer, &SSL_REQUEST, &[cut.saturating_sub(8)]);
+        assert_eq!(step, StarttlsStep::Handshake);
         assert_eq!(stage.to_peer, b"NS");
         assert_eq!(stage.dialogue.take_input(), b"");
         assert_eq!(stage.secure(), StarttlsStep::Relay);
@@ -42,8 +42,8 @@ fn a_client_that_asks_gets_tls_at_every_split() {
 fn what_stands_behind_the_request_is_refused() {
     for request in [SSL_REQUEST, GSS_REQUEST] {
         let mut stage = server(StarttlsMode::Required);
-        let step = stage.say(StarttlsSide::Peer, [&request, STARTUP].concat());
-        assert_eq!(refusal(&step), &StarttlsError::Stuffed(StarttlsSide::Peer));
+        let step = stage.send(StarttlsSide::Peer, [&request, STARTUP].concat());
+        assert_eq!(refusal(&step), &StarttlsError::ExtraData(StarttlsSide::Peer));
         assert_eq!(stage.to_peer, b"");
     }
 }
@@ -51,7 +51,10 @@ fn what_stands_behind_the_request_is_refused() {
 #[test]
 fn direct_tls_is_left_to_the_handshake() {
     let mut stage = server(StarttlsMode::Required);
-    assert_eq!(stage.say(StarttlsSide::Peer, b"\x16\x03\x01\x02\x00\x01"), StarttlsStep::Secure);
+    assert_eq!(
+        stage.send(StarttlsSide::Peer, b"\x16\x03\x01\x02\x00\x01"),
+        StarttlsStep::Handshake
+    );
     assert_eq!(stage.dialogue.take_input(), b"\x16\x03\x01\x02\x00\x01");
     assert_eq!(stage.to_peer, b"");
 }
@@ -60,15 +63,15 @@ fn direct_tls_is_left_to_the_handshake() {
 fn direct_tls_alone_must_agree_on_the_application_protocol() {
     for mode in [StarttlsMode::Required, StarttlsMode::Optional] {
         let mut direct = server(mode);
-        assert_eq!(direct.say(StarttlsSide::Peer, b"\x16"), StarttlsStep::Secure);
+        assert_eq!(direct.send(StarttlsSide::Peer, b"\x16"), StarttlsStep::Handshake);
         assert_eq!(direct.dialogue.required_alpn(), Some("postgresql"));
         let mut asked = server(mode);
-        assert_eq!(asked.say(StarttlsSide::Peer, SSL_REQUEST), StarttlsStep::Secure);
+        assert_eq!(asked.send(StarttlsSide::Peer, SSL_REQUEST), StarttlsStep::Handshake);
         assert_eq!(asked.dialogue.required_alpn(), None);
     }
     let mut client = client();
-    client.say(StarttlsSide::Peer, b"S");
-    assert_eq!(client.say(StarttlsSide::Program, STARTUP), StarttlsStep::Secure);
+    client.send(StarttlsSide::Peer, b"S");
+    assert_eq!(client.send(StarttlsSide::Program, STARTUP), StarttlsStep::Handshake);
     assert_eq!(client.dialogue.required_alpn(), None);
 }
 
@@ -83,7 +86,7 @@ fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
         let cuts: Vec<usize> = (1..CANCEL.len()).filter(|at| cuts & (1 << (at - 1)) != 0).collect();
         let mut stage = cancelling();
         assert_eq!(
-            stage.say_cut(StarttlsSide::Peer, CANCEL, &cuts),
+            stage.send_split(StarttlsSide::Peer, CANCEL, &cuts),
             StarttlsStep::Deliver,
             "{cuts:?}"
         );
@@ -92,16 +95,16 @@ fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
         for side in [StarttlsSide::Peer, StarttlsSide::Program] {
             assert!(!stage.dialogue.has_room(side));
         }
-        stage.dialogue.receive(StarttlsSide::Peer, STARTUP);
-        stage.dialogue.receive(StarttlsSide::Program, b"R");
-        assert_eq!(stage.step(), StarttlsStep::Deliver);
+        stage.dialogue.handle_input(StarttlsSide::Peer, STARTUP);
+        stage.dialogue.handle_input(StarttlsSide::Program, b"R");
+        assert_eq!(stage.next_step(), StarttlsStep::Deliver);
         assert_eq!((&stage.to_peer[..], &stage.to_program[..]), (&b""[..], CANCEL));
     }
     for short in 0..CANCEL.len() {
         let mut stage = cancelling();
-        assert_eq!(stage.say(StarttlsSide::Peer, &CANCEL[..short]), StarttlsStep::Wait);
-        stage.dialogue.end(StarttlsSide::Peer);
-        assert_eq!(refusal(&stage.step()), &StarttlsError::Ended(StarttlsSide::Peer));
+        assert_eq!(stage.send(StarttlsSide::Peer, &CANCEL[..short]), StarttlsStep::Wait);
+        stage.dialogue.handle_eof(StarttlsSide::Peer);
+        assert_eq!(refusal(&stage.next_step()), &StarttlsError::Closed(StarttlsSide::Peer));
         assert_eq!(stage.to_program, b"");
     }
 }
@@ -114,28 +117,28 @@ fn what_is_no_cancel_request_alone_does_not_pass() {
     shorter[3] = 12;
     for said in [[CANCEL, b"Q"].concat(), [CANCEL, CANCEL].concat(), longer, shorter] {
         let mut stage = cancelling();
-        let step = stage.say(StarttlsSide::Peer, &said);
+        let step = stage.send(StarttlsSide::Peer, &said);
         assert!(
-            matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)),
+            matches!(refusal(&step), StarttlsError::ProtocolViolation(StarttlsSide::Peer, _)),
             "{said:?}"
         );
         assert_eq!(stage.to_program, b"");
     }
     let mut stage = cancelling();
-    assert_eq!(refusal(&stage.say(StarttlsSide::Peer, STARTUP)), &StarttlsError::InClear);
+    assert_eq!(refusal(&stage.send(StarttlsSide::Peer, STARTUP)), &StarttlsError::InClear);
     assert_eq!(stage.to_program, b"");
 }
 
 #[test]
 fn a_client_in_clear_hears_why_and_no_byte_of_it_passes() {
     let mut stage = server(StarttlsMode::Required);
-    assert_eq!(refusal(&stage.say(StarttlsSide::Peer, STARTUP)), &StarttlsError::InClear);
+    assert_eq!(refusal(&stage.send(StarttlsSide::Peer, STARTUP)), &StarttlsError::InClear);
     assert!(stage.to_peer.starts_with(b"E\0\0\0"), "{:?}", stage.to_peer);
     let length = usize::from(stage.to_peer[4]);
     assert_eq!(stage.to_peer.len(), length + 1);
     assert!(stage.to_program.is_empty());
     let mut stage = server(StarttlsMode::Required);
-    assert_eq!(refusal(&stage.say(StarttlsSide::Peer, CANCEL)), &StarttlsError::Cancel);
+    assert_eq!(refusal(&stage.send(StarttlsSide::Peer, CANCEL)), &StarttlsError::CancelInClear);
     assert!(stage.to_peer.is_empty() && stage.to_program.is_empty());
 }
 
@@ -143,7 +146,7 @@ fn a_client_in_clear_hears_why_and_no_byte_of_it_passes() {
 fn optional_lets_it_go_on_in_clear() {
     for message in [STARTUP, CANCEL] {
         let mut stage = server(StarttlsMode::Optional);
-        assert_eq!(stage.say(StarttlsSide::Peer, message), StarttlsStep::Relay);
+        assert_eq!(stage.send(StarttlsSide::Peer, message), StarttlsStep::Relay);
         assert_eq!(stage.to_program, message);
     }
 }
@@ -151,8 +154,8 @@ fn optional_lets_it_go_on_in_clear() {
 #[test]
 fn something_else_is_refused_by_its_first_bytes() {
     let mut stage = server(StarttlsMode::Optional);
-    let step = stage.say(StarttlsSide::Peer, b"GET ");
-    assert!(matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)));
+    let step = stage.send(StarttlsSide::Peer, b"GET ");
+    assert!(matches!(refusal(&step), StarttlsError::ProtocolViolation(StarttlsSide::Peer, _)));
 }
 
 #[test]
@@ -162,15 +165,15 @@ fn the_program_starts_up_under_tls_whatever_it_asks_for_first() {
             let mut stage = client();
             assert_eq!(stage.to_peer, SSL_REQUEST);
             if answer_first {
-                assert_eq!(stage.say(StarttlsSide::Peer, b"S"), StarttlsStep::Wait);
+                assert_eq!(stage.send(StarttlsSide::Peer, b"S"), StarttlsStep::Wait);
             }
             for ask in asks {
-                assert_eq!(stage.say(StarttlsSide::Program, ask), StarttlsStep::Wait);
+                assert_eq!(stage.send(StarttlsSide::Program, ask), StarttlsStep::Wait);
             }
             assert_eq!(stage.to_program, vec![b'N'; asks.len()]);
-            stage.say(StarttlsSide::Program, STARTUP);
+            stage.send(StarttlsSide::Program, STARTUP);
             if !answer_first {
-                assert_eq!(stage.say(StarttlsSide::Peer, b"S"), StarttlsStep::Secure);
+                assert_eq!(stage.send(StarttlsSide::Peer, b"S"), StarttlsStep::Handshake);
             }
             stage.to_peer.clear();
             assert_eq!(stage.secure(), StarttlsStep::Relay);
@@ -182,8 +185,8 @@ fn the_program_starts_up_under_tls_whatever_it_asks_for_first() {
 #[test]
 fn a_request_to_cancel_goes_under_tls_too() {
     let mut stage = client();
-    stage.say(StarttlsSide::Peer, b"S");
-    assert_eq!(stage.say(StarttlsSide::Program, CANCEL), StarttlsStep::Secure);
+    stage.send(StarttlsSide::Peer, b"S");
+    assert_eq!(stage.send(StarttlsSide::Program, CANCEL), StarttlsStep::Handshake);
     stage.to_peer.clear();
     assert_eq!(stage.secure(), StarttlsStep::Relay);
     assert_eq!(stage.to_peer, CANCEL);
@@ -193,8 +196,8 @@ fn a_request_to_cancel_goes_under_tls_too() {
 fn a_server_without_tls_gets_no_startup_message() {
     for answer in [&b"N"[..], b"EFATAL: what is that", b"N and more"] {
         let mut stage = client();
-        assert_eq!(stage.say(StarttlsSide::Peer, answer), StarttlsStep::Wait);
-        let step = stage.say(StarttlsSide::Program, STARTUP);
+        assert_eq!(stage.send(StarttlsSide::Peer, answer), StarttlsStep::Wait);
+        let step = stage.send(StarttlsSide::Program, STARTUP);
         assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{step:?}");
         assert_eq!(stage.to_peer, SSL_REQUEST);
         assert!(stage.to_program.starts_with(b"E\0\0\0"));
@@ -204,22 +207,22 @@ fn a_server_without_tls_gets_no_startup_message() {
 #[test]
 fn what_a_server_sends_behind_its_answer_is_refused() {
     let mut stage = client();
-    let step = stage.say(StarttlsSide::Peer, b"SR\0\0\0\x08\0\0\0\0");
-    assert_eq!(refusal(&step), &StarttlsError::Stuffed(StarttlsSide::Peer));
+    let step = stage.send(StarttlsSide::Peer, b"SR\0\0\0\x08\0\0\0\0");
+    assert_eq!(refusal(&step), &StarttlsError::ExtraData(StarttlsSide::Peer));
     let mut stage = client();
-    stage.say(StarttlsSide::Peer, b"S");
+    stage.send(StarttlsSide::Peer, b"S");
     assert_eq!(
-        refusal(&stage.say(StarttlsSide::Peer, b"R")),
-        &StarttlsError::Stuffed(StarttlsSide::Peer)
+        refusal(&stage.send(StarttlsSide::Peer, b"R")),
+        &StarttlsError::ExtraData(StarttlsSide::Peer)
     );
 }
 
 #[test]
 fn a_failed_handshake_is_told_in_the_protocol() {
     let mut stage = client();
-    stage.say(StarttlsSide::Peer, b"S");
-    assert_eq!(stage.say(StarttlsSide::Program, STARTUP), StarttlsStep::Secure);
-    stage.dialogue.unsecured();
+    stage.send(StarttlsSide::Peer, b"S");
+    assert_eq!(stage.send(StarttlsSide::Program, STARTUP), StarttlsStep::Handshake);
+    stage.dialogue.handshake_failed();
     assert!(stage.dialogue.take_output(StarttlsSide::Program).starts_with(b"E"));
 }
 
@@ -228,8 +231,8 @@ fn an_end_before_tls_is_an_end() {
     for (mut stage, side) in
         [(server(StarttlsMode::Optional), StarttlsSide::Peer), (client(), StarttlsSide::Peer)]
     {
-        stage.dialogue.end(side);
-        assert_eq!(refusal(&stage.step()), &StarttlsError::Ended(side));
+        stage.dialogue.handle_eof(side);
+        assert_eq!(refusal(&stage.next_step()), &StarttlsError::Closed(side));
     }
 }
 
@@ -247,7 +250,7 @@ proptest! {
         };
         for (from_peer, bytes) in said {
             let from = if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program };
-            let step = stage.say(from, bytes);
+            let step = stage.send(from, bytes);
             let clear_target = if is_server { &stage.to_program } else { &stage.to_peer };
             if is_server && cancels && step == StarttlsStep::Deliver {
                 prop_assert!(clear_target.starts_with(&CANCEL_REQUEST) && clear_target.len() == 16);

@@ -1,4 +1,4 @@
-//! tacit asks a server for a program in clear.
+//! The client role: tacit requests STARTTLS from a server, for a program in clear.
 
 use super::words::{STARTTLS, offers_starttls, write_capabilities, write_command};
 use crate::starttls::lines::{ReplyReader, ServerReply, take_line, verb};
@@ -12,61 +12,68 @@ use crate::starttls::side::StarttlsSide;
 pub(crate) struct SmtpClient {
     waits_for: WaitsFor,
     replies: ReplyReader,
-    /// How the program greeted: the whole line.
+    /// The program's EHLO or HELO line.
     hello: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum WaitsFor {
-    /// The server's first word.
+    /// The server's greeting.
     #[default]
     Greeting,
     /// The program's EHLO or HELO.
     Hello,
-    /// What the server can do.
+    /// The server's capabilities.
     Capabilities,
-    /// The server's answer to STARTTLS.
+    /// The server's reply to STARTTLS.
     GoAhead,
     /// The handshake.
     Handshake,
-    /// The server's answer to the greeting under TLS.
+    /// The server's reply to EHLO under TLS.
     Welcome,
 }
 
 impl SmtpClient {
-    /// `true`: it was the last that there is to look at.
+    /// Handles a reply; `true`: it was the last to parse.
     fn take_reply(
         &mut self,
-        wires: &mut ExchangeBuffers,
+        buffers: &mut ExchangeBuffers,
         reply: &ServerReply,
     ) -> Result<bool, StarttlsError> {
         match self.waits_for {
             WaitsFor::Greeting if reply.code == 220 => {
-                reply.write(&mut wires.program.output);
+                reply.write(&mut buffers.program.output);
                 self.waits_for = WaitsFor::Hello;
             }
-            // Good-bye, before or after anything was said.
+            // The server closes with an error.
             WaitsFor::Greeting | WaitsFor::Hello if reply.code >= 400 => {
-                reply.write(&mut wires.program.output);
+                reply.write(&mut buffers.program.output);
                 return Err(not_offered("it says", reply));
             }
             WaitsFor::Greeting | WaitsFor::Hello | WaitsFor::Handshake => {
-                return Err(StarttlsError::Garbled(StarttlsSide::Peer, "a reply to nothing"));
+                return Err(StarttlsError::ProtocolViolation(
+                    StarttlsSide::Peer,
+                    "a reply to nothing",
+                ));
             }
             WaitsFor::Capabilities if reply.code == 250 && offers_starttls(reply) => {
-                wires.peer.say("STARTTLS\r\n");
+                buffers.peer.send("STARTTLS\r\n");
                 self.waits_for = WaitsFor::GoAhead;
             }
-            WaitsFor::Capabilities => return Err(give_up(wires, "no STARTTLS in", reply)),
-            WaitsFor::GoAhead if reply.code == 220 && wires.peer.input.is_empty() => {
+            WaitsFor::Capabilities => {
+                return Err(reject_without_tls(buffers, "no STARTTLS in", reply));
+            }
+            WaitsFor::GoAhead if reply.code == 220 && buffers.peer.input.is_empty() => {
                 self.waits_for = WaitsFor::Handshake;
             }
             WaitsFor::GoAhead if reply.code == 220 => {
-                return Err(StarttlsError::Stuffed(StarttlsSide::Peer));
+                return Err(StarttlsError::ExtraData(StarttlsSide::Peer));
             }
-            WaitsFor::GoAhead => return Err(give_up(wires, "to STARTTLS it says", reply)),
+            WaitsFor::GoAhead => {
+                return Err(reject_without_tls(buffers, "to STARTTLS it says", reply));
+            }
             WaitsFor::Welcome => {
-                let out = &mut wires.program.output;
+                let out = &mut buffers.program.output;
                 match reply.code {
                     250 => write_capabilities(reply, |word| word != STARTTLS, "", out),
                     _ => reply.write(out),
@@ -77,42 +84,46 @@ impl SmtpClient {
         Ok(false)
     }
 
-    /// What a program may say before it has said who it is, which nobody but tacit hears.
+    /// Handles a command before EHLO; only tacit sees it.
     fn take_command(
         &mut self,
-        wires: &mut ExchangeBuffers,
+        buffers: &mut ExchangeBuffers,
         line: Vec<u8>,
     ) -> Result<(), StarttlsError> {
-        let program = &mut wires.program;
+        let program = &mut buffers.program;
         match verb(&line).as_str() {
-            // STARTTLS belongs to ESMTP: a program that knows HELO alone does not hear of it.
-            "EHLO" | "HELO" => self.greet(wires, "EHLO", line),
-            "LHLO" => self.greet(wires, "LHLO", line),
-            "NOOP" | "RSET" => program.say("250 2.0.0 OK\r\n"),
+            // STARTTLS needs EHLO, also for a program that sends HELO.
+            "EHLO" | "HELO" => self.greet(buffers, "EHLO", line),
+            "LHLO" => self.greet(buffers, "LHLO", line),
+            "NOOP" | "RSET" => program.send("250 2.0.0 OK\r\n"),
             "QUIT" => {
-                program.say("221 2.0.0 Bye\r\n");
-                wires.peer.say("QUIT\r\n");
-                return Err(StarttlsError::Ended(StarttlsSide::Program));
+                program.send("221 2.0.0 Bye\r\n");
+                buffers.peer.send("QUIT\r\n");
+                return Err(StarttlsError::Closed(StarttlsSide::Program));
             }
-            _ => program.say("503 5.5.1 Send EHLO first\r\n"),
+            _ => program.send("503 5.5.1 Send EHLO first\r\n"),
         }
         Ok(())
     }
 
-    fn greet(&mut self, wires: &mut ExchangeBuffers, verb: &str, line: Vec<u8>) {
-        write_command(verb, &line, &mut wires.peer.output);
+    fn greet(&mut self, buffers: &mut ExchangeBuffers, verb: &str, line: Vec<u8>) {
+        write_command(verb, &line, &mut buffers.peer.output);
         self.hello = line;
         self.waits_for = WaitsFor::Capabilities;
     }
 }
 
-/// The program hears that its connection cannot be, before it has sent anything that matters.
-fn give_up(wires: &mut ExchangeBuffers, what: &str, reply: &ServerReply) -> StarttlsError {
-    wires.program.say(
+/// Rejects the program's connection before it has sent mail or credentials.
+fn reject_without_tls(
+    buffers: &mut ExchangeBuffers,
+    what: &str,
+    reply: &ServerReply,
+) -> StarttlsError {
+    buffers.program.send(
         "421 4.7.0 tacit: the server does not offer TLS, which the policy \
                        requires\r\n",
     );
-    wires.peer.say("QUIT\r\n");
+    buffers.peer.send("QUIT\r\n");
     not_offered(what, reply)
 }
 
@@ -122,44 +133,47 @@ fn not_offered(what: &str, reply: &ServerReply) -> StarttlsError {
 }
 
 impl ProtocolMachine for SmtpClient {
-    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
+    fn next_step(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         loop {
             if self.waits_for == WaitsFor::Handshake {
-                return Ok(StarttlsStep::Secure);
+                return Ok(StarttlsStep::Handshake);
             }
-            if let Some(reply) = self.replies.take(&mut wires.peer.input, StarttlsSide::Peer)? {
-                if self.take_reply(wires, &reply)? {
+            if let Some(reply) = self.replies.take(&mut buffers.peer.input, StarttlsSide::Peer)? {
+                if self.take_reply(buffers, &reply)? {
                     return Ok(StarttlsStep::Relay);
                 }
                 continue;
             }
-            if self.waits_for != WaitsFor::Hello || !self.replies.is_empty() || wires.stall() {
+            if self.waits_for != WaitsFor::Hello
+                || !self.replies.is_empty()
+                || buffers.check_stalled()
+            {
                 return Ok(StarttlsStep::Wait);
             }
-            let Some(line) = take_line(&mut wires.program.input, StarttlsSide::Program)? else {
+            let Some(line) = take_line(&mut buffers.program.input, StarttlsSide::Program)? else {
                 return Ok(StarttlsStep::Wait);
             };
-            self.take_command(wires, line)?;
+            self.take_command(buffers, line)?;
         }
     }
 
-    fn goes_on(&self) -> bool {
+    fn continues_under_tls(&self) -> bool {
         true
     }
 
-    fn secured(&mut self, wires: &mut ExchangeBuffers) {
-        // RFC 3207 section 4.2: what the server said in clear is forgotten.
+    fn handshake_succeeded(&mut self, buffers: &mut ExchangeBuffers) {
+        // RFC 3207 section 4.2: replies in clear are discarded.
         let hello = std::mem::take(&mut self.hello);
-        write_command(&verb(&hello), &hello, &mut wires.peer.output);
+        write_command(&verb(&hello), &hello, &mut buffers.peer.output);
         self.waits_for = WaitsFor::Welcome;
     }
 
-    fn unsecured(&mut self, wires: &mut ExchangeBuffers) {
+    fn handshake_failed(&mut self, buffers: &mut ExchangeBuffers) {
         let why = "421 4.7.0 tacit: no TLS with the server, which the policy requires\r\n";
-        wires.program.say(why);
+        buffers.program.send(why);
     }
 
-    fn outlasts(&self, ended: StarttlsSide) -> bool {
+    fn continues_after_eof(&self, ended: StarttlsSide) -> bool {
         ended == StarttlsSide::Program
     }
 }

@@ -1,6 +1,6 @@
 //! SMTP (RFC 5321) and LMTP (RFC 2033) with STARTTLS (RFC 3207).
 //!
-//! Server role, a client that speaks TLS before a server in clear:
+//! Server role: a client with TLS, a server in clear:
 //!
 //! ```text
 //!   client                tacit                            server
@@ -8,15 +8,15 @@
 //!   EHLO ──────────────────────────────────────────────────>
 //!   <── 250 with STARTTLS, without AUTH ────────────────── 250
 //!   MAIL ──────────────> 530, from tacit itself
-//!   STARTTLS ──────────> 220; what stood behind it is gone; QUIT ──>
-//!   ══ handshake ══                                       dialled anew
-//!                         its greeting goes no further <── 220
+//!   STARTTLS ──────────> 220; later input is dropped; QUIT ──>
+//!   ══ handshake ══                                       dialled again
+//!                         its greeting is dropped   <── 220
 //!   EHLO ──────────────────────────────────────────────────>
 //!   <── 250 without STARTTLS ───────────────────────────── 250
-//!   anything else: the relay carries the rest
+//!   anything else: relayed from here on
 //! ```
 //!
-//! Client role, a program in clear before a server that speaks TLS:
+//! Client role: a program in clear, a server with TLS:
 //!
 //! ```text
 //!   program               tacit                            server
@@ -27,12 +27,12 @@
 //!                                       ══ handshake ══
 //!                                       EHLO ────────────>
 //!   <── 250 without STARTTLS ───────────────────────────── 250
-//!   anything else: the relay carries the rest
+//!   anything else: relayed from here on
 //! ```
 //!
-//! Commands are taken one after the other: the next is read when the reply to the last has passed.
-//! What passes before the relay is written anew from what was read, so that both ends see the same
-//! lines. Nothing of a reply that came in clear is believed under TLS (RFC 3207 section 4.2).
+//! Commands are handled one at a time: the next is read after the reply to the last was forwarded.
+//! Until the relay begins, lines are parsed and written again, so that both ends see the same
+//! lines. Replies in clear are discarded under TLS (RFC 3207 section 4.2).
 
 mod client;
 mod server;

@@ -23,20 +23,20 @@ fn client() -> Stage {
 /// A server behind tacit whose client has just been greeted.
 fn greeted(mode: StarttlsMode) -> Stage {
     let mut stage = server(mode);
-    stage.say(StarttlsSide::Program, GREETING);
-    assert_eq!(stage.peer_hears(), GREETING);
+    stage.send(StarttlsSide::Program, GREETING);
+    assert_eq!(stage.peer_received(), GREETING);
     stage
 }
 
 /// One under TLS.
-fn secured() -> Stage {
+fn stage_under_tls() -> Stage {
     let mut stage = greeted(StarttlsMode::Required);
-    assert_eq!(stage.say(StarttlsSide::Peer, "STARTTLS\r\n"), StarttlsStep::Secure);
-    stage.peer_hears();
-    stage.program_hears();
+    assert_eq!(stage.send(StarttlsSide::Peer, "STARTTLS\r\n"), StarttlsStep::Handshake);
+    stage.peer_received();
+    stage.program_received();
     assert_eq!(stage.secure(), StarttlsStep::Wait);
-    assert_eq!(stage.say(StarttlsSide::Program, GREETING), StarttlsStep::Wait);
-    assert_eq!(stage.peer_hears(), "");
+    assert_eq!(stage.send(StarttlsSide::Program, GREETING), StarttlsStep::Wait);
+    assert_eq!(stage.peer_received(), "");
     stage
 }
 
@@ -44,48 +44,49 @@ fn secured() -> Stage {
 fn capabilities_are_edited_at_every_split() {
     for cut in 0..=CAPABILITIES.len() {
         let mut stage = greeted(StarttlsMode::Required);
-        stage.say_cut(StarttlsSide::Peer, b"ehlo client.example\r\n", &[cut.min(21)]);
-        assert_eq!(stage.program_hears(), "EHLO client.example\r\n");
-        stage.say_cut(StarttlsSide::Program, CAPABILITIES.as_bytes(), &[cut]);
-        assert_eq!(stage.peer_hears(), IN_CLEAR);
-        let step = stage.say_cut(StarttlsSide::Peer, b"STARTTLS\r\n", &[cut.min(10)]);
-        assert_eq!(step, StarttlsStep::Secure);
-        assert!(stage.peer_hears().starts_with("220 "));
-        assert_eq!(stage.program_hears(), "QUIT\r\n");
+        stage.send_split(StarttlsSide::Peer, b"ehlo client.example\r\n", &[cut.min(21)]);
+        assert_eq!(stage.program_received(), "EHLO client.example\r\n");
+        stage.send_split(StarttlsSide::Program, CAPABILITIES.as_bytes(), &[cut]);
+        assert_eq!(stage.peer_received(), IN_CLEAR);
+        let step = stage.send_split(StarttlsSide::Peer, b"STARTTLS\r\n", &[cut.min(10)]);
+        assert_eq!(step, StarttlsStep::Handshake);
+        assert!(stage.peer_received().starts_with("220 "));
+        assert_eq!(stage.program_received(), "QUIT\r\n");
         assert_eq!(stage.secure(), StarttlsStep::Wait);
-        stage.say(StarttlsSide::Peer, "EHLO client.example\r\n");
-        assert_eq!(stage.program_hears(), "", "the new connection has not greeted");
-        stage.say_cut(StarttlsSide::Program, GREETING.as_bytes(), &[cut.min(GREETING.len())]);
-        assert_eq!(stage.program_hears(), "EHLO client.example\r\n");
-        stage.say_cut(StarttlsSide::Program, CAPABILITIES.as_bytes(), &[cut]);
-        assert_eq!(stage.peer_hears(), UNDER_TLS);
-        let step = stage.say_cut(StarttlsSide::Peer, b"MAIL FROM:<a@b>\r\nRCPT", &[cut.min(21)]);
+        stage.send(StarttlsSide::Peer, "EHLO client.example\r\n");
+        assert_eq!(stage.program_received(), "", "the new connection has not greeted");
+        stage.send_split(StarttlsSide::Program, GREETING.as_bytes(), &[cut.min(GREETING.len())]);
+        assert_eq!(stage.program_received(), "EHLO client.example\r\n");
+        stage.send_split(StarttlsSide::Program, CAPABILITIES.as_bytes(), &[cut]);
+        assert_eq!(stage.peer_received(), UNDER_TLS);
+        let step = stage.send_split(StarttlsSide::Peer, b"MAIL FROM:<a@b>\r\nRCPT", &[cut.min(21)]);
         assert_eq!(step, StarttlsStep::Relay);
-        assert_eq!(stage.program_hears(), "MAIL FROM:<a@b>\r\nRCPT");
+        assert_eq!(stage.program_received(), "MAIL FROM:<a@b>\r\nRCPT");
     }
 }
 
 #[test]
 fn a_reply_of_one_line_and_byte_by_byte_is_edited_too() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(StarttlsSide::Peer, "LHLO x\r\n");
-    assert_eq!(stage.program_hears(), "LHLO x\r\n");
+    stage.send(StarttlsSide::Peer, "LHLO x\r\n");
+    assert_eq!(stage.program_received(), "LHLO x\r\n");
     let cuts: Vec<usize> = (0..18).collect();
-    stage.say_cut(StarttlsSide::Program, b"250 mail.example\r\n", &cuts);
-    assert_eq!(stage.peer_hears(), "250-mail.example\r\n250 STARTTLS\r\n");
+    stage.send_split(StarttlsSide::Program, b"250 mail.example\r\n", &cuts);
+    assert_eq!(stage.peer_received(), "250-mail.example\r\n250 STARTTLS\r\n");
 }
 
 #[test]
 fn what_a_client_sends_behind_starttls_never_happens() {
     let mut stage = greeted(StarttlsMode::Required);
-    let step = stage.say(StarttlsSide::Peer, "STARTTLS\r\nMAIL FROM:<evil@x>\r\nRCPT TO:<b@y>\r\n");
-    assert_eq!(step, StarttlsStep::Secure);
+    let step =
+        stage.send(StarttlsSide::Peer, "STARTTLS\r\nMAIL FROM:<evil@x>\r\nRCPT TO:<b@y>\r\n");
+    assert_eq!(step, StarttlsStep::Handshake);
     assert_eq!(stage.dialogue.take_input(), b"");
-    assert_eq!(stage.program_hears(), "QUIT\r\n");
+    assert_eq!(stage.program_received(), "QUIT\r\n");
     stage.secure();
-    stage.say(StarttlsSide::Program, GREETING);
-    stage.say(StarttlsSide::Peer, "EHLO x\r\n");
-    assert_eq!(stage.program_hears(), "EHLO x\r\n");
+    stage.send(StarttlsSide::Program, GREETING);
+    stage.send(StarttlsSide::Peer, "EHLO x\r\n");
+    assert_eq!(stage.program_received(), "EHLO x\r\n");
 }
 
 #[test]
@@ -100,34 +101,37 @@ fn required_keeps_mail_and_passwords_from_the_server() {
         ("", "530 5.7.0"),
     ] {
         assert_eq!(
-            stage.say(StarttlsSide::Peer, format!("{command}\r\n")),
+            stage.send(StarttlsSide::Peer, format!("{command}\r\n")),
             StarttlsStep::Wait,
             "{command}"
         );
-        assert!(stage.peer_hears().starts_with(reply), "{command}");
-        assert_eq!(stage.program_hears(), "", "{command}");
+        assert!(stage.peer_received().starts_with(reply), "{command}");
+        assert_eq!(stage.program_received(), "", "{command}");
     }
 }
 
 #[test]
 fn lines_that_two_programs_could_read_differently_do_not_pass() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(StarttlsSide::Peer, "NOOP\nMAIL FROM:<a@b>\r\n");
-    assert_eq!(stage.program_hears(), "NOOP\r\n");
-    stage.say(StarttlsSide::Program, "250 ok\r\n");
-    assert!(stage.peer_hears().contains("530 5.7.0"));
-    let step = stage.say(StarttlsSide::Peer, "NOOP\rMAIL FROM:<a@b>\r\n");
-    assert!(matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)));
+    stage.send(StarttlsSide::Peer, "NOOP\nMAIL FROM:<a@b>\r\n");
+    assert_eq!(stage.program_received(), "NOOP\r\n");
+    stage.send(StarttlsSide::Program, "250 ok\r\n");
+    assert!(stage.peer_received().contains("530 5.7.0"));
+    let step = stage.send(StarttlsSide::Peer, "NOOP\rMAIL FROM:<a@b>\r\n");
+    assert!(matches!(refusal(&step), StarttlsError::ProtocolViolation(StarttlsSide::Peer, _)));
 }
 
 #[test]
 fn commands_wait_for_the_reply_to_the_one_before() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(StarttlsSide::Peer, "NOOP\r\nMAIL\r\nRSET\r\n");
-    assert_eq!((stage.program_hears().as_str(), stage.peer_hears().as_str()), ("NOOP\r\n", ""));
-    stage.say(StarttlsSide::Program, "250 ok\r\n");
-    assert_eq!(stage.program_hears(), "RSET\r\n");
-    let heard = stage.peer_hears();
+    stage.send(StarttlsSide::Peer, "NOOP\r\nMAIL\r\nRSET\r\n");
+    assert_eq!(
+        (stage.program_received().as_str(), stage.peer_received().as_str()),
+        ("NOOP\r\n", "")
+    );
+    stage.send(StarttlsSide::Program, "250 ok\r\n");
+    assert_eq!(stage.program_received(), "RSET\r\n");
+    let heard = stage.peer_received();
     assert!(heard.starts_with("250 ok\r\n530 "), "{heard}");
 }
 
@@ -138,14 +142,17 @@ fn answers_to_many_commands_at_once_do_not_pile_up() {
         (client(), StarttlsSide::Program, GREETING),
     ] {
         if from == StarttlsSide::Peer {
-            stage.say(from, "NOOP\r\n");
+            stage.send(from, "NOOP\r\n");
         }
         for _ in 0..4 {
-            stage.say(from, "\n".repeat(4096));
+            stage.send(from, "\n".repeat(4096));
         }
-        stage.say(from.other(), reply);
-        let heard =
-            if from == StarttlsSide::Peer { stage.peer_hears() } else { stage.program_hears() };
+        stage.send(from.other(), reply);
+        let heard = if from == StarttlsSide::Peer {
+            stage.peer_received()
+        } else {
+            stage.program_received()
+        };
         assert_eq!(heard.lines().count(), reply.lines().count() + 4 * 4096);
         assert!(stage.longest_bytes < OUTPUT_BYTES_MAX + 100, "{}", stage.longest_bytes);
     }
@@ -154,93 +161,99 @@ fn answers_to_many_commands_at_once_do_not_pile_up() {
 #[test]
 fn optional_passes_mail_in_clear_but_no_password() {
     let mut stage = greeted(StarttlsMode::Optional);
-    stage.say(StarttlsSide::Peer, "EHLO x\r\n");
-    stage.say(StarttlsSide::Program, CAPABILITIES);
-    assert_eq!(stage.peer_hears(), IN_CLEAR);
-    stage.program_hears();
-    assert_eq!(stage.say(StarttlsSide::Peer, "AUTH LOGIN\r\n"), StarttlsStep::Wait);
-    assert!(stage.peer_hears().starts_with("538 "));
-    assert_eq!(stage.say(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\nRCPT"), StarttlsStep::Relay);
-    assert_eq!(stage.program_hears(), "MAIL FROM:<a@b>\r\nRCPT");
+    stage.send(StarttlsSide::Peer, "EHLO x\r\n");
+    stage.send(StarttlsSide::Program, CAPABILITIES);
+    assert_eq!(stage.peer_received(), IN_CLEAR);
+    stage.program_received();
+    assert_eq!(stage.send(StarttlsSide::Peer, "AUTH LOGIN\r\n"), StarttlsStep::Wait);
+    assert!(stage.peer_received().starts_with("538 "));
+    assert_eq!(stage.send(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\nRCPT"), StarttlsStep::Relay);
+    assert_eq!(stage.program_received(), "MAIL FROM:<a@b>\r\nRCPT");
 }
 
 #[test]
 fn under_tls_the_client_begins_anew() {
-    let mut stage = secured();
-    assert_eq!(stage.say(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\n"), StarttlsStep::Wait);
-    assert!(stage.peer_hears().starts_with("503 5.5.1"));
-    assert_eq!(stage.say(StarttlsSide::Peer, "STARTTLS\r\n"), StarttlsStep::Wait);
-    assert!(stage.peer_hears().starts_with("503 5.5.1"));
-    assert_eq!(stage.program_hears(), "");
-    stage.say(StarttlsSide::Peer, "HELO x\r\n");
-    stage.say(StarttlsSide::Program, "250 mail.example\r\n");
-    assert_eq!(stage.say(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\n"), StarttlsStep::Relay);
-    assert_eq!(stage.program_hears(), "HELO x\r\nMAIL FROM:<a@b>\r\n");
+    let mut stage = stage_under_tls();
+    assert_eq!(stage.send(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\n"), StarttlsStep::Wait);
+    assert!(stage.peer_received().starts_with("503 5.5.1"));
+    assert_eq!(stage.send(StarttlsSide::Peer, "STARTTLS\r\n"), StarttlsStep::Wait);
+    assert!(stage.peer_received().starts_with("503 5.5.1"));
+    assert_eq!(stage.program_received(), "");
+    stage.send(StarttlsSide::Peer, "HELO x\r\n");
+    stage.send(StarttlsSide::Program, "250 mail.example\r\n");
+    assert_eq!(stage.send(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\n"), StarttlsStep::Relay);
+    assert_eq!(stage.program_received(), "HELO x\r\nMAIL FROM:<a@b>\r\n");
 }
 
 #[test]
 fn a_client_that_leaves_before_tls_has_ended_it() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(StarttlsSide::Peer, "QUIT\r\n");
-    let step = stage.say(StarttlsSide::Program, "221 bye\r\n");
-    assert_eq!(refusal(&step), &StarttlsError::Ended(StarttlsSide::Peer));
-    assert_eq!(stage.peer_hears(), "221 bye\r\n");
+    stage.send(StarttlsSide::Peer, "QUIT\r\n");
+    let step = stage.send(StarttlsSide::Program, "221 bye\r\n");
+    assert_eq!(refusal(&step), &StarttlsError::Closed(StarttlsSide::Peer));
+    assert_eq!(stage.peer_received(), "221 bye\r\n");
 }
 
 #[test]
 fn a_client_that_says_no_more_under_tls_is_answered_as_another() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(StarttlsSide::Peer, "STARTTLS\r\n");
+    stage.send(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
-    stage.say(StarttlsSide::Peer, "EHLO x\r\nNOOP\r\nQUIT\r\n");
-    stage.dialogue.end(StarttlsSide::Peer);
-    stage.peer_hears();
-    stage.program_hears();
-    assert_eq!(stage.say(StarttlsSide::Program, GREETING), StarttlsStep::Wait);
-    assert_eq!((stage.peer_hears(), stage.program_hears()), (String::new(), "EHLO x\r\n".into()));
-    stage.say_cut(StarttlsSide::Program, CAPABILITIES.as_bytes(), &[30]);
-    assert_eq!((stage.peer_hears(), stage.program_hears()), (UNDER_TLS.into(), "NOOP\r\n".into()));
-    stage.say(StarttlsSide::Program, "250 ok\r\n");
-    assert_eq!(stage.program_hears(), "QUIT\r\n");
-    assert_eq!(stage.say(StarttlsSide::Program, "221 bye\r\n"), StarttlsStep::Relay);
-    assert_eq!(stage.peer_hears(), "250 ok\r\n221 bye\r\n");
-    assert!(stage.dialogue.has_passed(StarttlsSide::Peer));
+    stage.send(StarttlsSide::Peer, "EHLO x\r\nNOOP\r\nQUIT\r\n");
+    stage.dialogue.handle_eof(StarttlsSide::Peer);
+    stage.peer_received();
+    stage.program_received();
+    assert_eq!(stage.send(StarttlsSide::Program, GREETING), StarttlsStep::Wait);
+    assert_eq!(
+        (stage.peer_received(), stage.program_received()),
+        (String::new(), "EHLO x\r\n".into())
+    );
+    stage.send_split(StarttlsSide::Program, CAPABILITIES.as_bytes(), &[30]);
+    assert_eq!(
+        (stage.peer_received(), stage.program_received()),
+        (UNDER_TLS.into(), "NOOP\r\n".into())
+    );
+    stage.send(StarttlsSide::Program, "250 ok\r\n");
+    assert_eq!(stage.program_received(), "QUIT\r\n");
+    assert_eq!(stage.send(StarttlsSide::Program, "221 bye\r\n"), StarttlsStep::Relay);
+    assert_eq!(stage.peer_received(), "250 ok\r\n221 bye\r\n");
+    assert!(stage.dialogue.is_drained(StarttlsSide::Peer));
 }
 
 #[test]
 fn a_server_that_ends_under_tls_ends_it() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(StarttlsSide::Peer, "STARTTLS\r\n");
+    stage.send(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
-    stage.dialogue.end(StarttlsSide::Program);
-    assert_eq!(stage.step(), StarttlsStep::Relay);
+    stage.dialogue.handle_eof(StarttlsSide::Program);
+    assert_eq!(stage.next_step(), StarttlsStep::Relay);
 }
 
 #[test]
 fn a_server_that_is_busy_under_tls_is_heard() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(StarttlsSide::Peer, "STARTTLS\r\n");
+    stage.send(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
-    stage.peer_hears();
-    stage.say(StarttlsSide::Program, "421 too many connections\r\n");
-    assert_eq!(stage.peer_hears(), "421 too many connections\r\n");
+    stage.peer_received();
+    stage.send(StarttlsSide::Program, "421 too many connections\r\n");
+    assert_eq!(stage.peer_received(), "421 too many connections\r\n");
 }
 
 #[test]
 fn a_server_that_says_good_bye_is_heard() {
     let mut stage = greeted(StarttlsMode::Required);
-    assert_eq!(stage.say(StarttlsSide::Program, "421 4.4.2 timeout\r\n"), StarttlsStep::Wait);
-    assert_eq!(stage.peer_hears(), "421 4.4.2 timeout\r\n");
-    stage.dialogue.end(StarttlsSide::Program);
-    assert_eq!(refusal(&stage.step()), &StarttlsError::Ended(StarttlsSide::Program));
+    assert_eq!(stage.send(StarttlsSide::Program, "421 4.4.2 timeout\r\n"), StarttlsStep::Wait);
+    assert_eq!(stage.peer_received(), "421 4.4.2 timeout\r\n");
+    stage.dialogue.handle_eof(StarttlsSide::Program);
+    assert_eq!(refusal(&stage.next_step()), &StarttlsError::Closed(StarttlsSide::Program));
 }
 
 /// A program before tacit that was greeted, and greets.
 fn asked(hello: &str) -> Stage {
     let mut stage = client();
-    stage.say(StarttlsSide::Peer, GREETING);
-    assert_eq!(stage.program_hears(), GREETING);
-    stage.say(StarttlsSide::Program, hello);
+    stage.send(StarttlsSide::Peer, GREETING);
+    assert_eq!(stage.program_received(), GREETING);
+    stage.send(StarttlsSide::Program, hello);
     stage
 }
 
@@ -259,17 +272,17 @@ fn a_program_that_knows_nothing_is_taken_to_tls_at_every_split() {
     ] {
         for cut in 0..=CAPABILITIES.len() {
             let mut stage = asked(hello);
-            assert_eq!(stage.peer_hears(), first);
-            stage.say_cut(StarttlsSide::Peer, CAPABILITIES.as_bytes(), &[cut]);
-            assert_eq!(stage.peer_hears(), "STARTTLS\r\n");
-            let step = stage.say_cut(StarttlsSide::Peer, b"220 2.0.0 go\r\n", &[cut.min(14)]);
-            assert_eq!(step, StarttlsStep::Secure);
+            assert_eq!(stage.peer_received(), first);
+            stage.send_split(StarttlsSide::Peer, CAPABILITIES.as_bytes(), &[cut]);
+            assert_eq!(stage.peer_received(), "STARTTLS\r\n");
+            let step = stage.send_split(StarttlsSide::Peer, b"220 2.0.0 go\r\n", &[cut.min(14)]);
+            assert_eq!(step, StarttlsStep::Handshake);
             assert_eq!(stage.secure(), StarttlsStep::Wait);
-            assert_eq!(stage.peer_hears(), then);
-            assert_eq!(stage.program_hears(), "", "nothing that came in clear is passed");
-            let step = stage.say_cut(StarttlsSide::Peer, welcome.as_bytes(), &[cut]);
+            assert_eq!(stage.peer_received(), then);
+            assert_eq!(stage.program_received(), "", "nothing that came in clear is passed");
+            let step = stage.send_split(StarttlsSide::Peer, welcome.as_bytes(), &[cut]);
             assert_eq!(step, StarttlsStep::Relay);
-            assert_eq!(stage.program_hears(), heard);
+            assert_eq!(stage.program_received(), heard);
         }
     }
 }
@@ -277,30 +290,30 @@ fn a_program_that_knows_nothing_is_taken_to_tls_at_every_split() {
 #[test]
 fn what_a_program_says_early_waits_for_tls() {
     let mut stage = asked("EHLO me\r\nMAIL FROM:<a@b>\r\n");
-    stage.say(StarttlsSide::Peer, CAPABILITIES);
-    assert_eq!(stage.say(StarttlsSide::Peer, "220 go\r\n"), StarttlsStep::Secure);
-    assert_eq!(stage.peer_hears(), "EHLO me\r\nSTARTTLS\r\n");
+    stage.send(StarttlsSide::Peer, CAPABILITIES);
+    assert_eq!(stage.send(StarttlsSide::Peer, "220 go\r\n"), StarttlsStep::Handshake);
+    assert_eq!(stage.peer_received(), "EHLO me\r\nSTARTTLS\r\n");
     stage.secure();
-    assert_eq!(stage.say(StarttlsSide::Peer, CAPABILITIES), StarttlsStep::Relay);
-    assert_eq!(stage.peer_hears(), "EHLO me\r\nMAIL FROM:<a@b>\r\n");
+    assert_eq!(stage.send(StarttlsSide::Peer, CAPABILITIES), StarttlsStep::Relay);
+    assert_eq!(stage.peer_received(), "EHLO me\r\nMAIL FROM:<a@b>\r\n");
 }
 
 #[test]
 fn a_server_without_starttls_gets_neither_mail_nor_password() {
     for reply in ["250 mail.example\r\n", "250-mail\r\n250 AUTH PLAIN\r\n", "502 what\r\n"] {
         let mut stage = asked("EHLO me\r\nAUTH PLAIN AGEAYg==\r\n");
-        stage.peer_hears();
-        let step = stage.say(StarttlsSide::Peer, reply);
+        stage.peer_received();
+        let step = stage.send(StarttlsSide::Peer, reply);
         assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{step:?}");
-        assert!(stage.program_hears().starts_with(
+        assert!(stage.program_received().starts_with(
             "421 4.7.0 tacit: the server does not offer \
                                                    TLS"
         ));
-        assert_eq!(stage.peer_hears(), "QUIT\r\n");
+        assert_eq!(stage.peer_received(), "QUIT\r\n");
     }
     let mut stage = asked("EHLO me\r\n");
-    stage.say(StarttlsSide::Peer, CAPABILITIES);
-    let step = stage.say(StarttlsSide::Peer, "454 4.7.0 not now\r\n");
+    stage.send(StarttlsSide::Peer, CAPABILITIES);
+    let step = stage.send(StarttlsSide::Peer, "454 4.7.0 not now\r\n");
     assert!(
         matches!(refusal(&step), StarttlsError::NotOffered(said) if said.contains("454 4.7.0"))
     );
@@ -309,28 +322,28 @@ fn a_server_without_starttls_gets_neither_mail_nor_password() {
 #[test]
 fn what_a_server_sends_out_of_turn_in_clear_is_refused() {
     let mut stage = asked("EHLO me\r\n");
-    stage.say(StarttlsSide::Peer, CAPABILITIES);
-    let step = stage.say(StarttlsSide::Peer, "220 go\r\n250 AUTH PLAIN\r\n");
-    assert_eq!(refusal(&step), &StarttlsError::Stuffed(StarttlsSide::Peer));
+    stage.send(StarttlsSide::Peer, CAPABILITIES);
+    let step = stage.send(StarttlsSide::Peer, "220 go\r\n250 AUTH PLAIN\r\n");
+    assert_eq!(refusal(&step), &StarttlsError::ExtraData(StarttlsSide::Peer));
     let mut stage = client();
-    let step = stage.say(StarttlsSide::Peer, "220 ready\r\n250 AUTH PLAIN\r\n");
-    assert!(matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)));
+    let step = stage.send(StarttlsSide::Peer, "220 ready\r\n250 AUTH PLAIN\r\n");
+    assert!(matches!(refusal(&step), StarttlsError::ProtocolViolation(StarttlsSide::Peer, _)));
     let mut stage = client();
-    let step = stage.say(StarttlsSide::Peer, "554 5.7.1 go away\r\n");
+    let step = stage.send(StarttlsSide::Peer, "554 5.7.1 go away\r\n");
     assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)));
-    assert_eq!(stage.program_hears(), "554 5.7.1 go away\r\n");
+    assert_eq!(stage.program_received(), "554 5.7.1 go away\r\n");
 }
 
 #[test]
 fn before_its_greeting_a_program_is_answered_here() {
     let mut stage = asked("NOOP\r\nMAIL FROM:<a@b>\r\nQUIT\r\n");
-    let heard = stage.program_hears();
+    let heard = stage.program_received();
     assert!(heard.starts_with("250 ") && heard.contains("503 ") && heard.contains("221 "));
-    assert_eq!(stage.peer_hears(), "QUIT\r\n");
+    assert_eq!(stage.peer_received(), "QUIT\r\n");
     let mut stage = asked("EHLO me\r\n");
-    stage.dialogue.unsecured();
-    stage.step();
-    assert!(stage.program_hears().starts_with("421 4.7.0 tacit"));
+    stage.dialogue.handshake_failed();
+    stage.next_step();
+    assert!(stage.program_received().starts_with("421 4.7.0 tacit"));
 }
 
 fn text() -> impl Strategy<Value = String> {
@@ -352,8 +365,8 @@ proptest! {
         let mut stage = if is_server { server(StarttlsMode::Required) } else { client() };
         let mut heard = String::new();
         for (from_peer, text) in said {
-            stage.say(if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program }, text);
-            heard += &if is_server { stage.program_hears() } else { stage.peer_hears() };
+            stage.send(if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program }, text);
+            heard += &if is_server { stage.program_received() } else { stage.peer_received() };
         }
         for line in heard.lines() {
             let verb = crate::starttls::lines::verb(line.as_bytes());
@@ -374,9 +387,9 @@ proptest! {
         reply += "250 HELP\r\n";
         let run = |cuts: &[usize]| {
             let mut stage = greeted(StarttlsMode::Required);
-            stage.say(StarttlsSide::Peer, "EHLO x\r\n");
-            stage.say_cut(StarttlsSide::Program, reply.as_bytes(), cuts);
-            stage.peer_hears()
+            stage.send(StarttlsSide::Peer, "EHLO x\r\n");
+            stage.send_split(StarttlsSide::Program, reply.as_bytes(), cuts);
+            stage.peer_received()
         };
         let whole = run(&[]);
         prop_assert_eq!(&run(&cuts.into_iter().collect::<Vec<_>>()), &whole);

@@ -1,8 +1,8 @@
-//! Commands and capabilities, as both roles write and read them.
+//! Reads and writes commands and capabilities, for both roles.
 
 use crate::starttls::lines::{ServerReply, argument};
 
-/// The reply to EHLO, once with STARTTLS and once never with it.
+/// Writes the reply to EHLO with some capabilities removed or added.
 pub(super) fn write_capabilities(
     reply: &ServerReply,
     keep: impl Fn(&str) -> bool,
@@ -28,14 +28,14 @@ pub(super) fn offers_starttls(reply: &ServerReply) -> bool {
     reply.texts().skip(1).any(|text| keyword(text) == STARTTLS)
 }
 
-/// What a capability is called; `AUTH=LOGIN` is an old way to say `AUTH LOGIN`.
+/// The keyword of a capability; `AUTH=LOGIN` is an old form of `AUTH LOGIN`.
 fn keyword(text: &[u8]) -> String {
     let end = text.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'-');
     String::from_utf8_lossy(text.get(..end.unwrap_or(text.len())).unwrap_or_default())
         .to_ascii_uppercase()
 }
 
-/// A command line, written anew.
+/// Writes a command line.
 pub(super) fn write_command(verb: &str, line: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(verb.as_bytes());
     let argument = argument(line);

@@ -8,13 +8,13 @@
 //!   server ══ the next byte is the handshake's ═══ client
 //! ```
 //!
-//! Under TLS all options begin anew, so nothing is looked at any more: the program's own
-//! negotiation, which tacit has not read until then, is the first thing that passes. TN3270 and
-//! TN3270E (RFC 2355) begin in the same way.
+//! Under TLS all options are negotiated again, so nothing is parsed: the program's own negotiation,
+//! which tacit has not read until then, is relayed. TN3270 and TN3270E (RFC 2355) begin in the same
+//! way.
 //!
-//! In the server role what the client says before TLS is kept for a program that goes on in clear,
-//! and thrown away under TLS. In the client role other options of the server are refused; text of
-//! it is not waited through.
+//! In the server role the client's input before TLS is kept for a program that continues in clear,
+//! and dropped under TLS. In the client role other options of the server are refused; text before
+//! START_TLS is rejected.
 
 use super::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep, shown};
 use super::side::StarttlsSide;
@@ -35,34 +35,34 @@ const FOLLOWS: u8 = 1;
 
 const TLS_FOLLOWS: [u8; 6] = [IAC, SB, START_TLS, FOLLOWS, IAC, SE];
 
-/// Bytes of a client that are kept until it has answered.
+/// Maximum bytes of a client kept until it answers.
 const HELD_BYTES_MAX: usize = 4 * 1024;
-/// Bytes of one subnegotiation.
+/// Maximum bytes of one subnegotiation.
 const SUBNEGOTIATION_BYTES_MAX: usize = 512;
-/// Options of a server that are refused before its own START_TLS is expected.
+/// Maximum options of a server that are refused before START_TLS.
 const OPTIONS_MAX: usize = 256;
 
-/// What stands at the front of a stream.
+/// A token of a Telnet stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
-    /// A byte of text.
+    /// A byte of data.
     Text,
-    /// A command without meaning here.
+    /// Another command.
     Command,
     /// DO, DONT, WILL or WONT, and the option.
     Option(u8, u8),
-    /// What stands between SB and SE.
+    /// A subnegotiation: the bytes between SB and SE.
     Subnegotiation(Vec<u8>),
 }
 
-/// What was read from the front of a stream.
+/// The first token of a stream.
 struct Front<T> {
     read: T,
-    /// The bytes that it takes there.
+    /// Its length in bytes.
     bytes: usize,
 }
 
-/// The first token; `None`: it is not whole.
+/// Parses the first token; `None`: it is incomplete.
 fn first_token(input: &[u8], from: StarttlsSide) -> Result<Option<Front<Token>>, StarttlsError> {
     Ok(match input {
         [] | [IAC] | [IAC, WILL | WONT | DO | DONT] => None,
@@ -83,7 +83,7 @@ fn first_token(input: &[u8], from: StarttlsSide) -> Result<Option<Front<Token>>,
     })
 }
 
-/// What stands before IAC SE, with IAC IAC read as one.
+/// The bytes before IAC SE, with IAC IAC read as one byte.
 fn subnegotiation(bytes: &[u8]) -> Option<Front<Vec<u8>>> {
     let mut body = Vec::new();
     let mut at = 0;
@@ -103,12 +103,12 @@ fn subnegotiation(bytes: &[u8]) -> Option<Front<Vec<u8>>> {
     }
 }
 
-/// tacit asks clients for TLS in place of a server in clear.
+/// The server role: tacit requests TLS from clients, for a server in clear.
 #[derive(Debug)]
 pub(super) struct TelnetServer {
     mode: StarttlsMode,
     asked: bool,
-    /// The client said WILL.
+    /// The client has sent WILL.
     agreed: bool,
     held: Vec<u8>,
 }
@@ -124,10 +124,10 @@ impl ProtocolMachine for TelnetServer {
         false
     }
 
-    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
-        let peer = &mut wires.peer;
+    fn next_step(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
+        let peer = &mut buffers.peer;
         if !std::mem::replace(&mut self.asked, true) {
-            peer.say([IAC, DO, START_TLS]);
+            peer.send([IAC, DO, START_TLS]);
         }
         while let Some(Front { read: token, bytes }) = first_token(&peer.input, StarttlsSide::Peer)?
         {
@@ -135,10 +135,10 @@ impl ProtocolMachine for TelnetServer {
             match token {
                 Token::Option(WILL, START_TLS) if !self.agreed => {
                     self.agreed = true;
-                    peer.say(TLS_FOLLOWS);
+                    peer.send(TLS_FOLLOWS);
                 }
                 Token::Option(WONT, START_TLS) if self.agreed => {
-                    return Err(StarttlsError::Garbled(
+                    return Err(StarttlsError::ProtocolViolation(
                         StarttlsSide::Peer,
                         "START_TLS agreed to and declined",
                     ));
@@ -149,16 +149,16 @@ impl ProtocolMachine for TelnetServer {
                     return Ok(StarttlsStep::Relay);
                 }
                 Token::Option(WONT, START_TLS) => {
-                    peer.say("This server takes connections with TLS only (START_TLS).\r\n");
+                    peer.send("This server takes connections with TLS only (START_TLS).\r\n");
                     return Err(StarttlsError::InClear);
                 }
                 Token::Option(WILL, START_TLS) => {}
-                // What stands behind it is the handshake's.
+                // The bytes after it belong to the handshake.
                 Token::Subnegotiation(body) if body == [START_TLS, FOLLOWS] && self.agreed => {
-                    return Ok(StarttlsStep::Secure);
+                    return Ok(StarttlsStep::Handshake);
                 }
                 Token::Subnegotiation(body) if body.first() == Some(&START_TLS) => {
-                    return Err(StarttlsError::Garbled(
+                    return Err(StarttlsError::ProtocolViolation(
                         StarttlsSide::Peer,
                         "START_TLS out of turn",
                     ));
@@ -174,12 +174,12 @@ impl ProtocolMachine for TelnetServer {
         Ok(StarttlsStep::Wait)
     }
 
-    fn secured(&mut self, _: &mut ExchangeBuffers) {
+    fn handshake_succeeded(&mut self, _: &mut ExchangeBuffers) {
         self.held = Vec::new();
     }
 }
 
-/// tacit answers a server that asks for TLS, for a client in clear.
+/// The client role: tacit answers a server that requests TLS, for a client in clear.
 #[derive(Debug, Default)]
 pub(super) struct TelnetClient {
     /// WILL and FOLLOWS were sent.
@@ -187,40 +187,40 @@ pub(super) struct TelnetClient {
     options: usize,
 }
 
-fn refuse(wires: &mut ExchangeBuffers, said: String) -> StarttlsError {
-    wires.program.say("tacit: the server does not offer TLS, which the policy requires.\r\n");
+fn refuse(buffers: &mut ExchangeBuffers, said: String) -> StarttlsError {
+    buffers.program.send("tacit: the server does not offer TLS, which the policy requires.\r\n");
     StarttlsError::NotOffered(said)
 }
 
 impl ProtocolMachine for TelnetClient {
-    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
-        let peer = &mut wires.peer;
+    fn next_step(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
+        let peer = &mut buffers.peer;
         while let Some(Front { read: token, bytes }) = first_token(&peer.input, StarttlsSide::Peer)?
         {
             match token {
                 Token::Option(DO, START_TLS) if !self.agreed => {
                     self.agreed = true;
-                    peer.say([IAC, WILL, START_TLS]);
-                    peer.say(TLS_FOLLOWS);
+                    peer.send([IAC, WILL, START_TLS]);
+                    peer.send(TLS_FOLLOWS);
                 }
                 Token::Subnegotiation(body) if body == [START_TLS, FOLLOWS] && self.agreed => {
                     if peer.input.len() > bytes {
-                        return Err(StarttlsError::Stuffed(StarttlsSide::Peer));
+                        return Err(StarttlsError::ExtraData(StarttlsSide::Peer));
                     }
                     peer.input.clear();
-                    return Ok(StarttlsStep::Secure);
+                    return Ok(StarttlsStep::Handshake);
                 }
                 Token::Text => {
                     let text = shown(&peer.input);
-                    return Err(refuse(wires, format!("it sends text, `{text}`")));
+                    return Err(refuse(buffers, format!("it sends text, `{text}`")));
                 }
                 Token::Option(DONT | WONT, START_TLS) => {
-                    return Err(refuse(wires, "it declines START_TLS".to_owned()));
+                    return Err(refuse(buffers, "it declines START_TLS".to_owned()));
                 }
-                // Behind our FOLLOWS the next byte is the handshake's: nothing is answered.
+                // The byte after our FOLLOWS belongs to the handshake: send nothing else.
                 Token::Option(verb, option) if !self.agreed => match verb {
-                    DO => peer.say([IAC, WONT, option]),
-                    WILL => peer.say([IAC, DONT, option]),
+                    DO => peer.send([IAC, WONT, option]),
+                    WILL => peer.send([IAC, DONT, option]),
                     _ => {}
                 },
                 Token::Command | Token::Option(..) | Token::Subnegotiation(_) => {}
@@ -234,7 +234,7 @@ impl ProtocolMachine for TelnetClient {
         Ok(StarttlsStep::Wait)
     }
 
-    fn unsecured(&mut self, wires: &mut ExchangeBuffers) {
-        wires.program.say("tacit: no TLS with the server, which the policy requires.\r\n");
+    fn handshake_failed(&mut self, buffers: &mut ExchangeBuffers) {
+        buffers.program.send("tacit: no TLS with the server, which the policy requires.\r\n");
     }
 }

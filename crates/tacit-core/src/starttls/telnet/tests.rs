@@ -27,8 +27,8 @@ fn a_client_that_agrees_gets_tls_at_every_split() {
         stage.to_peer.clear();
         // The client sends its own FOLLOWS when it has ours, and the handshake behind it.
         assert_eq!(
-            stage.say_cut(StarttlsSide::Peer, &said, &[cut.min(said.len() - 3)]),
-            StarttlsStep::Secure
+            stage.send_split(StarttlsSide::Peer, &said, &[cut.min(said.len() - 3)]),
+            StarttlsStep::Handshake
         );
         assert_eq!(stage.to_peer, TLS_FOLLOWS);
         assert!(b"\x16\x03\x01".starts_with(&stage.dialogue.take_input()));
@@ -40,7 +40,7 @@ fn a_client_that_agrees_gets_tls_at_every_split() {
 #[test]
 fn required_refuses_who_declines_with_a_line_of_text() {
     let mut stage = server(StarttlsMode::Required);
-    assert_eq!(refusal(&stage.say(StarttlsSide::Peer, DECLINES)), &StarttlsError::InClear);
+    assert_eq!(refusal(&stage.send(StarttlsSide::Peer, DECLINES)), &StarttlsError::InClear);
     assert!(String::from_utf8_lossy(&stage.to_peer).contains("TLS only"));
 }
 
@@ -49,7 +49,7 @@ fn optional_passes_what_a_client_in_clear_said_before() {
     let said = [&TERMINAL[..], b"hi\xff\xff", &DECLINES, b"there"].concat();
     for cut in 0..=said.len() {
         let mut stage = server(StarttlsMode::Optional);
-        assert_eq!(stage.say_cut(StarttlsSide::Peer, &said, &[cut]), StarttlsStep::Relay);
+        assert_eq!(stage.send_split(StarttlsSide::Peer, &said, &[cut]), StarttlsStep::Relay);
         assert_eq!(stage.to_program, [&TERMINAL[..], b"hi\xff\xffthere"].concat());
     }
 }
@@ -61,14 +61,14 @@ fn what_is_out_of_turn_is_refused() {
         &[&AGREES[..], &DECLINES].concat(),
         &[&AGREES[..], &[IAC, SB, START_TLS, 7, IAC, SE]].concat(),
     ] {
-        let step = server(StarttlsMode::Optional).say(StarttlsSide::Peer, said);
+        let step = server(StarttlsMode::Optional).send(StarttlsSide::Peer, said);
         assert!(
-            matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)),
+            matches!(refusal(&step), StarttlsError::ProtocolViolation(StarttlsSide::Peer, _)),
             "{said:?}"
         );
     }
     for said in [vec![b'x'; HELD_BYTES_MAX + 1], [vec![IAC, SB], vec![1; 600]].concat()] {
-        let step = server(StarttlsMode::Optional).say(StarttlsSide::Peer, said);
+        let step = server(StarttlsMode::Optional).send(StarttlsSide::Peer, said);
         assert!(matches!(refusal(&step), StarttlsError::TooLong(StarttlsSide::Peer, _)));
     }
 }
@@ -79,8 +79,8 @@ fn a_program_is_taken_to_tls_at_every_split() {
     let said = [&options[..], &ASKS, &TLS_FOLLOWS].concat();
     for cut in 0..=said.len() {
         let mut stage = client();
-        stage.say(StarttlsSide::Program, TERMINAL);
-        assert_eq!(stage.say_cut(StarttlsSide::Peer, &said, &[cut]), StarttlsStep::Secure);
+        stage.send(StarttlsSide::Program, TERMINAL);
+        assert_eq!(stage.send_split(StarttlsSide::Peer, &said, &[cut]), StarttlsStep::Handshake);
         let refused = [IAC, WONT, 24, IAC, DONT, 3];
         assert_eq!(stage.to_peer, [&refused[..], &AGREES, &TLS_FOLLOWS].concat());
         stage.to_peer.clear();
@@ -94,25 +94,25 @@ fn a_program_is_taken_to_tls_at_every_split() {
 fn a_server_that_goes_on_in_clear_is_refused_and_hears_nothing_of_the_program() {
     for said in [&b"login: "[..], &[IAC, WONT, START_TLS], b"\xff\xff", b"\r\n"] {
         let mut stage = client();
-        stage.say(StarttlsSide::Program, b"root\r\nsecret\r\n");
-        let step = stage.say(StarttlsSide::Peer, said);
+        stage.send(StarttlsSide::Program, b"root\r\nsecret\r\n");
+        let step = stage.send(StarttlsSide::Peer, said);
         assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{said:?}");
         assert_eq!(stage.to_peer, b"");
     }
     let mut stage = client();
-    let step = stage.say(StarttlsSide::Peer, b"login: ");
+    let step = stage.send(StarttlsSide::Peer, b"login: ");
     assert!(matches!(refusal(&step), StarttlsError::NotOffered(said) if said.contains("login:")));
-    assert!(stage.program_hears().starts_with("tacit: the server does not offer TLS"));
+    assert!(stage.program_received().starts_with("tacit: the server does not offer TLS"));
 }
 
 #[test]
 fn what_a_server_sends_behind_follows_is_refused() {
     let mut stage = client();
-    let step = stage.say(StarttlsSide::Peer, [&ASKS[..], &TLS_FOLLOWS, b"login: "].concat());
-    assert_eq!(refusal(&step), &StarttlsError::Stuffed(StarttlsSide::Peer));
+    let step = stage.send(StarttlsSide::Peer, [&ASKS[..], &TLS_FOLLOWS, b"login: "].concat());
+    assert_eq!(refusal(&step), &StarttlsError::ExtraData(StarttlsSide::Peer));
     let options = [IAC, DO, 24].repeat(OPTIONS_MAX + 1);
     assert!(matches!(
-        refusal(&client().say(StarttlsSide::Peer, options)),
+        refusal(&client().send(StarttlsSide::Peer, options)),
         StarttlsError::TooLong(..)
     ));
 }
@@ -136,7 +136,7 @@ proptest! {
     ) {
         let mut stage = if is_server { server(StarttlsMode::Required) } else { client() };
         for (from_peer, bytes) in said {
-            let step = stage.say(if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program }, bytes);
+            let step = stage.send(if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program }, bytes);
             prop_assert_ne!(step, StarttlsStep::Relay);
             if is_server {
                 prop_assert!(stage.to_program.is_empty());
@@ -156,7 +156,7 @@ proptest! {
         let said = pieces.concat();
         let run = |cuts: &[usize]| {
             let mut stage = server(StarttlsMode::Optional);
-            let step = stage.say_cut(StarttlsSide::Peer, &said, cuts);
+            let step = stage.send_split(StarttlsSide::Peer, &said, cuts);
             (step, stage.to_peer, stage.to_program)
         };
         let whole = run(&[]);

@@ -314,7 +314,7 @@ impl Establishing<'_> {
         let relay =
             SealedRelay { clear, tls: tls_socket, session, incomplete, initial: last_flight };
         let Some(driver) = driver else { return Ok(RelayKind::Sealed(Box::new(relay))) };
-        let data_tls = driver.dialogue.stays().then_some(settings);
+        let data_tls = driver.dialogue.is_persistent().then_some(settings);
         Ok(relay_under_tls(relay, driver, data_tls))
     }
 
@@ -329,11 +329,11 @@ impl Establishing<'_> {
         let early = std::mem::take(&mut self.early);
         if tls.on == Position::Upstream {
             let mut dialogue = Dialogue::new(starttls, exchange::StarttlsRole::Client);
-            dialogue.receive(StarttlsSide::Program, &early);
+            dialogue.handle_input(StarttlsSide::Program, &early);
             return Ok(StarttlsDriver::new(dialogue));
         }
         let mut dialogue = Dialogue::new(starttls, exchange::StarttlsRole::Server);
-        dialogue.receive(StarttlsSide::Peer, &early);
+        dialogue.handle_input(StarttlsSide::Peer, &early);
         if dialogue.needs_program() {
             // Displays do not see it: it may not be the one that is relayed to.
             self.upstream = Some(self.connect(plan).await?);
@@ -409,7 +409,7 @@ impl Establishing<'_> {
         if uploads && matches!(tls.settings.role(), TlsRole::Server(_)) {
             return Ok(Arc::new(tls.settings.without_tickets()));
         }
-        if self.driver.as_ref().is_some_and(|driver| driver.dialogue.stays()) {
+        if self.driver.as_ref().is_some_and(|driver| driver.dialogue.is_persistent()) {
             let settings = tls.settings.for_control_connection().map_err(io::Error::other)?;
             return Ok(Arc::new(settings));
         }
@@ -458,7 +458,7 @@ impl Establishing<'_> {
 
     /// The upstream socket of a client that has proved itself: the one there is, or a new one.
     async fn dial_for_proved_client(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
-        if self.driver.as_ref().is_some_and(|driver| driver.dialogue.needs_fresh_program())
+        if self.driver.as_ref().is_some_and(|driver| driver.dialogue.needs_new_program_connection())
             && let Some(first) = self.upstream.take()
         {
             // The exchange has ended its connection to it.

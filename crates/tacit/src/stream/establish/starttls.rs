@@ -43,14 +43,16 @@ pub(super) async fn hold(
     let mut transport = ClearTransport { socket: peer, counted: None };
     let work = async { Ok(driver.run(&mut transport, program).await?) };
     match within(deadline, || Failure::Silence(timeout), work).await? {
-        ExchangeOutcome::Step(StarttlsStep::Secure) => Ok(Agreed::Tls),
+        ExchangeOutcome::Step(StarttlsStep::Handshake) => Ok(Agreed::Tls),
         ExchangeOutcome::Step(StarttlsStep::Deliver) => Ok(Agreed::Delivery),
-        ExchangeOutcome::Step(StarttlsStep::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
+        ExchangeOutcome::Step(StarttlsStep::Reject(refusal)) => Err(Failure::Starttls(refusal)),
         // A data connection before TLS would be in clear.
         ExchangeOutcome::Step(StarttlsStep::Listen(_)) => {
             Err(Failure::Starttls(StarttlsError::InClear))
         }
-        ExchangeOutcome::Step(StarttlsStep::Relay | StarttlsStep::Settle | StarttlsStep::Wait)
+        ExchangeOutcome::Step(
+            StarttlsStep::Relay | StarttlsStep::ContinueInClear | StarttlsStep::Wait,
+        )
         | ExchangeOutcome::Over => Ok(Agreed::Clear),
     }
 }
@@ -61,7 +63,7 @@ pub(super) async fn send_refusal(
     peer: &StreamSocket,
     program: &StreamSocket,
 ) {
-    driver.dialogue.unsecured();
+    driver.dialogue.handshake_failed();
     let mut transport = ClearTransport { socket: peer, counted: None };
     let sent = driver.flush(&mut transport, Some(program));
     let _ = tokio::time::timeout(DRAIN_WAIT_MAX, sent).await;
@@ -76,12 +78,12 @@ pub(super) fn relay_in_clear(
     let initial = driver.dialogue.take_output(StarttlsSide::Program);
     let ends = ends(&downstream, &upstream);
     let relay = Box::new(ClearRelay { downstream, upstream, initial });
-    if !driver.dialogue.stays() {
+    if !driver.dialogue.is_persistent() {
         return RelayKind::Clear(relay);
     }
     let mut dialogue = driver.dialogue;
-    dialogue.settle();
-    dialogue.set_ends(ends);
+    dialogue.continue_in_clear();
+    dialogue.set_addresses(ends);
     RelayKind::Starttls(Box::new(StarttlsRelay {
         next: NextRelay::Clear(relay),
         dialogue,
@@ -106,8 +108,8 @@ pub(super) fn relay_under_tls(
     data_tls: Option<Arc<LiveTls>>,
 ) -> RelayKind {
     let mut dialogue = driver.dialogue;
-    dialogue.set_ends(ends(&relay.tls, &relay.clear));
-    dialogue.secured();
+    dialogue.set_addresses(ends(&relay.tls, &relay.clear));
+    dialogue.handshake_succeeded();
     let next = NextRelay::Sealed(Box::new(relay));
     RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, data_tls }))
 }

@@ -72,7 +72,7 @@ async fn server_end(upstream: &StreamSocket) -> ConnectionEnd {
 async fn client_end(downstream: &StreamSocket) -> ConnectionEnd {
     match downstream.read(&mut [0; READ_BYTES]).await {
         Ok(0) => ConnectionEnd::Orderly,
-        Ok(_) => ConnectionEnd::Refused(Box::new(StarttlsError::Garbled(
+        Ok(_) => ConnectionEnd::Refused(Box::new(StarttlsError::ProtocolViolation(
             StarttlsSide::Peer,
             "it sends more than its cancel request",
         ))),

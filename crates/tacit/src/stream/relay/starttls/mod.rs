@@ -53,7 +53,7 @@ async fn driver(
     connection: &Connection,
 ) -> Result<NextRelay, ConnectionEnd> {
     let StarttlsRelay { next, dialogue, data_tls } = *relay;
-    let listeners = DataListeners::new(lane, connection.record(), data_tls, dialogue.uploads());
+    let listeners = DataListeners::new(lane, connection.record(), data_tls, dialogue.upload_flag());
     match next {
         NextRelay::Sealed(mut relay) => {
             let SealedRelay { clear, tls, session, incomplete, initial } = &mut *relay;
@@ -92,19 +92,23 @@ async fn hold<W: PeerTransport>(
                     StarttlsSide::Program => program,
                 };
                 let at = listeners.open(request, socket).await;
-                driver.dialogue.listens(at);
+                driver.dialogue.set_data_listener(at);
                 continue;
             }
-            Ok(ExchangeOutcome::Step(StarttlsStep::Relay)) if driver.dialogue.is_over() => {
+            Ok(ExchangeOutcome::Step(StarttlsStep::Relay))
+                if driver.dialogue.has_closed_orderly() =>
+            {
                 ConnectionEnd::Orderly
             }
             Ok(ExchangeOutcome::Step(StarttlsStep::Relay)) => return Ok(()),
-            Ok(ExchangeOutcome::Step(StarttlsStep::Refuse(refusal))) => {
+            Ok(ExchangeOutcome::Step(StarttlsStep::Reject(refusal))) => {
                 ConnectionEnd::Refused(Box::new(refusal))
             }
             Ok(ExchangeOutcome::Step(_) | ExchangeOutcome::Over) => ConnectionEnd::Orderly,
             // Many programs send no `close_notify` after they ended the session in their protocol.
-            Err(ExchangeError::Truncated) if driver.dialogue.is_over() => ConnectionEnd::Orderly,
+            Err(ExchangeError::Truncated) if driver.dialogue.has_closed_orderly() => {
+                ConnectionEnd::Orderly
+            }
             Err(ExchangeError::Truncated) => ConnectionEnd::Truncated,
             Err(ExchangeError::Session(error)) => ConnectionEnd::Session(error),
             Err(ExchangeError::Broken(StarttlsSide::Program, error)) => {
@@ -126,7 +130,7 @@ async fn part(
     session: Option<&mut Session>,
     program: &StreamSocket,
 ) -> ConnectionEnd {
-    let is_over = driver.dialogue.is_over();
+    let is_over = driver.dialogue.has_closed_orderly();
     let UnsentBytes { mut to_peer, mut to_program } = driver.into_unsent();
     let alert = match &end {
         ConnectionEnd::Session(error) => error.alert(),
