@@ -1,29 +1,27 @@
-//! Which datagrams belong together, and for how long: the table of UDP flows.
+//! The table of UDP flows.
 //!
-//! A flow is what goes from one socket of a program to one destination, and what comes back. It
-//! begins with its first datagram and is over when it was silent for too long:
+//! A flow is the datagrams between one socket of a program and one destination. It begins with its
+//! first datagram and ends after an idle time:
 //!
 //! ```text
 //! first datagram ──> unanswered ── reply ──> answered
 //!                    over after 60 s         over after 180 s
 //! ```
 //!
-//! A table that is full makes room: the flow that was silent the longest goes, as it would be the
-//! first to be over.
+//! A full table drops the flow that was idle the longest.
 //!
-//! It does not know what a flow is carried by: that is the type parameter.
+//! The type parameter is the state of a flow.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// How long a flow without a reply lives: longer than any resolver or time client waits.
+/// Idle time of a flow without a reply: longer than any resolver or time client waits.
 pub const UNANSWERED: Duration = Duration::from_secs(60);
-/// How long a flow lives in which both have spoken: well beyond the 120 s that RFC 4787 (section
-/// 4.3) demands of those in between.
+/// Idle time of a flow with a reply: above the 120 s that RFC 4787 (section 4.3) requires of NATs.
 pub const ANSWERED: Duration = Duration::from_secs(180);
 
-/// From which socket to which.
+/// The two ends of a UDP flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DatagramKey {
     /// The program's.
@@ -53,14 +51,14 @@ impl<F> DatagramFlows<F> {
         Self { flows: HashMap::new(), flows_max: flows_max.max(1) }
     }
 
-    /// The flow that a datagram of the program belongs to, which lives on by that.
+    /// The flow of a datagram from the program; restarts its idle time.
     pub fn sent(&mut self, key: &DatagramKey, now: Instant) -> Option<&mut F> {
         let entry = self.flows.get_mut(key)?;
         entry.last = now;
         Some(&mut entry.flow)
     }
 
-    /// Notes a reply.
+    /// Records a reply.
     pub fn answered(&mut self, key: &DatagramKey, now: Instant) {
         if let Some(entry) = self.flows.get_mut(key) {
             entry.last = now;
@@ -68,8 +66,7 @@ impl<F> DatagramFlows<F> {
         }
     }
 
-    /// Begins a flow; returns the one that made room for it, if one had to, or the one that had
-    /// the same ends.
+    /// Adds a flow; returns the one that was dropped for it, or the one with the same ends.
     pub fn begin(&mut self, key: DatagramKey, flow: F, now: Instant) -> Option<F> {
         let mut gone = None;
         if self.flows.len() >= self.flows_max && !self.flows.contains_key(&key) {
@@ -87,7 +84,7 @@ impl<F> DatagramFlows<F> {
         self.flows.remove(key).map(|entry| entry.flow)
     }
 
-    /// The flow with these ends, which does not live longer by being looked at.
+    /// The flow with these ends; does not restart its idle time.
     #[must_use]
     pub fn flow(&self, key: &DatagramKey) -> Option<&F> {
         self.flows.get(key).map(|entry| &entry.flow)
@@ -108,7 +105,7 @@ impl<F> DatagramFlows<F> {
         self.flows.drain().map(|(_, entry)| entry.flow).collect()
     }
 
-    /// Takes out the flows that are over.
+    /// Takes the flows that have expired.
     pub fn expire(&mut self, now: Instant) -> Vec<(DatagramKey, F)> {
         let is_over = |entry: &mut FlowEntry<F>| {
             let patience = if entry.is_answered { ANSWERED } else { UNANSWERED };
@@ -131,8 +128,7 @@ impl<F> DatagramFlows<F> {
     }
 }
 
-/// Whether datagrams to this address are for one host. Those for many at once, or for whoever is
-/// there, have no flow.
+/// Whether this is a unicast address. Multicast and broadcast datagrams have no flow.
 #[must_use]
 pub fn is_for_one(destination: IpAddr) -> bool {
     match destination.to_canonical() {

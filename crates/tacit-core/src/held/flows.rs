@@ -1,18 +1,18 @@
-//! Which flows are held, and who waits for their connections.
+//! The held flows of a run, and the waiters for their connections.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
-/// Flows of one run that are held at a time. The SYN of a further one is left without an answer:
-/// its program sends it again after a second.
+/// Maximum number of held flows of one run. Further SYNs get no answer; the kernel retransmits them
+/// after a second.
 pub const HELD_MAX: usize = 4096;
 
-/// Flows that were connected and whose copies are known for a time: as many as there may be copies
-/// in the log, because each copy in front of an older one connects one flow at most.
+/// Maximum number of connected flows that are kept to recognize late copies of their SYN: as many
+/// as the log can hold.
 const OVER_MAX: usize = 16_384;
 
-/// A flow by its ends.
+/// A flow, identified by its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowEnds {
     /// The program's end.
@@ -21,19 +21,19 @@ pub struct FlowEnds {
     pub destination: SocketAddr,
 }
 
-/// What a SYN means.
+/// The state of the flow of a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SynState {
-    /// A flow begins: its destination is to be dialled. An older flow between the same ends is
-    /// gone, with its waiter.
+    /// A new flow: dial its destination. An older flow between the same ends was dropped, with its
+    /// waiter.
     New,
     /// The destination has not answered yet.
     Waiting,
-    /// The flow was released and is not connected: the SYN is to be released again.
+    /// The flow was released and is not connected: release the SYN again.
     Released,
-    /// The flow was connected: this is a copy that waited in the log meanwhile.
+    /// The flow was connected: this is a late copy from the log.
     Over,
-    /// There are as many flows as there may be.
+    /// The table is full.
     Full,
 }
 
@@ -43,8 +43,8 @@ pub enum SynState {
 pub struct HeldFlows<W> {
     held: HashMap<FlowEnds, HeldFlow<W>>,
     held_max: usize,
-    /// The sequence number of the last flow between two ends that was connected. One that was
-    /// refused is not here: a program may miss the answer, and is answered again.
+    /// The sequence number of the last flow between two ends that was connected. Refused flows are
+    /// not included: a program may miss the answer, and gets it again.
     over: HashMap<FlowEnds, u32>,
     /// The same, the oldest first.
     ended: VecDeque<(FlowEnds, u32)>,
@@ -65,7 +65,7 @@ impl<W> HeldFlows<W> {
         Self { held: HashMap::new(), held_max, over: HashMap::new(), ended: VecDeque::new() }
     }
 
-    /// Takes in a SYN. `waiter` makes the waiter of a new flow.
+    /// Handles a SYN. `waiter` creates the waiter of a new flow.
     pub fn see(&mut self, key: FlowEnds, sequence: u32, waiter: impl FnOnce() -> W) -> SynState {
         if self.over.get(&key) == Some(&sequence) {
             return SynState::Over;
@@ -89,7 +89,7 @@ impl<W> HeldFlows<W> {
         }
     }
 
-    /// The destination has accepted: every SYN of the flow is released from here on. Returns
+    /// Marks a flow as accepted by the destination: its SYNs are released from now on. Returns
     /// whether the flow is still held.
     pub fn release(&mut self, key: FlowEnds, sequence: u32) -> bool {
         match self.held.get_mut(&key) {
@@ -101,8 +101,7 @@ impl<W> HeldFlows<W> {
         }
     }
 
-    /// Takes out the waiter of a connection that was accepted; `None`: no released flow has these
-    /// ends.
+    /// Takes the waiter of an accepted connection; `None`: no released flow has these ends.
     pub fn accept(&mut self, key: FlowEnds) -> Option<W> {
         let Entry::Occupied(entry) = self.held.entry(key) else { return None };
         if !entry.get().is_released {

@@ -1,4 +1,4 @@
-//! Connections whose SYN is held until the destination has answered.
+//! Holds the SYN of a connection until the destination has answered.
 //!
 //! ```text
 //! program ── SYN ──> held                    a copy comes to the agent, which dials
@@ -7,7 +7,7 @@
 //!                    destination is silent   nothing: the program sends its SYN again
 //! ```
 //!
-//! [`Syn`] reads the copy and writes what answers it. [`HeldFlows`] knows which flows are held.
+//! [`Syn`] parses the copy and writes the answers. [`HeldFlows`] is the table of held flows.
 //!
 //! Limits: [`HELD_MAX`] held flows; options and headers as long as IP and TCP allow, no IPv6
 //! extension headers (a program has no right to send them with a SYN, but for those that RFC 8200

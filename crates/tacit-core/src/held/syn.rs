@@ -1,4 +1,4 @@
-//! The SYN of a program, as a whole IP packet, and the packets that answer it.
+//! The SYN of a program, as an IP packet, and the packets that answer it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -26,8 +26,8 @@ pub struct Syn {
 }
 
 impl Syn {
-    /// Reads a packet that was cut after [`HEADERS_BYTES_MAX`] bytes or later; `None` for what is
-    /// not the SYN of a connection.
+    /// Reads a packet that was cut after [`HEADERS_BYTES_MAX`] bytes or later; `None` if it is not
+    /// a SYN.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let ip = Ip::parse(packet, TCP)?;
@@ -46,8 +46,8 @@ impl Syn {
         Some(Self { key, sequence, headers, tcp_at: ip.header_bytes })
     }
 
-    /// The packet that opens the connection when it is sent again: with a checksum, which a copy
-    /// taken within one machine lacks, and without data, which the program sends again.
+    /// The SYN to send again: with a checksum, which a copy taken on the same host lacks, and
+    /// without data, which the program retransmits.
     #[must_use]
     pub fn released(&self) -> Vec<u8> {
         let mut packet = self.headers.clone();

@@ -1,17 +1,17 @@
-//! Errors about a datagram, told to the one who sent it: ICMP (RFC 792, RFC 1191) and ICMPv6
-//! (RFC 4443), as whole IP packets for a raw socket.
+//! ICMP errors for the sender of a datagram (RFC 792, RFC 1191; ICMPv6: RFC 4443), as complete IP
+//! packets for a raw socket.
 //!
 //! ```text
-//! IP header   from whoever reports it, to the sender
-//! ICMP        type, code, checksum, and the MTU where that is what it is about
+//! IP header   from the reporting host, to the sender
+//! ICMP        type, code, checksum, and the MTU in "packet too big"
 //! quoted      the IP and UDP headers of the datagram, and as much of it as fits
 //! ```
 //!
-//! The sender's kernel finds the socket by the quoted headers and gives it the error that it would
-//! have got without us: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH`, `EMSGSIZE`.
+//! The sender's kernel finds the socket by the quoted headers and reports the error that it would
+//! report without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH`, `EMSGSIZE`.
 //!
-//! The quoted datagram is put together anew: its identification, checksum and options are not
-//! those of the original. No kernel looks at them.
+//! The quoted datagram is reconstructed: its identification, checksum and options differ from the
+//! original. Kernels ignore them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -20,29 +20,29 @@ use crate::ip::{
     length_field, pseudo_header,
 };
 
-/// Longest packet that is made: what RFC 1812 allows for ICMP, and what every IPv6 link carries.
+/// Maximum packet size: the limit of RFC 1812 for ICMP, and below the minimum MTU of IPv6.
 pub const PACKET_BYTES_MAX: usize = 576;
 
 /// Why a datagram did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IcmpError {
-    /// Nobody has that port: `ECONNREFUSED`.
+    /// No process has this port: `ECONNREFUSED`.
     PortUnreachable,
     /// The host does not answer on its link, or was not reached in time: `EHOSTUNREACH`.
     HostUnreachable,
     /// There is no route: `ENETUNREACH`.
     NetUnreachable,
-    /// A filter on the way says no: `EHOSTUNREACH`, by IPv6 `EACCES`.
+    /// A packet filter on the path rejects it: `EHOSTUNREACH`, by IPv6 `EACCES`.
     Prohibited,
-    /// It must be this long at most, with its IP header, to pass undivided: `EMSGSIZE`.
+    /// It exceeds the MTU of the path and must not be fragmented: `EMSGSIZE`.
     TooBig {
-        /// The longest packet that the way carries.
+        /// The MTU of the path.
         mtu_bytes: u32,
     },
 }
 
 impl IcmpError {
-    /// Reads what an ICMP message says; `None` if it is no error about a datagram's way.
+    /// The error in an ICMP message; `None` if it is not a delivery error.
     #[must_use]
     pub fn from_icmp(kind: u8, code: u8, info: u32) -> Option<Self> {
         match (kind, code) {
@@ -117,9 +117,9 @@ pub struct SentDatagram<'a> {
     pub payload: &'a [u8],
 }
 
-/// The packet that tells the sender; `None` if the addresses are not of one family.
+/// Writes the packet for the sender; `None` if the addresses differ in family.
 ///
-/// `reporter` is who says so; one of another family is taken for the destination itself.
+/// `reporter` is the reporting host; if its family differs, the destination is used instead.
 #[must_use]
 pub fn error(cause: IcmpError, sent: SentDatagram<'_>, reporter: IpAddr) -> Option<Vec<u8>> {
     let source = sent.source.ip();
@@ -133,8 +133,8 @@ pub fn error(cause: IcmpError, sent: SentDatagram<'_>, reporter: IpAddr) -> Opti
     error_about(cause, &quoted, reporter, source)
 }
 
-/// The same for any packet, of which `quoted` is the head: its IP header and at least eight bytes
-/// behind it. `None` if the addresses are not of one family.
+/// Writes the error for any packet; `quoted` is its IP header and at least eight bytes after it.
+/// `None` if the addresses differ in family.
 #[must_use]
 pub fn error_about(
     cause: IcmpError,
@@ -305,7 +305,7 @@ mod tests {
                 _ => (IcmpError::from_icmp(message[0], message[1], info), 0),
             };
             prop_assert_eq!(read, Some(cause));
-            // A right checksum makes the sum of everything all ones.
+            // A correct checksum makes the sum of everything all ones.
             prop_assert_eq!(folded(sum(message) + more), 0xffff);
             let quoted = &message[8..];
             if !v6 {

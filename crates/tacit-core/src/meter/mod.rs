@@ -1,39 +1,39 @@
-//! What CPU time is spent on: the cells of the ledger, and how stamps become microseconds.
+//! Measures what CPU time is used for: the cells of the ledger, and the conversion of stamps to
+//! time.
 //!
-//! A thread that works stamps a cheap clock wherever the kind of work changes, and adds the ticks
-//! that have passed to the kind that ends. From time to time, a *window*, it reads its CPU clock
-//! once and turns the window's ticks into nanoseconds so that they add up to what that clock
-//! counted:
+//! A thread reads a cheap clock whenever the kind of work changes, and adds the elapsed ticks to
+//! the kind that ends. At the end of each *window* it reads its CPU clock once and scales the ticks
+//! of the window to nanoseconds, so that their sum is the CPU time:
 //!
 //! ```text
 //!   stamps        |receive|seal|   send   |  (waits: no ticks)  |receive|open|send|
 //!   CPU clock     0 ----------------------- 9.7 us
 //! ```
 //!
-//! * The clock counted less than the stamps: the thread was preempted in between. Every cell
-//!   shrinks by the same factor.
-//! * It counted more: what is over is the price of waiting, which has no stamps (the call that
-//!   waits, the switch away and back). That belongs to what was waited for: the cells of
-//!   [`Component::Receive`] share it; where nothing was received, all cells do.
+//! * If the CPU clock counted less than the stamps, the thread was preempted. Every cell is scaled
+//!   down by the same factor.
+//! * If it counted more, the rest is the cost of waiting, which has no stamps (the system call and
+//!   the context switches). It is charged to [`Component::Receive`]; if nothing was received, to
+//!   all cells.
 //!
-//! So each microsecond stands in one cell, and nothing that a metered thread does is left out but
-//! the window that is still open.
+//! So each microsecond is in one cell, and all work of a metered thread is counted except in the
+//! window that is still open.
 //!
 //! Units: ticks of whatever clock the caller stamps, nanoseconds of CPU time.
 //! Not here: clocks, threads, who reads the cells.
 
-/// What CPU time is spent on.
+/// A kind of work that uses CPU time.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Component {
-    /// Accepting and dialling connections, and taking them apart.
+    /// Accepting, dialling and closing connections.
     Accept,
-    /// Handshakes, what they read and write included.
+    /// Handshakes, including their reads and writes.
     Handshake,
-    /// Making records: encryption.
+    /// Sealing records: encryption.
     Seal,
     /// Opening records: decryption.
     Open,
@@ -60,7 +60,7 @@ impl Component {
         Self::Control,
     ];
 
-    /// The word for it in displays, JSON and labels of metrics.
+    /// The word in displays, JSON and metric labels.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl Component {
     }
 }
 
-/// Where it was spent.
+/// The kind of CPU that was used.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -87,7 +87,7 @@ pub enum CpuPlace {
     General,
     /// On an engine.
     Engine,
-    /// On a general CPU, though an engine could have done it.
+    /// On a general CPU, although an engine could have done it.
     Eligible,
 }
 
@@ -95,7 +95,7 @@ impl CpuPlace {
     /// All of them, in the order of displays.
     pub const ALL: [Self; 3] = [Self::General, Self::Engine, Self::Eligible];
 
-    /// The word for it in displays, JSON and labels of metrics.
+    /// The word in displays, JSON and metric labels.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -109,23 +109,23 @@ impl CpuPlace {
 /// Ticks, or nanoseconds, by component.
 pub type Cells = [u64; Component::ALL.len()];
 
-/// What is known of a window when it is closed.
+/// The measurements of a closed window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeterWindow {
     /// What the thread's CPU clock counted.
     pub cpu_ns: u64,
     /// Ticks of all cells.
     pub ticks: u64,
-    /// Those of them in [`Component::Receive`].
+    /// The ticks in [`Component::Receive`].
     pub receive_ticks: u64,
-    /// Nanoseconds of a tick.
+    /// Nanoseconds per tick.
     pub ns_per_tick: f64,
 }
 
-/// What a tick of a window is worth, in nanoseconds of CPU time.
+/// The CPU time of a tick in a window, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TickValue {
-    /// In most cells.
+    /// In the other cells.
     pub others_ns: f64,
     /// In [`Component::Receive`].
     pub receive_ns: f64,
@@ -134,7 +134,7 @@ pub struct TickValue {
 }
 
 impl MeterWindow {
-    /// What its ticks are worth; `None` if it has none.
+    /// The CPU time of its ticks; `None` if it has none.
     #[must_use]
     pub fn worth(&self) -> Option<TickValue> {
         if self.ticks == 0 {
@@ -171,7 +171,7 @@ impl TickValue {
     }
 }
 
-/// Nanoseconds without their fraction: what is lost is below a nanosecond a cell and window.
+/// Rounds down to nanoseconds; the error is below a nanosecond for each cell and window.
 #[must_use]
 #[expect(
     clippy::cast_possible_truncation,

@@ -1,7 +1,7 @@
-//! PROXY protocol, version 2: who the client of a proxied connection really is.
+//! PROXY protocol, version 2: the original client of a proxied connection.
 //!
-//! A proxy that opens a connection for a client says so in a header before the first byte of the
-//! client's own. The format is HAProxy's `proxy-protocol.txt`, section 2.2:
+//! A proxy sends a header with the client's address before the client's first byte. The format is
+//! HAProxy's `proxy-protocol.txt`, section 2.2:
 //!
 //! ```text
 //!  0          12        13          14      16
@@ -11,16 +11,15 @@
 //!  +----------+---------+-----------+-------+-------------------+------+
 //! ```
 //!
-//! [`parse`] takes what has arrived so far and can be called again with more. It refuses at the
-//! first byte that cannot belong to a header, so a client that speaks something else is never
-//! waited for; all there is left to wait for is the rest of a header, which is bounded by
-//! [`HEADER_BYTES_MAX`] and whose time is the caller's to bound.
+//! [`parse`] takes the bytes received so far and can be called again with more. It fails at the
+//! first byte that cannot belong to a header, so it never waits for a client of another protocol. A
+//! header is limited to [`HEADER_BYTES_MAX`]; the caller limits the time.
 //!
-//! A header is a claim by whoever sent it. Only a rule that asks for one may believe it, and only
-//! proxies should be able to reach such a rule.
+//! A header is not authenticated. Only a rule with `accept-proxy` trusts it, and only proxies
+//! should be able to reach such a rule.
 //!
-//! Not done here: version 1 (recognised, and refused by name); the meaning of TLVs (checked to lie
-//! within the header, then skipped, the checksum too: the transport below is reliable).
+//! Not supported: version 1 (recognised and rejected); the contents of TLVs (only their lengths are
+//! checked; the checksum is ignored too, because the transport is reliable).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -34,16 +33,17 @@ mod tls;
 
 pub use tls::{ClientVerification, ProxyTls, VALUE_BYTES_MAX};
 
-/// Longest header accepted, addresses and TLVs included. Proxies send some hundred bytes; the one
-/// long thing a TLV may carry is a client's certificate name or a token.
+/// Longest header accepted, addresses and TLVs included. Proxies send a few hundred bytes; only a
+/// certificate name or a token in a TLV is long.
 pub const HEADER_BYTES_MAX: usize = FIXED_BYTES + 4096;
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// The proxy speaks for itself, as in a health check: the connection's own addresses count.
+    /// LOCAL: the connection is from the proxy itself, as in a health check; use the connection's
+    /// own addresses.
     Local,
-    /// The proxy speaks for a client.
+    /// PROXY: the connection is from a client of the proxy.
     Proxy {
         /// The client.
         source: Address,
@@ -52,14 +52,14 @@ pub enum ProxyHeader {
     },
 }
 
-/// Why a header was refused, or cannot be written.
+/// Why a header was rejected or cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyError {
     /// The peer sent something else.
     NotProxy {
-        /// Which byte told, from 0.
+        /// The offset of the wrong byte, from 0.
         offset: usize,
-        /// That byte.
+        /// The byte.
         byte: u8,
     },
     /// The peer sent a version 1 header, which is text.
@@ -163,18 +163,18 @@ impl std::error::Error for ProxyError {}
 /// A header at the start of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedHeader {
-    /// What it says.
+    /// Its contents.
     pub header: ProxyHeader,
-    /// Bytes that it takes of the stream.
+    /// Its length in bytes.
     pub consumed: usize,
 }
 
 /// Reads a header from the start of `bytes`.
 ///
-/// `None`: right so far, but not all of it has arrived.
+/// `None`: valid so far, but incomplete.
 ///
 /// # Errors
-/// Where no continuation of `bytes` can make a header; the connection must then be closed.
+/// No continuation of `bytes` can be a header; the caller must close the connection.
 pub fn parse(bytes: &[u8]) -> Result<Option<ParsedHeader>, ProxyError> {
     check_magic(bytes)?;
     let Some(command) = bytes.get(12).copied().map(Command::parse).transpose()? else {
@@ -191,7 +191,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<ParsedHeader>, ProxyError> {
     if total > HEADER_BYTES_MAX {
         return Err(ProxyError::TooLong { announced: total });
     }
-    // LOCAL: the format says to discard the rest unread, whatever family it names.
+    // LOCAL: the specification requires to ignore the rest, whatever the family.
     let needed = layout.map_or(0, Layout::bytes);
     if announced < needed {
         return Err(ProxyError::AddressesCut { announced, needed });
@@ -208,7 +208,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<ParsedHeader>, ProxyError> {
 /// Appends a header to `out`.
 ///
 /// IPv4-mapped addresses are written as IPv4; where one end is IPv4 and the other IPv6, the IPv4
-/// one is written mapped. Scope and flow label of an IPv6 address have no place in the format.
+/// one is written mapped. Scope and flow label of an IPv6 address are not part of the format.
 ///
 /// # Errors
 /// [`ProxyError::MixedFamilies`] and [`ProxyError::NameTooLong`]; `out` is then as it was.
@@ -234,7 +234,7 @@ pub fn encode(header: &ProxyHeader, out: &mut Vec<u8>) -> Result<(), ProxyError>
     }
 }
 
-/// The same with what there is to say of the client's TLS.
+/// Appends a header with the client's TLS parameters.
 ///
 /// # Errors
 /// As [`encode`].
@@ -256,7 +256,7 @@ pub fn encode_with_tls(
     Ok(())
 }
 
-/// What a command asks for.
+/// The command.
 #[derive(Clone, Copy)]
 enum Command {
     Local,
@@ -283,8 +283,8 @@ enum Layout {
 }
 
 impl Layout {
-    /// Datagram transports are right too: the client may have come to the proxy over QUIC, and
-    /// only its address matters.
+    /// Datagram transports are valid too: the client may use QUIC to the proxy, and only its
+    /// address matters.
     fn parse(byte: u8) -> Result<Self, ProxyError> {
         match (byte >> 4, byte & 0x0f) {
             (0, 0) => Err(ProxyError::ClientUnknown),
@@ -443,7 +443,7 @@ fn put_fixed(out: &mut Vec<u8>, command: u8, family: u8, bytes: u16) {
     out.extend_from_slice(&bytes.to_be_bytes());
 }
 
-/// Chosen by its authors to be invalid in every other protocol they knew.
+/// Chosen by its authors to be invalid in other protocols.
 const MAGIC: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 const MAGIC_VERSION_1: &[u8] = b"PROXY";
 const VERSION_2: u8 = 0x20;

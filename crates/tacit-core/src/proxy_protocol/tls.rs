@@ -1,12 +1,12 @@
-//! What a header says of the client's TLS, for a program behind it (section 2.2 of the format).
+//! The client's TLS parameters in a header (section 2.2 of the format).
 //!
-//! Only what was verified is said of a client's certificate. One that is only claimed looks like
-//! none: readers differ in whether they ask `verify` before they take the name.
+//! Only a verified client certificate is included, because some readers take the name without
+//! checking `verify`.
 //!
-//! Limit: [`VALUE_BYTES_MAX`] for each text; a longer one is left out, because half a name may be
-//! somebody else's.
+//! Limit: [`VALUE_BYTES_MAX`] for each text; a longer one is omitted, because a truncated name may
+//! be another name.
 
-/// The longest text that is sent: a header stays below what readers take.
+/// Maximum length of a text, so that headers stay within the limits of readers.
 pub const VALUE_BYTES_MAX: usize = 512;
 
 /// The TLS of a client's connection.
@@ -16,9 +16,9 @@ pub struct ProxyTls {
     pub version: String,
     /// IANA's name of the suite.
     pub cipher: String,
-    /// The application protocol that was agreed.
+    /// The negotiated ALPN protocol.
     pub alpn: Option<String>,
-    /// The host name that the client asked for.
+    /// The SNI host name of the client.
     pub authority: Option<String>,
     /// Its certificate, if it was verified.
     pub certificate: Option<ClientVerification>,
@@ -29,7 +29,7 @@ pub struct ProxyTls {
 pub struct ClientVerification {
     /// The common name of its subject.
     pub common_name: Option<String>,
-    /// Whether it was sent over this connection, and not over the one whose session was resumed.
+    /// Whether it was presented on this connection, not on the one that this session resumes.
     pub is_of_connection: bool,
 }
 

@@ -1,40 +1,40 @@
-//! What programs of a run ask about their own connections, and the words of the answers.
+//! Requests of programs of a run about their own connections, and the words of the responses.
 //!
 //! ```text
-//!   program ── question + descriptor ──> agent       one message each way
+//!   program ── request + descriptor ───> agent       one message each way
 //!           <──── one line of JSON ─────
 //! ```
 //!
-//! A question is one word. The descriptor that comes with it says which connection is meant, and
-//! proves that the asker has it. The words are stable: programs compare them.
+//! A request is one word. The descriptor passed with it selects the connection, and proves that the
+//! program has it. The words are stable: programs compare them.
 //!
-//! Limits: [`QUESTION_BYTES_MAX`]; [`ANSWER_BYTES_MAX`], which no answer reaches as long as names
-//! in certificates are cut.
+//! Limits: [`QUESTION_BYTES_MAX`]; [`ANSWER_BYTES_MAX`], which no response reaches because names
+//! from certificates are truncated.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// A question at most.
+/// Maximum size of a request.
 pub const QUESTION_BYTES_MAX: usize = 64;
-/// An answer at most: room for it is enough for every program.
+/// Maximum size of a response.
 pub const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryRequest {
-    /// How is this connection protected?
+    /// Return how the connection is protected.
     Query,
-    /// Begin TLS now. Like all that follow, only where the rule says `start = "controlled"`.
+    /// Start TLS now. Like the requests below, only if the rule has `start = "controlled"`.
     Start,
-    /// End TLS and go on in clear.
+    /// End TLS and continue in clear.
     Stop,
     /// Change the keys of both directions.
     Rekey,
 }
 
 impl QueryRequest {
-    /// Every question, as it is written.
+    /// Every request and its word.
     pub const WORDS: [(&'static str, Self); 4] = [
         ("query", Self::Query),
         ("start", Self::Start),
@@ -42,17 +42,17 @@ impl QueryRequest {
         ("rekey", Self::Rekey),
     ];
 
-    /// Reads a whole message. One line feed at its end is passed over, nothing else.
+    /// Parses a message. One trailing line feed is ignored.
     ///
     /// # Errors
-    /// [`QueryError::UnknownQuestion`] for all that is no question.
+    /// [`QueryError::UnknownQuestion`] if the word is unknown.
     pub fn parse(message: &[u8]) -> Result<Self, QueryError> {
         let word = message.strip_suffix(b"\n").unwrap_or(message);
         let known = Self::WORDS.iter().find(|(known, _)| known.as_bytes() == word);
         known.map(|(_, question)| *question).ok_or(QueryError::UnknownQuestion)
     }
 
-    /// As it is written.
+    /// Its word.
     #[must_use]
     pub fn word(self) -> &'static str {
         let known = Self::WORDS.iter().find(|(_, question)| *question == self);
@@ -60,61 +60,61 @@ impl QueryRequest {
     }
 }
 
-/// What the policy has to do with a connection.
+/// How the policy applies to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyState {
-    /// It goes past tacit: its socket was made outside the run.
+    /// It bypasses tacit: its socket was created outside the run.
     Off,
-    /// No rule is about it: it does not leave the run.
+    /// No rule applies: it does not leave the run.
     None,
     /// Its rule permits it in clear.
     NotEnabled,
-    /// Its rule puts TLS on it.
+    /// Its rule requires Under TLS.
     Enabled,
-    /// Its rule leaves the beginning of TLS to the program.
+    /// Its rule lets the program start Under TLS.
     Controlled,
 }
 
-/// What is on the wire.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionState {
-    /// Bytes as they are.
+    /// In clear.
     Clear,
-    /// Nothing of the program's yet: it is being dialled, or TLS begins.
+    /// No data yet: tacit is connecting, or TLS starts.
     Handshaking,
-    /// TLS.
+    /// Under TLS.
     Secure,
 }
 
-/// Why a question has no answer, or what was asked for is not done.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueryError {
-    /// The message is none of the questions.
+    /// The message is not a known request.
     UnknownQuestion,
-    /// There is not exactly one descriptor with it.
+    /// The message does not have exactly one descriptor.
     NoDescriptor,
-    /// The descriptor is no TCP socket.
+    /// The descriptor is not a TCP socket.
     NotTcp,
-    /// The socket has no other end: not yet, or no longer.
+    /// The socket is not connected, or not connected any more.
     NotConnected,
-    /// The socket belongs to another network than the run's.
+    /// The socket is not in the run's network namespace.
     NotThisRun,
-    /// No such connection is known, though one should be.
+    /// The connection is unknown.
     Unknown,
-    /// The connection's rule does not say `start = "controlled"`.
+    /// The connection's rule does not have `start = "controlled"`.
     Denied,
-    /// It is what it is asked to become: secure already, or clear already.
+    /// It is already in the requested state.
     Already,
-    /// Another request for the same connection is not done yet.
+    /// Another request for the same connection is in progress.
     Busy,
-    /// The connection has no such thing.
+    /// The connection does not support the request.
     NotPossible,
-    /// It failed, and with it the connection.
+    /// The request failed, and the connection was closed.
     Failed,
-    /// The connection ended meanwhile.
+    /// The connection ended during the request.
     Ended,
 }
 

@@ -1,4 +1,4 @@
-//! Whether bytes begin a TLS connection, as far as the first ones say.
+//! Detects the start of a TLS connection by its first bytes.
 
 /// Handshake record, handshake message (RFC 8446, sections 5.1 and 4).
 const HANDSHAKE: u8 = 22;
@@ -9,7 +9,7 @@ const FRAGMENT_BYTES_MAX: usize = 1 << 14;
 const CLIENT_HELLO_BYTES_MIN: usize = 38;
 
 /// Whether these are the first bytes of a ClientHello in its record. Fewer than nine bytes, which
-/// no client sends alone, are none; neither is what only looks like a record of a handshake.
+/// no client sends alone, do not count; neither do other handshake records.
 #[must_use]
 pub fn begins_client_hello(bytes: &[u8]) -> bool {
     let [HANDSHAKE, 3, 0..=4, high, low, CLIENT_HELLO, first, second, third, ..] = *bytes else {

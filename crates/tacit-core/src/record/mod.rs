@@ -1,8 +1,8 @@
 //! The TLS record layer: sealed and opened in place, many records at a time, without I/O.
 //!
 //! Takes over after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905).
-//! The AEAD comes in as [`Seal`] and [`Open`]; this module knows headers, nonces, sequence numbers
-//! and what a record may look like.
+//! The AEAD is passed as [`Seal`] and [`Open`]; this module handles headers, nonces, sequence
+//! numbers and the format of records.
 //!
 //! Outgoing bytes are read straight into *slots*, each big enough for one full record, so that
 //! sealed records lie end to end and leave with one write:
@@ -26,7 +26,7 @@ pub use hello::begins_client_hello;
 pub const HEADER_BYTES: usize = 5;
 /// Plaintext of one record at most (RFC 8446 section 5.1).
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 14;
-/// Every suite's tag.
+/// Tag length of every suite.
 pub const TAG_BYTES: usize = 16;
 /// Protected bytes of one record at most, header not counted (RFC 8446 section 5.2: 256 more than
 /// the plaintext). RFC 5246 allows 2048 more, but no AEAD suite needs more than 24.
@@ -39,10 +39,10 @@ const GCM_RECORDS_MAX: u64 = 23_726_566;
 const BLOCK_BYTES: usize = 16;
 /// What [`blocks_of`] counts for a full-size record.
 const FULL_RECORD_BLOCKS: u64 = blocks_of(PAYLOAD_BYTES_MAX);
-/// Records without payload in a row before the peer is taken to waste our time.
+/// Maximum number of consecutive records without payload.
 pub const EMPTY_RECORDS_MAX: u32 = 32;
 
-/// A nonce: every suite's is twelve bytes.
+/// A nonce: twelve bytes for every suite.
 pub type Nonce = [u8; 12];
 
 /// Seals one record in place.
@@ -68,7 +68,7 @@ pub trait Open {
     fn open(&mut self, nonce: Nonce, aad: &[u8], data: &mut [u8]) -> Result<(), KeyRefused>;
 }
 
-/// The AEAD would not do it.
+/// The AEAD returned an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRefused;
 
@@ -155,7 +155,7 @@ impl RecordProtection {
     }
 }
 
-/// What is wrong with a record, by whose doing.
+/// What is wrong with a record, and who caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordError {
     /// The peer sent a content type that is not legal here.
@@ -177,7 +177,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// The alert that tells the peer (RFC 8446 section 6.2).
+    /// The alert for the peer (RFC 8446 section 6.2).
     #[must_use]
     pub fn alert(self) -> AlertDescription {
         match self {
@@ -232,17 +232,17 @@ impl AlertDescription {
     pub const RECORD_OVERFLOW: Self = Self(22);
     /// A certificate is not accepted.
     pub const BAD_CERTIFICATE: Self = Self(42);
-    /// A field held what it may not.
+    /// A field has an illegal value.
     pub const ILLEGAL_PARAMETER: Self = Self(47);
-    /// A certificate is good, and its holder is not let in.
+    /// A certificate is valid, but access is denied.
     pub const ACCESS_DENIED: Self = Self(49);
-    /// A message could not be read.
+    /// A message could not be decoded.
     pub const DECODE_ERROR: Self = Self(50);
-    /// A version we do not speak.
+    /// An unsupported version.
     pub const PROTOCOL_VERSION: Self = Self(70);
-    /// Our own failure.
+    /// An internal error.
     pub const INTERNAL_ERROR: Self = Self(80);
-    /// The user gave up; a `close_notify` follows.
+    /// The user canceled; a `close_notify` follows.
     pub const USER_CANCELED: Self = Self(90);
     /// No renegotiation; TLS 1.2 only.
     pub const NO_RENEGOTIATION: Self = Self(100);
@@ -415,7 +415,7 @@ pub struct RecordOpener {
 pub struct OpenedRecord {
     /// What it carries.
     pub content: ContentType,
-    /// Where its payload stands in the buffer.
+    /// The range of its payload in the buffer.
     pub payload: Range<usize>,
     /// Bytes of the buffer the record took.
     pub consumed: usize,

@@ -1,13 +1,13 @@
-//! What programs were refused: the latest refusals, how often each came, and the line of the policy
-//! that would allow it.
+//! Records what was refused: the latest refusals, their counts, and the policy line that would
+//! allow each.
 //!
 //! ```text
 //! a name, socket, client, ... ─> Refusal ─> Refusals ─> tacit show refused, metrics
 //! ```
 //!
-//! Limits: [`REFUSALS_MAX`] different refusals. A further one replaces, of those of the run that
-//! has the most, the one that was not repeated for the longest: a run that is refused much does not
-//! displace what others were refused. What belongs to no run counts as one run. Totals count all.
+//! Limits: [`REFUSALS_MAX`] different refusals. A further one replaces the oldest refusal of the
+//! run with the most, so that a run with many refusals does not displace those of others. Refusals
+//! without a run count as one run. Totals count all.
 
 #[cfg(test)]
 mod tests;
@@ -24,14 +24,14 @@ use crate::flow::Protocol;
 
 pub use socket::SocketKind;
 
-/// Different refusals that are remembered.
+/// Maximum number of different refusals.
 pub const REFUSALS_MAX: usize = 256;
 
 /// What was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusalKind {
-    /// A question for the addresses of a name.
+    /// A query for the addresses of a name.
     Name,
     /// A connection that a program opened.
     Connection,
@@ -39,12 +39,12 @@ pub enum RefusalKind {
     Datagram,
     /// A connection that arrived from outside.
     Client,
-    /// A socket of a kind that runs do not have.
+    /// A socket type that runs do not support.
     Socket,
 }
 
 impl RefusalKind {
-    /// As displays and the log show it.
+    /// The word in displays and in the log.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -65,26 +65,26 @@ pub enum RefusalReason {
     NoRule,
     /// A rule that matches denies it.
     Denied,
-    /// The rule that matches cannot serve it: it is of another form or protocol.
+    /// The rule that matches cannot serve it: it has another form or protocol.
     WrongForm,
-    /// tacit offers it to no program, whatever the policy says.
+    /// tacit does not support it, whatever the policy.
     NotOffered,
-    /// The program speaks TLS itself under a rule that does.
+    /// The program uses TLS itself under a rule with TLS.
     OwnTls,
     /// The address has several names, and their rules cannot be ordered by strictness.
     Ambiguous,
-    /// The address is in an alias range and stands for nothing.
+    /// The address is in an alias range and is not an alias.
     NoAlias,
-    /// As many connections are open as `[limits]` allows one source, rule or run.
+    /// The source, rule or run has reached its limit in `[limits]`.
     Limit,
-    /// It is for an address of the run's own, where none of its programs listens.
+    /// It is for an address of the run itself, on which no program listens.
     NoListener,
     /// A cancel request of PostgreSQL came in clear under a rule that requires TLS.
     CancelInClear,
 }
 
 impl RefusalReason {
-    /// Each of them, in the order of displays.
+    /// All reasons, in the order of displays.
     pub const ALL: [Self; 10] = [
         Self::NoRule,
         Self::Denied,
@@ -98,7 +98,7 @@ impl RefusalReason {
         Self::CancelInClear,
     ];
 
-    /// As displays and metrics show it.
+    /// The word in displays and metrics.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -131,12 +131,12 @@ impl RefusalReason {
     }
 }
 
-/// The run whose program was refused something.
+/// The run of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunLabel {
-    /// Counts from 1 since the agent started.
+    /// The number of the run since the agent started, from 1.
     pub id: u64,
-    /// What the launcher called it.
+    /// The name from the launcher.
     pub name: String,
 }
 
@@ -145,23 +145,23 @@ pub struct RunLabel {
 pub struct Refusal {
     /// What was refused.
     pub kind: RefusalKind,
-    /// Whose program it was; `None`: it came to a forwarding rule.
+    /// The run of the program; `None`: for a forwarding rule.
     pub run: Option<RunLabel>,
-    /// Where to: a name, `NAME:PORT`, `ADDRESS:PORT`; of a client its address too; of a socket its
-    /// kind.
+    /// The destination: a name, `NAME:PORT` or `ADDRESS:PORT`; for a client also its address; for a
+    /// socket its type.
     pub destination: String,
-    /// The program's file, where it is known.
+    /// The program's executable, if known.
     pub program: Option<PathBuf>,
-    /// Why.
+    /// The reason.
     pub why: RefusalReason,
-    /// The rule that decided, if one did.
+    /// The rule that decided, if any.
     pub rule: Option<String>,
-    /// What would allow it, in words for the policy's author.
+    /// What would allow it, as advice for the author of the policy.
     pub next: String,
 }
 
 impl Refusal {
-    /// Whether the other one is a repetition of it.
+    /// Whether the other refusal repeats this one.
     #[must_use]
     pub fn is_repeated_by(&self, other: &Self) -> bool {
         self.kind == other.kind
@@ -176,14 +176,14 @@ impl Refusal {
     }
 }
 
-/// A refusal with how often it came.
+/// A refusal and its count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalEntry {
-    /// The latest of its kind.
+    /// The latest occurrence.
     pub refusal: Refusal,
-    /// When it came last.
+    /// The time of the latest occurrence.
     pub last: SystemTime,
-    /// How often.
+    /// The count.
     pub count: u64,
 }
 
@@ -196,12 +196,12 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Takes a refusal that came now.
+    /// Records a refusal.
     pub fn record(&mut self, refusal: Refusal, now: SystemTime) {
         self.record_times(refusal, 1, now);
     }
 
-    /// Takes a refusal that came so many times, last now.
+    /// Records a refusal that occurred `times` times, last now.
     pub fn record_times(&mut self, refusal: Refusal, times: u64, now: SystemTime) {
         let total = &mut self.totals[refusal.why.index()];
         *total = total.saturating_add(times);
@@ -217,7 +217,8 @@ impl Refusals {
         }
     }
 
-    /// Removes the oldest entry of the run with the most; of runs with as many, the oldest of all.
+    /// Removes the oldest entry of the run with the most; if several runs have as many, the oldest
+    /// of them.
     fn evict(&mut self) {
         let mut counts = HashMap::<Option<u64>, usize>::new();
         for entry in &self.entries {
@@ -237,7 +238,7 @@ impl Refusals {
         self.entries.iter().cloned().collect()
     }
 
-    /// How often something was refused for a reason.
+    /// The total for a reason.
     #[must_use]
     pub fn total(&self, why: RefusalReason) -> u64 {
         self.totals[why.index()]
@@ -273,21 +274,21 @@ pub fn next_for_datagram(host: &str, port: u16) -> String {
     )
 }
 
-/// What would allow a connection to an address that DNS gave to several names.
+/// What would allow a connection to an address that several names have in DNS.
 #[must_use]
 pub fn next_for_shared(names: &[String]) -> String {
     let names = names.join(", ");
     format!("{names} have this address: set aliases = \"conflict\" in [agent]")
 }
 
-/// What would allow a connection to an address that the host's own file gives several names.
+/// What would allow a connection to an address that has several names in the host's file.
 #[must_use]
 pub fn next_for_ambiguous(names: &[String]) -> String {
     let names = names.join(", ");
     format!("/etc/hosts gives {names} this address: let one rule match all of them")
 }
 
-/// What would allow a connection to an address of an alias range that stands for nothing.
+/// What would allow a connection to an address in an alias range that is not an alias.
 #[must_use]
 pub fn next_for_no_alias() -> String {
     "ask for the name again; if there is such a host, give other networks in `alias-ranges` of \
@@ -295,7 +296,7 @@ pub fn next_for_no_alias() -> String {
         .to_owned()
 }
 
-/// What would serve what a program sends to an address of its own run.
+/// What would serve a connection to an address of the run itself.
 #[must_use]
 pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -> String {
     let rule = match protocol {
@@ -305,7 +306,7 @@ pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -
     format!("let a program of the run listen there; if a server of this host is meant, {rule}")
 }
 
-/// What would allow a socket of a kind that runs do not have.
+/// What would allow a socket type that runs do not support.
 #[must_use]
 pub fn next_for_socket() -> String {
     "nothing: not available in a run".to_owned()
@@ -317,7 +318,7 @@ pub fn next_for_client(host: &str) -> String {
     format!("add remote = \"{host}\" to the rule of this address")
 }
 
-/// What would allow a program to speak TLS itself.
+/// What would allow a program to use TLS itself.
 #[must_use]
 pub fn next_for_own_tls(rule: &str) -> String {
     format!(
@@ -335,13 +336,13 @@ pub fn next_for_cancel(rule: &str) -> String {
     )
 }
 
-/// What to do about a limit of `[limits]` that is reached, by its key.
+/// What to do when a limit of `[limits]` is reached, by its key.
 #[must_use]
 pub fn next_for_limit(key: &str, max: usize) -> String {
     format!("raise `{key}` in [limits], which is {max}, if they are wanted")
 }
 
-/// What would allow what a rule denies.
+/// What would allow something that a rule denies.
 #[must_use]
 pub fn next_for_denied(rule: &str) -> String {
     format!("let another rule match before `{rule}`, or change that rule")

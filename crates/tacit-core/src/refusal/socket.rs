@@ -1,12 +1,12 @@
-//! The kinds of sockets that runs do not have, and their names.
+//! Socket types that runs do not support, and their names.
 
 use serde::{Deserialize, Serialize};
 
-/// Families that are counted one by one; Linux has 46. Programs may ask for any number: those from
-/// here on are one kind, so that what is remembered of them is bounded.
+/// Address families that are counted separately; Linux has 46. Programs may pass any number: those
+/// from here on count as one, to bound the table.
 const FAMILIES_MAX: u32 = 64;
 
-/// The families that Linux has, by number.
+/// The address families of Linux, by number.
 const FAMILIES: [&str; 46] = [
     "AF_UNSPEC",
     "AF_UNIX",
@@ -56,7 +56,7 @@ const FAMILIES: [&str; 46] = [
     "AF_MCTP",
 ];
 
-/// A kind of socket that a program asked for and runs do not have.
+/// A socket type that a program requested and runs do not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketKind {
@@ -69,7 +69,7 @@ pub enum SocketKind {
 }
 
 impl SocketKind {
-    /// The kind that a family counts as.
+    /// The type of an address family.
     #[must_use]
     pub fn of_family(number: u32) -> Self {
         Self::Family(number.min(FAMILIES_MAX))
