@@ -60,7 +60,7 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
             Some(measured.json)
         }
         None => {
-            let why = "not measured: nobody may make a network namespace here\n";
+            let why = "not measured: no network namespace can be made here\n";
             report.add_columns("Programs under tacit run", why.to_owned());
             None
         }

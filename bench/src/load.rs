@@ -98,7 +98,7 @@ impl LoadServer {
         let address = line["listening"]
             .as_str()
             .and_then(|address| address.parse().ok())
-            .ok_or_else(|| format!("the load server says {line}"))?;
+            .ok_or_else(|| format!("the load server printed {line}"))?;
         Ok(Self { address, pid: number_of_process(&line)?, process })
     }
 
@@ -189,7 +189,7 @@ fn adopt_with_pipes(mut command: Command, name: &str) -> Result<Process, String>
 /// Which process wrote a line.
 fn number_of_process(line: &Value) -> Result<u32, String> {
     let pid = line["pid"].as_u64().and_then(|pid| pid.try_into().ok());
-    pid.ok_or_else(|| format!("a load program says {line}"))
+    pid.ok_or_else(|| format!("a load program printed {line}"))
 }
 
 /// The JSON lines that a load program prints.

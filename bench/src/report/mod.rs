@@ -140,8 +140,8 @@ impl Report {
     /// As it is kept beside the sources.
     pub(crate) fn markdown(&self) -> String {
         let mut out = format!(
-            "# Benchmarks\n\nWritten by `{}`, which measures it anew; \
-             [docs/benchmarks.md](docs/benchmarks.md) says what is measured and how to read \
+            "# Benchmarks\n\nWritten by `{}`, which measures it again; \
+             [docs/benchmarks.md](docs/benchmarks.md) describes what is measured and how to read \
              it.\n\n",
             self.command
         );

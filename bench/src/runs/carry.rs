@@ -157,7 +157,7 @@ fn take(
     // Ended by the program's end, unless it is not: then by dropping it.
     let _ = process.child().wait();
     let figures = &result["figures"];
-    let number = |key: &str| figures[key].as_f64().ok_or_else(|| format!("it says {result}"));
+    let number = |key: &str| figures[key].as_f64().ok_or_else(|| format!("it printed {result}"));
     let units = number(workload.kind.figure())?;
     Ok(Sample { carrier, workload, units, seconds: number("seconds")?, cpu_ns })
 }

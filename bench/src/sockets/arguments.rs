@@ -78,7 +78,7 @@ impl SocketsArgs {
         match (self.lock, self.send) {
             (LockKind::None, None | Some(Send::Unlocked)) => Ok(Send::Unlocked),
             (LockKind::None, Some(_)) => {
-                Err("--send says how long the lock is held, and --lock none has none: leave it out"
+                Err("--send sets how long the lock is held, and --lock none has no lock: omit it"
                     .to_owned())
             }
             (_, send) => Ok(send.unwrap_or(Send::Throughout)),

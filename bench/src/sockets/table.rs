@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
         if 2 * args.connections as u64 + DESCRIPTORS_SPARE > limit {
             return Err(format!(
                 "{} connections need twice as many open files, and the limit is {limit}: raise it \
-                 (ulimit -Hn), or ask for fewer connections",
+                 (ulimit -Hn), or use fewer connections",
                 args.connections
             ));
         }
@@ -332,6 +332,6 @@ mod tests {
         let words = ["", "--lock", "none", "--send", "queueing"];
         let args = SocketsArgs::try_parse_from(words).unwrap();
         assert_eq!(args.lock, LockKind::None);
-        assert!(Bench::new(&args).is_err_and(|error| error.contains("--lock none has none")));
+        assert!(Bench::new(&args).is_err_and(|error| error.contains("--lock none has no lock")));
     }
 }

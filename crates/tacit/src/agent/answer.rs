@@ -130,26 +130,26 @@ impl Agent {
               "beyond": "refused" },
             { "name": "verified-chains", "max": chains.map_or(0, |_| CHAINS_MAX),
               "used": chains.map_or(0, |chains| chains.len()),
-              "beyond": "those not used for long are forgotten, and verified anew" },
+              "beyond": "the least recently used is dropped, and verified again when needed" },
             { "name": "batch-records", "max": relay::BATCH_RECORDS_MAX },
             { "name": "held-bytes-per-worker", "max": relay::HELD_BYTES_MAX,
               "beyond": "batches shrink to one record" },
             { "name": "listen-backlog", "max": socket::LISTEN_BACKLOG,
-              "beyond": "the kernel drops, the client tries again" },
+              "beyond": "the kernel drops it; the client tries again" },
             { "name": "datagram-flows-per-run", "max": crate::datagram::FLOWS_MAX,
-              "beyond": "the one that was silent the longest makes room" },
+              "beyond": "the one that was silent the longest is closed" },
             { "name": "held-syns-per-run", "max": self.runs.held_syns_max,
               "used": self.runs.most_held(),
-              "beyond": "left without an answer, the program sends its SYN again" },
+              "beyond": "gets no answer; the program sends its SYN again" },
             { "name": "questions-per-run", "max": crate::dns::QUESTIONS_MAX,
-              "beyond": "dropped and counted; the program asks again" },
+              "beyond": "dropped and counted; the program tries again" },
             { "name": "query-connections-per-run", "max": crate::query::ASKERS_MAX,
               "beyond": "the one that was idle the longest is closed" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
               "used": self.shared.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
             { "name": "refusals-shown", "max": REFUSALS_MAX,
               "used": self.shared.refusals.entries().len(),
-              "beyond": "the one that was not repeated for the longest is forgotten" },
+              "beyond": "the one that was not repeated for the longest is dropped" },
             { "name": "runs", "max": crate::run::launchers::RUNS_MAX,
               "used": self.runs.registry.len(), "beyond": "refused" },
             { "name": "workers", "max": self.workers.count_max(), "used": self.workers.count(),
@@ -250,9 +250,9 @@ impl Agent {
         let pid = supervisor.pid();
         supervisor.restart().map_err(|_| {
             format!(
-                "the supervisor of this agent, process {pid}, is gone: nothing can start a \
-                 successor. The agent serves on\n    fix: `tacit drain` ends it after its open \
-                 connections; then start it again as before"
+                "the supervisor of this agent, process {pid}, has ended: no successor can be \
+                 started. The agent continues to serve\n    fix: run `tacit drain`, which ends \
+                 the agent after its open connections; then start it again"
             )
         })
     }
@@ -287,9 +287,10 @@ struct Also {
 /// Displays that are made at the same time, each on a thread of its own.
 const DISPLAYS_MAX: usize = 16;
 
-const NO_SUPERVISOR: &str = "this agent was started with --no-supervisor: nothing can start a \
-     successor\n    fix: restart it with what started it, such as `systemctl restart tacit`, which \
-     cuts open connections; after `tacit drain` there are none";
+const NO_SUPERVISOR: &str = "this agent was started with --no-supervisor: no successor can be \
+                             started\n    fix: restart it with the program that started it, such \
+                             as `systemctl restart tacit`. This cuts open connections; to let \
+                             them end first, run `tacit drain`";
 
 /// The path as it reads from every directory.
 fn absolute(path: &Path) -> PathBuf {
@@ -304,7 +305,7 @@ pub(super) fn show_aside(
     static DISPLAYS: Semaphore = Semaphore::const_new(DISPLAYS_MAX);
     let Ok(permit) = DISPLAYS.try_acquire() else {
         // Who asked may be gone.
-        let _ = back.send(Reply::error("too many displays are being made: ask again"));
+        let _ = back.send(Reply::error("too many displays are in progress: try again"));
         return;
     };
     let made = on_own_thread("display", move || {
@@ -314,9 +315,9 @@ pub(super) fn show_aside(
     tokio::task::spawn_local(async move {
         let reply = match made {
             Ok(made) => made.await.unwrap_or_else(|_| {
-                Reply::error("the agent failed to make this display; this is a bug of tacit")
+                Reply::error("the agent failed to make this display; this is a bug in tacit")
             }),
-            Err(error) => Reply::error(format!("the kernel gives no thread: {error}")),
+            Err(error) => Reply::error(format!("cannot start a thread: {error}")),
         };
         // Who asked may be gone.
         let _ = back.send(reply);

@@ -57,10 +57,14 @@ impl fmt::Display for AgentError {
             Self::Control(path, error) => write!(
                 f,
                 "control socket {}: {error}\n    \
-                 fix: make its directory, or name another with --control",
+                 fix: create its directory, or choose another path with --control",
                 path.display()
             ),
-            Self::TakeOver(error) => write!(f, "the agent in place does not hand over: {error}"),
+            Self::TakeOver(error) => write!(
+                f,
+                "the running agent does not hand its sockets over: \
+                                                {error}"
+            ),
         }
     }
 }

@@ -51,9 +51,9 @@ impl Deadline {
     fn event(&self, now: i64) -> Event {
         let next = match self.kind {
             "identity" => "renew the certificate",
-            "pinned" => "get the peer's next certificate, and pin it beside this one",
+            "pinned" => "get the peer's next certificate, and pin it in addition to this one",
             "trust" => "get the CA's next certificate, and certificates issued by it",
-            _ => "get the current list from the CA",
+            _ => "get the current CRL from the CA",
         };
         let days = self.at.saturating_sub(now).div_euclid(DAY_SECONDS);
         Event::new("expires")

@@ -77,15 +77,15 @@ impl fmt::Display for Holder {
             Self::Process { pid, program, user } => write!(
                 f,
                 "process {pid} ({program}) of user {user} listens there\n    \
-                 fix: end it with `kill {pid}`, or name another address"
+                 fix: end it with `kill {pid}`, or use another address"
             ),
             Self::User(user) => write!(
                 f,
                 "a process of user {user} listens there\n    \
-                 fix: find it with `ss -ltnp` as root, or name another address"
+                 fix: find it with `ss -ltnp` as root, or use another address"
             ),
             Self::Unknown => {
-                f.write_str("find who has it with `ss -ltnp`, or name another address")
+                f.write_str("find the process that uses it with `ss -ltnp`, or use another address")
             }
         }
     }

@@ -264,25 +264,25 @@ fn remove_stale(
     use std::os::unix::fs::FileTypeExt;
     let file = std::fs::symlink_metadata(path).map_err(|error| error.to_string())?;
     if !file.file_type().is_socket() {
-        return Err("the path exists and is not a socket; remove it or name another".into());
+        return Err("the path exists and is not a socket; remove it or use another path".into());
     }
     match socket::dial(address, &StreamOptions::default()) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-            return Err(format!("the path exists and cannot be asked for its owner: {error}"));
+            return Err(format!("the path exists, and its listener cannot be determined: {error}"));
         }
         Ok(dialled) => {
             let owner = owner(&dialled.socket);
-            return Err(format!("{owner} listens there; end it, or name another path"));
+            return Err(format!("{owner} listens there; end it, or use another path"));
         }
-        Err(_) => return Err("somebody listens there, too busy to say who".into()),
+        Err(_) => return Err("a process listens there that is too busy to accept".into()),
     }
     if !unix.replace_stale {
-        return Err("the path is a socket that nobody listens on; remove it, or let the rule say \
-                    replace-stale = true"
+        return Err("no process listens on the socket at this path; remove it, or set \
+                    replace-stale = true in the rule"
             .into());
     }
-    std::fs::remove_file(path).map_err(|error| format!("the stale socket stays: {error}"))
+    std::fs::remove_file(path).map_err(|error| format!("cannot remove the stale socket: {error}"))
 }
 
 fn owner(peer: &OwnedFd) -> String {
@@ -316,7 +316,6 @@ fn id_of(name: &str, kind: &str, find: fn(&str) -> Option<u32>) -> io::Result<Op
     if name.is_empty() {
         return Ok(None);
     }
-    let absent =
-        || io::Error::new(io::ErrorKind::NotFound, format!("no {kind} is called `{name}`"));
+    let absent = || io::Error::new(io::ErrorKind::NotFound, format!("there is no {kind} `{name}`"));
     find(name).map(Some).ok_or_else(absent)
 }

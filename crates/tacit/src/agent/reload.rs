@@ -69,8 +69,8 @@ impl Preparation {
         self.is_noted = true;
         let seconds = self.begun.elapsed().as_secs();
         let event = Event::new("reload-waits").field("seconds", &seconds);
-        let next = "until the files of the policy can be read, nothing else is installed, renewed \
-                    certificates included";
+        let next = "the agent installs nothing, not even renewed certificates, until it can read \
+                    the files of the policy";
         log.warn(event.field("next", next));
     }
 
@@ -102,7 +102,7 @@ impl Changing {
         let Some(preparation) = &mut self.under_way else { return pending().await };
         let prepared = (&mut preparation.prepared).await.unwrap_or_else(|_| {
             let reason = "nothing was installed: the agent failed while it read the policy; this \
-                          is a bug of tacit, report it with the policy";
+                          is a bug in tacit: report it with the policy";
             Prepared::Policy(Err(reason.to_owned()))
         });
         let askers = self.under_way.take().map(|done| done.askers).unwrap_or_default();
@@ -124,7 +124,7 @@ impl Agent {
         let refusal = if self.draining.is_some() {
             ENDING
         } else if self.changing.waiting.len() >= WAITING_MAX {
-            "nothing was installed: too many requests wait for the reload that is under way"
+            "nothing was installed: too many requests wait for the reload in progress"
         } else {
             self.changing.waiting.push(asker);
             return self.prepare_next();
@@ -142,7 +142,7 @@ impl Agent {
         match on_own_thread("reload", move || Prepared::Policy(inputs.policy())) {
             Ok(prepared) => self.changing.under_way = Some(Preparation::new(prepared, askers)),
             Err(error) => {
-                let refusal = format!("nothing was installed: the kernel gives no thread: {error}");
+                let refusal = format!("nothing was installed: cannot start a thread: {error}");
                 answer(askers, &Err(refusal), &self.shared.log);
             }
         }

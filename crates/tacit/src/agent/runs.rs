@@ -473,7 +473,8 @@ impl Runs {
                 drop(run);
                 if !std::mem::replace(&mut is_reported, true) {
                     let event = Event::new("files-not-hidden").field("run", &name);
-                    let next = "programs of the run may read them; it is tried again every second";
+                    let next = "programs of the run may read them; the agent tries again every \
+                                second";
                     log.error(event.field("error", &error).field("next", next));
                 }
                 tokio::time::sleep(HIDE_AGAIN_AFTER).await;

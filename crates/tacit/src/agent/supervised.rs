@@ -76,9 +76,11 @@ impl Supervisor {
         channel.set_nonblocking(true)?;
         let mut channel = tokio::net::UnixStream::from_std(channel)?;
         let log = log.clone();
-        let gone = Event::new("supervisor-gone")
-            .field("pid", &self.pid)
-            .field("next", "the agent serves on; to restart it: tacit drain, then start it again");
+        let gone = Event::new("supervisor-gone").field("pid", &self.pid).field(
+            "next",
+            "the agent continues to serve; to restart it, run tacit drain, then \
+            start it again",
+        );
         tokio::task::spawn_local(async move {
             // The supervisor writes nothing more: all that can be read is its end.
             let _ = channel.read(&mut [0]).await;

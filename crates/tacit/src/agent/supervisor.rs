@@ -295,7 +295,7 @@ impl Agents {
             return;
         }
         if let Err(error) = self.start(Start::Successor) {
-            complain(format_args!("tacit: no successor: {error}"));
+            complain(format_args!("tacit: cannot start a successor: {error}"));
         }
     }
 

@@ -51,37 +51,37 @@ impl fmt::Display for CaError {
         match self {
             Self::Exists(path) => write!(
                 out,
-                "{} is there already and is never overwritten; choose another --dir or NAME, \
+                "{} exists and is never overwritten; choose another --dir or NAME, \
                  `--renew` a leaf, or move the file away",
                 path.display()
             ),
             Self::NoCa(path) => write!(
                 out,
-                "{} is not there; make a CA first: tacit ca init --dir {}",
+                "{} does not exist; create a CA first: tacit ca init --dir {}",
                 path.display(),
                 path.parent().unwrap_or_else(|| Path::new(".")).display()
             ),
             Self::NothingToRenew(path) => {
-                write!(out, "{} is not there to be renewed; leave out --renew", path.display())
+                write!(out, "{} does not exist and cannot be renewed; omit --renew", path.display())
             }
             Self::KeyOpenToOthers(path, mode) => write!(
                 out,
-                "{} has mode {mode:04o}: others can read or change the key; \
-                 if nobody did, chmod 600 {}",
+                "{} has mode {mode:04o}: other users can read or change the key; if no other user \
+                 did, run chmod 600 {}",
                 path.display(),
                 path.display()
             ),
-            Self::Unusable(path, why) => write!(out, "{} is of no use: {why}", path.display()),
+            Self::Unusable(path, why) => write!(out, "cannot use {}: {why}", path.display()),
             Self::Mismatch { cert, key } => write!(
                 out,
-                "{} is not the key of {}; restore the pair from where it was made",
+                "{} is not the key of {}; restore both files from the machine that made them",
                 key.display(),
                 cert.display()
             ),
             Self::Outlives { ca_not_after, ca_days_left } => write!(
                 out,
                 "the CA expires on {ca_not_after}, before the certificate would; \
-                 ask for --days {ca_days_left} or fewer, or make a new CA"
+                 use --days {ca_days_left} or fewer, or create a new CA"
             ),
             Self::File { what, path, source } => {
                 write!(out, "{what} {}: {source}", path.display())

@@ -1,19 +1,19 @@
-//! `tacit ca`: a private certification authority, so that mutual TLS stands within a minute.
+//! `tacit ca`: a private certification authority, to set up mutual TLS within a minute.
 //!
 //! ```text
-//! tacit ca init            ca.pem   ca.key            who is believed
-//! tacit ca issue web.corp  web.corp.pem web.corp.key  who somebody is
-//! tacit ca show            what the directory holds, and until when
+//! tacit ca init            ca.pem       ca.key        the CA that peers trust
+//! tacit ca issue web.corp  web.corp.pem web.corp.key  the identity of one peer
+//! tacit ca show            the certificates in the directory, and when they expire
 //! ```
 //!
-//! One directory is one CA: a self-signed ECDSA P-256 certificate that may sign leaves and no other
-//! CA, with a key that never leaves the directory. Keys are born with mode 0600 and appear under
-//! their name complete or not at all.
+//! One directory is one CA: a self-signed ECDSA P-256 certificate that may sign leaves but no other
+//! CA. Its key stays in the directory. Key files are created with mode 0600 and renamed into place
+//! when they are complete.
 //!
-//! Limits: [`DAYS_MAX`]; a leaf never outlives its CA.
+//! Limits: [`DAYS_MAX`]; a leaf expires no later than its CA.
 //!
-//! It does not revoke, has no password on the key, no hardware, no ACME, no intermediates: whoever
-//! needs those has a CA already, and tacit takes certificates from any.
+//! It does not support revocation, passwords on keys, hardware keys, ACME or intermediate CAs.
+//! tacit accepts certificates of any CA that has those.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -36,23 +36,23 @@ use name::{LeafName, San};
 use show::{Certificate, unix_seconds};
 use tacit_tls::facts::utc;
 
-/// The longest life that can be asked for: 100 years.
+/// The longest lifetime: 100 years.
 pub const DAYS_MAX: u32 = 36_500;
 
-/// The life of a CA unless `--days` says otherwise: ten years, because replacing it means touching
-/// every machine that believes it.
+/// The default lifetime of a CA: ten years, because replacing it changes every machine that trusts
+/// it.
 pub const CA_DAYS: u32 = 3_650;
 
-/// The life of a leaf unless `--days` says otherwise: a quarter, because a leaf cannot be revoked
-/// here and the agent takes a renewed one without a restart.
+/// The default lifetime of a leaf: a quarter of a year, because a leaf cannot be revoked here and
+/// the agent loads a renewed one without a restart.
 pub const LEAF_DAYS: u32 = 90;
 
-/// Certificates begin this long before they are made, for peers whose clocks are late.
+/// Certificates are valid from this long before their creation, for peers with late clocks.
 const BACKDATE: Duration = Duration::from_secs(3_600);
 
 const DAY_SECONDS: u64 = 86_400;
 
-/// Make a private CA, certificates signed by it, and a list of them.
+/// Create a private CA, issue certificates, and list them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -67,13 +67,13 @@ pub struct CaArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make a CA: ca.pem to hand out, ca.key to keep.
+    /// Create a CA: ca.pem to distribute, ca.key to keep secret.
     #[command(after_help = "\
 Examples:
   tacit ca init
   tacit ca init --dir /etc/tacit/pki --name 'Corp test CA' --days 365")]
     Init(InitArgs),
-    /// Make a certificate and a key for one server, client or machine.
+    /// Issue a certificate with a key for one server, client or machine.
     #[command(after_help = "\
 Examples:
   A certificate for both roles, valid for the name and an address:
@@ -93,7 +93,7 @@ Examples:
 
 #[derive(Debug, Args)]
 struct InitArgs {
-    /// Where ca.pem and ca.key are made; created with mode 0700 if it is not there.
+    /// The directory for ca.pem and ca.key; created with mode 0700 if it does not exist.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
     /// The common name of the CA, for people to read.
@@ -111,19 +111,19 @@ struct IssueArgs {
     /// Host name, IP address or plain name; also the first subject alternative name.
     #[arg(value_name = "NAME")]
     name: LeafName,
-    /// Where ca.pem and ca.key are, and where NAME.pem and NAME.key are made.
+    /// The directory of ca.pem and ca.key, in which NAME.pem and NAME.key are created.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// One more name the certificate is good for; may be repeated.
+    /// Another name for the certificate; may be repeated.
     #[arg(long, value_name = "DNS|IP")]
     san: Vec<San>,
-    /// Good for servers only. Without this and --client: for both.
+    /// For servers only. Without --server and --client: for both roles.
     #[arg(long)]
     server: bool,
-    /// Good for clients only.
+    /// For clients only.
     #[arg(long, conflicts_with = "server")]
     client: bool,
-    /// Keep the names, the usage and the key of an existing NAME: only the dates are new.
+    /// Renew an existing NAME: keep its names, usage and key, and change only the dates.
     #[arg(long, conflicts_with_all = ["san", "server", "client"])]
     renew: bool,
     /// Days until it expires.
@@ -178,8 +178,8 @@ fn init(args: &InitArgs, now: SystemTime) -> Result<String, CaError> {
 
     let dir = shown_directory(&args.dir);
     Ok(format!(
-        "made {cert}  the certificate: for everybody who shall believe this CA\n\
-         made {key}  its key: stays here, mode 0600; who has it can be anybody\n\
+        "made {cert}  the certificate: copy it to each host that trusts this CA\n\
+         made {key}  its private key: keep it secret, mode 0600; it can certify any name\n\
          expires {expiry}\n\
          \n\
          In the policy:\n\
@@ -222,7 +222,7 @@ fn issue(args: IssueArgs, now: SystemTime) -> Result<String, CaError> {
          made {key}  its key, mode 0600\n\
          expires {expiry}\n\
          \n\
-         In the policy of who holds the key:\n\
+         In the policy of the host that has the key:\n\
          \n{policy}",
         cert = cert_path.display(),
         usage = made.roles().join(" and "),
@@ -256,7 +256,7 @@ fn renew(args: &IssueArgs, now: SystemTime) -> Result<String, CaError> {
     let made = Certificate::read(&cert_path)?;
     Ok(format!(
         "renewed {}  expires {}; was {}\n\
-         A running agent takes it by itself, or at once with: tacit reload\n",
+         A running agent loads it within seconds, or at once with: tacit reload\n",
         cert_path.display(),
         made.expiry(),
         old.expiry()
@@ -281,7 +281,7 @@ impl Ca {
         let key = read_key(&key_path)?;
         let certificate = Certificate::read(&cert_path)?;
         if !certificate.facts.is_ca {
-            let why = "it is no CA's certificate, nobody would believe what it signs".to_owned();
+            let why = "it is not a CA certificate, so no peer would trust what it signs".to_owned();
             return Err(CaError::Unusable(cert_path, why));
         }
         if !certificate.is_public_key_of(&key) {

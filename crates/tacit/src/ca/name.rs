@@ -81,7 +81,7 @@ impl FromStr for LeafName {
             return Err("ca.pem and ca.key are the CA's own; choose another name".into());
         }
         if text.starts_with('*') {
-            return Err("a wildcard is no file name; give it with --san".into());
+            return Err("a wildcard is not a file name; pass it with --san".into());
         }
         let san = text.parse()?;
         Ok(Self { text, san })

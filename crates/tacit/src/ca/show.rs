@@ -98,7 +98,10 @@ impl Certificate {
         }
         let parse = |name: &String| {
             name.parse::<San>().map(San::into_rcgen).map_err(|_| {
-                unusable(format!("its name {name} is none that tacit makes; issue a new one"))
+                unusable(format!(
+                    "its name {name} is of a kind that tacit does not issue; issue a \
+                                  new one"
+                ))
             })
         };
         self.facts.sans.iter().map(parse).collect()

@@ -23,7 +23,7 @@
 //! that lets its kernel do that: whether it did is not seen from here. A narrower link further on
 //! says so, and the program hears it.
 //!
-//! Limits: [`FLOWS_MAX`] a run and family, the one that was silent the longest makes room; each
+//! Limits: [`FLOWS_MAX`] a run and family, the one that was silent the longest is closed; each
 //! has a place among the agent's connections. [`EARLY_BYTES_MAX`] wait while the owner of a flow
 //! is looked up. What is dropped is counted and logged.
 

@@ -34,7 +34,7 @@ pub(super) fn look() -> Vec<Finding> {
         cpus(),
         ktls(),
         device("vsock", "/dev/vsock", "links to virtual machines of this host"),
-        device("TUN", "/dev/net/tun", "IPsec, which this version does not do"),
+        device("TUN", "/dev/net/tun", "IPsec, which this version does not implement"),
         cgroups(),
         sandbox(),
     ]);
@@ -66,14 +66,15 @@ fn security_module() -> Finding {
         Some("1") => Finding::wanted(
             name,
             Presence::Missing,
-            "withholds the rights of user namespaces from programs without a profile \
-             (kernel.apparmor_restrict_unprivileged_userns=1): load the one that comes with tacit",
+            "denies capabilities in user namespaces to programs without a profile \
+             (kernel.apparmor_restrict_unprivileged_userns=1): load the profile that comes with \
+             tacit",
         ),
         Some(_) => Finding::wanted(name, Presence::There, "does not restrict user namespaces"),
         None => Finding::wanted(
             name,
             Presence::There,
-            "not there, or of a kind that restricts no namespaces",
+            "not active, or does not restrict user namespaces",
         ),
     }
 }
@@ -85,10 +86,9 @@ fn families() -> [Finding; 2] {
         let note = if !exists {
             "not in this kernel"
         } else if routable {
-            "routed: programs have it"
+            "routed: programs can use it"
         } else {
-            "no route to the world: programs have it only where a rule names addresses that can \
-             be routed"
+            "no default route: programs can use it only where a rule names addresses with a route"
         };
         Finding::wanted(name, Presence::when(exists && routable), note)
     };
@@ -102,9 +102,9 @@ fn resolvers() -> Finding {
     let resolvers = Resolvers::new(&[]).addresses();
     let found: Vec<_> = resolvers.iter().map(|one| one.ip().to_string()).collect();
     let note = if found.is_empty() {
-        "/etc/resolv.conf names none: programs resolve no names (--resolver ADDRESS)".to_owned()
+        "none in /etc/resolv.conf: programs cannot resolve names (--resolver ADDRESS)".to_owned()
     } else {
-        format!("{} by /etc/resolv.conf", found.join(", "))
+        format!("{} from /etc/resolv.conf", found.join(", "))
     };
     Finding::wanted("resolvers", Presence::when(!found.is_empty()), note)
 }
@@ -113,7 +113,7 @@ fn name_services() -> Finding {
     let there = |path: &&&str| Path::new(path).exists();
     let found: Vec<_> = spawn::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
     let note = if found.is_empty() {
-        "none that goes round tacit".to_owned()
+        "none that bypasses tacit".to_owned()
     } else {
         format!("{}: hidden from programs", found.join(", "))
     };
@@ -122,7 +122,10 @@ fn name_services() -> Finding {
 
 fn descriptors() -> Finding {
     let limit = process::raise_descriptor_limit().unwrap_or(0);
-    let note = format!("{limit} open files at most: two to four a connection (RLIMIT_NOFILE)");
+    let note = format!(
+        "at most {limit} open files, two to four for each connection \
+                        (RLIMIT_NOFILE)"
+    );
     Finding::wanted("open files", Presence::when(limit >= DESCRIPTORS_WANTED), note)
 }
 
@@ -132,11 +135,11 @@ fn cpus() -> Finding {
     let bound = schedule::pin_thread(&allowed).is_ok();
     let several = allowed.len() > 1;
     let use_of_them = if !bound {
-        "threads cannot be bound to CPUs here: neither [engine] nor `placement`"
+        "threads cannot be bound to CPUs here: [engine] and `placement` do not work"
     } else if several {
         "may be set aside for engines, and programs and workers be placed"
     } else {
-        "one: none can be set aside for engines, nor programs and workers placed"
+        "one: [engine] and `placement` do not work"
     };
     let note = format!("{}: {use_of_them}", placement::list(&allowed));
     Finding::wanted("CPUs", Presence::when(bound && several), note)
@@ -166,13 +169,13 @@ fn cgroups() -> Finding {
     let mounts = read("/proc/self/mounts").unwrap_or_default();
     let has = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"));
     let is_root = process::effective_user() == 0;
-    let purpose = "policy for a whole host, which this version does not do";
+    let purpose = "policy for a whole host, which this version does not implement";
     let note = if !has {
         format!("{purpose} (no cgroup2 is mounted)")
     } else if is_root {
         purpose.to_owned()
     } else {
-        format!("{purpose} (only root attaches programs)")
+        format!("{purpose} (only root can attach programs)")
     };
     Finding::wanted("cgroup BPF", Presence::when(has && is_root), note)
 }
@@ -191,7 +194,7 @@ fn sandbox() -> Finding {
     let note = if missing.is_empty() {
         format!("agents give up {}", list(true))
     } else {
-        format!("this kernel does not confine {missing}: agents serve without that")
+        format!("this kernel cannot confine {missing}: agents serve without that")
     };
     Finding::wanted("sandbox", Presence::when(missing.is_empty()), note)
 }

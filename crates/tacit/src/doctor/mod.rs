@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use self::finding::{Finding, Presence};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, pretty, print};
 
-/// Say what this kernel and host offer, and what each missing thing costs
+/// Check what this kernel and host offer, and what each missing feature means
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -76,7 +76,7 @@ fn text(findings: &[Finding]) -> String {
     text.push_str(if works(findings) {
         "`tacit run` works here\n"
     } else {
-        "`tacit run` does not work here: see what says NO\n"
+        "`tacit run` does not work here: see the lines with NO\n"
     });
     text
 }
@@ -101,7 +101,7 @@ mod tests {
             "network namespace  NO   user.max_user_namespaces is 0\n\
              cubic              no   a byte costs more\n\
              kernel             yes  Linux 6.18\n\
-             `tacit run` does not work here: see what says NO\n"
+             `tacit run` does not work here: see the lines with NO\n"
         );
         let json = as_json(&findings);
         assert_eq!(json["run-works"], false);

@@ -98,7 +98,7 @@ fn try_to_make() -> io::Result<Attempt> {
     process::fork(work)?;
     drop(theirs);
     let frame = protocol::read::<Tried>(&ours)?
-        .ok_or_else(|| io::Error::other("the process that tried it ended without a word"))?;
+        .ok_or_else(|| io::Error::other("the process that tried it ended without a result"))?;
     Ok(Attempt { tried: frame.message, namespaces: frame.descriptors, _channel: ours })
 }
 
@@ -158,10 +158,10 @@ fn refused(at: At, reason: String) -> Vec<Finding> {
 
 fn made(user: User) -> Vec<Finding> {
     let whose = match user {
-        User::Own => "with a user namespace: programs hold no rights, and need none",
+        User::Own => "with a user namespace: programs have no capabilities and need none",
         User::Root => {
-            "as root: without a user namespace; programs keep root's rights less those that lead \
-             out"
+            "as root, without a user namespace: programs keep root's capabilities, except those \
+             that reach outside"
         }
     };
     vec![
@@ -174,7 +174,7 @@ fn made(user: User) -> Vec<Finding> {
         Finding::needed(
             SOCKETS,
             Presence::There,
-            "they take and give any address: true peers both ways",
+            "they can use any address: both sides see the true address of the other",
         ),
     ]
 }
@@ -206,14 +206,14 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                 None => Finding::wanted(
                     HIDE,
                     Presence::There,
-                    "keys and name services that go round tacit",
+                    "keys, and name services that bypass tacit",
                 ),
                 Some(why) => Finding::wanted(
                     HIDE,
                     Presence::Missing,
                     format!(
-                        "no mount namespace: programs can read what their user can, keys included, \
-                         and names may be resolved around tacit ({why})"
+                        "no mount namespace: programs can read all files of their user, keys \
+                         included, and may resolve names without tacit ({why})"
                     ),
                 ),
             };
@@ -237,7 +237,10 @@ fn large_segments(large: LargeSegments) -> Finding {
         );
     }
     let missing = if large.v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
-    let note = format!("not for {missing}: a byte between program and agent costs more");
+    let note = format!(
+        "not for {missing}: each byte between program and agent costs more CPU \
+                        time"
+    );
     Finding::wanted(name, Presence::Missing, note)
 }
 

@@ -10,17 +10,17 @@ use tacit_import::{Files, Findings, Input, Origin};
 use super::finish::{OnDisk, OutputArgs, finish, told};
 use crate::exit::{EXIT_OK, EXIT_POLICY, print};
 
-/// Which files, and what is kept of them.
+/// The files to import, and how.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tacit import attls pagent.policy                          what the map file must say
+  tacit import attls pagent.policy                          what the map file must contain
   tacit import attls pagent.policy --map map.toml -o policy.toml
-  tacit import attls --effective pagent.policy              all that holds, with every default
+  tacit import attls --effective pagent.policy              all settings in effect
 
-Several files are one policy. Job names, user IDs and key rings are called
-otherwise here: the map file says how, and each line it lacks is printed.
-What is not as it was is told as changed; an error imports nothing.")]
+Several files are one policy. Job names, user IDs and key rings have other
+names here: the map file translates them, and each missing line is printed.
+Each difference is reported as `changed`; an error imports nothing.")]
 pub(super) struct AttlsArgs {
     /// The policy files, or a main or image file of the Policy Agent, which names them
     #[arg(required_unless_present = "ipsec", value_name = "FILE")]
@@ -28,19 +28,19 @@ pub(super) struct AttlsArgs {
     /// A file of IP filter rules, which decide before TLS rules do; may be repeated
     #[arg(long, value_name = "FILE")]
     ipsec: Vec<String>,
-    /// The directory that stands for / in what main and image files name
+    /// The directory that replaces / in paths of main and image files
     #[arg(long, value_name = "DIR")]
     root: Option<String>,
-    /// What job names, user IDs and key rings are called here
+    /// The map file: the names of job names, user IDs and key rings on this host
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Let clients that take a certificate for any name of their CAs go on so
+    /// Keep clients that accept a certificate for any name, without a check of the name
     #[arg(long)]
     keep_no_name_check: bool,
-    /// Deny what no rule matches, and do not let it pass in clear
+    /// Deny connections that match no rule; otherwise they pass in clear
     #[arg(long)]
     fail_closed: bool,
-    /// Print every rule with all that holds for it, and no policy
+    /// Print each rule with all its settings, and no policy
     #[arg(long, conflicts_with_all = ["output", "json"])]
     effective: bool,
     #[command(flatten)]

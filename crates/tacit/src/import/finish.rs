@@ -11,7 +11,7 @@ use tacit_import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
 use super::output::{self, FileId, Written};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
 
-/// Where what comes of an import goes.
+/// Where the result of an import goes.
 #[derive(Debug, Args)]
 pub(super) struct OutputArgs {
     /// Write the policy to this file [default: standard output]
@@ -86,7 +86,7 @@ impl OnDisk {
         Self { root: root.map(PathBuf::from), ..Self::default() }
     }
 
-    /// Refuses a path below the root that a link leads out of it.
+    /// Refuses a path whose symbolic link leads out of the root.
     fn check_root(&self, path: &str) -> Result<(), String> {
         let Some(root) = self.root.as_ref().filter(|root| Path::new(path).starts_with(root)) else {
             return Ok(());
@@ -95,7 +95,7 @@ impl OnDisk {
         if real(Path::new(path))?.starts_with(real(root)?) {
             return Ok(());
         }
-        Err("a link on the way leads out of the directory that --root names".to_owned())
+        Err("a symbolic link leads out of the directory of --root".to_owned())
     }
 }
 
@@ -104,7 +104,7 @@ impl Files for OnDisk {
         self.check_root(path)?;
         let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
         if !metadata.is_file() {
-            return Err("it is no regular file".to_owned());
+            return Err("it is not a regular file".to_owned());
         }
         if metadata.len() > FILE_BYTES_MAX {
             return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));

@@ -12,7 +12,7 @@ mod finish;
 mod output;
 mod stunnel;
 
-/// Which product the policy is of.
+/// The product to import from.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     #[command(subcommand)]

@@ -8,26 +8,26 @@ use tacit_import::stunnel::{Options, import};
 
 use super::finish::{OnDisk, OutputArgs, finish};
 
-/// Which files, and what is kept of them.
+/// The files to import, and how.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tacit import stunnel /etc/stunnel/stunnel.conf -o policy.toml
   tacit import stunnel /etc/stunnel/*.conf | less
 
-Each service becomes a rule. What is not as it was is told as changed; an error
+Each service becomes a rule. Each difference is reported as `changed`; an error
 imports nothing.")]
 pub(super) struct StunnelArgs {
     /// The configurations, one for each stunnel
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
-    /// Let clients that check nothing go on so
+    /// Keep clients that do not verify the server
     #[arg(long)]
     keep_no_verification: bool,
-    /// Let clients that accept any certificate of their CAs go on so
+    /// Keep clients that accept a certificate for any name, without a check of the name
     #[arg(long)]
     keep_no_name_check: bool,
-    /// Import services that ask OCSP, which the policy does not
+    /// Import services that use OCSP, without it: tacit does not support OCSP
     #[arg(long)]
     without_ocsp: bool,
     #[command(flatten)]

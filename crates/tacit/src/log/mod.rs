@@ -498,7 +498,7 @@ impl Writer {
     fn write_lost(&mut self, count: u64) -> io::Result<()> {
         let event = Event::new("log-lines-lost")
             .field("count", &count)
-            .field("next", "free space where the logs go, or read them faster");
+            .field("next", "free disk space for the logs, or read them faster");
         self.write(&Line { time: SystemTime::now(), kind: Kind::Warn, event })
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tacit_core::policy::{Suite, parse_duration};
 
-/// Two snapshots of an agent are at least so far apart: its ledger is a few milliseconds behind.
+/// The shortest interval between two snapshots: the ledger is a few milliseconds late.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// And at most.
+/// The longest interval between two snapshots.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// Traffic can grow so much and no more: beyond, nothing that was measured says anything.
+/// The highest factor: measurements say nothing about traffic beyond it.
 const SCALE_MAX: f64 = 1000.0;
 
-/// Say what measured traffic would cost in another way
+/// Project what measured traffic would cost with other settings
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -26,9 +26,9 @@ Examples:
   The price of TLS: what would remain without it, and what it would add elsewhere:
     tacit project --rule orders-db=permit --rule resolver=tls
 
-Exit status: 0 an answer, 1 none, 64 the question makes no sense.")]
+Exit status: 0 a projection, 1 no projection, 64 invalid options.")]
 pub struct ProjectArgs {
-    /// Costs that were measured; given twice, earlier first, the time between
+    /// A file of measured costs; two files, earlier first, for the interval between them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["control", "interval"])]
     pub(super) costs: Vec<PathBuf>,
     /// The control socket of the agent to measure [default: as all verbs]
@@ -40,13 +40,13 @@ pub struct ProjectArgs {
     /// CPUs set aside as engines
     #[arg(long, value_name = "N")]
     pub(super) engines: Option<u32>,
-    /// The suite of all rules that speak TLS
+    /// The cipher suite of all rules with TLS
     #[arg(long, value_enum, ignore_case = true, value_name = "SUITE")]
     pub(super) suite: Option<SuiteArg>,
-    /// What becomes of a rule: permit, tls, or engine for a relay on an engine; may be repeated
+    /// Change a rule to permit, tls, or engine (its relay runs on engines); may be repeated
     #[arg(long = "rule", value_name = "NAME=WHAT")]
     pub(super) rules: Vec<RuleChange>,
-    /// So many times the traffic
+    /// Multiply the traffic by this factor
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = scale)]
     pub(super) scale: f64,
     /// Print the answer as JSON

@@ -52,7 +52,7 @@ impl fmt::Display for NoInterval {
             Self::File(path, error) => write!(f, "{}: {error}", path.display()),
             Self::NotCosts(path, error) => write!(
                 f,
-                "{} holds no costs: {error}\n    \
+                "{} contains no costs: {error}\n    \
                  fix: write it with `tacit show costs --json` of the same version",
                 path.display()
             ),
@@ -61,7 +61,8 @@ impl fmt::Display for NoInterval {
             }
             Self::Agent(error) => write!(f, "{error}"),
             Self::OtherAgent => f.write_str(
-                "the two ends are of two agents: it was restarted in between; measure again",
+                "the two files are from two agents: the agent was restarted in between; measure \
+                 again",
             ),
             Self::NotLater => f.write_str("the second file is not later than the first; swap them"),
         }

@@ -43,19 +43,22 @@ impl Answer {
         mut assumptions: Vec<String>,
     ) -> Self {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
-        assume("sizes of messages, and what the kernel charges to whom, stay as measured");
-        assume("what no rule is charged with stays; what is uncaptured grows with all else");
+        assume(
+            "the sizes of messages, and the shares of CPU time that the kernel charges to each \
+                process, stay as measured",
+        );
+        assume("costs of no rule stay as measured; uncaptured costs grow with the traffic");
         if question.scale != 1.0 {
             assume(
-                "a message costs the same however many there are: busier ends are woken less \
-                 often, so that more traffic costs at most this, and less at least",
+                "each message costs the same at any rate. Busier ends are woken less often, so \
+                 more traffic costs at most this, and less traffic at least this",
             );
         }
         if question.engines.is_some() {
             assume(
-                "engines take handshakes with what leads to them, and whole relays of rules that \
-                 say so, until they are full, and the rest spills; bursts that find a queue full \
-                 below that are left out; with spill = false they wait instead",
+                "engines take handshakes with the work before them, and relays of rules with \
+                 relay on the engine, until they are full; the rest spills. Bursts that fill a \
+                 queue before that are not modelled; with spill = false they wait instead",
             );
         }
         Self {
@@ -149,7 +152,7 @@ impl Answer {
                 let carried = on_engines / all;
                 let _ = writeln!(
                     out,
-                    "         with spill = false they would carry {:.0} % of it",
+                    "         with spill = false they would do {:.0} % of it",
                     carried * 100.0
                 );
             }
@@ -166,7 +169,7 @@ impl Answer {
         if after.percent_each() > 100.0 {
             let _ = writeln!(
                 out,
-                "         that is more than there is: the agent would carry less, or needs {:.0} \
+                "         that is more than 100 %: the agent would relay less, or needs {:.0} \
                  general CPUs",
                 (after.percent / 100.0).ceil()
             );
@@ -285,7 +288,7 @@ mod tests {
         }
         for line in [
             "engines: 1, which can give 100.0 each; eligible 105.2, on engines 100.0, spilled 5.2",
-            "         with spill = false they would carry 95 % of it",
+            "         with spill = false they would do 95 % of it",
             "general CPUs now: 3, each 37.92 % busy with the agent",
             "general CPUs then: 2, each 6.88 % busy with the agent",
             "work for a second of CPU time: x1.000",
@@ -317,11 +320,11 @@ mod tests {
     #[test]
     fn more_than_there_is_is_said() {
         let text = answer(None, 4.0).text();
-        assert!(text.contains("more than there is"), "{text}");
+        assert!(text.contains("more than 100 %"), "{text}");
         assert!(text.contains("needs 5 general CPUs"), "{text}");
         // The agent's own part does not grow with traffic: a little more for each second.
         assert!(text.contains("work for a second of CPU time: x1.060"), "{text}");
         assert!(text.contains("same traffic: -2.8 %"), "{text}");
-        assert!(!answer(None, 1.0).text().contains("more than there is"));
+        assert!(!answer(None, 1.0).text().contains("more than 100 %"));
     }
 }

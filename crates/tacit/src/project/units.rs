@@ -72,7 +72,7 @@ impl<'a> Units<'a> {
             let now = known.unwrap_or(Suite::DEFAULT[0]);
             if known.is_none() {
                 assumptions.push(format!(
-                    "rule {name} spoke {}: no open connection says which suite",
+                    "rule {name} used {}: no open connection shows the cipher suite",
                     now.name()
                 ));
             }
@@ -94,7 +94,7 @@ impl<'a> Units<'a> {
         let before = self.records(now, message_bytes)?;
         let after = self.records(wanted, message_bytes)?;
         assumptions.push(format!(
-            "rule {}: tried out on this machine just now, a MB in messages of {message_bytes} \
+            "rule {}: measured on this machine just now, a MB in messages of {message_bytes} \
              bytes costs {} to seal and {} to open in {}, {} and {} in {}",
             rule.name,
             us(before.seal_us_per_mb),
@@ -121,7 +121,7 @@ impl<'a> Units<'a> {
         let records = self.records(suite, message_bytes)?;
         let name = rule.map_or("", |rule| &rule.name);
         assumptions.push(format!(
-            "rule {name}: tried out on this machine just now, a MB in messages of \
+            "rule {name}: measured on this machine just now, a MB in messages of \
              {message_bytes} bytes costs {} to seal and {} to open in {}; receiving and sending \
              cost as much as in clear",
             us(records.seal_us_per_mb),
@@ -155,9 +155,9 @@ impl<'a> Units<'a> {
         };
         self.handshake_us = Some(handshake_us);
         assumptions.push(format!(
-            "rule {name}: a full handshake as server for every connection, which costs {}, tried \
-             out on this machine just now with a P-256 certificate and without what it sends and \
-             receives; no rule had a handshake in this interval",
+            "rule {name}: a full handshake as server for every connection, which costs {}, \
+             measured on this machine just now with a P-256 certificate and without its I/O; \
+             no rule had a handshake in this interval",
             us(handshake_us)
         ));
         Ok(handshake_us)

@@ -179,8 +179,9 @@ impl Capture {
         drop(self.run.take_fresh());
         let wanted: BTreeSet<Captured> = self.wanted().into_iter().collect();
         if wanted.len() >= BOXES_MAX {
-            let reason = "names and rules make more boxes than are captured at once: the rest is \
-                          refused; write networks instead of many names";
+            let reason = "names and rules make more address ranges than can be captured: \
+                          connections to the rest are refused; write networks instead of many \
+                          names";
             self.log.warn(
                 Event::new("capture-full").field("run", &self.run.name).field("next", reason),
             );

@@ -236,7 +236,7 @@ impl HelperChannel {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("the run's helper is gone")
+    io::Error::other("the run's helper has ended")
 }
 
 /// Whether the channel broke; false if the helper refused.

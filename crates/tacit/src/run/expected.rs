@@ -110,7 +110,7 @@ impl Run {
 }
 
 fn departed() -> io::Error {
-    io::Error::other("what the run opens now goes to the agent after this one: connect anew")
+    io::Error::other("a successor of this agent serves new connections of the run: connect again")
 }
 
 impl Expected {

@@ -120,8 +120,8 @@ impl RunSockets {
         let counts: &[usize] = if holds { &[8, 13] } else { &[4, 5, 7, 8] };
         if !counts.contains(&count) {
             let text = format!(
-                "a run has 8 sockets, or 13 with IPv6; {count} came: is the limit on open files \
-                 reached?"
+                "a run has 8 sockets, or 13 with IPv6; {count} were received: is the limit on \
+                 open files reached?"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }

@@ -55,7 +55,7 @@ impl<S> Registry<S> {
     /// In words, for its launcher.
     pub fn check_room(&self) -> Result<(), String> {
         if self.runs.len() >= RUNS_MAX {
-            return Err(format!("the agent serves {RUNS_MAX} runs already, as many as it may"));
+            return Err(format!("the agent already serves {RUNS_MAX} runs, the maximum"));
         }
         Ok(())
     }

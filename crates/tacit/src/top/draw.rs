@@ -31,11 +31,11 @@ const BAR_CELLS: usize = 16;
 const HELP: &[&str] = &[
     "Percentages are of one CPU; two busy CPUs are 200.",
     "",
-    "general   what no engine could have done",
-    "engine    what engines did",
-    "eligible  what an engine could have done, on a general CPU",
+    "general   work that no engine can do",
+    "engine    work that engines did",
+    "eligible  work on general CPUs that an engine could do",
     "",
-    "US/CONN   all that a rule cost, for each connection opened",
+    "US/CONN   total cost of a rule, for each connection opened",
     "US/MSG    receive, seal, open and send, for each message",
     "US/MB     the same for each MB (10^6 bytes)",
     "",
@@ -293,7 +293,7 @@ mod tests {
     fn help_and_a_lost_agent_are_seen() {
         let mut view = view();
         view.toggle_help();
-        assert!(drawn(&mut view, 80, 24).contains("what an engine could have done"));
+        assert!(drawn(&mut view, 80, 24).contains("that an engine could do"));
         view.leave_help();
         let gone = crate::control::client::ClientError::NoAgent(
             "/run/x.sock".into(),

@@ -39,16 +39,16 @@ use crate::control;
 use crate::control::client::ClientError;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, fail, print};
 
-/// Frames are at least so far apart: the ledger is read whole for each.
+/// The shortest interval between frames: each reads the whole ledger.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
-/// And at most.
+/// The longest interval between frames.
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// How long a key, or a signal to end, waits at most.
 const KEYS_TIME: Duration = Duration::from_millis(100);
 /// A frame without a terminal: what every terminal shows.
 const ONCE_SIZE: Size = Size { columns: 80, lines: 24 };
 
-/// Show what a running agent does and costs, live
+/// Show live what a running agent does and what it costs
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -58,10 +58,10 @@ Examples:
 Keys: q quit, s sort, up and down choose a rule, left and right turn the pages of its
 connections, ? help.")]
 pub struct TopArgs {
-    /// How long each frame is about
+    /// The interval that each frame shows
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// Print one frame as text and end
+    /// Print one frame as text and exit
     #[arg(long)]
     once: bool,
     /// The control socket of the agent
@@ -69,7 +69,7 @@ pub struct TopArgs {
     control: Option<PathBuf>,
 }
 
-/// Why there is nothing to see.
+/// Why nothing can be shown.
 #[derive(Debug)]
 enum TopError {
     /// The agent.
@@ -121,7 +121,7 @@ fn once(mut sampler: Sampler, interval: Duration) -> Result<String, TopError> {
     Ok(format!("{}\n", text.trim_end()))
 }
 
-/// Frames until somebody says enough.
+/// Draws frames until the user quits.
 fn live(mut sampler: Sampler, interval: Duration) -> Result<(), TopError> {
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return Err(TopError::NoTerminal);
@@ -170,14 +170,14 @@ fn frames(
     }
 }
 
-/// What comes after a key.
+/// What to do after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Frame,
     End,
 }
 
-/// Does what a key asks for.
+/// Handles a key.
 fn pressed(key: KeyEvent, view: &mut View) -> Next {
     if key.kind == KeyEventKind::Release {
         return Next::Frame;
@@ -198,7 +198,7 @@ fn pressed(key: KeyEvent, view: &mut View) -> Next {
     Next::Frame
 }
 
-/// Notes signals that ask for an end, so that the terminal is given back first.
+/// Handles signals that end the process, so that the terminal is restored first.
 fn watch_signals(ended: &Arc<AtomicBool>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let inside = runtime.enter();

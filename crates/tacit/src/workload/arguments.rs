@@ -12,13 +12,13 @@ use super::open;
 use super::report::OutputArgs;
 use super::socket::resolve;
 
-/// What every client takes.
+/// The options of every client.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ClientArgs {
-    /// The far end, or what stands before it
+    /// The address of the server, or of the agent before it
     #[arg(long, value_name = "HOST:PORT|unix:PATH")]
     pub(super) connect: String,
-    /// Try to reach the far end for so long [default: the first refusal ends it]
+    /// Try to connect for this long [default: give up at the first refusal]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(super) wait: Option<Duration>,
     #[command(flatten)]

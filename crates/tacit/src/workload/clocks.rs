@@ -22,11 +22,11 @@ use crate::ledger::costs::Costs;
 /// Whose clocks and ledgers are read.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct ClocksArgs {
-    /// Also count the CPU time of this process, and of those it has started; may be repeated
+    /// Also count the CPU time of this process and its children; may be repeated
     #[arg(long, value_name = "PID|NAME=PID")]
     pub(super) cpu_of: Vec<Named>,
-    /// Also count this agent's, by the components of its ledger: its control socket, or the process
-    /// of the `tacit run` whose private agent it is; may be repeated
+    /// Also count the CPU time of this agent, by the components of its ledger: its control socket,
+    /// or the process of the `tacit run` that started it; may be repeated
     #[arg(long, value_name = "NAME=SOCKET|NAME=PID")]
     pub(super) ledger_of: Vec<Agent>,
 }
@@ -152,7 +152,7 @@ impl Clocks {
         })
     }
 
-    /// Waits until whatever is named has little left to do, at most so long.
+    /// Waits until the named processes are almost idle, for at most this long.
     pub(super) fn wait_until_idle(&self, at_most: Duration) -> Result<(), WorkloadError> {
         /// Of a CPU, in which it may still tick.
         const LITTLE: f64 = 0.03;

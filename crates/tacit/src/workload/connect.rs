@@ -30,13 +30,13 @@ Whether handshakes are full or resumed is decided by the policy of the agent bet
 pub(super) struct ConnectArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// Connections in all
+    /// Connections in total
     #[arg(long, value_name = "N", default_value = "3000", value_parser = count(OPENED_MAX))]
     connections: usize,
     /// Bytes of the one request, and of its reply
     #[arg(long, value_name = "BYTES", default_value = "1", value_parser = bytes(MESSAGE_BYTES_MAX))]
     bytes: u64,
-    /// Connections opened and closed before it is measured [default: a twentieth]
+    /// Connections opened and closed before measuring [default: a twentieth]
     #[arg(long, value_name = "N", value_parser = count_from(0, OPENED_MAX))]
     warm_up: Option<usize>,
     /// How many are opened at a time
@@ -59,7 +59,7 @@ pub(super) fn run(args: &ConnectArgs) -> Result<(), WorkloadError> {
     if buffers > BUFFERS_BYTES_MAX as u64 {
         return Err(WorkloadError::Usage(format!(
             "{buffers} bytes of requests and replies at a time are more than {BUFFERS_BYTES_MAX}: \
-             ask for fewer connections at a time or smaller messages"
+             use fewer connections at a time or smaller messages"
         )));
     }
     let clocks = Clocks::of(&args.client.output.clocks)?;
@@ -135,8 +135,8 @@ fn report(args: &ConnectArgs, clocks: &Clocks, seen: Seen) -> Report {
     }
     if used.ledgers.is_empty() {
         report.note(
-            "these ends speak no TLS: whether handshakes were full or resumed is decided by what \
-             stands between; --ledger-of counts both",
+            "the programs use no TLS: the agents between decide whether handshakes are full or \
+             resumed; --ledger-of counts both",
         );
     }
     report.charts.extend(charts);

@@ -57,18 +57,19 @@ impl std::fmt::Display for WorkloadError {
             }
             Self::Connect(address, error) => write!(
                 f,
-                "{address}: {error}: is the server (or the agent before it) there? Start one with \
+                "{address}: {error}: is the server (or the agent before it) running? Start one \
+                 with \
                  `tacit workload MODE server --listen ADDRESS`"
             ),
             Self::Broken(what, error) => write!(
                 f,
-                "{what} broke: {error}: see the log of what stands between, and whether the far \
+                "{what} broke: {error}: check the logs of the agents between, and that the far \
                  end is a `tacit workload` server"
             ),
             Self::Mixed(what) => write!(
                 f,
-                "{what} does not belong to what was asked: what stands between mixes up or loses \
-                 bytes, or the far end is no `tacit workload` server"
+                "{what} does not match the request: a proxy between mixes up or loses bytes, or \
+                 the far end is not a `tacit workload` server"
             ),
             Self::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
             Self::ServerEnded => f.write_str("the server's threads have ended"),
@@ -78,19 +79,19 @@ impl std::fmt::Display for WorkloadError {
             Self::Ledger(agent, error) => write!(f, "--ledger-of {agent}: {error}"),
             Self::NoRun(agent) => write!(
                 f,
-                "--ledger-of {agent}: no such process has launched a `tacit run --policy` here: \
-                 name its agent's control socket"
+                "--ledger-of {agent}: this process is not the launcher of a `tacit run --policy` \
+                 here: give its agent's control socket"
             ),
             Self::Descriptors(error) => write!(f, "the limit of open files: {error}"),
             Self::TooFewDescriptors { wanted, limit } => write!(
                 f,
                 "{wanted} connections need as many open files, and the limit is {limit}: raise it \
-                 (ulimit -Hn), or ask for fewer connections"
+                 (ulimit -Hn), or use fewer connections"
             ),
             Self::Thread(error) => write!(f, "a thread could not be started: {error}"),
-            Self::Panicked => f.write_str("a thread ended by a fault of its own, told above"),
+            Self::Panicked => f.write_str("a thread panicked: see the message above"),
             Self::Steering(error) => {
-                write!(f, "standard input or output, by which --steered is steered: {error}")
+                write!(f, "standard input or output, which control --steered: {error}")
             }
             Self::Write(path, error) => write!(f, "writing {}: {error}", path.display()),
             Self::Beside(path, error) => write!(
@@ -98,7 +99,7 @@ impl std::fmt::Display for WorkloadError {
                 "--beside {}: {error}: give a file that --json of this verb wrote",
                 path.display()
             ),
-            Self::Nothing => f.write_str("nothing was done before time was up: allow more time"),
+            Self::Nothing => f.write_str("no operation ended within the time: allow more time"),
         }
     }
 }

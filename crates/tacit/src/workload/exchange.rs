@@ -25,7 +25,7 @@ use super::socket::{Stream, allow_descriptors, dial};
 use super::threads::at_once;
 use super::watch::{Done, Ends, Unit, Watch};
 
-/// Short messages to and fro on several connections
+/// Short messages in both directions on several connections
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -76,10 +76,10 @@ struct PaceArgs {
     /// Requests a second on all connections together [default: a closed loop]
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
-    /// How long it is measured
+    /// How long to measure
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     seconds: Duration,
-    /// How long it runs before it is measured
+    /// How long to run before measuring
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = time)]
     warm_up: Duration,
 }
@@ -135,13 +135,13 @@ impl Load {
         if bytes > BUFFERS_BYTES_MAX {
             return Err(WorkloadError::Usage(format!(
                 "{bytes} bytes of requests and replies at a time are more than \
-                 {BUFFERS_BYTES_MAX}: ask for fewer connections or smaller messages"
+                 {BUFFERS_BYTES_MAX}: use fewer connections or smaller messages"
             )));
         }
         let due = self.pace.rate.unwrap_or(0.0) * self.pace.seconds.as_secs_f64();
         if due > DUE_MAX {
             return Err(WorkloadError::Usage(format!(
-                "{due} requests are more than {DUE_MAX}: ask for a lower rate or less time"
+                "{due} requests are more than {DUE_MAX}: use a lower rate or less time"
             )));
         }
         Ok(())
@@ -387,8 +387,8 @@ fn report(
     } else {
         report.latency("latency", "latency", &seen.latency);
         report.note(
-            "closed loop: the next request waits for the last reply, so these latencies are \
-             better than what users who do not wait would see; use --rate for those",
+            "closed loop: the next request waits for the last reply, so these latencies are lower \
+             than those of users who do not wait; use --rate to measure those",
         );
     }
     report.cpu(&clocks.names(), used, "exchange", done);
@@ -458,7 +458,7 @@ mod tests {
         )
         .err()
         .unwrap();
-        assert!(error.to_string().contains("does not belong"), "{error}");
+        assert!(error.to_string().contains("does not match the request"), "{error}");
         liar.join().unwrap();
     }
 }

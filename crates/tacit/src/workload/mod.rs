@@ -52,7 +52,7 @@ use clap::{Args, Subcommand};
 use self::error::WorkloadError;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail};
 
-/// Load a network as programs would, and say what that cost
+/// Load a network as programs do, and measure what that costs
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -61,7 +61,7 @@ Examples:
   tacit workload request-reply client --connect 127.0.0.1:7000 --rate 2000 --html report.html
   tacit workload ramp client --connect 127.0.0.1:7000 --cpu-of agent=1234 --json ramp.json
 
-Exit status: 0 it was measured, 1 it was not, 64 the command line is wrong.")]
+Exit status: 0 measured, 1 not measured, 64 the command line is wrong.")]
 pub struct WorkloadArgs {
     #[command(subcommand)]
     mode: Mode,
@@ -69,7 +69,7 @@ pub struct WorkloadArgs {
 
 #[derive(Debug, Subcommand)]
 enum Mode {
-    /// Short messages to and fro on several connections
+    /// Short messages in both directions on several connections
     Interactive(Ends<exchange::InteractiveArgs>),
     /// Requests and replies of chosen sizes
     RequestReply(Ends<exchange::RequestReplyArgs>),
@@ -77,7 +77,7 @@ enum Mode {
     Stream(Ends<stream::StreamArgs>),
     /// Connections that are opened, used once and closed
     Connect(Ends<connect::ConnectArgs>),
-    /// Connections that are opened and held: what the next one costs
+    /// Connections that are opened and held: the cost of each next connection
     Ramp(Ends<ramp::RampArgs>),
     /// Thousands of connections started, then stopped
     StartStop(Ends<start_stop::StartStopArgs>),

@@ -33,7 +33,7 @@ Examples:
   tacit workload interactive server --listen 127.0.0.1:7000
   tacit run --policy inbound.toml -- tacit workload ramp server --listen 127.0.0.1:7000")]
 pub(super) struct ServerArgs {
-    /// Where to listen; port 0 takes a free one
+    /// Where to listen; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS|unix:PATH", default_value = "127.0.0.1:0")]
     listen: Address,
     /// Threads, from 1 to 64 [default: one for each CPU]
@@ -63,7 +63,7 @@ impl Room {
     }
 }
 
-/// Serves for ever.
+/// Serves until the process is ended.
 pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
     process::raise_descriptor_limit().map_err(WorkloadError::Descriptors)?;
     let listening = listen(&args.listen)?;

@@ -30,10 +30,10 @@ Examples:
 pub(super) struct StartStopArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// As many again by this way, in turns with the others: where connections come in
+    /// Also open as many inbound connections through this address, alternating with the others
     #[arg(long, value_name = "HOST:PORT")]
     inbound: Option<String>,
-    /// Connections of each way
+    /// Connections through each address
     #[arg(long, value_name = "N", default_value = "4000", value_parser = count(CONNECTIONS_MAX))]
     connections: usize,
     /// How many are started or stopped at a time
@@ -74,7 +74,7 @@ pub(super) fn run(args: &StartStopArgs) -> Result<(), WorkloadError> {
     let total = args.connections * ways.len();
     if total > CONNECTIONS_MAX {
         return Err(WorkloadError::Usage(format!(
-            "{total} connections at a time are more than {CONNECTIONS_MAX}: ask for fewer"
+            "{total} connections at a time are more than {CONNECTIONS_MAX}: use fewer"
         )));
     }
     allow_descriptors(total)?;

@@ -33,7 +33,7 @@ Examples:
   tacit workload stream client in --connect 127.0.0.1:7000 --connections 1 --bytes 1GiB
   tacit workload stream client out --connect 127.0.0.1:7000 --seconds 10s --html stream.html")]
 pub(super) struct StreamArgs {
-    /// Where the bytes go, seen from the client
+    /// The direction of the bytes, seen from the client
     direction: Direction,
     #[command(flatten)]
     client: ClientArgs,
@@ -47,7 +47,7 @@ pub(super) struct StreamArgs {
     /// Streams of each connection, one after the other
     #[arg(long, value_name = "N", default_value = "1", value_parser = count(STREAMS_MAX))]
     times: usize,
-    /// Stream for so long instead
+    /// Stream for this long instead
     #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = time)]
     seconds: Option<Duration>,
 }

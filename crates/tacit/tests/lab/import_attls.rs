@@ -93,5 +93,5 @@ fn no_link_leads_out_of_the_root() {
     let refused = import();
     assert!(!refused.status.success());
     let text = text_of(&refused);
-    assert!(text.contains("a link on the way leads out of the directory that --root"), "{text}");
+    assert!(text.contains("a symbolic link leads out of the directory of --root"), "{text}");
 }

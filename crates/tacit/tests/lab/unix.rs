@@ -42,7 +42,7 @@ fn a_stale_socket_is_replaced_only_if_the_rule_says_so() {
     let lab = Lab::new();
     drop(UnixListener::bind(lab.path("app.sock")).unwrap());
     let log = refused(lab.try_agent(&rule(&lab, ""), &[]));
-    assert!(log.contains("nobody listens on") && log.contains("replace-stale = true"), "{log}");
+    assert!(log.contains("no process listens on") && log.contains("replace-stale = true"), "{log}");
     assert!(lab.path("app.sock").exists());
     let _agent = lab.agent(&rule(&lab, "replace-stale = true"));
     assert!(ping(&mut *dial(&address(&lab))));
@@ -88,7 +88,7 @@ fn mode_and_owner_are_exact_and_follow_a_reload() {
     let output = agent.verb(&["reload"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("no user is called `nobody-of-that-name`"), "{said}");
+    assert!(said.contains("there is no user `nobody-of-that-name`"), "{said}");
     assert_eq!((mode(), owner()), before, "all or nothing");
     assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode, "the socket stayed");
     assert!(ping(&mut *dial(&address(&lab))));

@@ -20,7 +20,7 @@ const LINKS_OF_HOST: [&str; 4] =
     ["/etc/resolv.conf", "/etc/hosts", "/etc/localtime", "/etc/ssl/certs/ca-certificates.crt"];
 /// What takes a policy that a reload cannot.
 pub(super) const RESTART: &str =
-    "run `tacit restart`: it installs the policy, and no connection ends";
+    "run `tacit restart`: it installs the policy and closes no connection";
 /// Where a signer's output goes.
 const NULL: &str = "/dev/null";
 
@@ -73,8 +73,8 @@ fn program_rule(policy: &Policy) -> Option<&Rule> {
 pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), Diagnostic> {
     let readable = |path: &Path| is_beneath(path, reach.read.iter().chain(&reach.write));
     if let Some(rule) = program_rule(policy) {
-        let message = "this agent cannot look at the programs of clients: its sandbox was made \
-                       before the policy asked for that";
+        let message = "this agent cannot find the programs of clients: its sandbox was set up \
+                       before the policy required it";
         return Err(Diagnostic::error(rule.position, message).with_fix(RESTART));
     }
     for Named { position, path } in named_files(policy, base) {
@@ -96,8 +96,8 @@ pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), D
 
 fn out_of_reach(position: SourcePosition, path: &Path, directory: &Path, verb: &str) -> Diagnostic {
     let message = format!(
-        "{} is out of reach: the sandbox of this agent was made before the policy named the \
-         directory {}, which it cannot {verb}",
+        "{} is out of reach: the sandbox of this agent was set up before the policy named the \
+         directory {}, which the agent cannot {verb}",
         path.display(),
         directory.display()
     );

@@ -136,8 +136,8 @@ pub(super) fn sockets(policy: &Policy) -> WorkerSockets {
 pub(super) fn check_sockets(made: WorkerSockets, policy: &Policy) -> Result<(), Diagnostic> {
     match rule_to_unix(policy) {
         Some(rule) if made == WorkerSockets::Internet => {
-            let message = "this agent cannot connect to UNIX sockets: the sandbox was made before \
-                           the policy asked for that";
+            let message = "this agent cannot connect to UNIX sockets: the sandbox was set up \
+                           before the policy required it";
             Err(Diagnostic::error(rule.position, message).with_fix(RESTART))
         }
         _ => Ok(()),
@@ -154,8 +154,8 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
         |rule: &&Arc<Rule>| rule.forward().is_some_and(|forward| forward.unix.owner.is_some());
     let rule = policy.rules.iter().find(gives);
     let position = rule.map_or(SourcePosition { line: 1, column: 1 }, |rule| rule.position);
-    let message = "this agent cannot give a socket to another user: the sandbox was made before \
-                   the policy asked for that";
+    let message = "this agent cannot give a socket to another user: the sandbox was set up before \
+                   the policy required it";
     Err(Diagnostic::error(position, message).with_fix(RESTART))
 }
 

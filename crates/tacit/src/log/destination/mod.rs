@@ -52,7 +52,7 @@ impl FromStr for LogDestination {
             "state" => Ok(Self::State),
             path if path.contains('/') => Ok(Self::File(path.into())),
             other => Err(format!(
-                "`{other}` is not a destination: say stderr, journal, syslog, state or none, or a \
+                "`{other}` is not a destination: use stderr, journal, syslog, state, none, or a \
                  path with a `/`, such as ./{other}"
             )),
         }
@@ -147,7 +147,7 @@ impl Sink {
 fn connect(path: &str) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(path).map_err(|error| {
-        let text = format!("log: {path}: {error}; say --log stderr, or --log with a file");
+        let text = format!("log: {path}: {error}; use --log stderr, or --log with a file");
         io::Error::new(error.kind(), text)
     })?;
     Ok(socket)

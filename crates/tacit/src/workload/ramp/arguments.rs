@@ -8,7 +8,7 @@ use clap::Args;
 use super::super::arguments::{ClientArgs, count, time};
 use super::super::limits::{CONNECTIONS_MAX, THREADS_MAX};
 
-/// Connections that are opened and held: what the next one costs
+/// Connections that are opened and held: the cost of each next connection
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -18,8 +18,8 @@ Examples:
 pub(in crate::workload) struct RampArgs {
     #[command(flatten)]
     pub(super) client: ClientArgs,
-    /// Another way, whose ramps take turns with those of --connect; what it costs more is printed;
-    /// may be repeated
+    /// Another address, whose ramps alternate with those of --connect; the difference in cost is
+    /// printed; may be repeated
     #[arg(long, value_name = "NAME=HOST:PORT")]
     pub(super) also: Vec<Way>,
     /// Connections held at the end of a ramp
@@ -34,7 +34,7 @@ pub(in crate::workload) struct RampArgs {
     /// How many are opened at a time
     #[arg(long, value_name = "N", default_value = "1", value_parser = count(THREADS_MAX))]
     pub(super) at_once: usize,
-    /// How long others may tidy up between two ramps, and until they are idle
+    /// How long to wait between two ramps, and for the measured processes to be idle
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub(super) pause: Duration,
 }

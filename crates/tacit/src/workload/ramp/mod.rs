@@ -37,7 +37,7 @@ const IDLE_WAIT_MAX: Duration = Duration::from_secs(20);
 pub(super) fn run(args: &RampArgs) -> Result<(), WorkloadError> {
     if args.step > args.connections {
         return Err(WorkloadError::Usage(format!(
-            "--step {} is more than the {} connections of a ramp: take less",
+            "--step {} is more than the {} connections of a ramp: use a smaller step",
             args.step, args.connections
         )));
     }

@@ -58,10 +58,10 @@ pub(super) fn report(
         report.charts.push(chart_by_way(seen));
     }
     if *ramps < RAMPS_WANTED {
-        report.note(format!("fewer than {RAMPS_WANTED} ramps: the intervals say little"));
+        report.note(format!("fewer than {RAMPS_WANTED} ramps: the intervals are not reliable"));
     }
     if names.len() == 1 {
-        report.note("no process was named with --cpu-of: this is the cost of the client alone");
+        report.note("no process was given with --cpu-of: this is the cost of the client alone");
     }
     report.charts.extend(charts);
     report
@@ -123,7 +123,7 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
             report.figure("rise_high_percent", "  to", "%", rise.high);
         }
     } else {
-        report.note("too few steps to lay a line through: take more ramps or smaller steps");
+        report.note("too few steps to fit a line: use more ramps or smaller steps");
     }
     report.charts.push(Chart {
         title: "CPU of a new connection by connections held".to_owned(),

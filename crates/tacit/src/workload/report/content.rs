@@ -127,8 +127,8 @@ impl Report {
         self.tables.extend(ledgers::tables(&used.ledgers, unit, units));
         if used.is_disturbed() {
             self.note(format!(
-                "{unit}: the machine was busy for {:.0} ms, the components for {:.0}: something \
-                 else ran, or a process was not named with --cpu-of",
+                "{unit}: the machine was busy for {:.0} ms, the components for {:.0}: another \
+                 program ran, or a process was not given with --cpu-of",
                 used.machine_ns as f64 / 1e6,
                 sum as f64 / 1e6
             ));

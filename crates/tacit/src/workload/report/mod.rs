@@ -30,7 +30,7 @@ use crate::exit;
 pub(super) struct OutputArgs {
     #[command(flatten)]
     pub(super) clocks: ClocksArgs,
-    /// What this measurement is called in its report
+    /// The name of this measurement in its report
     #[arg(long, value_name = "TEXT")]
     pub(super) label: Option<String>,
     /// Print every figure beside that of an earlier report, and their ratio
@@ -42,17 +42,18 @@ pub(super) struct OutputArgs {
     /// Write the report as a self-contained page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Report progress every second, also where standard error is no terminal
+    /// Report progress every second, even if standard error is not a terminal
     #[arg(long)]
     progress: bool,
-    /// Wait for a line of standard input before it is measured and before connections are closed;
-    /// the report is a line of JSON on standard output
+    /// Wait for a line of standard input before measuring and before closing connections; the
+    /// report is a line of JSON on standard output
     #[arg(long, conflicts_with = "json")]
     steered: bool,
 }
 
 impl OutputArgs {
-    /// Agents whose legs are looked at while it runs: for charts only, since asking is not free.
+    /// Agents whose sockets are sampled while it runs: for charts only, because sampling costs CPU
+    /// time.
     pub(super) fn watched(&self) -> Vec<Agent> {
         if self.html.is_some() { self.clocks.ledger_of.clone() } else { Vec::new() }
     }
