@@ -1,4 +1,4 @@
-//! Which of several targets a connection is dialled to, and which are left out for a while.
+//! Chooses the target of a connection, and skips targets that are down for a while.
 //!
 //! ```text
 //!        connect failed                      TARGET_SKIPPED later
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A connection tries the targets that are up or due, in the order of the rule, and those that are
-//! skipped last: it fails only where none answers. While one connection tries a target that is due,
+//! skipped last: it fails only if none answers. While one connection tries a target that is due,
 //! the others skip it for another [`TARGET_SKIPPED`], so that a target that does not answer delays
-//! one connection in that time. Nothing is dialled without a connection that needs it.
+//! one connection in that time. Targets are only dialled for a connection, never as a probe.
 //!
 //! All threads of the agent share one state; each step is atomic, and none waits.
 
@@ -23,31 +23,31 @@ use crate::policy::TargetOrder;
 /// How long a target is skipped after connecting to it failed.
 pub const TARGET_SKIPPED: Duration = Duration::from_secs(10);
 
-/// Which of a rule's targets are down, and which one is next.
+/// The state of a rule's targets.
 #[derive(Debug)]
 pub struct Failover {
     order: TargetOrder,
-    /// What times are counted from.
+    /// The start of the clock.
     start: Instant,
     /// Counts connections.
     next: AtomicUsize,
-    /// Of each target the millisecond until which it is skipped; [`UP`].
+    /// For each target the millisecond until which it is skipped, or [`UP`].
     skipped_until_ms: Box<[AtomicU64]>,
 }
 
-/// Connecting to the target did not fail last time.
+/// The last connection attempt to the target did not fail.
 const UP: u64 = 0;
 
 impl Failover {
-    /// Of so many targets, all of them up.
+    /// Creates the state with all targets up.
     #[must_use]
     pub fn new(order: TargetOrder, targets: usize, now: Instant) -> Self {
         let skipped_until_ms = (0..targets).map(|_| AtomicU64::new(UP)).collect();
         Self { order, start: now, next: AtomicUsize::new(0), skipped_until_ms }
     }
 
-    /// The places of all targets, in the order in which a connection tries them. `again` is where
-    /// it was connected before, if it was: a connection stays with its target.
+    /// The indexes of all targets, in the order in which a connection tries them. `again` is its
+    /// previous target, if any, which comes first.
     #[must_use]
     pub fn attempts(&self, again: Option<usize>, now: Instant) -> Vec<usize> {
         let now_ms = self.ms(now);
@@ -71,7 +71,7 @@ impl Failover {
         ready
     }
 
-    /// A connection is there; whether the target was down until now.
+    /// Records a successful connection; returns whether the target was down.
     pub fn connected(&self, place: usize) -> bool {
         let target = self.skipped_until_ms.get(place);
         target.is_some_and(|until| {
@@ -79,20 +79,20 @@ impl Failover {
         })
     }
 
-    /// Connecting failed; whether the target was up until now.
+    /// Records a failed connection; returns whether the target was up.
     pub fn failed(&self, place: usize, now: Instant) -> bool {
         let until_ms = self.ms(now + TARGET_SKIPPED);
         let target = self.skipped_until_ms.get(place);
         target.is_some_and(|until| until.swap(until_ms, Ordering::Relaxed) == UP)
     }
 
-    /// Whether connecting to the target failed, and has not succeeded since.
+    /// Whether the target is down.
     #[must_use]
     pub fn is_down(&self, place: usize) -> bool {
         self.until_ms(place) != UP
     }
 
-    /// Whether a connection may begin with the target: of those that find it due, one may.
+    /// Whether a connection may try the target: of those that find it due, only one may.
     fn take(&self, place: usize, now_ms: u64) -> bool {
         let Some(until) = self.skipped_until_ms.get(place) else { return false };
         let due = until.load(Ordering::Relaxed);
@@ -112,7 +112,7 @@ impl Failover {
     }
 }
 
-/// The time in which one connection tries all targets, divided among them.
+/// Divides the connect timeout among the targets of one connection.
 #[derive(Debug)]
 pub struct Shares {
     deadline: Instant,
@@ -120,14 +120,15 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// So much from now on, for so many targets.
+    /// Starts with this timeout and number of targets.
     #[must_use]
     pub fn new(timeout: Duration, targets: usize, now: Instant) -> Self {
         let targets_left = u32::try_from(targets).unwrap_or(u32::MAX);
         Self { deadline: now + timeout, targets_left }
     }
 
-    /// The share of the next target: an equal part of what is left. `None`: nothing is left.
+    /// The timeout of the next target: an equal part of the remaining time. `None`: no time is
+    /// left.
     pub fn take(&mut self, now: Instant) -> Option<Duration> {
         let share = self.deadline.saturating_duration_since(now).checked_div(self.targets_left)?;
         self.targets_left -= 1;
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(targets.attempts(None, due - SECOND), [1, 0]);
         assert_eq!(targets.attempts(None, due), [0, 1], "one connection tries it");
         assert_eq!(targets.attempts(None, due), [1, 0], "the others do not wait for it");
-        // That connection was given up, and reported nothing.
+        // That connection was dropped and reported nothing.
         assert_eq!(targets.attempts(None, due + TARGET_SKIPPED), [0, 1]);
         assert!(!targets.failed(0, due + TARGET_SKIPPED + SECOND), "it was down before");
         let later = due + 2 * TARGET_SKIPPED;

@@ -1,4 +1,4 @@
-//! Who talks to whom: the value that rules are matched against.
+//! A flow: the value that rules match.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Which side opened the connection, seen from the program that tacit serves.
+/// The direction of a connection, as seen from the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -50,7 +50,7 @@ impl Address {
         self.ip().map_or_else(|| self.to_string(), |ip| ip.to_string())
     }
 
-    /// The IP address, where there is one.
+    /// The IP address, if any.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
@@ -59,7 +59,7 @@ impl Address {
         }
     }
 
-    /// The port, where there is one.
+    /// The port, if any.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         match self {
@@ -124,18 +124,18 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// One connection or datagram exchange, as far as a rule can see it.
+/// One connection or datagram exchange, with what rules can match.
 ///
-/// For a forwarding rule the flow is the one that arrives at `listen`: `local` is the
-/// listening address and `remote` is whoever connected to it.
+/// For a forwarding rule the flow is the one that arrives at `listen`: `local` is the listening
+/// address and `remote` the client's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Who opened it.
+    /// Its direction.
     pub direction: Direction,
     /// Its transport.
     pub protocol: Protocol,
-    /// The listening address of a rule that it arrived at; `None` for what a program of a run
-    /// opens. Rules with `listen` see only the first kind, rules without only the second.
+    /// The listening address where it arrived; `None` for a connection that a program of a run
+    /// opens. Rules with `listen` match only the former, rules without only the latter.
     pub listen: Option<Address>,
     /// The near end.
     pub local: Address,
@@ -143,18 +143,18 @@ pub struct Flow {
     pub remote: Address,
     /// Whether the far end is an address of this host: only a rule that names it may match.
     pub to_own_host: bool,
-    /// Names the program asked for that gave the remote address; lower case, no final dot.
+    /// Names that the program resolved to the remote address; lower case, no final dot.
     pub remote_names: Vec<String>,
-    /// The address that the program used in place of the remote one: an alias that stands for one
+    /// The alias that the program used instead of the remote address, if any; it represents one
     /// name and the remote address.
     pub alias: Option<IpAddr>,
-    /// Whether DNS gave the remote address to one of several names although it belongs to another.
+    /// Whether DNS returned the remote address for a name although another name owns it.
     pub is_shared: bool,
-    /// The executable of the program, where it is known.
+    /// The executable of the program, if known.
     pub program: Option<PathBuf>,
-    /// The user the program runs as, where it is known.
+    /// The user of the program, if known.
     pub user: Option<String>,
-    /// The name of the run that the program belongs to, where it is known.
+    /// The name of the program's run, if known.
     pub run: Option<String>,
     /// When it began, in seconds since 1970.
     pub at_unix_s: i64,

@@ -13,7 +13,7 @@ pub(crate) const HEADER_V6_BYTES: usize = 40;
 
 const HOPS: u8 = 64;
 
-/// RFC 791, section 3.1: no options, not to be divided.
+/// RFC 791, section 3.1: no options, don't fragment.
 pub(crate) fn header_v4(
     protocol: u8,
     payload_bytes: usize,
@@ -44,13 +44,13 @@ pub(crate) fn header_v6(
     header
 }
 
-/// A length on the wire. A packet that is longer than this can express is given the longest length.
+/// A length on the wire. A longer packet gets the maximum length.
 pub(crate) fn length_field(bytes: usize) -> [u8; 2] {
     u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
 }
 
-/// The sum over the pseudo-header that checksums of TCP and ICMPv6 include (RFC 9293, section 3.1;
-/// RFC 8200, section 8.1).
+/// The sum of the pseudo-header for checksums of TCP and ICMPv6 (RFC 9293, section 3.1; RFC 8200,
+/// section 8.1).
 pub(crate) fn pseudo_header(protocol: u8, from: IpAddr, to: IpAddr, payload_bytes: usize) -> u32 {
     let length = u32::try_from(payload_bytes).unwrap_or(u32::MAX);
     let address = |address: IpAddr| match address {
@@ -60,7 +60,7 @@ pub(crate) fn pseudo_header(protocol: u8, from: IpAddr, to: IpAddr, payload_byte
     address(from) + address(to) + sum(&length.to_be_bytes()) + u32::from(protocol)
 }
 
-/// Writes the Internet checksum (RFC 1071) of `bytes` at `at`, where zeros stand so far.
+/// Writes the Internet checksum (RFC 1071) of `bytes` at `at`; these bytes must be zero.
 pub(crate) fn fill_checksum(bytes: &mut [u8], at: usize, more: u32) {
     let checksum = folded(sum(bytes) + more);
     if let Some(field) = bytes.get_mut(at..at + 2) {
@@ -79,6 +79,6 @@ pub(crate) fn folded(mut sum: u32) -> u16 {
     while let Err(_overflow) = u16::try_from(sum) {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    // The loop has made it fit.
+    // The loop makes it fit.
     u16::try_from(sum).unwrap_or(u16::MAX)
 }

@@ -1,28 +1,28 @@
-//! What tacit decides and how it speaks, without I/O.
+//! The decisions, wire formats and protocol state machines of tacit, without I/O.
 //!
-//! Everything here is a function of its inputs: no socket, no file, no clock, no randomness of its
-//! own. That is what lets each part be tested with a virtual clock, and fuzzed on stable.
+//! Everything here is a function of its inputs: no socket, no file, no clock, no source of
+//! randomness. So each part can be tested with a virtual clock, and fuzzed.
 //!
 //! In reading order:
-//! * [`flow`]: who talks to whom, the thing a rule is matched against;
-//! * [`policy`]: text to rules, and which rule a flow gets;
-//! * [`dns`]: which names programs ask for, and the addresses they are given;
-//! * [`datagram`]: which datagrams belong together, and for how long;
+//! * [`flow`]: a connection or datagram exchange, as rules match it;
+//! * [`policy`]: from text to rules, and which rule a flow matches;
+//! * [`dns`]: a DNS forwarder that records the names of addresses;
+//! * [`datagram`]: the table of UDP flows;
 //! * [`failover`]: which of several targets a connection is dialled to;
-//! * [`icmp`]: errors about a datagram, told to the one who sent it;
-//! * [`held`]: connections whose first segment waits until their destination has answered;
-//! * [`packet`]: datagrams as whole IP packets, for raw sockets;
-//! * [`meter`]: what CPU time is spent on, and how stamps become microseconds;
-//! * [`proxy_protocol`]: who the client behind a proxy is;
-//! * [`query`]: what programs ask about their connections;
-//! * [`refusal`]: what programs were refused, and the line that would allow it;
-//! * [`limiter`]: one line a second about one thing;
+//! * [`icmp`]: ICMP errors for the sender of a datagram;
+//! * [`held`]: connections with a SYN that is held until the destination has answered;
+//! * [`packet`]: datagrams as IP packets, for raw sockets;
+//! * [`meter`]: what CPU time is used for;
+//! * [`proxy_protocol`]: the client behind a proxy;
+//! * [`query`]: requests of programs about their connections;
+//! * [`refusal`]: what was refused, and the policy line that would allow it;
+//! * [`limiter`]: limits repeated log lines to one a second;
 //! * [`record`]: the TLS record layer, sealed and opened in place;
-//! * [`starttls`]: dialogues in clear that end in TLS, for programs that know nothing of it;
-//! * [`projection`]: what something would cost, from what was measured;
-//! * [`statistics`]: percentiles and lines through what was measured;
-//! * [`workload`]: what the two ends of a workload send to each other;
-//! * [`page`]: tables, charts and pages that show it.
+//! * [`starttls`]: STARTTLS exchanges, for programs without TLS;
+//! * [`projection`]: the CPU cost of a change, computed from measurements;
+//! * [`statistics`]: percentiles, means and linear fits;
+//! * [`workload`]: the protocol between the two ends of a workload;
+//! * [`page`]: tables, charts and HTML pages.
 #![forbid(unsafe_code)]
 
 pub mod datagram;

@@ -1,10 +1,10 @@
-//! Text of strangers for terminals and lines: what would end a line, move a cursor, change colours
-//! or turn the reading direction is escaped.
+//! Escapes untrusted text for terminals and log lines: characters that end a line, move the cursor,
+//! change colours or reverse the reading direction.
 
 use std::borrow::Cow;
 
-/// Whether a terminal shows the character and does nothing else: not for control characters, and
-/// not for those of Unicode that are invisible or turn the reading direction.
+/// Whether a character is printable: not a control character, and not an invisible or bidirectional
+/// character of Unicode.
 #[must_use]
 pub fn is_printable(character: char) -> bool {
     let is_format = matches!(

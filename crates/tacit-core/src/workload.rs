@@ -1,5 +1,5 @@
-//! What the two ends of `tacit workload` send to each other. The client leads; all numbers are
-//! big-endian.
+//! The protocol between the two ends of `tacit workload`. The client sends requests; all numbers
+//! are big-endian.
 //!
 //! ```text
 //! client: "TW", version, kind, two numbers of 8 bytes; then by kind:
@@ -10,13 +10,13 @@
 //! a stream: blocks of LENGTH (8 bytes) and as many bytes; a block of none ends it; where SAMPLED
 //!           is 1, COUNT (8 bytes) and as many samples of the sender's socket follow
 //! ```
-//! After a stream the client may ask for something else. A reply repeats the first bytes of its
+//! After a stream the client may send another request. A reply repeats the first bytes of its
 //! request, at most eight, which count the requests: a proxy that mixes up or loses bytes is
 //! detected. Bytes after the first eight are not compared.
 //!
-//! Programs with a TLS library of their own speak it too (`bench/inprocess`). Not here: sockets.
+//! Programs with their own TLS library use it too (`bench/inprocess`). This module does no I/O.
 
-/// Bytes of what a client begins with.
+/// Length of a request header.
 pub const HEADER_BYTES: usize = 20;
 /// The longest request or reply.
 pub const MESSAGE_BYTES_MAX: u64 = 16 << 20;
@@ -24,14 +24,14 @@ pub const MESSAGE_BYTES_MAX: u64 = 16 << 20;
 pub const STREAM_BYTES_MAX: u64 = 1 << 40;
 /// The longest stream in milliseconds: a day.
 pub const STREAM_MS_MAX: u64 = 86_400_000;
-/// Bytes of a block; all but the last are as long.
+/// Length of a block; only the last may be shorter.
 pub const BLOCK_BYTES: usize = 256 * 1024;
-/// How many bytes of a request come back in its reply.
+/// How many bytes of a request its reply repeats.
 pub const NUMBER_BYTES: usize = 8;
 
 const MAGIC: [u8; 3] = [b'T', b'W', 1];
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkloadRequest {
     /// Requests and replies.
@@ -43,14 +43,14 @@ pub enum WorkloadRequest {
     },
     /// A stream to the server.
     Out,
-    /// A stream of so many bytes from the server.
+    /// A stream of a given length from the server.
     In {
         /// Bytes of the stream.
         bytes: u64,
         /// Whether samples of the sender's socket follow the stream.
         sampling: Sampling,
     },
-    /// A stream from the server for so long.
+    /// A stream of a given duration from the server.
     InFor {
         /// Milliseconds of the stream.
         ms: u64,
@@ -86,7 +86,7 @@ impl Sampling {
 }
 
 impl WorkloadRequest {
-    /// What a client sends.
+    /// Writes a request header.
     #[must_use]
     pub fn encode(self) -> [u8; HEADER_BYTES] {
         match self {
@@ -97,7 +97,7 @@ impl WorkloadRequest {
         }
     }
 
-    /// What a server reads; `None` if it is no request, or asks for more than the limits above.
+    /// Parses a request header; `None` if it is invalid or exceeds the limits above.
     #[must_use]
     pub fn decode(header: &[u8; HEADER_BYTES]) -> Option<Self> {
         let [m0, m1, m2, kind, numbers @ ..] = *header;

@@ -1,11 +1,12 @@
-//! One line a second about one thing: what repeats is counted, and its latest line is kept.
+//! Limits log lines to one a second for each key: repeated lines are counted, and the latest is
+//! kept.
 //!
 //! ```text
 //!   0.0 s  offer ──> written          0.3 s, 0.7 s  offer ──> kept and counted
-//!   1.0 s  due   ──> the line of 0.7 s, with the count of those left out before it
+//!   1.0 s  due   ──> the line of 0.7 s, with the count of lines omitted before it
 //! ```
 //!
-//! Who causes the lines is part of the key, so that one who causes many does not suppress the lines
+//! The cause of a line is part of its key, so that a source of many lines does not suppress those
 //! of others.
 //!
 //! Limits: [`INTERVAL`] between two lines with one key, [`KEYS_MAX`] keys at a time, of which
@@ -16,44 +17,44 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// How far apart two lines with the same key are.
+/// Minimum interval between two lines with the same key.
 pub const INTERVAL: Duration = Duration::from_secs(1);
-/// Keys that are known at a time; 1,024 lines a second are still read by nothing but programs.
+/// Maximum number of keys at a time; only programs read 1,024 lines a second.
 pub const KEYS_MAX: usize = 1024;
-/// How many of them may be of one cause.
+/// Maximum number of keys of one cause.
 pub const KEYS_PER_CAUSE_MAX: usize = KEYS_MAX / 8;
-/// Causes that have a slot of their own for lines whose keys have none.
+/// Maximum number of causes with a shared slot for lines without a slot of their own.
 pub const CAUSES_MAX: usize = 1024;
 
-/// Decides which lines are written. `C` is who causes a line, `K` what it is about.
+/// Decides which lines are written. `C` is the cause of a line, `K` its subject.
 #[derive(Debug)]
 pub struct Limiter<C, K, V> {
     slots: HashMap<Slot<C, K>, Option<Kept<V>>>,
-    /// When the second of each slot is over, the first one first.
+    /// When the interval of each slot ends, in order.
     ends: VecDeque<(Instant, Slot<C, K>)>,
-    /// How many keys each cause has in `slots`.
+    /// The number of keys of each cause in `slots`.
     keys: HashMap<C, usize>,
-    /// How many keys, and how many slots of causes, there are.
+    /// The number of keys and of shared slots of causes.
     keys_count: usize,
     causes_count: usize,
 }
 
-/// Lines of which one a second is written.
+/// The group of lines that share one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Slot<C, K> {
     Key(C, K),
-    /// Those of a cause that came when there was no room for their keys.
+    /// Lines of a cause without room for their keys.
     Cause(C),
-    /// All that came when there was no room for their cause either.
+    /// Lines without room for their cause.
     Rest,
 }
 
-/// What came since the last line with the same key.
+/// The lines since the last one written with the same key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept<V> {
     /// The latest.
     pub latest: V,
-    /// How many were left out before it.
+    /// How many were omitted before it.
     pub left_out: u64,
 }
 
@@ -70,7 +71,7 @@ impl<C, K, V> Default for Limiter<C, K, V> {
 }
 
 impl<C: Clone + Eq + Hash, K: Clone + Eq + Hash, V> Limiter<C, K, V> {
-    /// Takes a line; `Some`: it is to be written now. Call [`Self::due`] with the same time before.
+    /// Handles a line; `Some`: write it now. Call [`Self::due`] with the same time before.
     pub fn offer(&mut self, cause: C, key: K, line: V, now: Instant) -> Option<V> {
         let slot = self.slot(cause, key);
         match self.slots.get_mut(&slot) {
@@ -133,14 +134,14 @@ impl<C: Clone + Eq + Hash, K: Clone + Eq + Hash, V> Limiter<C, K, V> {
         self.slots.remove(slot).flatten()
     }
 
-    /// The lines that were kept and whose second is over by now.
+    /// Takes the kept lines that are due.
     pub fn due(&mut self, now: Instant) -> Vec<Kept<V>> {
         let mut due = Vec::new();
         while let Some((end, _)) = self.ends.front()
             && *end <= now
         {
             let Some((_, slot)) = self.ends.pop_front() else { break };
-            // A slot that was silent for its second is forgotten.
+            // A slot without lines in its interval is removed.
             if let Some(kept) = self.end(&slot) {
                 due.push(kept);
                 self.begin(slot, now);
@@ -149,13 +150,13 @@ impl<C: Clone + Eq + Hash, K: Clone + Eq + Hash, V> Limiter<C, K, V> {
         due
     }
 
-    /// All lines that are kept, whenever they are due: the end is near.
+    /// Takes all kept lines, before the end.
     pub fn take_all(&mut self) -> Vec<Kept<V>> {
         let slots = std::mem::take(self).slots;
         slots.into_values().flatten().collect()
     }
 
-    /// When [`Self::due`] may have something next; `None`: not before another line is offered.
+    /// When to call [`Self::due`] next; `None`: nothing is kept.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.ends.front().map(|(end, _)| *end)

@@ -1,7 +1,7 @@
-//! A chart as SVG, made by plain code.
+//! Charts as SVG.
 //!
-//! Colours are variables of the page, so that it can be read by day and by night. Axes begin at
-//! zero; the one that goes up ends at a round number.
+//! Colours are variables of the page, for light and dark mode. Axes begin at zero; the vertical
+//! axis ends at a round number.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ const LEFT: f64 = 72.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 44.0;
-/// Colours that the page defines; more series begin again.
+/// Colours that the page defines; further series reuse them.
 const COLOURS: usize = 4;
 /// Room for the names of bars, for their values, and from one bar to the next.
 const BARS_LEFT: f64 = 150.0;
@@ -28,11 +28,11 @@ const TICKS: f64 = 5.0;
 /// Points in a plane, in one or more series.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What goes to the right.
+    /// Label of the horizontal axis.
     pub x: String,
-    /// What goes up.
+    /// Label of the vertical axis.
     pub y: String,
     /// The points.
     pub series: Vec<Series>,
@@ -43,14 +43,14 @@ pub struct Chart {
 pub enum SeriesMark {
     /// One point joined to the next.
     Line,
-    /// Each by itself.
+    /// Separate points.
     Dots,
 }
 
 /// Points that belong together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub name: String,
     /// How it is drawn.
     pub mark: SeriesMark,
@@ -58,12 +58,12 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
-/// Named values side by side, the shortest bar the least.
+/// A bar chart of named values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bars {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// Of what the values are.
+    /// The unit of the values.
     pub unit: String,
     /// The bars from the top.
     pub bars: Vec<Bar>,
@@ -72,9 +72,9 @@ pub struct Bars {
 /// One named value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// Whose it is.
+    /// Its label.
     pub name: String,
-    /// How long it is.
+    /// Its value.
     pub value: f64,
     /// Its colour, by number.
     pub colour: usize,
@@ -140,7 +140,7 @@ impl Chart {
                 number % COLOURS,
                 escaped(&series.name)
             );
-            // No text can be measured here; its letters are about this wide.
+            // The width of text is unknown; letters are about this wide.
             right -= 7.0 * series.name.chars().count() as f64 + 18.0;
         }
     }

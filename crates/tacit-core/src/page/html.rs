@@ -1,4 +1,4 @@
-//! A page that needs nothing else: no script, no file, no network.
+//! A self-contained HTML page: no script, no file, no network.
 
 use std::fmt::Write;
 
@@ -31,18 +31,18 @@ svg circle { fill: currentColor; fill-opacity: .6; } svg text.name { fill: curre
 svg .s0 { color: var(--s0); } svg .s1 { color: var(--s1); } svg .s2 { color: var(--s2); }\n\
 svg .s3 { color: var(--s3); }\n";
 
-/// A page for people.
+/// An HTML page.
 #[derive(Clone, Debug, Default)]
 pub struct HtmlPage {
     /// Its title.
     pub title: String,
     /// One line below it.
     pub subtitle: String,
-    /// What stands on it, from the top.
+    /// Its parts, from the top.
     pub parts: Vec<PagePart>,
 }
 
-/// What a page is made of.
+/// A part of a page.
 #[derive(Clone, Debug)]
 pub enum PagePart {
     /// A new section.
@@ -57,7 +57,7 @@ pub enum PagePart {
     Bars(Bars),
     /// A list of remarks.
     Notes(Vec<String>),
-    /// Text in columns, as it is.
+    /// Preformatted text.
     Columns(String),
 }
 

@@ -1,14 +1,14 @@
-//! The sums by which CPU time is read and compared, without a model of anything.
+//! Arithmetic on CPU time, independent of the model.
 //!
-//! They are those of the resource measurement of mainframes, where work that could run on an
-//! assist processor is counted apart from work that does. The tests hold published measurements
-//! (IPsec of bulk data on two general processors with none and with one assist processor; a
-//! network server's rates before and after its locks were lightened).
+//! It follows resource measurement on mainframes, which separates work that could run on an assist
+//! processor from work that does. The tests hold published measurements (IPsec of bulk data on two
+//! general processors with none and with one assist processor; a network server's rates before and
+//! after its locks were lightened).
 
 /// CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuReading {
-    /// On general CPUs, what is eligible for an engine included.
+    /// On general CPUs, including work that is eligible for engines.
     pub general: f64,
     /// The part of it that could have run on an engine.
     pub eligible: f64,
@@ -17,7 +17,7 @@ pub struct CpuReading {
 }
 
 impl CpuReading {
-    /// How busy each of so many general CPUs is with it.
+    /// The load of each general CPU.
     #[must_use]
     pub fn per_cpu(self, cpus: u32) -> f64 {
         self.general / f64::from(cpus.max(1))
@@ -42,19 +42,18 @@ impl EngineSplit {
     }
 }
 
-/// Puts eligible work on engines until they are full; the rest spills.
+/// Assigns eligible work to engines until they are full; the rest spills.
 ///
-/// `capacity` is what one engine can give to such work, 100 less what it spends on what no meter
-/// catches. Work is taken to be a fluid: below saturation nothing spills, where in truth a burst
-/// that finds every queue full does.
+/// `capacity` is the capacity of one engine for such work: 100 minus its unmetered work. The model
+/// treats work as a fluid: below saturation nothing spills, although in reality bursts do.
 #[must_use]
 pub fn land(eligible: f64, engines: u32, capacity: f64) -> EngineSplit {
     let on_engines = eligible.min(f64::from(engines) * capacity).max(0.0);
     EngineSplit { on_engines, spilled: eligible - on_engines }
 }
 
-/// What a change of a part is of the whole: both changes are relative (0.61 is +61 %), `share` is
-/// the part's share of the whole before the change.
+/// The relative change of the whole (0.61 is +61 %) for a relative change of a part; `share` is the
+/// part's share of the whole before.
 #[must_use]
 pub fn of_whole(change: f64, share: f64) -> f64 {
     change * share
@@ -63,14 +62,14 @@ pub fn of_whole(change: f64, share: f64) -> f64 {
 /// A rate and the utilisation at which it was reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateAtUtilisation {
-    /// What is done in a time.
+    /// Work per time.
     pub rate: f64,
-    /// How busy that makes the machine.
+    /// The utilisation of the machine at that rate.
     pub utilisation: f64,
 }
 
-/// Returns how many times as much is done for each unit of utilisation: what a change is worth on
-/// a machine that has other things to do, even where rates were limited by something else.
+/// Returns the ratio of rate per utilisation: the gain of a change on a machine with other work,
+/// even if something else limited the rates.
 #[must_use]
 pub fn rate_per_utilisation(before: RateAtUtilisation, after: RateAtUtilisation) -> f64 {
     (after.rate / after.utilisation) / (before.rate / before.utilisation)

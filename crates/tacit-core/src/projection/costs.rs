@@ -1,4 +1,4 @@
-//! What was measured: the ledger of an interval.
+//! The measured CPU time of an interval.
 
 use std::collections::BTreeMap;
 
@@ -6,43 +6,43 @@ use serde::Serialize;
 
 use crate::meter::Component;
 
-/// CPU time by place. Each stands in one place only.
+/// CPU time by kind of CPU; the three parts are disjoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PlaceCosts {
-    /// On general CPUs, and belongs there.
+    /// On general CPUs, not eligible for engines.
     pub general: f64,
     /// On engines.
     pub engine: f64,
-    /// On general CPUs, though an engine could have done it.
+    /// On general CPUs, although an engine could have done it.
     pub eligible: f64,
 }
 
-/// CPU time by component and place; what is not there is nothing.
+/// CPU time by component; missing components are zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Components(BTreeMap<Component, PlaceCosts>);
 
-/// What an agent spent in an interval.
+/// The CPU time of an agent in an interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredCosts {
-    /// How long it was, in seconds.
+    /// The length of the interval in seconds.
     pub interval_s: f64,
-    /// CPUs of the machine.
+    /// The number of CPUs of the machine.
     pub cpus: u32,
-    /// What the process spent.
+    /// CPU time of the process.
     pub agent_us: f64,
-    /// What of it stands in no cell.
+    /// The part that is in no cell.
     pub uncaptured_us: f64,
-    /// What the programs spent whose connections it carries, as far as that is known.
+    /// CPU time of the programs that it serves, as far as known.
     pub programs_us: f64,
-    /// By rule, and what belongs to none.
+    /// By rule, and the agent's own part.
     pub rules: Vec<MeasuredRuleCosts>,
 }
 
-/// One rule's part.
+/// The part of one rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredRuleCosts {
-    /// Its name, or what else the row is.
+    /// The name of the rule or of the row.
     pub name: String,
     /// Whether it is a rule: the agent's own part is not.
     pub is_rule: bool,
@@ -52,22 +52,22 @@ pub struct MeasuredRuleCosts {
     pub handshakes: u64,
     /// Uninterrupted runs of bytes in one direction.
     pub messages: u64,
-    /// Payload from the side that was accepted.
+    /// Payload from the downstream socket.
     pub sent_bytes: u64,
-    /// Payload to it.
+    /// Payload to the downstream socket.
     pub received_bytes: u64,
     /// CPU time in microseconds.
     pub cpu_us: Components,
 }
 
 impl PlaceCosts {
-    /// In all places.
+    /// The sum.
     #[must_use]
     pub fn total(self) -> f64 {
         self.general + self.engine + self.eligible
     }
 
-    /// So many times as much, everywhere.
+    /// Multiplies every part.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl PlaceCosts {
         }
     }
 
-    /// Both.
+    /// Adds both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -89,13 +89,13 @@ impl PlaceCosts {
 }
 
 impl Components {
-    /// One component's.
+    /// The CPU time of one component.
     #[must_use]
     pub fn of(&self, component: Component) -> PlaceCosts {
         self.0.get(&component).copied().unwrap_or_default()
     }
 
-    /// Replaces one component's.
+    /// Sets the CPU time of one component.
     pub fn set(&mut self, component: Component, cell: PlaceCosts) {
         self.0.insert(component, cell);
     }
@@ -118,13 +118,13 @@ impl Components {
 }
 
 impl MeasuredCosts {
-    /// One rule's part.
+    /// The part of one rule.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&MeasuredRuleCosts> {
         self.rules.iter().find(|rule| rule.is_rule && rule.name == name)
     }
 
-    /// What so many microseconds are, in per cent of one CPU.
+    /// Converts microseconds to per cent of one CPU.
     #[must_use]
     pub fn percent(&self, us: f64) -> f64 {
         if self.interval_s > 0.0 { us / (self.interval_s * 1e4) } else { 0.0 }
@@ -132,7 +132,7 @@ impl MeasuredCosts {
 }
 
 impl MeasuredRuleCosts {
-    /// Whether TLS was spoken.
+    /// Whether it used TLS.
     #[must_use]
     pub fn has_tls(&self) -> bool {
         [Component::Handshake, Component::Seal, Component::Open]

@@ -1,19 +1,18 @@
-//! What something would cost: arithmetic on CPU time that was measured.
+//! Projects the CPU cost of a change from measured CPU time.
 //!
 //! ```text
-//!   ledger of    ──> Costs ──> project(costs, question) ──> before and after,
-//!   an interval                engines, traffic, rules      by component and place
+//!   ledger of    ──> MeasuredCosts ──> project(costs, request) ──> before and after,
+//!   an interval                         engines, traffic, rules    by component and CPU
 //! ```
 //!
 //! Everything is linear: half the traffic costs half. That holds for CPU time per connection, per
-//! message and per byte as long as sizes stay as they were, and it is why measured figures are
-//! scaled and none from another machine is used. The one thing that is not linear is an engine
-//! that is full: what does not fit spills ([`land`]).
+//! message and per byte if sizes do not change, so measured figures are scaled, and none from
+//! another machine is used. Only a full engine is not linear: the excess spills ([`land`]).
 //!
 //! Units: CPU time in microseconds, and in per cent of *one* CPU over an interval, so that two busy
 //! CPUs are 200 %. A megabyte is 10^6 bytes.
 //!
-//! Not here: latencies, which queues make; and caches that several CPUs take from each other.
+//! Not modelled: latencies, and cache effects between CPUs.
 
 mod arithmetic;
 mod costs;

@@ -1,13 +1,13 @@
-//! The model: the cells of an interval, changed as a question says.
+//! The model: changes the cells of an interval as requested.
 //!
 //! 1. Each rule's cells become what the rule would cost: a suite scales sealing and opening, a
 //!    `permit` has no handshake and no records, a `tls` adds both at unit costs, a rule whose relay
 //!    goes to an engine makes its relay eligible.
-//! 2. Traffic scales what belongs to rules; what belongs to none is the agent's own and stays.
-//! 3. With a number of engines, all eligible work, wherever it was measured, lands on them anew
-//!    ([`land`]), every cell in the same proportion. With a handshake goes what leads to it:
-//!    accepting, looking up and dialling.
-//! 4. What no cell caught grows and shrinks with what they did.
+//! 2. Traffic scales the costs of rules; the agent's own costs do not change.
+//! 3. With a number of engines, all eligible work is distributed again ([`land`]), every cell in
+//!    the same proportion. Work that leads to a handshake moves with it: accepting, rule look-up
+//!    and dialling.
+//! 4. Unmetered CPU time scales with the metered.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,25 +16,25 @@ use super::arithmetic::{EngineSplit, land};
 use super::costs::{Components, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
 use crate::meter::Component;
 
-/// What an engine does for a connection before its handshake, when there is one: accepting,
-/// looking up and dialling. The ledger calls only the handshake eligible, as it is the reason.
+/// What an engine does for a connection before its handshake, when there is one: accepting, looking
+/// up and dialling. The ledger counts only the handshake as eligible.
 const ON_THE_WAY: [Component; 2] = [Component::Accept, Component::Policy];
 
-/// What is asked.
+/// A requested projection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProjectionRequest {
     /// CPUs set aside as engines; `None` leaves eligible work where it was measured.
     pub engines: Option<u32>,
-    /// So many times the traffic.
+    /// Factor on the traffic.
     pub scale: f64,
     /// Changes by rule, in order.
     pub changes: BTreeMap<String, Vec<RuleChange>>,
 }
 
-/// What becomes of a rule.
+/// A change of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RuleChange {
-    /// Another suite: records cost so many times as much.
+    /// Another suite, with factors on the cost of records.
     Suite {
         /// Sealing.
         seal: f64,
@@ -49,7 +49,7 @@ pub enum RuleChange {
     Engine,
 }
 
-/// What TLS costs, each time.
+/// The unit costs of TLS.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnitCosts {
     /// A handshake, in microseconds.
@@ -67,7 +67,7 @@ pub struct CpuLoad {
     pub components: Components,
     /// By rule, in the order of the ledger.
     pub rules: Vec<PlaceCosts>,
-    /// In no cell.
+    /// CPU time in no cell.
     pub uncaptured: f64,
 }
 
@@ -76,22 +76,22 @@ pub struct CpuLoad {
 pub struct Projection {
     /// What was measured.
     pub before: CpuLoad,
-    /// What it would be.
+    /// The projected load.
     pub after: CpuLoad,
-    /// Where eligible work lands, if engines were asked about; in per cent of one CPU.
+    /// The distribution of eligible work, if the request has engines; in per cent of one CPU.
     pub landed: Option<EngineSplit>,
-    /// What one engine can give to metered work, in per cent of one CPU.
+    /// The capacity of one engine for metered work, in per cent of one CPU.
     pub engine_capacity: f64,
     /// The programs of runs, which do not change; in per cent of one CPU.
     pub programs: f64,
 }
 
-/// Why there is no answer.
+/// Why a projection is not possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProjectionError {
     /// Nothing was measured in the interval.
     Nothing,
-    /// What was spent stands in no cell.
+    /// No CPU time is in a cell.
     NoCells,
     /// No such rule was measured.
     NoSuchRule(String, Vec<String>),
@@ -131,7 +131,7 @@ impl fmt::Display for ProjectionError {
 impl std::error::Error for ProjectionError {}
 
 impl UnitCosts {
-    /// What a handshake cost in the interval, over all rules; `None` without any.
+    /// The mean cost of a handshake in the interval, over all rules; `None` without any.
     #[must_use]
     pub fn measured_handshake_us(costs: &MeasuredCosts) -> Option<f64> {
         let handshakes: u64 = costs.rules.iter().map(|rule| rule.handshakes).sum();
@@ -141,7 +141,7 @@ impl UnitCosts {
 }
 
 impl CpuLoad {
-    /// All rules and components, and what no cell caught on general CPUs.
+    /// All components, and the unmetered CPU time as general.
     #[must_use]
     pub fn total(&self) -> PlaceCosts {
         let mut total = self.components.total();
@@ -150,10 +150,10 @@ impl CpuLoad {
     }
 }
 
-/// Answers a question about an interval.
+/// Computes a projection from the costs of an interval.
 ///
 /// # Errors
-/// The question does not fit what was measured.
+/// The request does not fit the measurement.
 pub fn project(
     costs: &MeasuredCosts,
     question: &ProjectionRequest,
@@ -204,7 +204,7 @@ pub fn project(
     })
 }
 
-/// One rule's cells as the question wants them, in microseconds of the same interval.
+/// The changed cells of one rule, in microseconds of the same interval.
 fn changed(
     rule: &MeasuredRuleCosts,
     question: &ProjectionRequest,
@@ -258,7 +258,7 @@ fn with_tls(cells: &Components, rule: &MeasuredRuleCosts, unit: &UnitCosts) -> C
     })
 }
 
-/// All that is left to general CPUs becomes eligible.
+/// Work on general CPUs becomes eligible.
 fn eligible(cell: PlaceCosts) -> PlaceCosts {
     PlaceCosts { general: 0.0, eligible: cell.eligible + cell.general, ..cell }
 }

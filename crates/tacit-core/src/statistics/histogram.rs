@@ -1,13 +1,13 @@
-//! Many values in little memory: counted in buckets whose width is a 128th of the value.
+//! A histogram with buckets of a width of 1/128 of the value.
 //!
-//! A percentile is therefore exact below 128 and at most 0.8 % too high above, never too low.
-//! Values over [`Histogram::VALUE_MAX`] count as that; the largest is remembered exactly.
+//! A percentile is exact below 128 and otherwise at most 0.8 % too high, never too low. Values over
+//! [`Histogram::VALUE_MAX`] count as that value; the maximum is exact.
 
-/// Buckets of one doubling.
+/// Buckets for each power of two.
 const STEPS: u64 = 128;
 const STEPS_BITS: u32 = STEPS.trailing_zeros();
 
-/// How often each value was seen.
+/// A histogram of values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -24,7 +24,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// The largest value told apart: of nanoseconds, 18 minutes.
+    /// The largest value: in nanoseconds, 18 minutes.
     pub const VALUE_MAX: u64 = (1 << 40) - 1;
 
     /// Counts a value.
@@ -37,7 +37,7 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// Counts what another has counted.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;

@@ -1,24 +1,24 @@
-//! A straight line through points, by least squares, and how sure it is.
+//! A straight line fitted by least squares, with confidence intervals.
 //!
-//! Errors are taken to be independent and alike; intervals are two-sided and hold 95 %.
+//! Errors are assumed independent and identically distributed; intervals are two-sided at 95 %.
 
 /// A point in a plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
-    /// How far to the right.
+    /// The x coordinate.
     pub x: f64,
-    /// How far up.
+    /// The y coordinate.
     pub y: f64,
 }
 
 /// A straight line through points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FittedLine {
-    /// Its height at zero.
+    /// Its value at zero.
     pub intercept: f64,
-    /// Its rise for every unit.
+    /// Its slope.
     pub slope: f64,
-    /// How many points it was laid through.
+    /// The number of points.
     pub points: usize,
     /// Variance of the points about it.
     variance: f64,
@@ -26,10 +26,10 @@ pub struct FittedLine {
     x_squares: f64,
 }
 
-/// How much higher a line is at one end than at zero, in per cent of its height at zero.
+/// The increase of a line from zero to its end, in per cent of its value at zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rise {
-    /// The best guess.
+    /// The estimate.
     pub percent: f64,
     /// The lower end of the interval.
     pub low: f64,
@@ -38,7 +38,7 @@ pub struct Rise {
 }
 
 impl FittedLine {
-    /// Lays a line through points; `None` where they are fewer than three or all above another.
+    /// Fits a line; `None` with fewer than three points or only one x coordinate.
     #[must_use]
     pub fn through(points: &[Point]) -> Option<Self> {
         if points.len() < 3 {
@@ -61,9 +61,8 @@ impl FittedLine {
         Some(Self { intercept, slope, points: points.len(), variance, x_mean, x_squares })
     }
 
-    /// How much the line rises from zero to `end`. Its interval takes into account that height and
-    /// slope are guessed from the same points (to first order). `None` where the line does not
-    /// start above zero: there is nothing then to compare with.
+    /// The increase from zero to `end`. The interval accounts for the covariance of value and slope
+    /// (to first order). `None` if the value at zero is not positive.
     #[must_use]
     pub fn rise(&self, end: f64) -> Option<Rise> {
         let Self { intercept: a, slope: b, variance, x_mean, x_squares, points } = *self;
@@ -88,7 +87,7 @@ pub(super) fn student(freedom: usize) -> f64 {
     if let Some(t) = freedom.checked_sub(1).and_then(|at| FIRST.get(at)) {
         return *t;
     }
-    // The normal quantile with its first corrections: off by less than 0.003 from here on.
+    // The normal quantile with its first corrections: the error is below 0.003 from here on.
     let z = 1.959_964_f64;
     let n = freedom.max(1) as f64;
     z + (z.powi(3) + z) / (4.0 * n)

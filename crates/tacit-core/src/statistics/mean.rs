@@ -1,18 +1,18 @@
-//! A mean, and how sure it is.
+//! A mean with its confidence interval.
 
 use super::line::student;
 
-/// The mean of values that are taken to be independent and alike.
+/// The mean of values that are assumed independent and identically distributed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
-    /// The best guess.
+    /// The estimate.
     pub value: f64,
-    /// How far off it may be, up or down: the interval holds 95 %.
+    /// Half the width of the 95 % confidence interval.
     pub margin: f64,
 }
 
 impl Mean {
-    /// The mean of two values or more; `None` of fewer, which say nothing of their spread.
+    /// The mean of two or more values; `None` with fewer, which have no spread.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let freedom = values.len().checked_sub(1).filter(|freedom| *freedom > 0)?;

@@ -1,6 +1,6 @@
-//! What measurements say: medians, means, percentiles, a straight line and how sure it is.
+//! Statistics of measurements: medians, means, percentiles and linear fits.
 //!
-//! Functions of their inputs, for `tacit workload` and for the benchmarks alike.
+//! For `tacit workload` and the benchmarks.
 
 mod histogram;
 mod line;
@@ -10,7 +10,7 @@ pub use histogram::Histogram;
 pub use line::{FittedLine, Point, Rise};
 pub use mean::Mean;
 
-/// The middle of the values, or the mean of the two in the middle; not a number of none.
+/// The median; NaN without values.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
