@@ -4,12 +4,13 @@
 //! such as the map file of an import:
 //!
 //! ```
-//! use tacit_core::policy::text::{Document, Keys, Report, Schema, Table};
+//! use tacit_core::policy::text::{Diagnostics, TableKeys, TableSchema, TomlDocument, TomlTable};
 //!
-//! let document = Document::parse("port = 80\nhots = \"a\"");
-//! let report = Report::new(&document);
-//! let schema = Schema { keys: Keys::Fixed(&["host", "port"]), planned: &[], home: |_| None };
-//! let top = Table::top(&report, &document, schema, "the top of the file");
+//! let document = TomlDocument::parse("port = 80\nhots = \"a\"");
+//! let report = Diagnostics::new(&document);
+//! let keys = TableKeys::Fixed(&["host", "port"]);
+//! let schema = TableSchema { keys, planned: &[], home: |_| None };
+//! let top = TomlTable::top(&report, &document, schema, "the top of the file");
 //! let port = top.value("port").and_then(|value| value.integer(1, 65_535));
 //! let host = top.required("host", "add host = \"NAME\"").and_then(|value| value.string());
 //! // An unknown key is read as the known one that it resembles, and is the only error.
