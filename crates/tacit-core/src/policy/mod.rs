@@ -30,8 +30,8 @@ pub mod when;
 
 pub use agent::{AgentSettings, Limits};
 pub use capture::{
-    BOXES_MAX, Captured, Extension, LearntName, can_match_name, captured, denial_of_name, extend,
-    is_disputed, may_ask,
+    CAPTURE_RANGES_MAX, CaptureRange, Extension, LearntName, can_match_name, captured,
+    denial_of_name, extend, is_disputed, may_ask,
 };
 pub use client_cert::{
     Absent, ChainCheck, ClientCert, ClientCertPolicy, Invalid, PeerName, Preset,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use tacit_core::flow;
-use tacit_core::policy::Captured;
+use tacit_core::policy::CaptureRange;
 use tacit_sys::namespace::{self, Namespace, Netlinks};
 use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT};
 use tacit_sys::netlink::route::{self, Families, SourceAddresses};
@@ -210,7 +210,11 @@ impl Servant {
         interfaces::take_others(route, &wanted)
     }
 
-    fn change(&mut self, remove: &[Captured], add: &[Captured]) -> Result<HelperReply, String> {
+    fn change(
+        &mut self,
+        remove: &[CaptureRange],
+        add: &[CaptureRange],
+    ) -> Result<HelperReply, String> {
         let remove: Vec<_> = remove.iter().map(element).collect();
         let add: Vec<_> = add.iter().map(element).collect();
         told(nft::change(&mut self.kernel.netfilter, &remove, &add))
@@ -338,8 +342,8 @@ fn transport(protocol: flow::Protocol) -> IpProtocol {
     }
 }
 
-fn element(one: &Captured) -> nft::Element {
-    let Captured { udp, first, last, first_port, last_port } = *one;
+fn element(one: &CaptureRange) -> nft::Element {
+    let CaptureRange { udp, first, last, first_port, last_port } = *one;
     let protocol = if udp { IpProtocol::Udp } else { IpProtocol::Tcp };
     nft::Element { protocol, first, last, first_port, last_port }
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tacit_core::dns::{HostsEntry, KnownName, Learning, NotLearnt, ResolvedAddress};
 use tacit_core::policy::{
-    BOXES_MAX, Captured, Extension, LearntName, Policy, can_match_name, captured, extend,
-    is_disputed,
+    CAPTURE_RANGES_MAX, CaptureRange, Extension, LearntName, Policy, can_match_name, captured,
+    extend, is_disputed,
 };
 use tacit_sys::netlink::route::Families;
 use tokio::sync::Mutex;
@@ -23,7 +23,7 @@ use crate::run::Run;
 use crate::run::host::HostAddresses;
 use crate::run::protocol::SocketSet;
 
-/// How long names are added to the boxes before these are cut from all rules and names again,
+/// How long names are added to the ranges before these are cut from all rules and names again,
 /// which takes out the addresses of names that are no longer valid.
 const CUT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -41,7 +41,7 @@ pub struct Capture {
 #[derive(Debug, Default)]
 struct Mirror {
     /// What they hold; `None` if that is not known.
-    boxes: Option<BTreeSet<Captured>>,
+    ranges: Option<BTreeSet<CaptureRange>>,
     /// Of what the run has learnt, so much is in them.
     news: u64,
     /// When they were cut from all rules and names; `None`: never.
@@ -88,18 +88,18 @@ impl Capture {
         })
     }
 
-    fn wanted(&self) -> Vec<Captured> {
+    fn wanted(&self) -> Vec<CaptureRange> {
         let named = self.run.named();
         let mut wanted = self.captured(named.iter().map(learnt_name));
         for address in self.run.expects() {
-            let one = Captured {
+            let one = CaptureRange {
                 udp: false,
                 first: address.ip(),
                 last: address.ip(),
                 first_port: address.port(),
                 last_port: address.port(),
             };
-            // The kernel's boxes may not overlap.
+            // The kernel's ranges may not overlap.
             if !wanted.iter().any(|other| covers(other, &one)) {
                 wanted.push(one);
             }
@@ -123,7 +123,7 @@ impl Capture {
     /// As [`Self::follow`].
     pub async fn follow_news(&self) -> io::Result<()> {
         let mut mirror = self.mirror.lock().await;
-        if mirror.boxes.is_some() && mirror.news == self.run.news() {
+        if mirror.ranges.is_some() && mirror.news == self.run.news() {
             return Ok(());
         }
         if self.extend(&mut mirror).await {
@@ -133,11 +133,11 @@ impl Capture {
     }
 
     /// Captures what was learnt since, beside what is captured; returns whether that was enough.
-    /// Cutting all boxes again costs the more the more names a run knows.
+    /// Cutting all ranges again costs the more the more names a run knows.
     async fn extend(&self, mirror: &mut Mirror) -> bool {
         let is_old = mirror.cut.is_none_or(|cut| cut.elapsed() > CUT_INTERVAL);
         let news = self.run.news();
-        let (Some(boxes), false) = (&mirror.boxes, is_old) else { return false };
+        let (Some(ranges), false) = (&mirror.ranges, is_old) else { return false };
         let Some(fresh) = self.run.take_fresh() else { return false };
         let families = mirror.families;
         let brings_family = |address: IpAddr| {
@@ -147,28 +147,28 @@ impl Capture {
         if fresh.iter().any(|known| brings_family(known.address)) {
             return false;
         }
-        let mut boxes = boxes.clone();
+        let mut ranges = ranges.clone();
         let mut extension = Extension::default();
         for known in &fresh {
             let wanted = self.captured([learnt_name(known)]);
-            extend(&mut boxes, &wanted, known.used(), &mut extension);
+            extend(&mut ranges, &wanted, known.used(), &mut extension);
         }
         let Extension { gone, new } = extension;
-        if boxes.len() >= BOXES_MAX {
+        if ranges.len() >= CAPTURE_RANGES_MAX {
             return false;
         }
         // If this is cut off, it is not known what the kernel has.
-        mirror.boxes = None;
+        mirror.ranges = None;
         if !new.is_empty() && self.run.helper.change(gone, new).await.is_err() {
             return false;
         }
-        mirror.boxes = Some(boxes);
+        mirror.ranges = Some(ranges);
         mirror.news = news;
         true
     }
 
-    /// The boxes of these names, and of the rules by address.
-    fn captured<'n>(&self, named: impl IntoIterator<Item = LearntName<'n>>) -> Vec<Captured> {
+    /// The ranges of these names, and of the rules by address.
+    fn captured<'n>(&self, named: impl IntoIterator<Item = LearntName<'n>>) -> Vec<CaptureRange> {
         let own: Vec<IpAddr> = self.run.host.addresses().all().collect();
         captured(&self.live.load().policy, named, &own, clock::now_unix_s())
     }
@@ -177,8 +177,8 @@ impl Capture {
         let news = self.run.news();
         // All names are looked at below.
         drop(self.run.take_fresh());
-        let wanted: BTreeSet<Captured> = self.wanted().into_iter().collect();
-        if wanted.len() >= BOXES_MAX {
+        let wanted: BTreeSet<CaptureRange> = self.wanted().into_iter().collect();
+        if wanted.len() >= CAPTURE_RANGES_MAX {
             let reason = "names and rules make more address ranges than can be captured: \
                           connections to the rest are refused; write networks instead of many \
                           names";
@@ -188,7 +188,7 @@ impl Capture {
         }
         let helper = &self.run.helper;
         self.give_network(&wanted, mirror).await?;
-        let changed = match mirror.boxes.take() {
+        let changed = match mirror.ranges.take() {
             None => false,
             Some(before) => {
                 let gone: Vec<_> = before.difference(&wanted).copied().collect();
@@ -200,26 +200,30 @@ impl Capture {
         if !changed {
             helper.replace_captured(wanted.iter().copied().collect()).await?;
         }
-        mirror.boxes = Some(wanted);
+        mirror.ranges = Some(wanted);
         mirror.news = news;
         mirror.cut = Some(Instant::now());
         Ok(())
     }
 
-    /// How many boxes are captured; `None` while that changes.
+    /// How many ranges are captured; `None` while that changes.
     pub fn count(&self) -> Option<usize> {
-        self.mirror.try_lock().ok()?.boxes.as_ref().map(BTreeSet::len)
+        self.mirror.try_lock().ok()?.ranges.as_ref().map(BTreeSet::len)
     }
 
     /// Adds the families of captured aliases whose true address this host can route to.
-    fn families_of_aliases(&self, wanted: &BTreeSet<Captured>, mut found: Families) -> Families {
+    fn families_of_aliases(
+        &self,
+        wanted: &BTreeSet<CaptureRange>,
+        mut found: Families,
+    ) -> Families {
         if found.v4 && found.v6 {
             return found;
         }
         for KnownName { address, alias, .. } in self.run.named() {
             let Some(alias) = alias else { continue };
             let one = if address.is_ipv4() { &mut found.v4 } else { &mut found.v6 };
-            let is_captured = |one: &Captured| {
+            let is_captured = |one: &CaptureRange| {
                 one.first.is_ipv4() == alias.is_ipv4() && (one.first..=one.last).contains(&alias)
             };
             *one = *one || (wanted.iter().any(is_captured) && is_routable(address));
@@ -232,7 +236,7 @@ impl Capture {
     /// do not try them first. One that was given stays. The host's addresses are given as they are.
     async fn give_network(
         &self,
-        wanted: &BTreeSet<Captured>,
+        wanted: &BTreeSet<CaptureRange>,
         mirror: &mut Mirror,
     ) -> io::Result<()> {
         let found = families(&self.live.load().policy, wanted, mirror.families);
@@ -258,8 +262,8 @@ fn learnt_name(known: &KnownName) -> LearntName<'_> {
     LearntName { name: &known.name, address: known.address, alias: known.alias }
 }
 
-/// Whether a box holds another.
-fn covers(outer: &Captured, inner: &Captured) -> bool {
+/// Whether a range holds another.
+fn covers(outer: &CaptureRange, inner: &CaptureRange) -> bool {
     outer.udp == inner.udp
         && outer.first.is_ipv4() == inner.first.is_ipv4()
         && outer.first <= inner.first
@@ -269,16 +273,16 @@ fn covers(outer: &Captured, inner: &Captured) -> bool {
 }
 
 /// Those that were given, and those found now.
-fn families(policy: &Policy, wanted: &BTreeSet<Captured>, given: Families) -> Families {
+fn families(policy: &Policy, wanted: &BTreeSet<CaptureRange>, given: Families) -> Families {
     let mut found = given;
     let public: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-    let boxes = wanted.iter().map(|one| one.first);
+    let ranges = wanted.iter().map(|one| one.first);
     let mut note = |address: IpAddr, is_there: fn(IpAddr) -> bool| {
         let one = if address.is_ipv4() { &mut found.v4 } else { &mut found.v6 };
         *one = *one || is_there(address);
     };
-    for address in public.into_iter().chain(boxes) {
+    for address in public.into_iter().chain(ranges) {
         note(address, is_routable);
     }
     // Who comes in from afar is to be answered.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::flow::Protocol;
-use tacit_core::policy::Captured;
+use tacit_core::policy::CaptureRange;
 use tacit_sys::IpVersion;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 use tacit_sys::netlink::route::Families;
@@ -102,7 +102,11 @@ impl HelperChannel {
     ///
     /// # Errors
     /// The helper's error, or there is no helper; what is captured is then unknown.
-    pub async fn change(&self, remove: Vec<Captured>, add: Vec<Captured>) -> io::Result<()> {
+    pub async fn change(
+        &self,
+        remove: Vec<CaptureRange>,
+        add: Vec<CaptureRange>,
+    ) -> io::Result<()> {
         self.ask(HelperRequest::Change { remove, add }).await.map(|_| ())
     }
 
@@ -118,7 +122,7 @@ impl HelperChannel {
     ///
     /// # Errors
     /// As [`Self::change`].
-    pub async fn replace_captured(&self, all: Vec<Captured>) -> io::Result<()> {
+    pub async fn replace_captured(&self, all: Vec<CaptureRange>) -> io::Result<()> {
         self.ask(HelperRequest::Replace(all)).await.map(|_| ())
     }
 

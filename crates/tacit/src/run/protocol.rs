@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Protocol;
-use tacit_core::policy::Captured;
+use tacit_core::policy::CaptureRange;
 use tacit_core::refusal::SocketKind;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 
@@ -130,12 +130,12 @@ pub enum HelperRequest {
     /// Change what is captured.
     Change {
         /// No longer.
-        remove: Vec<Captured>,
+        remove: Vec<CaptureRange>,
         /// From now on.
-        add: Vec<Captured>,
+        add: Vec<CaptureRange>,
     },
     /// Capture this and nothing else.
-    Replace(Vec<Captured>),
+    Replace(Vec<CaptureRange>),
     /// Make sockets that may send from any address.
     Socket {
         /// Their transport.

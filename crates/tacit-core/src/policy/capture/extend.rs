@@ -1,66 +1,66 @@
-//! Adding an address to boxes without cutting all of them again.
+//! Adding an address to ranges without computing all of them again.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use super::Captured;
+use super::CaptureRange;
 
-/// How boxes change: the kernel takes both in one step.
+/// A change of ranges, which the kernel applies in one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extension {
-    /// Boxes that are replaced.
-    pub gone: Vec<Captured>,
-    /// Boxes in their place, and further ones.
-    pub new: Vec<Captured>,
+    /// Removed ranges.
+    pub gone: Vec<CaptureRange>,
+    /// Added ranges.
+    pub new: Vec<CaptureRange>,
 }
 
-/// Adds what `wanted` captures of one address to disjoint boxes, which stay disjoint. The cost is
-/// that of looking at every box once; addresses that follow each other, as aliases do, share one.
+/// Adds what `wanted` captures of one address to disjoint ranges, which stay disjoint. The cost is
+/// linear in the number of ranges; consecutive addresses, such as aliases, share one.
 pub fn extend(
-    boxes: &mut BTreeSet<Captured>,
-    wanted: &[Captured],
+    ranges: &mut BTreeSet<CaptureRange>,
+    wanted: &[CaptureRange],
     address: IpAddr,
     extension: &mut Extension,
 ) {
-    let holds = |one: &Captured| {
+    let holds = |one: &CaptureRange| {
         one.first.is_ipv4() == address.is_ipv4() && one.first <= address && address <= one.last
     };
     for one in wanted.iter().filter(|one| holds(one)) {
         let mut left = vec![one.first_port..=one.last_port];
-        for present in boxes.iter().filter(|present| present.udp == one.udp && holds(present)) {
+        for present in ranges.iter().filter(|present| present.udp == one.udp && holds(present)) {
             left = left.iter().flat_map(|ports| without(ports, present)).collect();
         }
         for ports in left {
-            let single = Captured {
+            let single = CaptureRange {
                 first: address,
                 last: address,
                 first_port: *ports.start(),
                 last_port: *ports.end(),
                 ..*one
             };
-            add(boxes, single, extension);
+            add(ranges, single, extension);
         }
     }
 }
 
-/// Adds a box of one address, joined with the one before it if that has the same ports.
-fn add(boxes: &mut BTreeSet<Captured>, single: Captured, extension: &mut Extension) {
-    let is_before = |one: &&Captured| {
+/// Adds a range of one address, joined with the one before it if that has the same ports.
+fn add(ranges: &mut BTreeSet<CaptureRange>, single: CaptureRange, extension: &mut Extension) {
+    let is_before = |one: &&CaptureRange| {
         one.udp == single.udp
             && one.first_port == single.first_port
             && one.last_port == single.last_port
             && next(one.last) == Some(single.first)
     };
-    let Some(before) = boxes.iter().find(is_before).copied() else {
-        boxes.insert(single);
+    let Some(before) = ranges.iter().find(is_before).copied() else {
+        ranges.insert(single);
         extension.new.push(single);
         return;
     };
-    let joined = Captured { last: single.last, ..before };
-    boxes.remove(&before);
-    boxes.insert(joined);
-    // A box of this extension is not in the kernel yet.
+    let joined = CaptureRange { last: single.last, ..before };
+    ranges.remove(&before);
+    ranges.insert(joined);
+    // A range of this extension is not in the kernel yet.
     match extension.new.iter().position(|one| *one == before) {
         Some(at) => extension.new[at] = joined,
         None => {
@@ -70,8 +70,8 @@ fn add(boxes: &mut BTreeSet<Captured>, single: Captured, extension: &mut Extensi
     }
 }
 
-/// The ports that a box does not have.
-fn without(ports: &RangeInclusive<u16>, hole: &Captured) -> Vec<RangeInclusive<u16>> {
+/// The ports missing in a range.
+fn without(ports: &RangeInclusive<u16>, hole: &CaptureRange) -> Vec<RangeInclusive<u16>> {
     let low = *ports.start();
     let high = *ports.end();
     if hole.last_port < low || high < hole.first_port {
@@ -99,9 +99,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn any_box() -> impl Strategy<Value = Captured> {
+    fn any_box() -> impl Strategy<Value = CaptureRange> {
         (any::<bool>(), 0_u32..12, 0_u32..4, 1_u16..12, 0_u16..4).prop_map(
-            |(udp, first, more, first_port, ports)| Captured {
+            |(udp, first, more, first_port, ports)| CaptureRange {
                 udp,
                 first: Ipv4Addr::from_bits(0x0a00_0000 + first).into(),
                 last: Ipv4Addr::from_bits(0x0a00_0000 + first + more).into(),
@@ -111,17 +111,17 @@ mod tests {
         )
     }
 
-    fn holds(one: &Captured, address: IpAddr, port: u16) -> bool {
+    fn holds(one: &CaptureRange, address: IpAddr, port: u16) -> bool {
         (one.first..=one.last).contains(&address)
             && (one.first_port..=one.last_port).contains(&port)
     }
 
     #[test]
     fn addresses_that_follow_each_other_are_one_box() {
-        let mut boxes = BTreeSet::new();
+        let mut ranges = BTreeSet::new();
         for last in 1..=200 {
             let address = IpAddr::from([198, 18, 0, last]);
-            let wanted = Captured {
+            let wanted = CaptureRange {
                 udp: false,
                 first: address,
                 last: address,
@@ -129,11 +129,11 @@ mod tests {
                 last_port: 443,
             };
             let mut extension = Extension::default();
-            extend(&mut boxes, &[wanted], address, &mut extension);
+            extend(&mut ranges, &[wanted], address, &mut extension);
             assert_eq!(extension.gone.len(), usize::from(last > 1));
             assert_eq!(extension.new.len(), 1);
         }
-        assert_eq!(boxes.len(), 1);
+        assert_eq!(ranges.len(), 1);
     }
 
     proptest! {
@@ -141,7 +141,7 @@ mod tests {
         fn boxes_stay_disjoint_and_hold_what_is_added(
             steps in prop::collection::vec((any_box(), 0_u32..16), 0..24),
         ) {
-            let mut boxes = BTreeSet::new();
+            let mut ranges = BTreeSet::new();
             let mut kernel = BTreeSet::new();
             let mut expected = BTreeSet::new();
             for (wanted, address) in steps {
@@ -152,19 +152,19 @@ mod tests {
                     }
                 }
                 let mut extension = Extension::default();
-                extend(&mut boxes, &[wanted], address, &mut extension);
+                extend(&mut ranges, &[wanted], address, &mut extension);
                 for gone in extension.gone {
                     prop_assert!(kernel.remove(&gone));
                 }
                 for new in extension.new {
                     prop_assert!(kernel.insert(new));
                 }
-                prop_assert_eq!(&kernel, &boxes);
+                prop_assert_eq!(&kernel, &ranges);
             }
             for udp in [false, true] {
                 for address in (0..16).map(|one| Ipv4Addr::from_bits(0x0a00_0000 + one).into()) {
                     for port in 1..16 {
-                        let held = boxes.iter().filter(|one| one.udp == udp);
+                        let held = ranges.iter().filter(|one| one.udp == udp);
                         let count = held.filter(|one| holds(one, address, port)).count();
                         let wanted = usize::from(expected.contains(&(udp, address, port)));
                         prop_assert_eq!(count, wanted);

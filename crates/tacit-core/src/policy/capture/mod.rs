@@ -1,15 +1,14 @@
-//! Which destinations a run's traffic may reach at all: those that some rule other than a deny can
-//! match, unless a deny that asks for nothing but addresses and ports comes first. The kernel
-//! captures them and rejects everything else at once, with an honest error.
+//! The destinations that a run's traffic may reach: those that some rule other than a deny can
+//! match, unless a deny with only addresses and ports comes first. The kernel captures them and
+//! rejects all other traffic at once, with an ICMP error.
 //!
-//! The kernel's sets want boxes of addresses and ports that do not overlap; [`captured`] cuts the
-//! rules' boxes along each other's edges and joins what can be joined (`sweep`). The cost grows
-//! with the sum of rules, names and boxes, and with what denies cut out of the rules behind them,
-//! so all is done anew whenever one of them changes.
+//! The kernel's sets need disjoint ranges of addresses and ports; [`captured`] splits overlapping
+//! ranges and merges adjacent ones (`sweep`). The cost grows with the number of rules, names and
+//! ranges, so everything is computed again whenever one of them changes.
 //!
-//! A rule by name gives no box by itself: the addresses that DNS gives the name come in as
-//! `learnt`. Loopback and link-local addresses are captured only where a rule names them, as it
-//! matches them; multicast and unspecified ones only where a rule gives addresses.
+//! A rule by name has no range by itself: the addresses of the name in DNS are passed as `learnt`.
+//! Loopback and link-local addresses are captured only if a rule names them; multicast and
+//! unspecified ones only if a rule has addresses.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -29,12 +28,12 @@ mod extend;
 mod sweep;
 
 pub use extend::{Extension, extend};
-pub use sweep::BOXES_MAX;
+pub use sweep::CAPTURE_RANGES_MAX;
 
 /// All addresses from the first to the last with all ports from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Captured {
+pub struct CaptureRange {
     /// The transport.
     pub udp: bool,
     /// The lowest address.
@@ -47,14 +46,14 @@ pub struct Captured {
     pub last_port: u16,
 }
 
-/// A name that was learnt, with its address.
+/// A learned name with its address.
 #[derive(Clone, Copy, Debug)]
 pub struct LearntName<'a> {
     /// The name.
     pub name: &'a str,
-    /// The true address, by which rules decide.
+    /// The true address, which rules match.
     pub address: IpAddr,
-    /// The address that programs use in its place, and that is captured.
+    /// The address that programs use instead, and that is captured.
     pub alias: Option<IpAddr>,
 }
 
@@ -64,7 +63,7 @@ impl<'a> From<(IpAddr, &'a str)> for LearntName<'a> {
     }
 }
 
-/// The boxes of a policy at a time, in seconds since 1970; disjoint and in order. `learnt` are
+/// The ranges of a policy at a time, in seconds since 1970; disjoint and in order. `learnt` are
 /// addresses with the names they have, `own` the addresses of this host: those are captured only
 /// where a rule names them, by themselves or by one of these names. An alias is captured with the
 /// ports of all rules that can match its name or its true address.
@@ -74,17 +73,17 @@ pub fn captured<'a>(
     learnt: impl IntoIterator<Item: Into<LearntName<'a>>>,
     own: &[IpAddr],
     unix_s: i64,
-) -> Vec<Captured> {
+) -> Vec<CaptureRange> {
     let rules = policy.rules.iter().filter(|rule| is_open(rule, unix_s));
     let learnt = Learnt::new(learnt.into_iter().map(Into::into));
-    boxes(rules, &learnt, &own.iter().copied().map(single).collect::<Vec<_>>())
+    ranges(rules, &learnt, &own.iter().copied().map(single).collect::<Vec<_>>())
 }
 
-/// Whether the rules alone, at whatever time, take more boxes than there may be.
+/// Whether the rules alone, at whatever time, take more ranges than there may be.
 pub(super) fn takes_too_many(rules: &[Arc<Rule>]) -> bool {
-    // Outside their windows denies take nothing away.
+    // Outside their time windows denies do not apply.
     let rules = rules.iter().filter(|rule| can_pass(rule) || rule.selectors.when.is_none());
-    boxes(rules, &Learnt::default(), &[]).len() >= BOXES_MAX
+    ranges(rules, &Learnt::default(), &[]).len() >= CAPTURE_RANGES_MAX
 }
 
 /// Whether some rule other than a deny can match a flow to a host of that name at a time, in
@@ -98,8 +97,8 @@ pub fn can_match_name(policy: &Policy, name: &str, unix_s: i64) -> bool {
         remote.is_empty()
             || remote.iter().any(|selector| match selector {
                 AddressSelector::Name { .. } => selector.matches(None, &names),
-                // Any name may turn out to have an address in there; but names are not asked for
-                // only because they might lead to this host or link.
+                // Any name may have an address in there; but names are not resolved only because
+                // they might lead to this host or link.
                 AddressSelector::Prefix { .. } | AddressSelector::Range { .. } => {
                     selector.near().is_none()
                 }
@@ -108,8 +107,8 @@ pub fn can_match_name(policy: &Policy, name: &str, unix_s: i64) -> bool {
     })
 }
 
-/// Whether programs may ask DNS for a name at a time, in seconds since 1970: some rule other than a
-/// deny is about that name, or about every destination, or is by address and lists it in `names`.
+/// Whether programs may resolve a name at a time, in seconds since 1970: some rule other than a
+/// deny matches that name, or every destination, or is by address and lists it in `names`.
 #[must_use]
 pub fn may_ask(policy: &Policy, name: &str, unix_s: i64) -> bool {
     let names = [name.to_owned()];
@@ -138,8 +137,8 @@ pub fn denial_of_name<'a>(policy: &'a Policy, name: &str, unix_s: i64) -> Option
     policy.rules.iter().find(denies).map(|rule| &**rule)
 }
 
-/// Whether a rule by address may decide a flow to that address otherwise than a rule by name, at a
-/// time in seconds since 1970. Ports and owners are not compared: rules that never meet count too.
+/// Whether a rule by address may decide a flow to that address differently from a rule by name, at
+/// a time in seconds since 1970. Ports and owners are not compared.
 #[must_use]
 pub fn is_disputed(policy: &Policy, name: &str, address: IpAddr, unix_s: i64) -> bool {
     let names = [name.to_owned()];
@@ -150,7 +149,7 @@ pub fn is_disputed(policy: &Policy, name: &str, address: IpAddr, unix_s: i64) ->
     let matches = |rule: &Rule, address: Option<IpAddr>, names: &[String]| {
         rule.selectors.remote.iter().any(|selector| selector.matches(address, names))
     };
-    // A rule about every destination decides for addresses too; one that denies them all opens
+    // A rule for every destination also decides for addresses; one that denies them all permits
     // nothing.
     let is_about_all = |rule: &Rule| rule.selectors.remote.is_empty() && !rule.action.is_deny();
     let by_address: Vec<_> =
@@ -166,7 +165,7 @@ fn can_pass(rule: &Rule) -> bool {
     rule.selectors.direction == Direction::Outbound && !rule.action.is_deny()
 }
 
-/// Whether a deny holds for all that goes to its addresses and ports.
+/// Whether a deny applies to all flows to its addresses and ports.
 fn is_certain_deny(rule: &Rule) -> bool {
     let selectors = &rule.selectors;
     rule.action.is_deny()
@@ -178,7 +177,7 @@ fn is_certain_deny(rule: &Rule) -> bool {
         && selectors.run.is_empty()
 }
 
-/// What is left of an area when others are taken out.
+/// An area without other areas.
 fn left_of(area: Area, holes: &[Area]) -> Vec<Area> {
     let mut left = vec![area];
     for hole in holes {
@@ -198,11 +197,11 @@ struct Plane {
     family: Family,
 }
 
-fn boxes<'r>(
+fn ranges<'r>(
     rules: impl Iterator<Item = &'r Arc<Rule>>,
     learnt: &Learnt<'_>,
     own: &[Span],
-) -> Vec<Captured> {
+) -> Vec<CaptureRange> {
     let mut planes: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     let mut denied: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     for rule in rules {
@@ -220,7 +219,7 @@ fn boxes<'r>(
                 planes.entry(plane).or_default().extend(left);
             }
         } else if is_certain_deny(rule) {
-            // What a name leads to may have other names, and be another rule's.
+            // The address of a name may have other names, and belong to another rule.
             for span in spans(rule, &Learnt::default(), own) {
                 let plane = Plane { udp, family: span.family };
                 denied.entry(plane).or_default().extend(areas(span));
@@ -228,7 +227,7 @@ fn boxes<'r>(
         }
     }
     let disjoint = planes.into_iter().flat_map(|(Plane { udp, family }, areas)| {
-        sweep::cut(&areas).into_iter().map(move |Area { first, last, ports }| Captured {
+        sweep::cut(&areas).into_iter().map(move |Area { first, last, ports }| CaptureRange {
             udp,
             first: address(first, family),
             last: address(last, family),
@@ -236,7 +235,7 @@ fn boxes<'r>(
             last_port: *ports.end(),
         })
     });
-    disjoint.take(BOXES_MAX).collect()
+    disjoint.take(CAPTURE_RANGES_MAX).collect()
 }
 
 fn ports(rule: &Rule) -> Vec<RangeInclusive<u16>> {
@@ -266,7 +265,7 @@ fn spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span]) -> Vec<Span> {
     all
 }
 
-/// Addresses by the names they have, and by the names above those, for rules with wildcards.
+/// Addresses by name, and by parent domain for rules with wildcards.
 #[derive(Default)]
 struct Learnt<'a> {
     exact: HashMap<Cow<'a, str>, Vec<Span>>,
@@ -276,7 +275,7 @@ struct Learnt<'a> {
 }
 
 impl<'a> Learnt<'a> {
-    /// No name leads to an address that must be named itself.
+    /// Names cannot lead to addresses that a rule must name explicitly.
     fn new(learnt: impl Iterator<Item = LearntName<'a>>) -> Self {
         let mut all = Self::default();
         for LearntName { name, address, alias } in learnt {
@@ -312,7 +311,7 @@ impl<'a> Learnt<'a> {
     }
 }
 
-/// As rules write names.
+/// Formats a name as in rules.
 fn plain(name: &str) -> Cow<'_, str> {
     let name = name.strip_suffix('.').unwrap_or(name);
     if name.bytes().any(|b| b.is_ascii_uppercase()) {
@@ -322,7 +321,7 @@ fn plain(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Everything a rule without addresses is about: not this host, not this link, not many at once.
+/// All addresses that a rule without addresses matches: not loopback, link-local or multicast.
 fn public() -> Vec<Span> {
     let v4 = |first: [u8; 4], last: [u8; 4]| {
         let [first, last] = [first, last].map(|ip| u32::from_be_bytes(ip).into());
@@ -337,7 +336,7 @@ fn public() -> Vec<Span> {
     ]
 }
 
-/// What is left of addresses when those that must be named are taken out.
+/// Removes addresses that a rule must name explicitly.
 fn without_near(span: Span) -> Vec<Span> {
     without_all(span, Near::ALL.into_iter().flat_map(Near::spans))
 }
@@ -355,7 +354,7 @@ fn single(ip: IpAddr) -> Span {
     Span { family, first: bits, last: bits }
 }
 
-/// What of the span lies before and after the hole.
+/// The parts of the span before and after the hole.
 fn without(span: Span, hole: Span) -> [Option<Span>; 2] {
     if span.family != hole.family || hole.last < span.first || span.last < hole.first {
         return [Some(span), None];

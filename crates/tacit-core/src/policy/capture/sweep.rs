@@ -1,4 +1,4 @@
-//! Cutting areas of addresses and ports that overlap into boxes that do not.
+//! Splits overlapping areas of addresses and ports into disjoint ranges.
 //!
 //! A line sweeps over the addresses. At each edge of an area its ports come or go, and where that
 //! changes which ports are covered at all, one strip of addresses ends and the next begins:
@@ -11,14 +11,14 @@
 //!        +------------- address
 //! ```
 //!
-//! The cost is that of sorting the edges and of what comes out, whatever overlaps: the ports keep
-//! count in a tree ([`Ports`]), which tells at once whether anything has changed.
+//! The cost is that of sorting the edges plus the size of the result: a tree counts the ports
+//! ([`Ports`]), and shows at once whether anything has changed.
 
 use std::ops::RangeInclusive;
 
-/// Boxes at most: some ten megabytes, here and in the kernel. What would be captured beyond them is
-/// refused instead; a policy that takes as many without any name fails its check.
-pub const BOXES_MAX: usize = 65_536;
+/// Maximum number of ranges: about ten megabytes, here and in the kernel. Traffic beyond them is
+/// rejected; a policy that needs as many without any name is invalid.
+pub const CAPTURE_RANGES_MAX: usize = 65_536;
 
 /// Addresses of one family and protocol with one range of ports, as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// What of it lies outside the hole.
+    /// The parts outside the hole.
     pub(super) fn without(self, hole: &Self) -> Vec<Self> {
         let low = *self.ports.start();
         let high = *self.ports.end();
@@ -58,33 +58,34 @@ impl Area {
     }
 }
 
-/// The same addresses and ports as disjoint boxes in order, at most [`BOXES_MAX`] of them.
-/// Neighbouring addresses with the same ports are one box, and so are neighbouring ports.
+/// The same addresses and ports as disjoint ranges in order, at most [`CAPTURE_RANGES_MAX`] of them.
+/// Neighbouring addresses with the same ports are one range, and so are neighbouring ports.
 pub(super) fn cut(areas: &[Area]) -> Vec<Area> {
     let mut edges: Vec<Edge> = areas.iter().flat_map(Edge::of).collect();
-    // Ports come before others go: what goes on under another area is no change.
+    // Ports are added before others are removed, so that ports that continue in another area do not
+    // change.
     edges.sort_unstable_by_key(|edge| (edge.at, edge.kind));
     let mut ports = Ports::new(areas);
-    let mut boxes: Vec<Area> = Vec::new();
+    let mut ranges: Vec<Area> = Vec::new();
     let mut strip = Strip { first: 0, ports: Vec::new() };
     for same_place in edges.chunk_by(|a, b| a.at == b.at) {
         let changes = same_place.iter().filter(|edge| ports.change(edge)).count();
         if changes > 0 {
             let at = same_place[0].at;
-            strip.end(at.checked_sub(1), &mut boxes);
-            if boxes.len() >= BOXES_MAX {
+            strip.end(at.checked_sub(1), &mut ranges);
+            if ranges.len() >= CAPTURE_RANGES_MAX {
                 break;
             }
             strip = Strip { first: at, ports: ports.covered() };
         }
     }
     // Areas up to the very last address have no edge there.
-    strip.end(Some(u128::MAX), &mut boxes);
-    boxes.truncate(BOXES_MAX);
-    boxes
+    strip.end(Some(u128::MAX), &mut ranges);
+    ranges.truncate(CAPTURE_RANGES_MAX);
+    ranges
 }
 
-/// Where an area begins or has just ended.
+/// The start or end of an area.
 #[derive(Clone, Debug)]
 struct Edge {
     at: u128,
@@ -115,10 +116,10 @@ struct Strip {
 }
 
 impl Strip {
-    fn end(&self, last: Option<u128>, boxes: &mut Vec<Area>) {
+    fn end(&self, last: Option<u128>, ranges: &mut Vec<Area>) {
         let Some(last) = last else { return };
         let first = self.first;
-        boxes.extend(self.ports.iter().map(|ports| Area { first, last, ports: ports.clone() }));
+        ranges.extend(self.ports.iter().map(|ports| Area { first, last, ports: ports.clone() }));
     }
 }
 
@@ -135,7 +136,7 @@ struct Ports {
 
 #[derive(Clone, Copy, Default)]
 struct Node {
-    /// Ranges that end here: they cover all below.
+    /// Ranges counted at this node: they cover everything below.
     count: u32,
     /// All below is covered.
     whole: bool,
@@ -153,7 +154,7 @@ impl Ports {
         Self { edges, nodes: vec![Node::default(); 2 * width], width }
     }
 
-    /// Counts a range in or out; whether that changed which ports are covered.
+    /// Adds or removes a range; returns whether the covered ports changed.
     fn change(&mut self, edge: &Edge) -> bool {
         let place = |port: u32| self.edges.partition_point(|start| *start < port);
         let first = place((*edge.ports.start()).into());
@@ -205,7 +206,7 @@ impl Ports {
         self.is_covered(2 * node, left, pieces) && self.is_covered(2 * node + 1, right, pieces)
     }
 
-    /// All that is covered, in order, neighbours joined.
+    /// The covered ranges in order, with adjacent ones merged.
     fn covered(&self) -> Vec<RangeInclusive<u16>> {
         let mut pieces = Vec::new();
         self.collect(1, 0..self.width, &mut pieces);
@@ -234,7 +235,7 @@ impl Ports {
 /// Pieces from and to, by number.
 type Pieces = std::ops::Range<usize>;
 
-/// What the two nodes below a node stand for.
+/// The pieces of the two child nodes.
 struct Halves {
     left: Pieces,
     right: Pieces,

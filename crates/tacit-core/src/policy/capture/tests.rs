@@ -13,12 +13,12 @@ fn policy(rules: &str) -> Policy {
     parsed.policy.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics))
 }
 
-fn show(boxes: &[Captured]) -> Vec<String> {
-    let one = |b: &Captured| {
+fn show(ranges: &[CaptureRange]) -> Vec<String> {
+    let one = |b: &CaptureRange| {
         let protocol = if b.udp { "udp" } else { "tcp" };
         format!("{protocol} {}-{} {}-{}", b.first, b.last, b.first_port, b.last_port)
     };
-    boxes.iter().map(one).collect()
+    ranges.iter().map(one).collect()
 }
 
 const NONE: [LearntName<'_>; 0] = [];
@@ -59,7 +59,7 @@ fn boxes_are_those_of_the_rules_that_pass() {
 
 #[test]
 fn a_deny_takes_away_what_comes_behind_it_unless_it_asks_for_more() {
-    let boxes = |deny: &str| {
+    let ranges = |deny: &str| {
         let rules = format!(
             "[[rule]]\nname = \"no\"\ndirection = \"outbound\"\nremote-ports = \"20-30\"\n\
              {deny}deny = true\n[[rule]]\nname = \"yes\"\ndirection = \"outbound\"\n\
@@ -68,11 +68,11 @@ fn a_deny_takes_away_what_comes_behind_it_unless_it_asks_for_more() {
         show(&captured(&policy(&rules), [("10.0.0.1".parse().unwrap(), "a.example")], &[], 0))
     };
     let left = ["tcp 10.0.0.0-10.0.0.3 1-19", "tcp 10.0.0.0-10.0.0.3 31-100"];
-    assert_eq!(boxes(""), left);
-    assert_eq!(boxes("remote = \"10.0.0.0/8\"\n"), left);
+    assert_eq!(ranges(""), left);
+    assert_eq!(ranges("remote = \"10.0.0.0/8\"\n"), left);
     let whole = ["tcp 10.0.0.0-10.0.0.3 1-100"];
     for more in ["user = \"nobody\"", "program = \"/bin/x\"", "remote = \"a.example\""] {
-        assert_eq!(boxes(&format!("{more}\n")), whole, "{more}");
+        assert_eq!(ranges(&format!("{more}\n")), whole, "{more}");
     }
 }
 
@@ -83,10 +83,10 @@ fn a_name_brings_its_addresses_with_the_ports_of_its_rule() {
         ("192.0.2.10".parse().unwrap(), "elsewhere.example"),
         ("2001:db8::9".parse().unwrap(), "a.db.corp.example"),
     ];
-    let boxes = show(&captured(&policy(DB), learnt, &[], 0));
-    assert!(boxes.contains(&"tcp 192.0.2.9-192.0.2.9 5432-5432".to_owned()), "{boxes:?}");
-    assert!(boxes.contains(&"tcp 2001:db8::9-2001:db8::9 6000-6100".to_owned()), "{boxes:?}");
-    assert!(!boxes.iter().any(|one| one.contains("192.0.2.10")), "{boxes:?}");
+    let ranges = show(&captured(&policy(DB), learnt, &[], 0));
+    assert!(ranges.contains(&"tcp 192.0.2.9-192.0.2.9 5432-5432".to_owned()), "{ranges:?}");
+    assert!(ranges.contains(&"tcp 2001:db8::9-2001:db8::9 6000-6100".to_owned()), "{ranges:?}");
+    assert!(!ranges.iter().any(|one| one.contains("192.0.2.10")), "{ranges:?}");
 }
 
 #[test]
@@ -97,10 +97,10 @@ fn an_alias_has_the_ports_of_every_rule_for_its_name_or_true_address() {
         alias: Some("198.18.0.1".parse().unwrap()),
     };
     for name in ["a.corp.example", "elsewhere.example"] {
-        let boxes = show(&captured(&policy(DB), [alias(name)], &[], 0));
+        let ranges = show(&captured(&policy(DB), [alias(name)], &[], 0));
         for ports in ["5432-5432", "6000-6100"] {
             let one = format!("tcp 198.18.0.1-198.18.0.1 {ports}");
-            assert!(boxes.contains(&one), "{boxes:?}");
+            assert!(ranges.contains(&one), "{ranges:?}");
         }
     }
 }
@@ -131,10 +131,10 @@ fn a_rule_about_every_destination_disputes_an_address_unless_it_denies() {
 #[test]
 fn a_rule_without_addresses_is_not_about_this_host_or_this_link() {
     let open = "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\npermit = true\n";
-    let boxes = captured(&policy(open), NONE, &[], 0);
+    let ranges = captured(&policy(open), NONE, &[], 0);
     let inside = |text: &str| {
         let address: IpAddr = text.parse().unwrap();
-        boxes.iter().any(|b| {
+        ranges.iter().any(|b| {
             b.first.is_ipv6() == address.is_ipv6() && b.first <= address && address <= b.last
         })
     };
@@ -180,18 +180,18 @@ fn this_host_and_this_link_are_captured_only_where_they_are_named() {
 #[test]
 fn addresses_of_this_host_are_captured_where_a_rule_names_them() {
     let own: IpAddr = "10.0.0.5".parse().unwrap();
-    let boxes = |rule: &str, learnt: &[(IpAddr, &str)]| {
+    let ranges = |rule: &str, learnt: &[(IpAddr, &str)]| {
         let rule =
             format!("[[rule]]\nname = \"r\"\ndirection = \"outbound\"\n{rule}\npermit = true\n");
         show(&captured(&policy(&rule), learnt.iter().copied(), &[own], 0))
     };
     let around = ["tcp 10.0.0.4-10.0.0.4 1-65535", "tcp 10.0.0.6-10.0.0.7 1-65535"];
-    assert_eq!(boxes("remote = \"10.0.0.4/30\"", &[]), around);
-    assert!(boxes("", &[]).iter().any(|one| one.contains("-10.0.0.4 ")));
+    assert_eq!(ranges("remote = \"10.0.0.4/30\"", &[]), around);
+    assert!(ranges("", &[]).iter().any(|one| one.contains("-10.0.0.4 ")));
     let alone = ["tcp 10.0.0.5-10.0.0.5 1-65535"];
-    assert_eq!(boxes("remote = \"10.0.0.5\"", &[]), alone);
+    assert_eq!(ranges("remote = \"10.0.0.5\"", &[]), alone);
     // The caller gives the names of the host's own file alone.
-    assert_eq!(boxes("remote = \"me.example\"", &[(own, "me.example")]), alone);
+    assert_eq!(ranges("remote = \"me.example\"", &[(own, "me.example")]), alone);
 }
 
 #[test]
@@ -342,7 +342,7 @@ proptest! {
         }).collect();
         let policy = policy(&text);
         let learnt = LEARNT.iter().map(|(ip, name)| (ip.parse().unwrap(), *name));
-        let boxes = captured(&policy, learnt, &[], 0);
+        let ranges = captured(&policy, learnt, &[], 0);
         for ip in PROBES.iter().map(|ip| ip.parse::<IpAddr>().unwrap()) {
             let known = LEARNT.iter().filter(|(of, _)| of.parse() == Ok(ip));
             let names: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
@@ -370,7 +370,7 @@ proptest! {
                 let wanted = before.iter().any(|rule| {
                     !rule.action.is_deny() && rule.matches(&flow).is_ok()
                 });
-                let found = boxes.iter().filter(|b| {
+                let found = ranges.iter().filter(|b| {
                     b.first.is_ipv6() == ip.is_ipv6() && (b.first..=b.last).contains(&ip)
                         && (b.first_port..=b.last_port).contains(&port)
                 }).count();
@@ -417,10 +417,10 @@ fn naive_cut(areas: &[Area]) -> Vec<Area> {
             _ => strips.push((first, last, ports)),
         }
     }
-    let boxes = strips.into_iter().flat_map(|(first, last, ports)| {
+    let ranges = strips.into_iter().flat_map(|(first, last, ports)| {
         ports.into_iter().map(move |ports| Area { first, last, ports })
     });
-    boxes.collect()
+    ranges.collect()
 }
 
 fn join(mut ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
@@ -437,7 +437,7 @@ fn join(mut ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
     joined
 }
 
-/// Many rules of one kind, with the boxes they come to.
+/// Many rules of one kind, with the ranges they come to.
 type Kind = (&'static str, u32, fn(u32) -> String);
 
 const MANY: u32 = 10_000;
@@ -477,14 +477,14 @@ fn many(make: fn(u32) -> String) -> Policy {
 
 #[test]
 fn ten_thousand_rules_come_to_the_boxes_they_should() {
-    for (kind, boxes, make) in KINDS {
+    for (kind, ranges, make) in KINDS {
         let policy = many(*make);
         let learnt: Vec<_> =
             (0..MANY).map(|i| (spread(i).into(), format!("www.h{i}.example"))).collect();
         let learnt = learnt.iter().map(|(ip, name)| (*ip, name.as_str()));
         let begun = std::time::Instant::now();
         let found = captured(&policy, learnt, &[], 0).len();
-        println!("{kind}: {found} boxes in {:?}", begun.elapsed());
-        assert_eq!(found, *boxes as usize, "{kind}");
+        println!("{kind}: {found} ranges in {:?}", begun.elapsed());
+        assert_eq!(found, *ranges as usize, "{kind}");
     }
 }

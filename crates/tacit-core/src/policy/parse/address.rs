@@ -1,4 +1,4 @@
-//! Addresses: those that select flows, those to listen at and those to connect to.
+//! Parses addresses: selectors, addresses to listen at and addresses to connect to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::policy::text::TomlValue;
 /// Longest path or abstract name of a UNIX socket: `sun_path` is 108 bytes, one of them a NUL.
 pub(super) const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// An address that cannot be read.
+/// An address that cannot be parsed.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
     /// What is wrong.
@@ -77,7 +77,7 @@ fn host(text: &str) -> Option<String> {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // A last label of digits alone is an address gone wrong (RFC 3696 section 2).
+    // A last label of digits only is a malformed address (RFC 3696 section 2).
     let numeric = name.rsplit('.').next()?.bytes().all(|b| b.is_ascii_digit());
     let good = name.len() <= 253 && !numeric && name.split('.').all(good_label);
     good.then(|| name.to_ascii_lowercase())
@@ -145,7 +145,7 @@ fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelec
             format!("write \"{network}/{length}\", or \"{given}\" for one host"),
         );
     }
-    // IPv4 inside IPv6 is compared as IPv4, so it is kept as that.
+    // IPv4-mapped addresses are compared as IPv4, so they are stored as IPv4.
     match (network, network.to_canonical()) {
         (IpAddr::V6(_), ipv4 @ IpAddr::V4(_)) if length >= 96 => {
             Ok(AddressSelector::Prefix { network: ipv4, length: length - 96 })

@@ -1,4 +1,4 @@
-//! Addresses that stand for names in runs: `aliases` and `alias-ranges` of `[agent]`.
+//! Parses `aliases` and `alias-ranges` of `[agent]`: addresses that represent names in runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -35,7 +35,7 @@ fn ranges(value: &TomlValue<'_>) -> Option<AliasRanges> {
     Some(networks.into_iter().fold(AliasRanges::default(), with))
 }
 
-/// A network that programs can connect to, and that is of a sensible size.
+/// A network that programs can connect to, with a valid size.
 fn range(value: &TomlValue<'_>) -> Option<(IpAddr, u8)> {
     let selector = address::selector(value)?;
     let AddressSelector::Prefix { network, length } = selector else {

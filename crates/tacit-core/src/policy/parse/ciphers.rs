@@ -1,4 +1,4 @@
-//! Names of versions, suites and groups: those that are spoken, and those refused by name.
+//! Names of TLS versions, suites and groups: supported and rejected ones.
 
 use crate::policy::suite::{Group, Suite, TlsVersion, suite_refusal};
 use crate::policy::text::{TomlValue, nearest_word, word_list};
@@ -82,7 +82,7 @@ pub(super) fn group(value: &TomlValue<'_>) -> Option<Group> {
     None
 }
 
-/// OpenSSL's own names, which most examples on other people's pages use.
+/// OpenSSL's names, which most examples use.
 const OPENSSL_SUITES: [(&str, Suite); 6] = [
     ("ECDHE_ECDSA_AES128_GCM_SHA256", Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
     ("ECDHE_ECDSA_AES256_GCM_SHA384", Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
@@ -92,7 +92,7 @@ const OPENSSL_SUITES: [(&str, Suite); 6] = [
     ("ECDHE_RSA_CHACHA20_POLY1305", Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
 ];
 
-/// The suite to use instead of a refused one.
+/// The suite to use instead of a rejected one.
 fn replacement(plain: &str) -> Suite {
     let is_ecdsa = plain.contains("ECDSA") || plain.contains("DSS");
     let is_256_bit = plain.contains("256_");

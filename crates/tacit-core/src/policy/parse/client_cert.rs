@@ -1,4 +1,4 @@
-//! `client-cert` of a server rule, with the `trust` and `map` that go with it.
+//! Parses `client-cert` of a server rule, with its `trust` and `map`.
 
 use super::names::Names;
 use super::words::Scope;
@@ -8,7 +8,7 @@ use crate::policy::client_cert::{
 use crate::policy::starttls::{Start, Starttls, StarttlsMode};
 use crate::policy::text::{TomlTable, TomlValue};
 
-/// The settings before the trust and the map that they ask for are known.
+/// The settings before their trust and map are resolved.
 struct Settings {
     preset: Option<Preset>,
     absent: Absent,
@@ -47,7 +47,7 @@ pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCer
     asked(table, names, preset_settings(preset))
 }
 
-/// Reports a level that a client would evade by not asking for TLS.
+/// Reports a level that a client could evade by not requesting TLS.
 pub(super) fn refuse_in_clear(
     table: &TomlTable<'_>,
     level: &ClientCert,

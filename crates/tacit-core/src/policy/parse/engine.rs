@@ -1,11 +1,11 @@
-//! `[engine]`, and the words of `[agent]` that are about CPUs.
+//! Parses `[engine]`, and the keys of `[agent]` for CPUs.
 
 use super::value;
 use super::words::Scope;
 use crate::policy::engine::{CPU_MAX, EngineClass, EngineSettings, Placement};
 use crate::policy::text::{TomlTable, TomlValue};
 
-/// Largest `queue`: no machine does more handshakes within their time.
+/// Largest `queue`: no machine completes more handshakes before they time out.
 const QUEUE_MAX: u64 = 65_536;
 /// The kernel's own range of nice values.
 const NICE: std::ops::RangeInclusive<i32> = -20..=19;
@@ -31,7 +31,7 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<EngineSettings>> {
     }))
 }
 
-/// Where workers and programs of runs are put.
+/// The placement of workers and programs of runs.
 pub(super) struct Places {
     pub(super) placement: Placement,
     /// The CPUs to choose from.
@@ -60,7 +60,7 @@ pub(super) fn placement(table: &TomlTable<'_>) -> Option<Places> {
     Some(Places { placement, cpus })
 }
 
-/// Reports CPUs that are to be engines' alone and somebody else's too.
+/// Reports CPUs that are reserved for engines and also used for placement.
 pub(super) fn check_apart(top: &TomlTable<'_>, engine: &EngineSettings, placed: &[usize]) -> bool {
     let both: Vec<_> = placed.iter().filter(|cpu| engine.cpus.contains(cpu)).collect();
     let [first, ..] = both.as_slice() else { return true };
@@ -105,7 +105,7 @@ fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// A number of digits alone.
+/// A number of only digits.
 fn number(text: &str) -> Option<usize> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| plain)

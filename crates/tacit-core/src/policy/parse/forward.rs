@@ -1,4 +1,4 @@
-//! The sockets of a forwarding rule: `listen`, `connect` and what belongs to them.
+//! Parses the sockets of a forwarding rule: `listen`, `connect` and related keys.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,19 +16,19 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 
-/// Default of `unix-mode`: nobody but the agent's own user.
+/// Default of `unix-mode`: only the agent's own user.
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
-/// Refuses what says where connections of a deny go: `Some(None)`, or `None` after an error.
+/// Rejects keys about the destination in a deny: `Some(None)`, or `None` after an error.
 pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
     let keys = ["connect", "order", "connect-timeout", "send-proxy"];
     table.refuse(&keys, "a deny connects to nothing", "remove it");
     (!keys.into_iter().any(|key| table.holds(key))).then_some(None)
 }
 
-/// Reads where connections go; `None` after an error.
+/// Parses `connect`; `None` after an error.
 pub(super) fn connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
-    // A rule whose `deny` is wrong is told so, not that it should connect.
+    // A rule with a wrong `deny` gets that error, not one about `connect`.
     if table.holds("deny") && !table.holds("connect") {
         return None;
     }
@@ -45,7 +45,7 @@ fn targets(value: &TomlValue<'_>) -> Option<Vec<Target>> {
     value.each_once(address::target)
 }
 
-/// Which target comes first; one target has no order.
+/// Parses `order`; a single target has none.
 fn order(table: &TomlTable<'_>, targets: Option<&[Target]>) -> Option<TargetOrder> {
     let Some(value) = table.value("order") else { return Some(TargetOrder::default()) };
     let orders = [TargetOrder::First, TargetOrder::RoundRobin].map(|order| (order.word(), order));
@@ -58,7 +58,7 @@ fn order(table: &TomlTable<'_>, targets: Option<&[Target]>) -> Option<TargetOrde
     Some(order)
 }
 
-/// An entry of a list in the rule, or the value that stands for a list of one.
+/// An entry of a list, or a single value instead of a list.
 pub(super) fn item<'a>(
     table: &TomlTable<'a>,
     key: &'static str,
@@ -67,7 +67,7 @@ pub(super) fn item<'a>(
     table.value(key)?.items()?.into_iter().nth(place)
 }
 
-/// Reads the rest.
+/// Parses the remaining keys.
 pub(super) fn read(table: &TomlTable<'_>, connect: Option<Option<Connect>>) -> Option<ForwardRule> {
     let listen = table.value("listen").and_then(|value| value.each_once(address::listen));
     let accept_proxy = table.boolean("accept-proxy", false);
@@ -139,7 +139,7 @@ fn owner(value: &TomlValue<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Whether every key about UNIX sockets has one to be about.
+/// Whether keys for UNIX sockets are only used with a UNIX socket.
 fn check_unix_keys(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
     if forward.listen.iter().any(|address| matches!(address, Address::Path(_))) {
         return true;
@@ -150,7 +150,7 @@ fn check_unix_keys(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
     !keys.into_iter().any(|key| table.holds(key))
 }
 
-/// Whether the rule does not connect to itself, which would never end.
+/// Whether the rule does not connect to itself in an endless loop.
 fn check_loop(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
     let targets = forward.connect.iter().flat_map(|connect| &connect.targets);
     let mut is_sound = true;
@@ -176,7 +176,7 @@ fn reaches(target: &Address, listen: &Address) -> bool {
         || matches!((listen, target), (Address::Inet(l), Address::Inet(t)) if every_address(l, t))
 }
 
-/// Whether a header that says something of TLS leaves when there is something to say.
+/// Whether `send-proxy = "tls"` is only used where the client's TLS is known.
 pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let wanted = rule.forward().and_then(|forward| forward.send_proxy);
     let tells = match &rule.action {
@@ -195,10 +195,11 @@ pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
     false
 }
 
-/// Whether no bytes of a `tls` rule cross the network in clear, or the rule says they may.
+/// Whether no bytes of a `tls` rule cross the network in clear, unless the rule permits it.
 ///
-/// TLS ends in the agent. What a server decrypts travels on to `connect`, and what a client
-/// encrypts comes from `listen`; that leg is safe only where it cannot leave this host.
+/// TLS ends in the agent. The server role sends decrypted bytes to `connect`, and the client role
+/// receives clear bytes at `listen`; that socket is safe only if its traffic cannot leave this
+/// host.
 pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let Some(forward) = rule.forward() else { return true };
     let clear = table.value("clear");
@@ -222,11 +223,11 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     }
 }
 
-/// A leg in clear that leaves this host.
+/// A socket in clear with traffic that leaves this host.
 struct ClearLeg {
-    /// The key that says where it leads.
+    /// The key with its address.
     key: &'static str,
-    /// Which of the key's entries does.
+    /// The index of the entry in this key.
     place: usize,
     message: String,
 }

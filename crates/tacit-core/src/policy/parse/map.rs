@@ -1,4 +1,4 @@
-//! `[[map.NAME]]`: the entries of one identity map.
+//! Parses `[[map.NAME]]`: the entries of one identity map.
 
 use super::address;
 use super::value;
@@ -89,7 +89,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
     outcome
 }
 
-/// The name of somebody: one word in displays and logs, with the characters that user IDs have.
+/// A client's name: one word in displays and logs, with the characters of user IDs.
 fn person(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\'' | '`');

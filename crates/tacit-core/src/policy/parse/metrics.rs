@@ -1,4 +1,4 @@
-//! Where metrics are served: `metrics` and `metrics-clear` of `[agent]`.
+//! Parses `metrics` and `metrics-clear` of `[agent]`.
 
 use super::address;
 use crate::flow::Address;
@@ -6,8 +6,8 @@ use crate::policy::text::TomlTable;
 
 /// Reads both: `Some(None)` if nothing is served, `None` after an error.
 ///
-/// They are no secret, but they tell who talks how much, and HTTP in clear tells it to everybody
-/// on the way: off this host only where the policy says that this is meant.
+/// Metrics show how much traffic each rule has, and HTTP in clear shows that to every host on the
+/// path: they are only served to other hosts if the policy permits it explicitly.
 pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
     let clear = table.value("metrics-clear");
     let allowed = table.boolean("metrics-clear", false);

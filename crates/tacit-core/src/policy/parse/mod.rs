@@ -1,22 +1,22 @@
-//! From policy text to a [`Policy`], or to everything that is wrong with it.
+//! Parses policy text into a [`Policy`], or reports everything that is wrong with it.
 //!
-//! The text is walked by hand over spanned TOML, so that one run reports every error, each with
-//! line, column and what to write instead. Rules of the walk:
+//! It reads spanned TOML without serde, so that one run reports every error, each with line, column
+//! and a fix. Rules:
 //!
-//! * A reader returns `None` exactly if it (or what it depends on) has reported an error; whatever
-//!   comes out is usable, and the policy is the sum of its parts.
-//! * Tables refuse keys they do not know (`words`), among them those planned but not built
-//!   (`not_built`): nothing is accepted and ignored.
-//! * Where the text is not TOML, what could be recovered is still read, but nothing is called
-//!   missing, since it may stand in the part that could not be read.
+//! * A reader returns `None` exactly if it (or what it depends on) has reported an error; every
+//!   value it returns is valid.
+//! * Tables reject unknown keys (`words`), including those planned but not built (`not_built`):
+//!   nothing is ignored silently.
+//! * If the text is not TOML, the recovered part is still read, but no key is reported missing,
+//!   since it may be in the unreadable part.
 //!
-//! Not done here, as it needs I/O: whether files, users, interfaces and names exist.
+//! It does no I/O: the agent checks whether files, users, interfaces and names exist.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent::{AgentSettings, Limits};
-use super::capture::{self, BOXES_MAX};
+use super::capture::{self, CAPTURE_RANGES_MAX};
 use super::content::Policy;
 use super::diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
 use super::engine::EngineSettings;
@@ -56,7 +56,7 @@ pub const POLICY_BYTES_MAX: usize = 16 << 20;
 /// Most rules of a policy.
 pub const RULES_MAX: usize = 65_536;
 
-/// What came of a policy text.
+/// The result of parsing a policy.
 #[derive(Clone, Debug)]
 pub struct ParsedPolicy {
     /// The policy; `None` if there is any error.
@@ -65,7 +65,7 @@ pub struct ParsedPolicy {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads a policy. Never panics, whatever the text.
+/// Parses a policy. Does not panic on any text.
 #[must_use]
 pub fn parse(text: &str) -> ParsedPolicy {
     let text = without_byte_order_mark(text);
@@ -85,7 +85,7 @@ pub fn parse(text: &str) -> ParsedPolicy {
     ParsedPolicy { policy: policy.filter(|_| sound), diagnostics }
 }
 
-/// Some editors begin a file with a byte order mark; it is no part of any line.
+/// Removes a byte order mark, which some editors write.
 fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
@@ -100,12 +100,12 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let limits = limits(top);
     let rules = rules(top, &names, agent.as_ref());
     if rules.is_some() {
-        // A rule that is wrong may have meant one that now seems unused.
+        // A rule with an error may refer to a table that now seems unused.
         names.warn_of_unused();
     }
     if rules.as_ref().is_some_and(|rules| capture::takes_too_many(rules)) {
         let message = format!(
-            "the outbound rules take {BOXES_MAX} boxes of addresses and ports or more, too many \
+            "the outbound rules take {CAPTURE_RANGES_MAX} ranges of addresses and ports or more, too many \
              for the kernel to tell apart"
         );
         top.report.error(&(0..0), message, "merge rules by networks and ranges of ports");
@@ -122,7 +122,7 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     Some(Policy { identities, trusts, maps, rules: rules?, agent, engine, limits: limits? })
 }
 
-/// The version of the language; there is one.
+/// The version of the language; only 1 exists.
 fn version(top: &TomlTable<'_>) -> Option<()> {
     let value = top.required("version", "begin the file with `version = 1`")?;
     let Some(number) = value.value.as_integer() else {
@@ -201,7 +201,7 @@ fn limits(top: &TomlTable<'_>) -> Option<Limits> {
     Some(Limits {
         connections: connections?.unwrap_or(default.connections),
         handshakes: handshakes?.unwrap_or(default.handshakes),
-        // The same parts of the whole as in the default.
+        // The same fractions as in the defaults.
         handshakes_per_rule: per_rule?.unwrap_or_else(|| all.div_ceil(4) * 3).min(all),
         handshakes_per_source: per_source?.unwrap_or_else(|| all.div_ceil(4)),
         connections_per_source: of_source?,
@@ -211,7 +211,7 @@ fn limits(top: &TomlTable<'_>) -> Option<Limits> {
     })
 }
 
-/// A limit that is a part of `handshakes`.
+/// A limit that is at most `handshakes`.
 fn part(table: &TomlTable<'_>, key: &'static str, all: usize) -> Option<Option<usize>> {
     let part = value::count(table, key, CONNECTIONS_MAX)?;
     if let Some(part) = part.filter(|part| *part > all)

@@ -1,4 +1,4 @@
-//! `[identity.NAME]`, `[trust.NAME]` and `[[map.NAME]]`, and who refers to them.
+//! Parses `[identity.NAME]`, `[trust.NAME]` and `[[map.NAME]]`, and resolves references to them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,10 +15,10 @@ use crate::policy::text::{ByteSpan, Diagnostics, TomlTable, TomlValue, nearest_w
 /// The trust that every policy has: the distribution's own bundle.
 const SYSTEM: &str = "system";
 
-/// Every identity, trust and map of the policy, and which of them some rule names.
+/// Every identity, trust and map of the policy, and which of them rules use.
 pub(super) struct Names<'a> {
     report: &'a Diagnostics<'a>,
-    /// A table that could not be read is known by name, so that its users are not blamed.
+    /// A table with errors is known by name, so that references to it are not reported.
     identities: BTreeMap<&'a str, Option<Identity>>,
     trusts: BTreeMap<&'a str, Option<Trust>>,
     maps: BTreeMap<&'a str, Option<IdentityMap>>,
@@ -26,11 +26,11 @@ pub(super) struct Names<'a> {
     used_trusts: RefCell<BTreeSet<String>>,
     used_maps: RefCell<BTreeSet<String>>,
     system_first_named: RefCell<Option<SourcePosition>>,
-    /// Whether there is an `[engine]`, be it right or wrong.
+    /// Whether there is an `[engine]`, valid or not.
     pub(super) has_engine: bool,
 }
 
-/// What was read.
+/// The tables that were read.
 pub(super) struct Tables {
     pub(super) identities: BTreeMap<String, Identity>,
     pub(super) trusts: BTreeMap<String, Trust>,
@@ -88,7 +88,7 @@ impl<'a> Names<'a> {
         check_known(value, name, &known, "map", "entries")
     }
 
-    /// Warns about tables that no rule names.
+    /// Warns about tables that no rule uses.
     pub(super) fn warn_of_unused(&self) {
         let warn = |kind: &str, name: &str, position: SourcePosition| {
             let message = format!("[{kind}.{name}] is not used by any rule");
@@ -117,7 +117,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Hands over what was read.
+    /// Returns the tables that were read.
     pub(super) fn finish(self) -> Option<Tables> {
         let identities = owned(self.identities)?;
         let mut trusts = owned(self.trusts)?;
@@ -203,13 +203,13 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
     Some(Trust { source: source?, pinned, crls, revocation, expired_anchors, position })
 }
 
-/// The revocation lists of a trust, and how they are used.
+/// The CRLs of a trust, and how they are used.
 struct Lists {
     crls: Vec<PathBuf>,
     revocation: Revocation,
 }
 
-/// The lists of a trust; they are hard where the policy does not say.
+/// Parses the CRLs of a trust; `revocation` defaults to hard.
 fn lists(table: &TomlTable<'_>) -> Option<Lists> {
     let words = [Revocation::Off, Revocation::Soft, Revocation::Hard].map(|it| (it.word(), it));
     let given = table.value("revocation").map(|value| value.choice(&words));

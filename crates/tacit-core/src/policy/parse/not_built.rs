@@ -1,7 +1,7 @@
-//! The keys of the language that are not built yet, in one place.
+//! Keys of the language that are not built yet.
 //!
-//! Each is refused by name, with what to write until it exists. A change that builds one removes
-//! its entry here and adds the word to `words`.
+//! Each is rejected by name, with an alternative. A change that builds one removes its entry here
+//! and adds the word to `words`.
 
 use crate::policy::text::PlannedKey;
 

@@ -1,4 +1,4 @@
-//! What can only be seen with all rules side by side.
+//! Checks that compare rules with each other.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use crate::policy::text::{Diagnostics, TomlValue};
 use crate::policy::tls::{Tls, Verify};
 use crate::policy::when::When;
 
-/// Reports names given twice, also among rules that are wrong in other ways.
+/// Reports duplicate names, also among rules with other errors.
 pub(super) fn names(rules: &[TomlValue<'_>]) {
     let mut seen: HashMap<&str, usize> = HashMap::new();
     for rule in rules {
@@ -38,7 +38,7 @@ pub(super) struct Read<'r, 'a> {
     pub(super) rule: &'r Arc<Rule>,
 }
 
-/// Reports rules that cannot stand together, and warns about those that do nothing.
+/// Reports rules that conflict, and warns about rules without effect.
 pub(super) fn rules(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     shared_listens(rules);
     unreachable(report, rules);
@@ -48,8 +48,8 @@ pub(super) fn rules(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
 /// Most pairs of rules that are compared for [`weaker_before_tls`].
 const COMPARED_MAX: usize = 1 << 20;
 
-/// Warns about a rule by name that does not check who answers, in front of one that does, where
-/// both are about a port: which of them decides depends on the names that lead to an address.
+/// Warns about a rule by name that does not check the server, before one that does, if both match
+/// the same port: DNS answers then choose between them.
 fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     let is_by_name = |rule: &Rule| {
         let remote = &rule.selectors.remote;
@@ -80,7 +80,7 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     }
 }
 
-/// Whether anything that answers gets the connection.
+/// Whether the rule accepts any server.
 fn is_unchecked(rule: &Rule) -> bool {
     match &rule.action {
         Action::Permit => true,
@@ -101,7 +101,7 @@ fn share_a_port(a: &Rule, b: &Rule) -> bool {
     a.protocol == b.protocol && share
 }
 
-/// Rules may share a socket, but it is one socket: what concerns it must be said alike.
+/// Rules may share a socket, but must then agree on its settings.
 fn shared_listens(rules: &[Read<'_, '_>]) {
     let mut first_at: HashMap<&Address, &Rule> = HashMap::new();
     for Read { value, rule } in rules {
@@ -154,18 +154,19 @@ fn disagreement(address: &Address, a: &ForwardRule, b: &ForwardRule) -> Option<&
     keys.into_iter().find(|(_, agree)| !agree).map(|(key, _)| key)
 }
 
-/// Most earlier rules compared with one: a policy of the largest size is reviewed within seconds.
+/// Maximum number of earlier rules compared with one, so that the largest policy is checked within
+/// seconds.
 const COVER_PLACES_MAX: usize = 1024;
 
-/// Warns about a rule that one earlier rule leaves nothing for.
+/// Warns about a rule that one earlier rule covers completely.
 ///
 /// A rule covered by several earlier ones together, but by none alone, is not found; nor is one
-/// whose cover stands more than [`COVER_PLACES_MAX`] behind the first rule that could be it.
+/// with a covering rule more than [`COVER_PLACES_MAX`] after the first candidate.
 fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     let index = Index::new(rules.iter().map(|read| read.rule));
     for (place, Read { rule, .. }) in rules.iter().enumerate() {
-        // Whoever covers the rule also matches this flow of it, and nobody before `first` does.
-        // For most rules that is the rule itself, which saves comparing all with all.
+        // A covering rule also matches this flow, and no rule before `first` does. For most rules
+        // that is the rule itself, which saves comparing all with all.
         let Some(first) = index.lookup(&typical_flow(rule)).rule else { continue };
         let earlier = rules.get(first..place).unwrap_or_default();
         let mut compared = earlier.iter().take(COVER_PLACES_MAX);
@@ -182,7 +183,7 @@ fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     }
 }
 
-/// Some flow that the rule matches.
+/// Returns some flow that the rule matches.
 fn typical_flow(rule: &Rule) -> Flow {
     let Selectors { direction, protocol, program, user, run, .. } = &rule.selectors;
     let local = typical_end(&rule.selectors.local, &rule.selectors.local_ports);
@@ -196,7 +197,7 @@ fn typical_flow(rule: &Rule) -> Flow {
         remote_names: remote.name.into_iter().collect(),
         alias: None,
         is_shared: false,
-        // Somebody, though not one that another rule could name.
+        // An owner that no other rule can name.
         program: Some(program.first().cloned().unwrap_or_default()),
         user: Some(user.first().cloned().unwrap_or_default()),
         run: Some(run.first().cloned().unwrap_or_default()),
@@ -208,7 +209,7 @@ fn typical_flow(rule: &Rule) -> Flow {
 /// One end of a flow.
 struct End {
     address: Address,
-    /// The name that led to the address.
+    /// The name that resolved to the address.
     name: Option<String>,
 }
 
@@ -234,7 +235,7 @@ fn typical_end(addresses: &[AddressSelector], ports: &[RangeInclusive<u16>]) -> 
 fn covers(a: &Rule, b: &Rule) -> bool {
     let listens = a.listens().is_empty() == b.listens().is_empty()
         && b.listens().iter().all(|address| a.listens().contains(address));
-    // A deny also matches owners that are not known, which others do not.
+    // A deny also matches unknown owners; other rules do not.
     let unknown_too = a.action.is_deny() || !b.action.is_deny();
     let a = &a.selectors;
     let b = &b.selectors;
@@ -254,7 +255,8 @@ fn covers(a: &Rule, b: &Rule) -> bool {
         && all_covered(&a.run, &b.run, |a, b| unknown_too && a == b)
 }
 
-/// As [`all_covered`]; what a program opens to this host or link is not covered by wide selectors.
+/// As [`all_covered`]; connections that programs open to this host or link are not covered by wide
+/// selectors.
 fn remotes_covered(a: &Selectors, b: &Selectors) -> bool {
     let named = |selector: &AddressSelector| {
         selector.near().is_none()
@@ -264,7 +266,7 @@ fn remotes_covered(a: &Selectors, b: &Selectors) -> bool {
         && (a.direction != Direction::Outbound || b.remote.iter().all(named))
 }
 
-/// Whether each condition of `b` is part of one of `a`; no condition is all there is.
+/// Whether each condition of `b` is covered by one of `a`; an empty list matches everything.
 fn all_covered<T>(a: &[T], b: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
     a.is_empty() || (!b.is_empty() && b.iter().all(|b| a.iter().any(|a| covers(a, b))))
 }

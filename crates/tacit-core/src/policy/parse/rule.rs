@@ -1,4 +1,4 @@
-//! One `[[rule]]`.
+//! Parses one `[[rule]]`.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::policy::selector::{AddressSelector, NamePattern};
 use crate::policy::target::{Connect, Target};
 use crate::policy::text::{TomlTable, TomlValue};
 
-/// What `idle` may be: a pause that programs make is no fault.
+/// The range of `idle`: normal pauses of programs must not close connections.
 const IDLE_MIN: Duration = Duration::from_secs(1);
 const IDLE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -66,11 +66,11 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
     sound.then_some(rule)
 }
 
-/// What a rule says but for its name and action; a part is `None` after an error was reported.
+/// A rule without its name and action; a part is `None` after an error was reported.
 struct Body {
     selectors: Option<Selectors>,
     form: Option<RuleForm>,
-    /// What `tls` means without a word in it.
+    /// The defaults of `tls`.
     setting: Setting,
 }
 
@@ -94,7 +94,7 @@ fn run_body(table: &TomlTable<'_>) -> Body {
     }
 }
 
-/// The action a rule names.
+/// Parses the action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Permit,
@@ -111,7 +111,7 @@ fn action_word(table: &TomlTable<'_>) -> Option<Word> {
     given.sort_by_key(|(value, _)| value.name_at.start);
     match given.as_slice() {
         [] => {
-            // A rule with `ipsec` has an action, if not one that exists.
+            // `ipsec` counts as an action, although it is not built yet.
             if !table.holds("ipsec") {
                 let fix = "add one of `permit = true`, `deny = true`, `tls = { … }`";
                 let message = format!("{} has no action", table.title);
@@ -131,7 +131,7 @@ fn action_word(table: &TomlTable<'_>) -> Option<Word> {
     }
 }
 
-/// What `deny` says.
+/// Parses `deny`.
 fn deny(value: &TomlValue<'_>) -> Option<Deny> {
     if value.value.is_bool() {
         return Some(Deny::Refused);
@@ -139,7 +139,7 @@ fn deny(value: &TomlValue<'_>) -> Option<Deny> {
     value.choice(&[("refused", Deny::Refused), ("prohibited", Deny::Prohibited)])
 }
 
-/// Whether `permit` or `deny` is true; anything else says nothing.
+/// Whether `permit` or `deny` is true; other values are errors.
 fn said(value: &TomlValue<'_>, word: Word) -> bool {
     if word == Word::Tls || (word == Word::Deny && value.value.is_str()) {
         return true;
@@ -155,7 +155,7 @@ fn said(value: &TomlValue<'_>, word: Word) -> bool {
     }
 }
 
-/// Whether the rule is meant as a forwarding rule, which a faulty one may not follow.
+/// Whether the rule is meant as a forwarding rule, even if it has errors.
 fn is_forwarding(table: &TomlTable<'_>) -> bool {
     let of_run = table.holds("direction") && !table.holds("connect");
     table.holds("listen") && !table.holds("local-ports") && !of_run
@@ -209,7 +209,7 @@ fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) ->
     })
 }
 
-/// A client of a UNIX socket has no address, unless a PROXY header brings one.
+/// A client of a UNIX socket has no address, unless a PROXY header contains one.
 fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
     let only_unix = forward.listen.iter().all(|address| address.ip().is_none());
     if !only_unix || forward.accept_proxy {
@@ -222,7 +222,7 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
     }
 }
 
-/// The names that programs may ask for because of a rule by address.
+/// Parses `names`: names that a rule by address lets programs resolve.
 fn allowed_names(
     table: &TomlTable<'_>,
     word: Option<Word>,
@@ -252,7 +252,7 @@ fn allowed_names(
     value.each(address::name_pattern)
 }
 
-/// Every name may carry whatever a program puts into it.
+/// Warns about `*`: a program can leak data in names.
 fn warn_of_all_names(table: &TomlTable<'_>, rule: &Rule) {
     if rule.names.contains(&NamePattern::Any)
         && let Some(value) = table.value("names")
@@ -267,7 +267,7 @@ fn warn_of_all_names(table: &TomlTable<'_>, rule: &Rule) {
     }
 }
 
-/// Whether the action can be done to the protocol.
+/// Whether the protocol supports the action.
 fn check_protocol(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let sound = rule.selectors.protocol == Protocol::Tcp || !matches!(rule.action, Action::Tls(_));
     if !sound && let Some(tls) = table.value("tls") {
@@ -277,7 +277,7 @@ fn check_protocol(table: &TomlTable<'_>, rule: &Rule) -> bool {
     sound
 }
 
-/// Only a program of a run gets the reason of its refusal from this host.
+/// Only programs of runs get an error with a reason.
 fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.action == Action::Deny(Deny::Prohibited)
         && rule.selectors.direction != Direction::Outbound;
@@ -293,7 +293,7 @@ fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     !is_wrong
 }
 
-/// Flows of datagrams end by a time of their own, and what is denied has none.
+/// UDP flows have their own timeout, and denied flows have none.
 fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let has_streams = rule.selectors.protocol == Protocol::Tcp;
     let is_wrong = rule.idle.is_some() && (!has_streams || matches!(rule.action, Action::Deny(_)));
@@ -304,7 +304,7 @@ fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     !is_wrong
 }
 
-/// A name is whatever DNS says, so a permit by name is as strong as the resolver.
+/// A permit by name is only as secure as DNS.
 fn warn_of_names(table: &TomlTable<'_>, rule: &Rule) {
     if rule.action != Action::Permit {
         return;

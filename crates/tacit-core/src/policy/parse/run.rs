@@ -1,4 +1,4 @@
-//! Rules about runs: what programs open, and the way in to where they listen.
+//! Parses rules for runs: connections that programs open, and connections to their ports.
 
 use super::selectors::{addresses, ports, programs, runs, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
@@ -9,7 +9,7 @@ use crate::policy::selector::AddressSelector;
 use crate::policy::selector::Selectors;
 use crate::policy::text::{TomlTable, TomlValue};
 
-/// What a rule about runs says but for its action.
+/// A rule for runs without its action.
 pub(super) struct RunRule {
     pub(super) selectors: Selectors,
     /// Inbound or outbound.
@@ -29,7 +29,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
     rule.filter(|_| no_sockets)
 }
 
-/// What a rule about runs says of its TLS without a word in `tls`.
+/// The TLS defaults of a rule for runs.
 pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
     let role = match rule.map(|rule| rule.selectors.direction) {
         Some(Direction::Inbound) => RoleDefault::Is(Role::Server),
@@ -117,7 +117,7 @@ fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {
     table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&protocols))
 }
 
-/// A selector other than a name.
+/// A selector that is not a name.
 fn read_ip(value: &TomlValue<'_>, message: &str, fix: &str) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     if matches!(selector, AddressSelector::Name { .. }) {
@@ -138,7 +138,7 @@ fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
     Some(listen)
 }
 
-/// Refuses what only a forwarding rule has; whether there was nothing to refuse.
+/// Rejects keys of forwarding rules; returns whether there were none.
 fn refuse_sockets(table: &TomlTable<'_>) -> bool {
     let keys = [
         "connect",

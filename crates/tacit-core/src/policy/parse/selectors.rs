@@ -1,4 +1,4 @@
-//! The selectors that rules of every form read alike.
+//! Parses the selectors that all forms of rules share.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

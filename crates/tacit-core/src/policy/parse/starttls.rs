@@ -1,4 +1,4 @@
-//! The `starttls` of a `tls` table: a protocol, or a table with more.
+//! Parses `starttls` of a `tls` table: a protocol, or a table.
 
 use super::value;
 use super::words::Scope;
@@ -46,12 +46,12 @@ fn table(value: &TomlValue<'_>) -> Option<Starttls> {
     Some(Starttls { protocol, mode: mode? })
 }
 
-/// What only FTP has.
+/// Keys for FTP only.
 const FTP_KEYS: [&str; 4] = ["implicit", "data-ports", "data-address", "data-resumption"];
-/// What only PostgreSQL has.
+/// Keys for PostgreSQL only.
 const POSTGRES_KEYS: [&str; 1] = ["cancel"];
 
-/// A protocol with its own keys; those of others are reported.
+/// A protocol with its own keys; keys of other protocols are errors.
 fn with_own_keys(
     table: &TomlTable<'_>,
     protocol: StarttlsProtocol,
@@ -117,7 +117,7 @@ fn ftp(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> 
     })
 }
 
-/// Reports a server whose clients' data connections could not show whose they are.
+/// Reports a server role in which data connections cannot prove that they belong to their client.
 pub(super) fn check_data(
     tls: &TomlTable<'_>,
     common: &TlsCommon,
@@ -140,7 +140,7 @@ pub(super) fn check_data(
     None
 }
 
-/// Whether each client shows a certificate that is believed.
+/// Whether each client must present a trusted certificate.
 fn always_known(client_cert: &ClientCert) -> bool {
     client_cert.asked().is_some_and(|asked| {
         let is_checked = matches!(asked.chain, ChainCheck::Made { invalid: Invalid::Deny, .. });
@@ -148,7 +148,7 @@ fn always_known(client_cert: &ClientCert) -> bool {
     })
 }
 
-/// Reports what says nothing in the client role.
+/// Reports keys without effect in the client role.
 pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
     if let Some(value) = tls.value("starttls")
         && value.value.is_table()
@@ -174,7 +174,7 @@ fn protocol(value: &TomlValue<'_>) -> Option<StarttlsProtocol> {
     protocol
 }
 
-/// Reports what only a program of a run can be asked: when TLS begins.
+/// Reports `start = "controlled"` in a rule that is not for a run.
 pub(super) fn refuse_controlled(tls: &TomlTable<'_>, start: &Start) -> Option<()> {
     if *start != Start::Controlled {
         return Some(());
@@ -186,7 +186,7 @@ pub(super) fn refuse_controlled(tls: &TomlTable<'_>, start: &Start) -> Option<()
     None
 }
 
-/// Reports what a client cannot do: go on in clear where the server does not offer TLS.
+/// Reports `mode = "optional"` in the client role.
 pub(super) fn refuse_optional(tls: &TomlTable<'_>, start: &Start) -> Option<()> {
     if start.starttls().is_none_or(|starttls| starttls.mode == StarttlsMode::Required) {
         return Some(());

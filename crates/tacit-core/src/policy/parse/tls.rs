@@ -1,4 +1,4 @@
-//! The `tls` table of a rule.
+//! Parses the `tls` table of a rule.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::policy::tls::{
     ClientTls, ConnectAfter, OwnTls, RecheckAction, Rekey, ServerTls, Tls, TlsCommon, Verify,
 };
 
-/// Default of `handshake-timeout`: a peer on a slow line is done by then.
+/// Default of `handshake-timeout`: enough for a peer on a slow link.
 const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// The same where a dialogue comes first in which servers hold their greeting back on purpose, or
-/// look their clients up, or clients ask a person for a name.
+/// The default after a STARTTLS exchange, in which servers may delay their greeting, look clients
+/// up in DNS, or clients ask a user for a name.
 const DIALOGUE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 const HANDSHAKE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 const HANDSHAKE_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 
-/// Smaller and a stream would spend more on new keys than on its data.
+/// Below this, key updates would cost more than the data.
 pub(super) const REKEY_BYTES_MIN: u64 = 1 << 20;
-/// More than a suite's own limit for any suite, so larger would mean nothing.
+/// Above the limit of every suite, so larger values have no effect.
 pub(super) const REKEY_BYTES_MAX: u64 = 1 << 50;
 const REKEY_AFTER_MIN: Duration = Duration::from_secs(1);
 const REKEY_AFTER_MAX: Duration = Duration::from_secs(30 * 86_400);
@@ -38,39 +38,39 @@ const MAX_AGE_MAX: Duration = Duration::from_secs(365 * 86_400);
 /// Longest protocol name (RFC 7301 section 3.1).
 const ALPN_BYTES_MAX: usize = 255;
 
-/// What the rule says about its TLS without a word in `tls`.
+/// The TLS defaults from the rest of the rule.
 pub(super) struct Setting {
     /// The role if `role` is not given.
     pub(super) role: RoleDefault,
-    /// What a server certificate must cover if `server-name` is not given; `None`: the rule is
-    /// wrong elsewhere.
+    /// What a server certificate must cover if `server-name` is not given; `None`: the rule has
+    /// another error.
     pub(super) server: Option<ServerNameDefault>,
 }
 
-/// What a server certificate must cover where the rule does not say.
+/// The default name that a server certificate must cover.
 pub(super) enum ServerNameDefault {
     /// The host of `connect`.
     Host(String),
     /// The host of the target that is dialled, one of several.
     Dialled,
-    /// The name the program of a run asked for.
+    /// The name that the program resolved.
     Asked,
-    /// A UNIX socket has no name, and is a target.
+    /// A target is a UNIX socket, which has no name.
     Nothing,
 }
 
-/// Which role a rule has that does not say one.
+/// The default role of a rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RoleDefault {
-    /// None: a rule with `listen` may do either.
+    /// No default: a forwarding rule may have either role.
     MustBeSaid,
-    /// What follows from `direction`: whoever opens a connection begins TLS, as a rule.
+    /// From `direction`: the side that opens the connection is the TLS client.
     Is(Role),
-    /// The direction is wrong, so nothing follows.
+    /// The direction has an error, so there is no default.
     Unknown,
 }
 
-/// Which side of the handshake tacit takes.
+/// The TLS role of tacit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Server,
@@ -161,7 +161,7 @@ fn client(
         refuse_recheck(table, verify.trust())?;
     }
     let sni = table.boolean("sni", true);
-    // An identity that was named but could not be read is an error, one not named is none.
+    // An identity with an error is an error; a missing one is not.
     let identity = named.map_or(Some(None), |read| read.map(Some));
     let sound = common.filter(|common| starttls::refuse_optional(table, &common.start).is_some());
     starttls::refuse_in_client(table);
@@ -177,7 +177,7 @@ fn client(
     })
 }
 
-/// What the `connect` of a program waits for.
+/// Parses `connect`: what the `connect` call of a program waits for.
 fn connect_after(
     table: &TomlTable<'_>,
     setting: &Setting,
@@ -201,7 +201,7 @@ fn connect_after(
     Some(connect)
 }
 
-/// What becomes of a program's own TLS. The outer `None` is an error that was reported.
+/// Parses `on-tls`. The outer `None` means that an error was reported.
 #[expect(clippy::option_option, reason = "an error, or a rule that this is not about")]
 fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Option<Option<OwnTls>> {
     let why = match (setting.role, &common.start) {
@@ -285,7 +285,7 @@ fn verify_kind(
     let position = value.report.position(value.at.start);
     match kind {
         Kind::Full => {}
-        // A name would say less than the certificate itself.
+        // The pinned certificate identifies the server better than a name.
         Kind::Chain if trust.is_some_and(|trust| names.is_pinned(trust)) => {}
         Kind::Chain => {
             let message = "the server's name is not checked: any server with a certificate from \
@@ -355,7 +355,7 @@ fn common(table: &TomlTable<'_>, names: &Names<'_>) -> Option<TlsCommon> {
     })
 }
 
-/// The suites that the versions allow; `None` for the version: it was wrong, so all are kept.
+/// Filters suites by version; `None`: the version has an error, so all are kept.
 fn suites(table: &TomlTable<'_>, min_version: Option<TlsVersion>) -> Option<Vec<Suite>> {
     let usable = |suite: &Suite| min_version.is_none_or(|oldest| suite.version() >= oldest);
     let Some(value) = table.value("suites") else {
@@ -388,7 +388,7 @@ fn groups(table: &TomlTable<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>>
     Some(groups)
 }
 
-/// Where the rule's bytes are carried.
+/// Parses `relay`: which threads relay the bytes.
 fn relay(value: &TomlValue<'_>, names: &Names<'_>) -> Option<RelayOn> {
     let relay = value.choice(&[("worker", RelayOn::Worker), ("engine", RelayOn::Engine)])?;
     if relay == RelayOn::Engine && !names.has_engine {

@@ -84,7 +84,7 @@ pub(super) fn ports(value: &TomlValue<'_>) -> Option<RangeInclusive<u16>> {
     }
 }
 
-/// A name that displays, logs and commands can carry as one word.
+/// A name that is one word in displays, logs and commands.
 pub(super) fn name<'a>(value: &TomlValue<'a>) -> Option<&'a str> {
     let text = value.string()?;
     check_name(value, text).then_some(text)
@@ -140,7 +140,7 @@ fn show_duration(duration: Duration) -> String {
 
 const SIZES: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Reads a size such as `64KiB`; `None` if it is none, or has no unit.
+/// Reads a size such as `64KiB`; `None` if it is invalid or has no unit.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<u64> {
     let (unit, shift) = SIZES.iter().find(|(unit, _)| text.ends_with(unit))?;

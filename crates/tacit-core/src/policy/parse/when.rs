@@ -1,4 +1,4 @@
-//! The `when` of a rule.
+//! Parses `when` of a rule.
 
 use jiff::civil::DateTime;
 
@@ -6,7 +6,7 @@ use super::words::Scope;
 use crate::policy::text::{TomlTable, TomlValue, nearest_word, word_list};
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, When, Zone};
 
-/// Reads it: `Some(None)` for a rule that always holds, `None` after an error.
+/// Parses it: `Some(None)` for a rule that always applies, `None` after an error.
 pub(super) fn read(rule: &TomlTable<'_>) -> Option<Option<When>> {
     rule.value("when").map_or(Some(None), |value| table(&value).map(Some))
 }
@@ -79,7 +79,7 @@ fn days_of_month(value: &TomlValue<'_>) -> Option<DaysOfMonth> {
 /// Date and time, without zone.
 fn wall_clock(value: &TomlValue<'_>) -> Option<DateTime> {
     let text = value.string()?;
-    // A date alone would leave open whether its day is meant to be within.
+    // With a date only it would be unclear whether the day is included.
     let wall = text.contains(':').then(|| text.parse::<DateTime>().ok()).flatten();
     if wall.is_none() {
         let message = format!("`{}` cannot be `{text}`", value.name);

@@ -1,9 +1,9 @@
-//! Every word of the policy language, and the table that each belongs in.
+//! All keys of the policy language, and the table of each.
 
 use super::not_built;
 use crate::policy::text::{TableKeys, TableSchema};
 
-/// Where a word stands.
+/// The table or list in which a word is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Policy,
@@ -30,7 +30,7 @@ pub(super) enum Scope {
 }
 
 impl Scope {
-    /// The scopes whose words are keys, from the outside in.
+    /// The scopes with keys, from the outside in.
     pub(super) const TABLES: [Self; 13] = [
         Self::ClientCertTable,
         Self::Policy,
@@ -86,7 +86,7 @@ impl Scope {
         }
     }
 
-    /// How messages call the table.
+    /// The name of the table in messages.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Policy => "the top of the file",

@@ -1,11 +1,11 @@
-//! A text as TOML, read as far as it can be.
+//! A text parsed as TOML, with error recovery.
 
 use toml::Spanned;
 use toml::de::{DeTable, Error};
 
-/// A text with the tables that were found in it.
+/// A text and its TOML tables.
 ///
-/// Where the text is not TOML, what could be recovered is still there; [`super::Diagnostics::new`]
+/// If the text is not valid TOML, it contains the recovered part; [`super::Diagnostics::new`]
 /// reports the rest.
 #[derive(Debug)]
 pub struct TomlDocument<'t> {
@@ -15,7 +15,7 @@ pub struct TomlDocument<'t> {
 }
 
 impl<'t> TomlDocument<'t> {
-    /// Reads any text.
+    /// Parses any text.
     #[must_use]
     pub fn parse(text: &'t str) -> Self {
         let (top, errors) = DeTable::parse_recoverable(text);
@@ -32,7 +32,7 @@ impl<'t> TomlDocument<'t> {
         self.top.get_ref()
     }
 
-    /// What is wrong with the text as TOML.
+    /// The TOML syntax errors.
     pub(super) fn errors(&self) -> &[Error] {
         &self.errors
     }

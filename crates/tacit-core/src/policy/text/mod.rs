@@ -1,7 +1,7 @@
-//! Text in TOML, read table by table, with an error that a person can act on for each mistake.
+//! Reads TOML table by table, with an actionable error for each mistake.
 //!
-//! The policy is read with it, and so is every other file in TOML that a person writes for tacit,
-//! such as the map file of an import:
+//! It reads the policy and every other TOML file that users write, such as the map file of an
+//! import:
 //!
 //! ```
 //! use tacit_core::policy::text::{Diagnostics, TableKeys, TableSchema, TomlDocument, TomlTable};
@@ -13,20 +13,19 @@
 //! let top = TomlTable::top(&report, &document, schema, "the top of the file");
 //! let port = top.value("port").and_then(|value| value.integer(1, 65_535));
 //! let host = top.required("host", "add host = \"NAME\"").and_then(|value| value.string());
-//! // An unknown key is read as the known one that it resembles, and is the only error.
+//! // An unknown key is read as the similar known one, and is the only error.
 //! assert_eq!((port, host.as_deref()), (Some(80), Some("a")));
 //! let found: Vec<String> = report.finish().iter().map(|found| found.render("f")).collect();
 //! assert_eq!(found, ["f:2:1: error: unknown key `hots` in the top of the file\n    \
 //!                     fix: did you mean `host`?"]);
 //! ```
 //!
-//! * [`TomlDocument`] is the text as TOML, as far as it could be read.
-//! * [`TomlTable`] reports every key that its [`TableSchema`] does not have, and hands out a [`TomlValue`] for
-//!   each key that a reader asks for.
+//! * [`TomlDocument`] is the parsed text, as far as it is valid TOML.
+//! * [`TomlTable`] reports every key that its [`TableSchema`] does not have, and returns a
+//!   [`TomlValue`] for each key that is read.
 //! * A reader of a value returns `None` exactly if an error was reported.
-//! * [`Diagnostics`] collects the errors and warnings, each with line, column and what to write instead.
-//!   Where the text is not TOML, it calls no key missing: the key may stand in the part that could
-//!   not be read.
+//! * [`Diagnostics`] collects the errors and warnings, each with line, column and fix. If the text
+//!   is not valid TOML, it reports no missing keys: they may be in the unreadable part.
 //!
 //! Limit: a list has at most [`LIST_ITEMS_MAX`] entries, unless its reader names another limit.
 

@@ -1,4 +1,4 @@
-//! Where findings are collected while a text is read.
+//! Collects diagnostics while a text is read.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -9,22 +9,22 @@ use crate::policy::diagnostic::{Diagnostic, SourcePosition};
 /// Bytes of the text, from and to.
 pub type ByteSpan = Range<usize>;
 
-/// The text being read and what was found in it so far.
+/// The text being read and its diagnostics so far.
 ///
-/// Shared by reference: every value of the text points back here, so that a reader can report
-/// without being handed a collector at each call.
+/// Shared by reference: every value of the text refers to it, so that readers need no collector
+/// parameter.
 #[derive(Debug)]
 pub struct Diagnostics<'t> {
     text: &'t str,
     line_starts: Vec<usize>,
     syntax: Vec<Diagnostic>,
     found: RefCell<Vec<Diagnostic>>,
-    /// Where a value is read by a guess, so that errors in it would be guesses too.
+    /// Parts read under a guessed key, in which errors are not reported.
     silent: RefCell<Vec<ByteSpan>>,
 }
 
 impl<'t> Diagnostics<'t> {
-    /// Begins with what is wrong with the text as TOML.
+    /// Starts with the TOML syntax errors.
     #[must_use]
     pub fn new(document: &TomlDocument<'t>) -> Self {
         let text = document.text();
@@ -61,7 +61,7 @@ impl<'t> Diagnostics<'t> {
         self.found.borrow_mut().push(Diagnostic::error(at, message).with_fix(fix));
     }
 
-    /// Drops the errors that follow in a part of the text, where one was reported.
+    /// Suppresses further errors in a part of the text that has one.
     pub(super) fn silence(&self, part: ByteSpan) {
         self.silent.borrow_mut().push(part);
     }
@@ -75,13 +75,13 @@ impl<'t> Diagnostics<'t> {
         self.found.borrow_mut().push(warning.with_fix(fix));
     }
 
-    /// Whether the text is TOML. If not, something that seems missing may stand in the part that
-    /// could not be read, and a key may seem to be in the table before its own.
+    /// Whether the text is valid TOML. If not, a key that seems missing may be in the unreadable
+    /// part, or in the wrong table.
     pub fn is_toml(&self) -> bool {
         self.syntax.is_empty()
     }
 
-    /// Records that something is not there, if that can be known.
+    /// Records that a key is missing, if the text is valid TOML.
     pub fn missing(&self, at: &ByteSpan, message: impl Into<String>, fix: impl Into<String>) {
         if self.is_toml() {
             self.error(at, message, fix);
@@ -91,7 +91,7 @@ impl<'t> Diagnostics<'t> {
     /// Everything found, in the order of the text.
     pub fn finish(self) -> Vec<Diagnostic> {
         let Self { mut syntax, found, .. } = self;
-        // What was guessed from a line that is not TOML would only distract from what is wrong.
+        // Diagnostics in a line with a syntax error would only distract.
         let is_guess = |finding: &Diagnostic| {
             syntax.iter().any(|error| error.position.line == finding.position.line)
         };

@@ -35,7 +35,7 @@ impl Days {
         holds(self.bits, day)
     }
 
-    /// How displays call a day, counted from Monday as 0.
+    /// The name of a day in displays, counted from Monday as 0.
     pub(super) fn name(day: i8) -> &'static str {
         usize::try_from(day).ok().and_then(|day| DAYS.get(day)).copied().unwrap_or_default()
     }
@@ -164,7 +164,7 @@ fn parse(names: &[&str], text: &str) -> Option<u32> {
     Some((first..first + count).fold(0, |bits, place| bits | 1 << (place % names.len())))
 }
 
-/// The bits that are set side by side, of so many.
+/// The consecutive set bits.
 fn ranges(bits: u32, count: i8) -> Vec<RangeInclusive<i8>> {
     let mut set = (0..count).filter(|bit| holds(bits, *bit)).peekable();
     let mut ranges = Vec::new();

@@ -5,7 +5,7 @@ use std::fmt;
 /// Minutes of a day.
 const DAY_MINUTES: u16 = 24 * 60;
 
-/// From one minute of the day up to another, which may be of the next day.
+/// A range of minutes of the day, which may end on the next day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hours {
     first: u16,
@@ -26,8 +26,7 @@ impl Hours {
         (first != end && first < DAY_MINUTES).then_some(Self { first, end })
     }
 
-    /// From the first minute, and up to which; both count from the beginning of the day that it
-    /// begins on.
+    /// The start and end in minutes since the start of the day on which it begins.
     pub(super) fn minutes(self) -> std::ops::Range<u16> {
         let past_midnight = if self.end < self.first { DAY_MINUTES } else { 0 };
         self.first..self.end + past_midnight
@@ -53,7 +52,7 @@ fn minute(text: &str) -> Option<u16> {
     (minute < 60 && all <= DAY_MINUTES).then_some(all)
 }
 
-/// A minute of the day, as clocks show it.
+/// Formats a minute of the day.
 struct Minute(u16);
 
 impl fmt::Display for Minute {

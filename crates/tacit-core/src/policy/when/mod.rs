@@ -1,16 +1,16 @@
-//! When a rule holds: dates, days and hours, as the clock on the wall shows them.
+//! When a rule applies: dates, days and hours in local time.
 //!
 //! ```text
 //! days = "fri", hours = "22:00-06:00"     from Friday 22:00 to Saturday 06:00
 //! days-of-month = -1                      on the last day of each month
 //! ```
 //!
-//! Only the clock counts: hours that it leaves out in spring are missing, and hours that it shows
-//! twice in autumn hold twice. A window past midnight belongs to the day it begins on, whose day of
-//! the week, day of the month and month count. All that is said must hold.
+//! Only the local clock counts: an hour skipped in spring is missing, and an hour repeated in
+//! autumn applies twice. A window past midnight belongs to the day on which it begins: the weekday,
+//! day of the month and month of that day count. All conditions must hold.
 //!
-//! The zones of the world are those bundled with the library; which of them is the local one is
-//! for the caller to say ([`Policy::set_local_zone`](super::Policy::set_local_zone)).
+//! Time zones are bundled with the library; the caller sets the local one
+//! ([`Policy::set_local_zone`](super::Policy::set_local_zone)).
 
 use std::fmt;
 use std::ops::Range;
@@ -31,24 +31,24 @@ pub use hours::Hours;
 /// A rule's windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct When {
-    /// On which days of the week they open.
+    /// Days of the week on which they open.
     pub days: Days,
-    /// On which days of the month.
+    /// Days of the month.
     pub days_of_month: DaysOfMonth,
-    /// In which months.
+    /// Months.
     pub months: Months,
-    /// At which hours; at least one.
+    /// Hours; at least one window.
     pub hours: Vec<Hours>,
-    /// From when on there are windows.
+    /// The start of the period with windows.
     pub from: Option<DateTime>,
-    /// Up to when.
+    /// Its end.
     pub until: Option<DateTime>,
-    /// By which clock.
+    /// The time zone.
     pub zone: Zone,
 }
 
-/// Days looked at for one that a window opens on: a 29 February comes on each day of the week once
-/// in 40 years at the latest.
+/// Days searched for an open window: 29 February falls on each day of the week at least once in 40
+/// years.
 const DAYS_SEARCHED_MAX: u16 = 40 * 366;
 
 impl When {
@@ -77,9 +77,9 @@ impl When {
         hours.map(move |hours| after(hours.minutes().start)..after(hours.minutes().end))
     }
 
-    /// The beginning of a window, or of what `from` leaves of one; `None`: none ever opens.
+    /// The start of a window, limited by `from`; `None`: none ever opens.
     fn opening(&self) -> Option<DateTime> {
-        // 2024 began on a Monday.
+        // 1 January 2024 was a Monday.
         let earliest = self.from.map_or(jiff::civil::date(2024, 1, 1), |from| {
             from.date().yesterday().unwrap_or(Date::MIN)
         });
@@ -100,12 +100,12 @@ impl When {
         })
     }
 
-    /// Whether any window ever opens, as far as the calendar says.
+    /// Whether any window ever opens.
     pub(super) fn ever_opens(&self) -> bool {
         self.opening().is_some()
     }
 
-    /// Some time at which a window is open, unless a zone's clock leaves it out that day.
+    /// Some time at which a window is open, unless the zone skips it that day.
     pub(super) fn typical_time(&self) -> i64 {
         let opening = self.opening().and_then(|wall| self.zone.clock.to_timestamp(wall).ok());
         opening.map_or(0, Timestamp::as_second)
@@ -156,10 +156,10 @@ impl fmt::Display for When {
     }
 }
 
-/// A clock on a wall.
+/// A time zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// As the policy writes it.
+    /// Its name in the policy.
     name: String,
     clock: TimeZone,
 }
@@ -168,7 +168,7 @@ impl Zone {
     /// The word for the zone of this host.
     pub const LOCAL: &str = "local";
 
-    /// The zone of that name, if there is one. The local one shows UTC until it is set.
+    /// The zone with this name, if any. The local zone is UTC until it is set.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let clock = match name {
@@ -178,29 +178,29 @@ impl Zone {
         Some(Self { name: name.to_owned(), clock })
     }
 
-    /// Whether it is that of this host.
+    /// Whether it is the zone of this host.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.name == Self::LOCAL
     }
 
-    /// The names there are.
+    /// All names.
     pub(super) fn names() -> Vec<String> {
         let known = TimeZoneDatabase::bundled();
         let local = std::iter::once(Self::LOCAL.to_owned());
         local.chain(known.available().map(|name| name.as_str().to_owned())).collect()
     }
 
-    /// Makes the local zone this one; others stay.
+    /// Sets the local zone; other zones do not change.
     pub(super) fn set_local(&mut self, local: &TimeZone) {
         if self.is_local() {
             self.clock = local.clone();
         }
     }
 
-    /// What it shows at a time.
+    /// The local time at a time.
     fn wall_clock(&self, unix_s: i64) -> DateTime {
-        // Beyond the years that calendars are made for, any answer will do.
+        // Beyond the range of the calendar any result will do.
         let at = Timestamp::from_second(unix_s).unwrap_or(Timestamp::UNIX_EPOCH);
         self.clock.to_datetime(at)
     }

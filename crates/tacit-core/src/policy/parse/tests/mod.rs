@@ -605,7 +605,7 @@ fn rules_that_take_too_many_boxes_are_refused() {
     assert_eq!(errors(&hosts(50)), [""; 0]);
     assert_eq!(
         errors(&hosts(100)),
-        ["1:1: the outbound rules take 65536 boxes of addresses and ports or more, too many for \
+        ["1:1: the outbound rules take 65536 ranges of addresses and ports or more, too many for \
           the kernel to tell apart | merge rules by networks and ranges of ports"]
     );
 }
