@@ -178,7 +178,7 @@ impl Findings {
 
     /// Takes what was found in a file of ours; warnings stop nothing.
     pub fn extend(&mut self, file: &str, diagnostics: Vec<Diagnostic>) {
-        for Diagnostic { severity, position, message, fix } in diagnostics {
+        for Diagnostic { severity, position, message, fix, .. } in diagnostics {
             let severity = match severity {
                 policy::DiagnosticSeverity::Error => Severity::Error,
                 policy::DiagnosticSeverity::Warning => Severity::Info,

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::printable::printable;
+use crate::printable::{is_printable, printable};
 
 /// A place in the policy text; both count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -54,6 +54,49 @@ pub struct Diagnostic {
     pub message: String,
     /// What to write instead, in one line.
     pub fix: Option<String>,
+    /// The line of the text at the position, where it is known.
+    #[serde(skip)]
+    pub line: Option<QuotedLine>,
+}
+
+/// A line of the text, and the column in it that a diagnostic is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotedLine {
+    /// The part of the line that is shown.
+    text: String,
+    /// Characters of it before the column.
+    before: usize,
+}
+
+/// Most characters of a line that are shown.
+const QUOTED_CHARS_MAX: usize = 100;
+/// Characters that are shown before the column of a longer line.
+const QUOTED_CHARS_BEFORE: usize = 60;
+
+impl QuotedLine {
+    fn new(line: &str, column: usize) -> Self {
+        let before = column.saturating_sub(1);
+        let count = line.chars().count();
+        let first =
+            if count > QUOTED_CHARS_MAX { before.saturating_sub(QUOTED_CHARS_BEFORE) } else { 0 };
+        let mut text: String = line.chars().skip(first).take(QUOTED_CHARS_MAX).map(shown).collect();
+        if count > first + QUOTED_CHARS_MAX {
+            text.push_str("...");
+        }
+        if first == 0 {
+            return Self { text, before };
+        }
+        Self { text: format!("...{text}"), before: before - first + "...".len() }
+    }
+}
+
+/// A character that takes one column and does not act on the terminal.
+fn shown(c: char) -> char {
+    match c {
+        '\t' => ' ',
+        c if is_printable(c) => c,
+        _ => char::REPLACEMENT_CHARACTER,
+    }
 }
 
 impl Diagnostic {
@@ -65,6 +108,7 @@ impl Diagnostic {
             position,
             message: one_line(message),
             fix: None,
+            line: None,
         }
     }
 
@@ -76,6 +120,7 @@ impl Diagnostic {
             position,
             message: one_line(message),
             fix: None,
+            line: None,
         }
     }
 
@@ -86,11 +131,34 @@ impl Diagnostic {
         self
     }
 
-    /// `file:line:column: error: message`, the fix indented on a line of its own.
+    /// Quotes the lines of a text that diagnostics are about.
+    pub fn quote(diagnostics: &mut [Self], text: &str) {
+        if diagnostics.is_empty() {
+            return;
+        }
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let lines: Vec<_> = text.lines().collect();
+        for Self { position, line, .. } in diagnostics {
+            let quoted = lines.get(position.line.wrapping_sub(1));
+            *line = quoted.map(|quoted| QuotedLine::new(quoted, position.column));
+        }
+    }
+
+    /// `file:line:column: error: message`; then, indented, the quoted line with a mark below the
+    /// column, and the fix.
     #[must_use]
     pub fn render(&self, file: &str) -> String {
-        let Self { severity, position, message, fix } = self;
+        let Self { severity, position, message, fix, line } = self;
         let mut text = format!("{file}:{position}: {}: {message}", severity.word());
+        if let Some(QuotedLine { text: quoted, before }) = line {
+            let number = position.line.to_string();
+            let width = number.len();
+            let column = before + 1;
+            text.push_str(&format!(
+                "\n    {number} | {quoted}\n    {:width$} | {:>column$}",
+                "", "^"
+            ));
+        }
         if let Some(fix) = fix {
             text.push_str("\n    fix: ");
             text.push_str(fix);
@@ -120,5 +188,42 @@ mod tests {
             Diagnostic::error(SourcePosition::default(), "no `a\n\u{1b}[31mé`").with_fix("x\ty");
         assert_eq!(finding.message, "no `a\\n\\u{1b}[31mé`");
         assert_eq!(finding.fix.as_deref(), Some("x\\ty"));
+    }
+
+    fn quoted(text: &str, line: usize, column: usize) -> String {
+        let error = Diagnostic::error(SourcePosition { line, column }, "no").with_fix("yes");
+        let mut all = [error];
+        Diagnostic::quote(&mut all, text);
+        all[0].render("f")
+    }
+
+    #[test]
+    fn the_line_is_quoted_with_a_mark_below_the_column() {
+        let text = "\u{feff}a = 1\n\tb\u{1b} = \u{e9}\n";
+        assert_eq!(
+            quoted(text, 1, 5),
+            "f:1:5: error: no\n    1 | a = 1\n      |     ^\n    fix: yes"
+        );
+        assert_eq!(
+            quoted(text, 2, 7),
+            "f:2:7: error: no\n    2 |  b\u{fffd} = \u{e9}\n      |       ^\n    fix: yes"
+        );
+        assert_eq!(quoted(text, 3, 1), "f:3:1: error: no\n    fix: yes", "there is no such line");
+    }
+
+    #[test]
+    fn of_a_long_line_the_part_around_the_column_is_quoted() {
+        for column in [1, 99, 100, 101, 150, 999, 1000, 1001] {
+            let mut line = "-".repeat(1000);
+            line.replace_range(column - 1..column.min(1000), "#");
+            let said = quoted(&line, 1, column);
+            let [_, quoted, mark, _] = said.lines().collect::<Vec<_>>()[..] else {
+                panic!("{said}")
+            };
+            assert!(quoted.chars().count() <= 8 + 3 + QUOTED_CHARS_MAX + 3, "{said}");
+            let at = mark.find('^').unwrap();
+            assert!(quoted.find('#').is_none_or(|found| found == at), "{said}");
+            assert!(column > 1000 || quoted.contains('#'), "{said}");
+        }
     }
 }

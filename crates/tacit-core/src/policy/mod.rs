@@ -38,7 +38,7 @@ pub use client_cert::{
 };
 pub use content::Policy;
 pub use credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
-pub use diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
+pub use diagnostic::{Diagnostic, DiagnosticSeverity, QuotedLine, SourcePosition};
 pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
 pub use explain::{DecidingRule, Explanation, SkippedRule, explain};
 pub use lookup::{Index, Lookup};

@@ -204,6 +204,8 @@ fn log_warnings(warnings: &[Diagnostic], options: &AgentOptions, log: &Log) {
         return;
     }
     for warning in warnings {
+        // A line of the log has no column to mark.
+        let warning = Diagnostic { line: None, ..warning.clone() };
         log.warn(Event::new("policy").field("text", &warning.render(&file_name(options))));
     }
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use rustls_pki_types::UnixTime;
 use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::policy::{DiagnosticSeverity, Policy, explain, parse};
+use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, explain, parse};
 
 use crate::address::user_word;
 use crate::clock;
@@ -110,7 +110,8 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         Ok(text) => text,
         Err(error) => return fail(format_args!("{file}: {error}"), EXIT_POLICY),
     };
-    let parsed = parse(&text);
+    let mut parsed = parse(&text);
+    Diagnostic::quote(&mut parsed.diagnostics, &text);
     let Some(mut policy) = parsed.policy else {
         let errors =
             parsed.diagnostics.iter().filter(|one| one.severity == DiagnosticSeverity::Error);

@@ -69,6 +69,25 @@ pub fn check_text(
     keys: &KeyProvider,
     admit: impl FnOnce(&Policy) -> Result<(), Diagnostic>,
 ) -> Result<Checked, Vec<Diagnostic>> {
+    let checked = check_whole(text, base, keys, admit);
+    let quote = |mut findings: Vec<Diagnostic>| {
+        Diagnostic::quote(&mut findings, text);
+        findings
+    };
+    match checked {
+        Ok(Checked { policy, materials, warnings }) => {
+            Ok(Checked { policy, materials, warnings: quote(warnings) })
+        }
+        Err(findings) => Err(quote(findings)),
+    }
+}
+
+fn check_whole(
+    text: &str,
+    base: &Path,
+    keys: &KeyProvider,
+    admit: impl FnOnce(&Policy) -> Result<(), Diagnostic>,
+) -> Result<Checked, Vec<Diagnostic>> {
     let parsed = parse(text);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else { return Err(findings) };

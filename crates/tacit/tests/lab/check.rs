@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::certificates::{self, Ca, LeafKind};
-use crate::harness::{Lab, TACIT};
+use crate::harness::{Lab, TACIT, text_of};
 use crate::peers::write_pair;
 
 /// What `tacit check` came to.
@@ -334,4 +334,29 @@ fn the_local_zone_is_that_of_this_host() {
     };
     assert!(explain("UTC").contains("fri 05:00 is outside mon-sun 06:00-22:00 local"));
     assert!(explain("Europe/Berlin").ends_with("rule `office` matches: permit\n"));
+}
+
+#[test]
+fn the_line_of_an_error_is_quoted_with_a_mark_below_the_column() {
+    let lab = Lab::new();
+    let rule = "version = 1\n[[rule]]\nname = \"r\"\ndirection = \"outbound\"\n\
+                remote = \"10.0.0.0/33\"\npermit = true\n";
+    let Checked { stderr: said, .. } = check(&lab, rule, &[]);
+    let quoted = "\n    5 | remote = \"10.0.0.0/33\"\n      |          ^\n    fix: ";
+    assert!(said.contains(quoted), "{said}");
+    // So do the verbs that read the file themselves.
+    let explain = ["explain", "--policy", "p.toml", "--direction", "outbound", "--remote"];
+    let output = lab.run(TACIT, &[&explain[..], &["192.0.2.1:1"]].concat());
+    assert!(text_of(&output).contains(quoted), "{}", text_of(&output));
+    let output = lab.run(TACIT, &["agent", "--policy", "p.toml"]);
+    assert!(text_of(&output).contains(quoted), "{}", text_of(&output));
+    // What is wrong with a file that the policy names has a place, too.
+    let trust = "version = 1\n[trust.none]\nca = \"nowhere.pem\"\n[[rule]]\nname = \"r\"\n\
+                 direction = \"outbound\"\ntls = { trust = \"none\" }\n";
+    let Checked { stderr: said, .. } = check(&lab, trust, &[]);
+    assert!(said.contains("nowhere.pem") && said.contains(" | [trust.none]\n"), "{said}");
+    let Checked { stdout, .. } = check(&lab, rule, &["--json"]);
+    let value: Value = serde_json::from_str(&stdout).unwrap();
+    let keys: Vec<_> = value["findings"][0].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["fix", "message", "position", "severity"]);
 }
