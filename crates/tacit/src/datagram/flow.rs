@@ -88,11 +88,11 @@ pub(super) enum FlowEnd {
 impl fmt::Display for FlowEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Over => f.write_str("silent, or its run has ended"),
+            Self::Over => f.write_str("idle for too long, or its run has ended"),
             Self::Closed => f.write_str("closed by an operator"),
             Self::ProgramGone => f.write_str("the program closed its socket"),
-            Self::Refused => f.write_str("the policy refuses it now"),
-            Self::NoSocket(error) => write!(f, "no socket inside: {error}"),
+            Self::Refused => f.write_str("the new policy rejects it"),
+            Self::NoSocket(error) => write!(f, "cannot create its socket in the run: {error}"),
         }
     }
 }

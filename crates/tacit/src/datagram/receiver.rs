@@ -375,14 +375,14 @@ impl Lane {
         self.tell_count(
             "datagrams-dropped",
             self.dropped.take(),
-            "broadcast, multicast, no room, or no place: then raise connections in [limits], or \
-             LimitNOFILE",
+            "broadcast or multicast, full buffers, or the connection limit: for the limit, raise \
+             connections in [limits] or LimitNOFILE",
         );
         self.tell_count(
             "questions-dropped",
             self.questions_dropped.take(),
-            "too many questions for names wait for the host's resolvers: questions-per-run in \
-             tacit show limits",
+            "too many DNS queries wait for the host's resolvers: see questions-per-run in \
+             `tacit show limits`",
         );
     }
 

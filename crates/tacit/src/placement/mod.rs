@@ -115,7 +115,7 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
         let missing: Vec<_> = cpus.iter().copied().filter(|cpu| !allowed.contains(cpu)).collect();
         if !missing.is_empty() {
             let message = format!(
-                "`{word}` names CPU {}, which is not there or which this process may not use",
+                "`{word}` names CPU {}, which does not exist or which this process may not use",
                 list(&missing)
             );
             let fix = format!("CPUs that it may use: {}", list(allowed));
@@ -127,7 +127,7 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
         missing("cpus", &engine.cpus, engine.position);
         if allowed.iter().all(|cpu| engine.cpus.contains(cpu)) {
             let message = format!("[engine] takes every CPU there is: {}", list(allowed));
-            let fix = "leave one at least, for all that engines do not do";
+            let fix = "leave at least one CPU for the other threads";
             found.push(Diagnostic::error(engine.position, message).with_fix(fix));
         }
     }
@@ -236,7 +236,7 @@ mod tests {
         };
         assert_eq!(said("[engine]\ncpus = \"1\""), "");
         let missing = said("[engine]\ncpus = \"2-4\"");
-        assert!(missing.contains("`cpus` names CPU 3-4, which is not there"), "{missing}");
+        assert!(missing.contains("`cpus` names CPU 3-4, which does not exist"), "{missing}");
         assert!(missing.contains("CPUs that it may use: 0-2,5"), "{missing}");
         assert!(said("[engine]\ncpus = \"0-2,5\"").contains("takes every CPU there is: 0-2,5"));
         let placed = said("[agent]\nplacement = \"split\"\nplacement-cpus = \"3\"");

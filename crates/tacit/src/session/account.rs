@@ -1,4 +1,4 @@
-//! What became of a connection is logged and counted.
+//! Logs and counts how connections open, fail and end.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use super::failure::Failure;
 use super::record::{Closing, ConnectionRecord, TlsFacts};
 use super::refusals::{self, RefusalTable, RefusedName};
 
-/// A connection or a flow of datagrams was refused by policy.
+/// The policy rejected a connection or a flow of datagrams.
 pub fn refused(log: &Log, refusals: &RefusalTable, refused: &RefusedFlow) {
     let rule = refused.rule.as_ref().ok();
     if let Some(rule) = rule {
@@ -36,7 +36,7 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &RefusedFlow) {
         .caused_by(cause(opener, &flow.remote, rule_name))
         .field("local", &flow.local)
         .field("remote", &flow.remote);
-    // A program may fail by it; clients that a rule denies are its author's wish.
+    // A program may fail because of it; that a rule denies clients is what its author wanted.
     let is_of_program = refusal.kind != RefusalKind::Client;
     if is_of_program || refused.exceeded.is_some() || rule.is_none_or(|rule| rule.rule.log) {
         log_refusal(log, &refusal, event.clone());
@@ -45,7 +45,7 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &RefusedFlow) {
     refusals.record(refusal);
 }
 
-/// A run asked for a name, and no resolver is asked.
+/// A run asked for a name that the policy does not allow.
 pub fn refused_name(log: &Log, refusals: &RefusalTable, run: &Run, refused: &RefusedName<'_>) {
     if let Some(refusal) = refusals::of_name(run, refused) {
         let event = about_refusal(&refusal);
@@ -53,14 +53,14 @@ pub fn refused_name(log: &Log, refusals: &RefusalTable, run: &Run, refused: &Ref
     }
 }
 
-/// A datagram of a run was for many receivers, which no rule permits.
+/// A datagram of a run was broadcast or multicast, which runs do not have.
 pub fn refused_group(log: &Log, refusals: &RefusalTable, run: &Run, destination: SocketAddr) {
     let refusal = refusals::of_group(run, destination);
     let event = about_refusal(&refusal);
     leave_trace(log, refusals, run, event, refusal, 1);
 }
 
-/// Programs of a run asked for sockets of a kind that runs do not have.
+/// Programs of a run created sockets of a kind that runs do not have.
 pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: RefusedSocket) {
     let times = refused.times;
     let refusal = refusals::of_socket(run, refused);
@@ -74,7 +74,7 @@ pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: Re
     leave_trace(log, refusals, run, event, refusal, times);
 }
 
-/// Logs what a run was refused so many times, and remembers it.
+/// Logs and records a refusal that happened so many times.
 fn leave_trace(
     log: &Log,
     refusals: &RefusalTable,
@@ -89,7 +89,7 @@ fn leave_trace(
     refusals.record_times(refusal, times);
 }
 
-/// Who causes what becomes of a connection: the run whose program opens it, or the client.
+/// Who causes an event: the run with the program that opened the connection, or the client.
 fn cause(opener: Option<&Scope>, remote: &Address, rule: Option<&str>) -> EventCause {
     match (opener, Source::of(remote), rule) {
         (Some(Scope::Run(run)), _, _) => EventCause::Run(run.label()),
@@ -111,8 +111,8 @@ fn about_refusal(refusal: &Refusal) -> Event {
         .field("next", &refusal.next)
 }
 
-/// Writes the line of a refusal, one a second at most for each destination. Clients come as they
-/// like; that a program was refused something explains what it does then.
+/// Logs a refusal, once a second at most for each destination. Clients are logged as information: a
+/// refused program may fail because of it, and its operator needs the reason.
 fn log_refusal(log: &Log, refusal: &Refusal, event: Event) {
     let run = refusal.run.as_ref().map_or(0, |run| run.id);
     let kind = refusal.kind.word();
@@ -124,7 +124,7 @@ fn log_refusal(log: &Log, refusal: &Refusal, event: Event) {
     }
 }
 
-/// A connection whose PROXY header is no good: there is no client to choose a rule by.
+/// A connection had no valid PROXY header, so its client is not known and it gets no rule.
 pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
     let event = Event::new("failed")
         .caused_by(cause(None, &flow.remote, None))
@@ -137,7 +137,7 @@ pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
     log.audit(AuditOutcome::Failed, event);
 }
 
-/// A connection never carried a byte.
+/// A connection failed before it relayed a byte.
 pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
     let record = connection.record();
     record.rule.counters.count_failure(failure.kind());
@@ -146,15 +146,15 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
         .field("reason", failure);
     let limited = event.clone().limited(failure_key(record, failure));
     match failure {
-        // Programs try several addresses at once, and keep one.
+        // Programs try several addresses at once and keep one.
         Failure::Abandoned => log.info(limited),
         _ => log.warn(limited),
     }
     log.audit(AuditOutcome::Failed, event);
 }
 
-/// Failures that are one line a second: of one rule and kind, with one remote end. The port of a
-/// client is another one each time, that of a destination is not.
+/// Failures with the same key are logged once a second: same rule, kind and remote address. A
+/// client's port is left out, because it differs each time.
 fn failure_key(record: &ConnectionRecord, failure: &Failure) -> String {
     let remote = record.client();
     let is_outbound = record.scope.as_ref().is_some_and(|facts| !facts.is_inbound);
@@ -166,12 +166,12 @@ fn failure_key(record: &ConnectionRecord, failure: &Failure) -> String {
     }
 }
 
-/// A connection is about to carry bytes.
+/// A connection is established.
 pub fn opened(log: &Log, connection: &Connection) {
     begun(log, connection, "opened");
 }
 
-/// The program of a connection that carries bytes has put TLS on it.
+/// A program has started TLS on an open connection.
 pub fn secured(log: &Log, connection: &Connection) {
     begun(log, connection, "secured");
 }
@@ -201,7 +201,7 @@ fn begun(log: &Log, connection: &Connection, event: &'static str) {
     log.audit(AuditOutcome::Allowed, event);
 }
 
-/// Tells of a peer that is let in although something about its certificate is not as it should be.
+/// Warns about a peer that is accepted although its certificate failed a check.
 fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
     let subject = tls.peer.as_ref().map_or("", |peer| peer.title());
     match &tls.check {
@@ -220,13 +220,13 @@ fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
     if let MappedIdentity::Warned { entry } = &tls.named {
         log.warn(
             level(about("certificate-warned", record), record)
-                .field("reason", &format_args!("{entry} would deny this client, and only warns"))
+                .field("reason", &format_args!("{entry} matches this client, and is set to warn"))
                 .field("subject", subject),
         );
     }
 }
 
-/// The level of a rule that asks clients for certificates, as the policy writes it.
+/// Adds the `client-cert` level of a rule that asks clients for certificates.
 fn level(event: Event, record: &ConnectionRecord) -> Event {
     match record.rule.action.tls().and_then(|tls| tls.client_cert()) {
         Some(client_cert @ ClientCert::Asked(_)) => event.field("client-cert", client_cert),
@@ -234,7 +234,7 @@ fn level(event: Event, record: &ConnectionRecord) -> Event {
     }
 }
 
-/// A program speaks TLS itself, and the rule does not pass that on.
+/// A program uses TLS itself, and the rule rejects that.
 pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connection) {
     let record = connection.record();
     let refusal = refusals::of_own_tls(record);
@@ -242,7 +242,7 @@ pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connecti
     refused_later(log, refusals, record, about("own-tls-refused", record).limited(key), refusal);
 }
 
-/// A client asks in clear for a query to be cancelled, and the rule does not pass that on.
+/// A client sent a cancel request in clear, and the rule rejects that.
 pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connection) {
     let record = connection.record();
     let refusal = refusals::of_cancel(record);
@@ -252,7 +252,7 @@ pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connectio
     refused_later(log, refusals, record, event.limited(key), refusal);
 }
 
-/// Logs that a connection which had a rule was refused for what it carried, and remembers it.
+/// Logs and records that a connection was rejected for its content, after it had its rule.
 fn refused_later(
     log: &Log,
     refusals: &RefusalTable,
@@ -267,7 +267,7 @@ fn refused_later(
     refusals.record(refusal);
 }
 
-/// A program speaks TLS itself, and that is passed on without the rule's.
+/// A program uses TLS itself, and tacit passes it on without the rule's TLS.
 pub fn own_tls_passed(log: &Log, connection: &Connection) {
     let event = about("own-tls-passed", connection.record());
     if connection.record().rule.rule.log {
@@ -276,11 +276,11 @@ pub fn own_tls_passed(log: &Log, connection: &Connection) {
     log.audit(AuditOutcome::Allowed, event);
 }
 
-/// A connection will end soon, because TLS 1.2 cannot replace its key.
+/// A connection is near its key limit; TLS 1.2 cannot replace the key.
 pub fn key_limit_near(log: &Log, connection: &Connection) {
-    let reason = "nine tenths of what the key of this TLS 1.2 connection may protect are used, and \
-                  tacit will close the connection in order at the limit: have the program \
-                  reconnect, or let the peer speak TLS 1.3, which replaces keys";
+    let reason = "90 % of the key's limit is used, and TLS 1.2 cannot replace a key: tacit will \
+                  close the connection in order at the limit. Use TLS 1.3, or let the program \
+                  reconnect";
     log.warn(about("key-limit-near", connection.record()).field("reason", reason));
 }
 
@@ -312,8 +312,8 @@ fn closed(record: &ConnectionRecord) -> Event {
         .field("bytes-out", &record.received_bytes())
 }
 
-/// How it ended; an alert of the peer with its next step. A TLS 1.3 server refuses a client's
-/// certificate only now, when the handshake is over.
+/// How it ended, with the next step for an alert of the peer. A TLS 1.3 server rejects a client
+/// certificate after the client's handshake is complete, so the alert arrives here.
 fn end_of(end: &ConnectionEnd, record: &ConnectionRecord) -> String {
     let role = match record.rule.action.tls().map(|tls| tls.role()) {
         Some(TlsRole::Client(_)) => HandshakeRole::Client,
@@ -327,12 +327,12 @@ fn end_of(end: &ConnectionEnd, record: &ConnectionRecord) -> String {
     }
 }
 
-/// The agent has ended a connection that could have gone on.
+/// The agent closed an open connection.
 pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
     let end = match record.why_closing() {
         Some(Closing::Untrusted) => "closed because its peer is no longer trusted",
         Some(Closing::Aged) => "closed at its max-age",
-        Some(Closing::Idle) => "closed after its idle time",
+        Some(Closing::Idle) => "closed at its idle limit",
         Some(Closing::Requested) | None => "closed by an operator",
     };
     log.info(about("closed", record).field("end", end));

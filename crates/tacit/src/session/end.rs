@@ -1,4 +1,4 @@
-//! How a connection ended that carried bytes.
+//! How an established connection ended.
 
 use std::fmt;
 use std::io;
@@ -12,33 +12,33 @@ use tacit_tls::SessionError;
 pub enum ConnectionEnd {
     /// Both directions ended in order.
     Orderly,
-    /// The same, because tacit ended its own: the key of a TLS 1.2 session is used up.
+    /// tacit closed it in order at the key limit of a TLS 1.2 session.
     KeyLimit,
-    /// The TLS peer's stream was cut: it ended without `close_notify`.
+    /// The TLS peer's stream ended without `close_notify`.
     Truncated,
-    /// One socket was reset, or failed otherwise.
+    /// One socket was reset or failed.
     Broken {
         /// Which.
         socket: BrokenSocket,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// The TLS session could not go on.
+    /// The TLS session failed.
     Session(SessionError),
-    /// What was said under TLS was not the protocol's.
+    /// The exchange under TLS broke its protocol.
     Refused(Box<StarttlsError>),
-    /// What the program asked for could not be done, and nothing can go on after that.
+    /// A TLS request of the program failed, and the connection cannot continue after that.
     Asked(&'static str),
-    /// The program has begun TLS itself, with these bytes.
+    /// The program itself has started TLS, with these bytes.
     OwnTls(Box<[u8]>),
-    /// The same, and the connection without the rule's TLS could not be made.
+    /// The program itself has started TLS, and the connection without the rule's TLS failed.
     NotPassed(Box<str>),
 }
 
 /// One of a connection's two sockets, as the log names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokenSocket {
-    /// The one in clear; of two, the one that was accepted.
+    /// The socket in clear; of two in clear, the downstream one.
     Clear,
     /// The other one.
     Far,
@@ -60,22 +60,22 @@ impl fmt::Display for ConnectionEnd {
         match self {
             Self::Orderly => f.write_str("closed"),
             Self::KeyLimit => f.write_str(
-                "closed at the limit of its key, which TLS 1.2 cannot replace: let the peer speak \
-                 TLS 1.3, or have the program reconnect",
+                "closed at the key limit, because TLS 1.2 cannot replace a key: use TLS 1.3, or \
+                 let the program reconnect",
             ),
-            Self::Truncated => f.write_str("the TLS peer ended without close_notify"),
+            Self::Truncated => f.write_str("the TLS peer closed without close_notify"),
             Self::Broken { socket: BrokenSocket::Clear, error } => {
-                write!(f, "the clear socket broke: {error}")
+                write!(f, "the clear socket failed: {error}")
             }
             Self::Broken { socket: BrokenSocket::Far, error } => {
-                write!(f, "the far socket broke: {error}")
+                write!(f, "the far socket failed: {error}")
             }
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),
             Self::Asked(what) => f.write_str(what),
-            Self::OwnTls(_) => f.write_str("the program speaks TLS itself, and so does the rule"),
+            Self::OwnTls(_) => f.write_str("the program uses TLS itself under a TLS rule"),
             Self::NotPassed(reason) => {
-                write!(f, "the program speaks TLS itself, and without the rule's: {reason}")
+                write!(f, "the program uses TLS itself, and tacit cannot pass it on: {reason}")
             }
         }
     }

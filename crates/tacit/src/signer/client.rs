@@ -188,7 +188,7 @@ impl Client {
                 Err(PairError { text, .. }) => text,
             };
             let event = Event::new("key-lost").field("reason", &reason);
-            let next = "handshakes that need it fail until its files have changed and are right";
+            let next = "handshakes with this key fail: correct its files, and the agent loads them";
             self.log.error(event.field("next", next));
         }
         Ok(started)

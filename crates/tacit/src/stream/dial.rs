@@ -226,7 +226,7 @@ async fn dial_inside(
 ) -> Result<Upstream, Unreached> {
     let ports = record.rule.rule.inbound().map(|inbound| inbound.local_ports.as_slice());
     let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
-        return Err(Unreached::from("a client without IP address cannot be shown inside"));
+        return Err(Unreached::from("a client without an IP address cannot connect into a run"));
     };
     let route = find_route(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
     let Some(route) = route else {

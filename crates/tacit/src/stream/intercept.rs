@@ -113,8 +113,8 @@ impl Arrival {
     /// # Errors
     /// It is missing, wrong or late; in words for the log.
     pub async fn read_header(&mut self) -> Result<(), String> {
-        let late = "the peer did not send its PROXY header in time: have it send version 2, or do \
-                    not ask for a header here";
+        let late = "the peer did not send its PROXY header in time: configure it to send one, or \
+                    set accept-proxy = false";
         let Downstream::Accepted(socket) = &self.downstream else {
             return Err("a program of a run sends no PROXY header".to_owned());
         };
@@ -151,7 +151,9 @@ async fn read_header(socket: &StreamSocket) -> Result<HeaderRead, String> {
         match socket.read(&mut chunk).await {
             Ok(0) => return Err("the peer closed before its PROXY header was complete".into()),
             Ok(count) => bytes.extend_from_slice(&chunk[..count]),
-            Err(error) => return Err(format!("the peer broke off its PROXY header: {error}")),
+            Err(error) => {
+                return Err(format!("the connection failed in its PROXY header: {error}"));
+            }
         }
     }
 }

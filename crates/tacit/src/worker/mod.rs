@@ -167,7 +167,7 @@ impl<L: Lanes> Workers<L> {
         plan.settle()?;
         let own = schedule::own_scheduling();
         if own.is_ok_and(|own| own.class == schedule::SchedulingClass::Idle) {
-            let next = "start the agent in another class, or give its engines one";
+            let next = "start the agent in another scheduling class, or set class in [engine]";
             log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
         }
         let (places, wanted) = Placed::new();

@@ -187,7 +187,7 @@ fn flows_are_shown_counted_and_closed() {
         "\"rule\":\"echo\"",
         "\"hits\":0 \"hits\":1",
         "end=\"closed by an operator\"",
-        "end=\"silent, or its run has ended\"",
+        "end=\"idle for too long, or its run has ended\"",
     ] {
         assert!(text.contains(wanted), "{wanted} is missing: {text}");
     }

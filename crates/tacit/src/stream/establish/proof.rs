@@ -10,7 +10,7 @@ use crate::session::{ConnectionRecord, Failure, TlsFacts};
 use crate::stream::data::ftp_of;
 use tacit_tls::PeerCheck;
 
-/// Checks who did the handshake of a data connection.
+/// Checks that the client of a data connection is the one of its control connection.
 ///
 /// # Errors
 /// It may be another client.
@@ -25,15 +25,15 @@ pub(super) fn check(parent: &ConnectionRecord, record: &ConnectionRecord) -> Res
         _ => false,
     };
     let resumed = shown.as_ref().is_some_and(|facts| facts.agreed.resumed);
-    // Tickets of a control connection are good for its own data connections alone.
+    // Tickets of a control connection are valid only for its own data connections.
     let off = ftp_of(parent).is_some_and(|ftp| ftp.data_resumption == DataResumption::Off)
         && control_peer.is_none();
     if same || resumed || off {
         return Ok(());
     }
     Err(Failure::Data(
-        "the data connection neither resumes the session of its control connection nor shows its \
-         certificate, so it may be anybody's: have the client resume, or say data-resumption = \
-         \"off\" if it cannot",
+        "the data connection neither resumes the TLS session of its control connection nor shows \
+         the same certificate, so it may come from another client: enable session resumption in \
+         the client, or set data-resumption = \"off\"",
     ))
 }
