@@ -143,7 +143,7 @@ impl Agent {
               "beyond": "gets no answer; the program sends its SYN again" },
             { "name": "questions-per-run", "max": crate::dns::QUESTIONS_MAX,
               "beyond": "dropped and counted; the program tries again" },
-            { "name": "query-connections-per-run", "max": crate::query::ASKERS_MAX,
+            { "name": "query-connections-per-run", "max": crate::query::QUERY_CLIENTS_MAX,
               "beyond": "the one that was idle the longest is closed" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
               "used": self.shared.log.lost(), "beyond": "lost, and counted (used = lost so far)" },

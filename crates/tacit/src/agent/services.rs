@@ -18,7 +18,7 @@ use crate::dns::{Forwarder, Resolvers};
 use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::net::Security;
-use crate::query::Service;
+use crate::query::QueryService;
 use crate::run::capture::Capture;
 use crate::run::handover::{Departing, ServedSockets};
 use crate::run::hold::{Hold, HoldSockets};
@@ -45,7 +45,7 @@ pub(super) struct Services {
     /// The addresses that lead in.
     pub(super) inbound: Inbound,
     /// Its programs ask here about their connections.
-    query: Option<Service>,
+    query: Option<QueryService>,
     /// Follows the ports that programs listen on.
     watching: JoinHandle<()>,
     /// Takes what the helper reports of refused sockets.
@@ -106,7 +106,7 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let capture = Arc::new(Capture::new(Arc::clone(&run), Arc::clone(live), log.clone()));
     let query = match (sockets.query, sockets.tcp.first()) {
         (Some(query), Some(network)) => {
-            let started = Service::start(query, network, before, &run, table, log);
+            let started = QueryService::start(query, network, before, &run, table, log);
             if let Err(error) = &started {
                 // A run is as well protected without: an old kernel does not tell networks apart.
                 let event = Event::new("query-unavailable").field("run", &run.name);
@@ -219,7 +219,7 @@ impl Services {
         if let Some(query) = &self.query {
             let handed_over = query.hand_over()?;
             served.query = Some(handed_over.listener);
-            served.before = Some(handed_over.before);
+            served.before = Some(handed_over.predecessor);
         }
         let copy = |socket: &OwnedFd| socket.try_clone();
         match &self.hold {

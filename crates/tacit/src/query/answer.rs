@@ -1,4 +1,4 @@
-//! What is answered about a connection.
+//! Answers about a connection.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::session::tls_control::{TlsRequest, TlsRequestError};
 use tacit_tls::PeerCheck;
 use tacit_tls::verify::identity;
 
-/// An answer. Every name is there in every answer, `null` where there is nothing to say.
+/// An answer. Every answer has all keys; the value is `null` if there is none.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct Answer<'a> {
+pub(super) struct QueryAnswer<'a> {
     policy: PolicyState,
     connection: ConnectionState,
     rule: Option<&'a str>,
@@ -34,8 +34,8 @@ pub(super) struct Answer<'a> {
     claimed_subject: Option<&'a str>,
 }
 
-impl Answer<'_> {
-    /// Two words, and nothing else to say.
+impl QueryAnswer<'_> {
+    /// Only the two states.
     pub(super) fn plain(policy: PolicyState, connection: ConnectionState) -> Self {
         Self {
             policy,
@@ -58,15 +58,15 @@ impl Answer<'_> {
 
     /// As it is sent.
     pub(super) fn value(&self) -> Value {
-        // Plain data with names for keys: nothing that could fail.
+        // Plain data with string keys cannot fail to serialize.
         serde_json::to_value(self).unwrap_or_default()
     }
 }
 
-/// Answers a question about a connection of the run, once what it asks for is done.
+/// Answers a query about a connection of the run; a request is done first.
 ///
 /// # Errors
-/// It is not done.
+/// The request failed.
 pub(super) async fn about(
     record: &ConnectionRecord,
     question: QueryRequest,
@@ -93,14 +93,14 @@ fn state(record: &ConnectionRecord) -> Value {
     };
     let connection = record.state();
     let tls = record.tls.get().filter(|_| connection == ConnectionState::Secure);
-    let mut answer = Answer::plain(policy, connection);
+    let mut answer = QueryAnswer::plain(policy, connection);
     answer.rule = Some(record.rule.name());
     answer.role = role;
     let Some(tls) = tls else { return answer.value() };
     let agreed = &tls.agreed;
     let who = identity(&tls.check, &tls.named, tls.peer.as_deref());
     let check = CheckResult::of(&tls.check);
-    Answer {
+    QueryAnswer {
         version: Some(agreed.version),
         suite: Some(agreed.suite),
         group: agreed.group,
@@ -117,7 +117,7 @@ fn state(record: &ConnectionRecord) -> Value {
     .value()
 }
 
-/// What came of the check of the peer's certificate.
+/// The result of the check of the peer's certificate.
 struct CheckResult<'a> {
     word: &'static str,
     /// Why it was waived.

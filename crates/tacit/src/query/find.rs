@@ -1,4 +1,4 @@
-//! Which connection a descriptor is, and what there is to say of it.
+//! Finds the connection of a descriptor and answers about it.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,23 +13,23 @@ use tacit_sys::{process, query, socket};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::answer::{self, Answer};
+use super::answer::{self, QueryAnswer};
 use super::{receive, send};
 use crate::run::Run;
 use crate::run::protocol::{SocketEnds, SocketOwner};
 use crate::session::tls_control::TlsRequestError;
 use crate::session::{ConnectionRecord, ConnectionTable};
 
-/// How long a connection may take to be known: the program's end is open a moment before ours.
+/// How long the agent waits for a connection: the program's end is open a moment before ours.
 const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(1);
-/// How often that is looked at, at first.
+/// The first interval between two checks.
 const ARRIVAL_POLL_MIN: Duration = Duration::from_millis(1);
-/// And later.
+/// The longest interval between two checks.
 const ARRIVAL_POLL_MAX: Duration = Duration::from_millis(50);
 
 /// What answers the questions of one run.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct QueryResponder {
     run: Arc<Run>,
     table: Arc<ConnectionTable>,
     /// The run's network.
@@ -37,10 +37,10 @@ pub(super) struct Desk {
     /// The agent's own.
     outside: u64,
     /// To the agent before this one, one question at a time; `None` once it is gone.
-    before: Mutex<Option<Watched>>,
+    predecessor: Mutex<Option<Watched>>,
 }
 
-/// What to do about a connection that is not known yet.
+/// What to do about a connection that the agent does not know yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IfUnknown {
     /// Wait: it may come.
@@ -53,19 +53,19 @@ pub(super) enum IfUnknown {
 enum Found {
     /// A connection of the run.
     Ends(SocketEnds),
-    /// One that was made outside the run and given to its program.
+    /// A connection that was made outside the run and passed to its program.
     Outside,
 }
 
-impl Desk {
+impl QueryResponder {
     pub(super) fn new(
         run: Arc<Run>,
         table: Arc<ConnectionTable>,
         network: u64,
-        before: Option<Watched>,
+        predecessor: Option<Watched>,
     ) -> std::io::Result<Self> {
         let outside = query::own_network()?;
-        Ok(Self { run, table, network, outside, before: Mutex::new(before) })
+        Ok(Self { run, table, network, outside, predecessor: Mutex::new(predecessor) })
     }
 
     /// Answers one question about the connection that a descriptor is.
@@ -85,7 +85,7 @@ impl Desk {
         if let Some(record) = self.find(&ends) {
             return answer::about(&record, question, descriptor).await;
         }
-        if let Some(answer) = self.ask_before(question, descriptor).await {
+        if let Some(answer) = self.ask_predecessor(question, descriptor).await {
             return Ok(answer);
         }
         if if_unknown == IfUnknown::Refuse {
@@ -142,8 +142,8 @@ impl Desk {
         })
     }
 
-    /// Whether the other end is a program of the run too. A private agent, which may have accepted
-    /// the connection a moment ago, is below the launcher as programs are; its parent tells.
+    /// Whether the other end is a program of the run, too. A private agent is a descendant of the
+    /// launcher as programs are, so the supervisor, its parent, tells it apart.
     async fn is_within(&self, ends: &SocketEnds) -> bool {
         let SocketEnds { protocol, program, peer } = *ends;
         let supervisor = std::os::unix::process::parent_id();
@@ -153,10 +153,10 @@ impl Desk {
         owner.is_ok_and(|owner| owner.is_some_and(is_program))
     }
 
-    /// What the agent before this one says of a connection that it still carries.
-    async fn ask_before(&self, question: QueryRequest, descriptor: &OwnedFd) -> Option<Value> {
-        let mut before = self.before.lock().await;
-        let line = before.as_ref()?;
+    /// The predecessor's answer about a connection that it still relays.
+    async fn ask_predecessor(&self, question: QueryRequest, descriptor: &OwnedFd) -> Option<Value> {
+        let mut predecessor = self.predecessor.lock().await;
+        let line = predecessor.as_ref()?;
         let conversation = async {
             send(line, question.word().as_bytes(), Some(descriptor)).await.ok()?;
             let mut buffer = vec![0; ANSWER_BYTES_MAX];
@@ -164,7 +164,7 @@ impl Desk {
             serde_json::from_slice::<Value>(buffer.get(..message.bytes)?).ok()
         };
         let Some(answer) = conversation.await else {
-            *before = None;
+            *predecessor = None;
             return None;
         };
         let is_unknown = answer["error"] == serde_json::json!(QueryError::Unknown);
@@ -172,15 +172,15 @@ impl Desk {
     }
 }
 
-/// The answer for a connection that no rule has to do with.
+/// The answer for a connection without a rule.
 fn unprotected(question: QueryRequest, policy: PolicyState) -> Result<Value, QueryError> {
     match question {
-        QueryRequest::Query => Ok(Answer::plain(policy, ConnectionState::Clear).value()),
+        QueryRequest::Query => Ok(QueryAnswer::plain(policy, ConnectionState::Clear).value()),
         QueryRequest::Start | QueryRequest::Stop | QueryRequest::Rekey => Err(QueryError::Denied),
     }
 }
 
-/// Without what only one of two ends knows: scopes, and IPv4 in the clothes of IPv6.
+/// Without IPv6 scopes, and IPv4-mapped addresses as IPv4: the two ends may see these differently.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -1,26 +1,25 @@
 //! `$TACIT_QUERY`: programs of a run ask how their own connections are protected.
 //!
 //! ```text
-//!   program ── question + descriptor ──> asker ──> desk ── whose connection? ──> record
+//!   program ── question + descriptor ──> client ──> responder ── whose connection? ──> record
 //!           <──────── answer ─────────────┘          └──── start, stop, rekey ──> relay
 //! ```
 //!
-//! The socket is inside the run's network and nowhere else, so that only the run can ask. Which
-//! connection is meant is said by the descriptor that comes with the question: it is looked at
-//! (its network, its two addresses), never believed to be what the asker says, and closed before
-//! the answer leaves. Nobody can ask about a connection that they do not hold.
+//! The socket exists only in the run's network, so only the run's programs can ask. The descriptor
+//! that comes with a query identifies the connection. The agent reads the descriptor's network and
+//! its two addresses, trusts nothing else, and closes it before it sends the answer. So a program
+//! can ask only about connections that it holds.
 //!
-//! All of it is on the control thread; no lane waits for it. After `tacit restart` the successor
-//! has the socket and asks the agent before it about connections that are still there.
+//! All of this runs on the control thread; no lane waits for it. After `tacit restart` the
+//! successor has the socket, and asks its predecessor about connections that stayed there.
 //!
-//! Limits: [`ASKERS_MAX`] connections of a run at a time; the one idle for the longest leaves for
-//! another one (`seats`). Each is given up after [`IDLE_MAX`] without a question.
-//! [`CLOSING_MAX`].
+//! Limits: [`QUERY_CLIENTS_MAX`] connections of a run at a time; a new one closes the one that is
+//! idle for the longest (`client_slots`). [`IDLE_MAX`] without a query, [`CLOSING_MAX`].
 
 mod answer;
-mod asker;
+mod client;
+mod client_slots;
 mod find;
-mod seats;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,62 +37,63 @@ use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::session::ConnectionTable;
 
-use find::Desk;
-use seats::Seats;
+use client_slots::ClientSlots;
+use find::QueryResponder;
 
 /// Connections of a run's programs to its query socket at a time.
-pub const ASKERS_MAX: usize = 64;
+pub const QUERY_CLIENTS_MAX: usize = 64;
 /// How long such a connection may be open without a question.
 pub const IDLE_MAX: Duration = Duration::from_secs(30);
-/// Sets of descriptors that are being closed, of all runs: closing a strange one may take for ever.
-/// Answers wait beyond that.
+/// Sets of descriptors that are being closed, of all runs: to close a strange one may block for a
+/// long time. Beyond this limit answers wait.
 pub const CLOSING_MAX: usize = 128;
 
 /// The socket of one run, served. Dropping it ends what is not in the middle of a question.
 #[derive(Debug)]
-pub struct Service {
+pub struct QueryService {
     listener: Arc<OwnedFd>,
     accepting: AbortHandle,
-    desk: Rc<Desk>,
-    /// Askers end when it is dropped.
+    responder: Rc<QueryResponder>,
+    /// Clients end when it is dropped.
     _open: signal::Sender<()>,
 }
 
-impl Service {
-    /// Serves the socket that a helper made inside; `network` is any other socket of the run, and
-    /// `before` leads to the agent before this one.
+impl QueryService {
+    /// Serves the socket that the run's helper made; `network` is any other socket of the run, and
+    /// `predecessor` leads to the agent before this one.
     ///
     /// # Errors
     /// A socket cannot be watched, or the kernel does not tell networks apart.
     pub fn start(
         listener: OwnedFd,
         network: impl AsFd,
-        before: Option<OwnedFd>,
+        predecessor: Option<OwnedFd>,
         run: &Arc<Run>,
         table: &Arc<ConnectionTable>,
         log: &Log,
     ) -> io::Result<Self> {
         let network = query::network_of(network.as_fd())?;
-        let before = before.map(|socket| watch_socket(Arc::new(socket))).transpose()?;
-        let desk = Rc::new(Desk::new(Arc::clone(run), Arc::clone(table), network, before)?);
+        let predecessor = predecessor.map(|socket| watch_socket(Arc::new(socket))).transpose()?;
+        let responder =
+            Rc::new(QueryResponder::new(Arc::clone(run), Arc::clone(table), network, predecessor)?);
         let listener = Arc::new(listener);
         let watched = watch_socket(Arc::clone(&listener))?;
         let (open, closed) = signal::channel(());
-        let accept = accept_askers(watched, Rc::clone(&desk), closed, log.clone());
+        let accept = accept_clients(watched, Rc::clone(&responder), closed, log.clone());
         let accepting = tokio::task::spawn_local(accept).abort_handle();
-        Ok(Self { listener, accepting, desk, _open: open })
+        Ok(Self { listener, accepting, responder, _open: open })
     }
 
-    /// Gives a successor what it needs to answer in this agent's place.
+    /// What a successor needs to answer queries.
     ///
     /// # Errors
     /// No descriptor is left.
     pub fn hand_over(&self) -> io::Result<HandedOver> {
         let (ours, theirs) = query::pair()?;
         let listener = self.listener.try_clone()?;
-        let asker = watch_socket(Arc::new(ours))?;
-        tokio::task::spawn_local(asker::serve_successor(asker, Rc::clone(&self.desk)));
-        Ok(HandedOver { listener, before: theirs })
+        let client = watch_socket(Arc::new(ours))?;
+        tokio::task::spawn_local(client::serve_successor(client, Rc::clone(&self.responder)));
+        Ok(HandedOver { listener, predecessor: theirs })
     }
 }
 
@@ -102,23 +102,28 @@ impl Service {
 pub struct HandedOver {
     /// The socket that programs ask on.
     pub listener: OwnedFd,
-    /// Leads to this agent, for questions about the connections that stay here.
-    pub before: OwnedFd,
+    /// Leads to this agent, for queries about the connections that stay here.
+    pub predecessor: OwnedFd,
 }
 
-impl Drop for Service {
+impl Drop for QueryService {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-async fn accept_askers(listener: Watched, desk: Rc<Desk>, closed: signal::Receiver<()>, log: Log) {
-    let seats = Seats::new(ASKERS_MAX);
+async fn accept_clients(
+    listener: Watched,
+    responder: Rc<QueryResponder>,
+    closed: signal::Receiver<()>,
+    log: Log,
+) {
+    let slots = ClientSlots::new(QUERY_CLIENTS_MAX);
     loop {
         match accept_one(&listener).await {
-            Ok(asker) => {
-                let taken = seats.take().await;
-                let serve = asker::serve(asker, taken, Rc::clone(&desk), closed.clone());
+            Ok(client) => {
+                let taken = slots.take().await;
+                let serve = client::serve(client, taken, Rc::clone(&responder), closed.clone());
                 tokio::task::spawn_local(serve);
             }
             Err(error) => {
@@ -139,7 +144,7 @@ fn watch_socket(socket: Arc<OwnedFd>) -> io::Result<Watched> {
     watch(socket, Interest::READABLE | Interest::WRITABLE)
 }
 
-/// Takes the next message of an asker.
+/// Takes the next message of a client.
 async fn receive(socket: &Watched, buffer: &mut [u8]) -> io::Result<QueryMessage> {
     socket.async_io(Interest::READABLE, |fd| query::receive(fd.as_fd(), buffer)).await
 }

@@ -344,7 +344,7 @@ fn cpus_that_cannot_be_set_aside_are_refused_by_name() {
     let all: Vec<_> = cpus.iter().map(usize::to_string).collect();
     let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@tacit-lab-r\"\ndeny = true\n";
     for (engine, wanted) in [
-        ("1023".to_owned(), "`cpus` names CPU 1023, which is not there"),
+        ("1023".to_owned(), "`cpus` names CPU 1023, which does not exist"),
         (all.join(","), "takes every CPU there is"),
     ] {
         let text = format!("version = 1\n[engine]\ncpus = \"{engine}\"\n{rule}");

@@ -1,4 +1,4 @@
-//! One asker: a question, an answer, and so on until it has no more.
+//! One client of the query socket: it sends queries, each after the answer to the one before.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,30 +11,30 @@ use tacit_sys::query;
 use tacit_sys::watch::Watched;
 use tokio::sync::{Semaphore, watch as signal};
 
-use super::find::{Desk, IfUnknown};
-use super::seats::Taken;
+use super::client_slots::ClientSlot;
+use super::find::{IfUnknown, QueryResponder};
 use super::{CLOSING_MAX, IDLE_MAX, receive, send};
 use crate::session::tls_control::TlsRequestError;
 
 /// Places for closing; see [`close`].
 static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);
 
-/// Serves an asker until it ends, is idle for too long, is asked to leave its seat, or `closed`
+/// Serves a client until it ends, is idle for too long, is asked to leave its slot, or `closed`
 /// reports that the agent serves here no more. A question that has been taken is answered.
 pub(super) async fn serve(
-    asker: Watched,
-    seat: Taken,
-    desk: Rc<Desk>,
+    client: Watched,
+    slot: ClientSlot,
+    responder: Rc<QueryResponder>,
     mut closed: signal::Receiver<()>,
 ) {
     loop {
-        seat.set_idle();
+        slot.set_idle();
         let question = async {
             tokio::select! {
                 biased;
                 _ = closed.changed() => Next::Nothing,
-                () = seat.asked_to_leave() => Next::Last(next_now(&asker)),
-                message = next(&asker) => message.map_or(Next::Nothing, Next::Message),
+                () = slot.asked_to_leave() => Next::Last(next_now(&client)),
+                message = next(&client) => message.map_or(Next::Nothing, Next::Message),
             }
         };
         let next = tokio::time::timeout(IDLE_MAX, question).await.unwrap_or(Next::Nothing);
@@ -43,24 +43,24 @@ pub(super) async fn serve(
             Next::Last(Some(message)) => (message, true),
             Next::Last(None) | Next::Nothing => break,
         };
-        seat.set_working();
-        let line = answer(&desk, message, IfUnknown::Wait).await;
-        seat.set_sending();
+        slot.set_working();
+        let line = answer(&responder, message, IfUnknown::Wait).await;
+        slot.set_sending();
         let sent = tokio::select! {
             biased;
-            sent = send_line(&asker, &line) => sent.is_ok(),
-            () = seat.asked_to_leave() => false,
+            sent = send_line(&client, &line) => sent.is_ok(),
+            () = slot.asked_to_leave() => false,
         };
         if is_last || !sent {
             break;
         }
     }
-    // What it sent and nobody took is closed with it.
-    close(asker.into_inner()).await;
-    drop(seat);
+    // Descriptors in messages that were not received are closed with the socket.
+    close(client.into_inner()).await;
+    drop(slot);
 }
 
-/// What an asker does next.
+/// What a client does next.
 enum Next {
     /// It asks.
     Message(Message),
@@ -71,9 +71,9 @@ enum Next {
 }
 
 /// Serves the agent after this one, about connections that stayed here.
-pub(super) async fn serve_successor(successor: Watched, desk: Rc<Desk>) {
+pub(super) async fn serve_successor(successor: Watched, responder: Rc<QueryResponder>) {
     while let Some(message) = next(&successor).await {
-        let line = answer(&desk, message, IfUnknown::Refuse).await;
+        let line = answer(&responder, message, IfUnknown::Refuse).await;
         if send_line(&successor, &line).await.is_err() {
             break;
         }
@@ -82,16 +82,16 @@ pub(super) async fn serve_successor(successor: Watched, desk: Rc<Desk>) {
 }
 
 /// The next message; `None`: there is none any more.
-async fn next(asker: &Watched) -> Option<Message> {
+async fn next(client: &Watched) -> Option<Message> {
     let mut buffer = [0; QUESTION_BYTES_MAX];
-    let received = receive(asker, &mut buffer).await.ok()?;
+    let received = receive(client, &mut buffer).await.ok()?;
     read(received, &buffer)
 }
 
 /// The next message, if it has come; `None` too where it is the end.
-fn next_now(asker: &Watched) -> Option<Message> {
+fn next_now(client: &Watched) -> Option<Message> {
     let mut buffer = [0; QUESTION_BYTES_MAX];
-    let received = query::receive(asker.get_ref().as_fd(), &mut buffer).ok()?;
+    let received = query::receive(client.get_ref().as_fd(), &mut buffer).ok()?;
     read(received, &buffer)
 }
 
@@ -114,7 +114,7 @@ struct Message {
 }
 
 /// The answer to a message.
-async fn answer(desk: &Desk, message: Message, if_unknown: IfUnknown) -> String {
+async fn answer(responder: &QueryResponder, message: Message, if_unknown: IfUnknown) -> String {
     let Message { question, mut descriptors } = message;
     let single = match descriptors.len() {
         1 => descriptors.pop().map(Arc::new),
@@ -123,7 +123,9 @@ async fn answer(desk: &Desk, message: Message, if_unknown: IfUnknown) -> String 
     let answered = match (question, &single) {
         (Err(fault), _) => Err(fault.into()),
         (Ok(_), None) => Err(QueryError::NoDescriptor.into()),
-        (Ok(question), Some(descriptor)) => desk.answer(question, descriptor, if_unknown).await,
+        (Ok(question), Some(descriptor)) => {
+            responder.answer(question, descriptor, if_unknown).await
+        }
     };
     // Before the answer: what the program then closes is closed.
     close((descriptors, single)).await;
@@ -132,9 +134,9 @@ async fn answer(desk: &Desk, message: Message, if_unknown: IfUnknown) -> String 
     line
 }
 
-async fn send_line(asker: &Watched, line: &str) -> io::Result<()> {
-    // Who asks and does not read keeps no place for ever.
-    let sent = tokio::time::timeout(IDLE_MAX, send(asker, line.as_bytes(), None)).await;
+async fn send_line(client: &Watched, line: &str) -> io::Result<()> {
+    // A client that does not read its answers must not keep its slot.
+    let sent = tokio::time::timeout(IDLE_MAX, send(client, line.as_bytes(), None)).await;
     sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
@@ -147,7 +149,7 @@ fn refusal(refusal: TlsRequestError) -> Value {
     json!({ "error": fault, "message": message })
 }
 
-/// Closes what somebody passed, on a thread where it may take as long as it likes.
+/// Closes passed descriptors on a thread of its own: `close` may block.
 async fn close(passed: impl Send + 'static) {
     // It is never closed: `acquire` succeeds.
     let place = CLOSING.acquire().await;
@@ -155,6 +157,6 @@ async fn close(passed: impl Send + 'static) {
         drop(passed);
         drop(place);
     });
-    // A thread that panicked has said so.
+    // A thread that panicked has printed it.
     let _ = closed.await;
 }

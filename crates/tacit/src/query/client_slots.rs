@@ -1,13 +1,13 @@
-//! Seats of askers at a run's query socket, and who leaves when there is none for another.
+//! Slots for the clients of a run's query socket, and which client must leave when all are taken.
 //!
 //! ```text
 //!   idle ── a question ──> working ── the answer ──> sending ── it is sent ──> idle
 //!     └────── asked to leave ──────> leaving <────── asked to leave ─┘
 //! ```
 //!
-//! The asker that has been idle for the longest leaves; where none is idle, the one that has not
-//! read its answer for the longest. No asker leaves while its question is worked at. An asker keeps
-//! its seat until its connection is closed, so that there are never more connections than seats.
+//! The client that has been idle for the longest leaves. If none is idle, the one that has not read
+//! its answer for the longest leaves. No client leaves while the agent works on its query. A client
+//! keeps its slot until its connection is closed, so there are never more connections than slots.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,54 +16,54 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long who was asked to leave may take before another one is asked as well.
+/// How long a client may take to leave before another one must leave, too.
 const LEAVE_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The seats of one run.
+/// The slots of one run.
 #[derive(Debug)]
-pub(super) struct Seats {
+pub(super) struct ClientSlots {
     max: usize,
-    taken: RefCell<Vec<Rc<Seat>>>,
-    /// Counts what askers do: who did something last has the highest number.
+    taken: RefCell<Vec<Rc<Slot>>>,
+    /// Numbers the activities of all clients: the newest has the highest number.
     turns: Cell<u64>,
-    /// A seat has become free, or who has it may be asked to leave. One task waits for it.
+    /// A slot is free, or its client may be asked to leave. One task waits for this.
     changed: Notify,
 }
 
-/// What an asker does.
+/// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
-    /// It has no question, since that turn.
+enum Activity {
+    /// It has no query, since that number.
     Idle(u64),
-    /// Its question is worked at.
+    /// The agent works on its query.
     Working,
-    /// It is sent an answer, since that turn.
+    /// An answer is sent to it, since that number.
     Sending(u64),
     /// It was asked to leave.
     Leaving,
 }
 
 #[derive(Debug)]
-struct Seat {
-    doing: Cell<Doing>,
+struct Slot {
+    activity: Cell<Activity>,
     leave: Notify,
 }
 
-/// A seat that is taken, until it is dropped.
+/// A slot that is taken, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Taken {
-    seat: Rc<Seat>,
-    seats: Rc<Seats>,
+pub(super) struct ClientSlot {
+    slot: Rc<Slot>,
+    slots: Rc<ClientSlots>,
 }
 
-impl Seats {
+impl ClientSlots {
     pub(super) fn new(max: usize) -> Rc<Self> {
         let taken = RefCell::default();
         Rc::new(Self { max, taken, turns: Cell::default(), changed: Notify::new() })
     }
 
-    /// Takes a seat for who has come, and has another one leave where there is none.
-    pub(super) async fn take(self: &Rc<Self>) -> Taken {
+    /// Takes a slot for a new client; if all are taken, asks another client to leave.
+    pub(super) async fn take(self: &Rc<Self>) -> ClientSlot {
         let mut leaves_until = None;
         loop {
             if let Some(taken) = self.try_take() {
@@ -84,29 +84,29 @@ impl Seats {
         }
     }
 
-    fn try_take(self: &Rc<Self>) -> Option<Taken> {
+    fn try_take(self: &Rc<Self>) -> Option<ClientSlot> {
         let mut taken = self.taken.borrow_mut();
         if taken.len() >= self.max {
             return None;
         }
-        let doing = Cell::new(Doing::Idle(self.turn()));
-        let seat = Rc::new(Seat { doing, leave: Notify::new() });
-        taken.push(Rc::clone(&seat));
-        Some(Taken { seat, seats: Rc::clone(self) })
+        let activity = Cell::new(Activity::Idle(self.turn()));
+        let slot = Rc::new(Slot { activity, leave: Notify::new() });
+        taken.push(Rc::clone(&slot));
+        Some(ClientSlot { slot, slots: Rc::clone(self) })
     }
 
-    /// `false`: all questions are being worked at.
+    /// `false`: the agent works on the queries of all clients.
     fn ask_one_to_leave(&self) -> bool {
         let taken = self.taken.borrow();
-        let rank = |seat: &&Rc<Seat>| match seat.doing.get() {
-            Doing::Idle(since) => Some((0, since)),
-            Doing::Sending(since) => Some((1, since)),
-            Doing::Working | Doing::Leaving => None,
+        let rank = |slot: &&Rc<Slot>| match slot.activity.get() {
+            Activity::Idle(since) => Some((0, since)),
+            Activity::Sending(since) => Some((1, since)),
+            Activity::Working | Activity::Leaving => None,
         };
-        let ranked = taken.iter().filter_map(|seat| Some((rank(&seat)?, seat)));
-        let Some((_, seat)) = ranked.min_by_key(|(rank, _)| *rank) else { return false };
-        seat.doing.set(Doing::Leaving);
-        seat.leave.notify_one();
+        let ranked = taken.iter().filter_map(|slot| Some((rank(&slot)?, slot)));
+        let Some((_, slot)) = ranked.min_by_key(|(rank, _)| *rank) else { return false };
+        slot.activity.set(Activity::Leaving);
+        slot.leave.notify_one();
         true
     }
 
@@ -117,40 +117,40 @@ impl Seats {
     }
 }
 
-impl Taken {
-    /// It waits for a question.
+impl ClientSlot {
+    /// The client has no query.
     pub(super) fn set_idle(&self) {
-        self.set(Doing::Idle(self.seats.turn()));
-        self.seats.changed.notify_one();
+        self.set(Activity::Idle(self.slots.turn()));
+        self.slots.changed.notify_one();
     }
 
-    /// Its question is worked at.
+    /// The agent works on its query.
     pub(super) fn set_working(&self) {
-        self.set(Doing::Working);
+        self.set(Activity::Working);
     }
 
-    /// It is sent an answer.
+    /// An answer is sent to it.
     pub(super) fn set_sending(&self) {
-        self.set(Doing::Sending(self.seats.turn()));
-        self.seats.changed.notify_one();
+        self.set(Activity::Sending(self.slots.turn()));
+        self.slots.changed.notify_one();
     }
 
-    /// Waits until it is asked to leave. Once it has been, it gets no other chance to.
+    /// Resolves when the client must leave; only once.
     pub(super) async fn asked_to_leave(&self) {
-        self.seat.leave.notified().await;
+        self.slot.leave.notified().await;
     }
 
-    fn set(&self, doing: Doing) {
-        if self.seat.doing.get() != Doing::Leaving {
-            self.seat.doing.set(doing);
+    fn set(&self, activity: Activity) {
+        if self.slot.activity.get() != Activity::Leaving {
+            self.slot.activity.set(activity);
         }
     }
 }
 
-impl Drop for Taken {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
-        self.seats.taken.borrow_mut().retain(|seat| !Rc::ptr_eq(seat, &self.seat));
-        self.seats.changed.notify_one();
+        self.slots.taken.borrow_mut().retain(|slot| !Rc::ptr_eq(slot, &self.slot));
+        self.slots.changed.notify_one();
     }
 }
 
@@ -169,24 +169,24 @@ mod tests {
         }
     }
 
-    fn leaves(taken: &Taken) -> bool {
+    fn leaves(taken: &ClientSlot) -> bool {
         polled(pin!(taken.asked_to_leave())).is_some()
     }
 
-    /// Three seats, taken in this order.
-    async fn full() -> (Rc<Seats>, [Taken; 3]) {
-        let seats = Seats::new(3);
-        let taken = [seats.take().await, seats.take().await, seats.take().await];
-        (seats, taken)
+    /// Three slots, taken in this order.
+    async fn full() -> (Rc<ClientSlots>, [ClientSlot; 3]) {
+        let slots = ClientSlots::new(3);
+        let taken = [slots.take().await, slots.take().await, slots.take().await];
+        (slots, taken)
     }
 
     #[tokio::test]
     async fn who_has_been_idle_for_the_longest_leaves_and_no_other() {
-        let (seats, [first, second, third]) = full().await;
+        let (slots, [first, second, third]) = full().await;
         first.set_working();
         first.set_sending();
         first.set_idle();
-        let mut another = pin!(seats.take());
+        let mut another = pin!(slots.take());
         assert!(polled(another.as_mut()).is_none());
         assert!(leaves(&second) && !leaves(&first) && !leaves(&third));
         // What others do meanwhile makes no second one leave.
@@ -201,22 +201,22 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_for_an_answer_stays_while_another_one_is_idle() {
-        let (seats, [first, second, third]) = full().await;
+        let (slots, [first, second, third]) = full().await;
         first.set_working();
         second.set_working();
         second.set_sending();
-        let mut another = pin!(seats.take());
+        let mut another = pin!(slots.take());
         assert!(polled(another.as_mut()).is_none());
         assert!(leaves(&third) && !leaves(&first) && !leaves(&second));
     }
 
     #[tokio::test]
     async fn who_does_not_read_its_answer_leaves_where_nobody_is_idle() {
-        let (seats, [first, second, third]) = full().await;
+        let (slots, [first, second, third]) = full().await;
         for taken in [&first, &second, &third] {
             taken.set_working();
         }
-        let mut another = pin!(seats.take());
+        let mut another = pin!(slots.take());
         assert!(polled(another.as_mut()).is_none());
         assert!(!leaves(&first) && !leaves(&second) && !leaves(&third));
         second.set_sending();
