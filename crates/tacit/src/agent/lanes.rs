@@ -20,7 +20,7 @@ use crate::worker::{self, Served, Source};
 #[derive(Debug)]
 pub(super) struct AgentLanes {
     streams: Rc<StreamLane>,
-    datagrams: datagram::Shared,
+    datagrams: datagram::DatagramShared,
 }
 
 /// The threads that run them.
@@ -31,7 +31,7 @@ impl worker::Lanes for AgentLanes {
     type HandedOver = Work;
 
     fn open(shared: Self::Shared, thread: Thread<Work>) -> Rc<Self> {
-        let datagrams = datagram::Shared {
+        let datagrams = datagram::DatagramShared {
             live: Arc::clone(&shared.live),
             table: Arc::clone(&shared.table),
             places: Arc::clone(&shared.places),

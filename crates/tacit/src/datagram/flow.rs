@@ -1,4 +1,4 @@
-//! One flow: two sockets, and what goes between them.
+//! One flow of datagrams: its two sockets, and the datagrams between them.
 
 use std::cell::{Cell, OnceCell, RefMut};
 use std::fmt;
@@ -20,8 +20,8 @@ use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::sync::Notify;
 
 use super::BATCH_MAX;
-use super::socket::{Receiver, Shared};
-use super::tell::{cause_of, cause_of_notice, tell};
+use super::icmp_errors::{cause_of, cause_of_notice, send_icmp_error};
+use super::socket::{DatagramShared, Receiver};
 use crate::clock;
 use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
@@ -29,7 +29,7 @@ use crate::session::{Connection, Failure, account};
 
 /// Errors about earlier datagrams that are taken before a later one is given up.
 const NOTICES_MAX: usize = 16;
-/// How often a socket outside without room is tried.
+/// The interval between two attempts to send while the socket has no room.
 const ROOM_POLL: Duration = Duration::from_millis(1);
 /// Datagrams, or errors about those that were sent.
 const INCOMING: Interest = Interest::READABLE.add(Interest::ERROR);
@@ -37,10 +37,10 @@ const INCOMING: Interest = Interest::READABLE.add(Interest::ERROR);
 /// What a flow needs of the lane that it belongs to.
 pub(super) trait FlowHost {
     /// What all threads share.
-    fn shared(&self) -> &Shared;
+    fn shared(&self) -> &DatagramShared;
     /// Where its first datagrams arrived.
     fn receiver(&self) -> &Receiver;
-    /// Where datagrams are received to; used between two waits only.
+    /// The receive buffer; not used across an `await`.
     fn scratch(&self) -> RefMut<'_, Vec<u8>>;
     /// The flow has sent something.
     fn touch(&self, key: &DatagramKey);
@@ -51,12 +51,12 @@ pub(super) trait FlowHost {
     /// Takes what the flow sent before it had a socket of its own.
     fn drain(self: &Rc<Self>);
     /// The flow is over.
-    fn forget(&self, carrier: &Rc<Carrier>);
+    fn forget(&self, relay: &Rc<FlowRelay>);
 }
 
-/// What carries a flow.
+/// Relays one flow.
 #[derive(Debug)]
-pub(super) struct Carrier {
+pub(super) struct FlowRelay {
     pub(super) key: DatagramKey,
     /// What rules see of it.
     flow: Flow,
@@ -65,8 +65,8 @@ pub(super) struct Carrier {
     generation: Cell<u64>,
     /// Outside.
     dialled: Watched,
-    /// Inside; not from the beginning.
-    stand_in: OnceCell<Watched>,
+    /// Inside, with the destination's address; made after the flow begins.
+    spoofed: OnceCell<Watched>,
     over: Notify,
 }
 
@@ -79,7 +79,7 @@ pub(super) enum FlowEnd {
     Closed,
     /// The program's socket is gone.
     ProgramGone,
-    /// A new policy refuses it.
+    /// A new policy rejects it.
     Refused,
     /// Its socket inside could not be made.
     NoSocket(io::Error),
@@ -111,7 +111,7 @@ pub(super) enum BatchResult {
 /// What became of one datagram on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sending {
-    /// It is on its way, or the program was told why not.
+    /// It is sent, or an ICMP error was sent to the program.
     Done,
     /// The socket has no room now.
     Full,
@@ -124,7 +124,7 @@ pub(super) struct NotDialled {
     pub(super) error: io::Error,
 }
 
-impl Carrier {
+impl FlowRelay {
     /// Dials the destination.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Carrier {
                 connection,
                 generation: Cell::new(generation),
                 dialled,
-                stand_in: OnceCell::new(),
+                spoofed: OnceCell::new(),
                 over: Notify::new(),
             }),
             Err(error) => Err(NotDialled { connection, error }),
@@ -162,7 +162,7 @@ impl Carrier {
     /// Sends a datagram that came to the receiver.
     pub(super) fn send_early(&self, lane: &impl FlowHost, payload: &[u8]) {
         if !self.is_permitted(lane) {
-            tell(lane.receiver(), &self.key, IcmpError::PortUnreachable, payload, None);
+            send_icmp_error(lane.receiver(), &self.key, IcmpError::PortUnreachable, payload, None);
             return self.end();
         }
         if self.send(lane.receiver(), payload) == Sending::Full {
@@ -175,13 +175,13 @@ impl Carrier {
     /// # Errors
     /// Why the flow is at its end.
     pub(super) fn send_batch(&self, lane: &impl FlowHost) -> Result<BatchResult, FlowEnd> {
-        let Some(stand_in) = self.stand_in.get() else { return Ok(BatchResult::Empty) };
+        let Some(spoofed) = self.spoofed.get() else { return Ok(BatchResult::Empty) };
         let is_permitted = self.is_permitted(lane);
         lane.touch(&self.key);
         let mut scratch = lane.scratch();
         for _ in 0..BATCH_MAX {
             meter::switch(Component::Receive);
-            let payload = match datagram::receive(stand_in.get_ref().as_fd(), &mut scratch) {
+            let payload = match datagram::receive(spoofed.get_ref().as_fd(), &mut scratch) {
                 Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return if is_permitted {
@@ -193,7 +193,13 @@ impl Carrier {
                 Err(_) => return Err(FlowEnd::ProgramGone),
             };
             if !is_permitted {
-                tell(lane.receiver(), &self.key, IcmpError::PortUnreachable, payload, None);
+                send_icmp_error(
+                    lane.receiver(),
+                    &self.key,
+                    IcmpError::PortUnreachable,
+                    payload,
+                    None,
+                );
             } else if self.send(lane.receiver(), payload) == Sending::Full {
                 return Ok(BatchResult::Full(payload.to_vec()));
             }
@@ -205,7 +211,7 @@ impl Carrier {
     fn receive_batch(
         &self,
         lane: &impl FlowHost,
-        stand_in: &Watched,
+        spoofed: &Watched,
     ) -> Result<BatchResult, FlowEnd> {
         if !self.is_permitted(lane) {
             return Err(FlowEnd::Refused);
@@ -217,18 +223,18 @@ impl Carrier {
             let payload = match datagram::receive(self.dialled.get_ref().as_fd(), &mut scratch) {
                 Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
                 Err(error) => {
-                    let told = self.tell_notices(lane.receiver());
+                    let reported = self.report_notices(lane.receiver());
                     if error.kind() == io::ErrorKind::WouldBlock {
                         return Ok(BatchResult::Empty);
                     }
-                    if told == 0 {
-                        self.tell_error(lane.receiver(), &error, &[]);
+                    if reported == 0 {
+                        self.report_error(lane.receiver(), &error, &[]);
                     }
                     continue;
                 }
             };
             meter::switch(Component::Send);
-            match datagram::send(stand_in.get_ref().as_fd(), payload) {
+            match datagram::send(spoofed.get_ref().as_fd(), payload) {
                 Ok(()) => self.connection.count_received(payload.len()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     return Err(FlowEnd::ProgramGone);
@@ -250,8 +256,8 @@ impl Carrier {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sending::Full,
                 Err(error) => {
-                    if self.tell_notices(receiver) == 0 {
-                        self.tell_error(receiver, &error, payload);
+                    if self.report_notices(receiver) == 0 {
+                        self.report_error(receiver, &error, payload);
                         break;
                     }
                 }
@@ -260,26 +266,28 @@ impl Carrier {
         Sending::Done
     }
 
-    /// Tells the program what the socket outside has heard of earlier datagrams; of how many.
-    fn tell_notices(&self, receiver: &Receiver) -> usize {
+    /// Reports the errors of earlier datagrams to the program; returns how many.
+    fn report_notices(&self, receiver: &Receiver) -> usize {
         let mut quoted = [0; PACKET_BYTES_MAX];
         let dialled = self.dialled.get_ref().as_fd();
-        for told in 0..NOTICES_MAX {
-            let Ok(Some(notice)) = datagram::take_notice(dialled, &mut quoted) else { return told };
+        for reported in 0..NOTICES_MAX {
+            let Ok(Some(notice)) = datagram::take_notice(dialled, &mut quoted) else {
+                return reported;
+            };
             if let Some(cause) = cause_of_notice(notice.kind) {
                 let quoted = quoted.get(..notice.bytes).unwrap_or_default();
-                tell(receiver, &self.key, cause, quoted, notice.reporter);
+                send_icmp_error(receiver, &self.key, cause, quoted, notice.reporter);
             }
         }
         NOTICES_MAX
     }
 
-    fn tell_error(&self, receiver: &Receiver, error: &io::Error, payload: &[u8]) {
+    fn report_error(&self, receiver: &Receiver, error: &io::Error, payload: &[u8]) {
         let mtu_bytes = datagram::mtu_bytes(self.dialled.get_ref().as_fd()).ok();
-        tell(receiver, &self.key, cause_of(error, mtu_bytes), payload, None);
+        send_icmp_error(receiver, &self.key, cause_of(error, mtu_bytes), payload, None);
     }
 
-    /// Whether the policy, which may be another than when the flow began, lets it go on.
+    /// Whether the current policy permits the flow.
     fn is_permitted(&self, lane: &impl FlowHost) -> bool {
         let live = lane.shared().live.load();
         if live.generation == self.generation.get() {
@@ -294,10 +302,10 @@ impl Carrier {
         is_permitted
     }
 
-    /// Makes the socket inside, and carries until something ends the flow.
-    async fn carry(&self, lane: &Rc<impl FlowHost>) -> FlowEnd {
-        let stand_in = match self.make_stand_in(&**lane).await {
-            Ok(stand_in) => self.stand_in.get_or_init(|| stand_in),
+    /// Makes the socket inside, then relays until the flow ends.
+    async fn relay(&self, lane: &Rc<impl FlowHost>) -> FlowEnd {
+        let spoofed = match self.make_spoofed(&**lane).await {
+            Ok(spoofed) => self.spoofed.get_or_init(|| spoofed),
             Err(error) => return FlowEnd::NoSocket(error),
         };
         // What the program sent before that is older than what the new socket gets.
@@ -307,9 +315,9 @@ impl Carrier {
         meter::switch(Component::Receive);
         loop {
             let batch = tokio::select! {
-                ready = stand_in.ready(INCOMING) => self.turn(ready, || self.send_batch(&**lane)),
+                ready = spoofed.ready(INCOMING) => self.turn(ready, || self.send_batch(&**lane)),
                 ready = self.dialled.ready(INCOMING) => {
-                    self.turn(ready, || self.receive_batch(&**lane, stand_in))
+                    self.turn(ready, || self.receive_batch(&**lane, spoofed))
                 }
             };
             match batch {
@@ -337,7 +345,7 @@ impl Carrier {
         Ok(batch)
     }
 
-    async fn make_stand_in(&self, lane: &impl FlowHost) -> io::Result<Watched> {
+    async fn make_spoofed(&self, lane: &impl FlowHost) -> io::Result<Watched> {
         let DatagramKey { program, destination } = self.key;
         let line = &lane.receiver().run.helper;
         let socket = line.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
@@ -346,8 +354,8 @@ impl Carrier {
         watch(Arc::new(socket), INCOMING)
     }
 
-    /// Holds the program's further datagrams back in its socket meanwhile. Not by readiness: on a
-    /// socket that had an error once, that of writing stays for ever.
+    /// Retries until the socket has room; the program's next datagrams wait in its socket.
+    /// Readiness is no help: after an error the socket is always reported writable.
     async fn send_when_there_is_room(&self, lane: &impl FlowHost, payload: &[u8]) {
         while self.send(lane.receiver(), payload) == Sending::Full {
             tokio::time::sleep(ROOM_POLL).await;
@@ -355,25 +363,25 @@ impl Carrier {
     }
 }
 
-/// Carries a flow to its end.
-pub(super) async fn carry(lane: Rc<impl FlowHost>, carrier: Rc<Carrier>) {
-    let record = carrier.connection.record();
+/// Relays a flow to its end.
+pub(super) async fn relay(lane: Rc<impl FlowHost>, relay: Rc<FlowRelay>) {
+    let record = relay.connection.record();
     let life = pin!(async {
         tokio::select! {
             biased;
-            () = carrier.over.notified() => FlowEnd::Over,
+            () = relay.over.notified() => FlowEnd::Over,
             () = record.closed() => FlowEnd::Closed,
-            end = carrier.carry(&lane) => end,
+            end = relay.relay(&lane) => end,
         }
     });
     let spend = |ns| record.spend_ns(ns);
     let end = charged(record.account(), Component::Accept, life, spend).await;
     record.settle();
-    lane.forget(&carrier);
+    lane.forget(&relay);
     match end {
         FlowEnd::NoSocket(error) => {
-            account::failed(&lane.shared().log, &carrier.connection, &Failure::Broken(error));
+            account::failed(&lane.shared().log, &relay.connection, &Failure::Broken(error));
         }
-        end => account::flow_ended(&lane.shared().log, &carrier.connection, &end),
+        end => account::flow_ended(&lane.shared().log, &relay.connection, &end),
     }
 }

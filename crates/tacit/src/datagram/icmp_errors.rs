@@ -1,4 +1,4 @@
-//! Telling a program what became of its datagram.
+//! ICMP errors for a program about its datagrams.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,9 +10,8 @@ use tacit_sys::datagram::{NoticeKind, send_packet};
 
 use super::socket::Receiver;
 
-/// Tells the program by ICMP. Like any ICMP message this one may be lost: who is told must not
-/// depend on it.
-pub(super) fn tell(
+/// Sends the program an ICMP error. As any ICMP message, it may be lost.
+pub(super) fn send_icmp_error(
     receiver: &Receiver,
     key: &DatagramKey,
     cause: IcmpError,
@@ -27,7 +26,7 @@ pub(super) fn tell(
     }
 }
 
-/// What a notice of the kernel says, if it is an error of the way.
+/// The ICMP error of a notice of the kernel, if it is one about the path.
 pub(super) fn cause_of_notice(kind: NoticeKind) -> Option<IcmpError> {
     match kind {
         NoticeKind::Icmp { kind, code, info } => IcmpError::from_icmp(kind, code, info),
@@ -36,7 +35,7 @@ pub(super) fn cause_of_notice(kind: NoticeKind) -> Option<IcmpError> {
     }
 }
 
-/// What an error of a system call says about the way; `mtu_bytes` is what is known of it.
+/// The ICMP error for an error of a system call; `mtu_bytes` is the path MTU, if it is known.
 pub(super) fn cause_of(error: &io::Error, mtu_bytes: Option<u32>) -> IcmpError {
     const EMSGSIZE: i32 = 90;
     match (error.kind(), error.raw_os_error(), mtu_bytes) {

@@ -1,4 +1,4 @@
-//! Where captured datagrams arrive, and which flow each belongs to.
+//! Receives captured datagrams and finds the flow of each.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -22,9 +22,9 @@ use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::flow::{self, Carrier, FlowHost, NotDialled};
-use super::socket::{Receiver, Shared};
-use super::tell::{cause_of, tell};
+use super::flow::{self, FlowHost, FlowRelay, NotDialled};
+use super::icmp_errors::{cause_of, send_icmp_error};
+use super::socket::{DatagramShared, Receiver};
 use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
 use crate::clock;
 use crate::dns::{self, Asker};
@@ -35,27 +35,27 @@ use crate::net::Security;
 use crate::run::{Run, Scope};
 use crate::session::{Connection, Failure, Opening, RefusedFlow, ScopeFacts, Unreached, account};
 
-/// How often flows that are over are looked for, and drops are told.
+/// How often ended flows are removed and drops are logged.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the last datagrams of a run may wait for their verdict.
+/// How long the last datagrams of a run may wait for a decision.
 const FINISH_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How often that is looked at.
+/// The interval between two checks of that.
 const FINISH_POLL: Duration = Duration::from_millis(5);
 
 /// A receiver on the worker that reads it, with its flows.
 #[derive(Debug)]
 pub struct Lane {
-    shared: Shared,
+    shared: DatagramShared,
     receiver: Arc<Receiver>,
     watched: Watched,
     flows: RefCell<DatagramFlows<State>>,
-    /// Where datagrams are received to; used between two waits only.
+    /// The receive buffer; not used across an `await`.
     scratch: RefCell<Vec<u8>>,
     dropped: Cell<u64>,
     /// Answers questions to port 53.
     asker: Rc<Asker>,
     questions_dropped: Cell<u64>,
-    /// Nothing is received any more; flows go on to their end.
+    /// Nothing is received any more; flows continue to their end.
     is_closed: Cell<bool>,
 }
 
@@ -64,9 +64,9 @@ pub struct Lane {
 pub(super) enum State {
     /// Its owner is being looked up; what came so far waits.
     Deciding(VecDeque<Vec<u8>>),
-    /// It is carried.
-    Open(Rc<Carrier>),
-    /// The policy of that generation says no.
+    /// It is relayed.
+    Open(Rc<FlowRelay>),
+    /// The policy of that generation rejects it.
     Refused { generation: u64, cause: IcmpError },
 }
 
@@ -75,7 +75,7 @@ impl Lane {
     ///
     /// # Errors
     /// The socket cannot be watched.
-    pub fn new(shared: Shared, receiver: Arc<Receiver>) -> io::Result<Rc<Self>> {
+    pub fn new(shared: DatagramShared, receiver: Arc<Receiver>) -> io::Result<Rc<Self>> {
         tacit_sys::datagram::enlarge_buffers(receiver.socket.as_fd())?;
         let watched = watch(Arc::clone(&receiver.socket), Interest::READABLE)?;
         let raw = Some(Arc::clone(&receiver.raw));
@@ -93,7 +93,7 @@ impl Lane {
         }))
     }
 
-    /// Receives until the task is aborted. Flows go on without it to their own end.
+    /// Receives until the task is aborted. Flows continue without it to their end.
     pub async fn receive_all(self: Rc<Self>) {
         tokio::task::spawn_local(metered(Component::Control, sweep(Rc::clone(&self))));
         let _closed = CloseOnDrop(Rc::clone(&self));
@@ -112,7 +112,7 @@ impl Lane {
         }
     }
 
-    /// Ends all flows when what has come for them is sent on: the run is over.
+    /// Sends the datagrams that have arrived, then ends all flows: the run is over.
     pub async fn finish(self: Rc<Self>) {
         self.close();
         self.asker.end();
@@ -126,16 +126,16 @@ impl Lane {
         }
         let all = self.flows.borrow_mut().take_all();
         for state in all {
-            if let State::Open(carrier) = state {
+            if let State::Open(relay) = state {
                 // What still waits is tried; who would hear of a failure is gone.
-                let _ = carrier.send_batch(&*self);
-                carrier.end();
+                let _ = relay.send_batch(&*self);
+                relay.end();
             }
         }
-        self.tell_drops();
+        self.log_drops();
     }
 
-    /// Receives no more: a successor may. Flows go on to their own end.
+    /// Receives no more: a successor may. Flows continue to their end.
     pub fn close(&self) {
         self.is_closed.set(true);
     }
@@ -180,7 +180,7 @@ impl Lane {
         }
         if !is_for_one(key.destination.ip()) {
             let run = &self.receiver.run;
-            let Shared { log, refusals, .. } = &self.shared;
+            let DatagramShared { log, refusals, .. } = &self.shared;
             account::refused_group(log, refusals, run, key.destination);
             return self.count_drop();
         }
@@ -192,13 +192,13 @@ impl Lane {
         });
         if let Some(cause) = refused {
             // It lives no longer by that: the time of day or a name may soon say otherwise.
-            return tell(&self.receiver, &key, cause, payload, None);
+            return send_icmp_error(&self.receiver, &key, cause, payload, None);
         }
         match flows.sent(&key, Instant::now()) {
-            Some(State::Open(carrier)) => {
-                let carrier = Rc::clone(carrier);
+            Some(State::Open(relay)) => {
+                let relay = Rc::clone(relay);
                 drop(flows);
-                carrier.send_early(&**self, payload);
+                relay.send_early(&**self, payload);
             }
             Some(State::Deciding(early)) => {
                 let bytes = early.iter().map(Vec::len).sum::<usize>() + payload.len();
@@ -264,8 +264,8 @@ impl Lane {
         }));
     }
 
-    /// Takes out what waits for a flow's verdict; `None` if the flow made room for others, even if
-    /// it has begun again since.
+    /// Takes the datagrams that wait for a flow's decision. `None`: the flow was replaced, even if
+    /// it has started again since.
     fn take_early(&self, key: &DatagramKey) -> Option<VecDeque<Vec<u8>>> {
         let mut flows = self.flows.borrow_mut();
         let Some(State::Deciding(early)) = flows.sent(key, Instant::now()) else { return None };
@@ -274,7 +274,7 @@ impl Lane {
         Some(early)
     }
 
-    /// Asks the policy, and carries or refuses what came so far.
+    /// Decides a flow by the policy, and relays or rejects its first datagrams.
     fn decide(
         self: &Rc<Self>,
         key: DatagramKey,
@@ -287,14 +287,14 @@ impl Lane {
         let target = flow.remote.clone();
         let opened = self.admit(&live, &mut flow, run, place);
         let cause = match opened {
-            Ok(connection) => match Carrier::new(key, flow, connection, live.generation) {
-                Ok(carrier) => {
-                    let carrier = Rc::new(carrier);
-                    self.put(key, State::Open(Rc::clone(&carrier)));
+            Ok(connection) => match FlowRelay::new(key, flow, connection, live.generation) {
+                Ok(relay) => {
+                    let relay = Rc::new(relay);
+                    self.put(key, State::Open(Rc::clone(&relay)));
                     for payload in early {
-                        carrier.send_early(&**self, payload);
+                        relay.send_early(&**self, payload);
                     }
-                    tokio::task::spawn_local(flow::carry(Rc::clone(self), carrier));
+                    tokio::task::spawn_local(flow::relay(Rc::clone(self), relay));
                     return;
                 }
                 Err(NotDialled { connection, error }) => {
@@ -314,7 +314,7 @@ impl Lane {
             }
         };
         for payload in early {
-            tell(&self.receiver, &key, cause, payload, None);
+            send_icmp_error(&self.receiver, &key, cause, payload, None);
         }
     }
 
@@ -361,8 +361,8 @@ impl Lane {
 
     fn put(&self, key: DatagramKey, state: State) {
         let gone = self.flows.borrow_mut().begin(key, state, Instant::now());
-        if let Some(State::Open(carrier)) = gone {
-            carrier.end();
+        if let Some(State::Open(relay)) = gone {
+            relay.end();
         }
     }
 
@@ -371,14 +371,14 @@ impl Lane {
         self.shared.live.load().generation
     }
 
-    fn tell_drops(&self) {
-        self.tell_count(
+    fn log_drops(&self) {
+        self.log_count(
             "datagrams-dropped",
             self.dropped.take(),
             "broadcast or multicast, full buffers, or the connection limit: for the limit, raise \
              connections in [limits] or LimitNOFILE",
         );
-        self.tell_count(
+        self.log_count(
             "questions-dropped",
             self.questions_dropped.take(),
             "too many DNS queries wait for the host's resolvers: see questions-per-run in \
@@ -386,7 +386,7 @@ impl Lane {
         );
     }
 
-    fn tell_count(&self, what: &'static str, count: u64, reason: &str) {
+    fn log_count(&self, what: &'static str, count: u64, reason: &str) {
         if count > 0 {
             let event = Event::new(what).field("run", &self.receiver.run.name);
             self.shared.log.warn(event.field("count", &count).field("reason", reason));
@@ -402,8 +402,8 @@ impl Lane {
     /// datagram here only as long as its address has a name that a rule can match.
     fn end_silent(&self) {
         for (_, state) in self.flows.borrow_mut().expire(Instant::now()) {
-            if let State::Open(carrier) = state {
-                carrier.end();
+            if let State::Open(relay) = state {
+                relay.end();
             }
         }
         for key in self.flows.borrow().keys() {
@@ -413,7 +413,7 @@ impl Lane {
 }
 
 impl FlowHost for Lane {
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &DatagramShared {
         &self.shared
     }
 
@@ -441,13 +441,13 @@ impl FlowHost for Lane {
         Self::drain(self);
     }
 
-    fn forget(&self, carrier: &Rc<Carrier>) {
+    fn forget(&self, relay: &Rc<FlowRelay>) {
         let mut flows = self.flows.borrow_mut();
-        let is_it = flows.flow(&carrier.key).is_some_and(
-            |state| matches!(state, State::Open(present) if Rc::ptr_eq(present, carrier)),
+        let is_it = flows.flow(&relay.key).is_some_and(
+            |state| matches!(state, State::Open(present) if Rc::ptr_eq(present, relay)),
         );
         if is_it {
-            flows.end(&carrier.key);
+            flows.end(&relay.key);
         }
     }
 }
@@ -457,11 +457,11 @@ async fn sweep(lane: Rc<Lane>) {
     while !(lane.is_closed.get() && lane.flows.borrow().is_empty()) {
         tokio::time::sleep(SWEEP_INTERVAL).await;
         lane.end_silent();
-        lane.tell_drops();
+        lane.log_drops();
     }
 }
 
-/// Says when the task that receives is aborted.
+/// Closes the lane when the receiving task is aborted.
 struct CloseOnDrop(Rc<Lane>);
 
 impl Drop for CloseOnDrop {

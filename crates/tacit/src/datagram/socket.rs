@@ -1,4 +1,4 @@
-//! The sockets that captured datagrams of a run arrive at, and what all threads share.
+//! The sockets on which captured datagrams of a run arrive, and what all threads share.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::session::{ConnectionTable, RefusalTable};
 pub struct Receiver {
     /// The socket; a successor may take it over.
     pub socket: Arc<OwnedFd>,
-    /// Takes whole packets, for errors in the name of others.
+    /// The raw socket for ICMP errors with other hosts' addresses.
     pub raw: Arc<OwnedFd>,
-    /// Whose datagrams.
+    /// The run of the datagrams.
     pub run: Arc<Run>,
-    /// Who answers those to port 53.
+    /// Answers datagrams to port 53.
     pub names: Arc<Forwarder>,
 }
 
 /// What the datagrams of all threads share.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct DatagramShared {
     /// The installed policy.
     pub live: Arc<ArcSwap<Live>>,
     /// All connections and flows of the agent.
