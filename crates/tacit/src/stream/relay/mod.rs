@@ -15,7 +15,7 @@
 //!   reverse. A TLS stream that ends without `close_notify` is truncated: the relay delivers the
 //!   valid bytes, then resets the clear socket. A reset of one socket resets the other, after the
 //!   valid bytes are delivered or after [`DELIVERY_WAIT_MAX`] without progress. A UNIX socket
-//! cannot be reset: its peer reads an end of file.
+//!   cannot be reset: its peer reads an end of file.
 //! * Key limit: TLS 1.2 cannot replace a key. Near the limit the relay sends what the program has
 //!   written and `close_notify`, and reads until the peer has closed too.
 //! * Fairness: after a read that filled the buffer, the connection goes to the end of the queue.
