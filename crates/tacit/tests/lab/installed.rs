@@ -13,7 +13,9 @@ fn workspace() -> PathBuf {
 }
 
 fn script(name: &str) -> Command {
-    let mut command = Command::new(workspace().join("scripts").join(name));
+    // A shell cannot catch a signal that its caller ignores, as the caller of a background job does.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT,TERM").arg(workspace().join("scripts").join(name));
     // What the caller of the tests has set is not meant for these scripts.
     for name in ["PREFIX", "DESTDIR", "BINARY", "VERSION", "OUT", "CARGO_TARGET_DIR"] {
         command.env_remove(name);

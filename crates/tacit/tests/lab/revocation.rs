@@ -138,7 +138,7 @@ fn a_chain_without_a_name_is_enough_where_the_rule_says_so() {
          tls = {{ role = \"client\", trust = \"corp\", verify = \"chain\" }}\n",
         server.port
     ));
-    agent.wait_for_log("any server with a certificate from this trust can be it");
+    agent.wait_for_log("any server with a certificate from this trust is accepted");
     let mut client = connect(("127.0.0.1", port));
     assert!(crate::peers::ping(&mut client));
     let shown = agent.show("connections");
