@@ -16,7 +16,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 
 # ---------------------------------------------------------------- preparation
 
-# free_ports COUNT: ports nobody has, outside the range the kernel gives to outgoing connections
+# free_ports COUNT: ports that no program has, outside the range the kernel gives to outgoing connections
 # (one of those could take a port between here and the program that is to listen on it).
 free_ports() {
     python3 - "$1" <<'PYTHON'
@@ -187,7 +187,7 @@ text "" "The same between the two agents:"
 show python3 demo/read_tap.py wire-tap "${words[@]}"
 expect "between the agents there are TLS records" says 'application-data=[1-9]'
 expect "between the agents there is no byte outside a record" says '^bytes-outside-records=0$'
-expect "between the agents there is none of the words" says '^clear-text-hits=0$'
+expect "between the agents there is not one of the words" says '^clear-text-hits=0$'
 
 heading "The displays, while a connection is open"
 exec 9<>"/dev/tcp/127.0.0.1/$laptop_port"

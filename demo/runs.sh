@@ -5,12 +5,12 @@
 #   inside a run                                            inside another
 #
 # demo.sh starts it in a network namespace, which stands for the host and its network: names, two
-# addresses and a tap are set up with the rights of whoever made it, then those are given up.
+# addresses and a tap are set up with the rights of the user that made it, then those are given up.
 set -euo pipefail
 
 SERVER=10.9.8.7
 FAR_CLIENT=10.9.8.9
-ORDINARY=54321 # where root runs this: a user that is nobody in particular
+ORDINARY=54321 # where root runs this: an unprivileged user
 
 . demo/show.sh
 
@@ -53,7 +53,7 @@ keep_results() {
 trap keep_results EXIT
 
 text "From here on a namespace stands for the host and its network. In it orders.example is $SERVER," \
-    "and a tap reads every packet on the wire. Nobody is root:"
+    "and a tap reads every packet on the wire. No process is root:"
 show sh -c 'id -u; grep CapEff /proc/self/status'
 expect "no rights are needed" says '^CapEff:.0+$'
 
@@ -128,10 +128,10 @@ show "${run[@]}" curl -sS --max-time 20 http://imposter.example:8080/order.txt
 expect "a certificate for another name is not enough" refused
 text "" "A name that no rule allows, though the resolver knows it:"
 show "${run[@]}" curl -sS --max-time 20 http://other.example:8080/order.txt
-expect "a name that nobody may reach does not even resolve" says 'Could not resolve host'
+expect "a name that no rule allows does not even resolve" says 'Could not resolve host'
 text "" "An address that no rule allows:"
 show "${run[@]}" curl -sS --max-time 20 "http://$SERVER:8000/order.txt"
-expect "an address that nobody may reach is refused at once" says "Couldn't connect|refused"
+expect "an address that no rule allows is refused at once" says "Couldn't connect|refused"
 text "" "What the tap has read of all this:"
 show python3 ../demo/read_tap.py wire-8080 "${words[@]}"
 expect "on the wire there are TLS records" says 'application-data=[1-9]'

@@ -1,4 +1,4 @@
-"""A tap that nobody has to be pointed at: reads every packet of one TCP port off loopback.
+"""A tap that needs no configuration: reads every packet of one TCP port off loopback.
 
     wire.py PORT DIRECTORY
 

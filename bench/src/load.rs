@@ -29,7 +29,7 @@ use crate::process::{Process, guarded};
 
 /// How long proxies may tidy up after connections before somebody else is measured.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
-/// A far end that does not answer a knock for so long has failed.
+/// A server that does not answer a probe for this long has failed.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// The words of a server that listens there.

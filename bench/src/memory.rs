@@ -1,4 +1,4 @@
-//! What a connection costs that nobody uses: how much the proxies grow by it.
+//! The memory of an idle connection: how much the proxies grow by it.
 //!
 //! ```text
 //! some connections are held (buffers, tables and pools are then there), memory is read,

@@ -24,7 +24,7 @@ usage: cargo xtask bench [OPTIONS]
                      have been the best; what stands before it on the line is chosen from
   --only PART        proxies or runs; both if not given
   --rounds N         samples of each pair of them; 5 if not given
-  --write            also write BENCHMARKS.md at the root anew; it is always in target/bench/
+  --write            also replace BENCHMARKS.md at the root; it is always in target/bench/
   --json FILE        every sample and the summary; bench/result.json in target/ if not given
   --congestion NAME  of TCP, for all alike: if not given cubic or, where that is not allowed, reno;
                      `host` for what the host has set";
@@ -54,7 +54,7 @@ pub(crate) struct Options {
     pub(crate) peers: Vec<&'static Peer>,
     pub(crate) rounds: usize,
     pub(crate) length: Length,
-    /// Write `BENCHMARKS.md` anew.
+    /// Replace `BENCHMARKS.md`.
     pub(crate) write: bool,
     pub(crate) json: Option<PathBuf>,
     pub(crate) congestion: Option<String>,

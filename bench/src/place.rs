@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::certs;
 
-/// The user that root runs the programs as: nobody in particular.
+/// The unprivileged user that root runs the programs as.
 const ORDINARY: u32 = 54321;
 
 /// A place that every user can read, with everything that is run.
@@ -55,7 +55,7 @@ impl Place {
         if self.is_root {
             let user = ORDINARY.to_string();
             command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
-            // Becoming another user forgets whom to end with.
+            // A change of user clears the signal for the end of the parent.
             command.args(["--", "setpriv"]);
         }
         command.args(["--pdeathsig", "TERM", "--", program]).args(words);

@@ -162,7 +162,7 @@ mod tests {
         assert!(within_seconds(|| process.cpu_ns().unwrap() > before + 20_000_000));
         drop(process);
         let ended = || match fs::read_to_string(format!("/proc/{child}/stat")) {
-            // Nobody may be there to reap it.
+            // Its parent may have ended without reaping it.
             Ok(stat) => stat.contains(") Z "),
             Err(_) => true,
         };

@@ -18,10 +18,10 @@ impl Progress {
         Self { start: None, done: 0, all, terminal: std::io::stderr().is_terminal() }
     }
 
-    /// Shows what is going on; on a terminal the next line takes its place.
+    /// Shows the progress; on a terminal the next line replaces it.
     pub(crate) fn say(&self, what: &str) {
         let mut stderr = std::io::stderr().lock();
-        // A standard error that nobody reads is no reason to stop.
+        // If standard error is not read, the benchmark continues.
         let _ = if self.terminal {
             write!(stderr, "\r\x1b[K{what}").and_then(|()| stderr.flush())
         } else {

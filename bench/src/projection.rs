@@ -131,7 +131,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let bench = Bench { program, dir };
     let reported = bench.prepare().and_then(|()| bench.report(rounds));
-    // Nobody needs what is left of it.
+    // A directory that cannot be removed does no harm.
     let _ = std::fs::remove_dir_all(&bench.dir);
     reported
 }

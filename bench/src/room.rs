@@ -5,8 +5,8 @@
 //! driver ── a child that holds a network namespace: lo with segments of 256 KiB, the same
 //!             congestion control; all that is to run in it is started by way of nsenter
 //! ```
-//! All three legs of a peer in there have large segments. tacit has them on the two legs between
-//! programs and agents alone: its TLS leg is on the loopback of everybody else.
+//! All three connections of a peer inside have large segments. tacit has them only on the two
+//! connections between programs and agents: its TLS connection is on the ordinary loopback.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ use crate::load::Lines;
 use crate::network::{Namespace, Network};
 use crate::process::{Process, guarded};
 
-/// Where peers listen in there: nobody else does.
+/// The ports of the peers inside; no other program listens there.
 pub(crate) const ENTRY: u16 = 7001;
 pub(crate) const TLS: u16 = 7002;
 pub(crate) const APPLICATION: u16 = 9000;
@@ -29,7 +29,7 @@ pub(crate) fn address(peer: u8, port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(127, 0, 1, peer).into(), port)
 }
 
-/// The network, and whoever holds it.
+/// The network, and the process that holds it.
 #[derive(Debug)]
 pub(crate) struct Room {
     holder: Process,

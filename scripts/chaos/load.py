@@ -33,7 +33,7 @@ BULK_MESSAGES_MAX = 96
 # A run whose agent is gone reaches nothing any more: its program ends, and another run begins.
 REFUSED_MAX = 40
 IDLE_MAX_S = 5
-# So long a file may be in sight before somebody covers it, on a machine that has much to do.
+# A file may be visible for this long before the helper covers it, on a busy machine.
 COVER_MAX_S = 10
 
 

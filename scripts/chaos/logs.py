@@ -5,7 +5,7 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-# So long after a kill a line may tell of it.
+# A line may report a kill for this long after it.
 EXPLAINED_S = 15
 # What must not be logged, and the processes whose violent end explains it.
 FAULTS = {

@@ -19,12 +19,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ADDRESS = "10.77.0.1"
 CLEAR_PORT, TLS_PORT, SERVER_PORT, CONTROL_PORT = 7001, 7002, 7003, 7004
-# An agent that is to come back has so long: a drain and a start under load are in it.
+# The time for an agent to come back, including a drain and a start under load.
 RETURN_MAX_S = 60
 # A verb that does not answer within this time is an agent that hangs.
 VERB_MAX_S = 60
 RUN_SECONDS = 20
-# What is told to end has so long; connections of a run go on for a minute after its launcher's end.
+# The time for a process to end; connections of a run stay open for a minute after its launcher.
 END_MAX_S = 30
 LINGER_MAX_S = 90
 
@@ -341,7 +341,7 @@ class World:
         return left + [f"file {path}" for path in files] + listeners()
 
     def is_explained(self, path: Path) -> bool:
-        """Whether whoever should have removed this was killed: the old agent itself, whose socket
+        """Whether the process that should have removed this was killed: the old agent itself, whose socket
         has its number, or launcher and supervisor of a run, whose directory has the launcher's."""
         end = path.name.rsplit(".", 1)[-1]
         if path.is_socket():

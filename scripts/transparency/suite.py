@@ -14,7 +14,7 @@ class SetupError(Exception):
 
 
 class Skipped(Exception):
-    """What a suite needs that only the user can provide; the run goes on without the suite."""
+    """What a suite needs that only the user can provide; the run continues without the suite."""
 
 
 def checked(command, what, **options):

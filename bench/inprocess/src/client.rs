@@ -102,7 +102,8 @@ struct Exchange {
 
 impl Exchange {
     fn open(address: SocketAddr, dial: &Dial, bytes: usize) -> io::Result<Self> {
-        let request = WorkloadRequest::Exchange { request_bytes: bytes as u64, reply_bytes: bytes as u64 };
+        let request =
+            WorkloadRequest::Exchange { request_bytes: bytes as u64, reply_bytes: bytes as u64 };
         Ok(Self {
             wire: dial(address)?,
             request: vec![FILLER; bytes],

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A peer that moves no byte for so long has failed.
+/// A peer that moves no byte for this long has failed.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Dropping it closes it in order.

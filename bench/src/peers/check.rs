@@ -20,7 +20,7 @@ use crate::terms::Handshake;
 /// A server that has not closed by then has accepted a client without a certificate.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// A connection that moves no byte for so long has ended, as far as the tap is concerned.
+/// The tap takes a connection that moves no byte for this long as ended.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// More than any hello of a server.

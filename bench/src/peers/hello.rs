@@ -24,7 +24,7 @@ pub(super) struct ServerHello {
     group: Option<u16>,
     /// It asked for a second hello, which costs a round trip.
     retried: bool,
-    /// It took up an earlier session instead of proving itself anew.
+    /// It resumed an earlier session instead of a full handshake.
     pub(super) resumed: bool,
 }
 

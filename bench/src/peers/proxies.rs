@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::room;
 use crate::terms::Terms;
 
-/// A pair of proxies that cannot carry a byte so long after its start has failed.
+/// A pair of proxies that cannot relay a byte this long after its start has failed.
 const START_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// Starts a pair as it is installed, and checks it.

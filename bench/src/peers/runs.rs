@@ -4,7 +4,7 @@
 //! ```text
 //! tacit run -- load client == mutual TLS on the loopback of the host ==> tacit run -- load server
 //! ```
-//! The client's run lasts for one sample, as the load client does. The server's goes on.
+//! The client's run lasts for one sample, as the load client does. The server's run continues.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 

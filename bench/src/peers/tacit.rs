@@ -11,7 +11,7 @@ pub(super) const PROXY: Proxy = proxy(config);
 /// The same without its ledger.
 pub(super) const UNMETERED: Proxy = proxy(|plan| without(&config(plan), "accounting"));
 
-/// The same with every chain verified anew in each handshake, as the others do.
+/// The same, but every handshake verifies the chain again, as the others do.
 pub(super) const WITHOUT_CHAIN_CACHE: Proxy = proxy(|plan| without(&config(plan), "chain-cache"));
 
 const fn proxy(config: fn(&Plan<'_>) -> String) -> Proxy {

@@ -27,7 +27,7 @@ use crate::workload::{Length, Workload};
 /// The report of a whole run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// The command that writes the report anew.
+    /// The command that writes the report again.
     command: String,
     /// What was measured where, a line each.
     head: Vec<String>,

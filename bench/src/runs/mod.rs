@@ -9,8 +9,8 @@
 //! Two questions: what it costs to start and end ([`start`]), and what a connection and a gigabyte
 //! cost ([`carry`]). Everything runs as an ordinary user, root's benchmark included.
 //!
-//! Not done: UDP, programs that accept. The kernel's own threads, which take namespaces apart, are
-//! on nobody's clock and so in no figure.
+//! Not done: UDP, programs that accept. The kernel's own threads, which take namespaces apart,
+//! are charged to no process, so no figure has them.
 
 mod carry;
 mod setup;

@@ -1,8 +1,8 @@
 //! What it costs to start a program that does nothing, and to end.
 //!
 //! Wall time is from the start of the command to its end. CPU time is that of everything that was
-//! started: what goes on after the command has ended (a private agent, whose run is over) comes to
-//! this process as an orphan, is waited for, and counts.
+//! started: what continues after the command has ended (a private agent, whose run is over) comes
+//! to this process as an orphan, is waited for, and counts.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{BufRead, BufReader, Write};

@@ -40,7 +40,7 @@ pub(super) enum Lock {
     None,
 }
 
-/// Whoever has one may use the table.
+/// A guard: its holder may use the table.
 #[expect(dead_code, reason = "held for its end")]
 pub(super) enum Held<'a> {
     Mutex(MutexGuard<'a, ()>),

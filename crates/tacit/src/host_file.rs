@@ -10,7 +10,7 @@ pub struct HostFile {
     seen: Option<Stamp>,
 }
 
-/// Changes whenever the file does: when it is written, and when another takes its place.
+/// Changes when the file is written or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -28,8 +28,8 @@ impl HostFile {
         Self { path: path.into(), seen: None }
     }
 
-    /// Its text, if it is another than at the last call. A file that cannot be read is taken to
-    /// stay as it was: whoever replaces it may be halfway.
+    /// Its text, if it has changed since the last call. A file that cannot be read counts as
+    /// unchanged: another process may be replacing it.
     pub fn news(&mut self) -> Option<String> {
         let stamp = self.new_stamp()?;
         let bytes = std::fs::read(&self.path).ok()?;

@@ -69,7 +69,7 @@ pub(crate) fn dns_stream(input: &[u8]) {
     }
 }
 
-/// The two files that say which names there are and whom to ask.
+/// The files of host names and resolvers.
 pub(crate) fn dns_files(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let hosts = dns::hosts(&text);

@@ -3,7 +3,7 @@
 //! The compiler is asked for libFuzzer's edges by arguments that only our own crates are to get:
 //! the figures in `fuzz/coverage.toml` would else change with every version of a library. So cargo
 //! is told to call this program in place of the compiler ([`compile`]), which passes the arguments
-//! on for our crates and leaves them out for others. As they stand in cargo's flags all the same,
+//! on for our crates and leaves them out for others. As they are in cargo's flags all the same,
 //! a change of them builds everything again.
 
 use std::ffi::{OsStr, OsString};

@@ -70,7 +70,7 @@ impl Agent {
         let _ = back.send(Reply::ok(value));
     }
 
-    /// Answers when the runs have said whose their connections are; other requests go on.
+    /// Answers when the helpers have reported the owners of connections; other requests continue.
     fn show_connections(&self, back: oneshot::Sender<Reply>) {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
@@ -263,7 +263,7 @@ impl Agent {
         }
     }
 
-    /// Which agent this is, for whoever finds its sockets taken.
+    /// Identifies this agent, for a process that finds its sockets in use.
     fn identify(&self) -> Value {
         let identity = RunningAgent {
             pid: std::process::id(),
@@ -297,7 +297,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Makes a display that is as long as the policy on a thread of its own; other requests go on.
+/// Makes a display that is as long as the policy on a thread of its own; other requests continue.
 pub(super) fn show_aside(
     back: oneshot::Sender<Reply>,
     make: impl FnOnce() -> Reply + Send + 'static,

@@ -37,7 +37,7 @@ impl Runs {
         reply
     }
 
-    /// Goes on with a run of the agent before this one.
+    /// Continues a run of the agent before this one.
     pub(super) async fn resume(&mut self, handed: HandedRun, workers: &Workers) {
         let id = handed.state.id;
         if let Err(error) = self.try_resume(handed, workers).await {

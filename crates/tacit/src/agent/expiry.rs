@@ -1,7 +1,7 @@
 //! Certificates and lists that end soon: told in the log when they are loaded, and once a day.
 //!
-//! What has ended goes on being used, and is told of likewise: peers refuse it themselves, and
-//! other rules have others. `tacit check`, `tacit show identities` and the metrics say the same.
+//! What has expired stays in use, and is reported too: peers refuse it themselves, and other rules
+//! have other certificates. `tacit check`, `tacit show identities` and the metrics say the same.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use tacit_tls::facts::{DAY_SECONDS, utc};
 use crate::live::Materials;
 use crate::log::Event;
 
-/// What was told of, and when.
+/// What was reported, and when.
 #[derive(Debug, Default)]
 pub(super) struct Expiries {
     told: HashMap<Deadline, i64>,

@@ -60,8 +60,8 @@ fn listen_on(address: &Address, opened: &Opened) -> std::io::Result<Listening> {
 }
 
 impl Agent {
-    /// Answers a scraper, or `tacit show metrics`, when the workers have published what they have
-    /// spent; other requests go on.
+    /// Answers a scraper, or `tacit show metrics`, when the workers have published their costs;
+    /// other requests continue.
     pub(super) fn show_metrics(&self, back: oneshot::Sender<Reply>) {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();

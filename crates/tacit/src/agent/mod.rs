@@ -74,13 +74,13 @@ pub use supervised::Supervisor;
 #[cfg(feature = "fuzz")]
 pub(crate) use takeover::{parse_announced, parse_runs};
 
-/// How often certificate, key and trust files are looked at.
+/// How often certificate, key and trust files are checked.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);
-/// How often names of runs are looked at for those that are believed no longer.
+/// How often names of runs are checked for expired ones.
 const NAMES_INTERVAL: Duration = Duration::from_secs(30);
-/// How often windows of rules are looked at, if there are any.
+/// How often time windows of rules are checked, if there are any.
 const WINDOWS_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a drain is looked at.
+/// How often a drain is checked.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The options of an agent.
@@ -163,7 +163,7 @@ pub fn run(
         agent.work(&mut inbox).await;
         Ok(())
     });
-    // Not waited for: what programs of runs passed, and what takes for ever to close.
+    // Descriptors that programs of runs passed may block in close: do not wait for them.
     runtime.shutdown_background();
     log.flush();
     result

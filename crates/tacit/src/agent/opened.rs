@@ -31,7 +31,7 @@ pub(super) struct Wanted {
     pub(super) unix: UnixSocket,
 }
 
-/// A listening socket and what the agent owes it.
+/// A listening socket, and what the agent must do when it closes.
 #[derive(Debug)]
 pub(super) struct Opened {
     /// What workers accept on.

@@ -6,8 +6,8 @@
 //!   listeners, swap, answer  <── Prepared ───────
 //! ```
 //!
-//! The control thread goes on with everything else meanwhile. One change is prepared at a time, and
-//! nothing else installs anything: what was prepared fits what is installed when it comes back.
+//! The control thread does its other work meanwhile. One change is prepared at a time, and nothing
+//! else installs anything, so the prepared change still fits what is installed.
 //! Requests that arrive meanwhile are answered together by one more reload, which reads the file
 //! after the last of them arrived.
 //!
@@ -35,7 +35,7 @@ const ENDING: &str = "nothing was installed: the agent is ending";
 /// How long a change may be prepared before that is logged.
 const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
 
-/// Who asks for a reload.
+/// The origin of a reload.
 #[derive(Debug)]
 pub(super) enum Asker {
     /// `tacit reload`, which waits for the answer.
@@ -181,7 +181,7 @@ impl Agent {
         }
     }
 
-    /// Installs what was prepared, and goes on with the next change.
+    /// Installs what was prepared, and continues with the next change.
     pub(super) async fn take_change(&mut self, due: Due) {
         let Due { prepared, askers } = due;
         match prepared {
@@ -260,7 +260,7 @@ fn shown(changes: &Changes) -> Value {
     if changes.is_empty() { Value::Null } else { json!(changes) }
 }
 
-/// Drops what may hold many thousand rules while the control thread goes on.
+/// Drops what may hold many thousand rules without blocking the control thread.
 fn drop_aside<T: Send + 'static>(old: T) {
     // Without a thread it is dropped here.
     let _ = on_own_thread("reload", move || drop(old));

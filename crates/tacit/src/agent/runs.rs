@@ -44,8 +44,8 @@ const CAPTURE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// From one failed attempt to hide files to the next.
 const HIDE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// How long connections of a run may go on after its end: what its program sent last is to arrive,
-/// but none may stay forever. As long as a kernel keeps the socket of an ended process.
+/// How long connections of a run stay open after its end, so that the last bytes of its program
+/// arrive. A kernel keeps the socket of an ended process as long.
 pub(super) const LINGER: Duration = Duration::from_secs(60);
 
 /// Files that programs must not read, and the policy that names them.

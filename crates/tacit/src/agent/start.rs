@@ -131,7 +131,7 @@ impl Agent {
         Ok((agent, Inbox { requests: received, run_events, signals }))
     }
 
-    /// Serves; releases the agent before this one, and goes on with its runs.
+    /// Serves; releases the agent before this one, and continues its runs.
     async fn begin(
         &mut self,
         handover: takeover::Handover,
@@ -176,7 +176,9 @@ impl Agent {
             Ok(runs) => Ok(runs),
             Err(error @ ClientError::Broken(_)) => {
                 let event = Event::new("predecessor-lost").field("error", &error);
-                self.shared.log.error(event.field("next", "runs that it had are refused all"));
+                self.shared
+                    .log
+                    .error(event.field("next", "all connections of its runs are refused"));
                 Ok(Vec::new())
             }
             Err(error) => Err(AgentError::TakeOver(error)),

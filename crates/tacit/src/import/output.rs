@@ -103,7 +103,7 @@ fn replace(path: &Path, old: &Metadata, text: &str) -> Result<()> {
     };
     match beside.take_owner(old) {
         Ok(()) => {}
-        // Only root may give a file to another user, and only to one whom its namespace has.
+        // Only root may give a file to another user, and only to a user of its namespace.
         Err(error) if is_denied(&error) || error.kind() == ErrorKind::InvalidInput => {
             drop(beside);
             return write_in_place(&target, text);

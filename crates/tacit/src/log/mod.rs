@@ -257,11 +257,11 @@ impl Log {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything sent so far is written, but not for ever: call it before the end.
+    /// Waits, for a limited time, until everything sent so far is written. Called before exit.
     pub fn flush(&self) {
         let (done, answer) = sync_channel(1);
         if self.queue.try_send(Message::Flush(done)).is_ok() {
-            // A terminal that is stuck keeps nobody alive.
+            // A stuck terminal does not keep the process alive.
             let _ = answer.recv_timeout(FLUSH_WAIT_MAX);
         }
     }

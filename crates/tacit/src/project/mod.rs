@@ -97,7 +97,7 @@ fn answer(args: &ProjectArgs) -> Result<report::Answer, ProjectError> {
     Ok(report::Answer::new(costs, &question, projected, assumptions))
 }
 
-/// How many engines there were, where nobody said how many there should be.
+/// The number of engines during the measurement, used if --engines is not given.
 fn engines_in_use(costs: &MeasuredCosts, assumptions: &mut Vec<String>) -> Option<u32> {
     let spent = costs.rules.iter().map(|rule| rule.cpu_us.total().engine).sum();
     let percent = costs.percent(spent);

@@ -1,5 +1,5 @@
-//! What of a run's traffic the kernel leads to the agent, kept in step with the policy and with
-//! the names that the run has learnt.
+//! The addresses of a run that the kernel redirects to the agent, kept in step with the policy and
+//! with the names that the run has learnt.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -30,19 +30,19 @@ const CUT_INTERVAL: Duration = Duration::from_secs(60);
 /// The kernel's sets of one run.
 #[derive(Debug)]
 pub struct Capture {
-    /// Whose.
+    /// The run.
     pub run: Arc<Run>,
     live: Arc<ArcSwap<Live>>,
     mirror: Mutex<Mirror>,
     log: Log,
 }
 
-/// What is known of the sets.
+/// The known state of the sets.
 #[derive(Debug, Default)]
 struct Mirror {
     /// What they hold; `None` if that is not known.
     ranges: Option<BTreeSet<CaptureRange>>,
-    /// Of what the run has learnt, so much is in them.
+    /// How many of the names that the run has learnt are in them.
     news: u64,
     /// When they were cut from all rules and names; `None`: never.
     cut: Option<Instant>,
@@ -111,9 +111,9 @@ impl Capture {
     /// names ask for now.
     ///
     /// # Errors
-    /// The kernel refuses the sets, or nobody inside can be asked.
+    /// The kernel refuses the sets, or there is no helper.
     pub async fn follow(&self) -> io::Result<()> {
-        // Held to the end: whoever comes later sees what this has done.
+        // Held to the end, so that the next caller sees the result.
         self.bring_up(&mut *self.mirror.lock().await).await
     }
 

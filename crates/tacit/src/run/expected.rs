@@ -1,6 +1,6 @@
-//! Connections of a run that somebody waits for: a protocol's further connections, which its first
-//! one has agreed on. Their addresses are captured for that long, whatever the policy says of them,
-//! and whatever comes is handed to who waits instead of being given a rule.
+//! Expected connections of a run: further connections of a protocol, which its first connection has
+//! negotiated. Their addresses are captured meanwhile, whatever the policy, and such a connection
+//! goes to the task that waits for it instead of getting a rule.
 
 use std::collections::HashMap;
 use std::io;
@@ -126,7 +126,7 @@ impl Expected {
     pub async fn end(self) {
         let run = Arc::clone(&self.run);
         drop(self);
-        // Without a helper nothing is captured anew, and the next change takes it away.
+        // Without a helper nothing more is captured, and the next change removes it.
         let _ = run.follow_expected().await;
     }
 }

@@ -1,7 +1,7 @@
-//! A run on its way to a successor of the agent.
+//! Hands a run over to a successor of the agent.
 //!
-//! The sockets are the same ones: what waits in them when this agent stops reading is the
-//! successor's to take. The helper gives the successor a line of its own.
+//! The successor gets the same sockets: it reads what is queued in them when this agent stops
+//! reading. The helper gives the successor a channel of its own.
 
 use std::collections::HashMap;
 use std::io;
@@ -107,7 +107,7 @@ impl Departing {
     /// What a successor needs to continue a run.
     ///
     /// # Errors
-    /// No descriptor is left, or the helper makes no line.
+    /// No descriptor is left, or the helper makes no channel.
     pub async fn new(run: &Run, launcher: &Launcher, served: ServedSockets) -> io::Result<Self> {
         run.expect_no_more();
         let ServedSockets { query, syn_log, captured, inbound, before } = served;
@@ -240,7 +240,7 @@ pub struct Resumed {
     pub run: Run,
     /// Its launcher.
     pub launcher: Launcher,
-    /// To be followed until the run goes on to the next agent.
+    /// To be followed until the run is handed to the next agent.
     pub followed: Followed,
     /// Its sockets.
     pub sockets: RunSockets,

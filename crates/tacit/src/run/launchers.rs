@@ -22,19 +22,19 @@ pub const EVENTS_MAX: usize = 64;
 /// How long a launcher may be connected before it enrols: it sets up its namespace meanwhile.
 const ENROLMENT_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Launchers at the enrolment socket, those included that are about to be told that there are runs
-/// enough; more wait in the kernel's queue.
+/// Launchers at the enrolment socket, including those that are about to be refused because of
+/// the limit of runs; more wait in the kernel's queue.
 const LAUNCHERS_MAX: usize = RUNS_MAX + 64;
 
 /// Runs that one agent serves: each takes some ten descriptors.
 pub const RUNS_MAX: usize = 1024;
 
-/// What launchers tell the control thread.
+/// Events of launchers, for the control thread.
 ///
 /// `S` is what the agent serves for a run.
 #[derive(Debug)]
 pub enum RunEvent<S> {
-    /// A launcher asks.
+    /// A launcher applies.
     Begin(Box<Application>),
     /// It is set up.
     Begun(Box<S>, oneshot::Sender<EnrolmentDecision>),
@@ -48,10 +48,10 @@ pub enum RunEvent<S> {
     NoRun,
 }
 
-/// A launcher that asks for its run to be taken.
+/// A launcher's application to enrol its run.
 #[derive(Debug)]
 pub struct Application {
-    /// What it says of its run.
+    /// Its description of the run.
     pub enrolment: Enrolment,
     /// The sockets of the run.
     pub sockets: RunSockets,
@@ -66,12 +66,12 @@ pub struct Application {
 /// The answer to an application, or why the run is refused.
 pub type EnrolmentDecision = Result<Admission, String>;
 
-/// A run that was taken.
+/// A run that was admitted.
 #[derive(Debug)]
 pub struct Admission {
     /// Its number.
     pub id: u64,
-    /// What its program gets.
+    /// The conditions for its program.
     pub terms: RunTerms,
 }
 
@@ -230,8 +230,7 @@ async fn enrol<S>(
     };
     match begun.await {
         Ok(Admission { id, terms }) => {
-            // A launcher that is gone by now is found to be so by whoever follows it, and that
-            // ends its run.
+            // If the launcher has ended by now, `follow` finds that and ends its run.
             let _ = write_frame(&mut stream, &ToLauncher::Terms(terms)).await;
             Ok(Some(Followed { stream, until, id }))
         }

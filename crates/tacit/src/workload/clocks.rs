@@ -3,8 +3,8 @@
 //! A name stands for a process and for all that it had started when the clocks were first read:
 //! an agent works as the child of one that could start its successor. The kernel's clocks count
 //! nanoseconds, user and system time together; what ends meanwhile would be missing, so that is
-//! an error. Network work on loopback is done, and counted, in whoever sends or is interrupted:
-//! compare sums rather than sides.
+//! an error. Network work on loopback is done, and counted, in the process that sends or is
+//! interrupted: compare sums rather than sides.
 //!
 //! An agent that is named by its control socket counts in the same way, and its ledger is read
 //! with the clocks: before they start and after they have stopped, so that they do not count it.

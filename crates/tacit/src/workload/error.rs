@@ -14,7 +14,7 @@ pub(super) enum WorkloadError {
     Usage(String),
     /// A name or address that leads nowhere.
     Resolve(String, io::Error),
-    /// Nobody answered.
+    /// No server answered.
     Connect(Address, io::Error),
     /// A connection that was open broke.
     Broken(&'static str, io::Error),

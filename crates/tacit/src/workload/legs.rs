@@ -1,4 +1,4 @@
-//! Legs of agents: what the kernel says of the connection that carries TLS, while it runs.
+//! Sockets of agents: the kernel's figures of the connection that has TLS, while it runs.
 //!
 //! An agent is asked for its connections as `tacit show connections` does it. Of these one is
 //! followed: the one that has carried the most when it is asked for the second time.
@@ -44,7 +44,7 @@ fn ask(agent: &Agent) -> Option<Vec<Value>> {
     (connections.len() <= CONNECTIONS_MAX).then_some(connections)
 }
 
-/// The leg that carries TLS, or the one that was dialled where none does.
+/// The socket with TLS, or the upstream socket if neither has TLS.
 fn tls_leg(connection: &Value) -> &Value {
     match connection["role"].as_str() {
         Some("server") => &connection["accepted-tcp"],

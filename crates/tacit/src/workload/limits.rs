@@ -18,7 +18,7 @@ pub(super) const STREAMS_MAX: usize = 100_000;
 pub(super) const RATE_MAX: f64 = 1e6;
 /// The longest measurement.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(86_400);
-/// A peer that moves no byte for so long has failed.
+/// A peer that moves no byte for this long has failed.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long other processes may finish their work before the clocks are read.
 pub(super) const SETTLE_TIME: Duration = Duration::from_millis(50);

@@ -5,8 +5,8 @@
 //!    │
 //!    ├ clocks.rs      CPU time of the client and of every process named with --cpu-of
 //!    ├ ledgers.rs     what agents named with --ledger-of spent theirs on
-//!    ├ watch.rs       progress, and what kernels say of connections while they run: tcp.rs, and
-//!    │                legs.rs for those of agents
+//!    ├ watch.rs       progress, and what kernels report of connections while they run: tcp.rs,
+//!    │                and `legs.rs` for those of agents
 //!    └ report/        figures, tables and charts: text, JSON, HTML
 //!
 //! socket.rs                streams of TCP and UNIX

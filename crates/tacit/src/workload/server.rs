@@ -1,8 +1,8 @@
 //! The server end: one program for every mode, and for as many clients as come.
 //!
 //! A thread for each CPU, each with a runtime of its own that takes connections as they come and
-//! keeps them; thousands that are only held cost it a task each. It believes nobody: sizes are
-//! bounded, and whoever does not speak the protocol is cut off.
+//! keeps them; thousands that are only held cost it a task each. It trusts no client: sizes
+//! are bounded, and a client that violates the protocol is disconnected.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -218,7 +218,7 @@ async fn exchange(
     let reply_bytes = size(reply)?;
     let kilobytes =
         u32::try_from((request_bytes + reply_bytes).div_ceil(KILOBYTE)).unwrap_or(u32::MAX);
-    // Who asks for more than there is gets nothing, rather than a wait for others to end.
+    // A request for more than is available fails at once instead of waiting for others to end.
     let taken = room.kilobytes.try_acquire_many(kilobytes);
     let _taken = taken.map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut request = vec![0; request_bytes];

@@ -59,8 +59,8 @@ pub(super) fn dial(addresses: &[Address]) -> Result<Stream, WorkloadError> {
     Err(refused)
 }
 
-/// Opens a listening socket, with small writes not delayed and a long queue. A socket file that
-/// nobody listens on is replaced.
+/// Opens a listening socket, with small writes not delayed and a long queue. A socket file
+/// without a listener is replaced.
 pub(super) fn listen(address: &Address) -> io::Result<OwnedFd> {
     let wanted = address::to_socket(address)?;
     let listen = || socket::listen(&wanted, &StreamOptions::default());
@@ -75,7 +75,7 @@ pub(super) fn listen(address: &Address) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether it is the file of a socket that nobody listens on.
+/// Whether it is a socket file without a listener.
 fn is_stale(path: &Path) -> bool {
     let is_socket = |file: std::fs::Metadata| file.file_type().is_socket();
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;

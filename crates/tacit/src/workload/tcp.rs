@@ -1,8 +1,8 @@
 //! What kernels say of TCP connections while they run, as the AT-TLS measurements plot it:
 //! congestion window, smoothed round trip and its deviation, and what is queued to be sent.
 //!
-//! The end that sends is the one to look at: the client, the server for a stream in, and what
-//! agents have on the other side of theirs, the leg that carries TLS.
+//! Samples are taken at the end that sends: the client, the server for a stream in, and the agent
+//! at its socket with TLS.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -36,7 +36,7 @@ pub(super) struct Trace {
 }
 
 impl Sample {
-    /// Of a socket of this process; `None` if it is none of TCP.
+    /// Of a socket of this process; `None` if it is not a TCP socket.
     pub(super) fn of(socket: BorrowedFd<'_>, start: Instant) -> Option<Self> {
         let info = socket::tcp_info(socket).ok()?;
         let segments = u64::from(info.congestion_window_segments);
@@ -50,7 +50,7 @@ impl Sample {
         })
     }
 
-    /// Of an agent's leg, as `tacit show connections` has it.
+    /// Of an agent's socket, as `tacit show connections` reports it.
     pub(super) fn of_leg(leg: &Value, start: Instant) -> Option<Self> {
         let number = |key: &str| leg[key].as_u64();
         Some(Self {

@@ -1,7 +1,7 @@
 //! What is looked at while a workload runs: how far it is, and what kernels say of a connection.
 //!
-//! A thread of its own looks ten times a second, less often the longer it takes, and one for each
-//! agent that is asked. Workers count in cells of their own, so that nobody waits for anybody.
+//! A thread samples ten times a second, less often if sampling takes long; each agent has a thread
+//! of its own. Workers count in cells of their own, so that no thread waits for another.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -198,7 +198,7 @@ impl Look {
     }
 }
 
-/// Writes a line to standard error; one that nobody reads is no reason to stop.
+/// Writes a line to standard error; if that fails, the measurement continues.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

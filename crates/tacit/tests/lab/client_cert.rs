@@ -48,12 +48,12 @@ fn log_of<'a>(log: &'a str, event: &str, audit: &Value) -> &'a str {
     log.lines().find(about).unwrap_or("")
 }
 
-/// Writes `NAME.pem` and `NAME.key` of every kind, and says for each why it is not believed, if it
-/// is not. Those believed are `valid`, `unmapped` and `denied`.
+/// Writes `NAME.pem` and `NAME.key` of every kind, and returns for each why it is not trusted, if
+/// it is not. Those trusted are `valid`, `unmapped` and `denied`.
 fn write_all(lab: &Lab) -> Vec<(&'static str, &'static str)> {
     let corp = Ca::new("corp CA");
     let mut table = certificates::write_of(lab, &corp);
-    // A client is believed by its chain; it needs no name. A key that proves nothing is refused
+    // A client is trusted by its chain; it needs no name. A key that proves nothing is refused
     // at every level that asks for one.
     table.retain(|(name, _)| !["wrong-name", "cn-only", "v1", "rsa-1024"].contains(name));
     let revoked = corp.leaf(LeafKind::Valid);

@@ -12,7 +12,7 @@ use crate::programs::{client_rule, server_rule};
 /// Exchanges of the tests: enough for many windows of the accounting.
 const EXCHANGES: u64 = 3000;
 
-/// An agent whose first rule leads to its second, with a rule that nobody uses.
+/// An agent whose first rule leads to its second, with a rule that no client uses.
 fn agent(lab: &Lab) -> (Agent, u16) {
     let clear = free_port();
     let tls = free_port();
@@ -204,7 +204,7 @@ fn accounting_can_be_turned_off() {
         echo()
     );
     let agent = lab.agent(&rule);
-    // Long enough for windows of whoever accounts all the same, the log's thread too.
+    // Long enough for windows of every thread that accounts, the log's thread too.
     for _ in 0..5 {
         load(listen, 10);
         std::thread::sleep(std::time::Duration::from_millis(60));

@@ -116,8 +116,8 @@ fn a_chroot_is_named_as_the_reason() {
 
 #[test]
 fn a_run_that_could_not_start_leaves_no_agent_behind() {
-    // Many at once, so that some agents are up before their launcher gives up. Whoever lives on
-    // keeps the pipe open, and this waiting.
+    // Many at once, so that some agents are up before their launcher gives up. An agent that
+    // survives keeps the pipe open, and this waiting.
     let script = "try() { python3 refuse.py ./tacit run --policy run.toml -- true 2>&1; \
                   echo $? >>$scratch/codes; }\n\
                   said=$(for number in $(seq 30); do try & done; wait)\n\

@@ -127,7 +127,7 @@ fn a_saturated_engine_spills_to_workers_and_counts_it() {
     let Some(engine) = engine_table("queue = 1") else { return };
     let lab = Lab::new();
     let Forwarding { agent, tls, .. } = agent(&lab, &engine, "worker");
-    // Whoever says nothing keeps the engine's only place until its time is over.
+    // A silent client keeps the engine's only slot until its time is over.
     let mut silent = connect(("127.0.0.1", tls));
     wait_for("the silent client", || thread(&agent, "engine-0")["state"] == "saturated");
     let client = TlsClient::open(&lab, tls, &json!({ "ca": "ca.pem" }));

@@ -1,4 +1,4 @@
-//! Certificates and lists that end soon are told of wherever somebody looks.
+//! Certificates and CRLs that expire soon are reported in every display.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -55,7 +55,7 @@ fn what_ends_soon_is_told_in_check_log_display_and_metrics() {
     let next = family("crl_next_update_seconds{name=\"corp\"}");
     assert!(metrics.contains(&format!("{next}{}", now - 3600)), "{metrics}");
 
-    // It goes on serving, and peers decide for themselves.
+    // It continues to serve, and peers decide for themselves.
     let client = TlsClient::open(&lab, port, &certificates::with("soon"));
     assert_eq!(client.result["reply"], "ping", "{}", client.result);
 }

@@ -138,7 +138,7 @@ fn what_is_not_believed_never_reaches_the_map() {
         assert_eq!((&answer["check"]["result"], &answer["map"]), (&"invalid".into(), &Value::Null));
         assert_eq!(answer["verdict"], "refused");
         assert!(answer["reason"].as_str().unwrap().contains(words), "{answer}");
-        // Asked alone, the map answers as if it were believed.
+        // A query of the map alone assumes a trusted certificate.
         let alone = asked.json(&format!("{file} --address 10.7.0.9 --map people"));
         assert_eq!((&alone["check"], &alone["identity"]), (&Value::Null, &"orders".into()));
     }

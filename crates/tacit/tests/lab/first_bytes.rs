@@ -14,7 +14,7 @@ const FIRST_BYTES: usize = 1000;
 /// RFC 8446 section 5.2: a header, the type of what is inside, and the tag.
 const RECORD_BYTES: usize = 5 + FIRST_BYTES + 1 + 16;
 
-/// A lane whose TLS legs the test holds: the client agent's and the server agent's.
+/// A lane whose TLS sockets the test holds: the client agent's and the server agent's.
 struct Held {
     lane: Lane,
     /// Where the client agent connects to.

@@ -1,4 +1,4 @@
-//! Rules of the fixed form: every kind of address, every action, every selector.
+//! Forwarding rules: every kind of address, every action, every selector.
 
 use std::net::SocketAddr;
 

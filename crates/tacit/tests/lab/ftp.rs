@@ -8,7 +8,7 @@ use crate::harness::{Agent, Lab, free_port, signal_process, text_of, wait_for_or
 /// What goes up and comes down: more than buffers of any kind hold.
 const LARGE_BYTES: usize = 3_000_000;
 
-/// vsftpd for anonymous users, as whoever tests.
+/// vsftpd for anonymous users, as the user that runs the tests.
 struct Vsftpd {
     server: Child,
     port: u16,

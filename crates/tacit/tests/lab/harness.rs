@@ -272,8 +272,8 @@ impl Watchdog {
     }
 }
 
-/// A port that is free now and that the kernel gives to nobody by itself: it lies below the range
-/// of ephemeral ports, and no other test of this process gets it.
+/// A port that is free now and that the kernel assigns to no socket by itself: it lies below the
+/// range of ephemeral ports, and no other test of this process gets it.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 20_000;
     const COUNT: u32 = 12_000;

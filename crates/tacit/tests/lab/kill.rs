@@ -51,7 +51,7 @@ fn the_agent_outlives_its_parent() {
     warm(&mut client, &mut server);
     let Ends { mut client, mut server } = lane.open();
     warm(&mut client, &mut server);
-    // Nobody else ends it now.
+    // No other process ends it now.
     signal_process(serving, "TERM");
     drop(client);
     drop(server);

@@ -1,4 +1,4 @@
-//! Limits: who is over them waits, and everybody else goes on.
+//! Limits: a client beyond them waits, and all others are served.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -76,7 +76,7 @@ fn an_agent_without_descriptors_for_its_listeners_says_so_or_goes_on() {
     let port = free_port();
     let agent = with_descriptors(&lab, &permit(port, ""), 40);
     one_more_waits(port, 1);
-    // Descriptors that others take: the agent pauses, then goes on.
+    // Descriptors that others take: the agent pauses, then continues.
     let crowd: Vec<_> =
         (0..60).map(|_| std::os::unix::net::UnixStream::connect(&agent.control).unwrap()).collect();
     wait_for("the shortage", || agent.log().contains("Too many open files"));

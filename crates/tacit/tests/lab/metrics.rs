@@ -225,7 +225,7 @@ fn a_successor_serves_metrics_where_its_predecessor_did() {
     let opened = |metrics: &Metrics| metrics.of("tacit_connections_opened_total{rule=\"in\"}");
     wait_for("the connection", || opened(&scrape(connect(("127.0.0.1", port)))) == 1.0);
     agent.ok(&["restart"]);
-    // The successor counts anew; nobody is refused meanwhile.
+    // The successor counts from 0; no client is refused meanwhile.
     wait_for("the successor", || opened(&scrape(connect(("127.0.0.1", port)))) == 0.0);
 }
 

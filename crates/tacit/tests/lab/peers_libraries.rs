@@ -111,7 +111,7 @@ fn servers_are_reached(program: Program) {
     all_closed(&agent);
 }
 
-/// Every case ended in order on both legs.
+/// Every case ended in order on both sockets.
 fn all_closed(agent: &Agent) {
     let closed = || agent.log().lines().filter(|line| line.ends_with("end=closed")).count();
     wait_for_or("orderly ends", || closed() == CASES.len(), || agent.log());

@@ -137,7 +137,7 @@ fn what_is_old_or_unproven_is_refused_with_an_alert() {
     }
 }
 
-/// A certificate that nobody but its holder has signed.
+/// A self-signed certificate.
 fn issue_own(lab: &Lab) {
     let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout own.key \
                  -subj /CN=alice -days 2 -out own.pem";
@@ -301,7 +301,7 @@ fn new_keys_are_made_often_with_a_server() {
     assert!(only_connection(&agent, "out")["tls"]["rekeys"].as_u64().unwrap() >= 10);
 }
 
-/// Clear text amid the records: the alert says so, and the plain leg is reset.
+/// Clear text amid the records: the alert reports it, and the socket in clear is reset.
 #[test]
 fn clear_text_from_a_server_is_refused() {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! psql and a PostgreSQL server, neither of which is told of tacit.
+//! psql and a PostgreSQL server, neither of which is configured for tacit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::harness::{Lab, TACIT};
 
 /// A copy of the lab's files, with the program under test and a directory `scratch` that everybody
-/// may write to: the sources may stand in a directory that only one may enter.
+/// may write to: the sources may be in a directory that only one user may enter.
 pub struct Public {
     pub directory: PathBuf,
 }

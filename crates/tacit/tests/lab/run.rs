@@ -66,7 +66,7 @@ pub fn in_network(script: &str) -> Vec<Output> {
     outputs.collect()
 }
 
-/// Becomes nobody in particular.
+/// Changes to an unprivileged user.
 pub const ORDINARY: &str = "setpriv --reuid=54321 --regid=54321 --clear-groups";
 
 pub fn expect(script: &str, wanted: &str) {

@@ -1,4 +1,4 @@
-//! The displays: what they say, to whom, and on which terms.
+//! The displays: their content, and who may read them.
 
 use std::process::Command;
 

@@ -127,7 +127,8 @@ fn programs_in_clear_meet_under_tls() {
     }
 }
 
-/// A program that ends while the dialogue goes on under TLS is no different from one that does not.
+/// A program that ends while the dialogue continues under TLS is no different from one that does
+/// not.
 #[test]
 fn ends_pass_while_the_dialogue_goes_on() {
     let lab = Lab::new();
@@ -141,7 +142,7 @@ fn ends_pass_while_the_dialogue_goes_on() {
     wait_for("both to be closed", || agent.log().matches("end=closed").count() == 4);
 }
 
-/// The greeting needs the server before TLS, and what goes on under TLS another one.
+/// The greeting needs the server before TLS, and what continues under TLS another one.
 #[test]
 fn a_proxy_header_goes_before_the_dialogue_and_to_both_servers() {
     let lab = Lab::new();
@@ -287,7 +288,7 @@ fn optional_serves_in_clear_and_says_so() {
     assert_eq!(exchange(stream, b"the end"), b"the end");
 }
 
-/// A server that says something and waits for more gets one message, and its words reach nobody.
+/// A server that says something and waits for more gets one message, and its words reach no client.
 #[test]
 fn nothing_but_the_cancel_request_passes_in_clear() {
     let lab = Lab::new();

@@ -1,5 +1,5 @@
-//! PostgreSQL: servers that know no TLS serve clients that insist on it, and clients that are told
-//! of none reach servers that take nothing else.
+//! PostgreSQL: servers that know no TLS serve clients that require it, and clients
+//! without TLS reach servers that require it.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -82,7 +82,7 @@ fn a_client_in_clear_reaches_a_server_that_takes_only_tls() {
             + &rule("stranger", "client", stranger, &to(&secure), "\"postgres\"")
                 .replace("trust = \"ca\"", "trust = \"ca\", server-name = \"other.example\"")),
     );
-    // Without tacit it takes nobody in clear.
+    // Without tacit it refuses clients in clear.
     let said = psql(&lab, secure.port, "sslmode=disable", "select 1");
     assert!(!said.status.success(), "{said:?}");
     for options in ["", "sslmode=disable", "sslmode=prefer", "gssencmode=prefer"] {
@@ -159,7 +159,7 @@ fn a_cancel_request_in_clear_passes_where_the_rule_says_so_and_is_refused_elsewh
     let total = serde_json::json!({ "why": "cancel-in-clear", "count": 1 });
     assert!(shown["totals"].as_array().unwrap().contains(&total), "{shown}");
     assert!(agent.audit().contains("cancel-refused"), "{}", agent.audit());
-    // The query did not hear of it.
+    // The query was not cancelled.
     assert_eq!(answer(&psql(&lab, database.port, "", SLEEPERS)), "1");
     let end = "select pg_cancel_backend(pid) from pg_stat_activity where query like '%(600)'";
     assert!(psql(&lab, database.port, "", end).status.success());

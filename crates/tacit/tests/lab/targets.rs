@@ -41,7 +41,7 @@ impl Named {
     }
 }
 
-/// A rule that permits, and goes on to a list of targets.
+/// A rule that permits, and connects to a list of targets.
 fn rule(listen: u16, targets: &[String], more: &str) -> String {
     format!(
         "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{listen}\"\nconnect = {targets:?}\n\

@@ -171,7 +171,7 @@ fn the_name_a_client_asks_for_chooses_the_identity() {
          client-cert = \"none\" }}\n",
         echo()
     ));
-    // The client believes one of the two CAs only, so whom it accepts says whom it met.
+    // The client trusts only one of the two CAs, so its result shows which server it reached.
     lab.write("both.pem", [std::fs::read_to_string(lab.path("ca.pem")).unwrap()].concat());
     for (name, believed) in
         [(Some("localhost"), true), (None, true), (Some("unknown.example"), true)]

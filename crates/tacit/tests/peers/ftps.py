@@ -83,7 +83,7 @@ elif what == "clear":
     print(said(client.sendcmd, "PORT 192,0,2,1,20,20"))
     print(said(client.sendcmd, "AUTH TLS"))
 elif what == "doors":
-    # Each PASV closes the door before it; an end of the control connection closes the last.
+    # Each PASV closes the listener before it; an end of the control connection closes the last.
     first, second = client.makepasv(), client.makepasv()
     for address in (first, second):
         for _ in range(500):

@@ -47,7 +47,7 @@ def until(what, text):
     end = time.monotonic() + PATIENCE
     while text not in seen:
         if time.monotonic() > end:
-            sys.exit(f"waited in vain for {what}: {seen[-2000:]!r}")
+            sys.exit(f"timed out waiting for {what}: {seen[-2000:]!r}")
         read(0.1)
     print(what, flush=True)
 

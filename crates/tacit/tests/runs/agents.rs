@@ -1,5 +1,5 @@
-//! Who carries a run: an agent of its own or of another user, its successor, a helper started
-//! anew; and what each says of the run.
+//! Agents of a run: its own or that of another user, their successors, a new helper; and how each
+//! reports the run.
 
 use crate::network::Network;
 

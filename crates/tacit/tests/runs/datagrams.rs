@@ -113,7 +113,7 @@ fn segments_of_one_send_arrive_as_datagrams() {
 #[test]
 fn errors_of_the_way_are_the_programs_own() {
     let network = network(FAR);
-    // Nobody has the port; the policy says no at run time, and from the start.
+    // No program has the port; the policy denies at run time, and from the start.
     for port in [5001, 5002, 4999] {
         expect(&network, &format!("client error 10.9.8.7 {port} 100"), "ECONNREFUSED");
     }

@@ -4,7 +4,7 @@
 
 use crate::network::Network;
 
-/// Nobody listens; a route that is not there; a server that does not answer.
+/// No listener; a route that is not there; a server that does not answer.
 const TROUBLE: &str = r#"
 ip route add unreachable 10.66.0.1
 ip route add prohibit 10.66.0.2

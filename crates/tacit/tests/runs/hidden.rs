@@ -181,7 +181,7 @@ fn a_key_that_comes_into_a_directory_of_the_programs_making_is_hidden() {
     assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "0", "2"], "{said}");
 }
 
-/// The kernel tells nobody who watches directories of a mount.
+/// The kernel sends no event to watchers of directories of a mount.
 #[test]
 fn a_reload_that_is_refused_hides_the_keys_of_the_installed_policy() {
     let changes = "mount --bind own/alien own/tls

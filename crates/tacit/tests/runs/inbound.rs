@@ -38,7 +38,7 @@ client() {
 mkdir web; head -c 2000000 /dev/urandom >web/large; echo small >web/small
 "#;
 
-/// Both clients are seen twice at least, and nobody else.
+/// Both clients are seen at least twice, and no other.
 fn assert_seen(log: &str) {
     for client in ["10.9.8.99", "2001:db8::99"] {
         let times = log.lines().filter(|line| line.contains(client)).count();
@@ -128,7 +128,7 @@ fn what_is_not_listened_on_inside_is_refused_outside() {
     assert_eq!(said, "7\nb'10.9.8.99'\n7\n");
 }
 
-/// TLS is on the leg away from the program, whoever of the two peers begins it there.
+/// TLS is on the network side, whichever of the two peers begins it there.
 #[test]
 fn a_role_that_is_said_does_not_move_tls_to_the_programs_side() {
     let rules = "[identity.me]\ncert = \"tls.example.pem\"\nkey = \"tls.example.key\"\n\

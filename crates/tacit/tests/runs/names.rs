@@ -387,7 +387,7 @@ for path in ("/run/nscd/socket", "/run/systemd/resolve/io.systemd.Resolve"):
     expect(&network(setup), script, "open\nopen\nConnection refused\nConnection refused");
 }
 
-/// Whoever asks second is told what is known already, and connects at once.
+/// A second query gets the known answer, and its program connects at once.
 #[test]
 fn whoever_asks_at_the_same_time_can_connect_too() {
     let together = r#"cat >together.py <<'P'

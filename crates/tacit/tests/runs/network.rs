@@ -9,7 +9,7 @@
 //! The network is a namespace: servers listen at 10.9.8.7, which is `clear.example`; an agent in
 //! the server's role stands before each of them at 10.9.8.8, which is `tls.example`. Both are led
 //! here by a route and are on no interface: programs shall not take them for their own. Elsewhere a
-//! default route leads to nobody. `dual.clear.example` and `dual.tls.example` are the same two with
+//! default route leads nowhere. `dual.clear.example` and `dual.tls.example` are the same two with
 //! an IPv6 address each, to which there is a route only where the test asks for one.
 //! `two.clear.example` and `two.tls.example` have 10.9.8.6 too, where a test may have a machine
 //! that refuses. Programs run as an ordinary user, wherever the one who tests can become one.

@@ -1,4 +1,4 @@
-//! Kinds of sockets that runs do not have: refused as ever, with a trace, also when the agent
+//! Kinds of sockets that runs do not have: always refused, with a trace, also when the agent
 //! or the helper has died.
 
 use serde_json::Value;

@@ -59,7 +59,7 @@ fn a_database_in_clear_serves_clients_that_insist_on_tls() {
     assert!(said.contains("10.9.8."), "{said}");
 }
 
-/// A server that answers nobody's good-bye still has its first connection when the second comes.
+/// A server that answers no good-bye still has its first connection when the second arrives.
 #[test]
 fn a_mail_server_in_clear_that_is_slow_to_part_serves_clients_under_tls() {
     let rule = "[identity.me]\ncert = \"tls.example.pem\"\nkey = \"me.key\"\n[[rule]]\n\

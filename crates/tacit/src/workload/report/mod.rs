@@ -98,7 +98,7 @@ fn print(text: &str) -> Result<(), WorkloadError> {
     use std::io::Write;
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // A reader that has seen enough is none of our failures.
+        // A reader that closes the pipe early is not an error.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(WorkloadError::Write("standard output".into(), error))
         }
