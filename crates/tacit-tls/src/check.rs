@@ -1,4 +1,4 @@
-//! What came of checking a peer's certificate, and what is kept of it to check it again.
+//! The result of the check of a peer's certificate, and the chain for later checks.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use serde::Serialize;
 
 use crate::facts::CertificateFacts;
 
-/// What came of checking the peer's certificate.
+/// The result of the check of the peer's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "result", rename_all = "kebab-case")]
 pub enum PeerCheck {
-    /// The rule asks for no certificate.
+    /// The rule requests no certificate.
     NotAsked,
-    /// Asked, and the peer sent none.
+    /// Requested, and the peer sent none.
     Absent,
-    /// Chain, time and usage are in order; a server's name too.
+    /// Chain, time and usage are valid, and the name of a server.
     Valid,
-    /// Chain, time and usage are in order; a server's name was not asked about.
+    /// Chain, time and usage are valid; the name of the server was not checked.
     ChainValid,
-    /// The same, but no current list tells whether it is revoked, and the trust says `soft`.
+    /// Valid, but no current CRL covers the certificate, and the trust has revocation = "soft".
     RevocationUnknown {
-        /// Which list is missing, in one line with the next step.
+        /// The missing CRL, in one line with the fix.
         reason: String,
     },
-    /// The certificate is not believed.
+    /// The certificate is not trusted.
     Invalid {
         /// Why, in one line with the next step.
         reason: String,
@@ -45,7 +45,7 @@ pub enum PeerCheck {
 }
 
 impl PeerCheck {
-    /// The word shown for it.
+    /// The word for displays.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -61,19 +61,19 @@ impl PeerCheck {
         }
     }
 
-    /// Whether what the certificate says of its holder is believed.
+    /// Whether the certificate is trusted.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
         matches!(self, Self::Valid | Self::ChainValid | Self::RevocationUnknown { .. })
     }
 
-    /// Whether a certificate was shown and checked, and is not trusted.
+    /// Whether the peer sent a certificate that was checked and is not trusted.
     #[must_use]
     pub fn is_rejected(&self) -> bool {
         matches!(self, Self::Invalid { .. } | Self::Expired { .. } | Self::Revoked { .. })
     }
 
-    /// Why it is not trusted, or whether it is revoked is not known.
+    /// Why it is not trusted, or why its revocation status is unknown.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
@@ -88,14 +88,14 @@ impl PeerCheck {
     }
 }
 
-/// What came of a check, and what the leaf says where that is known by now.
+/// The result of a check, with the facts of the leaf if they are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedPeer {
-    /// What came of it.
+    /// The result.
     pub check: PeerCheck,
-    /// What a leaf that was believed says.
+    /// The facts of a trusted leaf.
     pub leaf: Option<Arc<CertificateFacts>>,
-    /// The chain, where it was trusted and is remembered.
+    /// The trusted chain, if it is kept.
     pub chain: Option<Arc<PeerChain>>,
 }
 
@@ -122,7 +122,7 @@ impl PeerChain {
         let mut certificates = Vec::with_capacity(1 + rest.len());
         let mut ends: Vec<_> = anchor_end.into_iter().collect();
         for certificate in std::iter::once(leaf).chain(rest) {
-            // Each after its length: no two chains run into the same bytes.
+            // Each follows its length, so that no two chains have the same bytes.
             hash.update(&(certificate.len() as u64).to_be_bytes());
             hash.update(certificate);
             certificates.push(certificate.clone().into_owned());
@@ -151,7 +151,7 @@ impl PeerChain {
         self.ends.iter().any(|end| *end < now)
     }
 
-    /// What tells it from other chains.
+    /// The hash that identifies the chain.
     #[must_use]
     pub fn sha256(&self) -> &[u8; 32] {
         &self.sha256

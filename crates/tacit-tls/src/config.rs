@@ -10,7 +10,9 @@ use rustls::server::{
     ServerSessionMemoryCache,
 };
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{
+    CipherSuite, ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+};
 use tacit_core::policy::{
     ChainCheck, ClientCert, ClientCertPolicy, ClientTls, Group, IdentityMap, ServerTls, Suite,
     TlsCommon, TlsVersion, Verify,
@@ -18,7 +20,7 @@ use tacit_core::policy::{
 
 use super::credentials::{LoadedIdentity, LoadedTrust, WrongUsage};
 use super::failure::HandshakeRole;
-use super::outcome::{self, report_name};
+use super::outcome::{self, report_hello};
 use super::verify::{ChainCache, ClientCheck, IdentityMapper, ServerCheck};
 
 /// Server names a client rule keeps tickets for.
@@ -339,8 +341,11 @@ impl ByServerName {
 
 impl ResolvesServerCert for ByServerName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        // The library hands the name to the resolver alone.
-        report_name(hello.server_name());
+        // The library passes the hello to the resolver only.
+        let has_ecdhe = |suite: &CipherSuite| {
+            suite.as_str().is_some_and(|name| name.contains("ECDHE") || name.starts_with("TLS13_"))
+        };
+        report_hello(hello.server_name(), !hello.cipher_suites().iter().any(has_ecdhe));
         let [only] = self.keys.as_slice() else {
             let schemes = hello.signature_schemes();
             let usable = || self.keys.iter().filter(|key| key.key.choose_scheme(schemes).is_some());

@@ -1,8 +1,8 @@
-//! Why a certificate was not believed, in one line: which, why, and what to do.
+//! Why a certificate is not trusted, in one line: which certificate, why, and what to do.
 //!
-//! The verifier's error decides the connection; the facts of the chain only explain it. Where the
-//! facts show a cause that a verifier hides behind a general word (X.509 v1, a small RSA key, a CA
-//! certificate sent as a leaf), the cause is named.
+//! The error of the verifier decides; the facts of the chain only explain it. If the facts show a
+//! cause that the verifier reports with a general error (X.509 v1, a small RSA key, a CA
+//! certificate sent as a leaf), the message names the cause.
 
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
@@ -10,10 +10,10 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use super::credentials::{CrlFacts, PathFault};
 use super::facts::{CertificateFacts, DAY_SECONDS, RSA_BITS_MIN, utc};
 
-/// Most names listed in one message.
+/// Maximum number of names in one message.
 const NAMES_SHOWN_MAX: usize = 8;
 
-/// Whose certificate it is.
+/// The owner of the certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerRole {
     Server,
@@ -36,20 +36,20 @@ impl PeerRole {
     }
 }
 
-/// What was checked.
+/// A chain that failed its check.
 pub(super) struct FailedChain<'a> {
     pub(super) peer: PeerRole,
     pub(super) trust: &'a str,
-    /// The trust's lists of revoked certificates.
+    /// The CRLs of the trust.
     pub(super) crls: &'a [CrlFacts],
-    /// The name a server had to have.
+    /// The name that a server's certificate had to cover.
     pub(super) name: Option<&'a ServerName<'a>>,
     pub(super) leaf: &'a CertificateDer<'a>,
     pub(super) rest: &'a [CertificateDer<'a>],
     pub(super) now: UnixTime,
 }
 
-/// Explains a chain that was not believed.
+/// Explains why a chain is not trusted.
 pub(super) fn diagnose_chain(error: &Error, failed: &FailedChain<'_>) -> String {
     let who = failed.peer.word();
     let Ok(leaf) = CertificateFacts::from_der(failed.leaf) else { return unreadable(failed.peer) };
@@ -65,7 +65,7 @@ pub(super) fn diagnose_chain(error: &Error, failed: &FailedChain<'_>) -> String 
         return cause;
     }
     let Error::InvalidCertificate(error) = error else {
-        return format!("the {who}'s certificate of {} was refused: {error}", leaf.title());
+        return format!("the {who}'s certificate of {} was rejected: {error}", leaf.title());
     };
     match error {
         CertificateError::Expired
@@ -93,7 +93,7 @@ pub(super) fn diagnose_chain(error: &Error, failed: &FailedChain<'_>) -> String 
     }
 }
 
-/// Explains a handshake signature that was not believed.
+/// Explains why a handshake signature is not valid.
 pub(super) fn diagnose_proof(error: &Error, peer: PeerRole, leaf: &CertificateDer<'_>) -> String {
     let Ok(facts) = CertificateFacts::from_der(leaf) else { return unreadable(peer) };
     old_or_small(peer, std::slice::from_ref(&facts)).unwrap_or_else(|| {
@@ -106,8 +106,8 @@ pub(super) fn diagnose_proof(error: &Error, peer: PeerRole, leaf: &CertificateDe
     })
 }
 
-/// Explains a leaf whose holder no handshake can prove to hold its key; `error`: why it cannot even
-/// be read, if so.
+/// Explains why no handshake with this leaf can prove possession of its key. `error` is the reason
+/// if the leaf cannot be read.
 pub(super) fn diagnose_unprovable(
     error: Option<&Error>,
     peer: PeerRole,
@@ -135,53 +135,54 @@ pub(super) fn diagnose_unprovable(
     )
 }
 
-/// Explains what the library's errors have no word for; `None`: the facts of the chain say more.
+/// Explains faults that the library's errors do not name. `None` if the facts of the chain explain
+/// more.
 fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     use webpki::Error as Why;
     let who = peer.word();
     let title = chain.first().map_or("", CertificateFacts::title);
     let of = format!("the {who}'s certificate of {title}");
     Some(match fault {
-        PathFault::NotPinned => format!("{of} is not one of those pinned"),
+        PathFault::NotPinned => format!("{of} is not a pinned certificate"),
         PathFault::AnchorExpired { subject, not_after } => format!(
-            "{of} leads to the CA {subject}, which expired at {}: get its next certificate into \
-             the trust, or say expired-anchors = \"accept\" there",
+            "{of} leads to the CA {subject}, which expired at {}: add the CA's renewed certificate \
+             to the trust, or set expired-anchors = \"accept\" there",
             utc(*not_after)
         ),
         PathFault::CaMayNotSign { subject } => format!(
-            "{of} leads over the CA {subject}, whose keyUsage does not allow it to sign \
-             certificates: reissue the CA's certificate with keyCertSign"
+            "{of} was issued through the CA {subject}, but the keyUsage of that CA does not allow \
+             signing certificates: reissue the CA's certificate with keyCertSign"
         ),
         PathFault::CaMayNotSignCrls { subject } => format!(
-            "{of} leads to the CA {subject}, whose keyUsage does not allow it to sign lists of \
-             revoked certificates: reissue the CA's certificate with cRLSign"
+            "{of} leads to the CA {subject}, but the keyUsage of that CA does not allow signing \
+             CRLs: reissue the CA's certificate with cRLSign"
         ),
         PathFault::LeafMayNotSign => format!(
-            "{of} has a keyUsage that does not allow it to sign, as each handshake asks: reissue \
+            "{of} has a keyUsage that does not allow signatures, which handshakes require: reissue \
              it with digitalSignature"
         ),
         PathFault::Library(error) => match error {
             Why::PathLenConstraintViolated => format!(
-                "{of} has more CAs above it than one of them allows (pathLenConstraint): have it \
-                 issued by a CA higher up"
+                "{of} has more CAs above it than one of them allows (pathLenConstraint): issue it \
+                 from a CA closer to the root"
             ),
             Why::NameConstraintViolation
             | Why::MalformedNameConstraint
             | Why::UnsupportedNameType => format!(
-                "{of} has a name that a CA above it does not allow (nameConstraints), or one of a \
-                 kind whose limits cannot be checked, such as an e-mail address: reissue it with \
-                 names that the CA allows, or the CA without such limits"
+                "{of} has a name that a CA above it does not allow (nameConstraints), or a type of \
+                 name that tacit cannot check against them, such as an e-mail address: reissue \
+                 it with names that the CA allows, or the CA without these constraints"
             ),
             Why::UnsupportedCriticalExtension => format!(
-                "{of}, or a CA above it, has a critical extension that is not known here: reissue \
-                 it without, or with the extension not critical"
+                "{of}, or a CA above it, has a critical extension that tacit does not \
+                 support: reissue it without the extension, or with the extension not critical"
             ),
             Why::IssuerNotCrlSigner
             | Why::InvalidCrlSignatureForPublicKey
             | Why::UnsupportedCrlSignatureAlgorithmContext(_)
             | Why::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => format!(
-                "{of} cannot be looked up: the list of revoked certificates of a CA above it is \
-                 not signed by that CA as it must be: get the list again from the CA"
+                "the revocation status of {title} cannot be checked: the CRL of a CA above it has \
+                 no valid signature of that CA: get the CRL again from the CA"
             ),
             Why::UnsupportedSignatureAlgorithmContext(_)
             | Why::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => format!(
@@ -192,8 +193,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             | Why::MaximumPathBuildCallsExceeded
             | Why::MaximumSignatureChecksExceeded
             | Why::MaximumNameConstraintComparisonsExceeded => format!(
-                "{of} comes with so many CAs or names that checking them was given up: have the \
-                 {who} send the leaf and the CAs between it and the trust, and no others"
+                "{of} comes with too many CAs or names to check: configure the {who} to send only \
+                 the leaf and the CAs between it and the trust"
             ),
             _ => return None,
         },
@@ -202,9 +203,9 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
 
 fn not_pinned(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!(
-        "the {who}'s certificate of {title} is not one of those pinned in trust '{trust}': if the \
+        "the {who}'s certificate of {title} is not pinned in trust '{trust}': if the \
          {who} renewed it, add its new certificate to `pinned` there (SHA-256 {sha256}; compare it \
-         with what its operator says)",
+         with the value from its operator)",
         who = failed.peer.word(),
         title = leaf.title(),
         trust = failed.trust,
@@ -221,15 +222,15 @@ fn old_or_small(peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     let who = peer.word();
     if let Some(facts) = chain.iter().find(|facts| facts.version < 3) {
         return Some(format!(
-            "the {who}'s certificate of {} is X.509 v{}, which can name neither hosts nor usages: \
-             reissue it as v3 with a subjectAltName",
+            "the {who}'s certificate of {} is X.509 v{}, which supports neither host names nor \
+             usages: reissue it as v3 with a subjectAltName",
             facts.title(),
             facts.version
         ));
     }
     let facts = chain.iter().find(|facts| facts.has_weak_key())?;
     Some(format!(
-        "the {who}'s certificate of {} has an {} key, which is too small to be believed: \
+        "the {who}'s certificate of {} has an {} key, which is too small: \
          reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}",
         facts.title(),
         facts.key
@@ -253,8 +254,8 @@ fn out_of_time(
     }
     if let Some(facts) = chain.iter().find(|facts| now < facts.not_before) {
         return format!(
-            "the {who}'s certificate of {} is not valid before {} and this host's clock says {}: \
-             set the clock that is wrong, or wait",
+            "the {who}'s certificate of {} is not valid before {} and this host's clock shows {}: \
+             correct the clock that is wrong, or wait",
             facts.title(),
             utc(facts.not_before),
             utc(now)
@@ -264,16 +265,16 @@ fn out_of_time(
 }
 
 fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String {
-    let wanted = name.map_or_else(|| "the name wanted".into(), ServerName::to_str);
+    let wanted = name.map_or_else(|| "the required name".into(), ServerName::to_str);
     if leaf.sans.is_empty() {
         return format!(
-            "the server's certificate of {} has no subjectAltName, and a common name does not \
-             count: reissue it with a subjectAltName for {wanted}",
+            "the server's certificate of {} has no subjectAltName, and tacit ignores common \
+             names: reissue it with a subjectAltName for {wanted}",
             leaf.title()
         );
     }
     format!(
-        "the server's certificate is for {}, not for {wanted}: set server-name to a name it has, \
+        "the server's certificate is for {}, not for {wanted}: set `server-name` to a name in it, \
          or reissue it with {wanted} in its subjectAltName",
         listed(&leaf.sans)
     )
@@ -286,28 +287,28 @@ fn revoked(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!("the {who}'s certificate of {title}{above} was revoked: issue the {who} a new one")
 }
 
-/// Which CA has no current list.
+/// Explains which CA has no current CRL.
 fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> String {
     let who = failed.peer.word();
     let trust = failed.trust;
     let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     let title = chain.first().map_or("", CertificateFacts::title);
-    let unknown = format!("whether the {who}'s certificate of {title} was revoked is not known");
+    let unknown = format!("the revocation status of the {who}'s certificate of {title} is unknown");
     let crl_of = |ca: &str| failed.crls.iter().find(move |crl| crl.issuer == ca);
     let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
     if let Some(ca) = issuers().find(|ca| crl_of(ca).is_none()) {
-        return format!("{unknown}: trust '{trust}' has no list of the CA {ca}: add it to crl");
+        return format!("{unknown}: trust '{trust}' has no CRL of the CA {ca}: add it to `crl`");
     }
     match issuers().filter_map(crl_of).find(|crl| crl.is_out_of_date(now)) {
         Some(crl) => format!(
-            "{unknown}: the list of the CA {} in trust '{trust}' is out of date since {}: get \
-             the current one",
+            "{unknown}: the CRL of the CA {} in trust '{trust}' is outdated since {}: get the \
+             current one",
             crl.issuer,
             utc(crl.next_update)
         ),
         None => format!(
-            "{unknown}: the lists in trust '{trust}' are not for certificates of its kind: add \
-             those that its CA distributes for it"
+            "{unknown}: the CRLs in trust '{trust}' do not cover this type of certificate: add the \
+             CRLs that its CA publishes for it"
         ),
     }
 }
@@ -324,8 +325,8 @@ fn self_signed(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
         "is self-signed"
     };
     format!(
-        "the {who}'s certificate of {title} {kind}, so trust '{trust}' cannot vouch for it: \
-         issue the {who} a leaf from a CA of that trust"
+        "the {who}'s certificate of {title} {kind}, so trust '{trust}' does not contain its \
+         issuer: issue the {who} a leaf from a CA of that trust"
     )
 }
 
@@ -338,24 +339,23 @@ fn wrong_issuer(
     let trust = failed.trust;
     let title = chain.first().map_or("", CertificateFacts::title);
     let named = chain.last().map(|facts| facts.issuer.as_str()).filter(|name| !name.is_empty());
-    let issuer = named.unwrap_or("without a name");
+    let issuer = named.unwrap_or("(no name)");
     match error {
         CertificateError::UnknownIssuer => format!(
             "the {who}'s certificate of {title} leads to the issuer {issuer}, which trust \
-             '{trust}' does not hold: add that CA to the trust, or have the {who} send the \
-             certificates in between"
+             '{trust}' does not contain: add that CA to the trust, or configure the {who} to \
+             send the intermediate certificates"
         ),
         CertificateError::BadSignature => format!(
             "the {who}'s certificate of {title} names the issuer {issuer} but is not signed by \
-             the key that trust '{trust}' has for it: name the CA's current certificate there"
+             the key that trust '{trust}' has for it: add the CA's current certificate to it"
         ),
-        // The library's own text is for its developers.
         CertificateError::Other(_) => format!(
-            "the {who}'s certificate of {title}, issued by {issuer}, breaks the rules for \
-             certificates (RFC 5280): have its CA reissue it"
+            "the {who}'s certificate of {title}, issued by {issuer}, violates the profile \
+             for certificates (RFC 5280): have its CA reissue it"
         ),
         other => format!(
-            "the {who}'s certificate of {title}, issued by {issuer}, is not believed ({other}): \
+            "the {who}'s certificate of {title}, issued by {issuer}, is not trusted ({other}): \
              have its CA reissue it"
         ),
     }

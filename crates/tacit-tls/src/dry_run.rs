@@ -1,7 +1,7 @@
-//! What a rule would make of a peer's certificate, asked without a handshake.
+//! Checks a peer's certificate against a rule without a handshake.
 //!
-//! The checks are those of a handshake, but for the proof that the peer holds the key: only whether
-//! its key can be used for that.
+//! The checks are those of a handshake, except for the proof that the peer holds the key: a dry run
+//! checks only that such a proof is possible.
 
 use std::net::IpAddr;
 
@@ -14,16 +14,16 @@ use super::credentials::LoadedTrust;
 use super::diagnose::PeerRole;
 use super::verify::{IdentityMapper, MappedIdentity, provable};
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub struct DryRun {
-    /// What came of the check.
+    /// The result of the check.
     pub check: PeerCheck,
-    /// The name that the peer would have, or why it would be refused.
+    /// The identity of the peer, or why it is rejected.
     pub mapped: Result<MappedIdentity, String>,
 }
 
-/// What a rule demands of clients.
+/// The requirements of a rule for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientRequirements<'a> {
     /// Its level of client certificates.
@@ -34,19 +34,19 @@ pub struct ClientRequirements<'a> {
     pub map: Option<&'a IdentityMap>,
 }
 
-/// Who a client would be.
+/// A client to check.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientPeer<'a> {
-    /// The chain that it would send, the leaf first.
+    /// The chain that it sends, the leaf first.
     pub chain: &'a [CertificateDer<'a>],
-    /// Where it would come from.
+    /// Its address.
     pub address: Option<IpAddr>,
 }
 
-/// A client at a rule that accepts TLS.
+/// Checks a client against a rule that accepts TLS.
 ///
 /// # Errors
-/// The settings make no sense without what they name.
+/// The settings refer to something that is missing.
 pub fn client(
     requirements: ClientRequirements<'_>,
     client: ClientPeer<'_>,
@@ -74,10 +74,10 @@ pub fn client(
     Ok(DryRun { check, mapped })
 }
 
-/// A server's chain; `asked` are the names that a program would ask for where the rule names none.
+/// Checks the chain of a server. `asked` are the names that a program uses if the rule sets none.
 ///
 /// # Errors
-/// The settings make no sense without what they name, or a name is none.
+/// The settings refer to something that is missing, or a name is invalid.
 pub fn server(
     verify: &Verify,
     trust: Option<&LoadedTrust>,
@@ -90,7 +90,7 @@ pub fn server(
     let parsed: Result<Vec<_>, _> = wanted.into_iter().map(ServerName::try_from).collect();
     let mut names = parsed.map_err(refused)?;
     if names.is_empty() && matches!(verify, Verify::Full { .. }) {
-        return Err(refused("the rule takes the name from the program: say one with --name"));
+        return Err(refused("the rule takes the name from the program: give one with --name"));
     }
     if names.is_empty() {
         let any = ServerName::from(IpAddr::from([0; 16]));

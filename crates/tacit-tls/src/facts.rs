@@ -1,8 +1,8 @@
-//! What a certificate says, in words for displays and diagnoses.
+//! The facts of a certificate for displays and diagnoses.
 //!
-//! [`CertificateFacts`] is read from DER that may come from a stranger: nothing here panics, texts
-//! are cut and control characters escaped, so that a name cannot draw on an operator's terminal.
-//! Limits: [`TEXT_CHARS_MAX`] characters a text, [`NAMES_MAX`] names a certificate.
+//! [`CertificateFacts`] reads untrusted DER: nothing here panics, texts are cut and control
+//! characters escaped, so that a name cannot draw on an operator's terminal. Limits:
+//! [`TEXT_CHARS_MAX`] characters a text, [`NAMES_MAX`] names a certificate.
 //!
 //! Nothing here decides anything: facts are not checked against a signature, a clock or a trust.
 
@@ -26,10 +26,10 @@ pub const NAMES_MAX: usize = 100;
 /// A day.
 pub const DAY_SECONDS: i64 = 86_400;
 
-/// RSA keys below this are not believed, and not used.
+/// The minimum size of RSA keys.
 pub const RSA_BITS_MIN: usize = 2048;
 
-/// What a certificate says about itself. Claims, until its chain was checked.
+/// The content of a certificate. It is a claim until the chain is verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CertificateFacts {
@@ -103,7 +103,7 @@ impl CertificateFacts {
         })
     }
 
-    /// The RSA key is too small to be believed.
+    /// Whether the RSA key is too small.
     #[must_use]
     pub fn has_weak_key(&self) -> bool {
         self.rsa_bits.is_some_and(|bits| bits < RSA_BITS_MIN)
@@ -143,7 +143,7 @@ pub fn utc(unix_seconds: i64) -> String {
     )
 }
 
-/// A stranger's text, cut, with nothing in it that moves a cursor or turns the reading direction.
+/// Untrusted text, shortened, with control and bidirectional characters escaped.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown = String::new();

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Handshake::advance ──observe(step)──> rustls ──> ServerCheck, ClientCheck ──┐ report_check
-//!          ^                                  ├────> ByServerName ──────────────┤ report_name
+//!          ^                                  ├────> ByServerName ──────────────┤ report_hello
 //!          │                                  └────> KeyLog ────────────────────┤ the secrets
 //!          └───────── StepOutcome, by value ────────────────────────────────────┘
 //! ```
@@ -30,12 +30,19 @@ pub(crate) struct StepOutcome {
     pub(crate) checked: Option<CheckedPeer>,
     /// The server name that the client asks for.
     pub(crate) server_name: Option<String>,
+    /// Whether the client offers no cipher suite with ECDHE.
+    pub(crate) lacks_ecdhe: bool,
     /// The secrets that the keys of a TLS 1.3 connection come from.
     pub(crate) secrets: TrafficSecrets,
 }
 
 impl StepOutcome {
-    const EMPTY: Self = Self { checked: None, server_name: None, secrets: TrafficSecrets::NONE };
+    const EMPTY: Self = Self {
+        checked: None,
+        server_name: None,
+        lacks_ecdhe: false,
+        secrets: TrafficSecrets::NONE,
+    };
 
     /// Adds what a later step reported, which replaces what an earlier one did.
     pub(crate) fn merge(&mut self, later: Self) {
@@ -45,6 +52,7 @@ impl StepOutcome {
         if later.server_name.is_some() {
             self.server_name = later.server_name;
         }
+        self.lacks_ecdhe |= later.lacks_ecdhe;
         self.secrets.merge(later.secrets);
     }
 }
@@ -74,10 +82,14 @@ pub(crate) fn report_check(checked: impl Into<CheckedPeer>) {
     OUTCOME.with_borrow_mut(|outcome| outcome.checked = Some(checked));
 }
 
-/// Reports the server name that the client asks for.
-pub(crate) fn report_name(name: Option<&str>) {
+/// Reports the hello of a client: the server name that it asks for, and whether it offers no suite
+/// with ECDHE.
+pub(crate) fn report_hello(name: Option<&str>, lacks_ecdhe: bool) {
     let name = name.map(str::to_owned);
-    OUTCOME.with_borrow_mut(|outcome| outcome.server_name = name);
+    OUTCOME.with_borrow_mut(|outcome| {
+        outcome.server_name = name;
+        outcome.lacks_ecdhe = lacks_ecdhe;
+    });
 }
 
 /// A key log that reports the traffic secrets and writes nothing.

@@ -1,8 +1,7 @@
-//! Lists of revoked certificates: from the files of a trust to what verifiers take.
+//! Certificate revocation lists (CRLs): from the files of a trust to the verifier.
 //!
-//! A list is believed only where the CA that signed it issued the certificate in question; that is
-//! for the verifier to see. Here it is read, so that a file that is no list is told at once, and
-//! looked at for its date.
+//! This module parses CRLs, so that a file without one is reported when it is loaded, and checks
+//! their dates. The verifier checks that the CA that signed a CRL issued the certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,64 +19,64 @@ use super::pem::{is_der, read};
 use crate::facts::{CertificateFacts, printable, utc};
 use crate::files::FileStamp;
 
-/// A list with less than one in so many parts of its time left is warned about.
+/// A CRL causes a warning when less than one part in this many of its lifetime is left.
 const WARNING_PART: i64 = 10;
 
-/// One list.
+/// One CRL.
 #[derive(Clone, Debug)]
 pub struct Crl {
-    /// As it was signed.
+    /// The signed DER.
     pub der: CertificateRevocationListDer<'static>,
-    /// What it says of itself.
+    /// Its fields.
     pub facts: CrlFacts,
 }
 
-/// What a list says of itself.
+/// The fields of a CRL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CrlFacts {
-    /// Whose list it is, as certificates name their issuer.
+    /// The CA that issued it, as certificates name their issuer.
     pub issuer: String,
-    /// When it was made, in unix seconds.
+    /// When it was issued, in unix seconds.
     pub this_update: i64,
-    /// When the next one comes, in unix seconds: until then it is current.
+    /// When the CA issues the next one, in unix seconds. Until then the CRL is current.
     pub next_update: i64,
-    /// How many certificates it names.
+    /// The number of revoked certificates.
     pub revoked: usize,
     /// The file it came from.
     pub file: PathBuf,
 }
 
 impl CrlFacts {
-    /// Whether the next list should be there.
+    /// Whether the time of the next update has passed.
     #[must_use]
     pub fn is_out_of_date(&self, now: i64) -> bool {
         now > self.next_update
     }
 }
 
-/// Whether a list has less than a tenth of its time left, or is out of date.
+/// Whether less than a tenth of the lifetime is left, or the CRL is outdated.
 #[must_use]
 pub fn crl_expires_soon(crl: &CrlFacts, now: i64) -> bool {
     let part = crl.next_update.saturating_sub(crl.this_update) / WARNING_PART;
     crl.next_update.saturating_sub(now) < part
 }
 
-/// The lists of one file.
+/// The CRLs of one file.
 pub(super) struct LoadedCrls {
     pub(super) crls: Vec<Crl>,
     /// The file.
     pub(super) stamp: FileStamp,
 }
 
-/// Reads the lists of one file, in PEM or DER.
+/// Reads the CRLs of one file, in PEM or DER.
 pub(super) fn load(path: &Path, roots: &Arc<RootCertStore>) -> Result<LoadedCrls, CredentialFault> {
     let content = read(path)?;
     let crls = parse(path, content.bytes, roots)?;
     Ok(LoadedCrls { crls, stamp: content.stamp })
 }
 
-/// The lists that a file holds.
+/// Parses the CRLs in the content of a file.
 pub(crate) fn parse(
     path: &Path,
     bytes: Vec<u8>,
@@ -102,7 +101,7 @@ fn from_pem(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Cr
     if crls.is_empty() { Err(CredentialFault::NoCrl) } else { Ok(crls) }
 }
 
-/// What the list says, but for its file; `None`: it is none, or has no next update.
+/// The fields of a CRL, without its file. `None` if it is not a CRL or has no nextUpdate.
 pub(crate) fn crl_facts(der: &[u8]) -> Option<CrlFacts> {
     let (rest, crl) = CertificateRevocationList::from_der(der).ok()?;
     rest.is_empty().then_some(())?;
@@ -116,14 +115,15 @@ pub(crate) fn crl_facts(der: &[u8]) -> Option<CrlFacts> {
     })
 }
 
-/// Whether verifiers take it, told apart from the other lists: they name none that they refuse.
+/// Whether the verifier accepts it. Each CRL is tried alone, because the verifier does not name
+/// the one that it rejects.
 fn is_usable(der: &CertificateRevocationListDer<'static>, roots: &Arc<RootCertStore>) -> bool {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider);
     builder.with_crls([der.clone()]).build().is_ok()
 }
 
-/// What will probably not work: CAs without a list, and lists that are or will be out of date.
+/// Warnings: CAs without a CRL, and CRLs that are outdated or soon will be.
 pub(crate) fn warnings(
     owner: &str,
     revocation: Revocation,
@@ -133,8 +133,8 @@ pub(crate) fn warnings(
 ) -> Vec<String> {
     let follows = match revocation {
         Revocation::Off => return Vec::new(),
-        Revocation::Soft => "what it issued is believed all the same, and that is logged",
-        Revocation::Hard => "what it issued is refused",
+        Revocation::Soft => "tacit accepts certificates of this CA and logs that",
+        Revocation::Hard => "tacit rejects certificates of this CA",
     };
     let is_listed = |ca: &&CertificateFacts| crls.iter().any(|crl| crl.facts.issuer == ca.subject);
     let mut warnings: Vec<_> = anchors
@@ -142,21 +142,18 @@ pub(crate) fn warnings(
         .filter(|ca| ca.is_ca && !is_listed(ca))
         .map(|ca| {
             let ca = ca.title();
-            format!(
-                "{owner}: there is no list of revoked certificates of {ca}, so {follows}: add it \
-                 to crl"
-            )
+            format!("{owner}: there is no CRL of {ca}, so {follows}: add it to `crl`")
         })
         .collect();
     for Crl { facts, .. } in crls {
         let at = facts.file.display();
         let due = utc(facts.next_update);
-        let of = format!("{owner}: {at}: the list of revoked certificates of {}", facts.issuer);
+        let of = format!("{owner}: {at}: the CRL of {}", facts.issuer);
         if facts.is_out_of_date(now) {
             let step = "get the current one";
-            warnings.push(format!("{of} is out of date since {due}, so {follows}: {step}"));
+            warnings.push(format!("{of} is outdated since {due}, so {follows}: {step}"));
         } else if crl_expires_soon(facts, now) {
-            warnings.push(format!("{of} is out of date from {due} on: get the next one"));
+            warnings.push(format!("{of} will be outdated at {due}: get the next one"));
         }
     }
     warnings
@@ -200,7 +197,7 @@ mod tests {
         assert!(said.contains("no BEGIN X509 CRL line"), "{said}");
         directory.write("cert.der", ca.der().as_ref(), 0o644);
         let said = loaded(&directory, "cert.der", &ca).unwrap_err();
-        assert!(said.contains("list 1 in it is no list"), "{said}");
+        assert!(said.contains("CRL 1 in the file is not a usable CRL"), "{said}");
         assert!(loaded(&directory, "gone.pem", &ca).unwrap_err().contains("cannot be read"));
     }
 
@@ -216,17 +213,16 @@ mod tests {
         let early = said(Revocation::Hard, 1_700_000_000);
         assert_eq!(
             early,
-            ["trust 'corp': there is no list of revoked certificates of CN=other CA, so what it \
-              issued is refused: add it to crl"]
+            ["trust 'corp': there is no CRL of CN=other CA, so tacit rejects certificates of \
+              this CA: add it to `crl`"]
         );
         let soon = said(Revocation::Soft, 1_999_999_000);
-        assert!(soon[0].contains("is believed all the same"), "{soon:?}");
-        assert!(soon[1].contains("of CN=one CA is out of date from 2033-05-18"), "{soon:?}");
+        assert!(soon[0].contains("accepts certificates of this CA and logs that"), "{soon:?}");
+        assert!(soon[1].contains("of CN=one CA will be outdated at 2033-05-18"), "{soon:?}");
         let late = said(Revocation::Hard, 2_000_000_001);
         assert!(
-            late[1].contains(
-                "is out of date since 2033-05-18 03:33 UTC, so what it issued is refused"
-            ),
+            late[1]
+                .contains("is outdated since 2033-05-18 03:33 UTC, so tacit rejects certificates"),
             "{late:?}"
         );
         assert_eq!(said(Revocation::Off, 2_000_000_001), [""; 0]);

@@ -1,4 +1,4 @@
-//! What can be wrong with a key, certificate or trust file, in one line with the next step.
+//! Errors of key, certificate and trust files, each in one line with the fix.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::facts::{RSA_BITS_MIN, utc};
 use crate::files::FILE_BYTES_MAX;
 
-/// Why an identity or a trust cannot be used. Displays as one line with the next step.
+/// Why an identity or a trust cannot be used. Displays as one line with the fix.
 #[derive(Debug)]
 pub struct CredentialError {
-    /// Whose file: `identity 'web'`, `trust 'corp'`.
+    /// The table of the policy that names the file: `identity 'web'`, `trust 'corp'`.
     pub owner: String,
     /// The file at fault.
     pub path: PathBuf,
@@ -19,13 +19,14 @@ pub struct CredentialError {
 
 /// What is wrong with a file.
 #[derive(Debug)]
-#[allow(missing_docs)] // Display says it.
+#[allow(missing_docs)] // Display describes them.
 pub enum CredentialFault {
     Unreadable(std::io::Error),
     NotRegular,
     TooLarge,
     BadPem(String),
     Der { convert: &'static str },
+    Pkcs12 { convert: &'static str },
     NoCertificate,
     BadCertificate { number: usize },
     NoKey,
@@ -55,15 +56,13 @@ impl fmt::Display for CredentialError {
 }
 
 impl CredentialFault {
-    /// The fault of the file there, with the command that mends it where there is one.
+    /// The fault with the command that fixes it, if there is one.
     pub(crate) fn with_next(&self, path: &Path) -> String {
         let path = path.display();
         match self {
             Self::KeyExposed { .. } => format!("{self}; run: chmod 600 {path}"),
             Self::KeyEncrypted => {
-                format!(
-                    "{self}; write it without: openssl pkey -in {path} -out NEW, under umask 077"
-                )
+                format!("{self}; decrypt it: (umask 077; openssl pkey -in {path} -out NEW)")
             }
             _ => self.to_string(),
         }
@@ -83,59 +82,68 @@ impl fmt::Display for CredentialFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(error) => write!(f, "cannot be read by the agent's user: {error}"),
-            Self::NotRegular => f.write_str("not a regular file; name a PEM file"),
-            Self::TooLarge => write!(f, "larger than {FILE_BYTES_MAX} bytes; name a PEM file"),
-            Self::BadPem(detail) => write!(f, "broken PEM ({detail}); copy the file again"),
-            Self::Der { convert } => write!(f, "is DER, not PEM; convert it with: {convert}"),
-            Self::NoCertificate => f.write_str("holds no certificate (no BEGIN CERTIFICATE line)"),
-            Self::BadCertificate { number } => {
-                write!(f, "certificate {number} in it is not valid X.509; get it again")
+            Self::NotRegular => f.write_str("is not a regular file; give the path of a PEM file"),
+            Self::TooLarge => {
+                write!(f, "is larger than {FILE_BYTES_MAX} bytes; give the path of a PEM file")
             }
-            Self::NoKey => f.write_str("holds no private key (no BEGIN … PRIVATE KEY line)"),
+            Self::BadPem(detail) => write!(f, "is not valid PEM ({detail}); copy the file again"),
+            Self::Der { convert } => write!(f, "is DER, not PEM; convert it with: {convert}"),
+            Self::Pkcs12 { convert } => {
+                write!(f, "is PKCS #12, not PEM; convert it with: {convert}")
+            }
+            Self::NoCertificate => {
+                f.write_str("contains no certificate (no BEGIN CERTIFICATE line)")
+            }
+            Self::BadCertificate { number } => {
+                write!(
+                    f,
+                    "certificate {number} in the file is not valid X.509; get it again from its \
+                     issuer"
+                )
+            }
+            Self::NoKey => f.write_str("contains no private key (no BEGIN … PRIVATE KEY line)"),
             Self::SeveralKeys(count) => {
-                write!(f, "holds {count} private keys; leave the certificate's own")
+                write!(f, "contains {count} private keys; keep only the key of the certificate")
             }
             Self::KeyExposed { mode } => {
                 write!(
                     f,
-                    "holds a private key, yet group or others may access it (mode {mode:04o})"
+                    "contains a private key that group or others can access (mode {mode:04o})"
                 )
             }
-            Self::KeyEncrypted => {
-                f.write_str("the private key is encrypted, and an agent has nobody to ask")
-            }
+            Self::KeyEncrypted => f.write_str(
+                "the private key is encrypted, and the agent cannot ask for a passphrase",
+            ),
             Self::KeyUnusable => write!(
                 f,
-                "the private key is of no kind that is used; make an ECDSA P-256 or RSA \
-                 {RSA_BITS_MIN} one"
+                "the type of the private key is not supported; create an ECDSA P-256 or RSA \
+                 {RSA_BITS_MIN} key"
             ),
             Self::KeyMismatch { subject, is_ca: false } => write!(
                 f,
-                "the key does not belong to the first certificate, of {subject}; \
-                 name the key it was issued for"
+                "the key does not match the first certificate, of {subject}; \
+                 set `key` to the key of this certificate"
             ),
             Self::KeyMismatch { subject, is_ca: true } => write!(
                 f,
-                "the key does not belong to the first certificate, of the CA {subject}; \
-                 put the leaf first"
+                "the key does not match the first certificate, of the CA {subject}; \
+                 put the leaf certificate first"
             ),
             Self::TooManyPinned { max } => write!(
                 f,
-                "with it more than {max} certificates are pinned; pin those of several \
-                 rules in trusts of their own, or let a CA issue them"
+                "with this file the trust pins more than {max} certificates; use a trust for \
+                 each rule, or certificates of a CA"
             ),
             Self::AtSigner(text) => f.write_str(text),
-            Self::NoCrl => {
-                f.write_str("holds no list of revoked certificates (no BEGIN X509 CRL line)")
-            }
+            Self::NoCrl => f.write_str("contains no CRL (no BEGIN X509 CRL line)"),
             Self::BadCrl { number } => write!(
                 f,
-                "list {number} in it is no list of revoked certificates that can be used (X.509 v2 \
-                 with a next update); get it again from its CA"
+                "CRL {number} in the file is not a usable CRL (X.509 v2 with a nextUpdate); get it \
+                 again from its CA"
             ),
             Self::NoSystemBundle => f.write_str(
                 "the system has no bundle of CA certificates here or in the other usual places; \
-                 install the package ca-certificates, or name a file with [trust.NAME] ca = …",
+                 install the package ca-certificates, or set `ca` in [trust.NAME] to a file",
             ),
             _ => self.fmt_certificate(f),
         }
@@ -143,17 +151,17 @@ impl fmt::Display for CredentialFault {
 }
 
 impl CredentialFault {
-    /// Faults of a certificate that can be read.
+    /// Faults of a readable certificate.
     fn fmt_certificate(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OldVersion { subject, version } => write!(
                 f,
-                "the certificate of {subject} is X.509 v{version}, which peers refuse; \
+                "the certificate of {subject} is X.509 v{version}, which peers reject; \
                  reissue it as v3 with a subjectAltName"
             ),
             Self::WeakKey { subject, key } => write!(
                 f,
-                "the certificate of {subject} has an {key} key, which peers refuse; \
+                "the certificate of {subject} has an {key} key, which peers reject; \
                  reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}"
             ),
             Self::Expired { subject, not_after } => {
@@ -161,19 +169,19 @@ impl CredentialFault {
             }
             Self::NotYetValid { subject, not_before } => write!(
                 f,
-                "the certificate of {subject} is not valid before {}; wait, or set this host's \
-                 clock",
+                "the certificate of {subject} is not valid before {}; wait, or correct this \
+                 host's clock",
                 utc(*not_before)
             ),
             Self::NoCa { subject, issuer } => write!(
                 f,
-                "holds no CA certificate: {subject} is a leaf certificate, for which no peer is \
-                 trusted; name the certificate of the CA that issued it, {issuer}"
+                "contains no CA certificate: {subject} is a leaf certificate, with which no peer \
+                 can be verified; set `ca` to the certificate of its issuer, {issuer}"
             ),
             Self::BadPin { subject } => write!(
                 f,
-                "the certificate of {subject} can never be accepted: it is no X.509 v3, or has a \
-                 critical extension that is not known here; reissue it"
+                "the certificate of {subject} can never be accepted: it is not X.509 v3, or has a \
+                 critical extension that tacit does not support; reissue it"
             ),
             _ => Ok(()),
         }

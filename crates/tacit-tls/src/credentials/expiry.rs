@@ -1,13 +1,13 @@
-//! When certificates end.
+//! When certificates expire.
 
 use rustls_pki_types::UnixTime;
 
 use crate::facts::{CertificateFacts, utc};
 
-/// A certificate that ends sooner than this is warned about.
+/// A certificate that expires within this number of days causes a warning.
 pub const EXPIRY_WARNING_DAYS: i64 = 30;
 
-/// The end of a warning about a certificate that ends soon or has ended.
+/// The second half of a warning about a certificate that expires soon or has expired.
 pub(super) fn expiry_warning(facts: &CertificateFacts, now: i64) -> Option<String> {
     let days = facts.days_left(now);
     let at = utc(facts.not_after);
@@ -17,7 +17,7 @@ pub(super) fn expiry_warning(facts: &CertificateFacts, now: i64) -> Option<Strin
     ends_soon(facts, now).then(|| format!("expires in {days} days, at {at}: renew it"))
 }
 
-/// Whether a certificate ends within [`EXPIRY_WARNING_DAYS`], or has ended.
+/// Whether a certificate expires within [`EXPIRY_WARNING_DAYS`], or has expired.
 #[must_use]
 pub fn ends_soon(facts: &CertificateFacts, now: i64) -> bool {
     facts.days_left(now) < EXPIRY_WARNING_DAYS

@@ -1,4 +1,4 @@
-//! Who we are: the certificate chain and the private key of an identity.
+//! The certificate chain and the private key of an identity.
 
 use std::fmt;
 use std::path::Path;
@@ -24,23 +24,23 @@ pub struct LoadedIdentity {
     pub name: String,
     /// Chain and key.
     pub certified_key: Arc<CertifiedKey>,
-    /// What the leaf says.
+    /// The facts of the leaf.
     pub facts: CertificateFacts,
     /// The files it was read from.
     pub sources: Vec<FileStamp>,
-    /// What will probably not work; one line each.
+    /// Problems that do not prevent use; one line each.
     pub warnings: Vec<String>,
 }
 
 impl LoadedIdentity {
-    /// Whether it presents the same chain. The key fits the chain, so it is the same too.
+    /// Whether it presents the same chain. The key matches the chain, so it is the same too.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         self.certified_key.cert == other.certified_key.cert
     }
 
-    /// Why peers refuse its certificate where tacit has that role: the extended key usage is for
-    /// something else (RFC 5280 section 4.2.1.12).
+    /// Whether peers reject its certificate in that role of tacit, because the extended key usage
+    /// is for another purpose (RFC 5280 section 4.2.1.12).
     #[must_use]
     pub fn wrong_usage(&self, role: HandshakeRole) -> Option<WrongUsage> {
         let needed = match role {
@@ -60,7 +60,7 @@ impl LoadedIdentity {
     }
 }
 
-/// The certificate of an identity is not for the role that a rule gives it.
+/// The extended key usage of an identity does not allow the role that a rule gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongUsage {
     role: HandshakeRole,
@@ -76,14 +76,14 @@ impl fmt::Display for WrongUsage {
         write!(
             f,
             "identity '{identity}': the certificate of {subject} is for {usages}, not for \
-             {needed}, so that every {} refuses it: reissue it with extendedKeyUsage = {needed}, \
-             or name another identity",
+             {needed}, so every {} rejects it: reissue it with extendedKeyUsage = {needed}, \
+             or use another identity",
             role.peer()
         )
     }
 }
 
-/// Loads the certificate chain and key of `[identity.NAME]`; relative paths start at `base`.
+/// Loads the certificate chain and key of `[identity.NAME]`. Paths are relative to `base`.
 ///
 /// # Errors
 /// If the identity could not be used in a handshake; see [`CredentialFault`].
@@ -121,7 +121,7 @@ pub fn load_identity(
     })
 }
 
-/// Reads a chain, the leaf first, without asking whether it is any good.
+/// Reads a chain, the leaf first, without checking it.
 ///
 /// # Errors
 /// If the file holds no certificates in PEM.
@@ -141,12 +141,12 @@ fn identity_warnings(owner: &str, facts: &CertificateFacts, now: i64) -> Vec<Str
     if facts.sans.is_empty() && !for_clients_only {
         warnings.push(format!(
             "{owner}: the certificate of {title} has no subjectAltName; clients that check names \
-             refuse it, the common name does not count: reissue it with subjectAltName = DNS:…"
+             reject it and ignore the common name: reissue it with subjectAltName = DNS:…"
         ));
     }
     if facts.is_ca {
         warnings.push(format!(
-            "{owner}: {title} is a CA certificate; peers may refuse it as a leaf: \
+            "{owner}: {title} is a CA certificate; peers may reject it as a leaf: \
              issue a leaf from it"
         ));
     }

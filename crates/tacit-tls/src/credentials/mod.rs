@@ -1,19 +1,18 @@
-//! Identities and trusts: from the files a policy names to what a handshake uses.
+//! Credentials: loads the identities and trusts that a policy names, for use in handshakes.
 //!
 //! ```text
-//!   cert.pem, key.pem -> load_identity -> LoadedIdentity   who we are
-//!   ca.pem, ca.crl …  -> load_trust    -> LoadedTrust      whom we believe
+//!   cert.pem, key.pem -> load_identity -> LoadedIdentity   who tacit is
+//!   ca.pem, ca.crl …  -> load_trust    -> LoadedTrust      whom tacit trusts
 //! ```
 //!
-//! What cannot work is an error here, before any connection is opened: a missing or exposed key, a
-//! key of another certificate, an expired certificate. What will probably not work is a warning.
-//! A private key is kept by rustls alone, here or in a [signer](crate::signer), and no message
-//! holds a byte of it.
+//! Credentials that cannot work are errors when they are loaded, before any connection is opened: a
+//! missing or exposed key, a key of another certificate, an expired certificate. Credentials that
+//! will probably not work cause warnings. Only rustls holds a private key, in this process or in a
+//! [signer](crate::signer). No message contains a byte of it.
 //!
-//! Reloading is the caller's: load again when a
-//! [`FileStamp`](crate::files::FileStamp) of `sources` has changed, and keep
-//! what there was if that fails. Not done here: asking for a passphrase, keys in hardware, fetching
-//! lists of revoked certificates.
+//! The caller reloads: it loads again when a [`FileStamp`](crate::files::FileStamp) of `sources`
+//! has changed, and keeps the old credentials if that fails. Not supported: passphrases, keys in
+//! hardware, downloading CRLs.
 
 mod crls;
 mod error;

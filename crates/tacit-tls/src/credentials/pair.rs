@@ -1,4 +1,4 @@
-//! A chain and its key, from their files: the key stays where [`KeyProvider`] says.
+//! Loads a chain and its key. The key stays in the process that [`KeyProvider`] names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::error::CredentialFault;
 use super::expiry::now_seconds;
-use super::pem::{certificates, facts_of, is_der, read};
+use super::pem::{certificates, facts_of, is_der, is_pkcs12, read};
 use crate::facts::CertificateFacts;
 use crate::files::FileStamp;
 use crate::signer::{KeyProvider, PairFile, RemoteKey, signing_key};
@@ -24,7 +24,7 @@ pub(crate) struct ChainAndKey {
     pub(crate) key_file: FileStamp,
 }
 
-/// What is wrong with which file.
+/// The fault of one of the two files.
 #[derive(Debug)]
 pub(crate) struct PairFault {
     pub(crate) at: PairFile,
@@ -47,7 +47,7 @@ pub(super) fn load_pair(
     Ok(ChainAndKey { chain, key, cert: pair.cert, key_file: pair.key })
 }
 
-/// Reads both files in this process and looks at the leaf; the key need not be that of the chain.
+/// Reads both files in this process and checks the leaf. The caller checks that the key matches.
 pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<ChainAndKey, PairFault> {
     let at_cert = |fault| PairFault { at: PairFile::Cert, fault };
     let at_key = |fault| PairFault { at: PairFile::Key, fault };
@@ -72,13 +72,17 @@ fn one_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CredentialFault> {
     }
     let mut keys = private_keys(pem);
     let Some(key) = keys.next() else {
-        return Err(if is_der(pem) {
+        return Err(if is_pkcs12(pem) {
+            CredentialFault::Pkcs12 {
+                convert: "(umask 077; openssl pkcs12 -in OLD -nocerts -nodes -out NEW)",
+            }
+        } else if is_der(pem) {
             CredentialFault::Der { convert: "openssl pkey -inform DER -in OLD -out NEW" }
         } else {
             CredentialFault::NoKey
         });
     };
-    // An error of the reader names what it stumbled over, never key bytes.
+    // The error text never contains key bytes.
     let key = key.map_err(|_| CredentialFault::BadPem("the private key is damaged".to_owned()))?;
     match keys.count() {
         0 => Ok(key),

@@ -1,4 +1,4 @@
-//! Certificates in PEM files, read whole.
+//! Reads certificates from PEM files.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::error::CredentialFault;
 use crate::facts::CertificateFacts;
 use crate::files::{self, FileContent, ReadError};
 
-/// Reads a file of certificates, keys or lists.
+/// Reads a file of certificates, keys or CRLs.
 pub(super) fn read(path: &Path) -> Result<FileContent, CredentialFault> {
     files::read(path).map_err(|error| match error {
         ReadError::Io(error) => CredentialFault::Unreadable(error),
@@ -18,12 +18,14 @@ pub(super) fn read(path: &Path) -> Result<FileContent, CredentialFault> {
     })
 }
 
-/// The certificates of a PEM file, in its order; at least one.
+/// The certificates of a PEM file, in the order of the file; at least one.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CredentialFault> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let chain = chain.map_err(|error| CredentialFault::BadPem(error.to_string()))?;
     if chain.is_empty() {
-        return Err(if is_der(pem) {
+        return Err(if is_pkcs12(pem) {
+            CredentialFault::Pkcs12 { convert: "openssl pkcs12 -in OLD -nokeys -out NEW" }
+        } else if is_der(pem) {
             CredentialFault::Der { convert: "openssl x509 -inform DER -in OLD -out NEW" }
         } else {
             CredentialFault::NoCertificate
@@ -32,7 +34,7 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, C
     Ok(chain)
 }
 
-/// What one of these certificates says.
+/// The facts of one of these certificates.
 pub(super) fn facts_of(
     chain: &[CertificateDer<'_>],
     index: usize,
@@ -42,8 +44,20 @@ pub(super) fn facts_of(
     CertificateFacts::from_der(der).map_err(|_| bad)
 }
 
-/// Whether a file is DER where PEM is expected.
+/// Whether a file is PKCS #12 (`.p12`, `.pfx`): a DER sequence that begins with version 3 (RFC 7292
+/// section 4). Certificates and keys begin with other values.
+pub(super) fn is_pkcs12(bytes: &[u8]) -> bool {
+    let content = match bytes {
+        [0x30, 0x81, _, content @ ..]
+        | [0x30, 0x82, _, _, content @ ..]
+        | [0x30, 0x83, _, _, _, content @ ..] => content,
+        _ => return false,
+    };
+    content.starts_with(&[0x02, 0x01, 0x03])
+}
+
+/// Whether a file is DER instead of PEM.
 pub(super) fn is_der(bytes: &[u8]) -> bool {
-    // A sequence of 128 bytes or more: no text has the second byte.
+    // A sequence of 128 bytes or more. Text does not contain the second byte.
     matches!(bytes, [0x30, 0x81..=0x84, ..])
 }

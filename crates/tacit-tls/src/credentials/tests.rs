@@ -1,4 +1,4 @@
-//! Files as operators leave them, and the line each gives.
+//! Files with typical mistakes, and the message for each.
 
 use std::process::Command;
 
@@ -63,14 +63,14 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     let chain = format!("{}{}", ca.pem(), leaf.cert_pem);
     let not_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let table: [(&str, &str, &str); 8] = [
-        ("", &leaf.key_pem, "web.pem: holds no certificate"),
-        (not_x509, &leaf.key_pem, "web.pem: certificate 1 in it is not valid X.509"),
-        (&leaf.cert_pem, "", "web.key: holds no private key"),
-        (&leaf.cert_pem, &both, "web.key: holds 2 private keys"),
-        (&leaf.cert_pem, &damaged, "web.key: broken PEM (the private key is damaged)"),
-        (&leaf.cert_pem, &other.key_pem, "web.key: the key does not belong to the first"),
-        (&chain, &leaf.key_pem, "put the leaf first"),
-        ("-----BEGIN CERTIFICATE-----\nAAAA", &leaf.key_pem, "web.pem: broken PEM"),
+        ("", &leaf.key_pem, "web.pem: contains no certificate"),
+        (not_x509, &leaf.key_pem, "web.pem: certificate 1 in the file is not valid X.509"),
+        (&leaf.cert_pem, "", "web.key: contains no private key"),
+        (&leaf.cert_pem, &both, "web.key: contains 2 private keys"),
+        (&leaf.cert_pem, &damaged, "web.key: is not valid PEM (the private key is damaged)"),
+        (&leaf.cert_pem, &other.key_pem, "web.key: the key does not match the first"),
+        (&chain, &leaf.key_pem, "put the leaf certificate first"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA", &leaf.key_pem, "web.pem: is not valid PEM"),
     ];
     for (cert, key, expected) in table {
         directory.write("web.pem", cert, 0o644);
@@ -81,6 +81,14 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     write(&directory, &leaf);
     directory.write("web.pem", leaf.chain[0].as_ref(), 0o644);
     assert!(refusal(&directory).contains("openssl x509 -inform DER"), "{}", refusal(&directory));
+    let pkcs12 = [0x30, 0x82, 0x09, 0x5f, 0x02, 0x01, 0x03, 0x30, 0x82, 0x09, 0x25, 0x06];
+    directory.write("web.pem", pkcs12, 0o644);
+    let line = refusal(&directory);
+    assert!(line.contains("is PKCS #12, not PEM") && line.contains("-nokeys"), "{line}");
+    write(&directory, &leaf);
+    directory.write("web.key", pkcs12, 0o600);
+    let line = refusal(&directory);
+    assert!(line.contains("web.key: is PKCS #12") && line.contains("-nocerts"), "{line}");
     write(&directory, &leaf);
     std::fs::remove_file(directory.path().join("web.key")).unwrap();
     assert!(refusal(&directory).contains("web.key: cannot be read"));
@@ -98,7 +106,7 @@ fn a_key_that_others_can_read_is_refused_wherever_it_stands() {
     }
     directory.write("web.key", &leaf.key_pem, 0o600);
     directory.write("web.pem", format!("{}{}", leaf.cert_pem, leaf.key_pem), 0o644);
-    assert!(refusal(&directory).starts_with("identity 'web': web.pem: holds a private key"));
+    assert!(refusal(&directory).starts_with("identity 'web': web.pem: contains a private key"));
 }
 
 #[test]
@@ -134,8 +142,8 @@ fn certificates_that_peers_refuse_are_refused_at_once() {
         assert!(line.contains(expected), "{line}");
     }
     for (old, expected) in [
-        (openssl_v1(2048), "is X.509 v1, which peers refuse"),
-        (openssl_v3(1024), "has an RSA 1024 key, which peers refuse"),
+        (openssl_v1(2048), "is X.509 v1, which peers reject"),
+        (openssl_v3(1024), "has an RSA 1024 key, which peers reject"),
     ] {
         directory.write("web.pem", old.cert_pem, 0o644);
         directory.write("web.key", old.key_pem, 0o600);

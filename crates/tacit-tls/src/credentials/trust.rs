@@ -1,5 +1,4 @@
-//! Which peers are trusted: trust anchors from PEM files or the system's bundle, CRLs of
-//! their CAs have revoked, and pinned certificates.
+//! Trusts: trust anchors from PEM files or the system's bundle, CRLs, and pinned certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,12 +28,13 @@ const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Which loading of a trust it is: what was verified against one says nothing about another.
+/// The generation of a loaded trust. A chain verified in one generation is verified again in the
+/// next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrustGeneration(u64);
 
 impl TrustGeneration {
-    /// One that never was before.
+    /// Returns a generation that was not used before.
     #[must_use]
     pub fn next() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
@@ -214,7 +214,7 @@ fn load_files(
         crls.extend(more);
         sources.push(stamp);
     }
-    // Of several lists of one CA, verifiers look at the first alone: it must be the newest.
+    // Of several CRLs of one CA the verifier reads only the first, so it must be the newest.
     crls.sort_by_key(|crl| std::cmp::Reverse(crl.facts.this_update));
     warnings.extend(crls::warnings(&owner, revocation, &crls, &facts, now));
     let anchors = LoadedTrust::of_roots(name, roots);
@@ -234,8 +234,7 @@ fn without_ca(facts: &[CertificateFacts]) -> Option<CredentialFault> {
     Some(CredentialFault::NoCa { subject, issuer: first.issuer.clone() })
 }
 
-/// Takes the first bundle there is. A certificate in it that cannot be read is the distribution's
-/// and is only warned about.
+/// Loads the first bundle that exists. A certificate in it that cannot be read causes a warning.
 fn load_system(name: &str, candidates: &[&Path]) -> Result<LoadedTrust, CredentialError> {
     let owner = format!("trust '{name}'");
     let Some(path) = candidates.iter().find(|path| path.exists()) else {
@@ -257,7 +256,7 @@ fn load_system(name: &str, candidates: &[&Path]) -> Result<LoadedTrust, Credenti
         return Err(fail(CredentialFault::NoCertificate));
     }
     let warnings = (ignored > 0).then(|| {
-        format!("{owner}: {}: {ignored} certificates cannot be read, left out", path.display())
+        format!("{owner}: {}: ignored {ignored} certificates that cannot be read", path.display())
     });
     Ok(LoadedTrust {
         anchor_facts: anchor_facts.into(),
@@ -279,25 +278,26 @@ fn anchor_warnings(
     if facts.version >= 3 && !facts.is_ca {
         warnings.push(if facts.is_self_signed {
             format!(
-                "{at} is not a CA certificate: it is believed itself, and no other for it; make a \
-                 CA and a leaf, so that it can be replaced without a change here"
+                "{at} is not a CA certificate: tacit trusts this certificate only, and none that \
+                 it issued; use a CA and a leaf, so that you can renew the leaf without a change \
+                 here"
             )
         } else if facts.denies_ca {
             format!(
-                "{at} is not a CA certificate, so nobody's certificate will be believed for it: \
-                 name the CA that issued it, {}",
+                "{at} is not a CA certificate, so it verifies no peer: set `ca` to the \
+                 certificate of its issuer, {}",
                 facts.issuer
             )
         } else {
             format!(
-                "{at} does not say whether it is a CA: it is used as one; reissue it with basic \
-                 constraints"
+                "{at} has no basicConstraints, and tacit uses it as a CA; reissue it with \
+                 basicConstraints"
             )
         });
     }
     if facts.has_weak_key() {
         let key = &facts.key;
-        warnings.push(format!("{at} has an {key} key, whose signatures are not believed"));
+        warnings.push(format!("{at} has an {key} key, whose signatures tacit does not accept"));
     }
     if let Some(warning) = expiry_warning(facts, now) {
         let is_rejected = facts.not_after < now && expired_anchors == ExpiredAnchors::Reject;
@@ -346,10 +346,10 @@ mod tests {
         directory.write("leaf.pem", &leaf.cert_pem, 0o644);
         let line = load(&directory, &["leaf.pem"]).unwrap_err().to_string();
         assert!(line.contains("CN=leaf is a leaf certificate"), "{line}");
-        assert!(line.contains("the CA that issued it, CN=issuer"), "{line}");
+        assert!(line.contains("the certificate of its issuer, CN=issuer"), "{line}");
         directory.write("leaf.pem", leaf.cert_pem + &ca.pem(), 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
-        assert!(warnings[0].contains("name the CA that issued it, CN=issuer"), "{warnings:?}");
+        assert!(warnings[0].contains("its issuer, CN=issuer"), "{warnings:?}");
         directory.write("leaf.pem", self_signed().cert_pem, 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
         assert!(warnings[0].contains("CN=leaf is not a CA certificate"), "{warnings:?}");
@@ -361,7 +361,7 @@ mod tests {
         let ca = Ca::new("issuer").without_constraints();
         directory.write("ca.pem", &ca.cert_pem, 0o644);
         let warnings = load(&directory, &["ca.pem"]).unwrap().warnings;
-        assert!(warnings[0].contains("does not say whether it is a CA"), "{warnings:?}");
+        assert!(warnings[0].contains("has no basicConstraints"), "{warnings:?}");
     }
 
     #[test]
@@ -369,7 +369,7 @@ mod tests {
         let directory = Directory::new();
         directory.write("ca.pem", "# nothing yet\n", 0o644);
         let line = load(&directory, &["ca.pem"]).unwrap_err().to_string();
-        assert!(line.starts_with("trust 'corp': ") && line.contains("holds no certificate"));
+        assert!(line.starts_with("trust 'corp': ") && line.contains("contains no certificate"));
         assert!(load(&directory, &["gone.pem"]).is_err());
     }
 

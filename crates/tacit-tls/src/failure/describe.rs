@@ -1,4 +1,4 @@
-//! What errors of the TLS library mean.
+//! Descriptions of the errors of the TLS library.
 
 use rustls::{CertificateError, Error, PeerIncompatible, PeerMisbehaved};
 
@@ -9,19 +9,21 @@ use crate::check::PeerCheck;
 use crate::facts::printable;
 use crate::signer::NOT_SIGNED;
 
-/// What is known of a handshake that failed.
+/// The facts about a handshake that failed.
 #[derive(Clone, Copy, Debug)]
 pub struct FailedHandshake<'a> {
-    /// What tacit was in it.
+    /// The role of tacit.
     pub role: HandshakeRole,
-    /// The first bytes the peer sent, up to [`FIRST_BYTES_MAX`](super::FIRST_BYTES_MAX); empty:
-    /// not known.
+    /// The first bytes that the peer sent, up to [`FIRST_BYTES_MAX`](super::FIRST_BYTES_MAX); empty
+    /// if they are not known.
     pub first_bytes: &'a [u8],
-    /// What the check of the certificate found, as far as it came.
+    /// Whether the client offered no cipher suite with ECDHE.
+    pub lacks_ecdhe: bool,
+    /// The result of the certificate check, if it ran.
     pub check: Option<&'a PeerCheck>,
 }
 
-/// Says what an error of the TLS library means.
+/// Describes an error of the TLS library.
 #[must_use]
 pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeFailure {
     let peer = failed.role.peer();
@@ -31,15 +33,15 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         Error::NoCertificatesPresented => failure(
             "client-certificate-absent",
             Party::Peer,
-            "the client sent no certificate and the rule requires one: give the client a \
-             certificate that the rule's trust accepts, or set client-cert = \"preferred\"",
+            "the client sent no certificate and the rule requires one: configure a certificate \
+             on the client that the rule's trust accepts, or set client-cert = \"preferred\"",
         ),
         Error::PeerIncompatible(why) => incompatible(failed, why),
         Error::NoApplicationProtocol => failure(
             "no-common-alpn",
             Party::Policy,
             "the client offers none of the rule's application protocols: add one that it offers \
-             to alpn, or leave alpn out",
+             to `alpn`, or remove `alpn`",
         ),
         Error::InvalidMessage(why) => not_tls(failed, &format!("{why:?}")),
         Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
@@ -49,31 +51,33 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             "bad-record",
             Party::Network,
             format!(
-                "a record of the {peer} was damaged or altered on the way ({error}): look at \
-                 what stands between, and at the {peer}'s TLS library"
+                "a record of the {peer} was damaged or modified in transit ({error}): check \
+                 middleboxes on the path and the {peer}'s TLS library"
             ),
         ),
         Error::PeerMisbehaved(why) => misbehaved(peer, why),
         Error::General(text) if text.contains("no server certificate chain") => failure(
             "no-certificate-for-name",
             Party::Policy,
-            "no identity of the rule suits the client's name, suites and signature algorithms: \
-             add an identity with an ECDSA P-256 or RSA key",
+            "no identity of the rule matches the client's server name, cipher suites and \
+             signature algorithms: add an identity with an ECDSA P-256 or RSA key",
         ),
         Error::General(text) if text.starts_with(NOT_SIGNED) => failure(
             "not-signed",
             Party::Us,
-            format!("{text}: a new signer starts within a second of the end of one; see the log"),
+            format!(
+                "{text}: if the signer has ended, a new one starts within a second; read the log"
+            ),
         ),
         Error::FailedToGetCurrentTime => failure(
             "no-clock",
             Party::Us,
-            "this host's clock cannot be read or stands before 1970: set it",
+            "this host's clock cannot be read or is set before 1970: set the clock",
         ),
         Error::FailedToGetRandomBytes => failure(
             "no-randomness",
             Party::Us,
-            "the kernel gave no random bytes: see that getrandom is allowed by the sandbox",
+            "the kernel returned no random bytes: allow getrandom in the sandbox",
         ),
         other => failure(
             "tls-library",
@@ -83,14 +87,14 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
     }
 }
 
-/// Says that the peer did not agree on an application protocol that it must have.
+/// Describes a peer that did not negotiate the required application protocol.
 #[must_use]
 pub fn describe_lacking_alpn(role: HandshakeRole, wanted: &str) -> HandshakeFailure {
     let peer = role.peer();
     let message = format!(
-        "the {peer} began with TLS itself and without the application protocol `{wanted}`, as one \
-         would that is meant for another server: have it offer `{wanted}` (ALPN), or ask for TLS \
-         before it begins"
+        "the {peer} started TLS directly but did not negotiate the application protocol \
+         `{wanted}`, so it may be meant for another server: configure it to offer `{wanted}` \
+         (ALPN), or to request TLS first"
     );
     failure("no-common-alpn", Party::Peer, message)
 }
@@ -118,7 +122,7 @@ fn certificate(failed: &FailedHandshake<'_>, error: &CertificateError) -> Handsh
     };
     let message = match failed.check {
         Some(PeerCheck::Invalid { reason }) => reason.clone(),
-        _ => format!("the {}'s certificate is not believed: {error}", failed.role.peer()),
+        _ => format!("the {}'s certificate is not trusted: {error}", failed.role.peer()),
     };
     failure(kind, Party::Peer, message)
 }
@@ -126,8 +130,8 @@ fn certificate(failed: &FailedHandshake<'_>, error: &CertificateError) -> Handsh
 fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> HandshakeFailure {
     use PeerIncompatible as Why;
     let peer = failed.role.peer();
-    // An old hello lacks extensions too, and the library may complain of those first.
-    if offered_version(failed.first_bytes).is_some_and(|version| !is_spoken(version)) {
+    // An old hello lacks extensions too, and the library may report those first.
+    if offered_version(failed.first_bytes).is_some_and(|version| !is_supported(version)) {
         return no_common_version(failed);
     }
     match why {
@@ -140,17 +144,30 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             "no-common-suite",
             Party::Peer,
             format!(
-                "the {peer} offers no suite that the rule allows: allow it AES-GCM or \
-                 ChaCha20-Poly1305 with ECDHE (CBC, RC4, 3DES and static RSA are never spoken); \
-                 on TLS 1.2 the suite must also suit the kind of our key, ECDSA or RSA"
+                "the {peer} offers no cipher suite that the rule allows: enable AES-GCM or \
+                 ChaCha20-Poly1305 with ECDHE on it (tacit does not support CBC, RC4, 3DES and \
+                 static RSA); in TLS 1.2 the suite must also match our key, ECDSA or RSA"
             ),
         ),
+        // The library reports a missing group before it compares the suites.
+        Why::NoKxGroupsInCommon | Why::NamedGroupsExtensionRequired if failed.lacks_ecdhe => {
+            failure(
+                "no-common-suite",
+                Party::Peer,
+                format!(
+                    "the {peer} offers only cipher suites without ECDHE, such as RSA key \
+                 exchange, which tacit does not support: enable ECDHE with AES-GCM or \
+                 ChaCha20-Poly1305 on it"
+                ),
+            )
+        }
         Why::NoKxGroupsInCommon | Why::NamedGroupsExtensionRequired => failure(
             "no-common-group",
             Party::Peer,
             format!(
-                "the {peer} offers no key exchange group that the rule allows: allow it x25519, \
-                 secp256r1, secp384r1 or X25519MLKEM768 (finite-field DH is never spoken)"
+                "the {peer} offers no key exchange group that the rule allows: enable x25519, \
+                 secp256r1, secp384r1 or X25519MLKEM768 on it (tacit does not support \
+                 finite-field DH)"
             ),
         ),
         Why::NoSignatureSchemesInCommon
@@ -159,14 +176,17 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             "no-common-signature",
             Party::Peer,
             format!(
-                "the {peer} accepts no signature our key can make: allow it ECDSA or RSA-PSS with \
-                 SHA-256, or give the rule an identity with another kind of key"
+                "the {peer} accepts no signature scheme of our key: enable ECDSA or RSA-PSS with \
+                 SHA-256 on it, or configure an identity with another type of key"
             ),
         ),
         other => failure(
             "peer-incompatible",
             Party::Peer,
-            format!("the {peer} lacks what TLS 1.2 and 1.3 need ({other:?}): update its library"),
+            format!(
+                "the {peer} lacks a feature that TLS 1.2 and 1.3 require ({other:?}): update its \
+                 TLS library"
+            ),
         ),
     }
 }
@@ -174,22 +194,22 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
 fn no_common_version(failed: &FailedHandshake<'_>) -> HandshakeFailure {
     let peer = failed.role.peer();
     let message = match offered_version(failed.first_bytes) {
-        Some(version) if is_spoken(version) => format!(
-            "the {peer} speaks {version} and the rule's min-version is newer: update the {peer}, \
-             or set min-version = \"1.2\""
+        Some(version) if is_supported(version) => format!(
+            "the {peer} supports {version} at most and the rule's `min-version` is newer: update \
+             the {peer}, or set min-version = \"1.2\""
         ),
         Some(version) => {
-            format!("the {peer} speaks {version}, which is refused: update it to TLS 1.2 or 1.3")
+            format!("the {peer} uses {version}, which tacit rejects: update it to TLS 1.2 or 1.3")
         }
         None => format!(
-            "the {peer} speaks no TLS version that the rule allows: update it to TLS 1.2 or 1.3, \
-             and look at the rule's min-version"
+            "the {peer} supports no TLS version that the rule allows: update it to TLS 1.2 or 1.3, \
+             and check the rule's `min-version`"
         ),
     };
     failure("no-common-version", Party::Peer, message)
 }
 
-fn is_spoken(version: &str) -> bool {
+fn is_supported(version: &str) -> bool {
     matches!(version, "TLS 1.2" | "TLS 1.3")
 }
 
@@ -198,14 +218,14 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
     if let Some(protocol) = looks_like_plaintext(failed.first_bytes) {
         let kind = if protocol == "HTTP" { "plain-http" } else { "not-tls" };
         let step = match failed.role {
-            HandshakeRole::Server if protocol == "HTTP" => "use https:// there",
-            HandshakeRole::Server => "switch TLS on there, or connect to another port",
-            HandshakeRole::Client => "name its TLS port in connect (STARTTLS is not spoken)",
+            HandshakeRole::Server if protocol == "HTTP" => "use https:// on the client",
+            HandshakeRole::Server => "enable TLS on the client, or connect it to another port",
+            HandshakeRole::Client => "set `connect` to its TLS port",
         };
-        let message = format!("the {peer} speaks plain {protocol}, not TLS, on this port: {step}");
+        let message = format!("the {peer} sent plain {protocol}, not TLS, on this port: {step}");
         return failure(kind, Party::Peer, message);
     }
-    if offered_version(failed.first_bytes).is_some_and(|version| !is_spoken(version)) {
+    if offered_version(failed.first_bytes).is_some_and(|version| !is_supported(version)) {
         return no_common_version(failed);
     }
     let kind = match failed.first_bytes {
@@ -213,8 +233,8 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
         _ => "not-tls",
     };
     let message = format!(
-        "what the {peer} sent is not a valid TLS handshake ({}): see whether it speaks TLS on \
-         this port, and which library it uses",
+        "the data of the {peer} is not a valid TLS handshake ({}): check that it uses TLS on this \
+         port, and which TLS library it uses",
         printable(detail)
     );
     failure(kind, Party::Peer, message)
@@ -222,8 +242,8 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
 
 fn misbehaved(peer: &str, why: &PeerMisbehaved) -> HandshakeFailure {
     let message = format!(
-        "the {peer} broke the TLS protocol ({why:?}): update its TLS library, or look for what \
-         stands between"
+        "the {peer} violated the TLS protocol ({why:?}): update its TLS library, or check \
+         middleboxes on the path"
     );
     failure("peer-misbehaved", Party::Peer, message)
 }

@@ -1,9 +1,9 @@
-//! What a peer speaks, as far as its first bytes tell.
+//! Recognises a peer's protocol by its first bytes.
 
-/// How many of a peer's first bytes are worth keeping.
+/// How many of a peer's first bytes are kept.
 pub const FIRST_BYTES_MAX: usize = 16;
 
-/// Names the protocol of which the first bytes are the beginning, if it is a known one in clear.
+/// Returns the name of the plaintext protocol that the bytes begin, if it is a known one.
 #[must_use]
 pub fn looks_like_plaintext(first_bytes: &[u8]) -> Option<&'static str> {
     const BEGINNINGS: [(&[u8], &str); 22] = [
@@ -34,9 +34,9 @@ pub fn looks_like_plaintext(first_bytes: &[u8]) -> Option<&'static str> {
     BEGINNINGS.iter().find(begins).map(|(_, protocol)| *protocol)
 }
 
-/// The version in the first hello of a peer, if the bytes reach that far.
+/// The version in the peer's first hello, if the bytes contain it.
 ///
-/// A TLS 1.3 hello says 1.2 here and 1.3 in an extension beyond these bytes.
+/// A TLS 1.3 hello has 1.2 here, and 1.3 in an extension after these bytes.
 #[must_use]
 pub fn offered_version(first_bytes: &[u8]) -> Option<&'static str> {
     let version = match first_bytes {

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// What tacit is in the handshake.
+/// The role of tacit in a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HandshakeRole {
-    /// It answers; the peer is a client.
+    /// tacit is the server; the peer is a client.
     Server,
-    /// It opens; the peer is a server.
+    /// tacit is the client; the peer is a server.
     Client,
 }
 
 impl HandshakeRole {
-    /// What the peer is.
+    /// The word for the peer.
     #[must_use]
     pub fn peer(self) -> &'static str {
         match self {
@@ -30,13 +30,13 @@ impl HandshakeRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Party {
-    /// The peer's owner.
+    /// The operator of the peer.
     Peer,
-    /// This host's owner: certificates, clock, randomness.
+    /// The operator of this host: certificates, clock, randomness.
     Us,
-    /// The policy's author.
+    /// The author of the policy.
     Policy,
-    /// The network's.
+    /// The operator of the network.
     Network,
 }
 
@@ -65,8 +65,8 @@ impl HandshakeFailure {
     pub fn closed(role: HandshakeRole) -> Self {
         let peer = role.peer();
         let message = format!(
-            "the {peer} closed the connection within the handshake, without an alert: \
-             look at the {peer}'s log, and whether it speaks TLS on this port"
+            "the {peer} closed the connection during the handshake without an alert: \
+             read the {peer}'s log, and check that it uses TLS on this port"
         );
         failure("peer-closed", Party::Peer, message)
     }
@@ -75,15 +75,15 @@ impl HandshakeFailure {
     #[must_use]
     pub fn timed_out(role: HandshakeRole, after: Duration) -> Self {
         let message = format!(
-            "the {} did not complete the handshake within {after:?}: see whether it speaks TLS \
-             on this port, or raise handshake-timeout",
+            "the {} did not complete the handshake within {after:?}: check that it uses TLS \
+             on this port, or increase `handshake-timeout`",
             role.peer()
         );
         failure("handshake-timeout", Party::Network, message)
     }
 }
 
-/// Puts one together.
+/// Creates a failure.
 pub(super) fn failure(
     kind: &'static str,
     party: Party,

@@ -1,10 +1,11 @@
 //! Why a handshake failed: who has to act, and what to do, in one line.
 //!
-//! The errors of the TLS library name protocol states; operators need to know whether it is the
-//! peer, this host, the policy or the network. Each failure has a `kind` for counters and logs too.
+//! The errors of the TLS library name protocol states. Operators need to know whether the peer,
+//! this host, the policy or the network is at fault. Each failure has a `kind` for counters and
+//! logs.
 //!
-//! Old and foreign protocols are told from the first bytes the peer sent. They are looked at only
-//! after the handshake has failed: nothing is ever delayed, or decided, by them.
+//! Old and foreign protocols are recognised by the first bytes that the peer sent. This happens
+//! only after the handshake has failed, so it delays and decides nothing.
 
 mod alert;
 mod describe;

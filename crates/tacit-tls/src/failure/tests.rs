@@ -44,7 +44,10 @@ fn client(
 
 fn described(role: HandshakeRole, sent: &[u8], error: &Error) -> HandshakeFailure {
     let first_bytes = &sent[..sent.len().min(FIRST_BYTES_MAX)];
-    let failure = describe_error(&FailedHandshake { role, first_bytes, check: None }, error);
+    let failure = describe_error(
+        &FailedHandshake { role, first_bytes, lacks_ecdhe: false, check: None },
+        error,
+    );
     assert!(!failure.message.contains('\n') && failure.message.contains(": "), "{failure}");
     failure
 }
@@ -112,7 +115,7 @@ fn plain_protocols_spoken_to_a_tls_rule_are_named() {
     let error = connection.process_new_packets().unwrap_err();
     let failure = described(HandshakeRole::Client, sent, &error);
     assert_eq!(failure.kind, "plain-http");
-    assert!(failure.message.contains("name its TLS port in connect"), "{failure}");
+    assert!(failure.message.contains("set `connect` to its TLS port"), "{failure}");
 }
 
 #[test]
@@ -130,7 +133,7 @@ fn old_versions_are_refused_by_name() {
     for (sent, version) in table {
         let failure = server_meets(server(provider(), BOTH), &sent);
         assert_eq!(failure.kind, "no-common-version", "{version}: {failure}");
-        let line = format!("the client speaks {version}, which is refused: update it to TLS 1.2");
+        let line = format!("the client uses {version}, which tacit rejects: update it to TLS 1.2");
         assert!(failure.message.starts_with(&line), "{failure}");
     }
 }
@@ -140,7 +143,9 @@ fn what_both_lack_in_common_is_named_on_both_sides() {
     let [failure, alert] =
         meet(server(provider(), &[&version::TLS13]), client(provider(), &[&version::TLS12]));
     assert_eq!((failure.kind, alert.kind), ("no-common-version", "no-common-version"));
-    assert!(failure.message.contains("speaks TLS 1.2 and the rule's min-version is newer"));
+    assert!(
+        failure.message.contains("supports TLS 1.2 at most and the rule's `min-version` is newer")
+    );
 
     let mut chacha = provider();
     chacha.cipher_suites = vec![aws_lc_rs::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256];

@@ -266,7 +266,12 @@ impl Handshake {
 
     fn describe(&self, error: &rustls::Error) -> HandshakeFailure {
         let check = self.outcome.checked.as_ref().map(|checked| &checked.check);
-        let failed = FailedHandshake { role: self.role(), first_bytes: &self.first_bytes, check };
+        let failed = FailedHandshake {
+            role: self.role(),
+            first_bytes: &self.first_bytes,
+            lacks_ecdhe: self.outcome.lacks_ecdhe,
+            check,
+        };
         describe_error(&failed, error)
     }
 
@@ -364,7 +369,12 @@ impl Handshake {
             PeerCheck::Absent => rustls::Error::NoCertificatesPresented,
             _ => rustls::CertificateError::ApplicationVerificationFailure.into(),
         };
-        let failed = FailedHandshake { role: self.role(), first_bytes: &[], check: Some(check) };
+        let failed = FailedHandshake {
+            role: self.role(),
+            first_bytes: &[],
+            lacks_ecdhe: false,
+            check: Some(check),
+        };
         describe_error(&failed, &error)
     }
 
@@ -441,7 +451,10 @@ fn to_be_covered(asked: &[String]) -> Vec<ServerName<'static>> {
 
 /// What an error means that is not about this peer.
 fn describe(role: HandshakeRole, error: &rustls::Error) -> HandshakeFailure {
-    describe_error(&FailedHandshake { role, first_bytes: &[], check: None }, error)
+    describe_error(
+        &FailedHandshake { role, first_bytes: &[], lacks_ecdhe: false, check: None },
+        error,
+    )
 }
 
 fn into_session(

@@ -266,3 +266,32 @@ fn early_data_that_was_never_offered_is_skipped() {
         assert!(!client.is_early_data_accepted());
     }
 }
+
+#[test]
+fn a_client_without_ecdhe_suites_is_told_apart_from_one_without_groups() {
+    let settings = settings(
+        Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        &[Group::X25519],
+        ServerAsks::Nothing,
+    );
+    let server = settings.unwrap().server;
+    // Suites: TLS_RSA_WITH_AES_128_CBC_SHA alone, and with the ECDHE suite of the rule.
+    for (suites, kind) in
+        [(&[0, 0x2f][..], "no-common-suite"), (&[0xc0, 0x2b, 0, 0x2f], "no-common-group")]
+    {
+        // signature_algorithms: ecdsa_secp256r1_sha256.
+        let extensions = [0, 13, 0, 4, 0, 2, 4, 3];
+        let length = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();
+        let mut body = vec![3, 3];
+        body.extend([7; 32]);
+        body.extend([0, 0, length(suites)]);
+        body.extend(suites);
+        body.extend([1, 0, 0, length(&extensions)]);
+        body.extend(extensions);
+        let mut hello = vec![22, 3, 1, 0, length(&body) + 4, 1, 0, 0, length(&body)];
+        hello.extend(body);
+        let mut handshake = Handshake::server(&server).unwrap();
+        let failure = handshake.advance(&mut hello, &mut Vec::new()).unwrap_err();
+        assert_eq!(failure.kind, kind, "{failure}");
+    }
+}

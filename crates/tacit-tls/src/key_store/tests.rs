@@ -51,7 +51,7 @@ fn a_refusal_names_the_file_and_the_next_step() {
     directory.write("web.key", "none", 0o600);
     let refused = load(&KeyStore::default(), &directory).unwrap_err();
     assert_eq!(refused.at, PairFile::Key);
-    assert!(refused.text.contains("holds no private key"), "{refused:?}");
+    assert!(refused.text.contains("contains no private key"), "{refused:?}");
     let key = Ca::new("other").leaf(LeafKind::Valid).key_pem;
     directory.write("web.key", &key, 0o644);
     let refused = load(&KeyStore::default(), &directory).unwrap_err();

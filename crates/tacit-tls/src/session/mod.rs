@@ -154,7 +154,7 @@ pub enum NoRekey {
 pub enum SessionError {
     /// A record was not legal.
     Record(RecordError),
-    /// The peer gave up with this alert.
+    /// The peer ended the connection with this alert.
     PeerAlert(AlertDescription),
     /// A message after the handshake was not legal.
     PeerMisbehaved(&'static str, AlertDescription),
@@ -163,7 +163,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// What to tell the peer; nothing if it gave up itself.
+    /// The alert to send to the peer; none if the peer ended the connection.
     #[must_use]
     pub fn alert(&self) -> Option<AlertDescription> {
         match self {
@@ -186,7 +186,7 @@ impl fmt::Display for SessionError {
         match self {
             Self::Record(error) => write!(f, "{error}"),
             Self::PeerAlert(alert) => {
-                write!(f, "the peer gave up with alert {}", alert.0)
+                write!(f, "the peer ended the connection with alert {}", alert.0)
             }
             Self::PeerMisbehaved(what, _) => write!(f, "the peer {what}"),
             Self::Library(what) => write!(f, "tacit could not {what}; please report this"),

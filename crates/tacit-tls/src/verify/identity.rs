@@ -1,8 +1,8 @@
-//! What name a client has whose certificate was looked at.
+//! Maps the certificate of a client to an identity.
 //!
-//! It is asked for when the handshake is complete, in full and resumed ones alike: only then is
-//! proved that the client holds the key, and only the connection knows where it comes from. A
-//! certificate that is not believed gives nobody a name, and no map is asked about it.
+//! This happens when a full or resumed handshake is complete: only then has the client proved that
+//! it holds the key, and only the connection knows its address. A certificate that is not trusted
+//! gives no identity, and no map is evaluated.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,40 +17,40 @@ use crate::facts::CertificateFacts;
 use crate::failure::{HandshakeFailure, Party};
 use crate::holder::holder;
 
-/// Where the names of a rule's clients come from.
+/// The source of the identities of a rule's clients.
 #[derive(Clone, Debug)]
 pub enum IdentityMapper {
-    /// They have none.
+    /// They have no identity.
     None,
-    /// Their certificates.
+    /// The certificate.
     Certificate,
-    /// A map; who has no name there is refused.
+    /// A map; clients without an identity in it are rejected.
     Map {
         /// Its name.
         name: String,
-        /// What it says.
+        /// Its entries.
         map: Arc<IdentityMap>,
     },
 }
 
-/// The name that a peer was given.
+/// The result of the mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MappedIdentity {
-    /// None.
+    /// No identity.
     None,
-    /// The one that its certificate says.
+    /// The first name of the certificate.
     Certificate,
-    /// One of a map.
+    /// An identity from a map.
     Mapped(String),
-    /// None: an entry would refuse it, but only warns.
+    /// No identity: an entry rejects the client, but only with a warning.
     Warned {
-        /// Which entry, in words.
+        /// The entry and its line.
         entry: String,
     },
 }
 
 impl IdentityMapper {
-    /// What a level says; `None`: it asks for a map that is not there.
+    /// Creates the mapper of a client-certificate level. `None` if it needs a map that is missing.
     #[must_use]
     pub fn new(level: &ClientCert, map: Option<&IdentityMap>) -> Option<Self> {
         use tacit_core::policy::ChainCheck::{Made, Waived};
@@ -63,10 +63,10 @@ impl IdentityMapper {
         })
     }
 
-    /// The name of who shows a certificate that is believed, and comes from that address.
+    /// Maps the trusted certificate of a client with this address.
     ///
     /// # Errors
-    /// The map refuses it.
+    /// The map rejects the client.
     pub fn identify(
         &self,
         leaf: &CertificateDer<'_>,
@@ -82,28 +82,28 @@ impl IdentityMapper {
             Err(_) => Err(refusal(
                 "certificate-not-mapped",
                 leaf,
-                "has names that are not text, too long or too many to be compared: reissue it with \
-                 fewer",
+                "has names that are not text, too long or too many: reissue it with \
+                 fewer names",
             )),
         }
     }
 }
 
-/// Who the peer is, as far as that was proved.
+/// The identity of a peer, as far as it is proved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PeerIdentity {
-    /// The subject of a certificate that was not believed: a claim, never a ground for a decision.
+    /// The subject of a certificate that is not trusted: a claim, not a basis for decisions.
     pub claimed_subject: Option<String>,
-    /// The name that it has by its rule: one of a map, or the first name of a certificate that was
-    /// believed, or else its subject.
+    /// The identity by its rule: from a map, or the first name or the subject of a trusted
+    /// certificate.
     pub identity: Option<String>,
-    /// The entry of a map that would refuse it, but only warns.
+    /// The entry of a map that rejects the peer, but only with a warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warned: Option<String>,
 }
 
-/// The identity that a check leaves a peer with. A waived chain has none.
+/// The identity of a peer after its check. A waived chain has none.
 #[must_use]
 pub fn identity(
     check: &PeerCheck,
@@ -126,10 +126,10 @@ pub fn identity(
     PeerIdentity { identity: Some(identity.clone()), ..nobody }
 }
 
-/// What a map says of a holder.
+/// Maps a certificate subject.
 ///
 /// # Errors
-/// It refuses.
+/// The map rejects the client.
 fn map_identity(
     name: &str,
     map: &IdentityMap,

@@ -1,4 +1,4 @@
-//! Checking the peer's certificate, and saying what came of it.
+//! Checks the certificates of peers.
 //!
 //! ```text
 //!   rule --> ServerCheck (we are the client)   full | chain | none
@@ -8,21 +8,20 @@
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
 //! ```
 //!
-//! A check is shared by all connections of a rule; `outcome` carries its result to the
-//! handshake that it ran for.
+//! All connections of a rule share a check; `outcome` passes its result to the handshake.
 //!
-//! A resumed session skips the check. The chain it was opened with may have expired since, or the
-//! trust may have changed: `recheck` looks at the stored chain again, `allows` says what follows.
+//! A resumed session skips the check. Its chain may have expired since, or the trust may have
+//! changed: `recheck` checks the stored chain again, and `allows` decides about the connection.
 //!
-//! A chain that was believed before is not verified again ([`Chains`]).
+//! A chain in the cache is not verified again ([`ChainCache`]).
 //!
-//! Whatever is waived (`preferred`, `none`), the peer must prove that it holds the certificate's
-//! key. That proof cannot be checked with an X.509 v1 certificate or an RSA key below 2048 bits, so
-//! those are refused at every level.
+//! Even if the check is waived (`preferred`, `none`), the peer must prove that it holds the key of
+//! its certificate. X.509 v1 certificates and RSA keys below 2048 bits allow no such proof and are
+//! rejected at every level.
 //!
-//! Where the trust has lists of revoked certificates, every certificate of a chain is looked up.
-//! What no current list tells of is refused, or believed and told of. Not done here: asking anybody
-//! else (OCSP).
+//! If the trust has CRLs, every certificate of a chain is looked up in them. If no current CRL
+//! covers a certificate, the check rejects it, or accepts it and reports that. OCSP is not
+//! supported.
 
 mod chain_cache;
 mod client;

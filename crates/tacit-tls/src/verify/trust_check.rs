@@ -1,5 +1,4 @@
-//! The whole check of a chain against one trust, remembered chains and lists of revoked
-//! certificates included.
+//! Checks a chain against one trust, with the chain cache and CRLs.
 
 use std::sync::Arc;
 
@@ -16,37 +15,37 @@ use crate::credentials::{
 };
 use crate::diagnose::{FailedChain, PeerRole, diagnose_chain};
 
-/// The whole check against one trust.
+/// The check against one trust.
 #[derive(Debug)]
 pub(super) struct TrustCheck<V = PathCheck> {
     pub(super) trust: String,
     pub(super) generation: TrustGeneration,
     pub(super) verifier: Arc<V>,
-    /// Believes what no current list tells of; `None`: nothing does.
+    /// The check that accepts unknown revocation status, if the trust allows that.
     pub(super) accepting_unknown: Option<Arc<V>>,
     pub(super) crls: Vec<CrlFacts>,
     pub(super) chains: Option<Arc<ChainCache>>,
 }
 
-/// What came of looking at a chain.
+/// The result of the check of a chain.
 pub(super) struct ChainCheckResult {
     pub(super) checked: CheckedPeer,
-    /// What the library says.
+    /// The result of the library.
     pub(super) verdict: Result<(), Error>,
 }
 
 impl ChainCheckResult {
-    /// The library has no objection.
+    /// A chain that the library accepts.
     pub(super) fn passed(checked: CheckedPeer) -> Self {
         Self { checked, verdict: Ok(()) }
     }
 
-    /// What it means for a connection that is open: the peer was trusted when it opened.
+    /// The result for an open connection, which trusted the peer when it opened.
     pub(super) fn of_open(self) -> PeerCheck {
         let error = self.verdict.err();
         let PeerCheck::Invalid { reason } = self.checked.check else { return self.checked.check };
         match error {
-            // A list was current when the connection opened, and did not name the peer.
+            // A CRL was current when the connection opened, and did not list the peer.
             Some(error) if is_revocation_unknown(&error) => PeerCheck::RevocationUnknown { reason },
             Some(Error::InvalidCertificate(CertificateError::Revoked)) => {
                 PeerCheck::Revoked { reason }
@@ -75,7 +74,7 @@ impl TrustCheck {
         })
     }
 
-    /// Checks a chain, unless it was checked before. Without a name none is asked about.
+    /// Checks a chain unless it is in the cache. Without a name, the check ignores names.
     pub(super) fn check(
         &self,
         peer: PeerRole,
@@ -100,7 +99,7 @@ impl TrustCheck {
 }
 
 impl<V> TrustCheck<V> {
-    /// The same by any check, which returns when the anchor expires, in unix seconds, if that
+    /// Checks with `verify`, which returns when the anchor expires, in unix seconds, if that
     /// matters.
     pub(super) fn check_by(
         &self,
@@ -149,7 +148,7 @@ impl<V> TrustCheck<V> {
         let accepting_unknown =
             self.accepting_unknown.as_deref().filter(|_| is_revocation_unknown(&error));
         match accepting_unknown.map_or(Err(error.clone()), verify) {
-            // Only what lists told of is remembered.
+            // Only chains with a known revocation status are cached.
             Ok(anchor_end) => {
                 let check = PeerCheck::RevocationUnknown { reason: reason(&error) };
                 let chain = Some(Arc::new(PeerChain::new(leaf, rest, anchor_end)));
@@ -162,7 +161,7 @@ impl<V> TrustCheck<V> {
         }
     }
 
-    /// Until when what current lists said counts, in unix seconds.
+    /// When the first current CRL is outdated, in unix seconds.
     fn crls_until(&self, now: UnixTime) -> Option<i64> {
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let dates = self.crls.iter().map(|crl| crl.next_update);
@@ -170,8 +169,8 @@ impl<V> TrustCheck<V> {
     }
 }
 
-/// The error whose alert tells the peer: the library answers decrypt_error and handshake_failure
-/// where a certificate is at fault.
+/// The error with the alert for the peer: the library would send decrypt_error or
+/// handshake_failure although a certificate is at fault.
 fn answered(error: Error) -> Error {
     use webpki::Error as Why;
     let word = match PathFault::within(&error) {
@@ -179,7 +178,7 @@ fn answered(error: Error) -> Error {
         Some(PathFault::CaMayNotSign { .. } | PathFault::LeafMayNotSign) => {
             CertificateError::InvalidPurpose
         }
-        // What stays is certificate_unknown: no fault of the certificate, or too much work.
+        // These keep certificate_unknown: the certificate is not at fault, or too expensive.
         Some(
             PathFault::NotPinned
             | PathFault::CaMayNotSignCrls { .. }
@@ -201,7 +200,7 @@ fn answered(error: Error) -> Error {
     word.into()
 }
 
-/// Whether the error is that no current list tells of the certificate.
+/// Whether the error is an unknown revocation status.
 fn is_revocation_unknown(error: &Error) -> bool {
     use CertificateError as Why;
     matches!(

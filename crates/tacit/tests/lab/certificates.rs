@@ -24,7 +24,7 @@ pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
         ("not-yet", LeafKind::NotYetValid, "not valid before 2080-04-05 00:00 UTC"),
         ("wrong-usage", LeafKind::WrongUsage, "is for codeSigning, not for"),
         ("wrong-name", LeafKind::WrongName, "is for other.example, not for db.example"),
-        ("cn-only", LeafKind::CnOnly, "has no subjectAltName, and a common name does not count"),
+        ("cn-only", LeafKind::CnOnly, "has no subjectAltName, and tacit ignores common"),
     ];
     let mut all = Vec::new();
     for (name, kind, words) in kinds {
@@ -40,10 +40,10 @@ pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
         write_pair(lab, name, &old.cert_pem, &old.key_pem);
     }
     all.extend([
-        ("wrong-ca", "leads to the issuer CN=stranger CA, which trust 'corp' does not hold"),
-        ("self-signed", "is self-signed, so trust 'corp' cannot vouch for it"),
-        ("v1", "is X.509 v1, which can name neither hosts nor usages: reissue it as v3"),
-        ("rsa-1024", "has an RSA 1024 key, which is too small to be believed: reissue it"),
+        ("wrong-ca", "leads to the issuer CN=stranger CA, which trust 'corp' does not contain"),
+        ("self-signed", "is self-signed, so trust 'corp' does not contain its issuer"),
+        ("v1", "is X.509 v1, which supports neither host names nor usages: reissue it as v3"),
+        ("rsa-1024", "has an RSA 1024 key, which is too small: reissue it"),
     ]);
     all
 }

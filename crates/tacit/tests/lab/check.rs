@@ -123,7 +123,7 @@ fn certificates_that_do_not_fit_their_use_are_refused() {
         ("alice", "corp", server, "7:1", "is for clientAuth, not for serverAuth"),
         ("server", "corp", client, "7:1", "is for serverAuth, not for clientAuth"),
         ("both", "server", server, "5:1", "CN=leaf is a leaf certificate"),
-        ("both", "server", client, "5:1", "name the certificate of the CA that issued it, CN=CA"),
+        ("both", "server", client, "5:1", "the certificate of its issuer, CN=CA"),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text(identity, trust, tls), &[]);
         assert_eq!(code, Some(78), "{identity} {trust}: {said}");

@@ -32,7 +32,7 @@ fn what_ends_soon_is_told_in_check_log_display_and_metrics() {
     let checked = lab.run(TACIT, &["check", "p.toml"]);
     let said = text_of(&checked);
     assert!(checked.status.success() && said.contains("expires in 5 days"), "{said}");
-    assert!(said.contains("list of revoked certificates of CN=corp CA is out of date"), "{said}");
+    assert!(said.contains("CRL of CN=corp CA is outdated"), "{said}");
 
     let agent = lab.agent(&rules);
     agent.wait_for_log(" warn expires kind=identity name=soon subject=CN=leaf ");

@@ -164,7 +164,7 @@ fn servers_are_asked_about_by_the_name_a_program_would_ask_for() {
     assert_eq!((&good["verdict"], &good["identity"]), (&"served".into(), &"db.example".into()));
     let other = asked.json("valid.pem --rule out --name db.example --name x.example");
     assert!(other["reason"].as_str().unwrap().contains("not for x.example"), "{other}");
-    assert!(asked.refuses("--peer valid.pem --rule out").contains("say one with --name"));
+    assert!(asked.refuses("--peer valid.pem --rule out").contains("give one with --name"));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn what_makes_no_sense_is_told() {
     assert!(asked.refuses("--peer valid.pem --rule clear").contains("looks at no certificate"));
     assert!(asked.refuses("--peer valid.pem --rule gone").contains("no rule `gone`"));
     assert!(asked.refuses("--peer valid.pem --map gone").contains("no [[map.gone]]"));
-    assert!(asked.refuses("--peer valid.key --rule in").contains("holds no certificate"));
+    assert!(asked.refuses("--peer valid.key --rule in").contains("contains no certificate"));
     assert!(asked.refuses("--peer valid.pem").contains("--rule"));
     assert!(asked.refuses("--map people --listen 127.0.0.1:8443").contains("--peer"));
 }

@@ -67,10 +67,7 @@ fn soft_lets_in_whom_no_current_list_tells_of_and_says_so() {
     assert_eq!(tls["peer"]["identity"], NAME, "{shown}");
     let log = agent.log();
     let line = log.lines().find(|line| line.contains(" warn revocation-unknown ")).unwrap();
-    assert!(
-        line.contains("the list of the CA CN=corp CA in trust 'corp' is out of date"),
-        "{line}"
-    );
+    assert!(line.contains("the CRL of the CA CN=corp CA in trust 'corp' is outdated"), "{line}");
     let client = TlsClient::open(&lab, port, &certificates::with("bad"));
     let audit = audit_of(&agent, client.port());
     assert_eq!(audit["kind"], "certificate-revoked", "an old list still tells: {audit}");

@@ -122,5 +122,5 @@ fn a_client_certificate_is_sent_only_where_the_rule_names_an_identity() {
     assert_eq!((back.as_slice(), &server.next()["got"]), (&b"hello"[..], &"hello".into()));
     assert!(is_reset(&mut connect(("127.0.0.1", without))));
     assert!(server.next()["error"].as_str().unwrap().contains("PEER_DID_NOT_RETURN"));
-    agent.wait_for_log("requires a certificate (alert CertificateRequired): set identity in the");
+    agent.wait_for_log("requires a certificate (alert CertificateRequired): set `identity`");
 }

@@ -48,7 +48,7 @@ fn both_versions_are_spoken_and_min_version_holds() {
     let (agent, port) = server(&lab, "min-version = \"1.3\"");
     let result = TlsClient::run(&lab, port, &json!({ "max": "1.2" }));
     assert!(result["error"].is_string(), "{result}");
-    agent.wait_for_log("the client speaks TLS 1.2 and the rule's min-version is newer");
+    agent.wait_for_log("the client supports TLS 1.2 at most and the rule's `min-version` is newer");
     let old = TlsServer::start(&lab, &with_version("1.2"));
     let (agent, port) = client(&lab, old.port, "min-version = \"1.3\"");
     assert!(is_reset(&mut connect(("127.0.0.1", port))));
@@ -70,8 +70,9 @@ fn old_versions_are_refused_by_name_in_both_roles() {
         let options = json!({ "min": version, "max": version, "ciphers": "ALL:@SECLEVEL=0" });
         let result = TlsClient::run(&lab, port, &options);
         assert!(result["error"].is_string(), "{result}");
-        agent
-            .wait_for_log(&format!("speaks TLS {version}, which is refused: update it to TLS 1.2"));
+        agent.wait_for_log(&format!(
+            "uses TLS {version}, which tacit rejects: update it to TLS 1.2"
+        ));
     }
     // An SSL 3.0 hello: no library here still writes one.
     let mut hello = vec![0x16, 3, 0, 0, 45, 1, 0, 0, 41, 3, 0];
@@ -82,7 +83,7 @@ fn old_versions_are_refused_by_name_in_both_roles() {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert_eq!(answer.first(), Some(&0x15), "an alert");
-    agent.wait_for_log("speaks SSL 3.0, which is refused");
+    agent.wait_for_log("uses SSL 3.0, which tacit rejects");
 
     let old = TlsServer::start(&lab, &with_version("1.1"));
     let (agent, port) = client(&lab, old.port, "");
@@ -230,13 +231,13 @@ fn plain_http_spoken_to_a_tls_rule_is_named() {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert!(!answer.windows(4).any(|word| word == b"HTTP"));
-    agent.wait_for_log("the client speaks plain HTTP, not TLS, on this port: use https:// there");
+    agent.wait_for_log("the client sent plain HTTP, not TLS, on this port: use https:// on");
     let plain = crate::harness::serve(|mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
     let (agent, port) = client(&lab, plain.port(), "");
     assert!(is_reset(&mut connect(("127.0.0.1", port))));
-    agent.wait_for_log("the server speaks plain HTTP, not TLS, on this port: name its TLS port");
+    agent.wait_for_log("the server sent plain HTTP, not TLS, on this port: set `connect`");
 }
 
 /// Runs `openssl s_client` until it has what comes after the handshake.

@@ -1,19 +1,18 @@
-//! Chains that were verified before, so that a peer seen again costs no signature of a CA.
+//! A cache of verified chains: a known chain costs no verification of CA signatures.
 //!
 //! ```text
 //!   role, trust's generation, name, every certificate's bytes --SHA-256--> key
-//!   key --> the time all of the chain is valid in, and what the leaf says
+//!   key --> the time all of the chain is valid in, and the facts of the leaf
 //! ```
 //!
-//! Only what was believed is kept. It counts again for the very same question within the validity
-//! of every certificate sent, and while the lists of revoked certificates are current: another
-//! byte, name, role or a trust that was loaded anew is another key. What is kept proves nothing
-//! about who sends the chain: that a peer holds the leaf's key is checked in every full handshake,
-//! and was in the one that a resumed session began with.
+//! Only trusted chains are cached. An entry is valid while every certificate of the chain is valid
+//! and the CRLs are current. Another byte, name, role or a reloaded trust is another key. An entry
+//! does not prove who sends the chain: every full handshake checks that the peer holds the key of
+//! the leaf, and so did the handshake that a resumed session began with.
 //!
-//! One table serves all threads, so that a chain is verified once and not once a thread; neither
-//! who asks nor who adds waits for another. Limit: [`CHAINS_MAX`]. What was used last is in one
-//! half, what was used before in the other; a full half pushes out the other one.
+//! All threads share one table, so that a chain is verified once and not once in each thread.
+//! Readers and writers do not wait for each other. Limit: [`CHAINS_MAX`]. One half holds the chains
+//! used recently, the other the chains used before; a full half replaces the other one.
 
 use std::sync::Arc;
 
@@ -33,11 +32,10 @@ pub(super) struct SentChain<'a> {
     pub(super) rest: &'a [CertificateDer<'a>],
 }
 
-/// Verified chains that are remembered: the peers of a large site, in some 20 MB, the
-/// chains themselves included.
+/// Maximum number of cached chains: enough for the peers of a large site, in about 20 MB.
 pub const CHAINS_MAX: usize = 4096;
 
-/// The table.
+/// The cache.
 #[derive(Debug, Default)]
 pub struct ChainCache {
     halves: ArcSwap<Halves>,
@@ -51,11 +49,11 @@ struct Halves {
     earlier: Arc<Half>,
 }
 
-/// What was asked of a chain, as one number that nobody finds twice.
+/// The hash of a check: role, trust, name and chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ChainKey([u8; 32]);
 
-/// A chain that was believed.
+/// A trusted chain.
 #[derive(Debug)]
 struct VerifiedChain {
     /// Unix seconds between which every certificate of it is valid.
@@ -64,17 +62,17 @@ struct VerifiedChain {
     known: KnownChain,
 }
 
-/// What is known of a chain that was believed.
+/// The facts of a trusted chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KnownChain {
-    /// What its leaf says.
+    /// The facts of its leaf.
     pub(super) leaf: Arc<CertificateFacts>,
     /// The chain itself.
     pub(super) chain: Arc<PeerChain>,
 }
 
 impl ChainKey {
-    /// `None`: a kind of name that is not known here, whose chain is always verified.
+    /// `None` for an unknown type of name: such chains are always verified.
     pub(super) fn of(
         peer: PeerRole,
         trust: TrustGeneration,
@@ -93,7 +91,7 @@ impl ChainKey {
         let mut hash = digest::Context::new(&SHA256);
         hash.update(&[kind]);
         hash.update(&trust.number().to_be_bytes());
-        // Each part after its length: no two questions run into the same bytes.
+        // Each part follows its length, so that no two checks have the same bytes.
         let certificates = std::iter::once(leaf).chain(rest).map(CertificateDer::as_ref);
         for part in std::iter::once(text.as_bytes()).chain(certificates) {
             hash.update(&(part.len() as u64).to_be_bytes());
@@ -111,20 +109,20 @@ impl VerifiedChain {
 }
 
 impl ChainCache {
-    /// How many are remembered.
+    /// The number of cached chains.
     #[must_use]
     pub fn len(&self) -> usize {
         let halves = self.halves.load();
         halves.recent.len() + halves.earlier.len()
     }
 
-    /// Whether none is.
+    /// Whether the cache is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is known of the chain, if it was believed before and would be now.
+    /// Returns the facts of the chain if it was trusted before and still is.
     pub(super) fn find(&self, key: ChainKey, now: UnixTime) -> Option<KnownChain> {
         let halves = self.halves.load();
         let recent = halves.recent.pin();
@@ -140,8 +138,8 @@ impl ChainCache {
         Some(known)
     }
 
-    /// Remembers a chain that was believed at `now`; returns what its leaf says. `until`: when the
-    /// first list that may have told of it is out of date or its anchor expires, in unix seconds.
+    /// Adds a chain that is trusted at `now`, and returns the facts of its leaf. `until` is when
+    /// the first CRL is outdated or the anchor expires, in unix seconds.
     pub(super) fn keep(
         &self,
         key: ChainKey,
@@ -155,7 +153,7 @@ impl ChainCache {
         let mut not_after = leaf.not_after;
         not_after = not_after.min(until.unwrap_or(i64::MAX));
         for above in rest {
-            // It may be superfluous: the chain is good, but until when is not known.
+            // The certificate may not be needed. The chain is valid, but its end is unknown.
             let Ok(above) = CertificateFacts::from_der(above) else { return Some(leaf) };
             not_before = not_before.max(above.not_before);
             not_after = not_after.min(above.not_after);
@@ -173,7 +171,7 @@ impl ChainCache {
         halves.recent.pin().insert(key, verified);
         if halves.recent.len() >= CHAINS_MAX / 2 {
             let next = Halves { recent: Arc::default(), earlier: Arc::clone(&halves.recent) };
-            // Who comes second leaves it as the first has made it.
+            // If another thread was first, its exchange stays.
             self.halves.compare_and_swap(&halves, Arc::new(next));
         }
     }

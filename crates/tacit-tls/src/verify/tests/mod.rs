@@ -25,7 +25,9 @@ use crate::check::PeerCheck;
 use crate::credentials::LoadedTrust;
 use crate::facts::CertificateFacts;
 use crate::failure::{FailedHandshake, HandshakeFailure, HandshakeRole, describe_error};
-use crate::outcome::{Observed, StepOutcome, observe, report_check, report_name, secrets_reporter};
+use crate::outcome::{
+    Observed, StepOutcome, observe, report_check, report_hello, secrets_reporter,
+};
 use crate::test_certificates::{Ca, Leaf, LeafKind, NAME, openssl_v1, openssl_v3, self_signed};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
@@ -126,7 +128,8 @@ fn shake(role: HandshakeRole, client: &Arc<ClientConfig>, server: &Arc<ServerCon
             }
         }
     }
-    let failed = FailedHandshake { role, first_bytes: &[], check: check.as_ref() };
+    let failed =
+        FailedHandshake { role, first_bytes: &[], lacks_ecdhe: false, check: check.as_ref() };
     let failure = error.map(|error| describe_error(&failed, &error));
     let handshaking = client.is_handshaking() || server.is_handshaking();
     assert_eq!(failure.is_none(), !handshaking, "{failure:?}");
@@ -359,7 +362,7 @@ fn an_outcome_never_reaches_another_connection() {
     };
     let report_all = || {
         report_check(PeerCheck::NotChecked);
-        report_name(Some(NAME));
+        report_hello(Some(NAME), false);
         secrets_reporter().log("CLIENT_TRAFFIC_SECRET_0", &[], &[7; 32]);
     };
     report_all();

@@ -140,16 +140,16 @@ fn a_key_is_used_for_what_its_certificate_allows_alone() {
     let leaf = good.leaf_made(|params| params.key_usages = vec![Usage::DigitalSignature]);
     expect_trusted(&answers(&trust, &chain_of(leaf, &[&good]), NOW));
     let chain = chain_of(bad.leaf(LeafKind::Valid), &[&bad]);
-    let said = "over the CA CN=bad CA, whose keyUsage does not allow it to sign certificates";
+    let said = "through the CA CN=bad CA, but the keyUsage of that CA does not allow signing";
     expect(&answers(&trust, &chain, NOW), said, Alert::UnsupportedCertificate);
     let leaf = good.leaf_made(|params| params.key_usages = vec![Usage::KeyEncipherment]);
-    let said = "has a keyUsage that does not allow it to sign, as each handshake asks";
+    let said = "has a keyUsage that does not allow signatures, which handshakes require";
     let answered = answers(&trust, &chain_of(leaf, &[&good]), NOW);
     expect(&answered, said, Alert::UnsupportedCertificate);
     let anchor = Ca::made("anchor CA", signs_crls);
     let chain = anchor.leaf(LeafKind::Valid).chain;
     let answered = answers(&trusting(&anchor), &chain, NOW);
-    expect(&answered, "CA CN=anchor CA, whose keyUsage", Alert::UnsupportedCertificate);
+    expect(&answered, "CA CN=anchor CA, but the keyUsage", Alert::UnsupportedCertificate);
 }
 
 #[test]
@@ -164,12 +164,12 @@ fn a_list_counts_only_where_the_anchor_may_sign_lists() {
     let anchor = ca.reissued("corp CA", signs);
     expect_trusted(&answers(&trusting(&anchor), &chain, NOW));
     let listed = loaded(&anchor.pem(), Some(ca.crl(&[], 4_000_000_000)), ExpiredAnchors::Reject);
-    let said = "CN=corp CA, whose keyUsage does not allow it to sign lists of revoked";
+    let said = "CN=corp CA, but the keyUsage of that CA does not allow signing CRLs";
     expect(&answers(&listed, &chain, NOW), said, Alert::CertificateUnknown);
     // A list that another key has signed.
     let forged = Ca::new("corp CA").crl(&[], 4_000_000_000);
     let listed = loaded(&ca.pem(), Some(forged), ExpiredAnchors::Reject);
-    let said = "is not signed by that CA as it must be";
+    let said = "has no valid signature of that CA";
     expect(&answers(&listed, &chain, NOW), said, Alert::CertificateUnknown);
 }
 
@@ -195,7 +195,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
         let address = "orders@corp.example".try_into().unwrap();
         params.subject_alt_names.push(SanType::Rfc822Name(address));
     });
-    let said = "of a kind whose limits cannot be checked, such as an e-mail address";
+    let said = "type of name that tacit cannot check against them, such as an e-mail address";
     expect(&answers(&trusting(&limited), &leaf.chain, NOW), said, Alert::BadCertificate);
 
     let old = openssl_sha1();
@@ -219,7 +219,7 @@ fn unprovable(ca: &Ca) -> Vec<(Vec<CertificateDer<'static>>, &'static str)> {
     vec![
         (openssl_v3(1024).chain, "has an RSA 1024 key, which is too small"),
         (p192.chain, "whose signatures cannot be checked"),
-        (critical.chain, "has a critical extension that is not known here"),
+        (critical.chain, "has a critical extension that tacit does not"),
     ]
 }
 

@@ -12,7 +12,7 @@ use crate::credentials::{CredentialError, load_trust};
 use crate::dry_run::{self, ClientPeer, ClientRequirements};
 use crate::test_certificates::{CertificateParams, CustomExtension, Directory, KeyUsagePurpose};
 
-const NOT_PINNED: &str = "is not one of those pinned in trust 'corp'";
+const NOT_PINNED: &str = "is not pinned in trust 'corp'";
 
 /// A trust of that directory: `ca.pem` and `crl.pem` where they are there, and `pins.pem`.
 fn load(directory: &Directory, revocation: Revocation) -> Result<LoadedTrust, CredentialError> {
@@ -97,7 +97,7 @@ fn anchors_beside_pins_must_hold_as_well() {
     let ca = Ca::new("corp CA");
     let stranger = Ca::new("stranger CA").leaf(LeafKind::Valid);
     let trust = pinning_beside(&ca, &stranger.cert_pem);
-    let said = "leads to the issuer CN=stranger CA, which trust 'corp' does not hold";
+    let said = "leads to the issuer CN=stranger CA, which trust 'corp' does not contain";
     expect(&answers(&trust, &stranger.chain, NOW), said, Alert::UnknownCA);
 
     let directory = Directory::new();
@@ -128,7 +128,7 @@ fn a_pinned_certificate_is_refused_out_of_its_time_use_and_name() {
             "is for codeSigning, not for",
             Alert::UnsupportedCertificate,
         ),
-        (ca.leaf_made(signs_nothing), "does not allow it to sign", Alert::UnsupportedCertificate),
+        (ca.leaf_made(signs_nothing), "does not allow signatures", Alert::UnsupportedCertificate),
     ] {
         let trust = pinning(&leaf.cert_pem);
         expect(&answers(&trust, &leaf.chain, NOW), words, alert);
@@ -271,8 +271,8 @@ fn pins_that_can_hold_no_peer_are_refused_or_warned_about() {
         directory.write("pins.pem", pins, 0o644);
         load(&directory, Revocation::Off).unwrap_err().to_string()
     };
-    assert!(refused("").contains("pins.pem: holds no certificate"));
-    assert!(refused(&ca.leaf(LeafKind::Valid).key_pem).contains("holds no certificate"));
+    assert!(refused("").contains("pins.pem: contains no certificate"));
+    assert!(refused(&ca.leaf(LeafKind::Valid).key_pem).contains("contains no certificate"));
     assert!(refused(&openssl_v1(2048).cert_pem).contains("CN=db.example can never be accepted"));
     let critical = ca.leaf_made(|params| {
         let oid = [1, 3, 6, 1, 4, 1, 99_999];
@@ -282,7 +282,7 @@ fn pins_that_can_hold_no_peer_are_refused_or_warned_about() {
     });
     assert!(refused(&critical.cert_pem).contains("can never be accepted"));
     let many = ca.leaf(LeafKind::Valid).cert_pem.repeat(crate::credentials::PINNED_MAX + 1);
-    assert!(refused(&many).contains("more than 4096 certificates are pinned"));
+    assert!(refused(&many).contains("more than 4096 certificates"));
     std::fs::remove_file(directory.path().join("pins.pem")).unwrap();
     assert!(load(&directory, Revocation::Off).is_err());
 
