@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # `make check`: format, clippy, and the tests that start no program of others.
 #
-# Installs nothing. Needs cargo and a C compiler; cargo downloads the crates of Cargo.lock to its
-# own cache. rustfmt, clippy, git and openssl are used where they are there: without one of them
+# Installs nothing. Needs cargo, a C compiler and the programs of every Linux (coreutils, util-linux);
+# cargo downloads the crates of Cargo.lock to its own cache. rustfmt, clippy, git and openssl are used where they are there: without one of them
 # its step or its tests are skipped, and the last lines say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,17 +18,18 @@ skipped=()
 leave_out=() # arguments of the test programs
 
 step() {
-    printf '\n== check: %s\n' "$*"
+    printf '\n== check: %s\n' "$1"
+    shift
     "$@"
 }
 
 if cargo fmt --version >/dev/null 2>&1; then
-    step cargo fmt --all --check
+    step format cargo fmt --all --check
 else
     skipped+=("format: rustfmt is not installed")
 fi
 if cargo clippy --version >/dev/null 2>&1; then
-    step cargo clippy --locked --workspace --all-targets -- -D warnings
+    step clippy cargo clippy --locked --workspace --all-targets -- -D warnings
 else
     skipped+=("clippy: it is not installed")
 fi
@@ -42,8 +43,9 @@ if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     leave_out+=(--skip the_repository_is_tidy)
     skipped+=("style of the repository: this is no git work tree, or git is not installed")
 fi
-step cargo test --locked --workspace --lib --bins -- ${leave_out[@]+"${leave_out[@]}"}
-step cargo test --locked --workspace --doc
+step "unit tests" cargo test --locked --workspace --no-fail-fast --lib --bins -- --quiet \
+    ${leave_out[@]+"${leave_out[@]}"}
+step "tests in the documentation" cargo test --locked --workspace --doc -- --quiet
 
 echo
 for reason in ${skipped[@]+"${skipped[@]}"}; do echo "check: skipped: $reason"; done

@@ -64,6 +64,9 @@ files() {
     echo "profile etc/apparmor/tacit $share/tacit/apparmor/tacit"
     [ -z "$APPARMORDIR" ] || echo "profile etc/apparmor/tacit $APPARMORDIR/tacit"
     echo "file etc/policy.toml $doc/examples/policy.toml"
+    for page in etc/grafana/*.json etc/prometheus/*.yml; do
+        [ ! -e "$page" ] || echo "file $page $doc/examples/${page#etc/}"
+    done
     for page in README.md SECURITY.md CHANGELOG.md LICENSE docs/*.md; do
         echo "file $page $doc/$page"
     done
@@ -76,7 +79,7 @@ targets() {
 
 # The directories that contain nothing but files of ours, the deepest first.
 directories() {
-    printf '%s\n' "$doc/docs" "$doc/examples" "$doc" "$share/tacit/apparmor" "$share/tacit"
+    printf '%s\n' "$doc/docs" "$doc/examples/grafana" "$doc/examples/prometheus" "$doc/examples" "$doc" "$share/tacit/apparmor" "$share/tacit"
 }
 
 # The units and the profile name /usr/local; with another prefix they name that one.
