@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # `make check`: format, clippy, and the tests that start no program of others.
 #
-# Installs nothing. Needs cargo, a C compiler and the programs of every Linux (coreutils, util-linux);
-# cargo downloads the crates of Cargo.lock to its own cache. rustfmt, clippy, git and openssl are used where they are there: without one of them
-# its step or its tests are skipped, and the last lines say so.
+# Installs nothing. Needs cargo, a C compiler and the programs of every Linux (coreutils,
+# util-linux); cargo downloads the crates of Cargo.lock to its own cache. rustfmt, clippy, git and
+# openssl are used if they are there: without one of them its step or its tests are skipped, and the
+# last lines say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

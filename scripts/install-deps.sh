@@ -7,8 +7,8 @@
 #   scripts/install-deps.sh transparency   what `make transparency` needs
 #
 # Looks first, so a second run takes a moment and needs neither root nor network. Installs from the
-# distribution (apt); on other systems it prints what is missing. cargo-deny is built with cargo, once,
-# below the build directory. Rust itself is not installed.
+# distribution (apt); on other systems it prints what is missing. cargo-deny is built with cargo,
+# once, below the build directory. Rust itself is not installed.
 set -euo pipefail
 
 purpose=${1:-test}

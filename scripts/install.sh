@@ -79,7 +79,8 @@ targets() {
 
 # The directories that contain nothing but files of ours, the deepest first.
 directories() {
-    printf '%s\n' "$doc/docs" "$doc/examples/grafana" "$doc/examples/prometheus" "$doc/examples" "$doc" "$share/tacit/apparmor" "$share/tacit"
+    printf '%s\n' "$doc/docs" "$doc/examples/grafana" "$doc/examples/prometheus" "$doc/examples" \
+        "$doc" "$share/tacit/apparmor" "$share/tacit"
 }
 
 # The units and the profile name /usr/local; with another prefix they name that one.

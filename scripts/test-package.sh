@@ -65,10 +65,12 @@ outside() {
         echo "test-package: making a minimal $suite"
         local new
         new=$(mktemp -d "$target/package/new-root.XXXXXX")
-        if ! debootstrap --variant=minbase "$suite" "$new" >"$target/package/debootstrap.log" 2>&1; then
+        local log=$target/package/debootstrap.log
+        if ! debootstrap --variant=minbase "$suite" "$new" >"$log" 2>&1; then
             rm -rf --one-file-system "$new"
-            skip "debootstrap failed (no network?): $target/package/debootstrap.log"
+            skip "debootstrap failed (no network?): $log"
         fi
+        chmod 755 "$new"
         tar -C "$new" --one-file-system -cf "$archive.new" .
         mv "$archive.new" "$archive"
         rm -rf --one-file-system "$new"
@@ -268,11 +270,13 @@ answered_by_another() { [ -n "$(started)" ] && [ "$(started)" != "$1" ]; }
 # all_run PROCESS...: those of the agent before the upgrade.
 all_run() {
     local process
+    [ $# -ne 0 ] || return 1
     for process; do [ -e "/proc/$process/exe" ] || return 1; done
 }
 # The supervisor stays, and starts successors; it is the first.
 only_supervisor_runs() {
     local process
+    [ $# -ne 0 ] || return 1
     for _ in {1..100}; do
         for process in "${@:2}"; do
             if [ -e "/proc/$process/exe" ]; then
@@ -303,7 +307,9 @@ same_as_before() {
 }
 bytes_counted() {
     for _ in {1..50}; do
-        if grep -q " closed .* bytes-in=$1 bytes-out=$1 end=closed" "$work/agent.log"; then return 0; fi
+        if grep -q " closed .* bytes-in=$1 bytes-out=$1 end=closed" "$work/agent.log"; then
+            return 0
+        fi
         sleep 0.1
     done
     cat "$work/agent.log"
@@ -319,6 +325,7 @@ inside() {
     prepare_root
     state >"$work/before"
 
+    trap 'echo "test-package: stopped before its end"' EXIT
     check "install $version" install_package "$version"
     check "the program runs: $(tacit --version 2>&1)" tacit --version
     check "the manual pages are there" manual_pages_are_there
@@ -344,7 +351,7 @@ inside() {
         grep -q 'no connection was cut' "$work/out.install"
     check "another agent answers" answered_by_another "$first"
     # shellcheck disable=SC2086 # one word a process
-    check "the agent before it still runs, with its connection" all_run $before
+    check "the previous agent still runs, with its connection" all_run $before
     check "the connection carries $block bytes more" echoes 7
     check "a new connection carries $block bytes" new_connection_echoes
     exec 7>&-
@@ -355,8 +362,8 @@ inside() {
     first=$(started) || true
     echo nonsense >"$root/etc/tacit/policy.toml"
     check "an upgrade with a policy that is refused succeeds" install_package "$version+next"
-    check "it reports that the agent before it serves on" \
-        grep -q 'the agent of the version before serves on' "$work/out.install"
+    check "it reports that the previous agent keeps running" \
+        grep -q 'the previous agent keeps running' "$work/out.install"
     check "that agent answers" test "$(started)" = "$first"
     check "a new connection carries $block bytes" new_connection_echoes
 
@@ -376,6 +383,7 @@ inside() {
     check "install and purge without a policy" install_and_purge
     check "nothing is left, and no user" same_as_before
 
+    trap - EXIT
     if [ "$failed" -ne 0 ]; then
         echo "test-package: $failed steps FAILED"
         exit 1
