@@ -128,7 +128,8 @@ impl From<SocketAddr> for Address {
 ///
 /// For a forwarding rule the flow is the one that arrives at `listen`: `local` is the listening
 /// address and `remote` the client's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Flow {
     /// Its direction.
     pub direction: Direction,

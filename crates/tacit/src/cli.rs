@@ -12,6 +12,7 @@ use tacit_sys::descriptor;
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent::{self, AgentError, RunningAgent, Supervisor, supervisor};
+use crate::control::display::policy::PolicyDisplay;
 use crate::control::render::costs::By;
 use crate::control::{self, Display, PeerState, Request, client, render};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
@@ -19,7 +20,7 @@ use crate::ledger::costs::Costs;
 use crate::live::check_file;
 use crate::log::{Format, LogDestination};
 use crate::policy_file::{self, NO_POLICY};
-use crate::{ca, doctor, explain, import, launch, project, signer, top, workload};
+use crate::{ca, doctor, explain, import, launch, policy_test, project, signer, top, workload};
 
 /// What `--version` prints; `-V` prints the first line.
 const LONG_VERSION: &str = concat!(
@@ -62,6 +63,8 @@ enum Verb {
     Check(CheckArgs),
     /// Say which rule a flow gets, and why the earlier ones did not match
     Explain(explain::ExplainArgs),
+    /// Test a policy: compare the rule and action of each flow in a file with the expected ones
+    Test(policy_test::TestArgs),
     /// Say what this kernel and host offer, and what each missing thing costs
     Doctor(doctor::DoctorArgs),
     /// Show what a running agent does
@@ -184,12 +187,16 @@ impl ControlArgs {
 Examples:
   tacit show connections
   tacit show refused
+  tacit show policy web
   tacit show rules --json | jq '.rules[] | select(.hits == 0).name'
   tacit show costs --by component --interval 10s")]
 struct ShowArgs {
-    /// What
+    /// What to show
     #[arg(value_enum)]
     what: Display,
+    /// Policy: this rule alone
+    #[arg(value_name = "RULE")]
+    of: Option<String>,
     /// Print everything that is known, as JSON
     #[arg(long)]
     json: bool,
@@ -261,6 +268,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Signer => signer::run(),
         Verb::Check(args) => check(&args),
         Verb::Explain(args) => explain::run(&args),
+        Verb::Test(args) => policy_test::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Show(args) => show(&args),
         Verb::Top(args) => top::run(&args),
@@ -441,9 +449,33 @@ fn show(args: &ShowArgs) -> ExitCode {
     if args.by.is_some() || args.interval.is_some() {
         return fail("--by and --interval belong to `tacit show costs`", EXIT_USAGE);
     }
+    if args.what == Display::Policy {
+        return show_policy(args);
+    }
+    if args.of.is_some() {
+        return fail("a rule is named after `tacit show policy` only", EXIT_USAGE);
+    }
     tell(&args.control, &Request::Show { what: args.what }, |value| {
         if args.json { pretty(value) } else { render::render(args.what, value) }
     })
+}
+
+fn show_policy(args: &ShowArgs) -> ExitCode {
+    let request = Request::Show { what: Display::Policy };
+    let policy: Result<PolicyDisplay, _> = client::ask_typed(&args.control.path(), &request);
+    let mut policy = match policy {
+        Ok(policy) => policy,
+        Err(error) => return fail(error, EXIT_FAILURE),
+    };
+    if let Some(rule) = &args.of {
+        policy.tables.clear();
+        policy.rules.retain(|table| table.name.as_ref() == Some(rule));
+        if policy.rules.is_empty() {
+            return fail(format_args!("the installed policy has no rule `{rule}`"), EXIT_FAILURE);
+        }
+    }
+    let json = || pretty(&json!(policy));
+    print(if args.json { json() } else { render::policy::render(&policy) }, EXIT_OK)
 }
 
 fn show_costs(args: &ShowArgs) -> ExitCode {

@@ -41,6 +41,7 @@ pub mod host_file;
 pub mod import;
 pub mod launch;
 pub mod policy_file;
+pub mod policy_test;
 pub mod project;
 pub mod top;
 pub mod workload;

@@ -75,6 +75,7 @@ const LAYERS: [Layers; 3] = [
             "ca",
             "import",
             "explain",
+            "policy_test",
             "project",
             "top",
             "workload",

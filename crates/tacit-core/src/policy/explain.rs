@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::fmt::Display;
-use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::content::Policy;
 use super::rule::{Action, Rule};
@@ -26,7 +25,7 @@ pub struct Explanation {
 }
 
 /// The rule that decided.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecidingRule {
     /// Its name.
     pub rule: String,
@@ -35,7 +34,7 @@ pub struct DecidingRule {
 }
 
 /// A rule that did not match.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedRule {
     /// Its name.
     pub rule: String,
@@ -50,15 +49,22 @@ pub struct SkippedRule {
 /// Tries the rules in order and records each result.
 #[must_use]
 pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
+    explain_at(policy, flow, |place| policy.rules[place].position.line)
+}
+
+/// As [`explain`], with the line of the rule at each place of the policy.
+#[must_use]
+pub fn explain_at(policy: &Policy, flow: &Flow, line_of: impl Fn(usize) -> usize) -> Explanation {
     let mut earlier = Vec::new();
-    for rule in &policy.rules {
-        let line = rule.position.line;
+    for (place, rule) in policy.rules.iter().enumerate() {
+        let line = line_of(place);
         match rule.matches(flow) {
             Ok(()) => {
-                if let Some(secured) = evaded(policy, rule, flow) {
+                if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
                         "the owner is not known, and rule `{}` in line {} may want TLS for it",
-                        secured.name, secured.position.line
+                        policy.rules[secured].name,
+                        line_of(secured)
                     );
                     let selector = Mismatch::Program;
                     earlier.push(SkippedRule { rule: rule.name.clone(), line, selector, why });
@@ -76,21 +82,38 @@ pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
     Explanation { verdict: "deny", decision: None, earlier }
 }
 
-/// The earlier TLS rule that may match a flow of unknown owner.
-fn evaded<'p>(policy: &'p Policy, permit: &Rule, flow: &Flow) -> Option<&'p Rule> {
-    if permit.action != Action::Permit {
+/// An explanation in JSON, with any word as its verdict.
+#[derive(Deserialize)]
+struct ReceivedExplanation {
+    verdict: String,
+    decision: Option<DecidingRule>,
+    earlier: Vec<SkippedRule>,
+}
+
+// Derived code would demand text that lives as long as the program.
+impl<'de> Deserialize<'de> for Explanation {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let ReceivedExplanation { verdict, decision, earlier } = Deserialize::deserialize(from)?;
+        let known = ["permit", "deny", "tls"].into_iter().find(|known| *known == verdict);
+        let unknown = || serde::de::Error::custom(format!("the verdict `{verdict}` is unknown"));
+        Ok(Self { verdict: known.ok_or_else(unknown)?, decision, earlier })
+    }
+}
+
+/// The place of the earlier TLS rule that may match a flow of unknown owner.
+fn evaded(policy: &Policy, permit: usize, flow: &Flow) -> Option<usize> {
+    let (before, from) = policy.rules.split_at_checked(permit)?;
+    if from.first()?.action != Action::Permit {
         return None;
     }
-    let rules = policy.rules.iter().map(Arc::as_ref);
-    let before = rules.take_while(|rule| rule.position != permit.position);
-    let mut secured = before.filter(|rule| matches!(rule.action, Action::Tls(_)));
-    secured.find(|rule| {
+    before.iter().position(|rule| {
         let arrives = match &flow.listen {
             None => rule.listens().is_empty(),
             Some(at) => rule.listens().contains(at),
         };
         let selectors = &rule.selectors;
-        arrives
+        matches!(rule.action, Action::Tls(_))
+            && arrives
             && selectors.lacks_owner(flow)
             && selectors.matches(flow, UnknownOwner::Matches).is_ok()
     })

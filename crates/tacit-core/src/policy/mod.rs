@@ -40,7 +40,7 @@ pub use content::Policy;
 pub use credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
 pub use diagnostic::{Diagnostic, DiagnosticSeverity, QuotedLine, SourcePosition};
 pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
-pub use explain::{DecidingRule, Explanation, SkippedRule, explain};
+pub use explain::{DecidingRule, Explanation, SkippedRule, explain, explain_at};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use parse::{POLICY_BYTES_MAX, ParsedPolicy, RULES_MAX, parse, parse_duration, parse_size};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::when::When;
 use crate::flow::{Direction, Flow, Protocol};
@@ -113,7 +113,7 @@ fn holds(range: &RangeInclusive<u16>, port: Option<u16>) -> bool {
 }
 
 /// The selector that does not match, in the order in which they are tried; words as in the policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum Mismatch {

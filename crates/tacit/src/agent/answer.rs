@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tacit_core::flow::Flow;
 use tacit_core::policy::Limits;
 use tacit_core::refusal::REFUSALS_MAX;
 use tacit_sys::socket;
@@ -17,6 +18,7 @@ use super::opened::Opened;
 use super::reload::Asker;
 use super::sandbox;
 use super::{Agent, Control, Drain, RunningAgent, service_manager, takeover};
+use crate::control::display::policy::policy;
 use crate::control::server::{PendingRequest, Reply};
 use crate::control::{Display, PeerState, Request, display};
 use crate::ledger::on_own_thread;
@@ -29,6 +31,7 @@ impl Agent {
         let PendingRequest { request, back } = pending;
         let reply = match request {
             Request::Show { what } => return self.show(what, back),
+            Request::Explain { flow } => return self.explain(*flow, back),
             Request::Reload => return self.reload(Asker::Operator(back)),
             Request::Drain { timeout_ms } => {
                 let asked = timeout_ms.map(Duration::from_millis);
@@ -60,6 +63,7 @@ impl Agent {
             Display::Costs => return self.show_costs(back),
             Display::Metrics => return self.show_metrics(back),
             Display::Rules => return self.show_rules(back),
+            Display::Policy => return self.show_policy(back),
             Display::Identities => return self.show_identities(back),
             Display::Runs => self.runs.show(),
             Display::Engines => self.workers.show(),
@@ -101,6 +105,25 @@ impl Agent {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
         show_aside(back, move || Reply::written(display::rules(&table, &live)));
+    }
+
+    fn show_policy(&self, back: oneshot::Sender<Reply>) {
+        let live = self.shared.live.load_full();
+        let file = absolute(&self.options.policy);
+        let installed = self.policy_installed;
+        show_aside(back, move || {
+            let shown = policy(&live, &file, installed);
+            serde_json::to_value(shown).map_or_else(Reply::error, Reply::written)
+        });
+    }
+
+    /// Evaluates the installed policy with a flow.
+    fn explain(&self, flow: Flow, back: oneshot::Sender<Reply>) {
+        let live = self.shared.live.load_full();
+        show_aside(back, move || {
+            let explanation = serde_json::to_value(live.explain(&flow));
+            explanation.map_or_else(Reply::error, Reply::written)
+        });
     }
 
     fn show_identities(&self, back: oneshot::Sender<Reply>) {

@@ -172,6 +172,8 @@ pub fn run(
 struct Agent {
     options: AgentOptions,
     since: SystemTime,
+    /// When the installed policy was read.
+    policy_installed: SystemTime,
     /// What the workers share: the installed policy, the connections, the limits.
     shared: Shared,
     connections_max: usize,

@@ -15,7 +15,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -222,6 +222,7 @@ impl Agent {
         let generation = live.generation;
         live.mark_relays();
         let old_live = self.shared.live.swap(Arc::new(live));
+        self.policy_installed = SystemTime::now();
         let old_materials = self.credentials.replace(materials);
         drop_aside(old_materials);
         self.passes.note_replaced(old_live, &self.shared.live.load());

@@ -62,10 +62,9 @@ impl Agent {
         let ProcessState { log, descriptors, table } = process;
         let signer = signer::Client::new(log.clone());
         let keys = signer.keys();
-        let checked = check_file(&options.policy, &keys)
+        let Checked { policy, materials, warnings } = check_file(&options.policy, &keys)
             .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
-        log_warnings(&checked.warnings, &options, &log);
-        let Checked { policy, materials, .. } = checked;
+        log_warnings(&warnings, &options, &log);
         let credentials =
             Credentials::new(materials, keys, policy.agent.chain_cache.then(Arc::default));
         let context =
@@ -111,6 +110,7 @@ impl Agent {
         let mut agent = Self {
             options,
             since: SystemTime::now(),
+            policy_installed: SystemTime::now(),
             shared,
             connections_max,
             workers: workers.map_err(AgentError::Process)?,

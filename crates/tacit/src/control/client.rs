@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Answer, Display, Request, directory};
@@ -14,15 +15,15 @@ use crate::ledger::costs::Costs;
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum ClientError {
-    /// Nobody listens at the control socket.
+    /// No process listens at the control socket.
     NoAgent(PathBuf, io::Error),
     /// The agent refused.
     Refused(String),
-    /// The agent did not answer in its own language.
+    /// The answer of the agent cannot be read.
     Broken(io::Error),
     /// The agent did not answer in time.
     Silent(Duration),
-    /// Another agent answered than before.
+    /// The agent that answered is another one than before.
     Restarted,
 }
 
@@ -52,7 +53,7 @@ impl fmt::Display for ClientError {
                 )
             }
             Self::Restarted => f.write_str(
-                "the agent was restarted in between, and its successor counts anew: measure again",
+                "the agent was restarted in between, and its successor counts from 0: repeat it",
             ),
         }
     }
@@ -75,6 +76,14 @@ pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, Client
         return Err(ClientError::Restarted);
     }
     Ok(after.since(&before))
+}
+
+/// Sends one request and reads the answer as a type.
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn ask_typed<T: DeserializeOwned>(control: &Path, request: &Request) -> Result<T, ClientError> {
+    serde_json::from_value(ask(control, request)?).map_err(|error| broken(&error))
 }
 
 /// Takes the answer for the ledger.

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tacit_core::flow::Flow;
 
 /// A request at most.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
@@ -29,7 +30,12 @@ pub enum Request {
         /// Which.
         what: Display,
     },
-    /// Read the policy file anew and install it, or nothing.
+    /// Evaluate the installed policy.
+    Explain {
+        /// With this flow.
+        flow: Box<Flow>,
+    },
+    /// Read the policy file again and install it, or change nothing.
     Reload,
     /// Accept no more; end when the last connection has ended.
     Drain {
@@ -76,6 +82,8 @@ pub enum Display {
     Connections,
     /// Every rule, with its hits.
     Rules,
+    /// The installed policy with every value that is in force, defaults included.
+    Policy,
     /// Programs under `tacit run`.
     Runs,
     /// What connections have cost in CPU time, by rule and component.

@@ -1,5 +1,5 @@
-//! `tacit explain`: which rule a flow gets, and why the earlier ones did not match; or what a rule
-//! makes of a certificate.
+//! `tacit explain`: which rule of a policy file or of the installed policy decides about a flow,
+//! and why the earlier ones did not match; or how a rule evaluates a certificate.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,18 @@ use jiff::Timestamp;
 use rustls_pki_types::UnixTime;
 use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, explain, parse};
+use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Explanation, Policy, explain, parse};
 
-use crate::address::user_word;
 use crate::clock;
-use crate::exit::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
+use crate::control::{self, Request, client};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
 use crate::live::{directory_of, localize};
 use crate::policy_file::{self, NO_POLICY};
 
+use self::flow::{FlowDescription, NoFlow};
 use self::peer::Peer;
 
+pub(crate) mod flow;
 mod peer;
 
 /// A flow, in the words of the policy.
@@ -32,12 +34,17 @@ Examples:
   What a program opens:
     tacit explain --policy policy.toml --direction outbound \\
         --remote 10.7.0.9:5432 --name db.corp.example --program /usr/bin/psql
+  The same with the policy that the agent has installed:
+    tacit explain --control --direction outbound --remote 10.7.0.9:5432
   What a rule makes of a client's certificate, and which entry of its map decides:
     tacit explain --policy policy.toml --peer alice.pem --address 10.7.0.9 --rule front")]
 pub struct ExplainArgs {
     /// The policy file [default: $TACIT_POLICY]
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// Evaluate the policy that an agent has installed; PATH is its control socket
+    #[arg(long, value_name = "PATH", num_args = 0..=1, conflicts_with_all = ["policy", "peer"])]
+    control: Option<Option<PathBuf>>,
     /// The address a rule listens at, as the policy writes it
     #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["direction", "peer"])]
     listen: Option<Address>,
@@ -99,41 +106,66 @@ enum ProtocolArg {
     Udp,
 }
 
-/// Runs the verb: 0 whatever the verdict, 64 for a flow that makes no sense, 78 for a bad policy.
+/// Runs the verb. Its exit code is 0 whatever the verdict is, 64 for a flow that cannot exist, 78
+/// for a policy with errors.
 #[must_use]
 pub fn run(args: &ExplainArgs) -> ExitCode {
-    let Some(path) = policy_file::named(args.policy.as_deref()) else {
-        return fail(NO_POLICY, EXIT_USAGE);
+    let path = policy_file::named(args.policy.as_deref()).filter(|_| args.control.is_none());
+    let (explanation, code) = match &path {
+        None if args.control.is_none() => return fail(NO_POLICY, EXIT_USAGE),
+        None => match flow(args) {
+            Ok(flow) => (ask(args, flow), EXIT_FAILURE),
+            Err(next_step) => return fail(next_step, EXIT_USAGE),
+        },
+        Some(path) => {
+            let policy = match read(path) {
+                Ok(policy) => policy,
+                Err(errors) => return fail(errors, EXIT_POLICY),
+            };
+            if let Some(file) = &args.peer {
+                return explain_peer(args, &policy, &directory_of(path), file);
+            }
+            (flow(args).map(|flow| explain(&policy, &flow)).map_err(str::to_owned), EXIT_USAGE)
+        }
     };
-    let file = path.display();
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) => return fail(format_args!("{file}: {error}"), EXIT_POLICY),
+    let explanation = match explanation {
+        Ok(explanation) => explanation,
+        Err(error) => return fail(error, code),
     };
+    let json = || pretty(&json!(explanation));
+    print(if args.json { json() } else { format!("{explanation}\n") }, EXIT_OK)
+}
+
+/// Has an agent evaluate its policy.
+fn ask(args: &ExplainArgs, flow: Flow) -> Result<Explanation, String> {
+    let control = args.control.clone().flatten().unwrap_or_else(control::default_path);
+    let request = Request::Explain { flow: Box::new(flow) };
+    client::ask_typed(&control, &request).map_err(|error| error.to_string())
+}
+
+/// Reads a policy file without the files that it names, and writes a warning about its time zone to
+/// standard error.
+///
+/// # Errors
+/// What is wrong with it, as text.
+pub(crate) fn read(path: &Path) -> Result<Policy, String> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{file}: {error}"))?;
     let mut parsed = parse(&text);
     Diagnostic::quote(&mut parsed.diagnostics, &text);
     let Some(mut policy) = parsed.policy else {
         let errors =
             parsed.diagnostics.iter().filter(|one| one.severity == DiagnosticSeverity::Error);
-        let lines: Vec<_> = errors.map(|error| error.render(&file.to_string())).collect();
-        return fail(lines.join("\n"), EXIT_POLICY);
+        let lines: Vec<_> = errors.map(|error| error.render(&file)).collect();
+        return Err(lines.join("\n"));
     };
     if let Some(warning) = localize(&mut policy) {
-        eprintln!("{}", warning.render(&file.to_string()));
+        complain(warning.render(&file));
     }
-    if let Some(file) = &args.peer {
-        return explain_peer(args, &policy, &directory_of(&path), file);
-    }
-    let flow = match flow(args) {
-        Ok(flow) => flow,
-        Err(next_step) => return fail(next_step, EXIT_USAGE),
-    };
-    let explanation = explain(&policy, &flow);
-    let json = || pretty(&json!(explanation));
-    print(if args.json { json() } else { format!("{explanation}\n") }, EXIT_OK)
+    Ok(policy)
 }
 
-/// The same for a certificate.
+/// Evaluates a certificate instead of a flow.
 fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -> ExitCode {
     let at_unix_s = args.at.map_or_else(clock::now_unix_s, Timestamp::as_second);
     let at = Duration::from_secs(u64::try_from(at_unix_s).unwrap_or(0));
@@ -166,40 +198,38 @@ pub(crate) fn parse_flow<'a>(words: impl Iterator<Item = &'a str>) -> Option<Flo
 }
 
 fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
-    let direction = match (args.direction, &args.listen) {
-        (None | Some(DirectionArg::Inbound), Some(_)) => Direction::Inbound,
-        (None | Some(DirectionArg::Inbound), None) => {
-            return Err("say --listen ADDRESS too: an inbound flow arrives at that of a rule");
-        }
-        (Some(DirectionArg::Outbound), None) => Direction::Outbound,
-        (Some(DirectionArg::Outbound), Some(_)) => {
-            return Err("leave out --listen or --direction: an outbound flow arrives at no rule's");
-        }
-    };
-    let protocol = match (direction, args.protocol) {
-        // A listening address takes TCP and UNIX streams only.
-        (Direction::Inbound, _) | (Direction::Outbound, ProtocolArg::Tcp) => Protocol::Tcp,
-        (Direction::Outbound, ProtocolArg::Udp) => Protocol::Udp,
-    };
-    // A program that opens a connection leaves its own end to the kernel.
-    let unbound = Address::Unnamed;
-    Ok(Flow {
-        direction,
-        protocol,
+    if args.direction.is_none() && args.listen.is_none() {
+        return Err(LISTEN_MISSING);
+    }
+    let description = FlowDescription {
+        direction: args.direction.map(|direction| match direction {
+            DirectionArg::Inbound => Direction::Inbound,
+            DirectionArg::Outbound => Direction::Outbound,
+        }),
+        protocol: match args.protocol {
+            ProtocolArg::Tcp => Protocol::Tcp,
+            ProtocolArg::Udp => Protocol::Udp,
+        },
         listen: args.listen.clone(),
-        local: args.local.clone().or_else(|| args.listen.clone()).unwrap_or(unbound),
+        local: args.local.clone(),
         remote: args.remote.clone().unwrap_or(Address::Unnamed),
-        remote_names: args.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
-        alias: None,
-        is_shared: false,
+        names: args.names.clone(),
         program: args.program.clone(),
-        user: args.user.as_deref().map(user_word),
+        user: args.user.clone(),
         run: args.run.clone(),
-        to_own_host: false,
-        at_unix_s: args.at.map_or_else(clock::now_unix_s, Timestamp::as_second),
+        at: args.at,
+    };
+    description.into_flow().map_err(|error| match error {
+        NoFlow::ListenMissing => LISTEN_MISSING,
+        NoFlow::ListenUnexpected => {
+            "leave out --listen or --direction: an outbound flow has no listening address"
+        }
     })
 }
 
-fn time(text: &str) -> Result<Timestamp, &'static str> {
+const LISTEN_MISSING: &str =
+    "say --listen ADDRESS too: an inbound flow arrives at the listening address of a rule";
+
+pub(crate) fn time(text: &str) -> Result<Timestamp, &'static str> {
     text.parse().map_err(|_| "write date, time and zone, as in 2025-06-01T12:00:00Z")
 }

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tacit_core::flow::{Address, Flow};
 use tacit_core::policy::{
-    Index, Limits, OwnTls, Policy, RelayOn, Rule, Start, Starttls, TlsCommon,
+    Explanation, Index, Limits, OwnTls, Policy, RelayOn, Rule, Start, Starttls, TlsCommon,
+    explain_at,
 };
 
 use crate::ledger::{Account, Owner};
@@ -212,6 +213,12 @@ impl Live {
         let rule = found.rule.and_then(|at| self.rules.get(at))?;
         let evades = found.may_need_tls && matches!(rule.action, LiveAction::Permit);
         (!evades).then_some(rule)
+    }
+
+    /// Evaluates the policy with a flow, as `tacit explain` does.
+    #[must_use]
+    pub fn explain(&self, flow: &Flow) -> Explanation {
+        explain_at(&self.policy, flow, |place| self.line(place).unwrap_or_default())
     }
 
     /// Whether knowing the program of a flow could change its rule.

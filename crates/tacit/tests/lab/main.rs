@@ -14,6 +14,7 @@ mod certificates;
 mod harness;
 mod lane;
 mod peers;
+mod policy_test;
 mod programs;
 mod public;
 

@@ -192,3 +192,34 @@ fn without_an_agent_the_displays_say_so() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("no agent answers at nobody.sock") && said.contains("fix: "), "{said}");
 }
+
+#[test]
+fn the_installed_policy_is_shown_and_explained_after_the_file_has_changed() {
+    let lab = Lab::new();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let agent = lab.agent(&server_rule("front", port, "127.0.0.1:9", ""));
+    let show = |more: &[&str]| {
+        let words = ["show", "policy", "--control", agent.control.to_str().unwrap()];
+        lab.run(TACIT, &[&words[..], more].concat())
+    };
+    let value: Value = serde_json::from_slice(&show(&["--json"]).stdout).unwrap();
+    assert_eq!((&value["version"], &value["generation"]), (&1.into(), &1.into()), "{value}");
+    assert!(value["file"].as_str().unwrap().starts_with('/'), "{value}");
+    assert_eq!(value["rules"][0]["name"], "front", "{value}");
+    let line = &value["rules"][0]["line"];
+    let text = String::from_utf8(show(&["front"]).stdout).unwrap();
+    assert!(text.contains(&format!("[[rule]] front, line {line}\n")), "{text}");
+    let is_default = |line: &str| line.split_whitespace().eq(["tls.min-version", "default", "1.2"]);
+    assert!(text.lines().any(is_default) && text.contains(&listen), "{text}");
+    assert!(!text.contains("[identity."), "one rule alone: {text}");
+    let unknown = show(&["fornt"]);
+    assert_eq!(unknown.status.code(), Some(1), "{}", text_of(&unknown));
+    assert!(text_of(&unknown).contains("has no rule `fornt`"), "{}", text_of(&unknown));
+    // What is in the file by now is not installed.
+    std::fs::write(&agent.policy, "version = 1\n").unwrap();
+    let flow = ["--listen", &listen, "--remote", "192.0.2.1:1"];
+    let words = ["explain", "--control", agent.control.to_str().unwrap()];
+    let said = lab.tacit(&[&words[..], &flow].concat());
+    assert_eq!(said, format!("line {line}: rule `front` matches: tls\n"));
+}

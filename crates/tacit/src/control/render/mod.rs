@@ -2,7 +2,8 @@
 
 pub(crate) mod column;
 pub mod costs;
-mod table;
+pub mod policy;
+pub(crate) mod table;
 
 use serde_json::Value;
 
@@ -20,6 +21,10 @@ pub fn render(what: Display, value: &Value) -> String {
         Display::Identities => identities(value),
         Display::Limits => limits(value),
         Display::Refused => refused(value),
+        Display::Policy => match serde_json::from_value(value.clone()) {
+            Ok(shown) => policy::render(&shown),
+            Err(error) => format!("{error}\n"),
+        },
         Display::Metrics => value.as_str().unwrap_or_default().to_owned(),
         Display::Costs => match client::to_costs(value.clone()) {
             Ok(costs) => costs::render(&costs, costs::By::Rule),

@@ -19,8 +19,9 @@ pub(super) fn table(entries: &Value, columns: &[Column]) -> String {
     lay_out(&rows)
 }
 
-/// Rows, the first of them headings, as lines. What cells say comes from strangers too.
-pub(super) fn lay_out(rows: &[Vec<String>]) -> String {
+/// Rows, the first of them headings, as lines. Cells may hold text of other hosts, so control
+/// characters are escaped.
+pub(crate) fn lay_out(rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<_>> =
         rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
     let columns = rows.first().map_or(0, Vec::len);

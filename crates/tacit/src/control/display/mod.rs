@@ -1,5 +1,7 @@
-//! What displays say, as JSON. Every value is a snapshot, and no
-//! connection waits for it.
+//! The content of the displays, as types that serialise to the JSON of `tacit show --json`. Every
+//! value is a snapshot, and no connection waits for it.
+
+pub mod policy;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,6 +22,9 @@ use crate::live::{CredentialNames, Live, LiveRule, Materials};
 use crate::run::protocol::SocketOwner;
 use crate::run::{self, Run, Scope};
 use crate::session::{ConnectionRecord, ConnectionTable, RefusalTable};
+
+/// The version of the format of all displays.
+pub const VERSION: u32 = 1;
 
 /// How long a run may take to say whose connections it has; it is then shown without.
 const OWNERS_WAIT_MAX: Duration = Duration::from_millis(300);

@@ -1,0 +1,44 @@
+//! The installed policy as text.
+
+use super::table::lay_out;
+use crate::control::display::policy::{PolicyDisplay, PolicyTable, Setting, SettingValue};
+
+/// The display as text; each value that is the default is marked.
+#[must_use]
+pub fn render(policy: &PolicyDisplay) -> String {
+    let PolicyDisplay { version: _, file, generation, installed, tables, rules } = policy;
+    let file = file.display();
+    let mut out = format!("{file}, generation {generation}, installed {installed}\n");
+    for table in tables.iter().chain(rules) {
+        out += &render_table(table);
+    }
+    out
+}
+
+fn render_table(table: &PolicyTable) -> String {
+    let PolicyTable { title, name, line, settings } = table;
+    // Other titles hold the name.
+    let name = name.as_ref().filter(|_| title == "[[rule]]");
+    let name = name.map_or_else(String::new, |name| format!(" {name}"));
+    let line = line.map_or_else(String::new, |line| format!(", line {line}"));
+    let mut out = format!("\n{title}{name}{line}\n");
+    let rows: Vec<_> = settings.iter().map(row).collect();
+    for line in lay_out(&rows).lines() {
+        out += &format!("  {line}\n");
+    }
+    out
+}
+
+fn row(setting: &Setting) -> Vec<String> {
+    let Setting { key, value, default } = setting;
+    let value = match value {
+        SettingValue::None => "-".to_owned(),
+        SettingValue::Boolean(value) => value.to_string(),
+        SettingValue::Number(value) => value.to_string(),
+        SettingValue::Text(value) => value.clone(),
+        SettingValue::List(list) if list.is_empty() => "-".to_owned(),
+        SettingValue::List(list) => list.join(", "),
+    };
+    let mark = if *default { "default" } else { "" };
+    vec![key.clone(), mark.to_owned(), value]
+}
