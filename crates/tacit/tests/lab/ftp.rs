@@ -298,11 +298,11 @@ fn a_server_without_tls_gets_no_credentials_and_its_client_is_told() {
 }
 
 #[test]
-fn doors_close_with_what_they_belong_to() {
+fn data_listeners_close_with_their_control_connection() {
     let lab = Lab::new();
     let server = Vsftpd::clear(&lab);
     let (_agent, port) = serving(&lab, &server, "\"ftp\"");
-    let said = ftps(&lab, port, "doors", &[]);
+    let said = ftps(&lab, port, "listeners", &[]);
     assert_eq!(said.matches("ConnectionRefusedError").count(), 2, "{said}");
 }
 

@@ -82,7 +82,7 @@ elif what == "clear":
     print(said(client.sendcmd, "PROT C"), said(client.sendcmd, "CCC"), sep="\n")
     print(said(client.sendcmd, "PORT 192,0,2,1,20,20"))
     print(said(client.sendcmd, "AUTH TLS"))
-elif what == "doors":
+elif what == "listeners":
     # Each PASV closes the listener before it; an end of the control connection closes the last.
     first, second = client.makepasv(), client.makepasv()
     for address in (first, second):
