@@ -13,7 +13,7 @@ fn workspace() -> PathBuf {
 }
 
 fn script(name: &str) -> Command {
-    // A shell cannot catch a signal that its caller ignores, as the caller of a background job does.
+    // A shell cannot catch a signal that its caller ignores; callers of background jobs ignore INT.
     let mut command = Command::new("env");
     command.arg("--default-signal=INT,TERM").arg(workspace().join("scripts").join(name));
     // What the caller of the tests has set is not meant for these scripts.
