@@ -177,7 +177,7 @@ impl Agent {
               "used": self.runs.registry.len(), "beyond": "refused" },
             { "name": "workers", "max": self.workers.count_max(), "used": self.workers.count(),
               "beyond": "those there are carry all" },
-            { "name": "handed-per-worker", "max": crate::engine::HANDED_MAX,
+            { "name": "handed-per-worker", "max": crate::engine::HAND_OVER_QUEUE_MAX,
               "beyond": "engines wait" },
         ]);
         if let Some(rows) = all.as_array_mut() {

@@ -14,7 +14,7 @@ use crate::stream::intercept::{HoldSource, Listener};
 use crate::stream::lane::{self as stream_lane, StreamLane};
 use crate::stream::serve;
 use crate::stream::stage::Work;
-use crate::worker::{self, Served, Source};
+use crate::worker::{self, Served, WorkSource};
 
 /// The lanes of one thread.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl worker::Lanes for AgentLanes {
     }
 }
 
-impl Source<AgentLanes> for Listener {
+impl WorkSource<AgentLanes> for Listener {
     fn cpu(&self) -> Option<usize> {
         self.source.cpu()
     }
@@ -61,7 +61,7 @@ impl Source<AgentLanes> for Listener {
     }
 }
 
-impl Source<AgentLanes> for HoldSource {
+impl WorkSource<AgentLanes> for HoldSource {
     fn cpu(&self) -> Option<usize> {
         self.listener.source.cpu()
     }
@@ -105,7 +105,7 @@ impl Served for Accepting {
     }
 }
 
-impl Source<AgentLanes> for Receiver {
+impl WorkSource<AgentLanes> for Receiver {
     fn cpu(&self) -> Option<usize> {
         self.run.cpu()
     }

@@ -1,4 +1,4 @@
-//! What a thread has done and does, for displays and for the choice among workers.
+//! What a thread has done and does, for displays and for the assignment among workers.
 //!
 //! The thread itself is the only writer; all others read.
 
@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use tacit_sys::schedule::{Scheduling, SchedulingClass};
 use tacit_sys::{cpu, schedule};
 
-use super::queue::Queue;
+use super::slots::EngineSlots;
 
 /// One thread, an engine or a data worker.
 #[derive(Debug)]
-pub struct Load {
+pub struct ThreadLoad {
     name: String,
     cpu: Option<usize>,
     /// An engine's.
-    queue: Option<Queue>,
+    queue: Option<EngineSlots>,
     started: OnceLock<Started>,
     connections: AtomicUsize,
     relays: AtomicUsize,
@@ -46,10 +46,10 @@ pub struct ClockLook {
     pub cpu_ns: u64,
 }
 
-impl Load {
+impl ThreadLoad {
     /// A thread that is about to start, on one CPU if it has one.
     #[must_use]
-    pub fn new(name: String, cpu: Option<usize>, queue: Option<Queue>) -> Self {
+    pub fn new(name: String, cpu: Option<usize>, queue: Option<EngineSlots>) -> Self {
         Self {
             name,
             cpu,
@@ -93,14 +93,14 @@ impl Load {
 
     /// Counts a connection for as long as it is here.
     #[must_use]
-    pub fn hold(&self) -> Held<'_> {
-        Held::new(&self.connections)
+    pub fn hold(&self) -> LoadGuard<'_> {
+        LoadGuard::new(&self.connections)
     }
 
     /// Counts a connection whose bytes are carried here, for as long as they are.
     #[must_use]
-    pub fn hold_relay(&self) -> Held<'_> {
-        Held::new(&self.relays)
+    pub fn hold_relay(&self) -> LoadGuard<'_> {
+        LoadGuard::new(&self.relays)
     }
 
     /// Counts a handshake.
@@ -113,7 +113,7 @@ impl Load {
         raise(&self.handed);
     }
 
-    /// Counts a connection that no engine had a place for.
+    /// Counts a connection for which no engine had a free slot.
     pub fn count_spilled(&self) {
         raise(&self.spilled);
     }
@@ -157,8 +157,8 @@ impl Load {
             "class": started.map(|started| class_word(started.class)),
             "nice": started.map(|started| started.nice),
             "state": self.state(),
-            "in-flight": self.queue.as_ref().map(Queue::in_flight),
-            "queue": self.queue.as_ref().map(Queue::max),
+            "in-flight": self.queue.as_ref().map(EngineSlots::in_flight),
+            "queue": self.queue.as_ref().map(EngineSlots::max),
             "connections": self.connections(),
             "relays": self.relays.load(Ordering::Relaxed),
             "handshakes": counter(&self.handshakes),
@@ -182,9 +182,9 @@ impl Load {
 
 /// A connection's part of a count; given back when dropped.
 #[derive(Debug)]
-pub struct Held<'a>(&'a AtomicUsize);
+pub struct LoadGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Held<'a> {
+impl<'a> LoadGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         // One writer: no need for locked adds.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LoadGuard<'_> {
     fn drop(&mut self) {
         self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }

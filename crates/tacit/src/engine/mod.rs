@@ -1,110 +1,111 @@
 //! Engines: threads on CPUs of their own that set connections up and give them away.
 //!
 //! ```text
-//!              turn?        look up, dial, handshake          hand over
+//!              slot         look up, dial, handshake          hand over
 //!   listener ────────> engine ─────────────────────────> data worker: relay
 //!      │  all engines saturated, and `spill`                  ↑
 //!      └──────────────────────────────────────────────────────┘ raw, and counted
 //! ```
 //!
-//! An engine is a data worker's loop on a pinned thread. What it does for a connection ends with
-//! one hand-over: the sockets leave its runtime and are watched by the worker's. They stay the
-//! same sockets, so that what has come, ended or broken meanwhile is seen there; and an operator's
-//! wish to close is kept in the connection's record. A rule may keep its relay on the engine.
+//! An engine runs the loop of a data worker on a pinned thread. It hands each connection over once:
+//! the worker's runtime then watches the sockets. They stay open, so the worker sees data, an end
+//! or an error that came meanwhile. An operator's request to close stays in the connection's
+//! record. A rule may keep its relay on the engine.
 //!
-//! Limits: `queue` of the policy for each engine, [`HANDED_MAX`] for each worker. An engine at its
-//! limit accepts no more, unless all are and the policy lets them spill.
+//! Limits: `queue` of the policy for each engine, [`HAND_OVER_QUEUE_MAX`] for each worker. An
+//! engine at its limit accepts no more, unless all engines are at their limits and the policy has
+//! `spill`.
 
+mod cpu_workers;
 mod load;
-mod placed;
-mod queue;
+mod slots;
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::placement::Bond;
+use crate::placement::CpuBinding;
 
-pub use load::{ClockLook, Held, Load};
-pub use placed::{PLACED_MAX, Placed};
-pub use queue::Queue;
+pub use cpu_workers::{CPU_WORKERS_MAX, CpuWorkers};
+pub use load::{ClockLook, LoadGuard, ThreadLoad};
+pub use slots::EngineSlots;
 
-/// Connections that wait for one worker to take them on: what an engine sets up in half a second.
-/// Beyond, engines wait with theirs, and count as busy.
-pub const HANDED_MAX: usize = 1024;
+/// Connections that wait for one worker: what an engine sets up in half a second. Beyond that,
+/// engines wait and count as busy.
+pub const HAND_OVER_QUEUE_MAX: usize = 1024;
 
-/// What a thread knows of itself and of the others.
+/// A thread's own state, and its access to the other threads.
 #[derive(Debug)]
 pub struct Thread<T> {
     /// What displays see of it.
-    pub load: Arc<Load>,
+    pub load: Arc<ThreadLoad>,
     /// What an engine knows of the others; `None` on a worker.
-    pub engine: Option<Engine<T>>,
+    pub engine: Option<EngineThread<T>>,
     /// Where connections follow their programs to; `None`: they do not.
-    pub placed: Option<Arc<Placed<T>>>,
+    pub cpu_workers: Option<Arc<CpuWorkers<T>>>,
     /// How it keeps to its CPU; `None`: always, or it has none.
-    pub bond: Option<Bond>,
+    pub binding: Option<CpuBinding>,
 }
 
 /// What an engine thread knows of the others.
 #[derive(Debug)]
-pub struct Engine<T> {
+pub struct EngineThread<T> {
     /// Its own place among `queues`.
     number: usize,
-    queues: Arc<[Queue]>,
+    queues: Arc<[EngineSlots]>,
     when_saturated: WhenSaturated,
-    workers: Arc<Takers<T>>,
-    load: Arc<Load>,
+    workers: Arc<WorkerHandles<T>>,
+    load: Arc<ThreadLoad>,
 }
 
-/// What becomes of connections while all engines are saturated.
+/// What happens to connections while all engines are saturated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenSaturated {
-    /// They wait in the kernel until an engine has a place.
+    /// They wait in the kernel until an engine has a free slot.
     Wait,
     /// Workers set them up.
     Spill,
 }
 
-/// Who sets up the next connection.
+/// Which thread sets up the next connection.
 #[derive(Debug)]
-pub enum Turn {
-    /// The engine itself, with one of its places.
-    Own(OwnedSemaphorePermit),
-    /// A worker: no engine has a place.
+pub enum SetupSlot {
+    /// The engine itself, with one of its slots.
+    Engine(OwnedSemaphorePermit),
+    /// A worker: no engine has a free slot.
     Spill,
 }
 
-impl<T: Send> Engine<T> {
+impl<T: Send> EngineThread<T> {
     /// The engine at one of the places of `queues`.
     #[must_use]
     pub fn new(
         number: usize,
-        queues: Arc<[Queue]>,
+        queues: Arc<[EngineSlots]>,
         when_saturated: WhenSaturated,
-        workers: Arc<Takers<T>>,
-        load: Arc<Load>,
+        workers: Arc<WorkerHandles<T>>,
+        load: Arc<ThreadLoad>,
     ) -> Self {
         Self { number, queues, when_saturated, workers, load }
     }
 
-    /// Waits for a place. Where engines spill, the last one that is saturated does not wait; the
-    /// others need not watch for that, since it takes what arrives.
-    pub async fn turn(&self) -> Turn {
-        let Some(own) = self.queues.get(self.number) else { return Turn::Spill };
+    /// Waits for a free slot. With `spill`, the last engine that becomes saturated does not wait:
+    /// it accepts for all, so the others need not watch for that.
+    pub async fn acquire_slot(&self) -> SetupSlot {
+        let Some(own) = self.queues.get(self.number) else { return SetupSlot::Spill };
         match own.try_enter() {
-            Ok(place) => Turn::Own(place),
+            Ok(place) => SetupSlot::Engine(place),
             Err(_)
                 if self.when_saturated == WhenSaturated::Spill
-                    && self.queues.iter().all(Queue::is_full) =>
+                    && self.queues.iter().all(EngineSlots::is_full) =>
             {
-                Turn::Spill
+                SetupSlot::Spill
             }
-            // Nobody closes it.
+            // The semaphore is never closed.
             Err(_) => match own.enter().await {
-                Ok(place) => Turn::Own(place),
-                Err(_) => Turn::Spill,
+                Ok(place) => SetupSlot::Engine(place),
+                Err(_) => SetupSlot::Spill,
             },
         }
     }
@@ -124,11 +125,11 @@ impl<T: Send> Engine<T> {
 
 /// The workers that take what engines hand over.
 #[derive(Debug)]
-pub struct Takers<T> {
-    all: ArcSwap<Vec<Taker<T>>>,
+pub struct WorkerHandles<T> {
+    all: ArcSwap<Vec<WorkerHandle<T>>>,
 }
 
-impl<T> Default for Takers<T> {
+impl<T> Default for WorkerHandles<T> {
     fn default() -> Self {
         Self { all: ArcSwap::default() }
     }
@@ -136,32 +137,32 @@ impl<T> Default for Takers<T> {
 
 /// One of them.
 #[derive(Debug)]
-pub struct Taker<T> {
+pub struct WorkerHandle<T> {
     /// What it does already.
-    pub load: Arc<Load>,
+    pub load: Arc<ThreadLoad>,
     /// The way there.
     pub handed: mpsc::Sender<T>,
 }
 
-impl<T> Clone for Taker<T> {
+impl<T> Clone for WorkerHandle<T> {
     fn clone(&self) -> Self {
         Self { load: Arc::clone(&self.load), handed: self.handed.clone() }
     }
 }
 
-impl<T> Taker<T> {
+impl<T> WorkerHandle<T> {
     /// What it has, and what is on its way there.
     fn connections(&self) -> usize {
         self.load.connections() + self.handed.max_capacity() - self.handed.capacity()
     }
 }
 
-impl<T> Takers<T> {
+impl<T> WorkerHandles<T> {
     /// From now on this one takes its share too.
-    pub fn add(&self, taker: &Taker<T>) {
+    pub fn add(&self, handle: &WorkerHandle<T>) {
         self.all.rcu(|all| {
             let mut all = Vec::clone(all);
-            all.push(taker.clone());
+            all.push(handle.clone());
             all
         });
     }
@@ -169,17 +170,18 @@ impl<T> Takers<T> {
     /// The way to the worker on that CPU.
     fn on(&self, cpu: usize) -> Option<mpsc::Sender<T>> {
         let all = self.all.load();
-        let is_there =
-            |taker: &&Taker<T>| taker.load.cpu() == Some(cpu) && !taker.handed.is_closed();
-        all.iter().find(is_there).map(|taker| taker.handed.clone())
+        let is_there = |handle: &&WorkerHandle<T>| {
+            handle.load.cpu() == Some(cpu) && !handle.handed.is_closed()
+        };
+        all.iter().find(is_there).map(|handle| handle.handed.clone())
     }
 
     /// Waits until a worker has room: the one on that CPU, or the least busy.
     async fn give(&self, work: T, cpu: Option<usize>) {
         let sender = {
             let all = self.all.load();
-            let there = all.iter().filter(|taker| !taker.handed.is_closed());
-            let idlest = || there.min_by_key(|taker| taker.connections());
+            let there = all.iter().filter(|handle| !handle.handed.is_closed());
+            let idlest = || there.min_by_key(|handle| handle.connections());
             cpu.and_then(|cpu| self.on(cpu)).or_else(|| Some(idlest()?.handed.clone()))
         };
         // Without a worker the agent is ending, and the connection ends with it.
@@ -193,19 +195,19 @@ impl<T> Takers<T> {
 mod tests {
     use super::*;
 
-    fn engines(count: usize, max: usize, when_saturated: WhenSaturated) -> Vec<Engine<()>> {
-        let queues: Arc<[Queue]> = (0..count).map(|_| Queue::new(max)).collect();
+    fn engines(count: usize, max: usize, when_saturated: WhenSaturated) -> Vec<EngineThread<()>> {
+        let queues: Arc<[EngineSlots]> = (0..count).map(|_| EngineSlots::new(max)).collect();
         let engine = |number| {
-            let load = Arc::new(Load::new(format!("engine-{number}"), Some(number), None));
-            Engine::new(number, Arc::clone(&queues), when_saturated, Arc::default(), load)
+            let load = Arc::new(ThreadLoad::new(format!("engine-{number}"), Some(number), None));
+            EngineThread::new(number, Arc::clone(&queues), when_saturated, Arc::default(), load)
         };
         (0..count).map(engine).collect()
     }
 
     /// A turn that is there at once.
-    fn now(engine: &Engine<()>) -> Option<Turn> {
+    fn now(engine: &EngineThread<()>) -> Option<SetupSlot> {
         use std::task::{Context, Poll, Waker};
-        let mut turn = std::pin::pin!(engine.turn());
+        let mut turn = std::pin::pin!(engine.acquire_slot());
         match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(turn) => Some(turn),
             Poll::Pending => None,
@@ -216,14 +218,14 @@ mod tests {
     fn only_the_last_engine_that_is_saturated_spills() {
         let engines = engines(2, 1, WhenSaturated::Spill);
         let first = now(&engines[0]);
-        assert!(matches!(first, Some(Turn::Own(_))));
+        assert!(matches!(first, Some(SetupSlot::Engine(_))));
         assert!(now(&engines[0]).is_none(), "the other has a place");
         let second = now(&engines[1]);
-        assert!(matches!(second, Some(Turn::Own(_))));
-        assert!(matches!(now(&engines[1]), Some(Turn::Spill)));
+        assert!(matches!(second, Some(SetupSlot::Engine(_))));
+        assert!(matches!(now(&engines[1]), Some(SetupSlot::Spill)));
         drop(first);
         assert!(now(&engines[1]).is_none());
-        assert!(matches!(now(&engines[0]), Some(Turn::Own(_))));
+        assert!(matches!(now(&engines[0]), Some(SetupSlot::Engine(_))));
     }
 
     #[test]

@@ -7,14 +7,14 @@
 //!          └─ placement-cpus      what `split` and `one-cpu` choose from; else all general ones
 //! ```
 //!
-//! With `split` each data worker has a CPU of its own choice, the one that has been chosen the
-//! least on this machine. Agents know of each other's choices by names that they hold: an abstract
-//! UNIX socket for each, which goes with its process whatever becomes of it. That is a hint and no
-//! lock: whoever takes such names away makes choices worse, and nothing else.
+//! With `split`, each data worker takes the CPU that the fewest workers on this machine have.
+//! Agents see each other's assignments by abstract UNIX sockets, one for each; the kernel removes
+//! them with the process. They are hints, not locks: a process that takes these names only makes
+//! assignments worse.
 //!
-//! Not here: taking a CPU away from other processes of the machine.
+//! tacit does not take CPUs away from other processes.
 
-mod bond;
+mod binding;
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -25,14 +25,14 @@ use std::sync::{Arc, OnceLock};
 use tacit_core::policy::{Diagnostic, Placement, Policy, SourcePosition};
 use tacit_sys::schedule;
 
-pub use bond::Bond;
+pub use binding::CpuBinding;
 
-/// Choices of one CPU that are told apart; further ones are made blindly.
+/// Assignments to one CPU that are counted; further ones are not.
 const CHOICES_MAX: usize = 64;
 
 /// Where threads go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct CpuPlan {
     /// The CPUs of engines; empty: there are none.
     pub engines: Vec<usize>,
     /// Where all else is to be; `None`: as it is.
@@ -45,7 +45,7 @@ pub struct Plan {
     pub followed: Vec<usize>,
 }
 
-impl Plan {
+impl CpuPlan {
     /// What a policy that [`check`] has nothing against means here.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
@@ -154,7 +154,7 @@ pub fn list(cpus: &[usize]) -> String {
 
 /// A CPU that was chosen, for as long as others are to know of it.
 #[derive(Debug)]
-pub struct Choice {
+pub struct CpuAssignment {
     /// Which.
     pub cpu: usize,
     _name: Option<UnixDatagram>,
@@ -162,12 +162,12 @@ pub struct Choice {
 
 /// A run's share of a worker's CPU, counted for as long as the run lives.
 #[derive(Debug)]
-pub struct Share {
+pub struct RunCpu {
     cpu: usize,
     runs: Arc<AtomicUsize>,
 }
 
-impl Share {
+impl RunCpu {
     /// One run more there.
     #[must_use]
     pub fn new(cpu: usize, runs: &Arc<AtomicUsize>) -> Self {
@@ -182,7 +182,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for RunCpu {
     fn drop(&mut self) {
         self.runs.fetch_sub(1, Ordering::Relaxed);
     }
@@ -190,17 +190,17 @@ impl Drop for Share {
 
 /// Chooses the CPU that has been chosen the least.
 #[must_use]
-pub fn choose(cpus: &[usize]) -> Option<Choice> {
+pub fn choose(cpus: &[usize]) -> Option<CpuAssignment> {
     let places = (0..CHOICES_MAX).flat_map(|round| cpus.iter().map(move |cpu| (*cpu, round)));
     for (cpu, round) in places {
         let name = SocketAddr::from_abstract_name(format!("tacit-cpu-{cpu}-{round}"));
         match name.and_then(|name| UnixDatagram::bind_addr(&name)) {
-            Ok(name) => return Some(Choice { cpu, _name: Some(name) }),
+            Ok(name) => return Some(CpuAssignment { cpu, _name: Some(name) }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(_) => break,
         }
     }
-    cpus.first().map(|cpu| Choice { cpu: *cpu, _name: None })
+    cpus.first().map(|cpu| CpuAssignment { cpu: *cpu, _name: None })
 }
 
 #[cfg(test)]
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn engines_placed_threads_and_all_else_share_the_cpus() {
         let all = [0, 1, 2, 3];
-        let plan = |text| Plan::on(&policy(text), &all);
+        let plan = |text| CpuPlan::on(&policy(text), &all);
         let none = plan("");
         assert_eq!((none.engines, none.general, none.split), (vec![], None, vec![]));
         let with_engine = plan("[engine]\ncpus = \"2-3\"");

@@ -20,7 +20,7 @@ use super::host::HostNetwork;
 use super::launchers::{Followed, Launcher, RunSockets};
 use super::protocol::SocketSet;
 use super::{Run, RunIdentity};
-use crate::placement::Share;
+use crate::placement::RunCpu;
 
 /// A run in words; its sockets follow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -165,7 +165,7 @@ impl RunState {
     pub fn resume(
         self,
         mut sockets: Vec<OwnedFd>,
-        place: Option<Share>,
+        place: Option<RunCpu>,
         host: Arc<HostNetwork>,
     ) -> io::Result<Resumed> {
         let before = if self.asks_before { sockets.pop() } else { None };

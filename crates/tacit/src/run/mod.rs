@@ -22,7 +22,7 @@ use arc_swap::ArcSwap;
 use tacit_core::dns::{HostsEntry, KnownName, Learning, NameTable, NamedDestination, NotLearnt};
 use tacit_core::refusal::RunLabel;
 
-use crate::placement::Share;
+use crate::placement::RunCpu;
 use capture::Capture;
 use channel::HelperChannel;
 use expected::Expectations;
@@ -118,7 +118,7 @@ pub struct Run {
     /// Totals of its connections that have ended.
     pub totals: RunTotals,
     /// The CPU that its programs and the worker of its connections share, if they do.
-    pub place: Option<Share>,
+    pub place: Option<RunCpu>,
     /// The host's addresses, which its programs share.
     pub host: Arc<HostNetwork>,
     /// Which sockets its launcher made.
@@ -143,7 +143,7 @@ impl Run {
     pub fn new(
         identity: RunIdentity,
         helper: HelperChannel,
-        place: Option<Share>,
+        place: Option<RunCpu>,
         host: Arc<HostNetwork>,
         sockets: SocketSet,
     ) -> Self {
@@ -188,7 +188,7 @@ impl Run {
     /// The CPU that it shares with a worker.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
-        self.place.as_ref().map(Share::cpu)
+        self.place.as_ref().map(RunCpu::cpu)
     }
 
     /// The destination that an address stands for inside the run. An address of the host has only

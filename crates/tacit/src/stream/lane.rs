@@ -6,10 +6,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::engine::{Engine, Load, Placed, Thread};
+use crate::engine::{CpuWorkers, EngineThread, Thread, ThreadLoad};
 use crate::live::Live;
 use crate::log::Log;
-use crate::placement::Bond;
+use crate::placement::CpuBinding;
 use crate::session::{ConnectionTable, Quotas, RefusalTable};
 
 use super::data::PendingDataConnection;
@@ -49,13 +49,13 @@ pub struct StreamLane {
     /// The thread's buffers.
     pub scratch: Scratch,
     /// What displays see of this thread.
-    pub load: Arc<Load>,
+    pub load: Arc<ThreadLoad>,
     /// What an engine knows of the others; `None` on a data worker.
-    pub engine: Option<Engine<Work>>,
+    pub engine: Option<EngineThread<Work>>,
     /// Where connections follow their programs to; `None`: they do not.
-    pub placed: Option<Arc<Placed<Work>>>,
+    pub cpu_workers: Option<Arc<CpuWorkers<Work>>>,
     /// How the thread keeps to its CPU.
-    pub bond: Option<Bond>,
+    pub binding: Option<CpuBinding>,
     /// Data connections that control connections have agreed on, to be served on this thread.
     pub pending_data: mpsc::Sender<Box<PendingDataConnection>>,
 }
@@ -69,7 +69,10 @@ impl StreamLane {
     ) -> (Rc<Self>, mpsc::Receiver<Box<PendingDataConnection>>) {
         let (pending_data, agreed) = mpsc::channel(PENDING_DATA_MAX);
         let scratch = Scratch::new(shared.log.clone());
-        let Thread { load, engine, placed, bond } = thread;
-        (Rc::new(Self { shared, scratch, load, engine, placed, bond, pending_data }), agreed)
+        let Thread { load, engine, cpu_workers, binding } = thread;
+        (
+            Rc::new(Self { shared, scratch, load, engine, cpu_workers, binding, pending_data }),
+            agreed,
+        )
     }
 }

@@ -26,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 
 use crate::dns;
-use crate::engine::{Thread, Turn};
+use crate::engine::{SetupSlot, Thread};
 use crate::ledger::{Account, charged, meter, metered};
 use crate::log::Event;
 use crate::net::stream_socket::DetachedSocket;
@@ -271,7 +271,7 @@ async fn hand_over(lane: &StreamLane, mut stage: Stage<DetachedSocket>) {
     let cpu = work.cpu();
     if let Some(engine) = &lane.engine {
         metered(Component::Accept, engine.hand_over(work, cpu)).await;
-    } else if let Some((placed, cpu)) = lane.placed.as_ref().zip(cpu) {
+    } else if let Some((placed, cpu)) = lane.cpu_workers.as_ref().zip(cpu) {
         lane.load.count_left();
         metered(Component::Accept, placed.give(work, cpu)).await;
     }
@@ -315,17 +315,17 @@ pub async fn accept(lane: Rc<StreamLane>, listener: Arc<Listener>) {
         }
         Some(engine) => {
             let take = async |work, turn| match (turn, work) {
-                (Turn::Own(slot), Work::Connection(Stage::Arrived(mut arrival))) => {
+                (SetupSlot::Engine(slot), Work::Connection(Stage::Arrived(mut arrival))) => {
                     arrival.slot = Some(slot);
                     begin(&lane, Work::Connection(Stage::Arrived(arrival)));
                 }
                 // No rule decides a question, and no engine answers it.
-                (Turn::Own(_), work) => {
+                (SetupSlot::Engine(_), work) => {
                     give(&lane, work, Reason::NotForEngines).await;
                 }
-                (Turn::Spill, work) => give(&lane, work, Reason::Saturated).await,
+                (SetupSlot::Spill, work) => give(&lane, work, Reason::Saturated).await,
             };
-            intercept::accept_all(&listener, places, &log, || engine.turn(), take).await
+            intercept::accept_all(&listener, places, &log, || engine.acquire_slot(), take).await
         }
     };
     if let Err(error) = accepted {
@@ -358,17 +358,17 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
                     connect_at_once(&lane, &source, held, permit);
                 }
                 (_, HeldWork::Unknown(held, permit)) => find_out(&lane, &source, held, permit),
-                (Turn::Own(slot), HeldWork::Connection(mut work)) => {
+                (SetupSlot::Engine(slot), HeldWork::Connection(mut work)) => {
                     if let Work::Connection(Stage::Arrived(arrival)) = &mut work {
                         arrival.slot = Some(slot);
                     }
                     begin(&lane, work);
                 }
-                (Turn::Spill, HeldWork::Connection(work)) => {
+                (SetupSlot::Spill, HeldWork::Connection(work)) => {
                     give(&lane, work, Reason::Saturated).await;
                 }
             };
-            intercept::hold_all(&source, places, || engine.turn(), take, refused).await
+            intercept::hold_all(&source, places, || engine.acquire_slot(), take, refused).await
         }
     };
     if let Err(error) = held {

@@ -1,7 +1,7 @@
-//! What the lanes register with worker threads.
+//! The interface between lanes and worker threads.
 //!
 //! ```text
-//!   Workers ── Source ──> thread ── serve ──> Served      stop, finish
+//!   Workers ── WorkSource ──> thread ── serve ──> Served      stop, finish
 //!                           │
 //!                         Lanes ── HandedOver ──> resume, on another thread
 //! ```
@@ -32,7 +32,7 @@ pub trait Lanes: Sized + fmt::Debug + 'static {
 
 /// Something that threads serve until it is stopped: a listening socket, or a socket that receives
 /// the datagrams of a run.
-pub trait Source<L: Lanes>: Send + Sync + fmt::Debug {
+pub trait WorkSource<L: Lanes>: Send + Sync + fmt::Debug {
     /// The CPU whose worker alone serves it; `None`: it belongs to none.
     fn cpu(&self) -> Option<usize>;
 
@@ -45,9 +45,9 @@ pub trait Source<L: Lanes>: Send + Sync + fmt::Debug {
 
 /// A source while a thread serves it.
 pub trait Served {
-    /// Takes nothing more from it. What was taken goes on to its own end.
+    /// Takes nothing more from it. Connections that were taken continue to their end.
     fn stop(self: Box<Self>);
 
-    /// Passes on what has arrived, then ends what was taken from it.
+    /// Relays what has arrived, then ends the connections that were taken from it.
     fn finish(self: Box<Self>);
 }

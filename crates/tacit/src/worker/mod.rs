@@ -1,16 +1,14 @@
-//! Data workers: threads that serve connections from beginning to end, and engines, which do the
-//! first half of it (see [`crate::engine`]).
+//! Data workers: threads that serve connections from beginning to end; and engines, which serve
+//! them up to the relay (see [`crate::engine`]).
 //!
-//! What a thread runs is registered by the lanes ([`Lanes`], [`Source`]); a worker knows no
-//! protocol. Each thread has a single-threaded runtime of its own; a connection never leaves its
-//! worker.
-//! `control` gives threads their sources through a bounded queue: engines if there are any, else
-//! workers.
+//! The lanes register what a thread runs ([`Lanes`], [`WorkSource`]); a worker knows no protocol.
+//! Each thread has a single-threaded runtime of its own. `control` gives threads their sources
+//! through a bounded queue: to the engines, or to the workers if there are no engines.
 //!
-//! There is one worker at first. Another starts when all have been busy and there are more
-//! connections than workers; it accepts beside the others from then on. None is taken away.
+//! There is one worker at first. Another one starts when all workers are busy and there are more
+//! connections than workers; it then accepts as the others do. Workers are not stopped again.
 //!
-//! Limits: `COMMANDS_MAX`; as many workers as [`Plan`] says.
+//! Limits: `COMMANDS_MAX`; as many workers as [`CpuPlan`] says.
 
 mod lanes;
 mod thread;
@@ -30,41 +28,42 @@ use tacit_sys::schedule;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::{
-    ClockLook, Engine, HANDED_MAX, Load, PLACED_MAX, Placed, Queue, Taker, Takers, WhenSaturated,
+    CPU_WORKERS_MAX, ClockLook, CpuWorkers, EngineSlots, EngineThread, HAND_OVER_QUEUE_MAX,
+    ThreadLoad, WhenSaturated, WorkerHandle, WorkerHandles,
 };
 use crate::ledger::meter;
 use crate::log::{Event, Log};
-use crate::placement::{self, Choice, Plan, Share};
+use crate::placement::{self, CpuAssignment, CpuPlan, RunCpu};
 
-pub use lanes::{Lanes, Served, Source};
-use thread::{Command, Post, Scheduling};
+pub use lanes::{Lanes, Served, WorkSource};
+use thread::{Command, Scheduling, ThreadRole};
 
 /// Commands that may wait for one worker.
 const COMMANDS_MAX: usize = 1024;
 /// A worker that ran, or was ready to, for more of the time than this was busy.
 const BUSY_SHARE: f64 = 0.8;
-/// How often that is looked at while there are more connections than workers.
+/// How often busy workers are looked for while there are more connections than workers.
 pub const GROWTH_INTERVAL: Duration = Duration::from_millis(100);
-/// Two looks that are further apart say nothing of now.
+/// Two looks that are further apart do not count.
 const GROWTH_INTERVAL_MAX: Duration = Duration::from_millis(500);
-/// After a thread could not be started, the next attempt; each is logged.
+/// The pause after a thread could not be started; each failure is logged.
 const GROWTH_RETRY: Duration = Duration::from_secs(60);
 /// The least time that a display calls recent.
 const RECENT_MIN: Duration = Duration::from_millis(500);
 
-/// How long a worker may take to publish what it has spent; it is then read as it is.
+/// How long a worker may take to publish its CPU time; displays then read what is there.
 const PUBLISH_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Asks workers and engines to publish what they have spent.
+/// Asks workers and engines to publish their CPU time.
 #[derive(Debug)]
 pub struct Publisher<L: Lanes>(Vec<mpsc::Sender<Command<L>>>);
 
 impl<L: Lanes> Publisher<L> {
-    /// Returns when everything spent so far stands in the ledger, as far as workers answer in time.
+    /// Returns when all CPU time so far is in the ledger, as far as workers answer in time.
     pub async fn publish(&self) {
         let answers = self.0.iter().filter_map(|commands| {
             let (done, answer) = oneshot::channel();
-            // A worker whose queue is full is busy, and publishes by itself.
+            // A worker with a full queue is busy and publishes by itself.
             commands.try_send(Command::Publish(done)).is_ok().then_some(answer)
         });
         let requested: Vec<_> = answers.collect();
@@ -78,26 +77,25 @@ impl<L: Lanes> Publisher<L> {
     }
 }
 
-/// All data workers and engines of the agent. Dropping it ends them, and every connection they
-/// carry.
+/// All data workers and engines of the agent. Dropping it ends them and their connections.
 #[derive(Debug)]
 pub struct Workers<L: Lanes> {
     shared: L::Shared,
     log: Log,
     /// What threads keep in their sandbox; `None`: they have none.
     sandbox: Option<WorkerRights>,
-    plan: Plan,
+    plan: CpuPlan,
     spill: bool,
-    engines: Vec<Handle<L>>,
-    workers: RefCell<Vec<Handle<L>>>,
-    takers: Arc<Takers<L::HandedOver>>,
+    engines: Vec<ThreadHandle<L>>,
+    workers: RefCell<Vec<ThreadHandle<L>>>,
+    handles: Arc<WorkerHandles<L::HandedOver>>,
     /// Workers on the CPUs of programs.
-    placed: RefCell<Vec<Handle<L>>>,
-    /// The way to them.
-    places: Arc<Placed<L::HandedOver>>,
+    cpu_workers: RefCell<Vec<ThreadHandle<L>>>,
+    /// Hands connections over to them.
+    cpu_handles: Arc<CpuWorkers<L::HandedOver>>,
     wanted: mpsc::Receiver<usize>,
     /// What every thread that accepts serves, for workers to come.
-    common: RefCell<BTreeMap<u64, Arc<dyn Source<L>>>>,
+    common: RefCell<BTreeMap<u64, Arc<dyn WorkSource<L>>>>,
     /// The number of the source that came last.
     last_source: Cell<u64>,
     grown_at: Cell<Option<Instant>>,
@@ -116,27 +114,27 @@ pub struct CpusOfRuns<'a> {
 }
 
 /// A share of the worker's CPU that the fewest runs had.
-struct LeastShared {
-    share: Share,
+struct FewestRuns {
+    share: RunCpu,
     /// How many they were.
     runs_before: usize,
 }
 
 #[derive(Debug)]
-struct Handle<L: Lanes> {
+struct ThreadHandle<L: Lanes> {
     commands: mpsc::Sender<Command<L>>,
     thread: Option<JoinHandle<()>>,
-    load: Arc<Load>,
+    load: Arc<ThreadLoad>,
     /// How long it had been busy when the growth was looked at last.
     grown_ns: Cell<u64>,
     /// Its clock at the last looks for displays, the newest last.
     recent: Cell<[ClockLook; 2]>,
     /// Runs on its CPU.
     runs: Arc<AtomicUsize>,
-    _choice: Option<Choice>,
+    _assignment: Option<CpuAssignment>,
 }
 
-impl<L: Lanes> Handle<L> {
+impl<L: Lanes> ThreadHandle<L> {
     fn look(&self) {
         let [_, newest] = self.recent.get();
         let now = ClockLook { at: Instant::now(), cpu_ns: self.load.cpu_ns() };
@@ -162,7 +160,7 @@ impl<L: Lanes> Workers<L> {
         log: &Log,
         sandbox: Option<WorkerRights>,
     ) -> io::Result<Self> {
-        let plan = Plan::new(policy);
+        let plan = CpuPlan::new(policy);
         let engine = policy.engine.as_ref();
         plan.settle()?;
         let own = schedule::own_scheduling();
@@ -170,7 +168,7 @@ impl<L: Lanes> Workers<L> {
             let next = "start the agent in another scheduling class, or set class in [engine]";
             log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
         }
-        let (places, wanted) = Placed::new();
+        let (cpu_handles, wanted) = CpuWorkers::new();
         let mut workers = Self {
             shared: shared.clone(),
             log: log.clone(),
@@ -179,9 +177,9 @@ impl<L: Lanes> Workers<L> {
             spill: engine.is_some_and(|engine| engine.spill),
             engines: Vec::new(),
             workers: RefCell::default(),
-            takers: Arc::default(),
-            placed: RefCell::default(),
-            places,
+            handles: Arc::default(),
+            cpu_workers: RefCell::default(),
+            cpu_handles,
             wanted,
             common: RefCell::default(),
             last_source: Cell::default(),
@@ -198,26 +196,30 @@ impl<L: Lanes> Workers<L> {
 
     fn start_engines(&mut self, engine: &policy::EngineSettings) -> io::Result<()> {
         let when_saturated = if engine.spill { WhenSaturated::Spill } else { WhenSaturated::Wait };
-        let queues: Arc<[Queue]> = engine.cpus.iter().map(|_| Queue::new(engine.queue)).collect();
+        let queues: Arc<[EngineSlots]> =
+            engine.cpus.iter().map(|_| EngineSlots::new(engine.queue)).collect();
         for (number, (cpu, queue)) in engine.cpus.iter().zip(queues.iter()).enumerate() {
-            let load =
-                Arc::new(Load::new(format!("engine-{number}"), Some(*cpu), Some(queue.clone())));
-            let post = Post {
+            let load = Arc::new(ThreadLoad::new(
+                format!("engine-{number}"),
+                Some(*cpu),
+                Some(queue.clone()),
+            ));
+            let role = ThreadRole {
                 scheduling: Some(Scheduling { class: engine.class, nice: engine.nice }),
-                engine: Some(Engine::new(
+                engine: Some(EngineThread::new(
                     number,
                     Arc::clone(&queues),
                     when_saturated,
-                    Arc::clone(&self.takers),
+                    Arc::clone(&self.handles),
                     Arc::clone(&load),
                 )),
                 handed: None,
-                placed: None,
+                cpu_workers: None,
                 also_on: None,
                 sandbox: self.sandbox,
                 load,
             };
-            self.engines.push(start_thread(post, &self.shared, &self.log, None)?);
+            self.engines.push(start_thread(role, &self.shared, &self.log, None)?);
         }
         Ok(())
     }
@@ -225,7 +227,7 @@ impl<L: Lanes> Workers<L> {
     /// Starts a worker, on the CPU that is asked for or chosen, if they have CPUs.
     async fn add(&self, cpu: Option<usize>) -> io::Result<()> {
         let number = self.count();
-        let choice = placement::choose(cpu.as_slice()).or_else(|| {
+        let assignment = placement::choose(cpu.as_slice()).or_else(|| {
             let taken: Vec<_> = self.workers.borrow().iter().map(|w| w.load.cpu()).collect();
             let free: Vec<_> = self
                 .plan
@@ -236,26 +238,26 @@ impl<L: Lanes> Workers<L> {
                 .collect();
             placement::choose(if free.is_empty() { &self.plan.split } else { &free })
         });
-        let cpu = choice.as_ref().map(|choice| choice.cpu);
-        let load = Arc::new(Load::new(format!("data-{number}"), cpu, None));
+        let cpu = assignment.as_ref().map(|assignment| assignment.cpu);
+        let load = Arc::new(ThreadLoad::new(format!("data-{number}"), cpu, None));
         let has_engines = !self.plan.engines.is_empty();
-        let (taker, handed) = has_engines.then(|| mpsc::channel(HANDED_MAX)).unzip();
-        let taker = taker.map(|handed| Taker { load: Arc::clone(&load), handed });
-        let placed = self.follows().then(|| Arc::clone(&self.places));
-        let post = Post {
+        let (handle, handed) = has_engines.then(|| mpsc::channel(HAND_OVER_QUEUE_MAX)).unzip();
+        let handle = handle.map(|handed| WorkerHandle { load: Arc::clone(&load), handed });
+        let cpu_workers = self.follows().then(|| Arc::clone(&self.cpu_handles));
+        let role = ThreadRole {
             load,
             scheduling: None,
             engine: None,
             handed,
-            placed,
+            cpu_workers,
             also_on: None,
             sandbox: self.sandbox,
         };
-        let handle = start_thread(post, &self.shared, &self.log, choice)?;
-        let commands = handle.commands.clone();
-        self.workers.borrow_mut().push(handle);
-        if let Some(taker) = &taker {
-            self.takers.add(taker);
+        let thread = start_thread(role, &self.shared, &self.log, assignment)?;
+        let commands = thread.commands.clone();
+        self.workers.borrow_mut().push(thread);
+        if let Some(handle) = &handle {
+            self.handles.add(handle);
         } else {
             let common = self.common.borrow().clone();
             for (id, source) in common.iter().filter(|(_, source)| source.cpu().is_none()) {
@@ -280,29 +282,29 @@ impl<L: Lanes> Workers<L> {
 
     /// Starts the worker for the programs on a CPU, unless there is one.
     pub fn place(&self, cpu: usize) {
-        let is_there = |worker: &Handle<L>| worker.load.cpu() == Some(cpu);
-        let count = self.placed.borrow().len();
-        let is_useless = count >= PLACED_MAX || !self.plan.followed.contains(&cpu);
+        let is_there = |worker: &ThreadHandle<L>| worker.load.cpu() == Some(cpu);
+        let count = self.cpu_workers.borrow().len();
+        let is_useless = count >= CPU_WORKERS_MAX || !self.plan.followed.contains(&cpu);
         let stays = self.stays_until.get().is_some_and(|until| Instant::now() < until);
-        if is_useless || stays || self.placed.borrow().iter().any(is_there) {
+        if is_useless || stays || self.cpu_workers.borrow().iter().any(is_there) {
             return;
         }
-        let load = Arc::new(Load::new(format!("data-cpu-{cpu}"), Some(cpu), None));
-        let (taker, handed) = mpsc::channel(HANDED_MAX);
-        let taker = Taker { load: Arc::clone(&load), handed: taker };
-        let post = Post {
+        let load = Arc::new(ThreadLoad::new(format!("data-cpu-{cpu}"), Some(cpu), None));
+        let (handle, handed) = mpsc::channel(HAND_OVER_QUEUE_MAX);
+        let handle = WorkerHandle { load: Arc::clone(&load), handed: handle };
+        let role = ThreadRole {
             load,
             scheduling: None,
             engine: None,
             handed: Some(handed),
-            placed: Some(Arc::clone(&self.places)),
+            cpu_workers: Some(Arc::clone(&self.cpu_handles)),
             also_on: Some(self.plan.followed.clone()),
             sandbox: self.sandbox,
         };
-        match start_thread(post, &self.shared, &self.log, None) {
-            Ok(handle) => {
-                self.placed.borrow_mut().push(handle);
-                self.places.add(&taker);
+        match start_thread(role, &self.shared, &self.log, None) {
+            Ok(thread) => {
+                self.cpu_workers.borrow_mut().push(thread);
+                self.cpu_handles.add(&handle);
             }
             Err(error) => {
                 self.stays_until.set(Some(Instant::now() + GROWTH_RETRY));
@@ -357,7 +359,7 @@ impl<L: Lanes> Workers<L> {
     /// Where a run that begins shares a CPU with a worker; `None`: nowhere.
     ///
     /// It is the CPU with the fewest runs; a worker is started where there is none yet.
-    pub async fn place_run(&self) -> Option<Share> {
+    pub async fn place_run(&self) -> Option<RunCpu> {
         if self.plan.split.is_empty() {
             return None;
         }
@@ -375,16 +377,17 @@ impl<L: Lanes> Workers<L> {
     }
 
     /// The worker's CPU with the fewest runs.
-    fn fewest_runs(&self) -> Option<LeastShared> {
+    fn fewest_runs(&self) -> Option<FewestRuns> {
         let workers = self.workers.borrow();
-        let placed = workers.iter().filter_map(|worker| Some((worker.load.cpu()?, &worker.runs)));
-        let (cpu, runs) = placed.min_by_key(|(_, runs)| runs.load(Ordering::Relaxed))?;
+        let cpu_workers =
+            workers.iter().filter_map(|worker| Some((worker.load.cpu()?, &worker.runs)));
+        let (cpu, runs) = cpu_workers.min_by_key(|(_, runs)| runs.load(Ordering::Relaxed))?;
         let runs_before = runs.load(Ordering::Relaxed);
-        Some(LeastShared { share: Share::new(cpu, runs), runs_before })
+        Some(FewestRuns { share: RunCpu::new(cpu, runs), runs_before })
     }
 
     /// Where a run goes on that was on a CPU under an agent before this one.
-    pub async fn place_run_on(&self, cpu: Option<usize>) -> Option<Share> {
+    pub async fn place_run_on(&self, cpu: Option<usize>) -> Option<RunCpu> {
         let cpu = cpu.filter(|cpu| self.plan.split.contains(cpu))?;
         if self.share_of(cpu).is_none()
             && self.count() < self.count_max()
@@ -395,10 +398,10 @@ impl<L: Lanes> Workers<L> {
         self.share_of(cpu)
     }
 
-    fn share_of(&self, cpu: usize) -> Option<Share> {
+    fn share_of(&self, cpu: usize) -> Option<RunCpu> {
         let workers = self.workers.borrow();
         let there = workers.iter().find(|worker| worker.load.cpu() == Some(cpu))?;
-        Some(Share::new(cpu, &there.runs))
+        Some(RunCpu::new(cpu, &there.runs))
     }
 
     /// Where programs of runs may be.
@@ -409,7 +412,7 @@ impl<L: Lanes> Workers<L> {
 
     /// Has every engine serve a source; without engines every worker, or the one on its CPU.
     /// Returns the number to stop it by.
-    pub async fn serve(&self, source: Arc<dyn Source<L>>) -> u64 {
+    pub async fn serve(&self, source: Arc<dyn WorkSource<L>>) -> u64 {
         let id = self.next_source();
         self.common.borrow_mut().insert(id, Arc::clone(&source));
         for commands in self.acceptors(source.cpu()) {
@@ -441,7 +444,7 @@ impl<L: Lanes> Workers<L> {
     }
 
     /// Has one worker serve a source whose order is to be kept. Returns the number to stop it by.
-    pub async fn serve_on_one(&self, source: Arc<dyn Source<L>>) -> u64 {
+    pub async fn serve_on_one(&self, source: Arc<dyn WorkSource<L>>) -> u64 {
         let id = self.next_source();
         let workers = self.workers_on(source.cpu());
         let at = usize::try_from(id).unwrap_or(0) % workers.len().max(1);
@@ -472,8 +475,8 @@ impl<L: Lanes> Workers<L> {
     /// Every engine and every worker.
     fn all(&self) -> Vec<mpsc::Sender<Command<L>>> {
         let workers = self.workers.borrow();
-        let placed = self.placed.borrow();
-        let all = self.engines.iter().chain(workers.iter()).chain(placed.iter());
+        let cpu_workers = self.cpu_workers.borrow();
+        let all = self.engines.iter().chain(workers.iter()).chain(cpu_workers.iter());
         all.map(|handle| handle.commands.clone()).collect()
     }
 
@@ -493,9 +496,9 @@ impl<L: Lanes> Workers<L> {
     pub fn look(&self) {
         if self.recent.get().is_none_or(|at| at.elapsed() >= RECENT_MIN) {
             self.recent.set(Some(Instant::now()));
-            self.engines.iter().for_each(Handle::<L>::look);
-            self.workers.borrow().iter().for_each(Handle::<L>::look);
-            self.placed.borrow().iter().for_each(Handle::<L>::look);
+            self.engines.iter().for_each(ThreadHandle::<L>::look);
+            self.workers.borrow().iter().for_each(ThreadHandle::<L>::look);
+            self.cpu_workers.borrow().iter().for_each(ThreadHandle::<L>::look);
         }
     }
 
@@ -503,8 +506,8 @@ impl<L: Lanes> Workers<L> {
     #[must_use]
     pub fn show(&self) -> Value {
         let workers = self.workers.borrow();
-        let placed = self.placed.borrow();
-        let all = self.engines.iter().chain(workers.iter()).chain(placed.iter());
+        let cpu_workers = self.cpu_workers.borrow();
+        let all = self.engines.iter().chain(workers.iter()).chain(cpu_workers.iter());
         let threads: Vec<_> = all.map(|handle| handle.load.show(handle.recent())).collect();
         json!({
             "threads": threads,
@@ -521,41 +524,40 @@ impl<L: Lanes> Drop for Workers<L> {
         let engines = self.engines.drain(..);
         let threads: Vec<_> = engines
             .chain(self.workers.get_mut().drain(..))
-            .chain(self.placed.get_mut().drain(..))
+            .chain(self.cpu_workers.get_mut().drain(..))
             .filter_map(|mut handle| handle.thread.take())
             .collect();
         for thread in threads {
-            // A worker that panicked has said so on standard error.
+            // A worker that panicked has printed it to standard error.
             let _ = thread.join();
         }
     }
 }
 
-/// Starts a thread, and waits until it is what it is to be: nothing must be given to one that
-/// failed.
+/// Starts a thread and waits until it runs in its role: a thread that failed must get no work.
 fn start_thread<L: Lanes>(
-    post: Post<L>,
+    role: ThreadRole<L>,
     shared: &L::Shared,
     log: &Log,
-    choice: Option<Choice>,
-) -> io::Result<Handle<L>> {
+    assignment: Option<CpuAssignment>,
+) -> io::Result<ThreadHandle<L>> {
     let (commands, received) = mpsc::channel(COMMANDS_MAX);
     let shared = shared.clone();
     let log = log.clone();
-    let load = Arc::clone(&post.load);
+    let load = Arc::clone(&role.load);
     let (tell, told) = blocking::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(load.name().to_owned())
-        .spawn(move || thread::run(shared, &log, post, received, &tell))?;
+        .spawn(move || thread::run(shared, &log, role, received, &tell))?;
     told.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
     let now = Instant::now();
-    Ok(Handle {
+    Ok(ThreadHandle {
         commands,
         thread: Some(thread),
         load,
         grown_ns: Cell::new(0),
         recent: Cell::new([ClockLook { at: now, cpu_ns: 0 }; 2]),
         runs: Arc::default(),
-        _choice: choice,
+        _assignment: assignment,
     })
 }

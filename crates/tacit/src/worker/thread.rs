@@ -1,4 +1,4 @@
-//! What runs on the thread of a data worker or an engine.
+//! The thread of a data worker or an engine.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,17 +13,17 @@ use tacit_sys::schedule;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::{Engine, Load, Placed, Thread};
+use crate::engine::{CpuWorkers, EngineThread, Thread, ThreadLoad};
 use crate::ledger::{ThreadKind, meter, metered};
 use crate::log::{Event, Log};
-use crate::placement::Bond;
+use crate::placement::CpuBinding;
 
-use super::lanes::{Lanes, Served, Source};
+use super::lanes::{Lanes, Served, WorkSource};
 
 /// What `control` orders a thread to do.
 pub(super) enum Command<L> {
     /// Serve a source, by this number.
-    Serve(u64, Arc<dyn Source<L>>),
+    Serve(u64, Arc<dyn WorkSource<L>>),
     /// Answered when nothing will be taken from it any more.
     Stop(u64, oneshot::Sender<()>),
     /// Answered when what has arrived is passed on; what was taken is over soon after.
@@ -50,24 +50,24 @@ pub(super) struct Scheduling {
     pub(super) nice: i32,
 }
 
-/// What a thread is before it works.
-pub(super) struct Post<L: Lanes> {
-    pub(super) load: Arc<Load>,
-    /// `None`: as the agent was started.
+/// The role of a thread.
+pub(super) struct ThreadRole<L: Lanes> {
+    pub(super) load: Arc<ThreadLoad>,
+    /// `None`: the scheduling of the agent's process.
     pub(super) scheduling: Option<Scheduling>,
-    pub(super) engine: Option<Engine<L::HandedOver>>,
+    pub(super) engine: Option<EngineThread<L::HandedOver>>,
     /// Where engines hand work over to it.
     pub(super) handed: Option<mpsc::Receiver<L::HandedOver>>,
     /// Where connections follow their programs to.
-    pub(super) placed: Option<Arc<Placed<L::HandedOver>>>,
+    pub(super) cpu_workers: Option<Arc<CpuWorkers<L::HandedOver>>>,
     /// Where the thread may be while its own CPU has no time for it; `None`: nowhere else.
     pub(super) also_on: Option<Vec<usize>>,
     /// What it keeps in its sandbox; `None`: it has none.
     pub(super) sandbox: Option<WorkerRights>,
 }
 
-impl<L: Lanes> Post<L> {
-    /// The calling thread takes it.
+impl<L: Lanes> ThreadRole<L> {
+    /// Gives the calling thread this role.
     fn take(&self) -> io::Result<()> {
         if let Some(cpu) = self.load.cpu() {
             schedule::pin_thread(&[cpu])?;
@@ -94,12 +94,12 @@ impl<L: Lanes> Post<L> {
 pub(super) fn run<L: Lanes>(
     shared: L::Shared,
     log: &Log,
-    post: Post<L>,
+    role: ThreadRole<L>,
     commands: mpsc::Receiver<Command<L>>,
     started: &blocking::SyncSender<io::Result<()>>,
 ) {
-    let runtime = post.take().and_then(|()| {
-        meter::start(match post.engine {
+    let runtime = role.take().and_then(|()| {
+        meter::start(match role.engine {
             Some(_) => ThreadKind::Engine,
             None => ThreadKind::General,
         });
@@ -114,7 +114,7 @@ pub(super) fn run<L: Lanes>(
         Ok(runtime) => {
             // The thread that started this one waits for it.
             let _ = started.try_send(Ok(()));
-            work(&runtime, shared, log, post, commands);
+            work(&runtime, shared, log, role, commands);
         }
         Err(error) => drop(started.try_send(Err(error))),
     }
@@ -124,13 +124,13 @@ fn work<L: Lanes>(
     runtime: &LocalRuntime,
     shared: L::Shared,
     log: &Log,
-    post: Post<L>,
+    role: ThreadRole<L>,
     mut commands: mpsc::Receiver<Command<L>>,
 ) {
-    let Post { load, engine, handed, placed, also_on, sandbox, .. } = post;
-    let bond = load.cpu().zip(also_on).map(|(cpu, others)| Bond::new(cpu, others));
+    let ThreadRole { load, engine, handed, cpu_workers, also_on, sandbox, .. } = role;
+    let binding = load.cpu().zip(also_on).map(|(cpu, others)| CpuBinding::new(cpu, others));
     runtime.block_on(async {
-        let lanes = L::open(shared, Thread { load, engine, placed, bond });
+        let lanes = L::open(shared, Thread { load, engine, cpu_workers, binding });
         if let Some(rights) = sandbox {
             enter_sandbox(rights, log);
         }
@@ -167,7 +167,7 @@ fn work<L: Lanes>(
     });
 }
 
-/// Gives up what serving does not take: files, programs, threads.
+/// Gives up what serving does not need: files, programs, threads.
 fn enter_sandbox(rights: WorkerRights, log: &Log) {
     let WorkerRights { capabilities, sockets } = rights;
     let entered =

@@ -9,7 +9,7 @@ use tacit_core::policy::parse;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::engine::{Load, Thread};
+use crate::engine::{Thread, ThreadLoad};
 use crate::live::{BuildContext, Materials, build};
 use crate::log::{Format, Log, LogDestination, Settings, Verbosity};
 use crate::net::Security;
@@ -43,8 +43,8 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
         })
         .unwrap(),
     };
-    let load = Arc::new(Load::new("data-0".to_owned(), None, None));
-    StreamLane::new(shared, Thread { load, engine: None, placed: None, bond: None }).0
+    let load = Arc::new(ThreadLoad::new("data-0".to_owned(), None, None));
+    StreamLane::new(shared, Thread { load, engine: None, cpu_workers: None, binding: None }).0
 }
 
 /// A connection that has the rule of the lane.

@@ -59,7 +59,7 @@ impl<'a> Follow<'a> {
     /// `None`: the connection stays where it is, because its program is not known to be on this
     /// machine, or the policy places threads otherwise.
     pub(super) fn of(lane: &'a StreamLane, connection: &Connection) -> Option<Self> {
-        let follows = lane.placed.is_some() && connection.record().scope.is_some();
+        let follows = lane.cpu_workers.is_some() && connection.record().scope.is_some();
         follows.then_some(Self { lane, state: State::BEGIN })
     }
 
@@ -70,8 +70,8 @@ impl<'a> Follow<'a> {
             return;
         }
         self.state.transfers = 0;
-        if let Some(bond) = &self.lane.bond {
-            bond.look();
+        if let Some(binding) = &self.lane.binding {
+            binding.look();
         }
         let Some(cpu) = socket::incoming_cpu(program).ok().and_then(|cpu| u16::try_from(cpu).ok())
         else {
@@ -84,7 +84,7 @@ impl<'a> Follow<'a> {
         }
         let moves = connection.record().scope.as_ref().map_or(0, |scope| scope.moves());
         let needed = AGREEING << moves.min(DOUBLED_MAX);
-        let is_there = || self.lane.placed.as_ref().is_some_and(|to| to.is_on(cpu.into()));
+        let is_there = || self.lane.cpu_workers.as_ref().is_some_and(|to| to.is_on(cpu.into()));
         if self.state.look(cpu, own, needed) && is_there() {
             self.state.leaves_to = cpu;
         }

@@ -1,11 +1,11 @@
-//! A thread that keeps to one CPU for as long as that has time for it.
+//! A thread that is bound to one CPU as long as that CPU has time for it.
 //!
 //! ```text
-//!   bound ── waits for its CPU while others are idle ──> loose ── LOOSE_TIME ──> bound
+//!   bound ── waits for its CPU while others are idle ──> unbound ── UNBOUND_TIME ──> bound
 //! ```
 //!
-//! While every CPU is busy the thread stays: elsewhere it would wait too, and its connections would
-//! need interrupts of another CPU for each wake-up.
+//! While every CPU is busy, the thread stays bound: it would wait elsewhere too, and each wake-up
+//! of its connections would need an interrupt of another CPU.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -22,13 +22,13 @@ const WAITING_SHARE: f64 = 0.2;
 /// Other CPUs could serve it if they were idle for more than this, of the time of one of them.
 const IDLE_SHARE: f64 = 0.5;
 /// How long it may be anywhere then.
-const LOOSE_TIME: Duration = Duration::from_secs(1);
+const UNBOUND_TIME: Duration = Duration::from_secs(1);
 
 /// Binds the calling thread to a CPU, and loosens it.
 #[derive(Debug)]
-pub struct Bond {
+pub struct CpuBinding {
     cpu: usize,
-    /// Where it may be while it is loose.
+    /// Where it may be while it is unbound.
     cpus: Vec<usize>,
     /// `None`: the kernel keeps no count, and the thread stays bound.
     waited: Option<WaitClock>,
@@ -45,32 +45,32 @@ enum State {
         waited_ns: u64,
         idle_ns: Option<u64>,
     },
-    Loose {
+    Unbound {
         until: Instant,
     },
 }
 
-impl Bond {
-    /// The calling thread, which is bound to `cpu`, and may be on `cpus` while it is loose.
+impl CpuBinding {
+    /// The calling thread, which is bound to `cpu`, and may be on `cpus` while it is unbound.
     #[must_use]
     pub fn new(cpu: usize, cpus: Vec<usize>) -> Self {
-        let bond = Self {
+        let binding = Self {
             cpu,
             cpus,
             waited: WaitClock::of_this_thread().ok(),
             idle: IdleClock::new().ok(),
-            state: Cell::new(State::Loose { until: Instant::now() }),
+            state: Cell::new(State::Unbound { until: Instant::now() }),
         };
-        bond.state.set(bond.bound(Instant::now()));
-        bond
+        binding.state.set(binding.bound(Instant::now()));
+        binding
     }
 
     /// Looks whether its CPU has time for it; cheap if it has just been looked.
     pub fn look(&self) {
         let now = Instant::now();
         match self.state.get() {
-            State::Loose { until } if now < until => {}
-            State::Loose { .. } => {
+            State::Unbound { until } if now < until => {}
+            State::Unbound { .. } => {
                 // Where it may not be bound, because the CPU is gone, it stays as it is.
                 let _ = schedule::pin_thread(&[self.cpu]);
                 self.state.set(self.bound(now));
@@ -98,7 +98,7 @@ impl Bond {
             idle_before_ns.map(|before| Duration::from_nanos(idle_ns.saturating_sub(before)));
         if idle.is_some_and(|idle| is_more(idle, wall, IDLE_SHARE)) {
             let _ = schedule::pin_thread(&self.cpus);
-            return State::Loose { until: now + LOOSE_TIME };
+            return State::Unbound { until: now + UNBOUND_TIME };
         }
         State::Bound { looked_at: now, waited_ns: self.waited_ns(), idle_ns: Some(idle_ns) }
     }
@@ -126,16 +126,16 @@ mod tests {
         std::thread::spawn(move || {
             let own = *cpus.first().unwrap();
             schedule::pin_thread(&[own]).unwrap();
-            let bond = Bond::new(own, cpus.clone());
-            bond.look();
+            let binding = CpuBinding::new(own, cpus.clone());
+            binding.look();
             assert_eq!(schedule::allowed_cpus().unwrap(), [own], "it has not waited");
             schedule::pin_thread(&cpus).unwrap();
-            let until = Instant::now() + LOOSE_TIME;
-            bond.state.set(State::Loose { until });
-            bond.look();
+            let until = Instant::now() + UNBOUND_TIME;
+            binding.state.set(State::Unbound { until });
+            binding.look();
             assert_eq!(schedule::allowed_cpus().unwrap(), cpus, "not yet");
-            bond.state.set(State::Loose { until: Instant::now() });
-            bond.look();
+            binding.state.set(State::Unbound { until: Instant::now() });
+            binding.look();
             assert_eq!(schedule::allowed_cpus().unwrap(), [own]);
         })
         .join()
@@ -146,15 +146,15 @@ mod tests {
     fn one_look_loosens_nothing_and_a_second_one_does_if_others_are_idle() {
         let cpus = schedule::allowed_cpus().unwrap();
         std::thread::spawn(move || {
-            let bond = Bond::new(cpus[0], cpus);
-            let first = bond.short(Instant::now(), LOOK_INTERVAL, None);
+            let binding = CpuBinding::new(cpus[0], cpus);
+            let first = binding.short(Instant::now(), LOOK_INTERVAL, None);
             let State::Bound { idle_ns: Some(idle_ns), .. } = first else { panic!("{first:?}") };
             let later = Some(idle_ns + 60_000_000_000);
-            let all_busy = bond.short(Instant::now(), LOOK_INTERVAL, later);
+            let all_busy = binding.short(Instant::now(), LOOK_INTERVAL, later);
             assert!(matches!(all_busy, State::Bound { .. }), "{all_busy:?}");
             let earlier = Some(idle_ns.saturating_sub(60_000_000));
-            let idle = bond.short(Instant::now(), LOOK_INTERVAL, earlier);
-            assert!(matches!(idle, State::Loose { .. }), "{idle:?}");
+            let idle = binding.short(Instant::now(), LOOK_INTERVAL, earlier);
+            assert!(matches!(idle, State::Unbound { .. }), "{idle:?}");
         })
         .join()
         .unwrap();

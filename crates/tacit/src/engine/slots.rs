@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-/// The places of one engine.
+/// The slots of one engine.
 #[derive(Clone, Debug)]
-pub struct Queue {
+pub struct EngineSlots {
     turns: Arc<Semaphore>,
     /// How many there are.
     max: usize,
 }
 
-impl Queue {
-    /// Places for `max` connections.
+impl EngineSlots {
+    /// Slots for `max` connections.
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self { turns: Arc::new(Semaphore::new(max)), max }
@@ -31,13 +31,13 @@ impl Queue {
         self.max
     }
 
-    /// Whether every place is taken.
+    /// Whether every slot is taken.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.turns.available_permits() == 0
     }
 
-    /// Takes a place, if one is free.
+    /// Takes a slot, if one is free.
     ///
     /// # Errors
     /// None is.
@@ -45,7 +45,7 @@ impl Queue {
         Arc::clone(&self.turns).try_acquire_owned()
     }
 
-    /// Waits for a place.
+    /// Waits for a free slot.
     ///
     /// # Errors
     /// Never: no queue is closed.

@@ -1,0 +1,80 @@
+//! Workers that are each bound to a CPU, for connections of programs that run there.
+//!
+//! ```text
+//!   worker ── relay: its program runs on CPU 3 ──> is_on(3)?  yes: hand over
+//!                                                     └─ no: wanted ──> control starts one
+//! ```
+//!
+//! Limit: one for each CPU, [`CPU_WORKERS_MAX`] at most.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::{WorkerHandle, WorkerHandles};
+
+/// The maximum number of these workers. Connections of programs on other CPUs stay where they are.
+pub const CPU_WORKERS_MAX: usize = 64;
+/// CPUs that wait for their worker; beyond that, the next connection requests it again.
+const WANTED_MAX: usize = 16;
+
+/// Hands connections over to these workers.
+#[derive(Debug)]
+pub struct CpuWorkers<T> {
+    handles: WorkerHandles<T>,
+    wanted: mpsc::Sender<usize>,
+}
+
+impl<T> CpuWorkers<T> {
+    /// Without workers yet; the receiver gets the CPUs that need one.
+    #[must_use]
+    pub fn new() -> (Arc<Self>, mpsc::Receiver<usize>) {
+        let (wanted, wishes) = mpsc::channel(WANTED_MAX);
+        (Arc::new(Self { handles: WorkerHandles::default(), wanted }), wishes)
+    }
+
+    /// Adds a worker for connections of its CPU.
+    pub fn add(&self, handle: &WorkerHandle<T>) {
+        self.handles.add(handle);
+    }
+
+    /// Whether there is a worker on that CPU; if not, requests one.
+    #[must_use]
+    pub fn is_on(&self, cpu: usize) -> bool {
+        let is_there = self.handles.on(cpu).is_some();
+        if !is_there {
+            // The next connection asks again.
+            let _ = self.wanted.try_send(cpu);
+        }
+        is_there
+    }
+
+    /// Gives work to the worker on that CPU once it has room; without one the agent is ending, and
+    /// the work ends with it.
+    pub async fn give(&self, work: T, cpu: usize) {
+        if let Some(handed) = self.handles.on(cpu) {
+            let _ = handed.send(work).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ThreadLoad;
+
+    #[test]
+    fn a_worker_is_asked_for_where_there_is_none() {
+        let (cpu_workers, mut wishes) = CpuWorkers::<()>::new();
+        assert!(!cpu_workers.is_on(3));
+        assert_eq!(wishes.try_recv(), Ok(3));
+        let (handed, _received) = mpsc::channel(1);
+        let load = Arc::new(ThreadLoad::new("data-cpu-3".to_owned(), Some(3), None));
+        cpu_workers.add(&WorkerHandle { load, handed });
+        assert!(cpu_workers.is_on(3));
+        assert!(wishes.try_recv().is_err());
+        for _ in 0..WANTED_MAX + 1 {
+            assert!(!cpu_workers.is_on(4), "a wish that does not fit is no error");
+        }
+    }
+}
