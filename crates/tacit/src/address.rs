@@ -1,5 +1,5 @@
-//! Between addresses as policy writes them and as the kernel has them; who counts as one source of
-//! connections; users by number and name.
+//! Converts addresses between the policy's form and the kernel's, groups clients into sources of
+//! connections, and maps users between number and name.
 
 use std::collections::HashMap;
 use std::io;

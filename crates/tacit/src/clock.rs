@@ -1,4 +1,4 @@
-//! What time it is, and how a time is written: the clock that rules with windows go by.
+//! The current time and how it is written; rules with time windows use this clock.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

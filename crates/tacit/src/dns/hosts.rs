@@ -1,4 +1,4 @@
-//! `/etc/hosts`: names that programs resolve without asking anybody.
+//! `/etc/hosts`: names that programs resolve without a DNS query.
 
 use std::sync::Arc;
 

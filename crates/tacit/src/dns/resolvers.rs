@@ -1,4 +1,4 @@
-//! The host's resolvers, and what is known of them.
+//! The host's resolvers and their state.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! The ledger as displays, metrics and projections read it: everything since the agent started,
-//! or between two such readings.
+//! The ledger as displays, metrics and projections read it: since the agent started, or between two
+//! readings.
 //!
 //! Times are microseconds of CPU, bytes are payload, MB are 10^6 bytes. A message is an
 //! uninterrupted run of bytes in one direction of a connection.

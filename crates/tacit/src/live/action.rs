@@ -1,4 +1,4 @@
-//! What is done with the connections of an installed rule.
+//! The action of an installed rule.
 
 use std::sync::Arc;
 

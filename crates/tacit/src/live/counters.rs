@@ -1,4 +1,4 @@
-//! What a rule has done so far, as displays count it.
+//! Counters of a rule, for displays.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

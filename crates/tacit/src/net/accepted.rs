@@ -1,4 +1,4 @@
-//! A connection between its listener and the lane that takes it.
+//! An accepted connection on its way from the listener to its lane.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! What the lanes share about open connections: the table that displays read, the account of what
-//! became of each, and why some fail.
+//! What the lanes share about open connections: the table that displays read, the log and counters
+//! of their ends, and the reasons of failures.
 //!
 //! ```text
 //!   Opening ──> Connection ── counts ──> ConnectionRecord <── displays, query socket, operator

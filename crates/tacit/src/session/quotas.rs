@@ -1,4 +1,4 @@
-//! How many connections one source, one rule and one run have open, where the policy limits that.
+//! Limits the open connections of one source, one rule and one run, if the policy says so.
 //!
 //! A policy without such limits counts nothing. The limits are those that the agent started with.
 

@@ -1,4 +1,5 @@
-//! Passes over the open connections: peers that are no longer trusted, and ages.
+//! Passes over the open connections: find peers that are no longer trusted, and connections that
+//! are too old or idle.
 //!
 //! ```text
 //!   policy or a file of a trust changed ──> Peers::All      every peer that is trusted

@@ -1,6 +1,6 @@
-//! What displays, the query socket and the operator know of one connection or flow of datagrams.
+//! The record of one connection or flow of datagrams, for displays, the query socket and operators.
 //!
-//! Counters have one writer, the worker that relays the connection; everybody may read them.
+//! Counters have one writer, the worker that relays the connection; every thread may read them.
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;

@@ -1,4 +1,4 @@
-//! What the agent has refused, for displays and metrics.
+//! The refusals of the agent, for displays and metrics.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
-//! What the program at a controlled connection asks of it: `start`, `stop`, `rekey`.
+//! Application-controlled TLS: the requests `start`, `stop` and `rekey` of a program.
 //!
-//! One request at a time: whoever asks holds [`TlsControl`] until it is answered. The relay takes
-//! requests between two moves of bytes, and what it drops unanswered has ended.
+//! One request at a time: a requester holds [`TlsControl`] until it has the answer. The relay takes
+//! requests between two transfers; a request that it drops unanswered fails with "ended".
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! What the signer's process does.
+//! The signer's process: loads keys and signs.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 pub fn run() -> ExitCode {
     process::name_thread("signer");
     let served = process::keep_secrets().and_then(|()| {
-        // It ends with the agent, which has its reasons when it goes on.
+        // It ends with the agent, which may go on after a signal.
         process::ignore(&[Signal::TERM, Signal::INT, Signal::HUP])?;
         process::lock_memory();
         process::close_inherited()?;

@@ -1,6 +1,6 @@
-//! Stage 2, admit: a flow gets its rule, and with it a connection in the table.
+//! Stage 2, admit: finds the rule of a flow and opens its connection in the table.
 //!
-//! It looks at the flow and never at a socket: a flow may be admitted before its connection is
+//! It reads the flow and never touches a socket: a flow may be admitted before its connection is
 //! accepted.
 
 use std::num::NonZeroU64;

@@ -1,4 +1,4 @@
-//! Dialling: where a connection goes on to.
+//! Dials the upstream socket of a connection.
 //!
 //! ```text
 //!   forwarding rule     the rule's target, its addresses one after the other; of several targets

@@ -1,4 +1,4 @@
-//! What the target of a rule is told of the client before all else: a PROXY protocol header.
+//! The PROXY protocol header that is sent to the target first.
 
 use tacit_core::policy::{SendProxy, TlsVersion};
 use tacit_core::proxy_protocol::{self, ClientVerification, ProxyError, ProxyHeader, ProxyTls};

@@ -1,11 +1,11 @@
-//! Stage 1, intercept: a connection arrives at a listening socket and becomes a flow.
+//! Stage 1, intercept: accepts a connection and makes its flow.
 //!
-//! Where an address wants a PROXY header, that is read first: rules are chosen by the client it
-//! names.
+//! If the listening address requires a PROXY header, that is read first: rules are chosen by the
+//! client that it names.
 //!
-//! Every worker watches every listening socket and takes what it can; the socket itself belongs to
-//! the agent and can be handed to a successor with whatever is queued on it.
-//! Connections over the limit wait in the kernel's queue, as do all while descriptors run out.
+//! Every worker watches every listening socket. The socket belongs to the agent, which can hand it
+//! to a successor with its queue. Connections over the limit wait in the kernel's queue, as do all
+//! connections while the process has no free descriptors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -49,11 +49,11 @@ pub struct Listener {
     pub socket: Arc<OwnedFd>,
     /// What protects what arrives; in clear it must be reset rather than ended when it is cut.
     pub security: Security,
-    /// Whose connections arrive here.
+    /// Where its connections come from.
     pub source: Source,
 }
 
-/// Whose connections arrive at a listener.
+/// Where the connections of a listener come from.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// Clients of a forwarding rule.
@@ -92,8 +92,8 @@ impl Source {
 
 /// Reads what the choice of the rule may need, beside the addresses.
 impl Arrival {
-    /// Asks which program of the run opened this; who is not seen to stays unknown. A program that
-    /// hides its descriptors, or has closed the connection, is not seen.
+    /// Asks which program of the run opened this. It stays unknown if the program hides its
+    /// descriptors or has closed the connection.
     pub async fn attribute(&mut self) {
         let (Some(scope), Address::Inet(program), Address::Inet(peer)) =
             (&self.scope, &self.flow.local, &self.flow.remote)

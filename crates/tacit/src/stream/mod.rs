@@ -1,13 +1,13 @@
-//! The stream lane: what becomes of a connection, stage by stage.
+//! The stream lane: a connection passes through these stages.
 //!
 //! ```text
 //!   accept ──> admit ──> establish ──> relay ──> account
 //!   Arrival    Admitted  Established   Finished
 //! ```
 //!
-//! Each stage consumes what the one before made and knows none after it. [`serve`] has the whole
-//! life of a connection on one screen. It runs on one data worker from beginning to end, or on an
-//! engine up to its relay.
+//! Each stage takes by value what the stage before made, and knows none of the later stages.
+//! [`serve`] has the whole life of a connection. It runs on one data worker from beginning to end,
+//! or on an engine up to the relay.
 
 mod bulk;
 pub mod data;

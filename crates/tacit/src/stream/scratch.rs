@@ -1,5 +1,4 @@
-//! The buffers of one worker thread, which its connections use one after the other, and where they
-//! report.
+//! The buffers of one worker thread, which its connections use one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

@@ -5,10 +5,10 @@
 //!                            └─ on an engine ── hand over ──> the same, on a data worker
 //! ```
 //!
-//! Without engines all of it is on the data worker that accepted. An engine does the first half and
-//! hands the connection over once, in the [`Stage`] that it has reached: a connection in clear
-//! before it is dialled, any other before its relay. One whose rule wants its relay on the engine
-//! stays there.
+//! Without engines, the data worker that accepts serves the whole connection. An engine serves the
+//! first part and hands the connection over once, in the [`Stage`] that it has reached: before the
+//! dial if the connection is in clear, otherwise before its relay. A rule may keep the relay on the
+//! engine.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -43,7 +43,7 @@ use super::relay::{self, Finished, Relayed};
 use super::relay_kind::{Established, NotWatched};
 use super::stage::{Admitted, Arrival, Downstream, Stage, Work};
 
-/// The life of a connection, or what of it takes place on this thread.
+/// The life of a connection, or the part of it on this thread.
 async fn serve(lane: Rc<StreamLane>, stage: Stage) {
     let Some(admitted) = admit(&lane, stage).await else { return };
     let Some(record) = admitted.record().map(Arc::clone) else { return };
@@ -67,8 +67,8 @@ async fn serve(lane: Rc<StreamLane>, stage: Stage) {
     }
 }
 
-/// Gives a connection its rule; `None`: there is none that permits it, or it never comes. One that
-/// an engine has handed over has its rule already.
+/// Gives a connection its rule; `None`: no rule permits it, or it never comes. A connection that an
+/// engine handed over has its rule already.
 async fn admit(lane: &StreamLane, stage: Stage) -> Option<Stage> {
     let admitted = match stage {
         Stage::Arrived(arrival) => admit_arrival(lane, arrival).await?,
@@ -100,7 +100,7 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
     Some(Box::new(Admitted { connection, downstream, early, pending: None, slot }))
 }
 
-/// Refuses a connection that no rule permits.
+/// Rejects a connection that no rule permits.
 fn refuse(downstream: Downstream, deny: Deny) {
     match (downstream, deny) {
         // Once connected it can only be reset.
@@ -112,8 +112,8 @@ fn refuse(downstream: Downstream, deny: Deny) {
     }
 }
 
-/// What the choice of the rule needs beside the addresses: the PROXY header where the address wants
-/// one, the program where a rule asks for it. `None`: nothing.
+/// Reads what the choice of the rule needs beside the addresses: the PROXY header if the listening
+/// address requires one, the program if a rule selects by it. `None`: nothing is needed.
 fn prepare<'a>(
     lane: &'a StreamLane,
     arrival: &'a mut Arrival,
@@ -139,7 +139,7 @@ fn prepare<'a>(
     })))
 }
 
-/// Waits for a data connection at its listener; `None`: it does not come.
+/// Waits for a data connection on its listener; `None`: it does not come.
 async fn admit_data(
     lane: &StreamLane,
     mut pending: Box<PendingDataConnection>,
@@ -154,14 +154,14 @@ async fn admit_data(
     Some(Box::new(Admitted { connection, downstream, early: None, pending, slot: None }))
 }
 
-/// Everything before the first byte is relayed; `None`: it failed. What an engine leaves to a
-/// worker stays as it is.
+/// Establishes a connection; `None`: it failed. A connection that an engine leaves to a worker
+/// stays as it is.
 async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
     let admitted = match stage {
         Stage::Admitted(admitted) if establishes(lane, &admitted) => admitted,
         other => return Some(other),
     };
-    // Boxed: a connection spends its life in the relay, and has no use for this room there.
+    // Boxed: the relay, where a connection spends its life, does not need this memory.
     let established = Box::pin(establish::establish(lane, *admitted)).await;
     meter::switch(Component::Control);
     match established {
@@ -185,7 +185,7 @@ async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
     }
 }
 
-/// Whether this thread establishes a connection: an engine only what has TLS.
+/// Whether this thread establishes a connection: an engine only those with TLS.
 fn establishes(lane: &StreamLane, admitted: &Admitted) -> bool {
     lane.engine.is_none() || admitted.connection.record().rule.tls_common().is_some()
 }
@@ -208,22 +208,22 @@ fn keep(lane: &StreamLane, stage: Stage) -> Kept {
     }
 }
 
-/// Whether this thread relays a connection: an engine only where its rule says so.
+/// Whether this thread relays a connection: an engine only if the rule says so.
 fn relays_here(lane: &StreamLane, established: &Established) -> bool {
     let common = established.connection.record().rule.tls_common();
     lane.engine.is_none() || common.is_some_and(|common| common.relay == RelayOn::Engine)
 }
 
-/// Logs and counts what became of a connection.
+/// Logs and counts the end of a connection.
 fn account(lane: &StreamLane, finished: &Finished) {
     meter::switch(Component::Control);
     account::settle(&lane.shared.log, finished.connection.record(), &finished.end);
     meter::switch(Component::Accept);
 }
 
-/// Lives a connection's life on this thread unless an operator ends it. What it costs is charged to
-/// its rule, and to itself. Returns what continues on another thread; a request to close that comes
-/// in between waits in the record.
+/// Runs a connection on this thread until it ends or an operator closes it, and charges its CPU
+/// time to its rule and to itself. Returns the stage that continues on another thread; a request to
+/// close that comes in between waits in the record.
 async fn supervise(
     lane: &StreamLane,
     record: Arc<ConnectionRecord>,
@@ -252,7 +252,7 @@ async fn supervise(
     leaving
 }
 
-/// Waits for an operator to close the connection; its sockets are reset then, not ended.
+/// Waits for an operator to close the connection; its sockets are then reset.
 async fn reset_when_closed(record: &ConnectionRecord) {
     record.closed().await;
     let Some(sockets) = record.sockets.get() else { return };
@@ -262,9 +262,9 @@ async fn reset_when_closed(record: &ConnectionRecord) {
     }
 }
 
-/// Hands a connection over to a data worker: what an engine has set up, or one whose program has
-/// another CPU. It is not touched here after that: two threads never count for one connection at
-/// the same time. Its slot is free again when a worker has it.
+/// Hands a connection over to a data worker: one that an engine has set up, or one with its program
+/// on another CPU. This thread does not touch it after that, so two threads never count for one
+/// connection at the same time. Its slot is free again when a worker has it.
 async fn hand_over(lane: &StreamLane, mut stage: Stage<DetachedSocket>) {
     let _slot = stage.take_slot();
     let work = Work::Connection(stage);
@@ -448,8 +448,8 @@ enum Reason {
     Saturated,
 }
 
-/// Gives what has arrived to a worker, and waits for its room in a task apart: if accepting stops
-/// meanwhile, it is given all the same.
+/// Gives accepted work to a worker. A task of its own waits for room there: it continues if
+/// accepting stops meanwhile.
 async fn give(lane: &Rc<StreamLane>, mut work: Work, reason: Reason) {
     if let Work::Connection(Stage::Arrived(arrival)) = &mut work {
         // It was spent here, whichever thread finds the rule.

@@ -1,4 +1,4 @@
-//! How the sockets of a connection end that could not be established.
+//! Closes the sockets of a connection that was not established.
 
 use std::time::Duration;
 
