@@ -217,7 +217,7 @@ impl Settings {
         let chain = ChainCheck::Waived;
         let asked = ClientCertPolicy { preset: Some(Preset::PassThru), absent, chain };
         let client_cert = match wanted.asks_for_certificate {
-            true => ClientCert::Asked(asked),
+            true => ClientCert::Requested(asked),
             false => ClientCert::None,
         };
         let identities = identity.into_iter().map(Arc::new).collect::<Vec<_>>();

@@ -224,7 +224,7 @@ pub(super) fn client_check(
     level: &ClientCert,
     trust: Option<&LoadedTrust>,
 ) -> Result<Option<ClientCheck>, SettingsError> {
-    let Some(ClientCertPolicy { absent, chain, .. }) = level.asked() else { return Ok(None) };
+    let Some(ClientCertPolicy { absent, chain, .. }) = level.requested() else { return Ok(None) };
     let check = match (chain, trust) {
         (ChainCheck::Waived, _) => ClientCheck::waived(*absent),
         (ChainCheck::Made { invalid, .. }, Some(trust)) => {

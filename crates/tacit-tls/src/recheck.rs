@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn both(trust: &LoadedTrust) -> [PeerRechecker; 2] {
-        let level = ClientCert::Asked(ClientCertPolicy {
+        let level = ClientCert::Requested(ClientCertPolicy {
             preset: Some(Preset::Required),
             absent: Absent::Deny,
             chain: ChainCheck::Made {

@@ -79,7 +79,7 @@ pub(super) fn settings(
         common: common.clone(),
     };
     let client_cert = match server_asks {
-        ServerAsks::Certificate => ClientCert::Asked(ClientCertPolicy {
+        ServerAsks::Certificate => ClientCert::Requested(ClientCertPolicy {
             preset: Some(Preset::Preferred),
             absent: Absent::Allow,
             chain: ChainCheck::Made {

@@ -90,17 +90,17 @@ impl<F> DatagramFlows<F> {
         self.flows.get(key).map(|entry| &entry.flow)
     }
 
-    /// All of them, in no order.
+    /// All flows, in no order.
     pub fn flows(&self) -> impl Iterator<Item = &F> {
         self.flows.values().map(|entry| &entry.flow)
     }
 
-    /// The ends of all of them, in no order.
+    /// The keys of all flows, in no order.
     pub fn keys(&self) -> impl Iterator<Item = &DatagramKey> {
         self.flows.keys()
     }
 
-    /// Takes all of them out.
+    /// Takes all flows.
     pub fn take_all(&mut self) -> Vec<F> {
         self.flows.drain().map(|(_, entry)| entry.flow).collect()
     }
@@ -115,13 +115,13 @@ impl<F> DatagramFlows<F> {
         over.map(|(key, entry)| (key, entry.flow)).collect()
     }
 
-    /// How many flows there are.
+    /// The number of flows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.flows.len()
     }
 
-    /// Whether there is none.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()

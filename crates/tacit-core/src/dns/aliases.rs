@@ -24,8 +24,8 @@ pub struct Aliases {
 impl Aliases {
     /// Whether an address is reserved for aliases.
     #[must_use]
-    pub fn reserve(&self, address: IpAddr) -> bool {
-        self.given != AliasPolicy::Never && self.ranges.hold(address)
+    pub fn reserves(&self, address: IpAddr) -> bool {
+        self.given != AliasPolicy::Never && self.ranges.contains(address)
     }
 }
 
@@ -75,7 +75,7 @@ impl AliasRanges {
 
     /// Whether an address is in a range.
     #[must_use]
-    pub fn hold(&self, address: IpAddr) -> bool {
+    pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(v4) => v4.to_bits() >> (32 - self.v4_bits) == self.v4_high(),
             IpAddr::V6(v6) => {
@@ -142,10 +142,10 @@ mod tests {
     fn a_range_ends_where_its_prefix_does() {
         let ranges = AliasRanges::default();
         for within in ["198.18.0.0", "198.19.255.255", "100::1", "::ffff:198.18.0.1"] {
-            assert!(ranges.hold(ip(within)), "{within}");
+            assert!(ranges.contains(ip(within)), "{within}");
         }
         for other in ["198.17.255.255", "198.20.0.0", "100::15", "100:0:0:1::"] {
-            assert!(!ranges.hold(ip(other)), "{other}");
+            assert!(!ranges.contains(ip(other)), "{other}");
         }
         let small = ranges.with(ip("10.99.0.0"), 24);
         assert_eq!(small.to_string(), "10.99.0.0/24, 100::/64");

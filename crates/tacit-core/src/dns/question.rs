@@ -138,7 +138,7 @@ mod tests {
             assert_eq!(question(&asked[..length]), Err(DnsError::Malformed), "{length}");
         }
         let unknown = changed(asked.len() - 3, 99).unwrap();
-        assert_eq!(unknown.kind, 99, "a type that nobody knows is a question all the same");
+        assert_eq!(unknown.kind, 99, "an unknown type is still a question");
     }
 
     proptest! {

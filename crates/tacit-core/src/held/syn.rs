@@ -109,7 +109,7 @@ pub fn datagram_ends(packet: &[u8]) -> Option<FlowEnds> {
     Some(FlowEnds { program, destination })
 }
 
-/// What the IP header of a packet says.
+/// The parsed IP header of a packet.
 struct Ip {
     source: IpAddr,
     destination: IpAddr,

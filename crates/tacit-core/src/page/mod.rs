@@ -7,7 +7,7 @@
 //! html.rs    one self-contained page
 //! ```
 //! For `tacit workload` and for the benchmarks alike. Nothing is written anywhere: all of it is
-//! text that somebody else prints or keeps.
+//! text that others print or keep.
 
 mod chart;
 mod html;

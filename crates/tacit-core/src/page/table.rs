@@ -15,7 +15,7 @@ pub struct DataTable {
     pub rows: Vec<Vec<TableCell>>,
 }
 
-/// What stands in a table.
+/// A cell of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TableCell {
     /// Text.

@@ -21,7 +21,7 @@ pub enum ClientCert {
     /// The server requests no certificate.
     None,
     /// The server requests one.
-    Asked(ClientCertPolicy),
+    Requested(ClientCertPolicy),
 }
 
 /// How the server treats the certificate that it requested.
@@ -123,17 +123,17 @@ impl Preset {
 impl ClientCert {
     /// How the requested certificate is treated; `None`: none is requested.
     #[must_use]
-    pub fn asked(&self) -> Option<&ClientCertPolicy> {
+    pub fn requested(&self) -> Option<&ClientCertPolicy> {
         match self {
             Self::None => None,
-            Self::Asked(asked) => Some(asked),
+            Self::Requested(policy) => Some(policy),
         }
     }
 
     /// Name of the trust that certificates are checked against, if they are checked.
     #[must_use]
     pub fn trust(&self) -> Option<&str> {
-        match &self.asked()?.chain {
+        match &self.requested()?.chain {
             ChainCheck::Made { trust, .. } => Some(trust),
             ChainCheck::Waived => None,
         }
@@ -142,7 +142,7 @@ impl ClientCert {
     /// Name of the identity map in which clients must have a name, if any.
     #[must_use]
     pub fn map(&self) -> Option<&str> {
-        match &self.asked()?.chain {
+        match &self.requested()?.chain {
             ChainCheck::Made { name: PeerName::Map(map), .. } => Some(map),
             _ => None,
         }
@@ -152,7 +152,7 @@ impl ClientCert {
 /// The preset, or the settings.
 impl fmt::Display for ClientCert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(ClientCertPolicy { preset, absent, chain }) = self.asked() else {
+        let Some(ClientCertPolicy { preset, absent, chain }) = self.requested() else {
             return f.write_str("none");
         };
         if let Some(preset) = preset {

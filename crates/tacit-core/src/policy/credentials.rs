@@ -11,7 +11,7 @@ pub struct Identity {
     pub cert: PathBuf,
     /// PEM file: PKCS#8, PKCS#1 or SEC1 key.
     pub key: PathBuf,
-    /// Where the table stands in the policy text.
+    /// The position of the table in the policy text.
     pub position: SourcePosition,
 }
 
@@ -29,7 +29,7 @@ pub struct Trust {
     pub revocation: Revocation,
     /// What happens to chains that end at an expired anchor.
     pub expired_anchors: ExpiredAnchors,
-    /// Where the table stands in the policy text; for `system`, where a rule first names it.
+    /// The position of the table in the policy text; for `system`, where a rule first names it.
     pub position: SourcePosition,
 }
 

@@ -21,7 +21,7 @@ pub struct EngineSettings {
     pub class: EngineClass,
     /// Their nice value.
     pub nice: i32,
-    /// Where the table stands in the policy text.
+    /// The position of the table in the policy text.
     pub position: SourcePosition,
 }
 
@@ -29,7 +29,7 @@ impl EngineSettings {
     /// As many as `handshakes` permits in all, and four times what it permits one source.
     pub const QUEUE_DEFAULT: usize = 1024;
 
-    /// Whether it says the same, wherever in the text it stands.
+    /// Whether both are equal, apart from their position in the text.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         let Self { cpus, spill, queue, class, nice, position: _ } = self;

@@ -32,7 +32,7 @@ pub struct Selectors {
     pub program: Vec<PathBuf>,
     /// User names or numbers; an unknown owner as above.
     pub user: Vec<String>,
-    /// Names of runs, which tell programs of one executable apart; an unknown owner as above.
+    /// Names of runs, which distinguish programs of one executable; an unknown owner as above.
     pub run: Vec<String>,
 }
 

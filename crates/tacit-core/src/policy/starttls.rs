@@ -35,7 +35,7 @@ pub struct Starttls {
     pub mode: StarttlsMode,
 }
 
-/// A protocol whose connections begin in clear.
+/// A protocol in which connections begin in clear.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StarttlsProtocol {
     /// RFC 4217, with its data connections.

@@ -1,8 +1,9 @@
-//! Versions, cipher suites and key exchange groups that tacit has, and why it refuses others.
+//! TLS versions, cipher suites and key exchange groups that tacit supports, and the reasons why it
+//! rejects others.
 
 use serde::Serialize;
 
-/// A TLS version tacit speaks.
+/// A supported TLS version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum TlsVersion {
     /// RFC 5246.
@@ -14,7 +15,7 @@ pub enum TlsVersion {
 }
 
 impl TlsVersion {
-    /// As policies write it.
+    /// Its name in policies.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -24,7 +25,7 @@ impl TlsVersion {
     }
 }
 
-/// A cipher suite tacit speaks; names are IANA's.
+/// A supported cipher suite, with its IANA name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types, missing_docs)]
 pub enum Suite {
@@ -40,7 +41,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// Every suite, in the default order: AES-128-GCM first, whose SHA-256 is the cheaper hash.
+    /// Every suite, in the default order: AES-128-GCM first, because SHA-256 is the cheaper hash.
     pub const DEFAULT: [Self; 9] = [
         Self::TLS_AES_128_GCM_SHA256,
         Self::TLS_AES_256_GCM_SHA384,
@@ -53,7 +54,7 @@ impl Suite {
         Self::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
     ];
 
-    /// IANA's name.
+    /// The IANA name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -89,7 +90,7 @@ impl Suite {
     }
 }
 
-/// A key exchange group tacit speaks; names are IANA's, compared without case.
+/// A supported key exchange group; IANA names are compared without case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Group {
@@ -104,7 +105,7 @@ impl Group {
     pub const DEFAULT: [Self; 4] =
         [Self::X25519MLKEM768, Self::X25519, Self::Secp256r1, Self::Secp384r1];
 
-    /// IANA's name.
+    /// The IANA name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -116,7 +117,7 @@ impl Group {
     }
 }
 
-/// Why a suite is refused, by a word in its name (upper case, `_` between words); the gravest
+/// Why a suite is rejected, by a word in its name (upper case, `_` between words); the most severe
 /// reason first.
 #[must_use]
 pub fn suite_refusal(plain: &str) -> Option<&'static str> {
@@ -136,7 +137,7 @@ pub fn suite_refusal(plain: &str) -> Option<&'static str> {
     let words: Vec<&str> = plain.split('_').collect();
     let ephemeral = words.contains(&"ECDHE");
     let aead = words.contains(&"GCM") || words.contains(&"POLY1305");
-    // OpenSSL leaves the key exchange out of the name where it is static RSA, and CBC always.
+    // OpenSSL names omit static RSA key exchange, and CBC.
     let static_rsa = words.contains(&"RSA") || words[0].starts_with("AES");
     WEAK.iter()
         .find(|(weak, _)| match *weak {

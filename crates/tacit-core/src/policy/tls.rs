@@ -96,7 +96,7 @@ pub enum Verify {
         /// Name of the trust.
         trust: String,
         /// The name (or IP address) the certificate must cover. `None`: in a rule about runs the
-        /// name the program asked for, in a forwarding rule the host of the dialled target.
+        /// name the program resolved, in a forwarding rule the host of the dialled target.
         server_name: Option<String>,
     },
     /// The chain, and no name; warned about.
@@ -114,7 +114,7 @@ pub enum Verify {
 }
 
 impl Verify {
-    /// Name of the trust whose certificates are believed, if any are looked at.
+    /// Name of the trust that certificates are checked against, if they are checked.
     #[must_use]
     pub fn trust(&self) -> Option<&str> {
         match self {

@@ -1,8 +1,8 @@
 //! The model: changes the cells of an interval as requested.
 //!
 //! 1. Each rule's cells become what the rule would cost: a suite scales sealing and opening, a
-//!    `permit` has no handshake and no records, a `tls` adds both at unit costs, a rule whose relay
-//!    goes to an engine makes its relay eligible.
+//!    `permit` has no handshake and no records, a `tls` adds both at unit costs, a relay on an
+//!    engine becomes eligible.
 //! 2. Traffic scales the costs of rules; the agent's own costs do not change.
 //! 3. With a number of engines, all eligible work is distributed again ([`land`]), every cell in
 //!    the same proportion. Work that leads to a handshake moves with it: accepting, rule look-up
@@ -443,7 +443,7 @@ mod tests {
         );
         let idle = MeasuredCosts { agent_us: 0.0, ..second() };
         assert_eq!(project(&idle, &ask(&[])), Err(ProjectionError::Nothing));
-        // As an agent answers whose accounting is off.
+        // As an agent without accounting answers.
         let mut unaccounted = second();
         unaccounted.rules.iter_mut().for_each(|rule| rule.cpu_us = Components::default());
         unaccounted.uncaptured_us = unaccounted.agent_us;

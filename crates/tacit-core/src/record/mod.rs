@@ -11,9 +11,9 @@
 //!   slot:  | header 5 | explicit nonce 0/8 | payload <= 16384 | type 0/1 | tag 16 |
 //! ```
 //!
-//! Limits: [`PAYLOAD_BYTES_MAX`] a record; a sealing key ends before [`RecordProtection::records_max`];
-//! [`EMPTY_RECORDS_MAX`] empty records in a row. It does not fragment or reassemble handshake
-//! messages, and it does not decide what an alert means.
+//! Limits: [`PAYLOAD_BYTES_MAX`] for each record; a sealing key ends before
+//! [`RecordProtection::records_max`]; [`EMPTY_RECORDS_MAX`] empty records in a row. It does not
+//! fragment or reassemble handshake messages, and it does not decide what an alert means.
 
 mod hello;
 

@@ -25,7 +25,7 @@ fn refusals_are_counted_and_the_newest_stands_first() {
     let seen = refusals.entries();
     let seen = seen.iter().map(|entry| (&*entry.refusal.destination, entry.count, entry.last));
     let wanted = [("a.example", 1, at(3)), ("a.example", 2, at(2)), ("b.example", 1, at(1))];
-    assert_eq!(seen.collect::<Vec<_>>(), wanted, "runs are told apart");
+    assert_eq!(seen.collect::<Vec<_>>(), wanted, "runs are distinguished");
     assert_eq!(refusals.total(RefusalReason::NoRule), 4);
     assert_eq!(refusals.total(RefusalReason::Denied), 0);
 }

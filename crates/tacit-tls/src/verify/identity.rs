@@ -54,7 +54,7 @@ impl IdentityMapper {
     #[must_use]
     pub fn new(level: &ClientCert, map: Option<&IdentityMap>) -> Option<Self> {
         use tacit_core::policy::ChainCheck::{Made, Waived};
-        Some(match level.asked().map(|asked| &asked.chain) {
+        Some(match level.requested().map(|policy| &policy.chain) {
             None | Some(Waived) | Some(Made { name: PeerName::None, .. }) => Self::None,
             Some(Made { name: PeerName::Certificate, .. }) => Self::Certificate,
             Some(Made { name: PeerName::Map(name), .. }) => {
@@ -164,7 +164,7 @@ fn map_identity(
                 line(another)
             ),
         )),
-        Mapped::Nobody => Err(refusal(
+        Mapped::NoMatch => Err(refusal(
             "certificate-not-mapped",
             leaf,
             &format!(

@@ -90,7 +90,7 @@ impl Forwarder {
 
     /// Whether an address may only be used as an alias, or is one that was given before.
     fn is_reserved(&self, address: IpAddr) -> bool {
-        self.live.load().policy.agent.aliases.reserve(address)
+        self.live.load().policy.agent.aliases.reserves(address)
             || self.run().alias_name(address).is_some()
     }
 

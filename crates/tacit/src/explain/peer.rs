@@ -166,7 +166,7 @@ fn ask(
     let decide = match map.find(&subject) {
         Mapped::Entry(entry) => vec![one(entry)],
         Mapped::Ambiguous(entry, rival) => vec![one(entry), one(rival)],
-        Mapped::Nobody => Vec::new(),
+        Mapped::NoMatch => Vec::new(),
     };
     Some(MapAnswer { name: name.to_owned(), decide, passed: map.passed(&subject) })
 }

@@ -47,7 +47,7 @@ impl Live {
     /// different servers.
     pub fn decide(&self, flow: &mut Flow) -> Result<&Arc<LiveRule>, NoRule> {
         let aliases = self.policy.agent.aliases;
-        let is_reserved = flow.remote.ip().is_some_and(|ip| aliases.reserve(ip));
+        let is_reserved = flow.remote.ip().is_some_and(|ip| aliases.reserves(ip));
         if flow.direction == Direction::Outbound && flow.listen.is_none() && is_reserved {
             return Err(NoRule::NoAlias);
         }

@@ -229,7 +229,7 @@ fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
 /// Adds the `client-cert` level of a rule that asks clients for certificates.
 fn level(event: Event, record: &ConnectionRecord) -> Event {
     match record.rule.action.tls().and_then(|tls| tls.client_cert()) {
-        Some(client_cert @ ClientCert::Asked(_)) => event.field("client-cert", client_cert),
+        Some(client_cert @ ClientCert::Requested(_)) => event.field("client-cert", client_cert),
         Some(ClientCert::None) | None => event,
     }
 }

@@ -176,7 +176,7 @@ struct Open {
     message: Vec<u8>,
 }
 
-/// A message whose answer is no longer needed.
+/// A message with an answer that is no longer needed.
 #[derive(Debug)]
 struct Late {
     slot: SocketSlot,

@@ -421,7 +421,8 @@ proptest! {
         let behaviours: Vec<_> = kinds.iter().map(|kind| all[*kind]).collect();
         let mut world = World::new(&behaviours);
         for (from, name) in (0..).zip(&names) {
-            let one = QueryWaiter { bytes_max: 65_535, ..waiter(&format!("n{name}.example"), from) };
+            let one = waiter(&format!("n{name}.example"), from);
+            let one = QueryWaiter { bytes_max: 65_535, ..one };
             world.ask(one, server(from as usize % 5)).unwrap();
             world.run(world.now - world.start + Duration::from_millis(pause_ms));
         }

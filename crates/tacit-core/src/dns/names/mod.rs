@@ -111,7 +111,7 @@ pub enum NotLearnt {
     Shared,
     /// All aliases of the range are in use.
     NoAlias,
-    /// The address is reserved for aliases: [`Aliases::reserve`].
+    /// The address is reserved for aliases: [`Aliases::reserves`].
     Reserved,
 }
 
@@ -205,7 +205,7 @@ impl NameTable {
     pub fn learn(&mut self, learning: Learning<'_>, now: Instant) -> Result<IpAddr, NotLearnt> {
         let Learning { name, ttl, is_disputed, aliases, .. } = learning;
         let address = learning.address.to_canonical();
-        if aliases.reserve(address) || self.aliased(address).is_some() {
+        if aliases.reserves(address) || self.aliased(address).is_some() {
             return Err(NotLearnt::Reserved);
         }
         if !is_nameable(address) {
@@ -335,7 +335,7 @@ impl NameTable {
             // Bounded by the range and by the aliases in use.
             let alias = ranges.numbered(address, *number + 1)?;
             *number += 1;
-            if ranges.hold(alias) && !self.learnt.contains_key(&alias) {
+            if ranges.contains(alias) && !self.learnt.contains_key(&alias) {
                 return Some(alias);
             }
         }

@@ -13,7 +13,7 @@ fn learning(name: &str, address: IpAddr) -> Learning<'_> {
 }
 
 fn is_alias(address: IpAddr) -> bool {
-    AliasRanges::default().hold(address)
+    AliasRanges::default().contains(address)
 }
 
 fn given(given: AliasPolicy) -> Aliases {
@@ -111,7 +111,7 @@ fn a_range_without_aliases_left_gives_none_twice() {
     for number in 0..255 {
         let name = format!("n{number}.example");
         let learnt = names.learn(Learning { aliases, ..learning(&name, ip(1)) }, now).unwrap();
-        assert!(range.hold(learnt) && seen.insert(learnt), "{learnt}");
+        assert!(range.contains(learnt) && seen.insert(learnt), "{learnt}");
     }
     let more = Learning { aliases, ..learning("more.example", ip(1)) };
     assert_eq!(names.learn(more, now), Err(NotLearnt::NoAlias));

@@ -58,8 +58,9 @@ impl Area {
     }
 }
 
-/// The same addresses and ports as disjoint ranges in order, at most [`CAPTURE_RANGES_MAX`] of them.
-/// Neighbouring addresses with the same ports are one range, and so are neighbouring ports.
+/// Returns the same addresses and ports as disjoint ranges in order, at most
+/// [`CAPTURE_RANGES_MAX`]. Neighbouring addresses with the same ports are one range, and so are
+/// neighbouring ports.
 pub(super) fn cut(areas: &[Area]) -> Vec<Area> {
     let mut edges: Vec<Edge> = areas.iter().flat_map(Edge::of).collect();
     // Ports are added before others are removed, so that ports that continue in another area do not

@@ -164,7 +164,7 @@ fn this_host_and_this_link_are_captured_only_where_they_are_named() {
             "tcp 169.255.0.0-255.255.255.255 80-80",
         ]
     );
-    assert_eq!(to("\"evil.example\""), [""; 0], "whoever answers DNS does not lead here");
+    assert_eq!(to("\"evil.example\""), [""; 0], "a forged DNS answer does not lead here");
     assert_eq!(to("[\"evil.example\", \"127.0.0.1\"]"), ["tcp 127.0.0.1-127.0.0.1 80-80"]);
     assert_eq!(
         to("[\"loopback\", \"link-local\"]"),

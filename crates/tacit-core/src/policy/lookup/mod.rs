@@ -54,7 +54,7 @@ pub struct Lookup {
 #[derive(Clone, Debug)]
 pub struct Index {
     tables: Vec<Table>,
-    /// Numbers of the addresses that rules listen at; 0 stands for flows that arrived at none.
+    /// Numbers of the addresses that rules listen at; 0 is for flows that arrived at none.
     listens: HashMap<Address, u32>,
     /// Numbers of the host names in rules, with wildcards under the name after `*.`.
     hosts: HashMap<String, u128>,

@@ -19,7 +19,7 @@ pub struct DnAttribute {
     pub value: String,
 }
 
-/// A pattern of a distinguished name; without attributes it stands for any.
+/// A pattern of a distinguished name; without attributes it matches any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnPattern {
     attributes: Vec<AttributePattern>,

@@ -50,7 +50,7 @@ pub struct MapEntry {
     pub conditions: Conditions,
     /// The result for a certificate that matches.
     pub outcome: MapOutcome,
-    /// Where it stands in the policy text.
+    /// Its position in the policy text.
     pub position: SourcePosition,
 }
 
@@ -122,7 +122,7 @@ pub enum Mapped<'m> {
     /// Two entries are equally specific and have different outcomes.
     Ambiguous(&'m MapEntry, &'m MapEntry),
     /// None matches.
-    Nobody,
+    NoMatch,
 }
 
 /// An entry that does not decide, and why.
@@ -160,9 +160,9 @@ impl IdentityMap {
 
     /// Looks up a certificate.
     #[must_use]
-    pub fn find(&self, holder: &CertificateSubject) -> Mapped<'_> {
-        let mut matching = self.entries.iter().filter(|entry| entry.matches(holder).is_ok());
-        let Some(first) = matching.next() else { return Mapped::Nobody };
+    pub fn find(&self, certificate: &CertificateSubject) -> Mapped<'_> {
+        let mut matching = self.entries.iter().filter(|entry| entry.matches(certificate).is_ok());
+        let Some(first) = matching.next() else { return Mapped::NoMatch };
         let weights = first.conditions.weights();
         let rival = matching
             .take_while(|entry| entry.conditions.weights() == weights)
@@ -172,14 +172,14 @@ impl IdentityMap {
 
     /// The entries that do not decide, in text order, with the reasons.
     #[must_use]
-    pub fn passed(&self, holder: &CertificateSubject) -> Vec<SkippedEntry> {
-        let decide = match self.find(holder) {
+    pub fn passed(&self, certificate: &CertificateSubject) -> Vec<SkippedEntry> {
+        let decide = match self.find(certificate) {
             Mapped::Entry(entry) => vec![entry],
             Mapped::Ambiguous(one, another) => vec![one, another],
-            Mapped::Nobody => Vec::new(),
+            Mapped::NoMatch => Vec::new(),
         };
         let weights = decide.first().map(|entry| entry.conditions.weights());
-        let why = |entry: &MapEntry| match entry.matches(holder) {
+        let why = |entry: &MapEntry| match entry.matches(certificate) {
             Err(condition) => format!("`{condition}` does not match"),
             Ok(()) if weights == Some(entry.conditions.weights()) => {
                 "it also matches, with the same result".to_owned()
@@ -227,19 +227,20 @@ impl MapEntry {
     ///
     /// # Errors
     /// That condition, one of [`CONDITIONS`].
-    pub fn matches(&self, holder: &CertificateSubject) -> Result<(), &'static str> {
+    pub fn matches(&self, certificate: &CertificateSubject) -> Result<(), &'static str> {
         let Conditions { uri, dns, email, ip, subject, issuer, address } = &self.conditions;
         let any = |pattern: &Option<Pattern>, names: &[String]| {
             pattern.as_ref().is_none_or(|it| names.iter().any(|name| it.matches(name)))
         };
         let holds = [
-            any(uri, &holder.uris),
-            any(dns, &holder.dns),
-            any(email, &holder.emails),
-            ip.as_ref().is_none_or(|it| holder.ips.iter().any(|ip| it.matches(Some(*ip), &[]))),
-            subject.as_ref().is_none_or(|it| it.matches(&holder.subject)),
-            issuer.as_ref().is_none_or(|it| it.matches(&holder.issuer)),
-            address.as_ref().is_none_or(|it| it.matches(holder.address, &[])),
+            any(uri, &certificate.uris),
+            any(dns, &certificate.dns),
+            any(email, &certificate.emails),
+            ip.as_ref()
+                .is_none_or(|it| certificate.ips.iter().any(|ip| it.matches(Some(*ip), &[]))),
+            subject.as_ref().is_none_or(|it| it.matches(&certificate.subject)),
+            issuer.as_ref().is_none_or(|it| it.matches(&certificate.issuer)),
+            address.as_ref().is_none_or(|it| it.matches(certificate.address, &[])),
         ];
         let failed = CONDITIONS.into_iter().zip(holds).find(|(_, holds)| !holds);
         failed.map_or(Ok(()), |(condition, _)| Err(condition))
@@ -293,19 +294,19 @@ impl CertificateSubject {
     #[must_use]
     pub fn new(said: impl IntoIterator<Item = CertificateName>, address: Option<IpAddr>) -> Self {
         let address = address.map(|ip| ip.to_canonical());
-        let mut holder = Self { address, ..Self::default() };
+        let mut certificate = Self { address, ..Self::default() };
         let folded = |it: DnAttribute| DnAttribute { value: it.value.to_ascii_lowercase(), ..it };
         for name in said {
             match name {
-                CertificateName::Uri(uri) => holder.uris.push(uri),
-                CertificateName::Dns(name) => holder.dns.push(name.to_ascii_lowercase()),
-                CertificateName::Email(email) => holder.emails.push(fold_email(&email)),
-                CertificateName::Ip(ip) => holder.ips.push(ip.to_canonical()),
-                CertificateName::Subject(attribute) => holder.subject.push(folded(attribute)),
-                CertificateName::Issuer(attribute) => holder.issuer.push(folded(attribute)),
+                CertificateName::Uri(uri) => certificate.uris.push(uri),
+                CertificateName::Dns(name) => certificate.dns.push(name.to_ascii_lowercase()),
+                CertificateName::Email(email) => certificate.emails.push(fold_email(&email)),
+                CertificateName::Ip(ip) => certificate.ips.push(ip.to_canonical()),
+                CertificateName::Subject(attribute) => certificate.subject.push(folded(attribute)),
+                CertificateName::Issuer(attribute) => certificate.issuer.push(folded(attribute)),
             }
         }
-        holder
+        certificate
     }
 }
 

@@ -6,7 +6,7 @@
 /// A text in which each `*` stands for any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// What stands between the stars; one piece: there is no star.
+    /// The text between the stars; a single piece means no star.
     pieces: Vec<String>,
 }
 

@@ -33,7 +33,7 @@ fn cn(value: &str) -> CertificateName {
 fn line_of(mapped: Mapped<'_>) -> Option<usize> {
     match mapped {
         Mapped::Entry(entry) => Some(entry.position.line),
-        Mapped::Ambiguous(..) | Mapped::Nobody => None,
+        Mapped::Ambiguous(..) | Mapped::NoMatch => None,
     }
 }
 
@@ -102,7 +102,7 @@ fn who_has_names_of_two_entries_that_disagree_has_none() {
     };
     assert!(matches!(map.find(&host(&["b.example", "a.example"])), Mapped::Ambiguous(..)));
     assert_eq!(line_of(map.find(&host(&["b.example", "x.example"]))), Some(2));
-    assert_eq!(map.find(&host(&[])), Mapped::Nobody);
+    assert_eq!(map.find(&host(&[])), Mapped::NoMatch);
 }
 
 #[test]
@@ -174,10 +174,11 @@ proptest! {
             (Mapped::Entry(one), Mapped::Entry(another)) => {
                 prop_assert_eq!(&one.outcome, &another.outcome);
             }
-            (Mapped::Ambiguous(..), Mapped::Ambiguous(..)) | (Mapped::Nobody, Mapped::Nobody) => {}
+            (Mapped::Ambiguous(..), Mapped::Ambiguous(..))
+            | (Mapped::NoMatch, Mapped::NoMatch) => {}
             (one, another) => prop_assert!(false, "{one:?} {another:?}"),
         }
-        // Nobody who matches weighs more than who decides.
+        // No matching entry weighs more than the one that decides.
         if let Mapped::Entry(decides) = one {
             for entry in map.entries().iter().filter(|entry| entry.matches(&holder).is_ok()) {
                 prop_assert!(entry.conditions.weights() <= decides.conditions.weights());

@@ -82,9 +82,9 @@ pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
 fn is_within(ranges: AliasRanges, selector: &AddressSelector) -> bool {
     match selector {
         AddressSelector::Prefix { network, length } => {
-            ranges.hold(*network) && ranges.hold(last_of(*network, *length))
+            ranges.contains(*network) && ranges.contains(last_of(*network, *length))
         }
-        AddressSelector::Range { first, last } => ranges.hold(*first) && ranges.hold(*last),
+        AddressSelector::Range { first, last } => ranges.contains(*first) && ranges.contains(*last),
         AddressSelector::Name { .. } | AddressSelector::Near(_) => false,
     }
 }

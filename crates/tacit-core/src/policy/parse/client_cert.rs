@@ -53,7 +53,7 @@ pub(super) fn refuse_in_clear(
     level: &ClientCert,
     start: &Start,
 ) -> Option<()> {
-    let denies = level.asked().is_some_and(|asked| asked.absent == Absent::Deny);
+    let denies = level.requested().is_some_and(|policy| policy.absent == Absent::Deny);
     let optional = |starttls: &Starttls| starttls.mode == StarttlsMode::Optional;
     if !denies || !start.starttls().is_some_and(optional) {
         return Some(());
@@ -118,7 +118,7 @@ fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option
         );
         let given = table.value("trust").or_else(|| table.value("map"));
         let asked = ClientCertPolicy { preset, absent, chain: ChainCheck::Waived };
-        return given.is_none().then_some(ClientCert::Asked(asked));
+        return given.is_none().then_some(ClientCert::Requested(asked));
     };
     let trust = table.value("trust");
     if trust.is_none() {
@@ -142,7 +142,7 @@ fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option
         (Source::Certificate, None) => Some(PeerName::Certificate),
     };
     let chain = ChainCheck::Made { trust: named?, invalid, name: name? };
-    Some(ClientCert::Asked(ClientCertPolicy { preset, absent, chain }))
+    Some(ClientCert::Requested(ClientCertPolicy { preset, absent, chain }))
 }
 
 #[cfg(test)]
@@ -186,7 +186,7 @@ mod tests {
         ] {
             let level = level(&format!("client-cert = \"{word}\", {more}"));
             assert_eq!(level.to_string(), word);
-            let ClientCert::Asked(asked) = level else { panic!() };
+            let ClientCert::Requested(asked) = level else { panic!() };
             assert_eq!((asked.absent, asked.chain), wanted, "{word}");
         }
         assert_eq!(level("client-cert = \"none\""), ClientCert::None);

@@ -105,8 +105,8 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     }
     if rules.as_ref().is_some_and(|rules| capture::takes_too_many(rules)) {
         let message = format!(
-            "the outbound rules take {CAPTURE_RANGES_MAX} ranges of addresses and ports or more, too many \
-             for the kernel to tell apart"
+            "the outbound rules need {CAPTURE_RANGES_MAX} ranges of addresses and ports or more, \
+             too many for the kernel"
         );
         top.report.error(&(0..0), message, "merge rules by networks and ranges of ports");
     }

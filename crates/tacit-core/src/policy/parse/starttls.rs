@@ -142,7 +142,7 @@ pub(super) fn check_data(
 
 /// Whether each client must present a trusted certificate.
 fn always_known(client_cert: &ClientCert) -> bool {
-    client_cert.asked().is_some_and(|asked| {
+    client_cert.requested().is_some_and(|asked| {
         let is_checked = matches!(asked.chain, ChainCheck::Made { invalid: Invalid::Deny, .. });
         asked.absent == Absent::Deny && is_checked
     })

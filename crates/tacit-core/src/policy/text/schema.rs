@@ -1,13 +1,13 @@
-//! Which keys a table may hold.
+//! The keys of a table.
 
 /// The keys of one kind of table, and what to report about any other.
 #[derive(Clone, Copy, Debug)]
 pub struct TableSchema {
     /// The keys.
     pub keys: TableKeys,
-    /// Keys that will exist.
+    /// Planned keys.
     pub planned: &'static [PlannedKey],
-    /// The title of the table of the same file in which a key belongs, if one knows it.
+    /// The title of the table in this file that a misplaced key belongs in, if any.
     pub home: fn(&str) -> Option<&'static str>,
 }
 
@@ -22,16 +22,16 @@ impl TableSchema {
     }
 }
 
-/// What the keys of a table are.
+/// The kind of keys of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableKeys {
-    /// These words and no others.
+    /// Exactly these words.
     Fixed(&'static [&'static str]),
     /// Names that the author of the file chose.
     Names,
 }
 
-/// A key that is planned and not built yet. It is refused by name.
+/// A key that is planned and not built yet. It is rejected by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedKey {
     /// The key.

@@ -1,11 +1,10 @@
-//! A table of the text and the values in it, read key by key.
+//! A TOML table and its values, read key by key.
 //!
-//! Opening a table reports every key that does not belong there. A reader then asks for the keys it
-//! knows; whatever is wrong with a value is reported where it stands, and `None` comes back.
+//! Opening a table reports every unknown key. A reader then reads the keys it knows; an error in a
+//! value is reported at its position, and the reader gets `None`.
 //!
-//! An unknown key causes no further errors. One that resembles a known key which is not given is
-//! read as that one, silently; beside one that resembles none, nothing is reported as missing or
-//! misplaced.
+//! An unknown key causes no further errors. One that resembles a missing known key is read as that
+//! key; if any resembles none, no key is reported as missing or misplaced.
 
 use toml::de::{DeTable, DeValue};
 
@@ -20,11 +19,11 @@ pub const LIST_ITEMS_MAX: usize = 4096;
 /// One table of the text.
 #[derive(Debug)]
 pub struct TomlTable<'a> {
-    /// Where errors go.
+    /// Collects errors.
     pub report: &'a Diagnostics<'a>,
-    /// Where it begins.
+    /// Its position.
     pub at: ByteSpan,
-    /// How messages call it.
+    /// Its name in messages.
     pub title: String,
     schema: TableSchema,
     entries: &'a DeTable<'a>,
@@ -34,9 +33,9 @@ pub struct TomlTable<'a> {
 /// The keys of a table that were reported as unknown.
 #[derive(Debug, Default)]
 struct Unknown<'a> {
-    /// Those that resemble a known key which is not given.
+    /// Keys that resemble a missing known key.
     misspelled: Vec<Misspelled<'a>>,
-    /// Whether any resembles none.
+    /// Whether any key resembles none.
     others: bool,
 }
 
@@ -75,7 +74,7 @@ impl<'a> TomlTable<'a> {
         table
     }
 
-    /// How a known key is written in this table, if it was given.
+    /// The spelling of a known key in this table, if given.
     fn written<'k>(&'k self, key: &'k str) -> Option<&'k str> {
         if self.entries.contains_key(key) {
             return Some(key);
@@ -106,20 +105,19 @@ impl<'a> TomlTable<'a> {
         value
     }
 
-    /// Reports that a key is not there.
+    /// Reports a missing key.
     pub fn missing(&self, key: &str, fix: &str) {
         self.incomplete(format!("{} has no `{key}`", self.title), fix);
     }
 
-    /// Reports that something is not there, unless an unknown key may be it.
+    /// Reports that something is missing, unless an unknown key may be it.
     pub fn incomplete(&self, message: impl Into<String>, fix: &str) {
         if !self.unknown.others {
             self.report.missing(&self.at, message, fix);
         }
     }
 
-    /// Reports the keys that were given although they mean nothing here, unless that may depend on
-    /// an unknown key.
+    /// Reports keys that have no effect here, unless that may depend on an unknown key.
     pub fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
         if self.unknown.others {
             return;
@@ -136,7 +134,7 @@ impl<'a> TomlTable<'a> {
         self.value(key).map_or(Some(default), |value| value.boolean())
     }
 
-    /// Whether the key stands in the text, known or not.
+    /// Whether the key is in the text, known or not.
     pub fn holds(&self, key: &str) -> bool {
         self.written(key).is_some()
     }
@@ -190,25 +188,25 @@ impl<'a> TomlTable<'a> {
 /// One value of the text.
 #[derive(Clone, Debug)]
 pub struct TomlValue<'a> {
-    /// Where errors go.
+    /// Collects errors.
     pub report: &'a Diagnostics<'a>,
-    /// The key it was given for.
+    /// Its key.
     pub name: &'static str,
-    /// Where the key stands.
+    /// The position of the key.
     pub name_at: ByteSpan,
-    /// Where the value stands.
+    /// The position of the value.
     pub at: ByteSpan,
-    /// What was written there.
+    /// The value.
     pub value: &'a DeValue<'a>,
 }
 
 impl<'a> TomlValue<'a> {
-    /// Reports what is wrong with this value.
+    /// Reports an error in this value.
     pub fn error(&self, message: impl Into<String>, fix: impl Into<String>) {
         self.report.error(&self.at, message, fix);
     }
 
-    /// Text: not empty, one line, nothing a terminal would act on.
+    /// Text: not empty, one line, without control characters.
     pub fn string(&self) -> Option<&'a str> {
         let Some(text) = self.value.as_str() else {
             self.wrong_type("text in double quotes");
@@ -241,7 +239,7 @@ impl<'a> TomlValue<'a> {
             self.wrong_type("a whole number, without quotes");
             return None;
         };
-        // TOML allows `1_000`; the text handed over has no underscores, but may have a sign.
+        // TOML allows `1_000`; this text has no underscores, but may have a sign.
         let value = u64::from_str_radix(number.as_str(), number.radix()).ok();
         let inside = value.filter(|value| (min..=max).contains(value));
         if inside.is_none() {
@@ -264,8 +262,8 @@ impl<'a> TomlValue<'a> {
         Some(TomlTable::open(self.report, entries, self.at.clone(), schema, title))
     }
 
-    /// The values of a list, or the one value that stands for a list of one. Never empty, and at
-    /// most [`LIST_ITEMS_MAX`].
+    /// The values of a list, or a single value instead of a list. Never empty, and at most
+    /// [`LIST_ITEMS_MAX`].
     pub fn items(&self) -> Option<Vec<Self>> {
         if !self.value.is_array() {
             return Some(vec![self.clone()]);
@@ -304,7 +302,7 @@ impl<'a> TomlValue<'a> {
         read.into_iter().collect()
     }
 
-    /// As [`Self::each`], and no two alike.
+    /// Like [`Self::each`], without duplicates.
     pub fn each_once<T: PartialEq>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
         let mut distinct: Vec<T> = Vec::new();
         let mut complete = true;
@@ -332,7 +330,7 @@ impl<'a> TomlValue<'a> {
         None
     }
 
-    /// Reports a word that is not one of those known.
+    /// Reports an unknown word.
     pub fn unknown_word(&self, text: &str, known: &[&'static str]) {
         let fix = match nearest_word(text, known) {
             Some(word) => format!("did you mean `{word}`?"),

@@ -1,6 +1,6 @@
-//! Known words: the one most like a word that is not known, and lists of them in messages.
+//! Finds the known word most similar to an unknown one, and formats lists of words for messages.
 
-/// The known word most like this one, if any is like it at all.
+/// The most similar known word, if any is similar enough.
 #[must_use]
 pub fn nearest_word<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
     let lower: Vec<char> = word.chars().take(WORD_CHARS_MAX).flat_map(char::to_lowercase).collect();

@@ -241,7 +241,7 @@ fn what_never_opens_is_known() {
 }
 
 mod oracle {
-    //! A calendar on foot, told by what UTC offset each zone has when.
+    //! An independent calendar with the UTC offsets of each zone.
 
     use proptest::prelude::*;
     use proptest::sample::{select, subsequence};

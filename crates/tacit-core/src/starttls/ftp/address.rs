@@ -105,7 +105,7 @@ fn six(text: &[u8]) -> Option<Six<'_>> {
     (port != 0).then_some(Six { address, rest })
 }
 
-/// The three fields between four delimiters, the first of which says which character it is.
+/// The three fields between four delimiters, the first character is the delimiter.
 fn fields(text: &[u8]) -> Option<[&[u8]; 3]> {
     let (delimiter, rest) = text.split_first()?;
     if !(33..=126).contains(delimiter) || delimiter.is_ascii_digit() {

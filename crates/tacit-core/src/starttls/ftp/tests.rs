@@ -49,7 +49,7 @@ fn protected() -> Stage {
     stage
 }
 
-/// A program whose server has TLS and protects its data connections.
+/// A program with a server that has TLS and protects its data connections.
 fn open() -> Stage {
     let mut stage = reached();
     assert_eq!(stage.send(Peer, "220 ready\r\n"), StarttlsStep::Wait);
@@ -62,7 +62,7 @@ fn open() -> Stage {
     stage
 }
 
-/// What both ends say in turn, and what each hears in the end; at every cut.
+/// What both ends send in turn, and what each has received at the end; split at every byte.
 fn converse(begin: fn() -> Stage, said: &[(StarttlsSide, &str)], peer: &str, program: &str) {
     let longest = said.iter().map(|(_, text)| text.len()).max().unwrap_or(0);
     for cut in 0..=longest {
@@ -301,7 +301,7 @@ fn a_clear_session_may_last_where_it_is_allowed_to_be() {
     }
     let mut stage = served(StarttlsMode::Required);
     let steps = (0..20_000).map(|_| stage.send(Peer, "USER a\r\n"));
-    assert!(steps.into_iter().any(|step| step != StarttlsStep::Wait), "for ever in clear");
+    assert!(steps.into_iter().any(|step| step != StarttlsStep::Wait), "endless in clear");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn client() -> Stage {
     Stage::new(StarttlsProtocol::Smtp, StarttlsMode::Required, StarttlsRole::Client)
 }
 
-/// A server behind tacit whose client has just been greeted.
+/// A server behind tacit; its client has just been greeted.
 fn greeted(mode: StarttlsMode) -> Stage {
     let mut stage = server(mode);
     stage.send(StarttlsSide::Program, GREETING);

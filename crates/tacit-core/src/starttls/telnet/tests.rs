@@ -33,7 +33,7 @@ fn a_client_that_agrees_gets_tls_at_every_split() {
         assert_eq!(stage.to_peer, TLS_FOLLOWS);
         assert!(b"\x16\x03\x01".starts_with(&stage.dialogue.take_input()));
         assert_eq!(stage.secure(), StarttlsStep::Relay);
-        assert_eq!(stage.to_program, b"", "options begin anew under TLS");
+        assert_eq!(stage.to_program, b"", "options are negotiated again under TLS");
     }
 }
 
@@ -136,7 +136,8 @@ proptest! {
     ) {
         let mut stage = if is_server { server(StarttlsMode::Required) } else { client() };
         for (from_peer, bytes) in said {
-            let step = stage.send(if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program }, bytes);
+            let from = if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program };
+            let step = stage.send(from, bytes);
             prop_assert_ne!(step, StarttlsStep::Relay);
             if is_server {
                 prop_assert!(stage.to_program.is_empty());
@@ -161,7 +162,7 @@ proptest! {
         };
         let whole = run(&[]);
         let cut = run(&cuts.into_iter().collect::<Vec<_>>());
-        // Behind a handshake's beginning nobody asks how much has come.
+        // After the start of a handshake, the size of the input does not matter.
         prop_assert_eq!(&whole.0, &cut.0);
         prop_assert_eq!(&whole.1, &cut.1);
     }

@@ -229,7 +229,7 @@ fn a_dry_run_refuses_what_no_handshake_can_prove_at_any_level() {
     let trust = trusting(&ca);
     let level = |preset, chain| {
         let absent = Absent::Allow;
-        ClientCert::Asked(ClientCertPolicy { preset: Some(preset), absent, chain })
+        ClientCert::Requested(ClientCertPolicy { preset: Some(preset), absent, chain })
     };
     let made =
         |invalid| ChainCheck::Made { trust: "corp".into(), invalid, name: PeerName::Certificate };

@@ -249,7 +249,7 @@ fn a_dry_run_knows_pins() {
         name: PeerName::Certificate,
     };
     let preset = Some(Preset::Required);
-    let level = ClientCert::Asked(ClientCertPolicy { preset, absent: Absent::Deny, chain });
+    let level = ClientCert::Requested(ClientCertPolicy { preset, absent: Absent::Deny, chain });
     let verify = Verify::Full { trust: "corp".into(), server_name: Some(NAME.into()) };
     for (shown, is_pinned) in [(&leaf, true), (&ca.leaf_again(&leaf), false)] {
         let requirements = ClientRequirements { level: &level, trust: Some(&trust), map: None };

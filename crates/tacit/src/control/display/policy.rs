@@ -374,7 +374,9 @@ fn tls_settings(settings: &mut Settings, tls: &Tls, form: &RuleForm) {
 
 fn client_cert(settings: &mut Settings, asked: &ClientCert) {
     settings.add("tls.client-cert", asked.to_string(), false);
-    let ClientCert::Asked(ClientCertPolicy { preset: _, absent, chain }) = asked else { return };
+    let ClientCert::Requested(ClientCertPolicy { preset: _, absent, chain }) = asked else {
+        return;
+    };
     let word = match absent {
         Absent::Allow => "allow",
         Absent::Deny => "deny",

@@ -166,7 +166,7 @@ fn a_client_rule_checks_the_host_it_connects_to() {
     assert_eq!(name_of(&client("unix:/x", &named)).as_deref(), Some("other.example"));
     let run = "version = 1\n[[rule]]\nname = \"r\"\ndirection = \"outbound\"\n\
                tls = { trust = \"system\" }";
-    assert_eq!(name_of(run), None, "the program says whom it wants");
+    assert_eq!(name_of(run), None, "the program chooses the name");
     assert_eq!(sound(run).trusts["system"].position.line, 5);
 }
 
@@ -605,8 +605,8 @@ fn rules_that_take_too_many_boxes_are_refused() {
     assert_eq!(errors(&hosts(50)), [""; 0]);
     assert_eq!(
         errors(&hosts(100)),
-        ["1:1: the outbound rules take 65536 ranges of addresses and ports or more, too many for \
-          the kernel to tell apart | merge rules by networks and ranges of ports"]
+        ["1:1: the outbound rules need 65536 ranges of addresses and ports or more, too many for \
+          the kernel | merge rules by networks and ranges of ports"]
     );
 }
 
