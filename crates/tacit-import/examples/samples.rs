@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tacit_import::attls::{self, Request};
+use tacit_import::attls::{self, AttlsRequest};
 use tacit_import::{Files, Finding, Findings, Input, Severity, stunnel};
 
 /// What the lines of the directory are held against.
@@ -83,7 +83,7 @@ fn import(path: &Path, map: Option<&Path>) -> Result<Vec<Finding>, String> {
     let names = [path.display().to_string()];
     let mut findings = Findings::default();
     if looks_like_stunnel(&text) {
-        let options = stunnel::Options::default();
+        let options = stunnel::StunnelOptions::default();
         _ = stunnel::import(&names, &OnDisk, &options, &mut findings);
         return Ok(findings.finish());
     }
@@ -96,7 +96,7 @@ fn import(path: &Path, map: Option<&Path>) -> Result<Vec<Finding>, String> {
     };
     let map = map.map(|_| Input { file: &map_file, bytes: &map_bytes });
     let is_filters = text.lines().any(|line| line.trim().starts_with("IpFilterPolicy"));
-    let mut request = Request { map, ..Request::default() };
+    let mut request = AttlsRequest { map, ..AttlsRequest::default() };
     if is_filters {
         request.filters = &names;
     } else {

@@ -148,7 +148,7 @@ impl Draft {
             let Some(at) = at.or_else(|| self.rules.first().map(|rule| &rule.at)) else { continue };
             if error.severity == DiagnosticSeverity::Warning {
                 // What was changed there was told in the words of the original.
-                if !findings.tells_of_change(at) {
+                if !findings.reports_change(at) {
                     findings.info(at, format!("of what comes of it: {}", error.message));
                 }
                 continue;

@@ -1,4 +1,4 @@
-//! What an import found, and where.
+//! Findings of an import, each with its file and line.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -30,9 +30,9 @@ impl fmt::Display for Origin {
 pub enum Severity {
     /// Nothing is imported.
     Error,
-    /// It is imported, and is not what it was.
+    /// It is imported with a change.
     Changed,
-    /// It is imported as it was meant; somebody may want to know.
+    /// It is imported without a change; the reader may want to know.
     Info,
 }
 
@@ -51,7 +51,7 @@ impl Severity {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Finding {
-    /// What it means.
+    /// Its severity.
     pub severity: Severity,
     /// The file, as it was named.
     pub file: String,
@@ -60,9 +60,9 @@ pub struct Finding {
     /// The column, from 1, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
-    /// What was found, in one line.
+    /// The message, in one line.
     pub message: String,
-    /// What to do, if anything; lines to add to a file stand on lines of their own.
+    /// The fix, if there is one; lines to add to a file are separate lines.
     pub fix: Option<String>,
 }
 
@@ -84,22 +84,21 @@ impl Finding {
     }
 }
 
-/// Most errors of one import, and most findings that are none: beyond, they would only repeat each
-/// other.
+/// Maximum number of errors of one import, and of other findings: more would repeat each other.
 pub const FINDINGS_MAX: usize = 10_000;
 
-/// Longest word of a message, in characters: a longer one is a value that no reader needs whole.
+/// Maximum length of a word of a message, in characters: longer values are shortened.
 const WORD_CHARS_MAX: usize = 200;
 
-/// Longest word of a fix: the paths that a line to copy may hold are shorter.
+/// Maximum length of a word of a fix: paths in lines to copy are shorter.
 const FIX_WORD_CHARS_MAX: usize = 4096;
 
-/// Most words of a message or of a line of a fix.
+/// Maximum number of words of a message or of a line of a fix.
 const WORDS_MAX: usize = 500;
 
 /// A text without the middles of its longest words and without its last words.
 fn shortened(text: &str, word_chars_max: usize) -> String {
-    /// What is left of the end of a long word: a quote or a colon.
+    /// Characters kept at the end of a long word, such as a quote or a colon.
     const END_CHARS: usize = 20;
     if text.len() <= word_chars_max {
         return text.to_owned();
@@ -125,26 +124,26 @@ fn shortened(text: &str, word_chars_max: usize) -> String {
 #[derive(Debug, Default)]
 pub struct Findings {
     found: Vec<Finding>,
-    /// The same, to find one again.
+    /// The same findings, to skip repeated ones.
     known: HashSet<Finding>,
-    errors_told: usize,
-    others_told: usize,
-    /// Counted even where there is no more room.
+    errors_reported: usize,
+    others_reported: usize,
+    /// Counts the errors that are not stored too.
     errors: usize,
 }
 
 impl Findings {
-    /// Records what stops the import.
+    /// Records an error, which stops the import.
     pub fn error(&mut self, at: &Origin, message: impl Into<String>, fix: impl Into<String>) {
         self.push(Severity::Error, at, message.into(), Some(fix.into()));
     }
 
-    /// Records what is not as it was, and how to have it otherwise.
+    /// Records a change, and how to avoid it.
     pub fn changed(&mut self, at: &Origin, message: impl Into<String>, fix: impl Into<String>) {
         self.push(Severity::Changed, at, message.into(), Some(fix.into()));
     }
 
-    /// Records what somebody may want to know.
+    /// Records information.
     pub fn info(&mut self, at: &Origin, message: impl Into<String>) {
         self.push(Severity::Info, at, message.into(), None);
     }
@@ -156,7 +155,7 @@ impl Findings {
             line: at.line,
             column: None,
             message: shortened(&one_line(message), WORD_CHARS_MAX),
-            // A fix may hold lines to copy; each is made harmless by itself.
+            // A fix may contain lines to copy; each is escaped on its own.
             fix: fix.map(|fix| {
                 let harmless = |line| shortened(&one_line(line), FIX_WORD_CHARS_MAX);
                 fix.lines().map(harmless).collect::<Vec<_>>().join("\n")
@@ -168,15 +167,15 @@ impl Findings {
     fn add(&mut self, finding: Finding) {
         let is_error = finding.severity == Severity::Error;
         self.errors += usize::from(is_error);
-        // What stops an import is told, however much else there is.
-        let count = if is_error { &mut self.errors_told } else { &mut self.others_told };
+        // Errors are reported however many other findings there are.
+        let count = if is_error { &mut self.errors_reported } else { &mut self.others_reported };
         if *count < FINDINGS_MAX && self.known.insert(finding.clone()) {
             *count += 1;
             self.found.push(finding);
         }
     }
 
-    /// Takes what was found in a file of ours; warnings stop nothing.
+    /// Adds the diagnostics of a tacit policy; warnings do not stop the import.
     pub fn extend(&mut self, file: &str, diagnostics: Vec<Diagnostic>) {
         for Diagnostic { severity, position, message, fix, .. } in diagnostics {
             let severity = match severity {
@@ -194,20 +193,20 @@ impl Findings {
         }
     }
 
-    /// Whether something stops the import.
+    /// Whether an error stops the import.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.errors > 0
     }
 
-    /// Whether something at that line is told to have changed.
+    /// Whether a change is reported for that line.
     #[must_use]
-    pub fn tells_of_change(&self, at: &Origin) -> bool {
+    pub fn reports_change(&self, at: &Origin) -> bool {
         let there = |one: &&Finding| one.line == at.line && *one.file == *at.file;
         self.found.iter().filter(there).any(|one| one.severity == Severity::Changed)
     }
 
-    /// All of them, in the order of files and lines; errors first where they share one.
+    /// All findings in the order of files and lines, errors first on the same line.
     #[must_use]
     pub fn finish(self) -> Vec<Finding> {
         let mut found = self.found;

@@ -1,30 +1,30 @@
-//! The configuration of another product, imported as a policy of tacit.
+//! Imports the configuration of another product as a policy of tacit.
 //!
 //! ```text
-//!   bytes ─> text ─> statements ─> objects ─> what holds ─> policy text
+//!   bytes ─> text ─> statements ─> objects ─> decisions ──> policy text
 //!                         └────────────┴──────────┴─> findings, each with its file and line
 //! ```
 //!
-//! Names of files go in, with a way to read them ([`Files`]): this crate opens none itself. The
-//! text of a policy comes out, or nothing, and [`Findings`] that say what was found where:
+//! The input is names of files with a reader for them ([`Files`]): this crate opens no file. The
+//! output is the text of a policy, or none, and [`Findings`] with file and line:
 //!
 //! ```
-//! use tacit_import::attls::{Request, import};
+//! use tacit_import::attls::{AttlsRequest, import};
 //! use tacit_import::{Findings, InMemory, Input, Severity};
 //!
 //! let policy = b"TTLSRule mail\n{\nRemotePortRange 25\nDirection Outbound\n\
 //!                TTLSGroupActionRef off\n}\nTTLSGroupAction off\n{\nTTLSEnabled Off\n}\n";
 //! let files = [Input { file: "pagent.policy", bytes: policy }];
-//! let request = Request { policies: &["pagent.policy".to_owned()], ..Request::default() };
+//! let request = AttlsRequest { policies: &["pagent.policy".to_owned()], ..AttlsRequest::default() };
 //! let mut findings = Findings::default();
 //! let imported = import(&request, &InMemory(&files), &mut findings);
 //! assert!(imported.policy.unwrap().contains("remote-ports = 25"));
 //! assert!(findings.finish().iter().all(|found| found.severity != Severity::Error));
 //! ```
 //!
-//! An import is all or nothing: after one error there is no policy. What cannot be kept as it was
-//! is a finding of its own ([`Severity::Changed`]); nothing is guessed or ignored without one. The
-//! policy is checked by tacit's own parser before it is handed out.
+//! An import succeeds completely or returns no policy. Each setting that is imported with a change
+//! is a finding ([`Severity::Changed`]); nothing is guessed or ignored without a finding. The parser
+//! of tacit checks the policy before it is returned.
 //!
 //! * [`attls`]: policies of AT-TLS, the TLS of z/OS, with IP filter rules;
 //! * [`stunnel`]: configurations of stunnel.

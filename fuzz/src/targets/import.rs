@@ -35,7 +35,8 @@ fn import(policy: &[u8], map: &[u8]) -> Vec<tacit_import::Finding> {
     let file = Input { file: "p", bytes: policy };
     let map = Input { file: "m", bytes: map };
     let policies = ["p".to_owned()];
-    let request = at_tls::Request { policies: &policies, map: Some(map), ..Default::default() };
+    let request =
+        at_tls::AttlsRequest { policies: &policies, map: Some(map), ..Default::default() };
     let imported = at_tls::import(&request, &InMemory(&[file]), &mut findings);
     check(imported.policy.is_some(), findings)
 }
@@ -49,7 +50,8 @@ pub(crate) fn filters(input: &[u8]) {
     let file = Input { file: "i", bytes: input };
     let policies = ["p".to_owned()];
     let filters = ["i".to_owned()];
-    let request = at_tls::Request { policies: &policies, filters: &filters, ..Default::default() };
+    let request =
+        at_tls::AttlsRequest { policies: &policies, filters: &filters, ..Default::default() };
     let imported = at_tls::import(&request, &InMemory(&[tls, file]), &mut findings);
     check(imported.policy.is_some(), findings);
 }
@@ -73,7 +75,7 @@ pub(crate) fn stunnel(input: &[u8]) {
         }
     }
     let mut findings = Findings::default();
-    let options = of_stunnel::Options::default();
+    let options = of_stunnel::StunnelOptions::default();
     let files = One { bytes: input, reads: Cell::new(0) };
     let policy = of_stunnel::import(&["f".to_owned()], &files, &options, &mut findings);
     check(policy.is_some(), findings);

@@ -13,7 +13,7 @@
 use super::document;
 use super::lex::{Document, Node};
 use super::map::Map;
-use super::request::Request;
+use super::request::AttlsRequest;
 use crate::draft::quote;
 use crate::files::{Files, Input};
 use crate::finding::{Findings, Origin};
@@ -28,7 +28,7 @@ pub(super) struct Sources {
 
 /// Reads the files of a request and all that they name.
 pub(super) fn sources(
-    request: &Request<'_>,
+    request: &AttlsRequest<'_>,
     files: &dyn Files,
     map: &Map,
     findings: &mut Findings,
@@ -267,7 +267,7 @@ mod tests {
         let mut findings = Findings::default();
         let map = Map::read("map.toml", map, &mut findings);
         let policies = [files[0].0.to_owned()];
-        let request = Request { policies: &policies, root, ..Request::default() };
+        let request = AttlsRequest { policies: &policies, root, ..AttlsRequest::default() };
         let sources = sources(&request, &InMemory(&texts(files)), &map, &mut findings);
         let names = |all: &[Document]| {
             all.iter().map(|one| one.file.to_string()).collect::<Vec<_>>().join(" ")
@@ -317,7 +317,8 @@ mod tests {
         let inputs: Vec<Input<'_>> =
             files.iter().map(|(file, text)| Input { file, bytes: text.as_bytes() }).collect();
         let policies = ["root/etc/main".to_owned()];
-        let request = Request { policies: &policies, root: Some("root"), ..Request::default() };
+        let request =
+            AttlsRequest { policies: &policies, root: Some("root"), ..AttlsRequest::default() };
         let _ = crate::attls::import(&request, &InMemory(&inputs), &mut findings);
         let found = findings.finish();
         assert!(!found.iter().any(|one| one.message.contains("cannot be read")), "{found:#?}");

@@ -13,7 +13,7 @@ use super::map::Map;
 use super::names::Names;
 use super::needs::Needs;
 use super::patterns::covers;
-use super::request::Options;
+use super::request::AttlsOptions;
 use super::ring_users::RingUsers;
 use super::tls::Treatment;
 use super::words::Kind;
@@ -35,7 +35,7 @@ pub(super) struct Decisions {
 pub(super) fn decide(
     rules: &[Effective<'_>],
     map: &Map,
-    options: Options,
+    options: AttlsOptions,
     findings: &mut Findings,
 ) -> Decisions {
     check_owners_of_rules(rules, map, findings);

@@ -54,7 +54,7 @@ mod write;
 mod tests;
 
 pub use flows::LISTEN_PORTS_MAX;
-pub use request::{Options, Request};
+pub use request::{AttlsOptions, AttlsRequest};
 
 /// What came of an import.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub struct Imported {
 
 /// Imports policy files with the map file of a site. Never panics, whatever they hold.
 #[must_use]
-pub fn import(request: &Request<'_>, files: &dyn Files, findings: &mut Findings) -> Imported {
+pub fn import(request: &AttlsRequest<'_>, files: &dyn Files, findings: &mut Findings) -> Imported {
     let map = request.map.map_or_else(Map::default, |input| {
         let text = String::from_utf8_lossy(input.bytes);
         Map::read(input.file, &text, findings)

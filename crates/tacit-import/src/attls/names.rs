@@ -8,7 +8,7 @@ use crate::finding::Origin;
 
 /// A key ring, or the certificate of it that has a label.
 #[derive(Clone, Copy)]
-pub(super) struct Holder<'a> {
+pub(super) struct RingHolder<'a> {
     pub(super) ring: &'a str,
     pub(super) label: Option<&'a str>,
 }
@@ -32,8 +32,8 @@ pub(super) struct Names {
 
 impl Names {
     /// The identity of a label of a ring, or of its default.
-    pub(super) fn identity(&mut self, holder: Holder<'_>, pair: &Pair, at: &Origin) -> String {
-        let Holder { ring, label } = holder;
+    pub(super) fn identity(&mut self, holder: RingHolder<'_>, pair: &Pair, at: &Origin) -> String {
+        let RingHolder { ring, label } = holder;
         let of = OwnedHolder { ring: ring.to_owned(), label: label.map(str::to_owned) };
         if let Some(name) = self.identities.get(&of) {
             return name.clone();

@@ -6,7 +6,7 @@ use super::filters::{self, Filter};
 use super::lex::Node;
 use super::map::Map;
 use super::objects::Objects;
-use super::request::Request;
+use super::request::AttlsRequest;
 use super::text;
 use super::words::Kind;
 use crate::files::Files;
@@ -23,7 +23,7 @@ pub(super) struct Original {
 
 /// Reads every file; what is wrong with them is reported.
 pub(super) fn read(
-    request: &Request<'_>,
+    request: &AttlsRequest<'_>,
     files: &dyn Files,
     map: &Map,
     findings: &mut Findings,

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::effective::Effective;
-use super::names::Holder;
+use super::names::RingHolder;
 use super::needs::MissingKey;
 use super::objects::Field;
 use super::start;
@@ -376,7 +376,7 @@ impl Context<'_> {
             }
             return None;
         };
-        Some(self.names.identity(Holder { ring: ring.name, label }, pair, ring.at))
+        Some(self.names.identity(RingHolder { ring: ring.name, label }, pair, ring.at))
     }
 
     fn trust(&mut self, ring: Ring<'_>) -> Option<String> {

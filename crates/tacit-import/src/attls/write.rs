@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::decide::Decisions;
 use super::filters::{Filter, combine};
 use super::map::{Map, MapTable};
-use super::request::Options;
+use super::request::AttlsOptions;
 use crate::draft::{Draft, Item, Toml, name_of, word};
 use crate::finding::{Findings, Origin};
 
 /// What the policy is written from, beside the decisions.
 pub(super) struct Sources<'a> {
     pub(super) map: &'a Map,
-    pub(super) options: Options,
+    pub(super) options: AttlsOptions,
     /// The filters in order; `None`: no file is about filters.
     pub(super) filters: Option<&'a [Filter]>,
     /// Where the first rule stands, if there is one.
@@ -127,7 +127,7 @@ fn rename(items: &mut [Item], findings: &mut Findings) {
 const NAME_STEM_CHARS_MAX: usize = 58;
 
 /// What happens to what no rule matches.
-fn end(options: Options, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
+fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
     let inbound = "only what a rule listens for is accepted: other ports are not opened outside";
     findings.info(at, inbound);
     if options.fail_closed {

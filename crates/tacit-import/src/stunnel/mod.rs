@@ -20,8 +20,8 @@ use super::draft::{Draft, Item, Toml};
 use crate::files::Files;
 use crate::finding::{Findings, Origin};
 use lines::Section;
-use rule::Rule;
-use service::{Role, Service};
+use rule::StunnelRule;
+use service::{ServiceRole, StunnelService};
 use tables::Tables;
 use words::Place;
 
@@ -38,7 +38,7 @@ mod tls;
 mod tls_options;
 mod words;
 
-pub use options::Options;
+pub use options::StunnelOptions;
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +49,7 @@ mod tests;
 pub fn import(
     paths: &[String],
     files: &dyn Files,
-    options: &Options,
+    options: &StunnelOptions,
     findings: &mut Findings,
 ) -> Option<String> {
     let mut tables = Tables::new(files);
@@ -85,17 +85,17 @@ pub fn import(
 fn of_file(
     defaults: &[lines::Entry],
     sections: &[Section],
-    options: &Options,
+    options: &StunnelOptions,
     tables: &mut Tables<'_>,
     findings: &mut Findings,
-) -> Vec<Rule> {
-    let mut rules: Vec<Rule> = Vec::new();
+) -> Vec<StunnelRule> {
+    let mut rules: Vec<StunnelRule> = Vec::new();
     let mut by_name = Vec::new();
     for section in sections {
-        words::check_words(&section.entries, Place::Service, options, findings);
-        let service = Service { section, defaults };
-        let role = service.role(findings).unwrap_or(Role::Client);
-        if role == Role::Server && service.last("sni").is_some() {
+        words::check_words(&section.entries, Place::StunnelService, options, findings);
+        let service = StunnelService { section, defaults };
+        let role = service.role(findings).unwrap_or(ServiceRole::Client);
+        if role == ServiceRole::Server && service.last("sni").is_some() {
             by_name.push(service);
         } else {
             rules.extend(rule::read(&service, options, tables, findings));
@@ -109,16 +109,16 @@ fn of_file(
 
 /// A service for some names of another one: its certificate is one more to choose from there.
 fn fold(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     sections: &[Section],
-    rules: &mut [Rule],
+    rules: &mut [StunnelRule],
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) {
     for sni in service.all("sni") {
         let (primary, pattern) = sni.value.split_once(':').unwrap_or((&sni.value, ""));
         let Some(rule) =
-            rules.iter_mut().find(|rule| rule.name == primary && rule.role == Role::Server)
+            rules.iter_mut().find(|rule| rule.name == primary && rule.role == ServiceRole::Server)
         else {
             let message = format!("`sni = {}`: no server is called `{primary}`", sni.value);
             findings.error(&sni.at, message, "name a [service] before this one");
@@ -162,12 +162,16 @@ fn fold(
 }
 
 /// An option that says something else for a service than for the one that listens for it.
-fn differing(service: &Service<'_>, primary: &str, sections: &[Section]) -> Option<&'static str> {
+fn differing(
+    service: &StunnelService<'_>,
+    primary: &str,
+    sections: &[Section],
+) -> Option<&'static str> {
     /// What chooses the certificate, or is looked at by itself.
     const OWN: [&str; 6] = ["sni", "cert", "key", "accept", "connect", "client"];
     let section = sections.iter().find(|section| section.name == primary)?;
-    let primary = Service { section, defaults: service.defaults };
-    let values = |service: &Service<'_>, name: &str| -> Vec<String> {
+    let primary = StunnelService { section, defaults: service.defaults };
+    let values = |service: &StunnelService<'_>, name: &str| -> Vec<String> {
         service.all(name).into_iter().map(|entry| entry.value.clone()).collect()
     };
     let read = words::WORDS.iter().filter(|word| word.fate == words::Fate::Read);
@@ -176,7 +180,7 @@ fn differing(service: &Service<'_>, primary: &str, sections: &[Section]) -> Opti
 }
 
 /// The rule as it is written.
-fn item(rule: Rule, name: &str) -> Item {
+fn item(rule: StunnelRule, name: &str) -> Item {
     let mut item = Item::new("[[rule]]", &rule.at);
     item.set("name", name);
     rule.keys.into_iter().for_each(|(key, value)| item.set(key, value));

@@ -1,12 +1,12 @@
-//! What is kept although it is unsafe, and what is left out.
+//! Options of an import from stunnel.
 
-/// What is kept although it is unsafe, and what is left out.
+/// Options of an import from stunnel.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    /// Clients that check nothing go on so.
+pub struct StunnelOptions {
+    /// Keep clients that verify nothing.
     pub keep_no_verification: bool,
-    /// Clients that accept any certificate of their CAs go on so.
+    /// Keep clients that accept any certificate of their CAs.
     pub keep_no_name_check: bool,
-    /// Options about OCSP, which the policy does without, are reported and stop no import.
+    /// Report OCSP options as changes instead of errors; the policy does not use OCSP.
     pub without_ocsp: bool,
 }

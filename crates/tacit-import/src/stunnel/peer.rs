@@ -9,8 +9,8 @@
 
 use super::endpoint::Endpoint;
 use super::lines::Entry;
-use super::options::Options;
-use super::service::{Keys, Service, Switch};
+use super::options::StunnelOptions;
+use super::service::{Keys, StunnelService, Switch};
 use super::tables::{Contents, Tables};
 use crate::draft::Toml;
 use crate::finding::Findings;
@@ -32,7 +32,7 @@ struct Said<'s> {
     last: Option<&'s Entry>,
 }
 
-fn asked<'s>(service: &Service<'s>, findings: &mut Findings) -> Option<Said<'s>> {
+fn asked<'s>(service: &StunnelService<'s>, findings: &mut Findings) -> Option<Said<'s>> {
     let mut asked = Asked::default();
     let mut last = None;
     let names = ["verify", "verifyChain", "verifyPeer", "requireCert"];
@@ -77,7 +77,7 @@ impl Asked {
 
 /// Refuses pinning without certificates, and tells how it differs.
 fn report_pinned(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     said: &Said<'_>,
     trust: Option<&str>,
     findings: &mut Findings,
@@ -108,9 +108,9 @@ fn report_pinned(
 
 /// What a rule of the role client says about its server; `None` after an error was reported.
 pub(super) fn server(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     connect: &Endpoint,
-    options: &Options,
+    options: &StunnelOptions,
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Keys> {
@@ -195,7 +195,7 @@ struct Checked {
 }
 
 fn server_name(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     connect: &Endpoint,
     asked: Asked,
     findings: &mut Findings,
@@ -237,7 +237,7 @@ fn server_name(
 
 /// What a rule of the role server says about its clients; `None` after an error was reported.
 pub(super) fn client(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Keys> {

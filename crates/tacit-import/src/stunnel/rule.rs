@@ -1,8 +1,8 @@
 //! One section to one rule.
 
 use super::endpoint::Endpoint;
-use super::options::Options;
-use super::service::{Keys, Role, Service, Switch};
+use super::options::StunnelOptions;
+use super::service::{Keys, ServiceRole, StunnelService, Switch};
 use super::tables::Tables;
 use super::targets::Targets;
 use super::{peer, tls};
@@ -12,11 +12,11 @@ use tacit_core::policy::{Group, Suite, TlsVersion};
 
 /// A rule to be written.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct StunnelRule {
     /// As the section is called.
     pub(super) name: String,
     pub(super) at: Origin,
-    pub(super) role: Role,
+    pub(super) role: ServiceRole,
     /// Where it connects to, in order.
     pub(super) connect: Vec<String>,
     /// Keys and values of the rule.
@@ -29,11 +29,11 @@ pub(super) struct Rule {
 
 /// Reads a section; `None` after an error was reported.
 pub(super) fn read(
-    service: &Service<'_>,
-    options: &Options,
+    service: &StunnelService<'_>,
+    options: &StunnelOptions,
     tables: &mut Tables<'_>,
     findings: &mut Findings,
-) -> Option<Rule> {
+) -> Option<StunnelRule> {
     let at = &service.section.at;
     let role = service.role(findings)?;
     let program = refuse_program(service, findings);
@@ -57,17 +57,17 @@ pub(super) fn read(
     let terms = tls::read(service, findings);
     let shown = identity(service, tables, findings);
     let peer = match role {
-        Role::Client => server(service, &targets, options, tables, findings),
-        Role::Server => peer::client(service, tables, findings),
+        ServiceRole::Client => server(service, &targets, options, tables, findings),
+        ServiceRole::Server => peer::client(service, tables, findings),
     };
     let terms = terms?;
     let shown = shown?;
     let peer = peer?;
-    if role == Role::Server && shown.is_none() {
+    if role == ServiceRole::Server && shown.is_none() {
         findings.error(at, "a server has no `cert`", "say cert = FILE, in PEM");
         return None;
     }
-    if role == Role::Client
+    if role == ServiceRole::Client
         && let Some(cert) = service.defaults_only("cert")
     {
         let name = &service.section.name;
@@ -92,7 +92,7 @@ pub(super) fn read(
         tls.push(("starttls", word.into()));
     }
     sockets(service, findings)?;
-    Some(Rule {
+    Some(StunnelRule {
         name: service.section.name.clone(),
         at: at.clone(),
         role,
@@ -105,25 +105,25 @@ pub(super) fn read(
 
 /// Which bytes cross the network in clear, in words; `None`: none do.
 fn clear_leg(
-    service: &Service<'_>,
-    role: Role,
+    service: &StunnelService<'_>,
+    role: ServiceRole,
     listen: &Listen,
     targets: &Targets,
 ) -> Option<String> {
     let name = &service.section.name;
     match role {
-        Role::Client if listen.on_host => None,
-        Role::Client => {
+        ServiceRole::Client if listen.on_host => None,
+        ServiceRole::Client => {
             Some(format!("service `{name}` takes clear bytes from other hosts, as before"))
         }
-        Role::Server => targets.off_host().map(|target| {
+        ServiceRole::Server => targets.off_host().map(|target| {
             format!("service `{name}` sends clear bytes to {}, as before", target.connect())
         }),
     }
 }
 
 /// A program that is started for each connection; tacit starts none.
-fn refuse_program(service: &Service<'_>, findings: &mut Findings) -> Option<()> {
+fn refuse_program(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> {
     let Some(exec) = service.last("exec") else { return Some(()) };
     let words = service.last("execArgs").map_or("", |entry| entry.value.as_str());
     // The first is the name under which the program is started.
@@ -146,7 +146,7 @@ fn refuse_program(service: &Service<'_>, findings: &mut Findings) -> Option<()> 
 }
 
 /// Addresses taken over from others need the rights and the routes of the host.
-fn refuse_transparent(service: &Service<'_>, findings: &mut Findings) -> Option<()> {
+fn refuse_transparent(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> {
     let Some(entry) = service.last("transparent") else { return Some(()) };
     let fix = match entry.value.to_ascii_lowercase().as_str() {
         "none" | "no" => return Some(()),
@@ -171,7 +171,7 @@ struct Listen {
     on_host: bool,
 }
 
-fn listen(service: &Service<'_>, findings: &mut Findings) -> Option<Listen> {
+fn listen(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Listen> {
     let entries = service.all("accept");
     if entries.is_empty() {
         let message = format!("service `{}` has no `accept`", service.section.name);
@@ -191,9 +191,9 @@ fn listen(service: &Service<'_>, findings: &mut Findings) -> Option<Listen> {
 
 /// What a rule of the role client says about its servers; `None` after an error was reported.
 fn server(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     targets: &Targets,
-    options: &Options,
+    options: &StunnelOptions,
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Keys> {
@@ -218,7 +218,7 @@ fn server(
 
 /// How long it may take to reach a target; several have the time of one each.
 fn connect_timeout(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     targets: &Targets,
     findings: &mut Findings,
 ) -> Option<Option<Toml>> {
@@ -243,7 +243,7 @@ fn connect_timeout(
 }
 
 /// Who may connect to the UNIX socket of a service, as `unix-owner` says it.
-fn owner(service: &Service<'_>) -> Option<Toml> {
+fn owner(service: &StunnelService<'_>) -> Option<Toml> {
     let own = |name: &str| {
         let entries = &service.section.entries;
         entries.iter().rfind(|entry| entry.name.eq_ignore_ascii_case(name))
@@ -266,7 +266,7 @@ const SECONDS_MAX: u64 = 600;
 
 /// A number of seconds as a policy writes it, at most ten minutes.
 fn seconds(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     name: &str,
     min: u64,
     findings: &mut Findings,
@@ -279,7 +279,7 @@ fn in_seconds(seconds: u64) -> Toml {
 }
 
 fn whole_seconds(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     name: &str,
     min: u64,
     findings: &mut Findings,
@@ -308,15 +308,15 @@ enum Negotiated {
 }
 
 fn protocol(
-    service: &Service<'_>,
-    role: Role,
+    service: &StunnelService<'_>,
+    role: ServiceRole,
     findings: &mut Findings,
 ) -> Option<Option<Negotiated>> {
     let Some(entry) = service.last("protocol") else { return Some(None) };
     match entry.value.to_ascii_lowercase().as_str() {
         "smtp" => Some(Some(Negotiated::Upgrade("smtp"))),
         "pgsql" => Some(Some(Negotiated::Upgrade("postgres"))),
-        "proxy" if role == Role::Server => {
+        "proxy" if role == ServiceRole::Server => {
             let message = "the header of the PROXY protocol is sent in version 2, not 1";
             let fix = "the program must read that version, or do without: remove `protocol`";
             findings.changed(&entry.at, message, fix);
@@ -333,7 +333,7 @@ fn protocol(
 
 /// The name of the identity, where there is one; `None` after an error was reported.
 fn identity(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Option<String>> {
@@ -363,7 +363,7 @@ fn identity(
 }
 
 /// Options of sockets: those that the agent sets anyway, and those that it never does.
-fn sockets(service: &Service<'_>, findings: &mut Findings) -> Option<()> {
+fn sockets(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> {
     let mut sound = Some(());
     for entry in service.all("socket") {
         if entry.value.contains("TCP_NODELAY") || entry.value.contains("SO_REUSEADDR") {

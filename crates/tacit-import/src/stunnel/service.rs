@@ -5,12 +5,12 @@ use crate::draft::Toml;
 use crate::finding::Findings;
 
 /// A section with the defaults that stand before all sections.
-pub(super) struct Service<'s> {
+pub(super) struct StunnelService<'s> {
     pub(super) section: &'s Section,
     pub(super) defaults: &'s [Entry],
 }
 
-impl<'s> Service<'s> {
+impl<'s> StunnelService<'s> {
     /// Every entry of one of these names, in the order in which stunnel reads them.
     pub(super) fn in_order(&self, names: &[&str]) -> Vec<&'s Entry> {
         let named = |entry: &&Entry| names.iter().any(|n| entry.name.eq_ignore_ascii_case(n));
@@ -43,22 +43,22 @@ impl<'s> Service<'s> {
     }
 
     /// Which side of TLS the service is; `None` after an error was reported.
-    pub(super) fn role(&self, findings: &mut Findings) -> Option<Role> {
+    pub(super) fn role(&self, findings: &mut Findings) -> Option<ServiceRole> {
         Some(match self.switch("client", Switch::No, findings)? {
-            Switch::Yes => Role::Client,
-            Switch::No => Role::Server,
+            Switch::Yes => ServiceRole::Client,
+            Switch::No => ServiceRole::Server,
         })
     }
 }
 
 /// Which side of TLS a service is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ServiceRole {
     Server,
     Client,
 }
 
-impl Role {
+impl ServiceRole {
     /// As a policy writes it.
     pub(super) fn word(self) -> &'static str {
         match self {

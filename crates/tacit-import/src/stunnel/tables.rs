@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::lines::Entry;
-use super::service::Service;
+use super::service::StunnelService;
 use crate::draft::{self, Draft, Item};
 use crate::files::Files;
 use crate::finding::{Findings, Origin};
@@ -95,7 +95,7 @@ impl<'f> Tables<'f> {
     /// The name of whom a service believes; `Some(None)` where it does not say.
     pub(super) fn trust(
         &mut self,
-        service: &Service<'_>,
+        service: &StunnelService<'_>,
         contents: Contents,
         findings: &mut Findings,
     ) -> Option<Option<String>> {

@@ -8,7 +8,7 @@ use tacit_core::policy::{TARGETS_MAX, TargetOrder};
 
 use super::endpoint::Endpoint;
 use super::lines::Entry;
-use super::service::{Keys, Role, Service, Switch};
+use super::service::{Keys, ServiceRole, StunnelService, Switch};
 use crate::finding::Findings;
 
 /// The targets of a service; one at least.
@@ -20,7 +20,11 @@ pub(super) struct Targets {
 
 impl Targets {
     /// Reads them; `None` after an error was reported.
-    pub(super) fn read(service: &Service<'_>, role: Role, findings: &mut Findings) -> Option<Self> {
+    pub(super) fn read(
+        service: &StunnelService<'_>,
+        role: ServiceRole,
+        findings: &mut Findings,
+    ) -> Option<Self> {
         let name = &service.section.name;
         let entries = service.all("connect");
         let Some((first, others)) = entries.split_first() else {
@@ -94,8 +98,8 @@ impl Targets {
     /// Reports how several targets are not what they were.
     fn tell(
         &self,
-        service: &Service<'_>,
-        role: Role,
+        service: &StunnelService<'_>,
+        role: ServiceRole,
         second: &Entry,
         findings: &mut Findings,
     ) -> Option<()> {
@@ -113,7 +117,7 @@ impl Targets {
              {seconds} s, where each connection tried it before"
         );
         findings.changed(&second.at, message, "see `connect` in tacit.toml(5)");
-        if self.order == TargetOrder::RoundRobin && role == Role::Server {
+        if self.order == TargetOrder::RoundRobin && role == ServiceRole::Server {
             let message = format!(
                 "service `{name}` sends a client that resumes its session to the next target too"
             );
@@ -124,7 +128,7 @@ impl Targets {
     }
 
     /// The same of one: stunnel knows the addresses of a name as several targets.
-    fn tell_one(&self, service: &Service<'_>, findings: &mut Findings) {
+    fn tell_one(&self, service: &StunnelService<'_>, findings: &mut Findings) {
         let is_name = self
             .first
             .host()
@@ -142,7 +146,7 @@ impl Targets {
 }
 
 /// Which target comes first; `None` after an error was reported.
-fn order(service: &Service<'_>, findings: &mut Findings) -> Option<TargetOrder> {
+fn order(service: &StunnelService<'_>, findings: &mut Findings) -> Option<TargetOrder> {
     let Some(entry) = service.last("failover") else { return Some(TargetOrder::First) };
     let order = match entry.value.to_ascii_lowercase().as_str() {
         "prio" => TargetOrder::First,

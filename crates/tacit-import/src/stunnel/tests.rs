@@ -12,7 +12,7 @@ const CLIENT: &str = "[c]\nclient = yes\naccept = 127.0.0.1:143\nconnect = mail.
                       CAfile = /ca.pem\nverifyChain = yes\ncheckHost = mail.example\n";
 
 /// The policy, and findings as `line: severity: message`.
-fn import_with(text: &str, options: &Options) -> (Option<String>, Vec<String>) {
+fn import_with(text: &str, options: &StunnelOptions) -> (Option<String>, Vec<String>) {
     let mut findings = Findings::default();
     let files = [("f", text), ("/cas/0a1b2c3d.0", ""), ("/cas/README", ""), ("/none/x", "")];
     let policy = import(&["f".to_owned()], &InMemory(&texts(&files)), options, &mut findings);
@@ -21,7 +21,7 @@ fn import_with(text: &str, options: &Options) -> (Option<String>, Vec<String>) {
 }
 
 fn imported(text: &str) -> (Option<String>, Vec<String>) {
-    import_with(text, &Options::default())
+    import_with(text, &StunnelOptions::default())
 }
 
 /// The rules that come of a text that has no errors.
@@ -282,7 +282,7 @@ fn what_comes_of_a_program_for_each_connection_is_a_command_line() {
         _ = import(
             &["f".to_owned()],
             &InMemory(&texts(&files)),
-            &Options::default(),
+            &StunnelOptions::default(),
             &mut findings,
         );
         findings.finish().into_iter().find(|f| f.message.contains("exec")).unwrap().fix.unwrap()
@@ -306,7 +306,7 @@ fn clients_that_believe_everybody_are_raised_unless_told_otherwise() {
         ["1: changed: service `c` believed whoever answers: it now asks for a certificate from \
           trust `system` for mail.example"]
     );
-    let keep = Options { keep_no_verification: true, ..Options::default() };
+    let keep = StunnelOptions { keep_no_verification: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(blind, &keep);
     assert!(policy.unwrap().contains(r#"verify = "none""#));
     assert_eq!(found, ["1: changed: service `c` believes whoever answers, as before"]);
@@ -347,10 +347,10 @@ fn certificates_of_peers_are_pinned() {
             let said = "with the name and the key of one in its files: it must be one of them now";
             assert_eq!(found.iter().filter(|found| found.contains(said)).count(), 1, "{found:?}");
             // No option that keeps what was unsafe makes it weaker.
-            let unsafe_too = Options {
+            let unsafe_too = StunnelOptions {
                 keep_no_verification: true,
                 keep_no_name_check: true,
-                ..Options::default()
+                ..StunnelOptions::default()
             };
             assert_eq!(import_with(&text, &unsafe_too).0.as_ref(), Some(&policy));
         }
@@ -562,14 +562,14 @@ fn services_that_ask_ocsp_are_imported_where_the_option_says_so() {
     let files = [("f", SAMPLE)];
     let files = texts(&files);
     let read = InMemory(&files);
-    assert_eq!(import(&["f".to_owned()], &read, &Options::default(), &mut findings), None);
+    assert_eq!(import(&["f".to_owned()], &read, &StunnelOptions::default(), &mut findings), None);
     let found = findings.finish();
     let errors: Vec<&Finding> =
         found.iter().filter(|one| one.severity == crate::Severity::Error).collect();
     assert_eq!(errors.iter().map(|one| one.line).collect::<Vec<_>>(), [9, 18]);
     assert!(errors.iter().all(|one| one.fix.as_ref().unwrap().contains("--without-ocsp")));
 
-    let without = Options { without_ocsp: true, ..Options::default() };
+    let without = StunnelOptions { without_ocsp: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(SAMPLE, &without);
     let rules = parse(&policy.unwrap_or_else(|| panic!("{found:?}"))).policy.unwrap().rules;
     assert_eq!(rules.len(), 2);

@@ -2,7 +2,7 @@
 
 use super::ciphers::{self, Known};
 use super::lines::Entry;
-use super::service::Service;
+use super::service::StunnelService;
 use super::tls_options::{self, Said};
 use crate::finding::Findings;
 use tacit_core::policy::{Group, Suite, TlsVersion};
@@ -22,7 +22,7 @@ const V1_2: usize = 4;
 const V1_3: usize = 5;
 
 /// Reads all of it; `None` after an error was reported.
-pub(super) fn read(service: &Service<'_>, findings: &mut Findings) -> Option<Terms> {
+pub(super) fn read(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Terms> {
     let allowed = versions(service, findings)?;
     let suites = suites(service, &allowed, findings);
     let groups = match service.in_order(&["curve", "curves"]).pop() {
@@ -40,7 +40,7 @@ struct Allowed {
     v1_3: bool,
 }
 
-fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<Allowed> {
+fn versions(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Allowed> {
     let mut allowed = [false, true, true, true, true, true];
     let mut oldest = 0;
     let mut newest = V1_3;
@@ -85,7 +85,7 @@ fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<Allowed> {
 
 /// Applies `options` to the versions that they forbid; `None` after an error was reported.
 fn apply_options(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     allowed: &mut [bool; VERSIONS.len()],
     findings: &mut Findings,
 ) -> Option<()> {
@@ -112,7 +112,7 @@ fn apply_options(
 
 /// The suites of the versions allowed, where anything narrows them.
 fn suites(
-    service: &Service<'_>,
+    service: &StunnelService<'_>,
     allowed: &Allowed,
     findings: &mut Findings,
 ) -> Option<Option<Vec<Suite>>> {
@@ -199,7 +199,7 @@ fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
 }
 
 /// 112 bits, stunnel's default, is what tacit asks for, whichever option says a level.
-fn security_level(service: &Service<'_>, findings: &mut Findings) -> Option<()> {
+fn security_level(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> {
     let mut is_sound = true;
     if let Some(entry) = service.last("securityLevel") {
         is_sound &= level(entry, "securityLevel = ", &entry.value, findings).is_some();

@@ -4,7 +4,7 @@
 //! answer: nothing is passed over because nobody thought of it.
 
 use super::lines::Entry;
-use super::options::Options;
+use super::options::StunnelOptions;
 use crate::finding::Findings;
 use tacit_core::policy::text::nearest_word;
 
@@ -12,7 +12,7 @@ use tacit_core::policy::text::nearest_word;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Global,
-    Service,
+    StunnelService,
 }
 
 /// What becomes of an option.
@@ -40,7 +40,7 @@ pub(super) struct Word {
 
 impl Word {
     /// What becomes of it before all sections, or in one.
-    pub(super) fn fate_in(&self, place: Place, options: &Options) -> Fate {
+    pub(super) fn fate_in(&self, place: Place, options: &StunnelOptions) -> Fate {
         match place {
             _ if options.without_ocsp && self.fate == REFUSED_OCSP => {
                 Fate::Changed(NO_OCSP, OCSP_FIX)
@@ -55,7 +55,7 @@ impl Word {
 pub(super) fn check_words(
     entries: &[Entry],
     place: Place,
-    options: &Options,
+    options: &StunnelOptions,
     findings: &mut Findings,
 ) {
     for entry in entries {
@@ -69,7 +69,7 @@ pub(super) fn check_words(
             findings.error(at, format!("no option is called `{name}`"), fix);
             continue;
         };
-        if place == Place::Service && word.place == Place::Global {
+        if place == Place::StunnelService && word.place == Place::Global {
             let message = format!("`{name}` is global and stands in a service");
             findings.error(at, message, "put it before the first [service], or remove it");
             continue;
@@ -92,7 +92,7 @@ pub(super) fn word(name: &str) -> Option<&'static Word> {
 }
 
 const fn read(name: &'static str) -> Word {
-    Word { name, place: Place::Service, harmless: &[], fate: Fate::Read }
+    Word { name, place: Place::StunnelService, harmless: &[], fate: Fate::Read }
 }
 
 const fn global(name: &'static str, fate: Fate) -> Word {
@@ -100,7 +100,7 @@ const fn global(name: &'static str, fate: Fate) -> Word {
 }
 
 const fn info(name: &'static str, why: &'static str) -> Word {
-    Word { name, place: Place::Service, harmless: &[], fate: Fate::Info(why) }
+    Word { name, place: Place::StunnelService, harmless: &[], fate: Fate::Info(why) }
 }
 
 const fn changed(
@@ -109,7 +109,7 @@ const fn changed(
     what: &'static str,
     fix: &'static str,
 ) -> Word {
-    Word { name, place: Place::Service, harmless, fate: Fate::Changed(what, fix) }
+    Word { name, place: Place::StunnelService, harmless, fate: Fate::Changed(what, fix) }
 }
 
 const fn refused(
@@ -118,11 +118,11 @@ const fn refused(
     why: &'static str,
     fix: &'static str,
 ) -> Word {
-    Word { name, place: Place::Service, harmless, fate: Fate::Refused(why, fix) }
+    Word { name, place: Place::StunnelService, harmless, fate: Fate::Refused(why, fix) }
 }
 
 const fn ocsp(name: &'static str, harmless: &'static [&'static str]) -> Word {
-    Word { name, place: Place::Service, harmless, fate: REFUSED_OCSP }
+    Word { name, place: Place::StunnelService, harmless, fate: REFUSED_OCSP }
 }
 
 const LOGS: &str = "the agent logs to standard error; `--audit FILE` keeps every connection";
@@ -186,7 +186,7 @@ pub(super) const WORDS: &[Word] = &[
     global("syslog", Fate::Info(LOGS)),
     global("taskbar", Fate::Info("there is no icon")),
     read("accept"),
-    Word { name: "CAengine", place: Place::Service, harmless: &[], fate: NO_ENGINE },
+    Word { name: "CAengine", place: Place::StunnelService, harmless: &[], fate: NO_ENGINE },
     read("CApath"),
     read("CAfile"),
     read("cert"),
@@ -215,8 +215,8 @@ pub(super) const WORDS: &[Word] = &[
     info("logId", "every connection has a number, in logs and displays"),
     info("debug", LOGS),
     info("delay", "names are resolved again and again"),
-    Word { name: "engineId", place: Place::Service, harmless: &[], fate: NO_ENGINE },
-    Word { name: "engineNum", place: Place::Service, harmless: &[], fate: NO_ENGINE },
+    Word { name: "engineId", place: Place::StunnelService, harmless: &[], fate: NO_ENGINE },
+    Word { name: "engineNum", place: Place::StunnelService, harmless: &[], fate: NO_ENGINE },
     read("exec"),
     read("execArgs"),
     read("failover"),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tacit_import::attls::{Options, Request, import};
+use tacit_import::attls::{AttlsOptions, AttlsRequest, import};
 use tacit_import::{Files, Findings, Input, Origin};
 
 use super::finish::{OnDisk, OutputArgs, finish, told};
@@ -57,12 +57,12 @@ pub(super) fn run(args: &AttlsArgs) -> ExitCode {
         (Some(file), Some(bytes)) => Some(Input { file, bytes }),
         _ => None,
     };
-    let request = Request {
+    let request = AttlsRequest {
         policies: &args.files,
         filters: &args.ipsec,
         root: args.root.as_deref(),
         map,
-        options: Options {
+        options: AttlsOptions {
             keep_no_name_check: args.keep_no_name_check,
             fail_closed: args.fail_closed,
         },

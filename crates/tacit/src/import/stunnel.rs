@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tacit_import::Findings;
-use tacit_import::stunnel::{Options, import};
+use tacit_import::stunnel::{StunnelOptions, import};
 
 use super::finish::{OnDisk, OutputArgs, finish};
 
@@ -36,7 +36,7 @@ pub(super) struct StunnelArgs {
 
 /// Runs it.
 pub(super) fn run(args: &StunnelArgs) -> ExitCode {
-    let options = Options {
+    let options = StunnelOptions {
         keep_no_verification: args.keep_no_verification,
         keep_no_name_check: args.keep_no_name_check,
         without_ocsp: args.without_ocsp,

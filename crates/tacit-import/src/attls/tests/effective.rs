@@ -59,7 +59,7 @@ fn of_two_blocks_the_later_replaces_the_earlier_entirely() {
     let table = table(&policy);
     assert_eq!(shown(&table, "web", "TLSv1"), ["On default"]);
     assert_eq!(shown(&table, "web", "ClientAuthType"), ["Required default"]);
-    let (_, found) = imported(&policy, MAP, Options::default());
+    let (_, found) = imported(&policy, MAP, AttlsOptions::default());
     let replaced = found.iter().find(|found| found.contains("replaces that at p:19 entirely"));
     assert!(replaced.is_some_and(|found| found.starts_with("20 changed: ")), "{found:?}");
 }
@@ -152,7 +152,7 @@ fn a_whole_number_is_an_address() {
     let policy =
         POLICY.replacen("LocalPortRange 8443", "LocalPortRange 8443\n  RemoteAddr 6793", 1);
     assert_eq!(shown(&table(&policy), "web", "RemoteAddr"), ["0.0.26.137 p:4"]);
-    let (_, found) = imported(&policy, MAP, Options::default());
+    let (_, found) = imported(&policy, MAP, AttlsOptions::default());
     let told = "4 changed: `RemoteAddr 6793` is a number, and means the address 0.0.26.137";
     assert!(found.iter().any(|found| found.starts_with(told)), "{found:?}");
 }
@@ -173,7 +173,7 @@ fn a_connection_decides_before_its_environment_and_that_before_the_group() {
                   {\nHandshakeTimeout 77\n}\n}\n";
     let map = format!("{MAP}[rule.one]\nserver-name = \"a.example\"\n");
     let policy = format!("{POLICY}{rule}{action}");
-    let (text, _) = imported(&policy, &map, Options::default());
+    let (text, _) = imported(&policy, &map, AttlsOptions::default());
     let text = text.unwrap();
     assert!(text.contains("role = \"client\"") && text.contains("\"77s\""), "{text}");
 }
@@ -185,7 +185,7 @@ fn passwords_are_not_shown() {
         "Keyring WEB/RING\nKeyringPw geheim\nKeyringPw geheim2",
         1,
     );
-    let (text, found) = imported(&policy, MAP, Options::default());
+    let (text, found) = imported(&policy, MAP, AttlsOptions::default());
     let all = format!("{} {} {}", table(&policy), text.unwrap(), found.join(" "));
     assert!(!all.contains("geheim") && all.contains("(not shown)"), "{all}");
 
@@ -193,7 +193,7 @@ fn passwords_are_not_shown() {
     let misplaced =
         POLICY.replacen("HandshakeRole Server", "HandshakeRole Server\nKeyringPw geheim", 1);
     for policy in [twice, misplaced] {
-        let (_, found) = imported(&policy, MAP, Options::default());
+        let (_, found) = imported(&policy, MAP, AttlsOptions::default());
         let all = format!("{} {}", table(&policy), found.join(" "));
         assert!(!all.contains("geheim") && all.contains("(not shown)"), "{all}");
     }

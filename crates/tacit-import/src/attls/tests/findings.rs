@@ -21,7 +21,8 @@ fn what_is_wrong_or_changed_is_told_where_it_stands() {
         let [replace, by, found] = ["- ", "+ ", "=> "].map(|mark| marked(case, mark));
         assert!(POLICY.contains(&replace), "{case}");
         let severity = severity_of(&found);
-        let (text, said) = imported(&POLICY.replacen(&replace, &by, 1), MAP, Options::default());
+        let (text, said) =
+            imported(&POLICY.replacen(&replace, &by, 1), MAP, AttlsOptions::default());
         let of_case = |said: &&String| {
             severity_of(said) == severity && !said.starts_with("1 changed: what no rule matches")
         };
@@ -67,7 +68,8 @@ fn what_becomes_nothing_is_told() {
         ),
     ];
     for (replace, by, wanted) in cases {
-        let (text, found) = imported(&POLICY.replacen(replace, by, 1), MAP, Options::default());
+        let (text, found) =
+            imported(&POLICY.replacen(replace, by, 1), MAP, AttlsOptions::default());
         assert!(text.is_some(), "{found:?}");
         assert!(found.iter().any(|found| found.starts_with(wanted)), "{wanted}: {found:#?}");
     }
@@ -134,7 +136,7 @@ fn everything_the_map_lacks_is_told_at_once_with_the_lines_to_add() {
     // What is printed is a map file, and with it the import succeeds.
     let lines = fixes.iter().flat_map(|fix| fix.lines().skip(1));
     let map: String = lines.map(|line| format!("{line}\n")).collect();
-    let (text, found) = imported(&policy, &map, Options::default());
+    let (text, found) = imported(&policy, &map, AttlsOptions::default());
     assert!(text.is_some(), "{map}\n{found:#?}");
 }
 
@@ -170,7 +172,7 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
         ),
         ("nonsense\n", "m1 error: not TOML"),
     ] {
-        let (text, found) = imported(POLICY, map, Options::default());
+        let (text, found) = imported(POLICY, map, AttlsOptions::default());
         assert_eq!(text, None, "{map}");
         assert!(found.iter().any(|found| found.starts_with(wanted)), "{wanted}\n{found:#?}");
     }

@@ -57,7 +57,7 @@ pub(crate) struct Given<'a> {
     pub(crate) policies: &'a [Input<'a>],
     pub(crate) filters: &'a [Input<'a>],
     pub(crate) map: Option<Input<'a>>,
-    pub(crate) options: Options,
+    pub(crate) options: AttlsOptions,
 }
 
 impl Given<'_> {
@@ -66,7 +66,7 @@ impl Given<'_> {
         let names = |inputs: &[Input<'_>]| -> Vec<String> {
             inputs.iter().map(|input| input.file.to_owned()).collect()
         };
-        let request = Request {
+        let request = AttlsRequest {
             policies: &names(policies),
             filters: &names(filters),
             root: None,
@@ -78,7 +78,7 @@ impl Given<'_> {
 }
 
 /// What an import makes of a policy: its text, and its findings as `LINE WORD: message (fix)`.
-fn imported(policy: &str, map: &str, options: Options) -> (Option<String>, Vec<String>) {
+fn imported(policy: &str, map: &str, options: AttlsOptions) -> (Option<String>, Vec<String>) {
     let mut findings = Findings::default();
     let file = Input { file: "p", bytes: policy.as_bytes() };
     let map = Input { file: "m", bytes: map.as_bytes() };
@@ -95,7 +95,8 @@ fn imported(policy: &str, map: &str, options: Options) -> (Option<String>, Vec<S
 /// The rule's `tls` and all that stands behind it, and what was found, without what every import
 /// says.
 fn imported_rules(policy: &str, map: &str) -> (String, Vec<String>) {
-    let (text, found) = imported(policy, map, Options { fail_closed: true, ..Options::default() });
+    let (text, found) =
+        imported(policy, map, AttlsOptions { fail_closed: true, ..AttlsOptions::default() });
     let text = text.unwrap_or_default();
     let rules = text.split_once("[[rule]]").map_or("", |(_, rules)| rules).to_owned();
     let found = found.into_iter().filter(|found| {

@@ -112,7 +112,7 @@ proptest! {
     fn a_pattern_is_for_every_name_that_it_covers(
         rules in proptest::collection::vec(made(), 1..6)
     ) {
-        let (policy, found) = imported(&policy_of(&rules), &map(), Options::default());
+        let (policy, found) = imported(&policy_of(&rules), &map(), AttlsOptions::default());
         let policy = policy.unwrap_or_else(|| panic!("{found:#?}"));
         let parsed = parse(&policy).policy.unwrap();
         for job in NAMES {
@@ -142,7 +142,7 @@ fn jobs_of_different_users_become_rules_of_their_own() {
          N2 = {{ program = \"/p/2\", user = \"a\" }}\n\
          N3 = {{ user = \"b\" }}\n{RING}"
     );
-    let (policy, found) = imported(&rules(&["N*"]), &map, Options::default());
+    let (policy, found) = imported(&rules(&["N*"]), &map, AttlsOptions::default());
     let parsed = parse(&policy.unwrap_or_else(|| panic!("{found:#?}"))).policy.unwrap();
     for (program, user, wanted) in [
         ("/p/n", "c", true),
@@ -155,7 +155,7 @@ fn jobs_of_different_users_become_rules_of_their_own() {
         assert_eq!(is_tls(&parsed, program, user), wanted, "{program} {user}");
     }
     let any = map.replacen("N3 = { user = \"b\" }", "N3 = { any = true }", 1);
-    let (policy, found) = imported(&rules(&["N*"]), &any, Options::default());
+    let (policy, found) = imported(&rules(&["N*"]), &any, AttlsOptions::default());
     let parsed = parse(&policy.unwrap()).policy.unwrap();
     assert!(is_tls(&parsed, "/p/x", "a"));
     let wanted = "its job name is any";
@@ -179,7 +179,7 @@ fn jobs_of_one_program_are_told_apart_by_the_names_of_their_runs() {
         ("NIGHT2", [false, true, true, false, false]),
         ("*", [true, true, true, true, true]),
     ] {
-        let (policy, found) = imported(&rules(&[name]), &map, Options::default());
+        let (policy, found) = imported(&rules(&[name]), &map, AttlsOptions::default());
         let policy = parse(&policy.unwrap_or_else(|| panic!("{found:#?}"))).policy.unwrap();
         let got = [
             ("/usr/bin/java", "night1"),
@@ -194,7 +194,7 @@ fn jobs_of_one_program_are_told_apart_by_the_names_of_their_runs() {
     }
     for key in ["unit", "cgroup"] {
         let map = format!("[job]\nNIGHT1 = {{ {key} = \"orders.service\" }}\n{RING}");
-        let (policy, found) = imported(&rules(&["NIGHT1"]), &map, Options::default());
+        let (policy, found) = imported(&rules(&["NIGHT1"]), &map, AttlsOptions::default());
         assert_eq!(policy, None);
         let wanted = format!("`{key}` is not built yet");
         assert!(found.iter().any(|one| one.contains(&wanted)), "{found:#?}");
@@ -205,36 +205,36 @@ fn jobs_of_one_program_are_told_apart_by_the_names_of_their_runs() {
 fn a_job_that_is_a_user_alone_is_reported_and_never_passed_in_clear() {
     let map = format!("[job]\nNIGHT1 = {{ user = \"ops\" }}\n{RING}");
     let protected = rules(&["NIGHT1"]);
-    let (policy, found) = imported(&protected, &map, Options::default());
+    let (policy, found) = imported(&protected, &map, AttlsOptions::default());
     let policy = parse(&policy.unwrap()).policy.unwrap();
     assert!(is_tls(&policy, "/p/any", "ops") && !is_tls(&policy, "/p/any", "other"));
     let wanted = "changed: the rule is for every program of the user that the map says";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let clear = protected.replace("TTLSGroupActionRef on", "TTLSGroupActionRef off");
-    let (policy, found) = imported(&clear, &map, Options::default());
+    let (policy, found) = imported(&clear, &map, AttlsOptions::default());
     assert_eq!(policy, None);
     let wanted = "error: what every program of a user opens would go in clear";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     // By a pattern, too.
     let wide = clear.replace("NIGHT1", "NIGHT*");
     let lines = map.replace("[job]", "[job]\n\"NIGHT*\" = { program = \"/p/n\" }");
-    assert_eq!(imported(&wide, &lines, Options::default()).0, None);
+    assert_eq!(imported(&wide, &lines, AttlsOptions::default()).0, None);
     // With a program or a run, or if the map says so of the rule, it is as it was.
     for said in ["program = \"/p/n\", ", "run = \"night1\", "] {
         let map = map.replace("{ ", &format!("{{ {said}"));
-        let (policy, found) = imported(&clear, &map, Options::default());
+        let (policy, found) = imported(&clear, &map, AttlsOptions::default());
         assert!(policy.is_some(), "{found:#?}");
         assert!(!found.iter().any(|one| one.contains("every program of")), "{found:#?}");
     }
     let (policy, found) =
-        imported(&clear, &format!("{map}[rule.t0]\nuser = \"ops\"\n"), Options::default());
+        imported(&clear, &format!("{map}[rule.t0]\nuser = \"ops\"\n"), AttlsOptions::default());
     assert!(policy.is_some(), "{found:#?}");
 }
 
 #[test]
 fn a_star_within_a_name_stops_the_import() {
     let map = format!("[job]\n\"N*T\" = {{ program = \"/p/n\" }}\n{RING}");
-    let (policy, found) = imported(&rules(&["N*T"]), &map, Options::default());
+    let (policy, found) = imported(&rules(&["N*T"]), &map, AttlsOptions::default());
     assert_eq!(policy, None);
     let wanted = "error: `N*T` is no name and no pattern";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
@@ -252,20 +252,20 @@ fn what_the_map_says_of_one_rule_must_not_be_missed_by_a_wider_pattern() {
     let (policy, found) = imported(
         &both,
         &map(&format!("[rule.{narrow}]\nprogram = \"/p/1\"\n")),
-        Options::default(),
+        AttlsOptions::default(),
     );
     assert_eq!(policy, None);
     let wanted = "covers `NIGHT1` too, and would not be for what the map says";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let said = map("NIGHT1 = { program = \"/p/1\" }\n");
-    let (policy, found) = imported(&both, &said, Options::default());
+    let (policy, found) = imported(&both, &said, AttlsOptions::default());
     assert!(policy.is_some(), "{found:#?}");
 }
 
 #[test]
 fn a_pattern_wants_a_line_of_its_own_beside_the_names_that_it_covers() {
     let map = format!("[job]\nNIGHT1 = {{ program = \"/p/1\" }}\n{RING}");
-    let (policy, found) = imported(&rules(&["NIGHT*"]), &map, Options::default());
+    let (policy, found) = imported(&rules(&["NIGHT*"]), &map, AttlsOptions::default());
     assert_eq!(policy, None);
     let wanted = "no program stands for the job name `NIGHT*`";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
@@ -274,13 +274,13 @@ fn a_pattern_wants_a_line_of_its_own_beside_the_names_that_it_covers() {
 #[test]
 fn the_map_needs_no_job_for_what_is_accepted() {
     let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
-    let (text, found) = imported(&policy, MAP, Options::default());
+    let (text, found) = imported(&policy, MAP, AttlsOptions::default());
     assert!(text.is_some(), "{found:#?}");
     let wanted = "4 changed: what others open is for whichever program";
     assert!(found.iter().any(|one| one.starts_with(wanted)), "{found:#?}");
     // In clear it would be open to every program.
     let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
-    let (text, _) = imported(&policy, MAP, Options::default());
+    let (text, _) = imported(&policy, MAP, AttlsOptions::default());
     assert_eq!(text, None);
 }
 

@@ -31,7 +31,7 @@ TTLSEnvironmentAction client
 
 #[test]
 fn a_whole_policy_is_written_with_where_each_part_is_from() {
-    let (text, found) = imported(&format!("{POLICY}{CLIENT}"), MAP, Options::default());
+    let (text, found) = imported(&format!("{POLICY}{CLIENT}"), MAP, AttlsOptions::default());
     let wanted = "\
 # Imported by `tacit import attls`: see tacit.toml(5) for what it means.
 version = 1
@@ -88,13 +88,14 @@ permit = true
 
 #[test]
 fn what_no_rule_matches_is_permitted_aloud_or_denied() {
-    let (text, found) = imported(POLICY, MAP, Options::default());
+    let (text, found) = imported(POLICY, MAP, AttlsOptions::default());
     assert!(text.unwrap().contains("unmatched-tcp"));
     let told = |found: &[String], words: &str| {
         found.iter().any(|one| one.starts_with("1 changed") && one.contains(words))
     };
     assert!(told(&found, "goes in clear, as before"), "{found:?}");
-    let (text, found) = imported(POLICY, MAP, Options { fail_closed: true, ..Options::default() });
+    let (text, found) =
+        imported(POLICY, MAP, AttlsOptions { fail_closed: true, ..AttlsOptions::default() });
     assert!(!text.unwrap().contains("permit"));
     assert!(told(&found, "is denied; it went in clear before"), "{found:?}");
 }
@@ -108,7 +109,7 @@ fn that_programs_that_accept_are_not_told_apart_is_told() {
     assert!(!text.contains("program") && !text.contains("unmatched-8443"), "{text}");
     assert!(found.iter().any(|one| one.starts_with("4 changed: what others open")), "{found:#?}");
     let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
-    let (text, found) = imported(&policy, &map, Options::default());
+    let (text, found) = imported(&policy, &map, AttlsOptions::default());
     assert_eq!(text, None);
     assert!(found.iter().any(|one| one.starts_with("4 error: what others open")), "{found:#?}");
 }
@@ -116,7 +117,7 @@ fn that_programs_that_accept_are_not_told_apart_is_told() {
 #[test]
 fn the_old_meaning_of_no_name_check_is_kept_on_demand() {
     let policy = format!("{POLICY}{CLIENT}");
-    let options = Options { keep_no_name_check: true, ..Options::default() };
+    let options = AttlsOptions { keep_no_name_check: true, ..AttlsOptions::default() };
     let (text, found) = imported(&policy, MAP, options);
     assert!(text.unwrap().contains("verify = \"chain\""), "{found:?}");
     assert!(found.iter().any(|one| one.contains("the server's name is not checked")), "{found:?}");
@@ -158,7 +159,7 @@ fn well_known_ports_say_when_tls_begins() {
     let controlled = POLICY.replacen("TLSv1.3 On", "TLSv1.3 On\n    ApplicationControlled On", 1);
     let start = |port: &str, map: &str| {
         let policy = controlled.replacen("8443", port, 1);
-        let (text, found) = imported(&policy, map, Options::default());
+        let (text, found) = imported(&policy, map, AttlsOptions::default());
         let text = text.unwrap_or_else(|| panic!("{port}: {found:#?}"));
         let line = text.lines().find(|line| line.contains("starttls")).unwrap_or("-").to_owned();
         (line, found)
@@ -244,7 +245,7 @@ fn both_directions_and_exclusions_become_rules_of_their_own() {
     );
     let off = "TTLSRule a~off\n{\nRemotePortRange 25\nDirection Outbound\nPriority 9\n\
                TTLSGroupActionRef off\n}\nTTLSGroupAction off\n{\nTTLSEnabled Off\n}\n";
-    let (text, found) = imported(&format!("{both}{off}"), MAP, Options::default());
+    let (text, found) = imported(&format!("{both}{off}"), MAP, AttlsOptions::default());
     let policy = parse(&text.unwrap()).policy.unwrap();
     let rules: Vec<_> =
         policy.rules.iter().map(|rule| (rule.name.as_str(), rule.action.word())).collect();
@@ -305,7 +306,7 @@ fn groups_that_are_named_are_kept_behind_the_hybrid_one() {
 fn addresses_that_cannot_be_listened_at_together_are_an_error() {
     let second = "TTLSRule one\n{\nLocalPortRange 8443\nLocalAddr 10.0.0.1\nDirection Inbound\n\
                   TTLSGroupActionRef on\nTTLSEnvironmentActionRef server\n}\n";
-    let (text, found) = imported(&format!("{POLICY}{second}"), MAP, Options::default());
+    let (text, found) = imported(&format!("{POLICY}{second}"), MAP, AttlsOptions::default());
     assert_eq!(text, None);
     let told = "27 error: port 8443 cannot be listened at on 10.0.0.1 and on every address";
     assert!(found.iter().any(|one| one.starts_with(told)), "{found:#?}");
@@ -336,7 +337,7 @@ fn a_ring_without_owner_is_that_of_the_rules_user_where_the_map_has_one() {
     // A user ID has no case.
     let own = format!("{every}{}", ring("websrv/RING", "own"));
     for (map, wanted) in [(&every, "every.pem"), (&own, "own.pem")] {
-        let (text, found) = imported(&policy, map, Options::default());
+        let (text, found) = imported(&policy, map, AttlsOptions::default());
         assert!(text.is_some_and(|text| text.contains(wanted)), "{found:#?}");
     }
 }
@@ -349,7 +350,7 @@ fn a_rule_that_an_earlier_one_leaves_nothing_for_is_told() {
         1,
     );
     let rule = wide.split("TTLSEnvironmentAction client").next().unwrap();
-    let (text, found) = imported(&format!("{POLICY}{CLIENT}{rule}"), MAP, Options::default());
+    let (text, found) = imported(&format!("{POLICY}{CLIENT}{rule}"), MAP, AttlsOptions::default());
     assert!(text.is_some());
     let told = found.iter().any(|one| one.contains("rule `out` is never reached"));
     assert!(told, "{found:#?}");
@@ -369,7 +370,7 @@ fn the_name_that_a_client_sends_is_the_one_that_is_checked() {
         (format!("{sni}{name}"), "db.example.com", ""),
         (format!("{sni}{other}"), "other.example.com", "`db.example.com` is not sent"),
     ] {
-        let (text, found) = imported(&client(&more), MAP, Options::default());
+        let (text, found) = imported(&client(&more), MAP, AttlsOptions::default());
         let text = text.unwrap_or_default();
         assert!(text.contains(&format!("server-name = \"{wanted}\"")), "{text} {found:#?}");
         let changed = found.iter().filter(|one| {
@@ -443,7 +444,7 @@ fn a_job_name_that_the_map_leaves_out_is_told() {
 #[test]
 fn a_policy_without_rules_is_an_error() {
     let group = "TTLSGroupAction g\n{\nTTLSEnabled On\n}\n";
-    let (policy, found) = imported(group, MAP, Options::default());
+    let (policy, found) = imported(group, MAP, AttlsOptions::default());
     assert_eq!(policy, None);
     assert!(found.iter().any(|one| one.contains("there is no TTLSRule")), "{found:#?}");
 }
@@ -452,11 +453,11 @@ fn a_policy_without_rules_is_an_error() {
 fn what_is_to_be_added_for_an_address_range_is_taken() {
     let ranges = "LocalPortRange 8443-8444\n  LocalAddr 10.0.0.0/8";
     let policy = POLICY.replacen("LocalPortRange 8443", ranges, 1);
-    let (_, found) = imported(&policy, MAP, Options::default());
+    let (_, found) = imported(&policy, MAP, AttlsOptions::default());
     let fix = found.iter().find_map(|one| one.split("[rule.web]|").nth(1)).unwrap();
     let line = fix.trim_end_matches(')').replace('|', "\n");
     let map = format!("{MAP}[rule.web]\n{line}\n");
-    let (policy, found) = imported(&policy, &map, Options::default());
+    let (policy, found) = imported(&policy, &map, AttlsOptions::default());
     assert!(policy.is_some(), "{line}\n{found:#?}");
 }
 
@@ -474,14 +475,14 @@ fn starttls_in_the_wrong_direction_names_the_direction() {
         (outbound, "`Direction Outbound` has", "say `Direction Inbound`"),
         (both_as_client, "`Direction Both` has", "say `Direction Outbound`"),
     ] {
-        let (text, found) = imported(&policy, &map, Options::default());
+        let (text, found) = imported(&policy, &map, AttlsOptions::default());
         assert_eq!(text, None);
         let errors: Vec<_> = found.iter().filter(|one| one.contains(" error: ")).collect();
         assert_eq!(errors.len(), 1, "{errors:#?}");
         assert!(errors[0].starts_with(&format!("4 error: {said}")), "{errors:#?}");
         assert!(errors[0].contains(fix), "{errors:#?}");
     }
-    let (text, found) = imported(&policy, &map, Options::default());
+    let (text, found) = imported(&policy, &map, AttlsOptions::default());
     assert!(text.is_some(), "{found:#?}");
 }
 
@@ -493,7 +494,7 @@ fn starttls_of_both_directions_is_for_what_is_accepted() {
     let by_map = format!("{MAP}[rule.web]\nstarttls = \"telnet\"\n");
     let by_port = policy.replacen("LocalPortRange 8443", "LocalPortRange 23", 1);
     for (policy, map) in [(policy.as_str(), by_map.as_str()), (&by_port, MAP)] {
-        let (text, found) = imported(policy, map, Options::default());
+        let (text, found) = imported(policy, map, AttlsOptions::default());
         let text = text.unwrap_or_else(|| panic!("{found:#?}"));
         assert!(
             found.iter().any(|one| one.starts_with("4 changed: `Direction Both`")),
@@ -507,7 +508,7 @@ fn starttls_of_both_directions_is_for_what_is_accepted() {
     }
     // What begins at the first byte stays TLS in both directions.
     let map = format!("{MAP}[rule.web]\nstart = \"immediate\"\n");
-    let (text, found) = imported(&policy, &map, Options::default());
+    let (text, found) = imported(&policy, &map, AttlsOptions::default());
     let rules = parse(&text.unwrap_or_else(|| panic!("{found:#?}"))).policy.unwrap().rules;
     assert!(rules.iter().take(2).all(|rule| rule.action.word() == "tls"), "{rules:#?}");
 }
@@ -519,7 +520,7 @@ fn a_rule_with_the_name_of_one_that_is_added_keeps_it() {
         let policy = POLICY.replace("TTLSRule web", &format!("TTLSRule {name}"));
         let policy = policy.replacen("Direction", "RemoteAddr 10.0.0.1\n  Direction", 1);
         let map = MAP.replace("[rule.web]", &format!("[rule.{name}]"));
-        let (text, found) = imported(&policy, &map, Options::default());
+        let (text, found) = imported(&policy, &map, AttlsOptions::default());
         let text = text.unwrap_or_else(|| panic!("{found:#?}"));
         assert!(text.contains(&format!("name = \"{name}\"\n")), "{text}");
         assert!(text.contains(&format!("name = \"{name}-2\"\n")), "{text}");

@@ -1,6 +1,6 @@
 //! What becomes of filter rules, alone and with TLS rules.
 
-use crate::attls::Options;
+use crate::attls::AttlsOptions;
 use crate::attls::tests::Given;
 use crate::{Findings, Input};
 use tacit_core::policy::{Action, Policy, parse};
@@ -355,7 +355,7 @@ fn that_fail_closed_leaves_what_filters_permit_is_told() {
     let filter = filters(&[("f", "permit", &service("Protocol tcp\nDirection bidirectional"))]);
     let mut findings = Findings::default();
     let input = |file, text| Input { file, bytes: str::as_bytes(text) };
-    let options = Options { fail_closed: true, ..Options::default() };
+    let options = AttlsOptions { fail_closed: true, ..AttlsOptions::default() };
     let given = Given {
         policies: &[input("t", TLS)],
         filters: &[input("f", &filter)],

@@ -289,7 +289,7 @@ proptest! {
             policies: &inputs,
             filters: if case.filters.is_some() { &ipsec } else { &[] },
             map: Some(Input { file: "map", bytes: MAP.as_bytes() }),
-            options: Options::default(),
+            options: AttlsOptions::default(),
         };
         let imported = given.import(&mut findings);
         let policy = imported.policy.unwrap_or_else(|| panic!("{:#?}", findings.finish()));
