@@ -75,7 +75,10 @@ fn soft_lets_in_whom_no_current_list_tells_of_and_says_so() {
     lab.write("hard.toml", policy(&server_rule(port, "hard")));
     let checked = lab.run(TACIT, &["check", "hard.toml"]);
     let said = text_of(&checked);
-    assert!(checked.status.success() && said.contains("so tacit rejects certificates of this CA"), "{said}");
+    assert!(
+        checked.status.success() && said.contains("so tacit rejects certificates of this CA"),
+        "{said}"
+    );
 }
 
 #[test]
