@@ -5,7 +5,6 @@
 //! changed after accept leaves the old algorithm's pacing on the socket.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -416,26 +415,76 @@ pub struct TcpInfo {
     pub rtt_us: u32,
     /// Its mean deviation in microseconds.
     pub rtt_deviation_us: u32,
+    /// The smallest round-trip time in microseconds.
+    pub rtt_min_us: u32,
+    /// Timeout of retransmission in microseconds.
+    pub rto_us: u32,
     /// Congestion window in segments.
     pub congestion_window_segments: u32,
+    /// Slow start threshold in segments; `None`: there was no loss.
+    pub slow_start_threshold_segments: Option<u32>,
     /// Maximum segment size in bytes.
     pub segment_bytes_max: u32,
+    /// The kernel's estimate of the largest segment that the peer sends.
+    pub received_segment_bytes_max: u32,
+    /// Path MTU in bytes.
+    pub path_mtu_bytes: u32,
+    /// The window that the peer advertises (Linux 5.4); 0: not known.
+    pub send_window_bytes: u32,
+    /// The window that is advertised to the peer (Linux 6.2); 0: not known.
+    pub receive_window_bytes: u32,
+    /// Segments sent.
+    pub segments_out: u32,
+    /// Segments received.
+    pub segments_in: u32,
     /// Bytes written that have not been sent yet.
     pub unsent_bytes: u32,
     /// Segments sent again, in total.
     pub retransmits: u32,
+    /// Segments that are taken for lost.
+    pub lost_segments: u32,
+    /// How long ago data was sent last.
+    pub last_sent_ms: u32,
+    /// How long ago data was received last.
+    pub last_received_ms: u32,
     /// How long ago bytes were sent or received last.
     pub silent_ms: u32,
 }
+
+impl TcpInfo {
+    /// The name of the state, as `ss` prints it.
+    #[must_use]
+    pub fn state_word(&self) -> &'static str {
+        const WORDS: [&str; 13] = [
+            "unknown",
+            "established",
+            "syn-sent",
+            "syn-recv",
+            "fin-wait-1",
+            "fin-wait-2",
+            "time-wait",
+            "closed",
+            "close-wait",
+            "last-ack",
+            "listening",
+            "closing",
+            "syn-recv",
+        ];
+        WORDS.get(usize::from(self.state)).copied().unwrap_or("unknown")
+    }
+}
+
+/// `struct tcp_info` as the newest kernel fills it; `libc::tcp_info` has the first half only.
+const TCP_INFO_BYTES: usize = 256;
 
 /// Reads `TCP_INFO`.
 ///
 /// # Errors
 /// Whatever `getsockopt` answers; a UNIX socket has none.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
-    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).unwrap_or(0);
-    // SAFETY: the kernel writes at most `length` bytes, the size of the structure.
+    let mut info = [0_u8; TCP_INFO_BYTES];
+    let mut length = libc::socklen_t::try_from(info.len()).unwrap_or(0);
+    // SAFETY: the kernel writes at most `length` bytes, the size of the array.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -448,22 +497,70 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the structure holds integers only and was zeroed, so every byte of it is defined
-    // even where an older kernel wrote less.
-    let info = unsafe { info.assume_init() };
+    // What an older kernel does not write stays 0. Offsets are those of <linux/tcp.h>.
+    let number = |offset: usize| {
+        let bytes = info.get(offset..offset + size_of::<u32>());
+        bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
+    };
+    let threshold = number(76);
+    let last_sent_ms = number(44);
+    let last_received_ms = number(52);
     Ok(TcpInfo {
-        state: info.tcpi_state,
-        rtt_us: info.tcpi_rtt,
-        rtt_deviation_us: info.tcpi_rttvar,
-        congestion_window_segments: info.tcpi_snd_cwnd,
-        segment_bytes_max: info.tcpi_snd_mss,
+        state: info[0],
+        rto_us: number(8),
+        segment_bytes_max: number(16),
+        received_segment_bytes_max: number(20),
+        lost_segments: number(32),
+        last_sent_ms,
+        last_received_ms,
+        path_mtu_bytes: number(60),
+        rtt_us: number(68),
+        rtt_deviation_us: number(72),
+        slow_start_threshold_segments: (threshold < SSTHRESH_INFINITE).then_some(threshold),
+        congestion_window_segments: number(80),
+        retransmits: number(100),
+        segments_out: number(136),
+        segments_in: number(140),
+        rtt_min_us: number(148),
+        send_window_bytes: number(228),
+        receive_window_bytes: number(232),
         unsent_bytes: notsent_bytes(socket),
-        retransmits: info.tcpi_total_retrans,
-        silent_ms: info.tcpi_last_data_sent.min(info.tcpi_last_data_recv),
+        silent_ms: last_sent_ms.min(last_received_ms),
     })
 }
 
-/// `SIOCOUTQNSD`; `libc::tcp_info` ends before `tcpi_notsent_bytes`.
+/// `TCP_INFINITE_SSTHRESH`: the kernel has set no threshold.
+const SSTHRESH_INFINITE: u32 = 0x7fff_ffff;
+
+/// The sizes of a socket's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferBytes {
+    /// `SO_SNDBUF`.
+    pub send: usize,
+    /// `SO_RCVBUF`.
+    pub receive: usize,
+}
+
+/// Reads the sizes of a socket's buffers, as the kernel counts them.
+///
+/// # Errors
+/// Whatever `getsockopt` answers.
+pub fn buffer_bytes(socket: BorrowedFd<'_>) -> io::Result<BufferBytes> {
+    let send = sockopt::socket_send_buffer_size(socket)?;
+    let receive = sockopt::socket_recv_buffer_size(socket)?;
+    Ok(BufferBytes { send, receive })
+}
+
+/// Bytes received that are not read (`FIONREAD`).
+///
+/// # Errors
+/// Whatever `ioctl` answers.
+pub fn unread_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let bytes = rustix::io::ioctl_fionread(socket)?;
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// `SIOCOUTQNSD`, which the oldest kernels have too.
 fn notsent_bytes(socket: BorrowedFd<'_>) -> u32 {
     const SIOCOUTQNSD: libc::c_ulong = 0x894b;
     let mut bytes: libc::c_int = 0;
@@ -593,7 +690,11 @@ mod tests {
     #[test]
     fn tcp_info_knows_the_segment_size() {
         let (client, _server) = pair();
-        assert!(tcp_info(client.as_fd()).unwrap().segment_bytes_max > 500);
+        let info = tcp_info(client.as_fd()).unwrap();
+        assert!(info.segment_bytes_max > 500 && info.segments_out > 0, "{info:?}");
+        assert_eq!((info.state_word(), info.slow_start_threshold_segments), ("established", None));
+        assert!(buffer_bytes(client.as_fd()).unwrap().send > 1000);
+        assert_eq!(unread_bytes(client.as_fd()).unwrap(), 0);
         assert_eq!(unacknowledged_bytes(client.as_fd()).unwrap(), 0);
     }
 }

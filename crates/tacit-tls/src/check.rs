@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{self, SHA256};
 use rustls_pki_types::CertificateDer;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::facts::CertificateFacts;
 
 /// The result of the check of the peer's certificate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", rename_all = "kebab-case")]
 pub enum PeerCheck {
     /// The rule requests no certificate.

@@ -12,15 +12,14 @@ use tacit_sys::descriptor;
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent::{self, AgentError, RunningAgent, Supervisor, supervisor};
-use crate::control::display::policy::PolicyDisplay;
-use crate::control::render::costs::By;
-use crate::control::{self, Display, PeerState, Request, client, render};
+use crate::control::{self, PeerState, Request, client};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
-use crate::ledger::costs::Costs;
 use crate::live::check_file;
 use crate::log::{Format, LogDestination};
 use crate::policy_file::{self, NO_POLICY};
-use crate::{ca, doctor, explain, import, launch, policy_test, project, signer, top, workload};
+use crate::{
+    ca, doctor, explain, import, launch, policy_test, project, show, signer, top, workload,
+};
 
 /// What `--version` prints; `-V` prints the first line.
 const LONG_VERSION: &str = concat!(
@@ -68,7 +67,7 @@ enum Verb {
     /// Say what this kernel and host offer, and what each missing thing costs
     Doctor(doctor::DoctorArgs),
     /// Show what a running agent does
-    Show(ShowArgs),
+    Show(show::ShowArgs),
     /// Show what a running agent does and costs, live
     Top(top::TopArgs),
     /// Install the policy file as it is now, or change nothing
@@ -185,34 +184,6 @@ impl ControlArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tacit show connections
-  tacit show refused
-  tacit show policy web
-  tacit show rules --json | jq '.rules[] | select(.hits == 0).name'
-  tacit show costs --by component --interval 10s")]
-struct ShowArgs {
-    /// What to show
-    #[arg(value_enum)]
-    what: Display,
-    /// Policy: this rule alone
-    #[arg(value_name = "RULE")]
-    of: Option<String>,
-    /// Print everything that is known, as JSON
-    #[arg(long)]
-    json: bool,
-    /// Costs: what a row is
-    #[arg(long, value_enum, value_name = "WHAT")]
-    by: Option<By>,
-    /// Costs: of this long from now on [default: since the agent started]
-    #[arg(long, value_name = "DURATION", value_parser = wait)]
-    interval: Option<Duration>,
-    #[command(flatten)]
-    control: ControlArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
   tacit drain
   tacit drain --timeout 30s")]
 struct DrainArgs {
@@ -270,7 +241,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Explain(args) => explain::run(&args),
         Verb::Test(args) => policy_test::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
-        Verb::Show(args) => show(&args),
+        Verb::Show(args) => show::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Reload(args) => tell(&args, &Request::Reload, reloaded),
         Verb::Drain(args) => {
@@ -440,64 +411,6 @@ fn exposed(policy: &Policy, file: &Path) -> Vec<String> {
     }
     let files = agent::secrets::exposed(policy, file);
     files.into_iter().map(|file| file.display().to_string()).collect()
-}
-
-fn show(args: &ShowArgs) -> ExitCode {
-    if args.what == Display::Costs {
-        return show_costs(args);
-    }
-    if args.by.is_some() || args.interval.is_some() {
-        return fail("--by and --interval belong to `tacit show costs`", EXIT_USAGE);
-    }
-    if args.what == Display::Policy {
-        return show_policy(args);
-    }
-    if args.of.is_some() {
-        return fail("a rule is named after `tacit show policy` only", EXIT_USAGE);
-    }
-    tell(&args.control, &Request::Show { what: args.what }, |value| {
-        if args.json { pretty(value) } else { render::render(args.what, value) }
-    })
-}
-
-fn show_policy(args: &ShowArgs) -> ExitCode {
-    let request = Request::Show { what: Display::Policy };
-    let policy: Result<PolicyDisplay, _> = client::ask_typed(&args.control.path(), &request);
-    let mut policy = match policy {
-        Ok(policy) => policy,
-        Err(error) => return fail(error, EXIT_FAILURE),
-    };
-    if let Some(rule) = &args.of {
-        policy.tables.clear();
-        policy.rules.retain(|table| table.name.as_ref() == Some(rule));
-        if policy.rules.is_empty() {
-            return fail(format_args!("the installed policy has no rule `{rule}`"), EXIT_FAILURE);
-        }
-    }
-    let json = || pretty(&json!(policy));
-    print(if args.json { json() } else { render::policy::render(&policy) }, EXIT_OK)
-}
-
-fn show_costs(args: &ShowArgs) -> ExitCode {
-    let by = args.by.unwrap_or_default();
-    if by == By::Connection && args.interval.is_some() {
-        return fail(
-            "connections show what they cost since they opened: no --interval",
-            EXIT_USAGE,
-        );
-    }
-    if by == By::Connection {
-        return tell(&args.control, &Request::Show { what: Display::Connections }, |value| {
-            if args.json { pretty(value) } else { render::costs::connections(value) }
-        });
-    }
-    let shown = |costs: &Costs| {
-        if args.json { pretty(&json!(costs)) } else { render::costs::render(costs, by) }
-    };
-    match client::costs(&args.control.path(), args.interval) {
-        Ok(costs) => print(shown(&costs), EXIT_OK),
-        Err(error) => fail(error, EXIT_FAILURE),
-    }
 }
 
 fn tell(args: &ControlArgs, request: &Request, render: impl Fn(&Value) -> String) -> ExitCode {

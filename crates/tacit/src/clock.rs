@@ -45,6 +45,13 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
+/// A time in seconds since 1970 as RFC 3339 writes it; a time before 1970 as that year's beginning.
+#[must_use]
+pub fn rfc3339(unix_s: i64) -> String {
+    let since = Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
+    Rfc3339(SystemTime::UNIX_EPOCH + since).to_string()
+}
+
 /// A date of the proleptic Gregorian calendar.
 struct Date {
     year: u64,

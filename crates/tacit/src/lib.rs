@@ -43,5 +43,6 @@ pub mod launch;
 pub mod policy_file;
 pub mod policy_test;
 pub mod project;
+pub mod show;
 pub mod top;
 pub mod workload;

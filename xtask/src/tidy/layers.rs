@@ -76,6 +76,7 @@ const LAYERS: [Layers; 3] = [
             "import",
             "explain",
             "policy_test",
+            "show",
             "project",
             "top",
             "workload",

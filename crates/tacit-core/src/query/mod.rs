@@ -13,7 +13,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Maximum size of a request.
 pub const QUESTION_BYTES_MAX: usize = 64;
@@ -77,7 +77,7 @@ pub enum PolicyState {
 }
 
 /// The state of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionState {
     /// In clear.

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls_pki_types::CertificateDer;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tacit_core::policy::map::{CertificateSubject, MapEntry, MapOutcome, Mapped};
 use tacit_core::policy::{ClientCert, IdentityMap, PeerName};
 
@@ -90,7 +90,7 @@ impl IdentityMapper {
 }
 
 /// The identity of a peer, as far as it is proved.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PeerIdentity {
     /// The subject of a certificate that is not trusted: a claim, not a basis for decisions.

@@ -19,6 +19,7 @@ use super::reload::Asker;
 use super::sandbox;
 use super::{Agent, Control, Drain, RunningAgent, service_manager, takeover};
 use crate::control::display::policy::policy;
+use crate::control::display::{VERSION, connections};
 use crate::control::server::{PendingRequest, Reply};
 use crate::control::{Display, PeerState, Request, display};
 use crate::ledger::on_own_thread;
@@ -31,6 +32,7 @@ impl Agent {
         let PendingRequest { request, back } = pending;
         let reply = match request {
             Request::Show { what } => return self.show(what, back),
+            Request::ShowConnection { id } => return self.show_connection(id, back),
             Request::Explain { flow } => return self.explain(*flow, back),
             Request::Reload => return self.reload(Asker::Operator(back)),
             Request::Drain { timeout_ms } => {
@@ -65,10 +67,13 @@ impl Agent {
             Display::Rules => return self.show_rules(back),
             Display::Policy => return self.show_policy(back),
             Display::Identities => return self.show_identities(back),
-            Display::Runs => self.runs.show(),
-            Display::Engines => self.workers.show(),
+            Display::Runs => json!({ "version": VERSION, "runs": self.runs.show() }),
+            Display::Engines => display::versioned(self.workers.show()),
             Display::Refused => display::refused(&self.shared.refusals),
-            Display::Limits => self.limits(self.shared.live.load().limits()),
+            Display::Limits => {
+                let limits = self.limits(self.shared.live.load().limits());
+                json!({ "version": VERSION, "limits": limits })
+            }
         };
         // Who asked may be gone.
         let _ = back.send(Reply::ok(value));
@@ -79,9 +84,22 @@ impl Agent {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
         tokio::task::spawn_local(async move {
-            let shown = display::connections(&table, &live).await;
+            let shown = connections::connections(&table, &live).await;
             // Who asked may be gone.
-            let _ = back.send(Reply::ok(shown));
+            let _ = back.send(Reply::written(&shown));
+        });
+    }
+
+    fn show_connection(&self, id: u64, back: oneshot::Sender<Reply>) {
+        let table = Arc::clone(&self.shared.table);
+        let live = self.shared.live.load_full();
+        tokio::task::spawn_local(async move {
+            let reply = match connections::one_connection(&table, &live, id).await {
+                Some(shown) => Reply::written(&shown),
+                None => Reply::error(format!("no open connection has the id {id}")),
+            };
+            // Who asked may be gone.
+            let _ = back.send(reply);
         });
     }
 
@@ -104,32 +122,26 @@ impl Agent {
     fn show_rules(&self, back: oneshot::Sender<Reply>) {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
-        show_aside(back, move || Reply::written(display::rules(&table, &live)));
+        show_aside(back, move || Reply::written(&display::rules(&table, &live)));
     }
 
     fn show_policy(&self, back: oneshot::Sender<Reply>) {
         let live = self.shared.live.load_full();
         let file = absolute(&self.options.policy);
         let installed = self.policy_installed;
-        show_aside(back, move || {
-            let shown = policy(&live, &file, installed);
-            serde_json::to_value(shown).map_or_else(Reply::error, Reply::written)
-        });
+        show_aside(back, move || Reply::written(&policy(&live, &file, installed)));
     }
 
     /// Evaluates the installed policy with a flow.
     fn explain(&self, flow: Flow, back: oneshot::Sender<Reply>) {
         let live = self.shared.live.load_full();
-        show_aside(back, move || {
-            let explanation = serde_json::to_value(live.explain(&flow));
-            explanation.map_or_else(Reply::error, Reply::written)
-        });
+        show_aside(back, move || Reply::written(&live.explain(&flow)));
     }
 
     fn show_identities(&self, back: oneshot::Sender<Reply>) {
         let materials = self.credentials.materials.clone();
         let live = self.shared.live.load_full();
-        show_aside(back, move || Reply::written(display::identities(&materials, &live)));
+        show_aside(back, move || Reply::written(&display::identities(&materials, &live)));
     }
 
     fn limits(&self, limits: &Limits) -> Value {

@@ -83,7 +83,15 @@ pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, Client
 /// # Errors
 /// See [`ClientError`].
 pub fn ask_typed<T: DeserializeOwned>(control: &Path, request: &Request) -> Result<T, ClientError> {
-    serde_json::from_value(ask(control, request)?).map_err(|error| broken(&error))
+    typed(ask(control, request)?)
+}
+
+/// Reads an answer as a type.
+///
+/// # Errors
+/// It is something else.
+pub fn typed<T: DeserializeOwned>(answer: Value) -> Result<T, ClientError> {
+    serde_json::from_value(answer).map_err(|error| broken(&error))
 }
 
 /// Takes the answer for the ledger.

@@ -30,6 +30,11 @@ pub enum Request {
         /// Which.
         what: Display,
     },
+    /// One connection.
+    ShowConnection {
+        /// Its number.
+        id: u64,
+    },
     /// Evaluate the installed policy.
     Explain {
         /// With this flow.

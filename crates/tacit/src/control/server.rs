@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::net::UCred;
+use serde::Serialize;
 use serde_json::Value;
 use tacit_sys::{descriptor, process, query, socket};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -58,8 +59,13 @@ impl Reply {
 
     /// The same for a long answer, which the calling thread writes.
     #[must_use]
-    pub fn written(value: Value) -> Self {
-        match serde_json::to_vec(&Answer::Ok(value)) {
+    pub fn written(value: &impl Serialize) -> Self {
+        /// [`Answer::Ok`] of a type.
+        #[derive(Serialize)]
+        struct Written<'v, T> {
+            ok: &'v T,
+        }
+        match serde_json::to_vec(&Written { ok: value }) {
             Ok(text) => Self { body: Body::Written(text), descriptors: Vec::new() },
             Err(error) => Self::error(error),
         }

@@ -15,10 +15,16 @@ use super::meter::{self, EffortCosts};
 use crate::clock::Rfc3339;
 use crate::placement;
 
+/// The version of the format of [`Costs`].
+const VERSION: u32 = 1;
+
 /// What the agent has cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Costs {
+    /// The version of this format.
+    #[serde(default)]
+    pub version: u32,
     /// Since when.
     pub since: String,
     /// How long that is.
@@ -193,6 +199,7 @@ impl Costs {
         // This thread may have given some up for engines.
         let cpus = placement::started_with().len().max(1);
         Self {
+            version: VERSION,
             since: Rfc3339(since).to_string(),
             interval_s: interval.as_secs_f64(),
             cpus,

@@ -4,12 +4,12 @@ use std::fmt;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use tacit_core::policy::Suite;
 use tacit_core::projection::{Components, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
 
 use super::arguments::{ProjectArgs, SuiteArg};
 use crate::control::client::{self, ClientError};
+use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
 use crate::control::render::costs::name;
 use crate::control::{self, Display, Request};
 use crate::ledger::costs::{self, Kind, Places};
@@ -86,8 +86,9 @@ fn ask(args: &ProjectArgs) -> Result<Interval, NoInterval> {
     let control = args.control.clone().unwrap_or_else(control::default_path);
     let costs = client::costs(&control, Some(args.interval)).map_err(NoInterval::Agent)?;
     let request = Request::Show { what: Display::Connections };
-    let connections = client::ask(&control, &request).map_err(NoInterval::Agent)?;
-    Ok(Interval { costs: model(&costs), suites: suites(&connections) })
+    let shown: ConnectionsDisplay =
+        client::ask_typed(&control, &request).map_err(NoInterval::Agent)?;
+    Ok(Interval { costs: model(&costs), suites: suites(&shown.connections) })
 }
 
 fn read(path: &Path) -> Result<costs::Costs, NoInterval> {
@@ -140,11 +141,10 @@ fn rule(ledger: &costs::RuleCosts) -> MeasuredRuleCosts {
 }
 
 /// The suite of an open connection of each rule.
-fn suites(connections: &Value) -> Vec<KnownSuite> {
-    let shown = connections.as_array().into_iter().flatten();
-    let suite = |connection: &Value| {
-        let suite = SuiteArg::of_name(connection["tls"]["suite"].as_str()?)?;
-        Some(KnownSuite { rule: connection["rule"].as_str()?.to_owned(), suite })
+fn suites(connections: &[ConnectionDisplay]) -> Vec<KnownSuite> {
+    let suite = |connection: &ConnectionDisplay| {
+        let suite = SuiteArg::of_name(&connection.tls.as_ref()?.suite)?;
+        Some(KnownSuite { rule: connection.rule.clone(), suite })
     };
-    shown.filter_map(suite).collect()
+    connections.iter().filter_map(suite).collect()
 }

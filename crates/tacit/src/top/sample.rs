@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::control::client::{self, ClientError};
+use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
 use crate::control::{Display, Request};
 use crate::ledger::costs::Costs;
 
@@ -70,8 +71,8 @@ impl Sampler {
         self.earlier = Some(now);
         if self.connections_due.is_none_or(|due| Instant::now() >= due) {
             let asked = Instant::now();
-            let answer = self.ask(Display::Connections)?;
-            self.connections = connections(&answer, &self.connections);
+            let shown: ConnectionsDisplay = client::typed(self.ask(Display::Connections)?)?;
+            self.connections = connections(shown.connections, &self.connections);
             let took: Duration = asked.elapsed();
             self.connections_due = Some(Instant::now() + took * (CONNECTIONS_SHARE - 1));
         }
@@ -83,59 +84,74 @@ impl Sampler {
     }
 }
 
-/// The display of connections, with what each has used since `before`.
-fn connections(answer: &Value, before: &[Connection]) -> Vec<Connection> {
+/// The connections, with what each has used since `before`.
+fn connections(shown: Vec<ConnectionDisplay>, before: &[Connection]) -> Vec<Connection> {
     let before: HashMap<u64, f64> = before.iter().map(|one| (one.id, one.cpu_us)).collect();
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    let number = |value: &Value| value.as_u64().unwrap_or(0);
-    let one = |value: &Value| {
-        let id = number(&value["id"]);
-        let cpu_us = value["cpu-us"].as_f64().unwrap_or(0.0);
-        let client = &value["client"];
-        Connection {
-            id,
-            rule: text(&value["rule"]),
-            remote: text(if client.is_null() { &value["remote"] } else { client }),
-            program: text(&value["run"]["program"]["name"]),
-            tls: text(&value["tls"]["version"]),
-            bytes: number(&value["bytes-in"]) + number(&value["bytes-out"]),
-            cpu_us,
-            cpu_us_lately: (cpu_us - before.get(&id).copied().unwrap_or(0.0)).max(0.0),
-            age_s: number(&value["age-s"]),
-        }
+    let one = |shown: ConnectionDisplay| Connection {
+        id: shown.id,
+        remote: shown.origin().to_string(),
+        program: program(&shown).unwrap_or_else(|| "-".to_owned()),
+        tls: shown.tls.map_or_else(|| "-".to_owned(), |tls| tls.version),
+        bytes: shown.bytes_in + shown.bytes_out,
+        cpu_us: shown.cpu_us,
+        cpu_us_lately: (shown.cpu_us - before.get(&shown.id).copied().unwrap_or(0.0)).max(0.0),
+        age_s: shown.age_s,
+        rule: shown.rule,
     };
-    answer.as_array().into_iter().flatten().map(one).collect()
+    shown.into_iter().map(one).collect()
+}
+
+/// The file name of the program.
+fn program(shown: &ConnectionDisplay) -> Option<String> {
+    shown.run.as_ref()?.program.as_ref()?.name.clone()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::control::display::connections::{ConnectionProgram, ConnectionRun, example};
 
     #[test]
     fn connections_know_what_they_used_lately() {
         let shown = |cpu_us: f64| {
-            json!([{
-                "id": 7, "rule": "web", "remote": "10.0.0.1:1", "client": "192.0.2.1:2",
-                "run": { "program": { "name": "psql" } }, "tls": { "version": "1.3" },
-                "bytes-in": 1, "bytes-out": 2, "cpu-us": cpu_us, "age-s": 9,
-            }, { "id": 8, "rule": "plain", "remote": "10.0.0.2:1" }])
+            let program = ConnectionProgram { pid: 7, path: None, name: Some("psql".to_owned()) };
+            let run = ConnectionRun {
+                id: 1,
+                name: "run".to_owned(),
+                pid: 1,
+                user: "ann".to_owned(),
+                claimed: false,
+                direction: "outbound".to_owned(),
+                names: Vec::new(),
+                alias: None,
+                program: Some(program),
+            };
+            let web = ConnectionDisplay {
+                run: Some(run),
+                remote: "10.0.0.1:1".parse().unwrap(),
+                client: Some("192.0.2.1:2".parse().unwrap()),
+                bytes_in: 1,
+                bytes_out: 2,
+                cpu_us,
+                age_s: 9,
+                ..example(7)
+            };
+            vec![web, example(8)]
         };
-        let first = connections(&shown(100.0), &[]);
-        let second = connections(&shown(250.0), &first);
+        let first = connections(shown(100.0), &[]);
+        let second = connections(shown(250.0), &first);
         let wanted = Connection {
             id: 7,
             rule: "web".into(),
             remote: "192.0.2.1:2".into(),
             program: "psql".into(),
-            tls: "1.3".into(),
+            tls: "-".into(),
             bytes: 3,
             cpu_us: 250.0,
             cpu_us_lately: 150.0,
             age_s: 9,
         };
         assert_eq!(second[0], wanted);
-        let plain = (&*second[1].tls, &*second[1].program, second[1].cpu_us_lately);
-        assert_eq!(plain, ("-", "-", 0.0));
+        assert_eq!((&*second[1].program, second[1].cpu_us_lately), ("-", 0.0));
     }
 }

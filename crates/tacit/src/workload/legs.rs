@@ -7,12 +7,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use serde_json::Value;
-
 use super::ledgers::Agent;
 use super::samples::Samples;
 use super::tcp::{Sample, Trace};
 use crate::control::client;
+use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
 use crate::control::{Display, Request};
 
 /// An agent with more connections is not asked again: its answer would cost more than the bytes.
@@ -28,7 +27,7 @@ pub(super) fn follow(agent: &Agent, start: Instant, ended: &AtomicBool) -> Trace
             continue;
         }
         let Some(connections) = ask(agent) else { break };
-        let leg = choice.of(&connections).map(tls_leg);
+        let leg = choice.of(&connections).and_then(ConnectionDisplay::network_tcp);
         match leg.and_then(|leg| Sample::of_leg(leg, samples.start())) {
             Some(sample) => samples.keep(sample),
             None => samples.skip(),
@@ -37,19 +36,11 @@ pub(super) fn follow(agent: &Agent, start: Instant, ended: &AtomicBool) -> Trace
     Trace { of: format!("{}, TLS", agent.name), samples: samples.into_kept() }
 }
 
-fn ask(agent: &Agent) -> Option<Vec<Value>> {
+fn ask(agent: &Agent) -> Option<Vec<ConnectionDisplay>> {
     let request = Request::Show { what: Display::Connections };
-    let answer = client::ask(&agent.control().ok()?, &request).ok()?;
-    let Value::Array(connections) = answer else { return None };
+    let shown: ConnectionsDisplay = client::ask_typed(&agent.control().ok()?, &request).ok()?;
+    let ConnectionsDisplay { connections, .. } = shown;
     (connections.len() <= CONNECTIONS_MAX).then_some(connections)
-}
-
-/// The socket with TLS, or the upstream socket if neither has TLS.
-fn tls_leg(connection: &Value) -> &Value {
-    match connection["role"].as_str() {
-        Some("server") => &connection["accepted-tcp"],
-        _ => &connection["dialled-tcp"],
-    }
 }
 
 /// Which connection is followed.
@@ -61,20 +52,13 @@ struct Choice {
 }
 
 impl Choice {
-    fn of<'a>(&mut self, connections: &'a [Value]) -> Option<&'a Value> {
-        let find = |id: u64| connections.iter().find(|one| one["id"].as_u64() == Some(id));
+    fn of<'a>(&mut self, connections: &'a [ConnectionDisplay]) -> Option<&'a ConnectionDisplay> {
+        let find = |id: u64| connections.iter().find(|one| one.id == id);
         if let Some(found) = self.id.and_then(find) {
             return Some(found);
         }
-        let mut carried = HashMap::new();
-        for one in connections {
-            let number = |key: &str| one[key].as_u64();
-            if let (Some(id), Some(received), Some(sent)) =
-                (number("id"), number("bytes-in"), number("bytes-out"))
-            {
-                carried.insert(id, received + sent);
-            }
-        }
+        let carried: HashMap<_, _> =
+            connections.iter().map(|one| (one.id, one.bytes_in + one.bytes_out)).collect();
         let grown = |(id, bytes): (&u64, &u64)| {
             let more = bytes.saturating_sub(*self.first_bytes.get(id)?);
             (more > 0).then_some((more, *id))
@@ -87,30 +71,32 @@ impl Choice {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::control::display::connections::{TcpState, example};
 
-    fn connection(id: u64, bytes: u64) -> Value {
-        json!({ "id": id, "bytes-in": bytes, "bytes-out": 0, "role": "server",
-                "accepted-tcp": { "of": id }, "dialled-tcp": null })
+    fn connection(id: u64, bytes: u64) -> ConnectionDisplay {
+        ConnectionDisplay { bytes_in: bytes, ..example(id) }
     }
 
     #[test]
     fn the_busiest_connection_is_followed_until_it_is_gone() {
         let mut choice = Choice::default();
         let mut chosen =
-            |connections: &[Value]| choice.of(connections).map(|one| one["id"].clone());
+            |connections: &[ConnectionDisplay]| choice.of(connections).map(|one| one.id);
         assert_eq!(chosen(&[connection(1, 900), connection(2, 5)]), None, "nothing moved yet");
-        assert_eq!(chosen(&[connection(1, 900), connection(2, 25)]), Some(json!(2)));
-        assert_eq!(chosen(&[connection(1, 9000), connection(2, 25)]), Some(json!(2)));
-        assert_eq!(chosen(&[connection(1, 9900)]), Some(json!(1)));
+        assert_eq!(chosen(&[connection(1, 900), connection(2, 25)]), Some(2));
+        assert_eq!(chosen(&[connection(1, 9000), connection(2, 25)]), Some(2));
+        assert_eq!(chosen(&[connection(1, 9900)]), Some(1));
     }
 
     #[test]
     fn the_leg_is_the_one_that_carries_tls() {
-        assert_eq!(tls_leg(&connection(7, 1))["of"], 7);
-        let client = json!({ "role": "client", "dialled-tcp": 1, "accepted-tcp": 2 });
-        assert_eq!(tls_leg(&client), 1);
+        let tcp = |rtt_us| Some(TcpState { rtt_us, ..TcpState::default() });
+        let both = ConnectionDisplay { accepted_tcp: tcp(1), dialled_tcp: tcp(2), ..example(1) };
+        let rtt_us = |role: &str| {
+            let one = ConnectionDisplay { role: Some(role.to_owned()), ..both.clone() };
+            one.network_tcp().map(|tcp| tcp.rtt_us)
+        };
+        assert_eq!((rtt_us("server"), rtt_us("client")), (Some(1), Some(2)));
     }
 }

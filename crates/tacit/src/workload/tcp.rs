@@ -7,10 +7,11 @@
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use serde_json::Value;
 use tacit_core::page::{Chart, Series, SeriesMark};
 use tacit_core::statistics::Point;
 use tacit_sys::socket;
+
+use crate::control::display::connections::TcpState;
 
 /// Bytes of a sample on the wire.
 pub(super) const SAMPLE_BYTES: usize = 6 * NUMBER_BYTES;
@@ -51,15 +52,14 @@ impl Sample {
     }
 
     /// Of an agent's socket, as `tacit show connections` reports it.
-    pub(super) fn of_leg(leg: &Value, start: Instant) -> Option<Self> {
-        let number = |key: &str| leg[key].as_u64();
+    pub(super) fn of_leg(leg: &TcpState, start: Instant) -> Option<Self> {
         Some(Self {
             at_us: micros(start),
-            window_bytes: number("cwnd-segments")? * number("mss-bytes")?,
-            rtt_us: number("rtt-us")?,
-            rtt_deviation_us: number("rtt-deviation-us")?,
-            unacknowledged_bytes: number("unacknowledged-bytes")?,
-            unsent_bytes: number("unsent-bytes")?,
+            window_bytes: u64::from(leg.cwnd_segments) * u64::from(leg.mss_bytes),
+            rtt_us: leg.rtt_us.into(),
+            rtt_deviation_us: leg.rtt_deviation_us.into(),
+            unacknowledged_bytes: leg.unacknowledged_bytes? as u64,
+            unsent_bytes: leg.unsent_bytes.into(),
         })
     }
 
@@ -128,8 +128,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
 
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -145,14 +143,21 @@ mod tests {
 
     #[test]
     fn each_connection_is_a_series_of_every_chart() {
-        let leg = json!({ "cwnd-segments": 10, "mss-bytes": 1000, "rtt-us": 30,
-            "rtt-deviation-us": 4, "unacknowledged-bytes": 5000, "unsent-bytes": 2000 });
+        let leg = TcpState {
+            cwnd_segments: 10,
+            mss_bytes: 1000,
+            rtt_us: 30,
+            rtt_deviation_us: 4,
+            unacknowledged_bytes: Some(5000),
+            unsent_bytes: 2000,
+            ..TcpState::default()
+        };
         let sample = Sample::of_leg(&leg, Instant::now()).unwrap();
         let traces =
             ["near", "far"].map(|of| Trace { of: of.to_owned(), samples: vec![sample, sample] });
         let charts = charts(&traces);
         let values: Vec<_> = charts.iter().map(|chart| chart.series[1].points[1].y).collect();
         assert_eq!(values, [10.0, 30.0, 4.0, 5.0, 2.0]);
-        assert_eq!(Sample::of_leg(&json!({ "rtt-us": 3 }), Instant::now()), None);
+        assert_eq!(Sample::of_leg(&TcpState::default(), Instant::now()), None);
     }
 }

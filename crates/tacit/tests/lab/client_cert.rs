@@ -285,7 +285,7 @@ fn an_entry_that_only_warns_lets_pass_and_says_so_until_it_denies() {
     let log = agent.log();
     let line = log_of(&log, " warn certificate-warned ", &audit_of(&agent, client.port()));
     assert!(line.contains("matches this client") && line.contains("CN=alice"), "{log}");
-    let table = agent.ok(&["show", "connections"]);
+    let table = agent.ok(&["show", "connections", "--wide"]);
     assert!(table.contains("none, warned about (valid)"), "{table}");
 
     agent.write_policy(&mapped(entry, port));

@@ -17,6 +17,7 @@ mod peers;
 mod policy_test;
 mod programs;
 mod public;
+mod schema;
 
 mod audit;
 mod check;

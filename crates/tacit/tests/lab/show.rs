@@ -1,6 +1,7 @@
 //! The displays: their content, and who may read them.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -61,7 +62,7 @@ fn connections_show_both_legs_their_tls_and_their_peer() {
         );
         assert!(connection["accepted-tcp"].is_object() && connection["dialled-tcp"].is_object());
     }
-    let table = agent.ok(&["show", "connections"]);
+    let table = agent.ok(&["show", "connections", "--wide"]);
     for connection in [out, inward] {
         let cells = cells(&table, &connection["id"].to_string());
         for key in ["rule", "role", "state", "policy", "remote", "connect"] {
@@ -222,4 +223,65 @@ fn the_installed_policy_is_shown_and_explained_after_the_file_has_changed() {
     let words = ["explain", "--control", agent.control.to_str().unwrap()];
     let said = lab.tacit(&[&words[..], &flow].concat());
     assert_eq!(said, format!("line {line}: rule `front` matches: tls\n"));
+}
+
+#[test]
+fn one_connection_is_shown_with_every_fact_and_as_a_series() {
+    let lab = Lab::new();
+    let Forwarding { agent, clear, .. } = agent(&lab);
+    let mut held = connect(("127.0.0.1", clear));
+    assert!(ping(&mut held));
+    let shown = agent.show("connections");
+    let of = |rule: &str| shown.as_array().unwrap().iter().find(|one| one["rule"] == rule).unwrap();
+    let id = of("out")["id"].to_string();
+    let text = agent.ok(&["show", "connections", &id]);
+    for words in ["TLS version", "certificate", "valid", "accepted socket", "ssthresh-segments"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let value: Value =
+        serde_json::from_str(&agent.ok(&["show", "connections", &id, "--json"])).unwrap();
+    let tcp = &value["connections"][0]["dialled-tcp"];
+    assert!(tcp["segments-out"].as_u64() > Some(0), "{value}");
+    assert!(tcp["send-buffer-bytes"].as_u64() > Some(0), "{value}");
+    let once = agent.ok(&["show", "connections", &id, "--csv"]);
+    assert_eq!(once.lines().count(), 2, "{once}");
+    // The series ends with its connection.
+    let control = agent.control.to_str().unwrap();
+    let series = ["show", "connections", &id, "--csv", "--interval", "20ms", "--control", control];
+    let series = lab.command(TACIT).args(series).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    drop(held);
+    let series = series.wait_with_output().unwrap();
+    assert!(series.status.success(), "{}", text_of(&series));
+    let lines = String::from_utf8(series.stdout).unwrap();
+    assert!(lines.lines().count() > 2 && lines.starts_with("time,bytes-in,"), "{lines}");
+}
+
+#[test]
+fn an_unknown_id_is_an_error_and_filters_take_what_they_name() {
+    let lab = Lab::new();
+    let Forwarding { agent, clear, .. } = agent(&lab);
+    let mut held = connect(("127.0.0.1", clear));
+    assert!(ping(&mut held));
+    let unknown = agent.verb(&["show", "connections", "4711"]);
+    assert_eq!(unknown.status.code(), Some(1), "{}", text_of(&unknown));
+    assert!(text_of(&unknown).contains("no open connection has the id 4711"));
+    let wrong = agent.verb(&["show", "connections", "front"]);
+    assert_eq!(wrong.status.code(), Some(64), "{}", text_of(&wrong));
+    let count =
+        |more: &[&str]| agent.ok(&[&["show", "connections"], more].concat()).lines().count() - 1;
+    for (filter, expected) in [
+        (&["--rule", "in"][..], 1),
+        (&["--state", "open"], 2),
+        (&["--state", "stale"], 0),
+        (&["--run", "none"], 0),
+        (&["--remote", "127.0.0.0/8"], 2),
+        (&["--remote", "192.0.2.1"], 0),
+    ] {
+        assert_eq!(count(filter), expected, "{filter:?}");
+    }
+    for wrong in [&["connections", "1", "--wide"][..], &["rules", "--csv"], &["limits", "x"]] {
+        let refused = agent.verb(&[&["show"], wrong].concat());
+        assert_eq!(refused.status.code(), Some(64), "{}", text_of(&refused));
+    }
 }

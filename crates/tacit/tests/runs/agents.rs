@@ -121,7 +121,7 @@ fn the_agent_may_be_another_users() {
          enrolled --name mine -- python3 keep.py tls.example >kept & client=$!
          until_true said 1
          other ./tacit show runs --control other/agent.sock
-         other ./tacit show connections --control other/agent.sock
+         other ./tacit show connections --wide --control other/agent.sock
          other ./tacit restart --control other/agent.sock >/dev/null
          until_true succeeded other/agent.sock other
          ask 1; until_true said 2

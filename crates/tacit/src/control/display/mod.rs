@@ -1,27 +1,27 @@
 //! The content of the displays, as types that serialise to the JSON of `tacit show --json`. Every
 //! value is a snapshot, and no connection waits for it.
 
+pub mod connections;
 pub mod policy;
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tacit_core::refusal::{RefusalEntry, RefusalReason};
-use tacit_sys::socket;
 use tacit_tls::credentials::{LoadedTrust, Pinned};
 use tacit_tls::facts::CertificateFacts;
-use tacit_tls::verify::identity;
 
-use crate::clock::{self, Rfc3339};
+use crate::clock::{self, Rfc3339, rfc3339};
 use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{CredentialNames, Live, LiveRule, Materials};
 use crate::run::protocol::SocketOwner;
 use crate::run::{self, Run, Scope};
 use crate::session::{ConnectionRecord, ConnectionTable, RefusalTable};
+
+use connections::CertificateState;
 
 /// The version of the format of all displays.
 pub const VERSION: u32 = 1;
@@ -29,12 +29,13 @@ pub const VERSION: u32 = 1;
 /// How long a run may take to say whose connections it has; it is then shown without.
 const OWNERS_WAIT_MAX: Duration = Duration::from_millis(300);
 
-/// `tacit show connections`: asks the runs whose connections they are.
-pub async fn connections(table: &ConnectionTable, live: &Live) -> Value {
-    let now = SystemTime::now();
-    let records = table.snapshot();
-    let owners = owners(&records).await;
-    records.iter().map(|record| connection(record, live, now, owners.get(&record.id))).collect()
+/// A display with the version of its format.
+#[must_use]
+pub fn versioned(mut display: Value) -> Value {
+    if let Some(display) = display.as_object_mut() {
+        display.insert("version".to_owned(), VERSION.into());
+    }
+    display
 }
 
 /// `tacit show costs`: asks the runs what their programs have used.
@@ -100,99 +101,6 @@ async fn owners(records: &[Arc<ConnectionRecord>]) -> HashMap<u64, SocketOwner> 
     found
 }
 
-fn run_of(record: &ConnectionRecord, owner: Option<&SocketOwner>) -> Option<Value> {
-    let facts = record.scope.as_ref()?;
-    let Scope::Run(run) = &facts.scope;
-    Some(json!({
-        "id": run.id,
-        "name": run.name,
-        "pid": run.pid,
-        "user": run.user,
-        "claimed": run.claimed,
-        "direction": if facts.is_inbound { "inbound" } else { "outbound" },
-        "names": facts.names,
-        "alias": facts.alias,
-        "program": owner.map(|owner| json!({
-            "pid": owner.pid,
-            "path": owner.program,
-            "name": owner.program.as_ref().and_then(|path| path.file_name())
-                .map(|name| name.to_string_lossy()),
-        })),
-    }))
-}
-
-fn connection(
-    record: &ConnectionRecord,
-    live: &Live,
-    now: SystemTime,
-    owner: Option<&SocketOwner>,
-) -> Value {
-    let sockets = record.sockets.get();
-    let tls = record.tls.get();
-    json!({
-        "id": record.id,
-        "parent": record.parent,
-        "rule": record.rule.name(),
-        "run": run_of(record, owner),
-        "role": role(&record.rule),
-        "protocol": record.protocol,
-        "path": "relay",
-        "starttls": record.rule.starttls().map(|starttls| json!({
-            "protocol": starttls.protocol.word(),
-            "mode": starttls.mode.word(),
-            "state": match tls {
-                Some(_) => "tls",
-                None if record.is_open() => "clear",
-                None => "dialogue",
-            },
-        })),
-        "controlled": record.tls_control().map(|_| record.state()),
-        "state": if record.is_open() { "open" } else { "setting-up" },
-        "policy": if live.is_current(&record.rule) { "current" } else { "stale" },
-        "remote": record.remote,
-        "client": record.proxied.as_ref().map(|proxied| &proxied.client),
-        "local": record.local,
-        "connect": sockets.map(|sockets| &sockets.target),
-        "bytes-in": record.sent_bytes(),
-        "bytes-out": record.received_bytes(),
-        "messages-in": record.sent_messages(),
-        "messages-out": record.received_messages(),
-        "cpu-us": record.cpu_ns() as f64 / 1000.0,
-        "since": Rfc3339(record.since).to_string(),
-        "age-s": now.duration_since(record.since).unwrap_or_default().as_secs(),
-        "tls": tls.map(|tls| json!({
-            "version": tls.agreed.version,
-            "suite": tls.agreed.suite,
-            "group": tls.agreed.group,
-            "alpn": tls.agreed.alpn,
-            "server-name": tls.agreed.server_name,
-            "resumed": tls.agreed.resumed,
-            "rekeys": record.rekeys(),
-            "check": tls.check,
-            "client-cert": client_cert(&record.rule),
-            "peer": identity(&tls.check, &tls.named, tls.peer.as_deref()),
-            "certificate": tls.peer.as_deref(),
-        })),
-        "accepted-tcp": sockets.and_then(|sockets| tcp(&sockets.downstream)),
-        "dialled-tcp": sockets.and_then(|sockets| tcp(&sockets.upstream)),
-    })
-}
-
-fn tcp(socket: &Weak<OwnedFd>) -> Option<Value> {
-    let socket = socket.upgrade()?;
-    let info = socket::tcp_info(socket.as_fd()).ok()?;
-    Some(json!({
-        "rtt-us": info.rtt_us,
-        "rtt-deviation-us": info.rtt_deviation_us,
-        "cwnd-segments": info.congestion_window_segments,
-        "mss-bytes": info.segment_bytes_max,
-        "unacknowledged-bytes": socket::unacknowledged_bytes(socket.as_fd()).ok(),
-        "unsent-bytes": info.unsent_bytes,
-        "retransmits": info.retransmits,
-        "congestion-control": socket::congestion_control(socket.as_fd()).ok(),
-    }))
-}
-
 fn role(rule: &LiveRule) -> Option<&'static str> {
     rule.action.tls().map(|tls| tls.role().word())
 }
@@ -215,7 +123,7 @@ pub fn rules(table: &ConnectionTable, live: &Live) -> Value {
         let of_rule = open.get(rule.name()).copied().unwrap_or_default();
         rules.push(one_rule(rule, of_rule, live.line(place)));
     }
-    json!({ "generation": live.generation, "rules": rules, "default": "deny" })
+    json!({ "version": VERSION, "generation": live.generation, "rules": rules, "default": "deny" })
 }
 
 fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> Value {
@@ -271,7 +179,7 @@ pub fn refused(refusals: &RefusalTable) -> Value {
         .map(|why| json!({ "why": why, "count": refusals.total(why) }))
         .collect();
     let entries: Vec<_> = refusals.entries().into_iter().map(shown).collect();
-    json!({ "refused": entries, "totals": totals })
+    json!({ "version": VERSION, "refused": entries, "totals": totals })
 }
 
 /// `tacit show identities`.
@@ -286,7 +194,7 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
             json!({
                 "name": name,
                 "kind": "identity",
-                "certificate": material.facts,
+                "certificate": CertificateState::of(&material.facts),
                 "days-left": material.facts.days_left(now),
                 "files": material.sources.iter().map(|file| &file.path).collect::<Vec<_>>(),
                 "rules": users.identities.get(name.as_str()).map_or(&[][..], Vec::as_slice),
@@ -301,19 +209,23 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
                 "name": name,
                 "kind": "trust",
                 "anchors": material.anchors,
-                "certificates": material.facts,
-                "expires": first_end(material),
+                "certificates": states(&material.facts),
+                "expires": first_end(material).map(rfc3339),
                 "days-left": certificates(material).map(|facts| facts.days_left(now)).min(),
-                "pinned": material.pinned.as_ref().map_or(&[][..], Pinned::facts),
+                "pinned": states(material.pinned.as_ref().map_or(&[][..], Pinned::facts)),
                 "revocation": material.revocation.word(),
                 "lists": material.crls.iter().map(|list| &list.facts).collect::<Vec<_>>(),
-                "lists-until": lists_until(material),
+                "lists-until": lists_until(material).map(rfc3339),
                 "files": material.sources.iter().map(|file| &file.path).collect::<Vec<_>>(),
                 "rules": users.trusts.get(name.as_str()).map_or(&[][..], Vec::as_slice),
             })
         })
         .collect();
-    json!({ "identities": identities, "trusts": trusts })
+    json!({ "version": VERSION, "identities": identities, "trusts": trusts })
+}
+
+fn states(facts: &[CertificateFacts]) -> Vec<CertificateState> {
+    facts.iter().map(CertificateState::of).collect()
 }
 
 /// What the anchors and pinned certificates of a trust say.

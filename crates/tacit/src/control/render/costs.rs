@@ -1,9 +1,9 @@
 //! The ledger as tables: by rule, component, program or connection.
 
-use serde_json::Value;
 use tacit_core::meter::Component;
 
-use super::table::{Column, lay_out, program, table, text};
+use super::table::lay_out;
+use crate::control::display::connections::ConnectionDisplay;
 use crate::ledger::costs::{Costs, Kind, Places, RuleCosts, RunCosts, percent};
 
 /// What a row of `tacit show costs` is.
@@ -131,35 +131,28 @@ fn runs(costs: &Costs) -> Vec<Vec<String>> {
     rows
 }
 
-/// The display of connections with what each has cost.
+/// The connections with the cost of each.
 #[must_use]
-pub fn connections(value: &Value) -> String {
-    const COLUMNS: [Column; 9] = [
-        ("ID", |c| text(&c["id"])),
-        ("RULE", |c| text(&c["rule"])),
-        ("RUN", |c| text(&c["run"]["name"])),
-        ("PROGRAM", program),
-        ("AGE", |c| format!("{}s", text(&c["age-s"]))),
-        ("MSGS", |c| messages(c).to_string()),
-        ("MB", |c| figure(megabytes(c))),
-        ("CPU-MS", |c| figure(cpu_us(c) / 1000.0)),
-        ("US/MSG", |c| perhaps((messages(c) > 0).then(|| cpu_us(c) / messages(c) as f64))),
-    ];
-    table(value, &COLUMNS)
-}
-
-fn cpu_us(connection: &Value) -> f64 {
-    connection["cpu-us"].as_f64().unwrap_or(0.0)
-}
-
-fn messages(connection: &Value) -> u64 {
-    let of = |key: &str| connection[key].as_u64().unwrap_or(0);
-    of("messages-in") + of("messages-out")
-}
-
-fn megabytes(connection: &Value) -> f64 {
-    let of = |key: &str| connection[key].as_u64().unwrap_or(0);
-    (of("bytes-in") + of("bytes-out")) as f64 / 1e6
+pub fn connections(connections: &[ConnectionDisplay]) -> String {
+    let titles = ["ID", "RULE", "RUN", "PROGRAM", "AGE", "MSGS", "MB", "CPU-MS", "US/MSG"];
+    let mut rows = vec![headings(&titles)];
+    for connection in connections {
+        let ConnectionDisplay { id, rule, run, age_s, cpu_us, .. } = connection;
+        let messages = u64::from(connection.messages_in) + u64::from(connection.messages_out);
+        let bytes = connection.bytes_in + connection.bytes_out;
+        rows.push(vec![
+            id.to_string(),
+            rule.clone(),
+            run.as_ref().map_or_else(|| "-".to_owned(), |run| run.name.clone()),
+            connection.program().unwrap_or_else(|| "-".to_owned()),
+            format!("{age_s}s"),
+            messages.to_string(),
+            figure(bytes as f64 / 1e6),
+            figure(cpu_us / 1000.0),
+            perhaps((messages > 0).then(|| cpu_us / messages as f64)),
+        ]);
+    }
+    lay_out(&rows)
 }
 
 /// What the rows do not say.

@@ -1,20 +1,25 @@
 //! Displays as tables: columns that do not move, one line an entry.
 
 pub(crate) mod column;
+pub mod connections;
 pub mod costs;
 pub mod policy;
 pub(crate) mod table;
 
 use serde_json::Value;
 
-use self::table::{Column, program, table, text};
+use self::table::{Column, table, text};
+use super::display::connections::ConnectionsDisplay;
 use super::{Display, client};
 
 /// A display as text; ends with a newline.
 #[must_use]
 pub fn render(what: Display, value: &Value) -> String {
     match what {
-        Display::Connections => connections(value),
+        Display::Connections => match serde_json::from_value::<ConnectionsDisplay>(value.clone()) {
+            Ok(shown) => connections::wide(&shown.connections),
+            Err(error) => format!("{error}\n"),
+        },
         Display::Rules => rules(value),
         Display::Runs => runs(value),
         Display::Engines => engines(value),
@@ -33,61 +38,6 @@ pub fn render(what: Display, value: &Value) -> String {
     }
 }
 
-fn connections(value: &Value) -> String {
-    const COLUMNS: [Column; 21] = [
-        ("ID", |c| text(&c["id"])),
-        ("RULE", |c| text(&c["rule"])),
-        ("ROLE", |c| text(&c["role"])),
-        ("STATE", |c| text(&c["state"])),
-        ("POLICY", |c| text(&c["policy"])),
-        ("LOCAL", |c| text(&c["local"])),
-        ("REMOTE", |c| text(if c["client"].is_null() { &c["remote"] } else { &c["client"] })),
-        ("CONNECT", |c| text(&c["connect"])),
-        ("RUN", |c| text(&c["run"]["name"])),
-        ("PROGRAM", program),
-        ("TLS", tls_version),
-        ("SUITE", |c| text(&c["tls"]["suite"])),
-        ("GROUP", |c| text(&c["tls"]["group"])),
-        ("PEER", peer),
-        ("IN", |c| bytes(&c["bytes-in"])),
-        ("OUT", |c| bytes(&c["bytes-out"])),
-        ("AGE", |c| format!("{}s", text(&c["age-s"]))),
-        ("RTT-US", |c| text(&far_leg(c)["rtt-us"])),
-        ("CWND", |c| text(&far_leg(c)["cwnd-segments"])),
-        ("UNSENT", |c| text(&far_leg(c)["unsent-bytes"])),
-        ("PARENT", |c| text(&c["parent"])),
-    ];
-    table(value, &COLUMNS)
-}
-
-/// What the kernel knows of the leg away from the program.
-fn far_leg(connection: &Value) -> &Value {
-    let accepted = connection["role"] == "server";
-    &connection[if accepted { "accepted-tcp" } else { "dialled-tcp" }]
-}
-
-/// A dialogue that ended without TLS, and a program that has not asked for it, are said to be in
-/// clear, which no other row needs to say.
-fn tls_version(connection: &Value) -> String {
-    match (&connection["starttls"]["state"], &connection["controlled"]) {
-        (state, controlled) if state == "clear" || controlled == "clear" => "clear".into(),
-        _ => text(&connection["tls"]["version"]),
-    }
-}
-
-/// Identity or claim, with what the check said.
-fn peer(connection: &Value) -> String {
-    let tls = &connection["tls"];
-    let check = &tls["check"]["result"];
-    let peer = &tls["peer"];
-    match (&peer["identity"], &peer["claimed-subject"]) {
-        (Value::String(name), _) => format!("{name} ({})", text(check)),
-        (_, Value::String(claim)) => format!("none, claims {claim:?} ({})", text(check)),
-        _ if peer["warned"].is_string() => format!("none, warned about ({})", text(check)),
-        _ => text(check),
-    }
-}
-
 fn runs(value: &Value) -> String {
     const COLUMNS: [Column; 8] = [
         ("ID", |r| text(&r["id"])),
@@ -99,7 +49,7 @@ fn runs(value: &Value) -> String {
         ("LISTEN", open_addresses),
         ("AGE", |r| format!("{}s", text(&r["age-s"]))),
     ];
-    table(value, &COLUMNS)
+    table(&value["runs"], &COLUMNS)
 }
 
 /// Addresses that lead into a run; a closed one in parentheses.
@@ -216,12 +166,11 @@ fn limits(value: &Value) -> String {
         ("USED", |l| text(&l["used"])),
         ("BEYOND", |l| text(&l["beyond"])),
     ];
-    table(value, &COLUMNS)
+    table(&value["limits"], &COLUMNS)
 }
 
 /// A count of bytes with three digits and a unit.
-fn bytes(value: &Value) -> String {
-    let count = value.as_u64().unwrap_or(0);
+fn bytes(count: u64) -> String {
     let (unit, shift) = match count {
         0..1_024 => return count.to_string(),
         1_024..1_048_576 => ("KiB", 10),
@@ -232,21 +181,24 @@ fn bytes(value: &Value) -> String {
     format!("{}.{}{unit}", tenths / 10, tenths % 10)
 }
 
+/// The day and minute of a time in RFC 3339.
 fn day(value: &Value) -> String {
-    value.as_i64().map_or_else(|| "-".into(), tacit_tls::facts::utc)
+    let parts = value.as_str().and_then(|time| time.get(..16)?.split_once('T'));
+    parts.map_or_else(|| "-".into(), |(day, minute)| format!("{day} {minute} UTC"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::display;
     use serde_json::json;
 
     #[test]
     fn columns_line_up_and_absent_values_are_a_dash() {
-        let value = json!([
+        let value = json!({ "limits": [
             { "name": "connections", "max": 9, "used": 1, "beyond": "wait" },
             { "name": "batch-records", "max": 32 },
-        ]);
+        ] });
         assert_eq!(
             render(Display::Limits, &value),
             "LIMIT          MAX  USED  BEYOND\n\
@@ -257,10 +209,10 @@ mod tests {
 
     #[test]
     fn columns_line_up_in_every_script() {
-        let value = json!([
+        let value = json!({ "limits": [
             { "name": "数据库", "max": 9, "used": 1, "beyond": "wait" },
             { "name": "cafe\u{301}", "max": 32 },
-        ]);
+        ] });
         assert_eq!(
             render(Display::Limits, &value),
             "LIMIT   MAX  USED  BEYOND\n\
@@ -277,22 +229,21 @@ mod tests {
             "last": "now", "count": 1, "run": run, "kind": "name", "destination": hostile,
             "program": format!("/tmp/{hostile}"), "why": "denied", "rule": hostile, "next": hostile,
         }] });
-        let connection = json!([{
-            "id": 1, "rule": hostile, "run": run, "tls": { "suite": hostile, "peer": {
-                "claimed-subject": hostile }, "check": { "result": "invalid" } },
-        }]);
-        let runs = json!([{ "id": 1, "name": hostile, "pid": 7, "user": hostile }]);
-        for (what, value) in [
-            (Display::Refused, refused),
-            (Display::Connections, connection.clone()),
-            (Display::Runs, runs),
-        ] {
+        let mut connection = display::connections::example(1);
+        connection.rule = hostile.to_owned();
+        let connections = [connection];
+        let runs = json!({ "runs": [{ "id": 1, "name": hostile, "pid": 7, "user": hostile }] });
+        for (what, value) in [(Display::Refused, refused), (Display::Runs, runs)] {
             let shown = render(what, &value);
             assert_eq!(shown.lines().count(), 2, "{shown}");
             assert!(!shown.contains(['\x1b', '\u{202e}']), "{shown:?}");
             assert!(shown.contains(r"a\nb\u{1b}[31m\u{202e}"), "{shown}");
         }
-        assert_eq!(costs::connections(&connection).lines().count(), 2);
+        for shown in [connections::wide, connections::narrow, costs::connections] {
+            let shown = shown(&connections);
+            assert_eq!(shown.lines().count(), 2, "{shown}");
+            assert!(!shown.contains(['\x1b', '\u{202e}']), "{shown:?}");
+        }
     }
 
     #[test]
@@ -304,7 +255,7 @@ mod tests {
             (5 << 20, "5.0MiB"),
             (3_u64 << 30, "3.0GiB"),
         ] {
-            assert_eq!(bytes(&json!(count)), expected);
+            assert_eq!(bytes(count), expected);
         }
     }
 }

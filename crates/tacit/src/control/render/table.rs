@@ -50,14 +50,3 @@ pub(super) fn text(value: &Value) -> String {
         other => other.to_string(),
     }
 }
-
-/// Whose connection it is; what another user's run says of itself is only its word.
-pub(super) fn program(connection: &Value) -> String {
-    let owner = &connection["run"]["program"];
-    let name = text(&owner["name"]);
-    let claim = if connection["run"]["claimed"] == true { " (claimed)" } else { "" };
-    match &owner["pid"] {
-        Value::Null => "-".into(),
-        pid => format!("{name}[{pid}]{claim}"),
-    }
-}

@@ -1,0 +1,280 @@
+//! Connections as text: a table, one connection with every fact, and a series of samples as CSV.
+
+use std::time::SystemTime;
+
+use super::bytes;
+use super::table::lay_out;
+use crate::clock::Rfc3339;
+use crate::control::display::connections::{ConnectionDisplay, TcpState};
+use crate::control::render::column;
+
+/// A column: its heading, the most columns of the terminal that a cell takes, and its cell.
+type Column = (&'static str, usize, fn(&ConnectionDisplay) -> Option<String>);
+
+/// What fits into 120 columns of a terminal.
+const NARROW: [Column; 10] = [
+    ("ID", 6, |c| Some(c.id.to_string())),
+    ("RULE", 12, |c| Some(c.rule.clone())),
+    ("STATE", 10, |c| Some(state(c))),
+    ("REMOTE", 21, |c| Some(c.origin().to_string())),
+    ("PROGRAM", 14, ConnectionDisplay::program),
+    ("TLS", 5, tls),
+    ("PEER", 14, peer),
+    ("IN", 9, |c| Some(bytes(c.bytes_in))),
+    ("OUT", 9, |c| Some(bytes(c.bytes_out))),
+    ("AGE", 7, |c| Some(format!("{}s", c.age_s))),
+];
+
+const ANY: usize = usize::MAX;
+
+const WIDE: [Column; 21] = [
+    ("ID", ANY, |c| Some(c.id.to_string())),
+    ("RULE", ANY, |c| Some(c.rule.clone())),
+    ("ROLE", ANY, |c| c.role.clone()),
+    ("STATE", ANY, |c| Some(c.state.clone())),
+    ("POLICY", ANY, |c| Some(c.policy.clone())),
+    ("LOCAL", ANY, |c| Some(c.local.to_string())),
+    ("REMOTE", ANY, |c| Some(c.origin().to_string())),
+    ("CONNECT", ANY, |c| c.connect.as_ref().map(ToString::to_string)),
+    ("RUN", ANY, |c| c.run.as_ref().map(|run| run.name.clone())),
+    ("PROGRAM", ANY, ConnectionDisplay::program),
+    ("TLS", ANY, tls),
+    ("SUITE", ANY, |c| c.tls.as_ref().map(|tls| tls.suite.clone())),
+    ("GROUP", ANY, |c| c.tls.as_ref().and_then(|tls| tls.group.clone())),
+    ("PEER", ANY, peer),
+    ("IN", ANY, |c| Some(bytes(c.bytes_in))),
+    ("OUT", ANY, |c| Some(bytes(c.bytes_out))),
+    ("AGE", ANY, |c| Some(format!("{}s", c.age_s))),
+    ("RTT-US", ANY, |c| c.network_tcp().map(|tcp| tcp.rtt_us.to_string())),
+    ("CWND", ANY, |c| c.network_tcp().map(|tcp| tcp.cwnd_segments.to_string())),
+    ("UNSENT", ANY, |c| c.network_tcp().map(|tcp| tcp.unsent_bytes.to_string())),
+    ("PARENT", ANY, |c| c.parent.map(|parent| parent.to_string())),
+];
+
+/// A table with the columns that fit into a terminal; a cell that was cut ends with `+`.
+#[must_use]
+pub fn narrow(connections: &[ConnectionDisplay]) -> String {
+    table(connections, &NARROW)
+}
+
+/// A table with all columns.
+#[must_use]
+pub fn wide(connections: &[ConnectionDisplay]) -> String {
+    table(connections, &WIDE)
+}
+
+fn table(connections: &[ConnectionDisplay], columns: &[Column]) -> String {
+    let mut rows = vec![columns.iter().map(|(heading, ..)| (*heading).to_owned()).collect()];
+    for connection in connections {
+        let cell = |(_, most, cell): &Column| {
+            let text = cell(connection).filter(|text| !text.is_empty());
+            let text = text.unwrap_or_else(|| "-".to_owned());
+            let is_short = column::width(&text) <= *most;
+            if is_short { text } else { column::fit(&text, *most) }
+        };
+        rows.push(columns.iter().map(cell).collect());
+    }
+    lay_out(&rows)
+}
+
+/// `stale` is what an operator looks for among the open ones.
+fn state(connection: &ConnectionDisplay) -> String {
+    match connection.policy.as_str() {
+        "stale" => "stale".to_owned(),
+        _ => connection.state.clone(),
+    }
+}
+
+/// The version; `clear` for a STARTTLS exchange that ended without TLS, and for a program that has
+/// not asked for it.
+fn tls(connection: &ConnectionDisplay) -> Option<String> {
+    use tacit_core::query::ConnectionState;
+    let is_clear = connection.starttls.as_ref().is_some_and(|starttls| starttls.state == "clear")
+        || connection.controlled == Some(ConnectionState::Clear);
+    match is_clear {
+        true => Some("clear".to_owned()),
+        false => Some(connection.tls.as_ref()?.version.clone()),
+    }
+}
+
+/// Identity or claim, with the result of the check.
+fn peer(connection: &ConnectionDisplay) -> Option<String> {
+    let tls = connection.tls.as_ref()?;
+    let check = tls.check.word();
+    let peer = &tls.peer;
+    Some(match (&peer.identity, &peer.claimed_subject) {
+        (Some(name), _) => format!("{name} ({check})"),
+        (None, Some(claim)) => format!("none, claims {claim:?} ({check})"),
+        (None, None) if peer.warned.is_some() => format!("none, warned about ({check})"),
+        (None, None) => check.to_owned(),
+    })
+}
+
+/// Every fact of one connection, a line each.
+#[must_use]
+pub fn detail(connection: &ConnectionDisplay) -> String {
+    let mut facts = Facts::default();
+    let c = connection;
+    facts.add("connection", Some(c.id));
+    facts.add("rule", Some(&c.rule));
+    facts.add("policy", Some(&c.policy));
+    facts.add("state", Some(&c.state));
+    facts.add("role", c.role.as_ref());
+    facts.add("path", Some(&c.path));
+    facts.add("parent", c.parent);
+    facts.add("since", Some(format!("{} ({} s)", c.since, c.age_s)));
+    facts.add("remote", Some(&c.remote));
+    facts.add("client", c.client.as_ref());
+    facts.add("local", Some(&c.local));
+    facts.add("connect", c.connect.as_ref());
+    facts.add("bytes in, out", Some(format!("{}, {}", c.bytes_in, c.bytes_out)));
+    facts.add("messages in, out", Some(format!("{}, {}", c.messages_in, c.messages_out)));
+    facts.add("agent CPU", Some(format!("{:.0} us", c.cpu_us)));
+    if let Some(run) = &c.run {
+        let claim = if run.claimed { ", claimed" } else { "" };
+        let shown = format!("{}[{}], user {}{claim}", run.name, run.pid, run.user);
+        facts.add("run", Some(shown));
+        facts.add("direction", Some(&run.direction));
+        facts.add("program", c.program());
+        facts.add("names asked", Some(run.names.join(", ")));
+        facts.add("alias", run.alias);
+    }
+    if let Some(starttls) = &c.starttls {
+        let shown = format!("{} ({}): {}", starttls.protocol, starttls.mode, starttls.state);
+        facts.add("STARTTLS", Some(shown));
+    }
+    if let Some(tls) = &c.tls {
+        facts.add("TLS version", Some(&tls.version));
+        facts.add("suite", Some(&tls.suite));
+        facts.add("group", tls.group.as_ref());
+        facts.add("ALPN", tls.alpn.as_ref());
+        facts.add("server name", tls.server_name.as_ref());
+        facts.add("resumed", Some(tls.resumed));
+        facts.add("KeyUpdates", Some(tls.rekeys));
+        facts.add("client-cert", tls.client_cert.as_ref());
+        facts.add("peer", peer(c));
+        facts.add("reason", tls.check.reason());
+        let chain = if tls.chain.is_empty() { tls.certificate.as_slice() } else { &tls.chain };
+        for certificate in chain {
+            facts.add("certificate", Some(&certificate.subject));
+            facts.add("  issuer", Some(&certificate.issuer));
+            facts.add("  names", Some(certificate.sans.join(", ")));
+            facts.add("  key", Some(&certificate.key));
+            let validity = format!("{} to {}", certificate.not_before, certificate.not_after);
+            facts.add("  valid", Some(validity));
+        }
+    }
+    let tables = [("accepted socket", &c.accepted_tcp), ("connected socket", &c.dialled_tcp)];
+    for (title, tcp) in tables {
+        let Some(tcp) = tcp else { continue };
+        facts.add(title, Some(&tcp.state));
+        for (name, value) in samples(tcp) {
+            facts.add(&format!("  {name}"), value);
+        }
+        facts.add("  congestion-control", tcp.congestion_control.as_ref());
+    }
+    lay_out(&facts.0)
+}
+
+#[derive(Default)]
+struct Facts(Vec<Vec<String>>);
+
+impl Facts {
+    fn add(&mut self, name: &str, value: Option<impl ToString>) {
+        let value = value.map(|value| value.to_string()).filter(|value| !value.is_empty());
+        self.0.push(vec![name.to_owned(), value.unwrap_or_else(|| "-".to_owned())]);
+    }
+}
+
+/// The figures of a socket, in the order of their columns.
+fn samples(tcp: &TcpState) -> [(&'static str, Option<u64>); 21] {
+    let wide = |value: Option<usize>| value.map(|value| value as u64);
+    [
+        ("rtt-us", Some(tcp.rtt_us.into())),
+        ("rtt-deviation-us", Some(tcp.rtt_deviation_us.into())),
+        ("rtt-min-us", Some(tcp.rtt_min_us.into())),
+        ("rto-us", Some(tcp.rto_us.into())),
+        ("cwnd-segments", Some(tcp.cwnd_segments.into())),
+        ("ssthresh-segments", tcp.ssthresh_segments.map(u64::from)),
+        ("mss-bytes", Some(tcp.mss_bytes.into())),
+        ("receive-mss-bytes", Some(tcp.receive_mss_bytes.into())),
+        ("path-mtu-bytes", Some(tcp.path_mtu_bytes.into())),
+        ("send-window-bytes", Some(tcp.send_window_bytes.into())),
+        ("receive-window-bytes", Some(tcp.receive_window_bytes.into())),
+        ("segments-out", Some(tcp.segments_out.into())),
+        ("segments-in", Some(tcp.segments_in.into())),
+        ("retransmits", Some(tcp.retransmits.into())),
+        ("lost-segments", Some(tcp.lost_segments.into())),
+        ("unacknowledged-bytes", wide(tcp.unacknowledged_bytes)),
+        ("unsent-bytes", Some(tcp.unsent_bytes.into())),
+        ("unread-bytes", wide(tcp.unread_bytes)),
+        ("send-buffer-bytes", wide(tcp.send_buffer_bytes)),
+        ("receive-buffer-bytes", wide(tcp.receive_buffer_bytes)),
+        ("last-used-ms", Some(tcp.last_sent_ms.min(tcp.last_received_ms).into())),
+    ]
+}
+
+/// The header of [`csv_row`].
+#[must_use]
+pub fn csv_header() -> String {
+    let mut cells: Vec<String> =
+        ["time", "bytes-in", "bytes-out", "cpu-us"].map(str::to_owned).to_vec();
+    for socket in ["accepted", "connected"] {
+        let names = samples(&TcpState::default()).map(|(name, _)| format!("{socket}-{name}"));
+        cells.extend(names);
+    }
+    cells.join(",") + "\n"
+}
+
+/// One sample of a connection; a value that is not known is empty.
+#[must_use]
+pub fn csv_row(connection: &ConnectionDisplay) -> String {
+    let now = Rfc3339(SystemTime::now());
+    let ConnectionDisplay { bytes_in, bytes_out, cpu_us, .. } = connection;
+    let mut row = format!("{now},{bytes_in},{bytes_out},{cpu_us:.1}");
+    for tcp in [&connection.accepted_tcp, &connection.dialled_tcp] {
+        for (_, value) in samples(tcp.as_ref().unwrap_or(&TcpState::default())) {
+            row.push(',');
+            if let (Some(_), Some(value)) = (tcp, value) {
+                row += &value.to_string();
+            }
+        }
+    }
+    row.push('\n');
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::display::connections::example;
+
+    #[test]
+    fn the_narrow_table_fits_into_120_columns_and_cut_cells_are_marked() {
+        let mut long = example(123_456);
+        long.rule = "a-rule-with-a-long-name".to_owned();
+        long.state = "setting-up".to_owned();
+        long.remote = "[2001:db8:1111:2222:3333:4444:5555:6666]:65535".parse().unwrap();
+        long.bytes_in = 1 << 29;
+        long.bytes_out = (1 << 30) - 1;
+        long.age_s = 10_000_000;
+        let shown = narrow(&[long.clone()]);
+        assert!(shown.lines().all(|line| line.len() <= 120), "{shown}");
+        assert!(shown.contains("a-rule-with+"), "{shown}");
+        assert!(wide(&[long]).contains("a-rule-with-a-long-name"));
+    }
+
+    #[test]
+    fn rows_of_the_series_have_as_many_cells_as_its_header() {
+        let mut connection = example(1);
+        connection.accepted_tcp = Some(TcpState { rtt_us: 77, ..TcpState::default() });
+        let cells = |line: &str| line.split(',').count();
+        assert_eq!(cells(&csv_row(&connection)), cells(&csv_header()));
+        assert!(csv_row(&connection).contains(",77,"));
+        let shown = detail(&connection);
+        assert!(
+            shown.contains("accepted socket") && !shown.contains("connected socket"),
+            "{shown}"
+        );
+    }
+}

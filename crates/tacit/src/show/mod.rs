@@ -1,0 +1,245 @@
+//! `tacit show`: asks an agent for a display and prints it.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tacit_core::policy::parse_duration;
+
+use crate::control::client::{self, ClientError};
+use crate::control::display::VERSION;
+use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
+use crate::control::display::policy::PolicyDisplay;
+use crate::control::render::costs::By;
+use crate::control::render::{self, connections};
+use crate::control::{self, Display, Request};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail, pretty, print};
+use crate::ledger::costs::Costs;
+
+use self::filter::{ConnectionFilter, RemoteFilter, StateFilter};
+
+mod filter;
+
+/// What to show, of which agent.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit show connections --rule web --state open
+  tacit show connections 17
+  tacit show connections 17 --interval 100ms --csv > connection.csv
+  tacit show refused
+  tacit show policy web
+  tacit show rules --json | jq '.rules[] | select(.hits == 0).name'
+  tacit show costs --by component --interval 10s")]
+pub struct ShowArgs {
+    /// What to show
+    #[arg(value_enum)]
+    what: Display,
+    /// Connections: every fact of the one with this id; policy: the rule of this name
+    #[arg(value_name = "ID|RULE")]
+    of: Option<String>,
+    /// Print everything that is known, as JSON; docs/schema/ has the schemas
+    #[arg(long)]
+    json: bool,
+    /// Connections: all columns
+    #[arg(long)]
+    wide: bool,
+    /// Connections: of this rule
+    #[arg(long, value_name = "NAME")]
+    rule: Option<String>,
+    /// Connections: from or to this address, network or address with port
+    #[arg(long, value_name = "ADDRESS")]
+    remote: Option<RemoteFilter>,
+    /// Connections: of the run with this name
+    #[arg(long, value_name = "NAME")]
+    run: Option<String>,
+    /// Connections: in this state
+    #[arg(long, value_enum)]
+    state: Option<StateFilter>,
+    /// Connections: samples of one connection as CSV, until it ends
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Costs: what a row is
+    #[arg(long, value_enum, value_name = "WHAT")]
+    by: Option<By>,
+    /// Costs: for this long from now on [default: since the agent started]; with --csv: between two
+    /// samples
+    #[arg(long, value_name = "DURATION", value_parser = wait)]
+    interval: Option<Duration>,
+    /// The control socket of the agent
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+/// Runs the verb.
+#[must_use]
+pub fn run(args: &ShowArgs) -> ExitCode {
+    if let Err(reason) = check(args) {
+        return fail(reason, EXIT_USAGE);
+    }
+    let shown = match (args.what, &args.of) {
+        (Display::Connections, Some(id)) => return show_one(args, id),
+        (Display::Connections, None) => show_connections(args),
+        (Display::Policy, _) => show_policy(args),
+        (Display::Costs, _) => show_costs(args),
+        (what, _) => args.ask::<Value>(&Request::Show { what }).map(|value| match what {
+            Display::Metrics if args.json => pretty(&json!({ "version": VERSION, "text": value })),
+            _ if args.json => pretty(&value),
+            _ => render::render(what, &value),
+        }),
+    };
+    match shown {
+        Ok(shown) => print(shown, EXIT_OK),
+        Err(error) => fail(error, EXIT_FAILURE),
+    }
+}
+
+/// Whether the options belong to the display.
+fn check(args: &ShowArgs) -> Result<(), &'static str> {
+    let is_connections = args.what == Display::Connections;
+    let filter = args.filter();
+    if args.of.is_some() && !is_connections && args.what != Display::Policy {
+        return Err("an id or a rule is named after `show connections` and `show policy` only");
+    }
+    if args.by.is_some() && args.what != Display::Costs {
+        return Err("--by belongs to `tacit show costs`");
+    }
+    if (filter.is_some() || args.wide) && (!is_connections || args.of.is_some()) {
+        return Err("--wide, --rule, --remote, --run and --state belong to `tacit show \
+                    connections` without an id");
+    }
+    if args.csv && (!is_connections || args.of.is_none()) {
+        return Err("--csv belongs to `tacit show connections ID`");
+    }
+    if args.interval.is_some() && args.what != Display::Costs && !args.csv {
+        return Err("--interval belongs to `tacit show costs`, and to `tacit show connections ID \
+                    --csv`");
+    }
+    if args.by == Some(By::Connection) && args.interval.is_some() {
+        return Err("connections show what they cost since they opened: no --interval");
+    }
+    Ok(())
+}
+
+impl ShowArgs {
+    fn ask<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
+        client::ask_typed(&self.path(), request)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.control.clone().unwrap_or_else(control::default_path)
+    }
+
+    /// The connections that are wanted; `None`: all.
+    fn filter(&self) -> Option<ConnectionFilter<'_>> {
+        let Self { rule, remote, run, state, .. } = self;
+        let filter = ConnectionFilter {
+            rule: rule.as_deref(),
+            remote: remote.as_ref(),
+            run: run.as_deref(),
+            state: *state,
+        };
+        filter.is_any().then_some(filter)
+    }
+}
+
+fn show_connections(args: &ShowArgs) -> Result<String, ClientError> {
+    let request = Request::Show { what: Display::Connections };
+    let mut shown: ConnectionsDisplay = args.ask(&request)?;
+    if let Some(filter) = args.filter() {
+        shown.connections.retain(|connection| filter.matches(connection));
+    }
+    Ok(match (args.json, args.wide) {
+        (true, _) => pretty(&json!(shown)),
+        (false, true) => connections::wide(&shown.connections),
+        (false, false) => connections::narrow(&shown.connections),
+    })
+}
+
+/// One connection, once or again and again.
+fn show_one(args: &ShowArgs, id: &str) -> ExitCode {
+    let Ok(id) = id.parse::<u64>() else {
+        let reason = format!(
+            "`{id}` is no id of a connection\n    \
+             fix: `tacit show connections` prints the ids"
+        );
+        return fail(reason, EXIT_USAGE);
+    };
+    let ask = || -> Result<ConnectionDisplay, ClientError> {
+        let mut shown: ConnectionsDisplay = args.ask(&Request::ShowConnection { id })?;
+        let unknown = || ClientError::Refused(format!("no open connection has the id {id}"));
+        shown.connections.pop().ok_or_else(unknown)
+    };
+    let first = match ask() {
+        Ok(first) => first,
+        Err(error) => return fail(error, EXIT_FAILURE),
+    };
+    if args.csv {
+        return sample(first, args.interval, ask);
+    }
+    let json = || {
+        let shown = ConnectionsDisplay { version: VERSION, connections: vec![first.clone()] };
+        pretty(&json!(shown))
+    };
+    print(if args.json { json() } else { connections::detail(&first) }, EXIT_OK)
+}
+
+/// Prints samples until the connection ends or nobody reads on.
+fn sample(
+    first: ConnectionDisplay,
+    interval: Option<Duration>,
+    ask: impl Fn() -> Result<ConnectionDisplay, ClientError>,
+) -> ExitCode {
+    let mut out = io::stdout();
+    let mut write = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let mut written = write(&connections::csv_header());
+    let mut shown = Ok(first);
+    loop {
+        match (written, &shown) {
+            (Err(error), _) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK.into(),
+            (Err(error), _) => {
+                return fail(format_args!("standard output: {error}"), EXIT_FAILURE);
+            }
+            (Ok(()), Ok(shown)) => written = write(&connections::csv_row(shown)),
+            // The agent knows it no more: it has ended.
+            (Ok(()), Err(ClientError::Refused(_))) => return EXIT_OK.into(),
+            (Ok(()), Err(error)) => return fail(error, EXIT_FAILURE),
+        }
+        let Some(interval) = interval else { return EXIT_OK.into() };
+        std::thread::sleep(interval);
+        shown = ask();
+    }
+}
+
+fn show_policy(args: &ShowArgs) -> Result<String, ClientError> {
+    let mut policy: PolicyDisplay = args.ask(&Request::Show { what: Display::Policy })?;
+    if let Some(rule) = &args.of {
+        policy.tables.clear();
+        policy.rules.retain(|table| table.name.as_ref() == Some(rule));
+        if policy.rules.is_empty() {
+            let reason = format!("the installed policy has no rule `{rule}`");
+            return Err(ClientError::Refused(reason));
+        }
+    }
+    let json = || pretty(&json!(policy));
+    Ok(if args.json { json() } else { render::policy::render(&policy) })
+}
+
+fn show_costs(args: &ShowArgs) -> Result<String, ClientError> {
+    let by = args.by.unwrap_or_default();
+    if by == By::Connection {
+        let shown: ConnectionsDisplay = args.ask(&Request::Show { what: Display::Connections })?;
+        let json = || pretty(&json!(shown));
+        return Ok(if args.json { json() } else { render::costs::connections(&shown.connections) });
+    }
+    let costs: Costs = client::costs(&args.path(), args.interval)?;
+    Ok(if args.json { pretty(&json!(costs)) } else { render::costs::render(&costs, by) })
+}
+
+fn wait(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration(text).filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| "write a duration such as 100ms, 30s or 1h30m".to_owned())
+}
