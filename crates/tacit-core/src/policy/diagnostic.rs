@@ -90,6 +90,22 @@ impl QuotedLine {
     }
 }
 
+/// What begins a key or a certificate in PEM.
+const PEM_BEGIN: &str = "-----BEGIN";
+
+/// Whether a line has the form of a table's header or of `key = value`.
+fn is_toml(line: &str) -> bool {
+    let line = line.trim();
+    let is_key = |c: char| c.is_ascii_alphanumeric() || "-_.\"' ".contains(c);
+    match line.split_once('=') {
+        _ if line.starts_with('[') => true,
+        Some((key, value)) => {
+            !key.is_empty() && key.chars().all(is_key) && !value.trim_matches('=').is_empty()
+        }
+        None => false,
+    }
+}
+
 /// A character that takes one column and does not act on the terminal.
 fn shown(c: char) -> char {
     match c {
@@ -131,15 +147,16 @@ impl Diagnostic {
         self
     }
 
-    /// Quotes the lines of a text that diagnostics are about.
+    /// Quotes the lines of a text that diagnostics are about. Of a text that may not be a policy,
+    /// but for example a private key that was given by mistake, no line is shown.
     pub fn quote(diagnostics: &mut [Self], text: &str) {
-        if diagnostics.is_empty() {
+        if diagnostics.is_empty() || text.contains(PEM_BEGIN) {
             return;
         }
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines: Vec<_> = text.lines().collect();
         for Self { position, line, .. } in diagnostics {
-            let quoted = lines.get(position.line.wrapping_sub(1));
+            let quoted = lines.get(position.line.wrapping_sub(1)).filter(|line| is_toml(line));
             *line = quoted.map(|quoted| QuotedLine::new(quoted, position.column));
         }
     }
@@ -199,22 +216,39 @@ mod tests {
 
     #[test]
     fn the_line_is_quoted_with_a_mark_below_the_column() {
-        let text = "\u{feff}a = 1\n\tb\u{1b} = \u{e9}\n";
+        let text = "\u{feff}a = 1\n\tb = \u{1b}\u{e9}\n";
         assert_eq!(
             quoted(text, 1, 5),
             "f:1:5: error: no\n    1 | a = 1\n      |     ^\n    fix: yes"
         );
         assert_eq!(
             quoted(text, 2, 7),
-            "f:2:7: error: no\n    2 |  b\u{fffd} = \u{e9}\n      |       ^\n    fix: yes"
+            "f:2:7: error: no\n    2 |  b = \u{fffd}\u{e9}\n      |       ^\n    fix: yes"
         );
         assert_eq!(quoted(text, 3, 1), "f:3:1: error: no\n    fix: yes", "there is no such line");
     }
 
     #[test]
+    fn a_line_that_may_be_of_a_key_is_not_quoted() {
+        let base64 = "MC4CAQAwBQYDK2VwBCIEIA==";
+        let pem = format!("-----BEGIN PRIVATE KEY-----\n{base64}\nkey = 1\n");
+        for (text, line) in [
+            (pem.as_str(), 1),
+            (&pem, 2),
+            (&pem, 3),
+            (base64, 1),
+            ("root:$6$salt$hash:1:0::", 1),
+            ("{\"kty\":\"EC\",\"d\":\"secret\"}", 1),
+        ] {
+            assert_eq!(quoted(text, line, 1), format!("f:{line}:1: error: no\n    fix: yes"));
+        }
+        assert!(quoted("[agent", 1, 7).contains("[agent"));
+    }
+
+    #[test]
     fn of_a_long_line_the_part_around_the_column_is_quoted() {
-        for column in [1, 99, 100, 101, 150, 999, 1000, 1001] {
-            let mut line = "-".repeat(1000);
+        for column in [3, 99, 100, 101, 150, 999, 1000, 1001] {
+            let mut line = format!("k={}", "-".repeat(998));
             line.replace_range(column - 1..column.min(1000), "#");
             let said = quoted(&line, 1, column);
             let [_, quoted, mark, _] = said.lines().collect::<Vec<_>>()[..] else {
