@@ -15,7 +15,8 @@
 //! let policy = b"TTLSRule mail\n{\nRemotePortRange 25\nDirection Outbound\n\
 //!                TTLSGroupActionRef off\n}\nTTLSGroupAction off\n{\nTTLSEnabled Off\n}\n";
 //! let files = [Input { file: "pagent.policy", bytes: policy }];
-//! let request = AttlsRequest { policies: &["pagent.policy".to_owned()], ..AttlsRequest::default() };
+//! let policies = ["pagent.policy".to_owned()];
+//! let request = AttlsRequest { policies: &policies, ..AttlsRequest::default() };
 //! let mut findings = Findings::default();
 //! let imported = import(&request, &InMemory(&files), &mut findings);
 //! assert!(imported.policy.unwrap().contains("remote-ports = 25"));
@@ -23,8 +24,8 @@
 //! ```
 //!
 //! An import succeeds completely or returns no policy. Each setting that is imported with a change
-//! is a finding ([`Severity::Changed`]); nothing is guessed or ignored without a finding. The parser
-//! of tacit checks the policy before it is returned.
+//! is a finding ([`Severity::Changed`]); nothing is guessed or ignored without a finding. The
+//! parser of tacit checks the policy before it is returned.
 //!
 //! * [`attls`]: policies of AT-TLS, the TLS of z/OS, with IP filter rules;
 //! * [`stunnel`]: configurations of stunnel.

@@ -84,6 +84,7 @@ pub(crate) fn report_check(checked: impl Into<CheckedPeer>) {
 
 /// Reports the hello of a client: the server name that it asks for, and whether it offers no suite
 /// with ECDHE.
+#[expect(clippy::fn_params_excessive_bools, reason = "a property of the hello")]
 pub(crate) fn report_hello(name: Option<&str>, lacks_ecdhe: bool) {
     let name = name.map(str::to_owned);
     OUTCOME.with_borrow_mut(|outcome| {

@@ -47,11 +47,11 @@ pub(super) fn facts_of(
 /// Whether a file is PKCS #12 (`.p12`, `.pfx`): a DER sequence that begins with version 3 (RFC 7292
 /// section 4). Certificates and keys begin with other values.
 pub(super) fn is_pkcs12(bytes: &[u8]) -> bool {
-    let content = match bytes {
-        [0x30, 0x81, _, content @ ..]
-        | [0x30, 0x82, _, _, content @ ..]
-        | [0x30, 0x83, _, _, _, content @ ..] => content,
-        _ => return false,
+    let ([0x30, 0x81, _, content @ ..]
+    | [0x30, 0x82, _, _, content @ ..]
+    | [0x30, 0x83, _, _, _, content @ ..]) = bytes
+    else {
+        return false;
     };
     content.starts_with(&[0x02, 0x01, 0x03])
 }

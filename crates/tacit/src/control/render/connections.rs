@@ -232,8 +232,9 @@ pub fn csv_row(connection: &ConnectionDisplay) -> String {
     let now = Rfc3339(SystemTime::now());
     let ConnectionDisplay { bytes_in, bytes_out, cpu_us, .. } = connection;
     let mut row = format!("{now},{bytes_in},{bytes_out},{cpu_us:.1}");
+    let unknown = TcpState::default();
     for tcp in [&connection.accepted_tcp, &connection.dialled_tcp] {
-        for (_, value) in samples(tcp.as_ref().unwrap_or(&TcpState::default())) {
+        for (_, value) in samples(tcp.as_ref().unwrap_or(&unknown)) {
             row.push(',');
             if let (Some(_), Some(value)) = (tcp, value) {
                 row += &value.to_string();
