@@ -21,7 +21,7 @@ use super::handshake::{Handshake, INCOMING_BYTES_MAX};
 use super::holder::holder;
 use super::keys::HotKeys;
 use super::machine::HandshakeProgress;
-use super::session::{Batch, Session};
+use super::session::{OpenedBatch, Session};
 use super::settings_pair::{self, ServerAsks, SettingsPair};
 use super::signer::Signable;
 use super::signer::wire::{SignRequest, parse_sign_response};
@@ -169,7 +169,7 @@ pub fn session(input: &[u8]) {
     let _ = ours.seal_due(Instant::now, &mut due);
     assert!(due.len() < 256, "one answer at most: {}", due.len());
     match opened {
-        Ok(Batch { consumed, .. }) => assert!(consumed <= wire.len()),
+        Ok(OpenedBatch { consumed, .. }) => assert!(consumed <= wire.len()),
         Err(error) => {
             assert!(!error.to_string().is_empty());
             if let Some(alert) = error.alert() {
