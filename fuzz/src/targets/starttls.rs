@@ -29,7 +29,7 @@ pub(crate) fn telnet(input: &[u8]) {
 
 pub(crate) fn ftp(input: &[u8]) {
     let implicit = input.first().is_some_and(|choice| choice & 0x80 != 0);
-    run(StarttlsProtocol::Ftp(FtpOptions { implicit, ..Ftp::default() }), input)
+    run(StarttlsProtocol::Ftp(FtpOptions { implicit, ..FtpOptions::default() }), input)
 }
 
 /// Words of tacit's own to one end, for each byte said and in all: a refusal for every empty line.

@@ -28,7 +28,7 @@ pub enum SpawnStep {
     JoinNetwork,
     /// Choosing its CPUs.
     Place,
-    /// Hiding files: never ends a start, see [`super::Started::not_hidden`].
+    /// Hiding files: never ends a start, see [`super::SpawnedProgram::not_hidden`].
     Hide,
     /// The system call filter.
     Filter,

@@ -2,7 +2,7 @@
 //!
 //! One task owns the socket and has one request in flight. A caller may stop waiting; the task
 //! still reads the reply. When a helper dies, requests wait for the socket of the next helper,
-//! until [`REQUEST_WAIT_MAX`]. A slow helper keeps its channel: the launcher replaces only one that
+//! until `REQUEST_WAIT_MAX`. A slow helper keeps its channel: the launcher replaces only one that
 //! died.
 //!
 //! Sockets are requested several at a time and kept in a [`SocketPool`].
