@@ -15,6 +15,7 @@ mod prose;
 mod rust;
 mod source;
 mod statements;
+mod types;
 mod walk;
 
 use finding::Finding;
@@ -46,6 +47,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         prose::check(source, &mut findings);
     }
     modules::check_reached(&sources, &mut findings);
+    types::check(&sources, &mut findings);
     layers::check(&sources, &mut findings);
     walk::check(&sources, &mut findings);
     prose::check_promises(&sources, &mut findings);
