@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::flow::Protocol;
 
-pub use socket::SocketKind;
+pub use socket::RefusedSocketKind;
 
 /// Maximum number of different refusals.
 pub const REFUSALS_MAX: usize = 256;

@@ -59,7 +59,7 @@ const FAMILIES: [&str; 46] = [
 /// A socket type that a program requested and runs do not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum SocketKind {
+pub enum RefusedSocketKind {
     /// A socket of a family, by its number in `sys/socket.h`.
     Family(u32),
     /// A socket by the 32-bit `socketcall`, whatever its family.
@@ -68,7 +68,7 @@ pub enum SocketKind {
     IoUring,
 }
 
-impl SocketKind {
+impl RefusedSocketKind {
     /// The type of an address family.
     #[must_use]
     pub fn of_family(number: u32) -> Self {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn kinds_of_sockets_are_shown_by_their_names_and_are_bounded() {
-        let name = |number| SocketKind::of_family(number).name();
+        let name = |number| RefusedSocketKind::of_family(number).name();
         assert_eq!(name(40), "AF_VSOCK");
         assert_eq!(name(17), "AF_PACKET");
         assert_eq!(name(38), "AF_ALG");
@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(name(45), "AF_MCTP");
         assert_eq!(name(46), "family 46");
         assert_eq!(name(64), "family 64 or above");
-        assert_eq!(SocketKind::of_family(u32::MAX), SocketKind::of_family(64));
-        assert_eq!(SocketKind::IoUring.name(), "io_uring");
-        assert_eq!(SocketKind::Socketcall.name(), "socketcall");
+        assert_eq!(RefusedSocketKind::of_family(u32::MAX), RefusedSocketKind::of_family(64));
+        assert_eq!(RefusedSocketKind::IoUring.name(), "io_uring");
+        assert_eq!(RefusedSocketKind::Socketcall.name(), "socketcall");
     }
 }

@@ -22,7 +22,7 @@ use crate::address;
 use crate::net::Security;
 use crate::run::handover::HeldAddress;
 use crate::run::{Run, Scope};
-use crate::stream::intercept::{Listener, Source};
+use crate::stream::intercept::{ConnectionSource, Listener};
 
 /// A run's addresses outside.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ impl Inbound {
             let is_clear = clear_addresses.contains(&address);
             let security = if is_clear { Security::Clear } else { Security::Tls };
             let key = address.to_string();
-            let source = Source::Inbound(Scope::Run(Arc::clone(run)));
+            let source = ConnectionSource::Inbound(Scope::Run(Arc::clone(run)));
             let socket = Arc::new(socket);
             let listener = Arc::new(Listener { address, socket, security, source });
             self.held.insert(key, Held { listener, open: None });

@@ -18,7 +18,7 @@ use tacit_sys::socket::{self, StreamOptions};
 use super::holder::Holder;
 use crate::address;
 use crate::net::Security;
-use crate::stream::intercept::{Listener, Source};
+use crate::stream::intercept::{ConnectionSource, Listener};
 
 /// A listening socket that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Opened {
             address: wanted.address.clone(),
             socket: Arc::new(socket),
             security: if wanted.clear { Security::Clear } else { Security::Tls },
-            source: Source::Forward,
+            source: ConnectionSource::Forward,
         });
         Self { listener, unix: wanted.unix.clone(), file, inherits_file: false }
     }

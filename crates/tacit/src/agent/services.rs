@@ -26,7 +26,7 @@ use crate::run::launchers::{self, Launcher, RunSockets};
 use crate::run::registry;
 use crate::run::{Run, Scope, listening};
 use crate::session::{ConnectionTable, RefusalTable};
-use crate::stream::intercept::{HoldSource, Listener, Source};
+use crate::stream::intercept::{ConnectionSource, HoldSource, Listener};
 
 /// One run as the agent holds it.
 pub(super) type Enrolled = registry::Enrolled<Services>;
@@ -198,7 +198,7 @@ fn captured_listener(
     let options = socket::StreamOptions { congestion_control: None, reset_on_exit: true };
     socket::adopt(socket.as_fd(), &options)?;
     let address = address::from_socket(&socket::local_address(socket.as_fd())?);
-    let source = Source::Captured(Scope::Run(Arc::clone(run)), Arc::clone(names));
+    let source = ConnectionSource::Captured(Scope::Run(Arc::clone(run)), Arc::clone(names));
     Ok(Listener { address, socket: Arc::new(socket), security: Security::Clear, source })
 }
 

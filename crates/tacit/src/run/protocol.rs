@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Protocol;
 use tacit_core::policy::CaptureRange;
-use tacit_core::refusal::SocketKind;
+use tacit_core::refusal::RefusedSocketKind;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 
 use super::host::HostAddresses;
@@ -181,7 +181,7 @@ pub enum HelperReport {
 #[serde(rename_all = "kebab-case")]
 pub struct RefusedSocket {
     /// The kind.
-    pub socket: SocketKind,
+    pub socket: RefusedSocketKind,
     /// How many times since the last report of it.
     pub times: u64,
     /// The latest program, where that can be seen.

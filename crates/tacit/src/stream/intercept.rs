@@ -50,12 +50,12 @@ pub struct Listener {
     /// What protects what arrives; in clear it must be reset rather than ended when it is cut.
     pub security: Security,
     /// Where its connections come from.
-    pub source: Source,
+    pub source: ConnectionSource,
 }
 
 /// Where the connections of a listener come from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum ConnectionSource {
     /// Clients of a forwarding rule.
     Forward,
     /// Programs of a scope: what they open is captured, and names are answered by the forwarder.
@@ -75,7 +75,7 @@ pub struct HoldSource {
     pub listener: Arc<Listener>,
 }
 
-impl Source {
+impl ConnectionSource {
     /// The CPU of the worker that is to carry what arrives, if there is one.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
@@ -319,12 +319,12 @@ fn arrived(
 ) -> io::Result<Option<Work>> {
     let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
     match &listener.source {
-        Source::Captured(..) => captured(listener, socket, peer, permit),
-        Source::Forward => {
+        ConnectionSource::Captured(..) => captured(listener, socket, peer, permit),
+        ConnectionSource::Forward => {
             let flow = flow_of_client(listener, &socket, peer)?;
             Ok(Some(connection(listener, socket, flow, permit)))
         }
-        Source::Inbound(scope) => {
+        ConnectionSource::Inbound(scope) => {
             let mut flow = flow_of_client(listener, &socket, peer)?;
             flow.user = Some(scope.user().to_owned());
             flow.run = Some(scope.name().to_owned());
@@ -340,7 +340,7 @@ fn captured(
     peer: Address,
     permit: OwnedSemaphorePermit,
 ) -> io::Result<Option<Work>> {
-    let Source::Captured(scope, names) = &listener.source else { return Ok(None) };
+    let ConnectionSource::Captured(scope, names) = &listener.source else { return Ok(None) };
     // The kernel shows the captured socket's own address as the one the program connects to.
     let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
     let socket = DetachedSocket::new(socket, listener.security);

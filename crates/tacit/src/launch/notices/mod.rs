@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFlags, Timespec};
 use rustix::net::{SendFlags, send};
-use tacit_core::refusal::SocketKind;
+use tacit_core::refusal::RefusedSocketKind;
 use tacit_sys::descriptor;
 use tacit_sys::spawn::{Call, NotifyListener, RefusedCall};
 
@@ -41,7 +41,7 @@ pub(super) struct Notices {
     is_unreported: bool,
     /// To the agent, and while it is replaced, to its successor, which is the last.
     reporters: Vec<UnixStream>,
-    refused: BTreeMap<SocketKind, Refused>,
+    refused: BTreeMap<RefusedSocketKind, Refused>,
 }
 
 /// Where questions come from.
@@ -180,11 +180,11 @@ fn receive(from: &UnixStream) -> Option<NotifyListener> {
     NotifyListener::adopt(received.descriptors.pop()?).ok()
 }
 
-fn socket_of(call: RefusedCall) -> Option<SocketKind> {
+fn socket_of(call: RefusedCall) -> Option<RefusedSocketKind> {
     match call {
-        RefusedCall::Socket(family) => Some(SocketKind::of_family(family)),
-        RefusedCall::Socketcall => Some(SocketKind::Socketcall),
-        RefusedCall::IoUring => Some(SocketKind::IoUring),
+        RefusedCall::Socket(family) => Some(RefusedSocketKind::of_family(family)),
+        RefusedCall::Socketcall => Some(RefusedSocketKind::Socketcall),
+        RefusedCall::IoUring => Some(RefusedSocketKind::IoUring),
         RefusedCall::Unknown => None,
     }
 }

@@ -3,7 +3,7 @@ use super::*;
 use crate::run::protocol::Frame;
 
 fn note(notices: &mut Notices, family: u32, now: Instant) {
-    let refused = notices.refused.entry(SocketKind::of_family(family)).or_default();
+    let refused = notices.refused.entry(RefusedSocketKind::of_family(family)).or_default();
     refused.times += 1;
     notices.report_due(now);
 }
