@@ -316,7 +316,7 @@ fn an_agent_whose_supervisor_was_killed_answers_its_operator() {
     let refused = agent.verb(&["restart"]);
     assert_eq!(refused.status.code(), Some(1));
     let reason = text_of(&refused);
-    let supervisor = format!("process {}, is gone", agent.child.id());
+    let supervisor = format!("process {}, has ended", agent.child.id());
     assert!(reason.contains(&supervisor) && reason.contains("tacit drain"), "{reason}");
     let second = start_again(&lab, &agent, &[]);
     let policy = agent.policy.to_str().unwrap();

@@ -101,13 +101,15 @@ fn an_address_that_no_rule_matches_is_refused_at_once() {
 
 #[test]
 fn a_certificate_for_another_name_is_a_reset_and_no_byte_in_clear() {
+    // The reset follows the connect at once: curl reports 7 if it comes before curl has seen the
+    // connection, and 56 if it comes later.
     let script = "kill $server; wait $server\n\
                   openssl s_server -accept 10.9.8.7:8080 -cert localhost.pem -key localhost.key \
                   -quiet >got 2>/dev/null & server=$!\n\
                   for try in $(seq 200); do ss -Hltn src 10.9.8.7:8080 | grep -q . && break; \
                   sleep 0.02; done\n\
-                  run curl -sS --max-time 20 http://server.example:8080/ 2>&1; [ $? = 56 ] \
-                  && [ ! -s got ] && echo reset";
+                  run curl -sS --max-time 20 http://server.example:8080/ 2>&1; status=$?\n\
+                  [ $status = 56 -o $status = 7 ] && [ ! -s got ] && echo reset";
     expect(script, "reset");
 }
 
