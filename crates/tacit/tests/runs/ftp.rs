@@ -151,7 +151,8 @@ P
         ordinary ./tacit restart --control $control >/dev/null
         until_true succeeded $control ordinary
         touch scratch/go; wait $client; cat said
-        grep -o 'the agent after this one' run.log"#);
-    let wanted = "hello\n425 Cannot open a data connection now.\nhello\nthe agent after this one\n";
+        grep -o 'a successor of this agent' run.log"#);
+    let wanted =
+        "hello\n425 Cannot open a data connection now.\nhello\na successor of this agent\n";
     assert_eq!(said, wanted);
 }
