@@ -74,8 +74,11 @@ fn an_error_that_no_packet_can_bring_is_the_nearest_that_one_can() {
 #[test]
 fn a_server_that_has_no_tls_is_a_reset_at_the_first_read_or_write() {
     let reset = "connect ok read ECONNRESET write ECONNRESET EPIPE eager EINPROGRESS ECONNRESET";
+    // A reset that arrives before the program runs again is the result of its connect, as that of
+    // any server that accepts and resets at once.
+    let at_once = "connect ECONNRESET";
     for line in seen("run", "10.9.8.7:7104") {
-        assert!(line.ends_with(reset), "{line}");
+        assert!(line.ends_with(reset) || line.ends_with(at_once), "{line}");
     }
 }
 
