@@ -62,7 +62,7 @@ pub enum NoticeKind {
     Local(i32),
 }
 
-/// A non-blocking socket that sends to one address and hears from it alone.
+/// A non-blocking socket that sends to one address and receives from it alone.
 ///
 /// # Errors
 /// Whatever the system calls answer: there may be no route.

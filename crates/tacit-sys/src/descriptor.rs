@@ -30,8 +30,8 @@ pub fn take_inherited(first: RawFd, count: usize) -> io::Result<Vec<OwnedFd>> {
             // SAFETY: the number is only looked at by fcntl, which fails on one that is not open.
             let borrowed = unsafe { BorrowedFd::borrow_raw(raw) };
             rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
-            // SAFETY: it is open (fcntl said so), and by contract of this function nobody in this
-            // process owns it: the parent left it for us.
+            // SAFETY: it is open (fcntl succeeded), and by contract of this function no other code
+            // in this process owns it: the parent left it for us.
             Ok(unsafe { OwnedFd::from_raw_fd(raw) })
         })
         .collect()
@@ -46,7 +46,7 @@ pub struct Inheritable {
     pub kind: DescriptorKind,
 }
 
-/// What a descriptor is, as far as it matters to whom it may be given.
+/// What a descriptor is, as far as it decides which process may receive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorKind {
     /// A socket.
@@ -60,7 +60,7 @@ pub enum DescriptorKind {
     Other,
 }
 
-/// What a socket is, as far as it matters to whom it may be given.
+/// What a socket is, as far as it decides which process may receive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketKind {
     /// Whether the network namespace of a process that uses it says nothing about where it leads:

@@ -32,7 +32,7 @@ const WATCHED: [libc::c_int; 14] = [
 /// A child has ended, stopped or continued.
 pub const CHILD: i32 = libc::SIGCHLD;
 
-/// Go on after a stop.
+/// Continue after a stop.
 pub const CONTINUE: i32 = libc::SIGCONT;
 
 /// Whether somebody who sends this signal wants the process to end.
@@ -177,7 +177,7 @@ pub fn stop_self() -> io::Result<()> {
 }
 
 /// Ends this process by the signal that ended its child, without a core of its own, so that
-/// whoever waits for it sees the same.
+/// a process that waits for it sees the same.
 pub fn die_by(number: i32) {
     // Each step may fail; the caller then exits with 128 + number as shells do.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);

@@ -11,7 +11,7 @@
 //! A process cannot leave this circle: it cannot enter the launcher's namespace, and when its
 //! parents end it comes to the launcher. One that ended and waits to be collected is not counted.
 //!
-//! Limits: those of [`crate::owner::descendants`]; callers ask again until nobody is left.
+//! Limits: those of [`crate::owner::descendants`]; callers ask again until no process is left.
 
 use std::fs;
 use std::io;
@@ -64,7 +64,8 @@ pub fn reap(kept: &[u32]) {
     }
 }
 
-/// What may not be looked at is none of the run: the launcher may look at all that is.
+/// A process whose namespace cannot be read is not part of the run: the launcher can read the
+/// namespace of every process of the run.
 fn is_inside(pid: u32, outside: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|network| network != outside)
 }

@@ -208,8 +208,8 @@ pub enum StandardError {
     Discarded,
 }
 
-/// For a copy that [`fork`] made: closes every descriptor but these, so that nobody waits for the
-/// copy to close a pipe that it does not use. Standard input and output become `/dev/null`, and
+/// For a copy that [`fork`] made: closes every descriptor but these, so that no process waits for
+/// the copy to close a pipe that it does not use. Standard input and output become `/dev/null`, and
 /// standard error with [`StandardError::Discarded`].
 ///
 /// # Errors
@@ -286,7 +286,7 @@ pub struct User {
 pub fn become_user(user: &User) -> io::Result<()> {
     let name = user.name.as_deref().map(std::ffi::CString::new).transpose()?;
     let groups = match &name {
-        // SAFETY: the name is a live C string; one thread: nobody else reads the group database.
+        // SAFETY: the name is a live C string; one thread: no other reads the group database.
         Some(name) => unsafe { libc::initgroups(name.as_ptr(), user.gid as _) },
         // SAFETY: one group, live for the call.
         None => unsafe { libc::setgroups(1, &raw const user.gid) },

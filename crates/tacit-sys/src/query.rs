@@ -2,13 +2,13 @@
 //! is that somebody passed there.
 //!
 //! The socket has an abstract name. Those belong to a network namespace: only processes of the run
-//! can connect, whatever directories they see and whoever's agent serves it, and no file is left
-//! behind. It keeps the borders of messages (`SOCK_SEQPACKET`): one question, one message, and a
-//! descriptor cannot come to belong to another question.
+//! can connect, whatever directories they see and whichever user's agent serves it, and no file
+//! is left behind. It keeps the borders of messages (`SOCK_SEQPACKET`): one question, one message,
+//! and a descriptor cannot come to belong to another question.
 //!
-//! Whoever passes a descriptor may pass any. Nothing here reads or writes one before it is known
+//! A program may pass any descriptor. Nothing here reads or writes one before it is known
 //! to be a TCP socket. Closing one may take as long as its owner likes (a socket that lingers, a
-//! file of FUSE), so whoever receives descriptors closes them where nobody waits.
+//! file of FUSE), so the receiver closes descriptors on a thread for which no other work waits.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -93,8 +93,8 @@ pub fn listen(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<Ow
     Ok(socket)
 }
 
-/// Takes an address without listening there: nobody else can have it, and whoever connects is
-/// refused, until [`resume_listening`].
+/// Binds an address without listening there: no other socket can bind it, and the kernel refuses
+/// connections to it until [`resume_listening`].
 ///
 /// # Errors
 /// As [`listen`].
@@ -129,7 +129,7 @@ pub fn suspend_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Opens a listening UNIX socket whose file never has a wider mode than `mode`, not even for a
-/// moment; `prepare` runs when the file exists and nobody can connect yet.
+/// moment; `prepare` runs when the file exists and no client can connect yet.
 ///
 /// # Errors
 /// Whatever `socket`, `bind`, `prepare` or `listen` answer.
@@ -396,7 +396,7 @@ pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // The count of a connection that was reset stays what it was for ever.
+    // The count of a connection that was reset never changes again.
     if bytes > 0 && tcp_info(socket).is_ok_and(|info| info.state == TCP_CLOSE) {
         return Ok(0);
     }

@@ -5,7 +5,7 @@
 //! thread of the work --every allocation--> the counter of that thread
 //! ```
 //!
-//! Both see all there is, whoever calls: a seccomp filter that asks another thread about each call
+//! Both see every call of any code: a seccomp filter that asks another thread about each call
 //! (Linux 5.5; any user), the Rust allocator and, with the GNU C library, `malloc` for what is
 //! written in C. Tests of other crates take this file in by its path.
 #![allow(
@@ -159,7 +159,7 @@ mod kernel {
         })
     }
 
-    /// Waits for the next call; `None` when there is nobody left to make one.
+    /// Waits for the next call; `None` when no thread is left to make one.
     pub(super) fn next_call(listener: i32) -> Option<libc::seccomp_notif> {
         loop {
             let mut call = MaybeUninit::<libc::seccomp_notif>::zeroed();

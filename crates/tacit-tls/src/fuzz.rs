@@ -30,7 +30,7 @@ use super::signer::wire::{SignRequest, parse_sign_response};
 const SCRIPT_BYTES_MAX: usize = 4096;
 
 /// The first byte chooses the role and how the rest is cut into pieces; the rest is what the peer
-/// says from the first byte on. An alert that is owed is taken, as the agent does.
+/// sends from the first byte on. A pending alert is taken, as the agent does.
 pub fn handshake(input: &[u8]) {
     let Some((&choice, wire)) = input.split_first() else { return };
     let Sides { client, server } =
@@ -96,7 +96,7 @@ pub fn certificate(input: &[u8]) {
     let _ = credentials::crl_facts(input);
 }
 
-/// A file of lists of revoked certificates, in PEM or DER, and what is told of it.
+/// A file of CRLs, in PEM or DER, and the warnings that are reported for it.
 pub fn crl(input: &[u8]) {
     let path = Path::new("fuzz.crl");
     let now = 1_900_000_000;

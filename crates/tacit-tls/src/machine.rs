@@ -1,7 +1,7 @@
 //! The library's handshake, driven one record at a time without I/O.
 //!
-//! The library sees one record at a time, and so none that follow the handshake: what it would owe
-//! the peer for those could not be taken out.
+//! The library reads one record at a time, and so none that follow the handshake: its replies to
+//! those could not be taken out.
 
 use std::ops::Range;
 

@@ -47,7 +47,7 @@ pub struct Namespace {
     pub congestion_control: String,
     /// Where copies of SYNs come from.
     pub copies: Copies,
-    /// What was wished for and not got; none of it is needed. Each says what is missing and why.
+    /// Optional settings that could not be made. Each entry states what is missing and why.
     pub missing: Vec<String>,
     /// The lines to the kernel over which it was set up, and can be changed.
     pub netlinks: Netlinks,
@@ -59,7 +59,7 @@ pub struct Namespace {
 /// `wanted` says where copies of SYNs come from; `None`: from the packet rules, or where the kernel
 /// lacks nfnetlink_log from the interface.
 ///
-/// `parent` is the process id of whoever started the caller: the caller is killed when the thread
+/// `parent` is the process id of the caller's parent: the caller is killed when the thread
 /// of the parent that started it ends, and fails if that is the case already. Neither may have
 /// made its memory unreadable before ([`crate::process::keep_secrets`]): `/proc/self` is written.
 ///

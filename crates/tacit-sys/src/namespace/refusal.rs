@@ -1,4 +1,4 @@
-//! Why a namespace could not be made, in the words of whoever can change it.
+//! Why a namespace could not be made, in the words of the administrator who can change it.
 //!
 //! The same error number has many causes: "not permitted" may be a container's filter, a `chroot`,
 //! or one of three settings. What the machine shows of itself decides which of them is named.
@@ -36,7 +36,7 @@ impl NamespaceStep {
     fn text(self) -> &'static str {
         match self {
             Self::Session => "leave the terminal",
-            Self::ParentDeath => "be told of the parent's end",
+            Self::ParentDeath => "request a signal when the parent ends",
             Self::Unshare => "make a user and network namespace",
             Self::Join => "join the namespaces of the run",
             Self::Map => "map the user into the new namespace",

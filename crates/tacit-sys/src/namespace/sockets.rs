@@ -14,8 +14,8 @@ use crate::transparent::{self, SocketMark, SocketSpec, TransparentKind};
 
 /// What the helper makes once and hands over. The IPv6 ones are absent on a kernel without IPv6.
 ///
-/// The helper drops its own before a program starts: a listener that stays open anywhere goes on
-/// taking connections when the agent is gone.
+/// The helper drops its own before a program starts: a listener that stays open anywhere continues
+/// to accept connections when the agent is gone.
 #[derive(Debug)]
 pub struct NamespaceSockets {
     /// Programs ask here about their connections; see [`query`].

@@ -61,8 +61,8 @@ pub struct Found {
     /// The interfaces that are up, with the addresses that can be used, in the order in which they
     /// were made.
     pub interfaces: Vec<Interface>,
-    /// All other addresses: of interfaces that are down, and those that are still, or in vain,
-    /// tried out for duplicates. The kernel delivers to many of them all the same.
+    /// All other addresses: of interfaces that are down, and those whose duplicate address
+    /// detection is not complete or has failed. The kernel still delivers to many of them.
     pub elsewhere: Vec<IpAddr>,
 }
 

@@ -24,7 +24,7 @@ use super::socket::{Netlink, ReplyCount};
 /// The namespace's own IPv4 address.
 pub const OWN_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 
-/// The namespace's own IPv6 address, from a block (RFC 6666) where nobody else is.
+/// The namespace's own IPv6 address, from the discard-only block (RFC 6666), where no host is.
 pub const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0x15);
 
 /// Its own address towards unique local addresses.
@@ -239,7 +239,7 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
-/// Acknowledged, and made anew or put in place of what is there (`NLM_F_CREATE`, `NLM_F_REPLACE`).
+/// Acknowledged; creates an entry or replaces the existing one (`NLM_F_CREATE`, `NLM_F_REPLACE`).
 const CREATE: u16 = NLM_F_ACK | 0x400 | 0x100;
 
 /// `lo` is the first interface of every namespace.

@@ -9,8 +9,8 @@
 //!                  threads, but no process
 //! ```
 //!
-//! A call that is refused returns an error, and the thread goes on: `EPERM`, or what the kernel
-//! itself says of what it does not have.
+//! A call that is refused returns an error, and the thread continues: `EPERM`, or the error that
+//! the kernel itself returns for what it does not have.
 //!
 //! Limit: a filter is known for x86-64, aarch64 and s390x; elsewhere there is none.
 
@@ -319,7 +319,7 @@ mod tests {
         }
         let fcntl = |command| answer(&program, libc::SYS_fcntl, [3, command, 0]);
         assert_eq!(fcntl(libc::F_GETFL), PASSES);
-        // Whom the kernel signals when something can be read.
+        // It sets the process that the kernel signals when something can be read.
         assert_eq!(fcntl(libc::F_SETOWN), refused(libc::EPERM));
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             let executed = libc::PROT_READ | libc::PROT_EXEC;

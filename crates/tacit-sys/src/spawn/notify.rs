@@ -1,4 +1,4 @@
-//! The listener of a run's filter: whom the kernel asks about each call that the filter refuses.
+//! The listener of a run's filter: the kernel sends it each call that the filter refuses.
 //!
 //! ```text
 //!   child, before exec ── install ──> kernel: filter and listener

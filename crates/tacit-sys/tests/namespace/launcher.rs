@@ -335,7 +335,8 @@ fn captured_by_rejoined() -> [Element; 1] {
     [element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8081, 8081])]
 }
 
-/// A helper in place of one that was killed: it joins, captures and allows for itself, and goes on.
+/// A helper in place of one that was killed: it joins, captures and allows for itself, and
+/// continues.
 pub(crate) fn rejoin(orders: &str) {
     let mut channel = File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let received = descriptor::receive(&channel, &mut [0]).unwrap().descriptors;

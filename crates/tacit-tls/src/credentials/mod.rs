@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cert.pem, key.pem -> load_identity -> LoadedIdentity   who tacit is
-//!   ca.pem, ca.crl …  -> load_trust    -> LoadedTrust      whom tacit trusts
+//!   ca.pem, ca.crl …  -> load_trust    -> LoadedTrust      the CAs that tacit trusts
 //! ```
 //!
 //! Credentials that cannot work are errors when they are loaded, before any connection is opened: a

@@ -218,7 +218,7 @@ impl PathCheck {
             ChainOf::Server => KeyUsage::server_auth(),
             ChainOf::Client => KeyUsage::client_auth(),
         };
-        // The library goes on to the next path; what the last one lacked is kept here.
+        // The library continues with the next path; what the last one lacked is kept here.
         let fault = RefCell::new(None);
         let end = RefCell::new(None);
         let examine = |path: &VerifiedPath<'_>| match self.examine(path, leaf, now) {

@@ -25,7 +25,7 @@ fn pair(suite: Suite) -> SettingsPair {
     settings(suite, &[Group::X25519], ServerAsks::Nothing).unwrap()
 }
 
-/// What an end answers, and whether it goes on.
+/// What an end answers, and whether it continues.
 fn give(end: &mut Handshake, wire: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
     let mut incoming = wire.to_vec();
     let mut outgoing = Vec::new();

@@ -6,11 +6,11 @@
 //! ```text
 //!   program ──bytes──> seal_slots ──records──> peer
 //!   program <──bytes── open_batch <──records── peer
-//!                          └─ what it owes the peer is sealed by seal_due, before the next data
+//!                          └─ seal_due seals the pending reply, before the next data
 //! ```
 //!
 //! Limits: a handshake message of [`MESSAGE_BYTES_MAX`]; [`IDLE_MESSAGES_MAX`] messages that carry
-//! nothing without data between them; one answer is owed at most, however many were asked for.
+//! nothing without data between them; one pending reply at most, however many were requested.
 //! Neither 0-RTT nor renegotiation nor post-handshake client certificates.
 
 use std::fmt;
@@ -68,7 +68,7 @@ pub(super) struct Tls13State {
     pub(super) secrets: Box<Secrets>,
     /// Clients are sent tickets.
     pub(super) role: HandshakeRole,
-    /// Whoever wants tickets keeps this until they have come.
+    /// A client that stores tickets keeps this until it has received them.
     pub(super) tickets: Option<Box<Tickets>>,
 }
 
@@ -313,9 +313,9 @@ impl Session {
         self.seal_message(ContentType::Alert, &[if warning { 1 } else { 2 }, alert.0], out)
     }
 
-    /// Appends what must go out before the next data: the answer we owe the peer; and a KeyUpdate
-    /// of our own, if the rule's bytes or time have passed or the suite's own limit is near (not
-    /// in TLS 1.2, which has none). Nothing after our `close_notify`. Tells whether there was any.
+    /// Appends what must go out before the next data: the pending reply; and a KeyUpdate of our
+    /// own, if the rule's bytes or time have passed or the suite's own limit is near (not in TLS
+    /// 1.2, which has none). Nothing after our `close_notify`. Returns whether it appended anything.
     ///
     /// # Errors
     /// The next key could not be made.

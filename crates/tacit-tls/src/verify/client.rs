@@ -37,7 +37,7 @@ struct Made {
 }
 
 impl ClientCheck {
-    /// Chains are looked at, and must lead to the trust or are told of.
+    /// Verifies chains against the trust; `invalid` decides what happens to those that fail.
     ///
     /// # Errors
     /// If the trust has no anchors.
@@ -57,7 +57,7 @@ impl ClientCheck {
         Self { made: None, absent, algorithms: algorithms() }
     }
 
-    /// Has it remember the chains that it believes.
+    /// Has it remember the chains that it has verified.
     #[must_use]
     pub fn remembering(mut self, chains: Option<&Arc<ChainCache>>) -> Self {
         if let Some(made) = &mut self.made {
@@ -84,7 +84,7 @@ impl ClientCheck {
         }
     }
 
-    /// Whether a connection with that outcome may go on.
+    /// Whether a connection with that outcome may continue.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
         let invalid = self.made.as_ref().map(|made| made.invalid);

@@ -49,7 +49,7 @@ impl ServerCheck {
         Self { full: None, wants_name: false, algorithms: algorithms() }
     }
 
-    /// Has it remember the chains that it believes.
+    /// Has it remember the chains that it has verified.
     #[must_use]
     pub fn remembering(mut self, chains: Option<&Arc<ChainCache>>) -> Self {
         if let Some(full) = &mut self.full {
@@ -95,7 +95,7 @@ impl ServerCheck {
         checks.find(PeerCheck::is_rejected).unwrap_or(first)
     }
 
-    /// Whether a connection with that outcome may go on.
+    /// Whether a connection with that outcome may continue.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
         match check {
@@ -125,7 +125,7 @@ impl ServerCheck {
     }
 }
 
-/// Whom a client talks to that has nothing to verify and nothing to send: a key for tickets that
+/// The server name of a client that has no name to verify and none to send: a key for tickets that
 /// no certificate covers.
 pub(crate) fn unnamed() -> ServerName<'static> {
     ServerName::from(IpAddr::from(Ipv6Addr::UNSPECIFIED))

@@ -1,7 +1,7 @@
 //! What a packet rule is made of, and how nftables wants it written.
 //!
 //! Each [`Expression`] here is one thought ("the port is 53") and becomes one to three of the
-//! kernel's expressions: load something into register 1, compare it, and go on only if it fits.
+//! kernel's expressions: load something into register 1, compare it, and continue only if it fits.
 //! Every number is in network order, except a packet mark.
 
 use std::net::IpAddr;

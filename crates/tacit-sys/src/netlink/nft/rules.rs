@@ -29,7 +29,7 @@
 //! a SYN would be held without an agent that could answer it.
 //!
 //! There is no rule that hands UDP to any transparent socket that fits: it would give datagrams to
-//! the agent's answering sockets, where nobody reads them.
+//! the agent's answering sockets, which do not read them.
 
 use std::net::{IpAddr, Ipv6Addr};
 

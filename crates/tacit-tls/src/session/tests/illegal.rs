@@ -1,5 +1,5 @@
-//! Records and messages nobody should send: which error, which alert, and what came before them
-//! is kept.
+//! Records and messages that no peer should send: which error, which alert, and what came before
+//! them is kept.
 
 use tacit_core::record::{
     EMPTY_RECORDS_MAX, HEADER_BYTES, PROTECTED_BYTES_MAX, Seal as _, TAG_BYTES,
@@ -242,7 +242,7 @@ fn messages_of_the_handshake_are_not_legal_after_it() {
     for suite in [TLS12, TLS13] {
         // The client of the pair sends: a ticket to a server.
         misbehaved(suite, |session| handshake(session, &ticket), NOT_LEGAL, UNEXPECTED);
-        // A certificate request, and a message nobody knows.
+        // A certificate request, and a message of an unknown type.
         misbehaved(suite, |session| handshake(session, &[13, 0, 0, 0]), NOT_LEGAL, UNEXPECTED);
         misbehaved(suite, |session| handshake(session, &[99, 0, 0, 0]), NOT_LEGAL, UNEXPECTED);
     }

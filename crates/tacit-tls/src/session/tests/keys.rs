@@ -215,7 +215,7 @@ fn a_peer_that_has_closed_is_not_asked_for_new_keys() {
         assert_eq!(client.session().rekeys(), 1);
         server.give(&client.take()).unwrap();
         assert_eq!(server.received(), b"and the answer");
-        // A request that cannot be answered would stay owed.
+        // The reply to a request that cannot be answered would stay pending.
         assert_eq!(server.session().rekeys(), u32::from(!closes));
         assert!(server.session().pending_reply.is_none());
     }

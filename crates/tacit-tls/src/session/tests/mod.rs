@@ -1,4 +1,5 @@
-//! Sessions against a plain stream of the TLS library, and against records nobody should send.
+//! Sessions against a plain stream of the TLS library, and against records that no peer
+//! should send.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;

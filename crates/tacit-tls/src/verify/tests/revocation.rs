@@ -184,7 +184,7 @@ fn a_chain_without_a_name_is_checked_but_for_the_name() {
             assert_eq!(outcome == PeerCheck::ChainValid, believed, "{kind:?}: {outcome:?}");
             assert_eq!(check.allows(&outcome), believed, "{kind:?}");
         }
-        // What was believed without a name is not believed with one.
+        // A chain that was trusted without a name is not trusted with one.
         let outcome = full.recheck(&leaf.chain, &name, at(2_000_000_000)).check;
         assert!(matches!(outcome, PeerCheck::Invalid { .. }), "{kind:?}: {outcome:?}");
     }
