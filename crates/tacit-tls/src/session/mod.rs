@@ -315,7 +315,7 @@ impl Session {
 
     /// Appends what must go out before the next data: the pending reply; and a KeyUpdate of our
     /// own, if the rule's bytes or time have passed or the suite's own limit is near (not in TLS
-    /// 1.2, which has none). Nothing after our `close_notify`. Returns whether it appended anything.
+    /// 1.2, which has none). Nothing after our `close_notify`. Returns whether it appended any.
     ///
     /// # Errors
     /// The next key could not be made.
