@@ -19,7 +19,7 @@ const USERS: &str = "/etc/passwd";
 /// The kernel's form of an address.
 ///
 /// # Errors
-/// A UNIX name that the kernel has no room for, or the address of nobody.
+/// The UNIX name is too long for the kernel, or the address is unnamed.
 pub fn to_socket(address: &Address) -> io::Result<SocketAddress> {
     Ok(match address {
         Address::Inet(inet) => SocketAddress::from(*inet),

@@ -127,7 +127,7 @@ impl Lane {
         let all = self.flows.borrow_mut().take_all();
         for state in all {
             if let State::Open(relay) = state {
-                // What still waits is tried; who would hear of a failure is gone.
+                // Send what still waits. The run is over: no program is left to receive an error.
                 let _ = relay.send_batch(&*self);
                 relay.end();
             }

@@ -39,7 +39,7 @@ struct HostResolvers {
     current: Current,
 }
 
-/// Whom to ask now.
+/// The servers that are asked now.
 #[derive(Clone, Debug)]
 pub(super) struct Current {
     pub(super) servers: Arc<ServerList>,

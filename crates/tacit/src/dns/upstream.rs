@@ -123,7 +123,7 @@ pub(super) struct Entropy {
 }
 
 impl Entropy {
-    /// One that nobody outside can guess.
+    /// A number that no other host can guess.
     pub(super) fn next(&mut self) -> u64 {
         if self.numbers.is_empty() {
             self.refill();

@@ -83,7 +83,7 @@ pub struct ExplainArgs {
     /// The rule whose peer it is
     #[arg(long, value_name = "NAME", requires = "peer", group = "asked")]
     rule: Option<String>,
-    /// The map to ask alone, as if the certificate were believed
+    /// The map to ask alone, without a check of the certificate
     #[arg(long, value_name = "NAME", requires = "peer", group = "asked")]
     map: Option<String>,
     /// When it opens, as 2025-06-01T12:00:00Z or with an offset [default: now]

@@ -129,7 +129,7 @@ fn own_names(rule: &Rule, verify: &Verify) -> Option<String> {
     Some(hosts.join(", "))
 }
 
-/// Asks a map alone, as if the certificate were believed.
+/// Asks a map alone, without a check of the certificate.
 pub(super) fn ask_map(policy: &Policy, name: &str, peer: &Peer<'_>) -> Result<Answer, String> {
     let Some(map) = policy.maps.get(name) else {
         return Err(format!("the policy has no [[map.{name}]]"));
@@ -210,7 +210,7 @@ impl fmt::Display for Answer {
         }
         match check {
             Some(check) => writeln!(f, "check: {}", check.word())?,
-            None => writeln!(f, "check: none was made, as if it were believed")?,
+            None => writeln!(f, "check: none; the certificate is assumed to be trusted")?,
         }
         if let Some(MapAnswer { name, decide, passed }) = map {
             for SkippedEntry { line, why } in passed {

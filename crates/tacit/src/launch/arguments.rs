@@ -81,7 +81,7 @@ impl RunArgs {
     }
 }
 
-/// What a run is called that nobody named: the program's file name, as far as names may be that.
+/// The name of a run without `--name`: the first characters of its program's file name.
 fn name_of(program: &Path) -> String {
     let file_name = program.file_name().unwrap_or_default().to_string_lossy();
     let name: String =

@@ -1,4 +1,4 @@
-//! The launcher's side of the helper: starting it, and starting it anew.
+//! The launcher's side of the helper: starting it, and restarting it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -157,8 +157,8 @@ impl Drop for Helper {
 }
 
 impl Starting {
-    /// Waits until the namespace is there and no listener is held by the helper any more: whoever
-    /// keeps a copy of one would go on taking connections after the agent's end.
+    /// Waits until the namespace is there and the helper has closed its copies of the listeners: a
+    /// process that keeps a copy would continue to take connections after the agent's end.
     pub(super) fn ready(self) -> Result<Prepared, RunError> {
         let own = |error| RunError::Own("start the helper", error);
         let died = || RunError::Namespace("the helper ended without a word".into());

@@ -1,7 +1,7 @@
 //! The process inside a run's namespace: it makes the namespace, and then does there what the
 //! agent asks for.
 //!
-//! It holds rights over the namespace that nobody else has, knows no policy, and ends with the
+//! It holds rights over the namespace that no other process has, knows no policy, and ends with the
 //! launcher. It answers one question after the other, from as many lines as there are agents: one,
 //! and while an agent is replaced by its successor, two.
 //!
@@ -46,7 +46,7 @@ pub enum Ready {
     Made {
         /// Whether there is a user namespace to join.
         has_own_user: bool,
-        /// What was wished for and not got.
+        /// What was requested but is not available.
         missing: Vec<String>,
     },
     /// It is not, and why.

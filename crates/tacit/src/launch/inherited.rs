@@ -25,7 +25,7 @@ use tacit_sys::descriptor::{self, DescriptorKind, Inheritable, SocketKind};
 pub enum InheritError {
     /// What is open cannot be told.
     Unknown(io::Error),
-    /// A socket that nobody named.
+    /// A socket that the command line does not name.
     Socket {
         /// Its number.
         number: RawFd,

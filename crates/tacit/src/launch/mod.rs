@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The launcher stays the parent of CMD and stands in for it: signals, stops and the exit status.
-//! It has one thread, reads no policy and holds no key. A helper that dies is started anew. Its
+//! It has one thread, reads no policy and holds no key. A helper that dies is restarted. Its
 //! own failures exit with 125; 126 and 127 are a shell's.
 
 mod agent;

@@ -1,12 +1,12 @@
 //! What becomes of the processes that CMD leaves behind when it ends.
 //!
 //! ```text
-//! terminate   SIGTERM, a grace, SIGKILL until nobody is left; said on standard error
+//! terminate   SIGTERM, a grace, SIGKILL until no process is left; reported on standard error
 //! wait        as long as it takes
-//! leave       nothing: they go on, and every connection of theirs is refused
+//! leave       nothing: they continue, and every connection of theirs is refused
 //! ```
 //!
-//! While the launcher waits, the run's agent and helper go on serving them. A signal to end cuts
+//! While the launcher waits, the run's agent and helper keep serving them. A signal to end cuts
 //! the waiting short: `wait` then terminates, and `terminate` kills at once.
 
 use std::io;
@@ -57,7 +57,7 @@ impl Running {
             "tacit: the program has ended and left {left} {what}: told to end, killed after \
              {grace} s (--orphans says otherwise)"
         ));
-        // A stopped process takes no signal before it goes on.
+        // A stopped process handles no signal before it continues.
         self.signal_orphans(&[Signal::TERM, Signal::CONT]);
         if self.wait_for_orphans(Some(GRACE))? == Waited::NobodyLeft {
             return Ok(());
@@ -92,7 +92,7 @@ impl Running {
         let end = at_most.map(|wait| Instant::now() + wait);
         loop {
             if self.orphans().is_empty() {
-                // Nobody else collects what just ended.
+                // No other process collects the children that just ended.
                 orphan::reap(&self.own_children());
                 return Ok(Waited::NobodyLeft);
             }

@@ -1,7 +1,7 @@
 //! Whose run it is: under `sudo`, that of the user who called it.
 //!
 //! Root inside a run has a network namespace without a user namespace around it, and is less
-//! confined than any other user. Whoever types `sudo tacit run` out of habit wants no such thing.
+//! confined than any other user. A user who types `sudo tacit run` out of habit does not want that.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -13,7 +13,7 @@ use crate::exit::complain;
 
 impl Running {
     /// Forwards signals, stops when CMD stops, and returns its status when it has ended and its
-    /// orphans have been seen off.
+    /// orphans have been handled.
     pub(super) fn wait(mut self, orphans: Orphans) -> Result<ExitCode, RunError> {
         let own = |error| RunError::Own("wait for the program", error);
         let state = loop {
@@ -53,8 +53,8 @@ impl Running {
         own.into_iter().flatten().collect()
     }
 
-    /// Starts a helper that died anew, says so when the agent has ended, and collects orphans that
-    /// have.
+    /// Restarts a helper that died, reports when the agent has ended, and collects orphans that
+    /// have ended.
     pub(super) fn look_after_others(&mut self) {
         if self.agent.has_just_ended() {
             complain("tacit: the agent has ended: the program's connections are refused");
@@ -63,7 +63,7 @@ impl Running {
             && process::try_wait(helper).is_ok_and(|ended| ended.is_some())
         {
             self.helper.forget();
-            // Without an agent there is nobody to serve.
+            // A helper serves agents: without one, none is needed.
             if self.agent.serves()
                 && let Err(error) = self.replace_helper()
             {

@@ -92,9 +92,9 @@ impl Totals {
 /// Every account, and what those held that are gone.
 #[derive(Debug)]
 pub struct Accounts {
-    /// Those that somebody holds: the agent's first, then rules by name.
+    /// Those in use: the agent's first, then rules by name.
     pub held: Vec<Arc<Account>>,
-    /// What those held that nobody holds any more.
+    /// The totals of the accounts that are no longer in use.
     pub removed: Totals,
 }
 
@@ -124,7 +124,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// All accounts that somebody holds, by slot; and what those held that nobody does.
+/// All accounts in use, by slot; and the totals of those that are no longer in use.
 #[derive(Default)]
 struct Registry {
     accounts: Vec<Weak<Account>>,
@@ -185,7 +185,7 @@ impl Account {
         let registry = registry();
         let mut held = registry.accounts.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
         let removed = registry.removed;
-        // Whoever drops the last of one meanwhile needs the registry.
+        // A thread that drops the last reference to an account locks the registry.
         drop(registry);
         held.sort_by(|a, b| a.owner.rule().cmp(&b.owner.rule()));
         Accounts { held, removed }

@@ -297,7 +297,7 @@ impl RuleCosts {
         let mut cpu_us = self.cpu_us.clone();
         for (component, cell) in &mut cpu_us {
             if let Some(before) = before.cpu_us.get(component) {
-                // A rule that was removed and came back has begun anew.
+                // A rule that was removed and came back has started again at zero.
                 *cell = cell.zip(before, |now, then| (now - then).max(0.0));
             }
         }

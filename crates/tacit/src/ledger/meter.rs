@@ -29,7 +29,7 @@ pub const WINDOW_NS: u64 = 1_000_000;
 /// Time after which it is closed even if there was little work, so that displays are not behind.
 pub const WINDOW_WALL_NS: u64 = 50_000_000;
 
-/// Time that has been stamped and belongs to nobody yet.
+/// Time that has been stamped and belongs to no account yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks(u64);
 
@@ -104,7 +104,7 @@ pub fn switch(component: Component) {
     METER.with(|meter| meter.switch(component));
 }
 
-/// From here on, and from the last stamp on, it is that component: a turn goes on where it began.
+/// From here on, and from the last stamp on, it is that component: a turn continues where it began.
 pub fn resume(component: Component) {
     METER.with(|meter| meter.component.set(component));
 }
@@ -415,7 +415,7 @@ impl Meter {
             receive_ticks: touched.iter().map(received).sum(),
             ns_per_tick,
         };
-        // Without ticks there is nobody to charge: the next window takes what was spent.
+        // Without ticks there is no account to charge: the next window takes what was spent.
         let Some(worth) = window.worth() else { return };
         for at in touched.drain(..) {
             let Slot { account, ticks, counts } = std::mem::take(&mut slots[at]);

@@ -53,7 +53,7 @@ pub async fn metered<T>(component: Component, future: impl Future<Output = T>) -
     charged(Account::agent(), component, pin!(future), |_| ()).await
 }
 
-/// Charges a future to an account; `spent_ns` hears of each of its turns how long it took.
+/// Charges a future to an account; `spent_ns` receives the duration of each of its turns.
 pub async fn charged<T>(
     account: &Arc<Account>,
     mut component: Component,

@@ -27,7 +27,7 @@ struct Buckets {
 /// What has been counted so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyCounts {
-    /// Upper bound in seconds, and how many durations were at most so long.
+    /// Upper bound in seconds, and how many durations did not exceed it.
     pub at_most: Vec<(f64, u64)>,
     /// All durations.
     pub count: u64,

@@ -14,7 +14,7 @@ use tacit_core::flow::Address;
 use tacit_core::policy::{Connect, Target, TargetOrder};
 use tokio::sync::watch;
 
-/// How often a name is resolved anew.
+/// How often a name is resolved again.
 pub const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
 /// How soon after a failure.
 pub const RESOLVE_RETRY: Duration = Duration::from_secs(2);
@@ -106,8 +106,8 @@ pub enum LiveTarget {
 }
 
 impl LiveTarget {
-    /// Takes a target; names begin to be resolved on the current runtime at once, until nobody
-    /// asks any more.
+    /// Takes a target; the current runtime resolves a name from now on, until the target is
+    /// dropped.
     #[must_use]
     pub fn new(target: &Target) -> Self {
         match target {

@@ -106,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// The rule allows it to go on without TLS, and so it does.
+    /// The connection continues without TLS, as its rule allows.
     pub fn go_on_in_clear(&self) {
         self.accepted_security.set(Security::Clear);
     }
@@ -181,7 +181,7 @@ impl Drop for Connection {
 pub struct RefusedFlow {
     /// The rule that was found, or why there is none.
     pub rule: Result<Arc<LiveRule>, NoRule>,
-    /// Who wanted to talk to whom.
+    /// Its source and its destination.
     pub flow: Flow,
     /// Where it was captured; `None`: it came to a forwarding rule.
     pub scope: Option<Scope>,

@@ -140,7 +140,7 @@ fn shortest_time(rule: &LiveRule) -> Option<Duration> {
     [age, rule.rule.idle].into_iter().flatten().min()
 }
 
-/// How long a connection may go on, and why no longer.
+/// How long a connection may continue, and why no longer.
 fn times_left(
     record: &ConnectionRecord,
     rule: &LiveRule,

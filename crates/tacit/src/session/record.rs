@@ -179,7 +179,7 @@ pub struct TlsFacts {
     pub trusted: Option<TrustedPeer>,
 }
 
-/// Why the agent closes a connection that could go on.
+/// Why the agent closes a connection that could continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Closing {

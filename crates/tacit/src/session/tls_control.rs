@@ -41,8 +41,8 @@ impl From<QueryError> for TlsRequestError {
 pub struct PendingTlsRequest {
     /// What.
     pub request: TlsRequest,
-    /// The program's own socket. Whoever asks keeps it until the answer: it must not be closed by
-    /// the relay, which has no time to wait for that.
+    /// The program's own socket. The requester keeps it until the answer: the relay must not
+    /// close it, because it has no time to wait for that.
     pub program: Arc<OwnedFd>,
     /// The way back. It comes after the socket, and so is dropped after it.
     pub back: oneshot::Sender<Result<(), TlsRequestError>>,

@@ -187,7 +187,7 @@ fn show_one(args: &ShowArgs, id: &str) -> ExitCode {
     print(if args.json { json() } else { connections::detail(&first) }, EXIT_OK)
 }
 
-/// Prints samples until the connection ends or nobody reads on.
+/// Prints samples until the connection ends or the reader closes standard output.
 fn sample(
     first: ConnectionDisplay,
     interval: Option<Duration>,

@@ -249,7 +249,7 @@ fn watch(client: &Weak<Client>, mut started: Started) {
         client.control.store(None);
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let event = Event::new("signer-ended").field("status", &status);
-        let next = "a new one starts within a second; open connections go on meanwhile";
+        let next = "a new one starts within a second; open connections continue meanwhile";
         client.log.error(event.field("next", next));
         loop {
             std::thread::sleep(START_INTERVAL.saturating_sub(started.at.elapsed()));
@@ -267,7 +267,7 @@ fn watch(client: &Weak<Client>, mut started: Started) {
     }
 }
 
-/// Two ends of a channel; who has the first waits so long at most.
+/// Two ends of a channel; the owner of the first waits at most `wait`.
 fn pair(wait: Duration) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

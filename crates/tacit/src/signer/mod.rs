@@ -8,7 +8,7 @@
 //!
 //! An agent starts its signer with the first key. A thread that does a handshake asks over a
 //! channel of its own and waits: no queue, no lock that it shares with others. When the signer
-//! ends, open connections go on, handshakes that need a key fail, and a new one starts, once a
+//! ends, open connections continue, handshakes that need a key fail, and a new one starts, once a
 //! second at most. It ends with its agent, whose end of the control channel is the only one.
 //!
 //! Limits: `CHANNELS_MAX`; `ANSWER_WAIT_MAX` for an answer.

@@ -23,7 +23,7 @@ use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 pub fn run() -> ExitCode {
     process::name_thread("signer");
     let served = process::keep_secrets().and_then(|()| {
-        // It ends with the agent, which may go on after a signal.
+        // It ends with the agent, which may continue after a signal.
         process::ignore(&[Signal::TERM, Signal::INT, Signal::HUP])?;
         process::lock_memory();
         process::close_inherited()?;

@@ -33,7 +33,7 @@ fn client_tls(tls: &TlsFacts) -> ProxyTls {
     };
     let peer = peer.as_deref().filter(|_| check.is_trusted());
     let certificate = peer.map(|peer| ClientVerification {
-        // Whom the policy gives no name has none behind it either.
+        // A client without a name by the policy is sent to the target without one too.
         common_name: match named {
             MappedIdentity::Certificate | MappedIdentity::Mapped(_) => peer.common_name.clone(),
             MappedIdentity::None | MappedIdentity::Warned { .. } => None,

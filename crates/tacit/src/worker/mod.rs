@@ -386,7 +386,7 @@ impl<L: Lanes> Workers<L> {
         Some(FewestRuns { share: RunCpu::new(cpu, runs), runs_before })
     }
 
-    /// Where a run goes on that was on a CPU under an agent before this one.
+    /// Places a run on the CPU that it had under an earlier agent.
     pub async fn place_run_on(&self, cpu: Option<usize>) -> Option<RunCpu> {
         let cpu = cpu.filter(|cpu| self.plan.split.contains(cpu))?;
         if self.share_of(cpu).is_none()
@@ -455,7 +455,7 @@ impl<L: Lanes> Workers<L> {
     }
 
     /// Makes every thread take nothing more from a source; when this returns, all of them have
-    /// stopped. What was taken goes on to its own end.
+    /// stopped. What was taken continues to its own end.
     pub async fn stop(&self, id: u64) {
         self.common.borrow_mut().remove(&id);
         self.command_all(|done| Command::Stop(id, done)).await;

@@ -10,7 +10,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// What a family's values do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// They only rise, until the agent is started anew; the name ends in `_total`.
+    /// They only rise until the agent is restarted; the name ends in `_total`.
     Counter,
     /// They go up and down.
     Gauge,

@@ -81,7 +81,7 @@ impl Notices {
         !matches!(self.source, Source::None)
     }
 
-    /// What to wait for: the source, if there is one, then those to whom it is reported.
+    /// What to wait for: the source, if there is one, then the sockets that receive the reports.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let source = match &self.source {
             Source::None => None,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What a program has sent by the time that our Finished is ready leaves together with it, in one
-//! send; what came together with a client's Finished goes on in the relay's first step.
+//! send; what came together with a client's Finished is sent in the relay's first step.
 //!
 //! Where TLS arrives, the client proves itself before anything is dialled, but for a program whose
 //! greeting STARTTLS needs. A server of FTP accepts a data connection first and tells its client on

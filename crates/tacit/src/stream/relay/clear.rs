@@ -24,7 +24,7 @@ use super::{
 };
 
 /// Runs both directions to the end, then ends both sockets accordingly; or until the connection is
-/// to go on elsewhere.
+/// to continue on another thread.
 pub(super) async fn run(
     lane: &StreamLane,
     relay: Box<ClearRelay>,
@@ -153,13 +153,13 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Whether the connection is to go on elsewhere, and can: nothing waits and nothing has ended.
+    /// Whether the connection is to change threads, and can: nothing waits and nothing has ended.
     fn leaves(&self) -> bool {
         let is_quiet = || self.onward.waiting.is_empty() && self.back.waiting.is_empty();
         self.follow.as_ref().is_some_and(Follow::leaves) && self.is_whole() && is_quiet()
     }
 
-    /// What another thread goes on with.
+    /// What another thread continues with.
     fn leave(self) -> Left {
         let Self { connection, downstream, upstream, follow, .. } = self;
         let program_cpu = follow.and_then(|follow| follow.leave(connection));

@@ -104,7 +104,7 @@ impl<'a> Follow<'a> {
     }
 }
 
-/// Polls a pump; ready with nothing when it waits and its connection is to go on elsewhere.
+/// Polls a pump; ready with nothing when it waits and its connection is to change threads.
 pub(super) fn poll_here<P: Future<Output = ConnectionEnd> + Unpin>(
     pump: &mut P,
     leaves: impl Fn(&P) -> bool,

@@ -151,7 +151,7 @@ pub fn run(
 enum Left {
     /// Its connection has ended.
     Ended(ConnectionEnd),
-    /// It goes on where its program is.
+    /// It continues on the CPU of its program.
     Leaves { relay: RelayKind, program_cpu: Option<usize> },
 }
 
@@ -160,7 +160,7 @@ enum Left {
 pub enum Relayed {
     /// Its connection has ended.
     Finished(Finished),
-    /// It goes on on another thread: nothing waits to be written, and both directions are open.
+    /// It continues on another thread: nothing waits to be written, and both directions are open.
     Leaves(Box<Established>),
 }
 

@@ -68,8 +68,8 @@ async fn conclude(lane: &StreamLane, mut pump: Pump<'_>, end: ConnectionEnd) -> 
 pub(super) enum Direction {
     /// Bytes may come.
     Open,
-    /// The TLS peer has said that it sends no more, where the program may end TLS and go on in
-    /// clear: whether the stream ends with it is still to be seen.
+    /// The TLS peer has said that it sends no more, where the program may end TLS and continue
+    /// in clear: whether the stream ends with it is still to be seen.
     Closed,
     /// The source has ended; what it sent, and the end, must still be written.
     Ending,
@@ -179,14 +179,14 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Whether the connection is to go on elsewhere, and can: nothing waits and nothing has ended.
+    /// Whether the connection is to change threads, and can: nothing waits and nothing has ended.
     fn leaves(&self) -> bool {
         let is_open = || self.is_whole() && self.opening == Direction::Open;
         let is_quiet = || self.to_tls.is_empty() && self.to_clear.is_empty();
         self.follow.as_ref().is_some_and(Follow::leaves) && is_open() && is_quiet()
     }
 
-    /// What another thread goes on with.
+    /// What another thread continues with.
     fn leave(self) -> Left {
         let Self { at, clear, tls, session, incomplete, follow, .. } = self;
         let program_cpu = follow.and_then(|follow| follow.leave(at.connection));
@@ -609,9 +609,9 @@ impl<'a> Pump<'a> {
 
 /// Why a direction stops.
 pub(super) enum Stop {
-    /// Its write failed; the other direction may go on.
+    /// Its write failed; the other direction may continue.
     Write { socket: BrokenSocket, error: io::Error },
-    /// Nothing can go on.
+    /// Neither direction can continue.
     Now(ConnectionEnd),
 }
 
