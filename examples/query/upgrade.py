@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Talks in clear first, and has tacit begin TLS in the middle of the conversation.
+"""Starts in clear, and has tacit begin TLS in the middle of the connection.
 
 The rule for the connection says start = "controlled":
 
@@ -14,7 +14,7 @@ import sys
 from query import ask
 
 
-def converse(connection, line):
+def exchange(connection, line):
     connection.sendall(line.encode() + b"\n")
     answer = b""
     # No byte more than the line: what follows it may be TLS already.
@@ -26,14 +26,14 @@ def converse(connection, line):
 if __name__ == "__main__":
     host, port = sys.argv[1:]
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        print(converse(connection, "in clear"), ask(connection)["connection"])
-        if converse(connection, "STARTTLS") != "GO":
+        print(exchange(connection, "in clear"), ask(connection)["connection"])
+        if exchange(connection, "STARTTLS") != "GO":
             sys.exit("the server does not offer TLS")
         answer = ask(connection, "start")
         if "error" in answer:
             sys.exit(answer["message"])
-        print(converse(connection, "under TLS"), answer["connection"], answer["peer"])
+        print(exchange(connection, "under TLS"), answer["connection"], answer["peer"])
         print("new keys:", ask(connection, "rekey")["rekeys"])
-        if converse(connection, "STOPTLS") != "GO":
-            sys.exit("the server goes on with TLS")
-        print(converse(connection, "in clear again") if "error" not in ask(connection, "stop") else "")
+        if exchange(connection, "STOPTLS") != "GO":
+            sys.exit("the server continues with TLS")
+        print(exchange(connection, "in clear again") if "error" not in ask(connection, "stop") else "")

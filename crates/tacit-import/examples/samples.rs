@@ -1,9 +1,9 @@
 //! `cargo xtask samples DIR`: imports files from outside the repository, one by one.
 //!
-//! Policies of other products that people have published are inputs that nobody here would think
-//! of, and are not ours to keep. Each file of the directory is imported as what it looks like, with
-//! the map file `NAME.map.toml` beside it, or else the one that is given. A line says what came of
-//! it:
+//! Published policies of other products contain input that our own tests do not anticipate. They
+//! are not ours to keep in the repository. Each file of the directory is imported as what it looks
+//! like, with the map file `NAME.map.toml` beside it, or else the one that is given. A line reports
+//! the result:
 //!
 //! ```text
 //!   web.policy: ok

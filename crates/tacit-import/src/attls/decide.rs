@@ -211,7 +211,7 @@ enum Action {
 
 /// What the actions of a rule ask for; `None` after an error.
 fn action(rule: &Effective<'_>, findings: &mut Findings) -> Option<Action> {
-    // A name that leads nowhere was told of already.
+    // `check_references` has already reported a reference to a missing action.
     let named = |word| rule.rule.said(word).is_some();
     let Some(group) = rule.action(Kind::Group) else {
         if named("TTLSGroupActionRef") {

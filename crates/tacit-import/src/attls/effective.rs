@@ -58,7 +58,7 @@ impl<'o> Effective<'o> {
             collect_parts(object, objects, &mut parts, findings);
             actions.push(Action { object, parts });
         }
-        // What is wrong with it was told of, and stops the import.
+        // `time::when` reports any error in the condition, and the error stops the import.
         let when = time::when(rule, objects, findings).flatten();
         let effective = Self { rule, local, remote, when, actions };
         effective.check_misplaced(findings);

@@ -1,7 +1,7 @@
 //! Which flows a rule is about, in the words of our policies.
 //!
-//! A direction is a rule of its own, and so is each port that programs listen on: what arrives at a
-//! port must go on to the same.
+//! Each direction becomes a separate rule, and so does each port that programs listen on: a
+//! connection that arrives at a port must continue to the same port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::effective::Effective;
 use super::map::ring_name;
 
-/// How an attribute that is said is told of.
+/// How the import reports an attribute that the policy sets.
 enum Tell {
     /// Nothing is lost.
     Info(&'static str),
@@ -55,7 +55,7 @@ impl Context<'_> {
     }
 }
 
-/// Whether an attribute is told of, for some value of it.
+/// Whether the import reports an attribute, for at least one of its values.
 #[cfg(test)]
 pub(super) fn is_told(word: &str) -> bool {
     let revocation = ["OcspUrl", "OcspAiaEnable", "HttpCdpEnable", "GSK_LDAP_SERVER"];
@@ -65,7 +65,7 @@ pub(super) fn is_told(word: &str) -> bool {
 const RENEGOTIATION: Tell = Tell::Info("nothing is ever renegotiated");
 const LIBRARY: Tell = Tell::Info("the TLS library decides");
 
-/// What is to be told of an attribute that has not its default; `None`: it has its effect.
+/// What to report about an attribute that is not at its default; `None` if it takes effect.
 fn tell(word: &str, value: &str) -> Option<Tell> {
     Some(match word {
         "FIPS140" => Tell::Error(

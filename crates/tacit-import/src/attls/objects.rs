@@ -301,7 +301,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
 
 fn tell_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Findings) {
     let word = field.attribute.word;
-    // Of the parts of an action, a block after another one is told of where it is chosen.
+    // If an action repeats a block or reference, the code that chooses one of them reports it.
     let is_action = matches!(owner, Kind::Group | Kind::Environment | Kind::Connection | Kind::Gsk);
     if is_action && matches!(field.attribute.form, Form::Block(_) | Form::Ref(_)) {
         return;

@@ -20,7 +20,7 @@ pub(super) fn when(
     findings: &mut Findings,
 ) -> Option<Option<Toml>> {
     let Some(field) = rule.said("IpTimeConditionRef") else { return Some(None) };
-    // A reference that leads nowhere was told of.
+    // `check_references` has already reported a reference to a missing condition.
     let condition = objects.find(Kind::Time, &field.value)?;
     let days = names(condition, "DayOfWeekMask", &DAYS, findings);
     let months = names(condition, "MonthOfYearMask", &MONTHS, findings);

@@ -277,8 +277,8 @@ impl Context<'_> {
             set(keys, "server-name", sni.value.to_ascii_lowercase());
         }
         let fix = "add HostReferenceIdDNS, or import without --keep-no-name-check";
-        let message = "the server's name is not checked: whoever has a certificate of the CA can \
-                       be it";
+        let message = "the server's name is not checked: any host with a certificate from the \
+                       CA can impersonate the server";
         self.findings.changed(at, message, fix);
     }
 

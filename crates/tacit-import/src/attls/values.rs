@@ -12,7 +12,7 @@ pub(super) fn address_word(word: &str, node: &Node, findings: &mut Findings) -> 
     if let Some(all) = ALL.iter().find(|all| all.eq_ignore_ascii_case(text)) {
         return Some((*all).to_owned());
     }
-    // What the originals read as an address of four bytes, and nobody meant.
+    // The originals read a number as an IPv4 address, which is rarely what the author meant.
     if let Ok(number) = text.parse::<u32>() {
         let address = Ipv4Addr::from_bits(number);
         let message = format!("`{word} {text}` is a number, and means the address {address}");

@@ -160,7 +160,7 @@ fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut
     }
 }
 
-/// The sockets at which connections arrive that no rule is about, by the port that they go on to.
+/// The sockets that accept connections that no rule matches, by the port that they continue to.
 fn unmatched_inbound(items: &[Item]) -> BTreeMap<u16, Vec<String>> {
     const NARROWING: [&str; 5] = ["remote", "remote-ports", "program", "user", "when"];
     let is_narrow = |item: &Item| NARROWING.iter().any(|key| item.value(key).is_some());

@@ -41,7 +41,7 @@ impl Endpoint {
         let every = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         match self {
             Self::Path(path) => Some(vec![format!("unix:{path}")]),
-            // stunnel binds IPv4 first; IPv6 then finds the port taken, and it goes on without.
+            // stunnel binds IPv4 first. Its IPv6 bind then fails, and it continues without IPv6.
             Self::Host(None, port) => Some(vec![at(every, *port)]),
             Self::Host(Some(host), port) if host == "localhost" => {
                 Some(vec![at(Ipv4Addr::LOCALHOST.into(), *port)])

@@ -3,16 +3,16 @@
 //! ```text
 //!   lines       sections of options, defaults before them, files that are included
 //!   words       every option there is, and what becomes of those that need no thought
-//!   rule        a section (service) to a rule of the fixed form
+//!   rule        a section (service) to a forwarding rule
 //!     endpoint    where it listens and connects   targets: to several, in which order
 //!     tls         versions, suites, groups        ciphers, tls_options: OpenSSL's names for them
-//!     peer        who is believed
+//!     peer        which peers are trusted
 //!   tables      identities and trusts that the rules name
 //! ```
 //!
-//! A service is a rule of the fixed form. What differs from before is told as changed; what a rule
-//! cannot say stops the import: programs started for each connection, routing by server name, OCSP,
-//! engines, pre-shared keys.
+//! A service becomes a forwarding rule. The import reports each difference from stunnel as changed.
+//! It stops at what a rule cannot express: programs started for each connection, routing by server
+//! name, OCSP, engines, pre-shared keys.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Who is believed: what stunnel checks of its peer, and what a rule does instead.
+//! Which peers are trusted: what stunnel verifies of its peer, and what a rule does instead.
 //!
 //! stunnel checks nothing unless told so, and with `verifyChain` alone accepts any certificate of
 //! the CAs it is given. A rule of ours checks chain and name. Each time that makes a difference, it
@@ -124,19 +124,19 @@ pub(super) fn server(
     let mut keys = Keys::new();
     if !asked.chain && !asked.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
-        let message = format!("service `{of}` believes whoever answers, as before");
+        let message = format!("service `{of}` trusts any server that answers, as before");
         let fix = "say verifyChain = yes, CAfile and checkHost; import without the flag";
         findings.changed(at, message, fix);
     } else {
-        let believed = trust.unwrap_or_else(|| "system".to_owned());
-        keys.push(("trust", believed.clone().into()));
+        let trusted = trust.unwrap_or_else(|| "system".to_owned());
+        keys.push(("trust", trusted.clone().into()));
         if asked.peer {
             // The certificate itself says who the server is.
             keys.extend((!is_said).then(|| ("verify", "chain".into())));
         } else if !asked.chain {
             let message = format!(
-                "service `{of}` believed whoever answers: it now asks for a certificate from trust \
-                 `{believed}` for {}",
+                "service `{of}` trusted any server that answers: it now requires a certificate \
+                 from trust `{trusted}` for {}",
                 name.as_deref().unwrap_or("its server")
             );
             let fix = "say verifyChain = yes and CAfile, if another CA issues it; \
@@ -261,7 +261,7 @@ pub(super) fn client(
     }
     let level = if asked.require { "required" } else { "at-full" };
     let Some(trust) = trust else {
-        let message = format!("service `{}` does not say whom to believe", service.section.name);
+        let message = format!("service `{}` names no CA to trust", service.section.name);
         findings.error(&service.section.at, message, "say CAfile = FILE");
         return None;
     };

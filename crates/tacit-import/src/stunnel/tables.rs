@@ -92,7 +92,7 @@ impl<'f> Tables<'f> {
         name
     }
 
-    /// The name of whom a service believes; `Some(None)` where it does not say.
+    /// The name of the trust that a service uses; `Some(None)` if the service names none.
     pub(super) fn trust(
         &mut self,
         service: &StunnelService<'_>,
@@ -149,7 +149,7 @@ impl<'f> Tables<'f> {
         Some(Some(name))
     }
 
-    /// The name of a map of those whom a service lets in.
+    /// The name of a map of the clients that a service admits.
     pub(super) fn map(&mut self, service: &str, checks: &[&Entry]) -> String {
         let entry = |check: &&Entry| match check.name.to_ascii_lowercase().as_str() {
             "checkip" => ("ip", check.value.clone()),

@@ -1,4 +1,4 @@
-//! What becomes of services, and what is told of them.
+//! The rules that services become, and what the import reports about them.
 
 use proptest::prelude::*;
 
@@ -223,7 +223,7 @@ fn what_a_rule_cannot_say_stops_the_import() {
             7,
             "`CRLfile` is about CAs, and `verifyPeer` alone checks no chain here",
         ),
-        ("verify = 2", 1, "service `s` does not say whom to believe"),
+        ("verify = 2", 1, "service `s` names no CA to trust"),
         ("checkHost = a", 5, "`checkHost` needs verifyChain or verifyPeer"),
         (
             "sslVersion = TLSv1.1",
@@ -303,13 +303,13 @@ fn clients_that_believe_everybody_are_raised_unless_told_otherwise() {
     assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "system" }"#));
     assert_eq!(
         found,
-        ["1: changed: service `c` believed whoever answers: it now asks for a certificate from \
-          trust `system` for mail.example"]
+        ["1: changed: service `c` trusted any server that answers: it now requires a certificate \
+          from trust `system` for mail.example"]
     );
     let keep = StunnelOptions { keep_no_verification: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(blind, &keep);
     assert!(policy.unwrap().contains(r#"verify = "none""#));
-    assert_eq!(found, ["1: changed: service `c` believes whoever answers, as before"]);
+    assert_eq!(found, ["1: changed: service `c` trusts any server that answers, as before"]);
 
     let nameless = CLIENT.replace("checkHost = mail.example\n", "");
     let (policy, found) = imported(&nameless);
@@ -319,7 +319,7 @@ fn clients_that_believe_everybody_are_raised_unless_told_otherwise() {
         ["1: changed: service `c` accepted any certificate of its CAs: it must be for \
           mail.example now"]
     );
-    // Nobody is warned where all is said.
+    // A service that sets every check gets no warning.
     assert_eq!(imported(CLIENT).1, [""; 0]);
 }
 

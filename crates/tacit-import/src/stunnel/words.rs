@@ -1,7 +1,7 @@
 //! Every option of the language, and what becomes of those that need no thought.
 //!
-//! What a policy of ours has a word for is read in `service`; the rest stands here with its
-//! answer: nothing is passed over because nobody thought of it.
+//! `service` reads the options that a policy of ours can express. The rest are listed here with
+//! their outcome, so that the import overlooks no option.
 
 use super::lines::Entry;
 use super::options::StunnelOptions;
@@ -223,7 +223,7 @@ pub(super) const WORDS: &[Word] = &[
     refused(
         "ident",
         &[],
-        "nobody is asked for the name of a user (IDENT)",
+        "tacit does not query IDENT for the name of a user",
         "ask for certificates: verifyChain = yes; or name clients by address: `remote` of a rule",
     ),
     read("key"),
@@ -260,7 +260,12 @@ pub(super) const WORDS: &[Word] = &[
         "who has no certificate is refused, and sent nowhere else",
         "remove it, or offer what is for everybody at an address of its own",
     ),
-    changed("renegotiation", &["no"], "nobody may renegotiate", "remove it; 1.3 has no such thing"),
+    changed(
+        "renegotiation",
+        &["no"],
+        "no peer may renegotiate",
+        "remove it; 1.3 has no such thing",
+    ),
     changed("reset", &["yes"], "errors are told by a reset", "remove it"),
     read("requireCert"),
     read("retry"),

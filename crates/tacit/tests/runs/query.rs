@@ -356,7 +356,7 @@ await 9001
 
 /// What programs that talk to it begin with.
 const CONVERSE: &str = r#"
-from upgrade import converse
+from upgrade import exchange
 def reach(): return socket.create_connection(("clear.example", 9001), timeout=30)
 def said(answer): return answer.get("error") or answer["connection"]
 def asker():
@@ -405,11 +405,11 @@ stream.sendall(f"{{large}}\nQUIETTLS\n".encode())
 # Nothing is read before: the server's answer in clear is no part of the handshake.
 assert exactly(stream, 50001) == f"{{large}}\n".encode()
 print(said(ask(stream, "start")))
-print(converse(stream, large) == large)
+print(exchange(stream, large) == large)
 stream.sendall(f"STOPTLS\n".encode())
 assert exactly(stream, 3) == b"GO\n"
-print(said(ask(stream, "stop")), converse(stream, large) == large)
-print(converse(stream, "STARTTLS"), said(ask(stream, "start")), converse(stream, "again"))
+print(said(ask(stream, "stop")), exchange(stream, large) == large)
+print(exchange(stream, "STARTTLS"), said(ask(stream, "start")), exchange(stream, "again"))
 "#
         ),
     );
@@ -437,7 +437,7 @@ def ended(stream):
     except ConnectionError as error:
         return type(error).__name__
 stream = reach()
-print(converse(stream, sys.argv[1]), end=" ")
+print(exchange(stream, sys.argv[1]), end=" ")
 answer = ask(stream, "start")
 print(answer["error"], ended(stream), file=sys.stderr)
 print(said(answer), ended(stream) in ("ConnectionResetError", "BrokenPipeError"))
@@ -461,11 +461,11 @@ fn a_request_that_makes_no_sense_is_refused_and_changes_nothing() {
             r#"{CONVERSE}
 import threading
 stream = reach()
-print(said(ask(stream, "stop")), said(ask(stream, "rekey")), converse(stream, "STARTTLS"))
-print(said(ask(stream, "start")), said(ask(stream, "start")), converse(stream, "x"))
+print(said(ask(stream, "stop")), said(ask(stream, "rekey")), exchange(stream, "STARTTLS"))
+print(said(ask(stream, "start")), said(ask(stream, "start")), exchange(stream, "x"))
 # The server has TLS end first, and goes on in clear behind it.
-print(converse(stream, "STOPTLS-FIRST"), said(ask(stream, "stop")))
-print(exactly(stream, 10), converse(stream, "y"))
+print(exchange(stream, "STOPTLS-FIRST"), said(ask(stream, "stop")))
+print(exactly(stream, 10), exchange(stream, "y"))
 # A handshake that never ends ends by itself.
 stream.sendall(b"HANG\n")
 answers = []
@@ -555,7 +555,7 @@ stream = reach()
 print(said(ask(stream)), flush=True)
 open("scratch/said", "w")
 while not os.path.exists("scratch/go"): time.sleep(0.01)
-print(converse(stream, "STARTTLS"), said(ask(stream, "start")), converse(stream, "under TLS"))
+print(exchange(stream, "STARTTLS"), said(ask(stream, "start")), exchange(stream, "under TLS"))
 "#
         ),
     );
@@ -587,7 +587,7 @@ meet("one")
 second = reach()
 print(said(ask(second)))
 meet("two")
-print(said(ask(second)), converse(first, "STARTTLS"), said(ask(first, "start")))
+print(said(ask(second)), exchange(first, "STARTTLS"), said(ask(first, "start")))
 "#
         ),
     );

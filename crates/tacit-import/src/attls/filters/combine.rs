@@ -266,7 +266,7 @@ fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<Soc
     sockets
 }
 
-/// The rules for what others open: one for each port, since it goes on to the same.
+/// The rules for inbound connections: one for each port, since a rule connects to the same port.
 fn inbound(
     name: &str,
     filter: &Filter,

@@ -172,7 +172,7 @@ impl<'r> Reader<'r> {
         }
         let action = fields.iter().filter_map(|word| rule.said(word)).filter_map(of).next_back();
         let Some(action) = action else {
-            // A reference that leads nowhere was told of.
+            // `check_references` has already reported a reference to a missing action.
             if !fields.iter().any(|word| rule.said(word).is_some()) {
                 let message = format!("filter rule `{}` has no action", rule.name);
                 let fix = "say IpGenericFilterActionRef NAME";
@@ -376,7 +376,7 @@ impl<'r> Reader<'r> {
 /// Which packets a service is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Of both directions, whoever connects.
+    /// Packets of both directions; either side may connect.
     Both,
     /// Of both, where others connect.
     Accepted,

@@ -75,7 +75,7 @@ fn what_becomes_nothing_is_told() {
     }
 }
 
-/// Every attribute of an action either has an effect or is told of.
+/// Every attribute of an action either takes effect or is reported.
 #[test]
 fn no_attribute_is_ignored_in_silence() {
     let effect = [

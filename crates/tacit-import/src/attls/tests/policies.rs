@@ -261,7 +261,7 @@ fn both_directions_and_exclusions_become_rules_of_their_own() {
         ],
         "{found:#?}"
     );
-    // Whoever opens, the role is the one that is said.
+    // The role is the one that the policy sets, whichever side connects.
     let tacit_core::policy::Action::Tls(tls) = &policy.rules[2].action else { panic!() };
     assert_eq!(tls.role(), "server");
 }

@@ -195,7 +195,7 @@ fn looked_up(policy: &Policy, index: &Index, tried: Tried) -> Result<usize, bool
         });
         sockets.next().cloned()
     });
-    // Where nothing listens, nobody gets in.
+    // Without a listener, no peer can connect.
     let Some(listen) = listen.map_or(Some(None), |socket| socket.map(Some)) else {
         return Err(false);
     };
