@@ -16,6 +16,7 @@ mod rust;
 mod source;
 mod statements;
 mod types;
+mod vocabulary;
 mod walk;
 
 use finding::Finding;
@@ -45,6 +46,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
             statements::check(source, &mut findings);
         }
         prose::check(source, &mut findings);
+        vocabulary::check(source, &mut findings);
     }
     modules::check_reached(&sources, &mut findings);
     types::check(&sources, &mut findings);
