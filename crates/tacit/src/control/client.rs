@@ -1,4 +1,5 @@
-//! Asking a running agent.
+//! The client side of the control socket: sends one request to a running agent and reads the
+//! answer.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,18 +13,18 @@ use serde_json::Value;
 use super::{Answer, Display, Request, directory};
 use crate::ledger::costs::Costs;
 
-/// Why there is no answer.
+/// Why a request got no answer.
 #[derive(Debug)]
 pub enum ClientError {
     /// No process listens at the control socket.
     NoAgent(PathBuf, io::Error),
     /// The agent refused.
     Refused(String),
-    /// The answer of the agent cannot be read.
+    /// The connection failed, or the agent sent something that is not an answer.
     Broken(io::Error),
-    /// The agent did not answer in time.
+    /// The agent did not answer within this time.
     Silent(Duration),
-    /// The agent that answered is another one than before.
+    /// A successor of the first agent answered the second request.
     Restarted,
 }
 
@@ -33,27 +34,31 @@ impl fmt::Display for ClientError {
             Self::NoAgent(path, error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 write!(
                     f,
-                    "cannot ask the agent at {}: {error}\n    \
-                     fix: run this as the agent's user or as root; others may not ask it",
+                    "cannot connect to the agent at {}: {error}\n    \
+                     fix: run this command as the agent's user or as root; no other user may \
+                     control the agent",
                     path.display()
                 )
             }
             Self::NoAgent(path, error) => write!(
                 f,
                 "no agent answers at {}: {error}\n    \
-                 fix: start one with `tacit agent`, or name its socket with --control",
+                 fix: start an agent with `tacit agent`, or name the control socket of a running \
+                 one with --control",
                 path.display()
             ),
             Self::Refused(reason) => f.write_str(reason),
-            Self::Broken(error) => write!(f, "the agent's answer cannot be read: {error}"),
+            Self::Broken(error) => write!(f, "cannot read the agent's answer: {error}"),
             Self::Silent(patience) => {
                 write!(
                     f,
-                    "the agent has not answered for {patience:?}: it is stopped, or very busy"
+                    "the agent did not answer within {patience:?}: its process is stopped or \
+                     overloaded"
                 )
             }
             Self::Restarted => f.write_str(
-                "the agent was restarted in between, and its successor counts from 0: repeat it",
+                "the agent was restarted during the interval, and its successor counts from 0: \
+                 run the command again",
             ),
         }
     }
@@ -61,7 +66,8 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// The ledger: of `interval` from now on, or since the agent started.
+/// Reads the ledger. With `interval`, waits that long and returns what was used meanwhile;
+/// otherwise returns what was used since the agent started.
 ///
 /// # Errors
 /// See [`ClientError`].
@@ -71,7 +77,7 @@ pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, Client
     let before = read()?;
     std::thread::sleep(interval);
     let after = read()?;
-    // Another agent's figures have nothing to be compared with.
+    // The figures of two agents cannot be subtracted.
     if after.since != before.since {
         return Err(ClientError::Restarted);
     }
@@ -86,23 +92,23 @@ pub fn ask_typed<T: DeserializeOwned>(control: &Path, request: &Request) -> Resu
     typed(ask(control, request)?)
 }
 
-/// Reads an answer as a type.
+/// Converts an answer to its type.
 ///
 /// # Errors
-/// It is something else.
+/// The answer has another form.
 pub fn typed<T: DeserializeOwned>(answer: Value) -> Result<T, ClientError> {
     serde_json::from_value(answer).map_err(|error| broken(&error))
 }
 
-/// Takes the answer for the ledger.
+/// Converts the answer of [`Display::Costs`].
 ///
 /// # Errors
-/// It is something else.
+/// The answer has another form.
 pub fn to_costs(answer: Value) -> Result<Costs, ClientError> {
     serde_json::from_value(answer).map_err(|error| broken(&error))
 }
 
-/// What is read of an answer at once, where nothing comes after it.
+/// Size of the read buffer of a connection that is used for one answer only.
 const READ_BYTES: usize = 64 * 1024;
 
 /// Sends one request and waits for its answer.
@@ -114,7 +120,7 @@ pub fn ask(control: &Path, request: &Request) -> Result<Value, ClientError> {
     ask_by(&stream, request, READ_BYTES)
 }
 
-/// The same, with so much patience for each part of the answer.
+/// Like [`ask`], but fails if the agent sends nothing for the time `patience`.
 ///
 /// # Errors
 /// See [`ClientError`].
@@ -134,7 +140,7 @@ pub fn ask_within(
     })
 }
 
-/// The same on a connection that is open already. What comes after the answer stays there.
+/// Like [`ask`], on an open connection. Bytes after the answer stay in the socket.
 ///
 /// # Errors
 /// See [`ClientError`].
@@ -184,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_does_not_answer_is_not_waited_for_for_ever() {
+    fn a_request_to_a_silent_agent_times_out() {
         let (path, _listener) = listen("silent");
         let request = Request::Show { what: Display::Costs };
         let patience = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! The connections of a small server: how many there may be, and who makes room for a new one.
+//! Limits the connections of a small server. At the limit, a new connection replaces the oldest
+//! one that has no request in progress.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -6,7 +7,7 @@ use std::rc::Rc;
 
 use tokio::task::AbortHandle;
 
-/// Whether the agent waits for a client: for a request, or for its close.
+/// Whether the server waits for the client: for a request, or for the client to close.
 pub type Waits = Rc<Cell<bool>>;
 
 /// The connections of one server, the oldest first.
@@ -23,14 +24,14 @@ struct Client {
 }
 
 impl Clients {
-    /// At most so many.
+    /// A server with at most `max` connections.
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self { max, all: VecDeque::new() }
     }
 
-    /// Closes the oldest client that the agent waits for, if there are as many as may be.
-    /// `false`: all of them are being answered, and there is no room.
+    /// At the limit, closes the oldest connection that has no request in progress. Returns `false`
+    /// if every connection has a request in progress, so that a new one must be rejected.
     pub fn make_room(&mut self) -> bool {
         self.all.retain(|client| !client.task.is_finished());
         if self.all.len() < self.max {
@@ -42,7 +43,7 @@ impl Clients {
         true
     }
 
-    /// Adds one that is served by that task.
+    /// Adds a connection, which `task` serves.
     pub fn add(&mut self, waits: Waits, task: AbortHandle) {
         self.all.push_back(Client { waits, task });
     }
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_silent_client_makes_room_and_those_being_answered_stay() {
+    fn a_new_client_replaces_the_oldest_one_without_a_request_in_progress() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async {
@@ -72,7 +73,7 @@ mod tests {
             let task = tokio::task::spawn_local(std::future::pending::<()>());
             clients.add(Waits::default(), task.abort_handle());
             waits[5].set(false);
-            assert!(!clients.make_room(), "all are being answered");
+            assert!(!clients.make_room(), "every client has a request in progress");
             assert!(!silent[1].is_finished());
         });
     }

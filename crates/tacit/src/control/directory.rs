@@ -1,7 +1,8 @@
-//! The private directory for control sockets of a user who has no `$XDG_RUNTIME_DIR`.
+//! Creates and checks the private directory for the control socket of a user without
+//! `$XDG_RUNTIME_DIR`.
 //!
-//! It is in the directory for temporary files, where every user can make files. The agent and the
-//! verbs that ask it use the directory only if no other user can have put a socket there.
+//! The directory is in the directory for temporary files, where every user can create files. So
+//! the agent and its clients check that no other user can have created the socket in it.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -9,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use tacit_sys::process;
 
-/// Permission bits of others than the owner.
+/// Permission bits of the group and of all other users.
 const OTHERS: u32 = 0o077;
 
-/// Its path, whether it exists or not.
+/// The path of the private directory, which may not exist.
 pub(super) fn private() -> PathBuf {
     std::env::temp_dir().join(format!("tacit-{}", process::effective_user()))
 }
@@ -21,16 +22,16 @@ pub(super) fn private() -> PathBuf {
 /// operator's choice.
 ///
 /// # Errors
-/// It does not exist, is a symbolic link, or another user owns it or may enter it.
+/// The directory does not exist, is a symbolic link, or another user owns it or may enter it.
 pub fn check(control: &Path) -> io::Result<()> {
     let private = private();
     if control.parent() == Some(&private) { check_private(&private) } else { Ok(()) }
 }
 
-/// Makes the directory of the default control socket, if it does not exist.
+/// Creates the directory of the default control socket, if it does not exist.
 ///
 /// # Errors
-/// It cannot be made, or fails [`check`].
+/// The directory cannot be created, or fails [`check`].
 pub fn make(control: &Path) -> io::Result<()> {
     if let Some(directory) = control.parent()
         && control == super::default_path()
@@ -50,8 +51,8 @@ fn check_private(directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "{} is not a directory of mode 0700 that belongs to this user; remove it, or set \
-         XDG_RUNTIME_DIR",
+        "{} is not a directory of mode 0700 that this user owns: remove it, or set \
+         XDG_RUNTIME_DIR to a private directory",
         directory.display()
     )))
 }
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_directory_of_this_user_alone_is_private() {
+    fn only_a_directory_that_no_other_user_can_enter_is_private() {
         let base = std::env::temp_dir().join(format!("tacit-private-{}", std::process::id()));
         let at = |name: &str| base.join(name);
         let make = |name: &str, mode| {

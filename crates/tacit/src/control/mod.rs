@@ -1,7 +1,8 @@
-//! The control socket: how displays and commands reach a running agent.
+//! The control socket, through which the command line sends requests to a running agent.
 //!
-//! One request and one answer, each a line of JSON, over a UNIX socket that only its owner and
-//! root may use. Displays read snapshots and never stop a connection.
+//! It is a UNIX socket that only its owner and root may use. A client sends a request as one line
+//! of JSON, and the agent answers with one line of JSON. Displays read snapshots and never delay a
+//! connection.
 
 pub mod client;
 pub mod clients;
@@ -18,64 +19,64 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tacit_core::flow::Flow;
 
-/// A request at most.
+/// The maximum size of a request.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
 
-/// What can be asked of an agent.
+/// A request to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum Request {
-    /// A display.
+    /// Return a display.
     Show {
-        /// Which.
+        /// The display.
         what: Display,
     },
-    /// One connection.
+    /// Return the facts of one connection.
     ShowConnection {
-        /// Its number.
+        /// The number of the connection.
         id: u64,
     },
-    /// Evaluate the installed policy.
+    /// Evaluate the installed policy for a flow.
     Explain {
-        /// With this flow.
+        /// The flow.
         flow: Box<Flow>,
     },
     /// Read the policy file again and install it, or change nothing.
     Reload,
-    /// Accept no more; end when the last connection has ended.
+    /// Accept no more connections, and end after the last open one.
     Drain {
-        /// Reset what is left after this many milliseconds.
+        /// Reset the connections that are still open after this many milliseconds.
         timeout_ms: Option<u64>,
     },
-    /// Start a successor that takes the listening sockets, then drain.
+    /// Start a successor that takes over the listening sockets, then drain.
     Restart,
-    /// Which agent is this: process, policy, supervisor.
+    /// Return the process, policy and supervisor of this agent.
     Identify,
     /// Reset connections.
     Close {
-        /// These.
+        /// The numbers of the connections.
         ids: Vec<u64>,
-        /// All whose rule is no longer the installed one.
+        /// Also reset all connections whose rule was changed or removed since.
         stale: bool,
-        /// All whose peer is in this state.
+        /// Also reset all connections whose peer is in this state.
         #[serde(default)]
         peer: Option<PeerState>,
     },
     /// From a successor: send the listening sockets.
     TakeOver {
-        /// What it has from the supervisor ([`secret`]).
+        /// The secret that the supervisor gave to the successor ([`secret`]).
         #[serde(default)]
         secret: Option<String>,
     },
-    /// From a successor, on the same connection: it serves; stop accepting and drain.
+    /// From a successor, on the same connection: the successor serves; stop accepting and drain.
     Release,
 }
 
-/// States of peers that connections are closed by.
+/// States of a peer that select connections to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerState {
-    /// Its certificate was checked and is not trusted: expired, revoked, or waived by the rule.
+    /// The peer's certificate failed verification or is no longer valid (expired, revoked).
     Invalid,
 }
 
@@ -83,25 +84,25 @@ pub enum PeerState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Display {
-    /// Every open connection.
+    /// The open connections.
     Connections,
-    /// Every rule, with its hits.
+    /// The rules, with the number of connections that each has decided.
     Rules,
-    /// The installed policy with every value that is in force, defaults included.
+    /// The installed policy with every value in force, defaults included.
     Policy,
-    /// Programs under `tacit run`.
+    /// The programs under `tacit run`.
     Runs,
-    /// What connections have cost in CPU time, by rule and component.
+    /// The CPU time that connections have used, by rule and component.
     Costs,
-    /// Engines and data workers: where they run, and what they have done.
+    /// The engines and data workers, with their CPUs and their load.
     Engines,
-    /// What a scraper gets, in Prometheus' text format.
+    /// The metrics of the agent, in the text format of Prometheus.
     Metrics,
-    /// Certificates, keys and trust.
+    /// The certificates, keys and trust anchors of the policy.
     Identities,
-    /// Every limit, and how near it is.
+    /// The limits of the agent, and how much of each is used.
     Limits,
-    /// What programs were refused, newest first, and what would allow it.
+    /// The refused requests of programs, newest first, with the change that would allow each.
     Refused,
 }
 
@@ -109,20 +110,20 @@ pub enum Display {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// It worked.
+    /// The request succeeded.
     Ok(Value),
-    /// It did not; nothing was changed.
+    /// The request failed, and nothing was changed.
     Error(String),
 }
 
-/// The user's directory for sockets: `$XDG_RUNTIME_DIR`, which counts if it is an absolute path.
+/// The user's directory for sockets: `$XDG_RUNTIME_DIR`, if that is an absolute path.
 #[must_use]
 pub fn runtime_directory() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Where the control socket is unless the command line says otherwise: root's in `/run/tacit`, a
-/// user's in `$XDG_RUNTIME_DIR/tacit` or, without that variable, in [`directory`].
+/// The default path of the control socket: for root in `/run/tacit`, for other users in
+/// `$XDG_RUNTIME_DIR/tacit` or, without that variable, in the private [`directory`].
 #[must_use]
 pub fn default_path() -> PathBuf {
     let directory = match runtime_directory() {

@@ -1,6 +1,7 @@
-//! The secret that proves a successor: the supervisor makes it, and gives it to the agents that it
-//! starts over the channel that it has to each of them. No file, no argument and no variable holds
-//! it.
+//! A secret that authenticates a successor of the agent.
+//!
+//! The supervisor generates the secret and sends it to each agent that it starts, over its channel
+//! to that agent. It is never in a file, an argument or an environment variable.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -8,10 +9,10 @@ use std::io;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 const BYTES: usize = 32;
-/// Its length on the channel: hexadecimal digits.
+/// The length of the secret on the channel, in hexadecimal digits.
 pub const TEXT_BYTES: usize = 2 * BYTES;
 
-/// What only a supervisor and its agents know.
+/// A secret that only a supervisor and its agents know.
 #[derive(Clone)]
 pub struct SuccessorSecret([u8; BYTES]);
 
@@ -22,18 +23,18 @@ impl fmt::Debug for SuccessorSecret {
 }
 
 impl SuccessorSecret {
-    /// A new one.
+    /// Generates a secret.
     ///
     /// # Errors
-    /// The kernel gives no random bytes.
+    /// The kernel returns no random bytes.
     pub fn new() -> io::Result<Self> {
         let mut bytes = [0; BYTES];
-        // So few bytes come whole.
+        // Up to 256 bytes are never returned in part (getrandom(2)).
         getrandom(&mut bytes, GetRandomFlags::empty())?;
         Ok(Self(bytes))
     }
 
-    /// As it is said.
+    /// The secret as hexadecimal digits.
     #[must_use]
     pub fn to_text(&self) -> String {
         self.0.iter().fold(String::new(), |mut text, byte| {
@@ -42,7 +43,7 @@ impl SuccessorSecret {
         })
     }
 
-    /// Reads what [`to_text`](Self::to_text) made; `None`: it is not that.
+    /// Parses the output of [`to_text`](Self::to_text); `None` if the text has another form.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
@@ -56,11 +57,11 @@ impl SuccessorSecret {
         Some(Self(bytes))
     }
 
-    /// Whether a client knows it; takes as long wherever the two differ.
+    /// Whether the text is this secret. Compares in constant time.
     #[must_use]
-    pub fn is_known_by(&self, said: &str) -> bool {
-        let Some(Self(said)) = Self::from_text(said) else { return false };
-        self.0.iter().zip(said).fold(0, |differs, (own, other)| differs | (own ^ other)) == 0
+    pub fn matches(&self, text: &str) -> bool {
+        let Some(Self(other)) = Self::from_text(text) else { return false };
+        self.0.iter().zip(other).fold(0, |differs, (own, other)| differs | (own ^ other)) == 0
     }
 }
 
@@ -69,13 +70,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_known_by_its_own_text_alone() {
+    fn a_secret_matches_only_its_own_text() {
         let secret = SuccessorSecret::new().unwrap();
         let text = secret.to_text();
-        assert!(secret.is_known_by(&text));
-        assert!(!SuccessorSecret::new().unwrap().is_known_by(&text));
+        assert!(secret.matches(&text));
+        assert!(!SuccessorSecret::new().unwrap().matches(&text));
         for wrong in ["", &text[1..], &text.replace(|_| true, "g"), &format!("{text}0")] {
-            assert!(!secret.is_known_by(wrong), "{wrong}");
+            assert!(!secret.matches(wrong), "{wrong}");
         }
         assert_eq!(format!("{secret:?}"), "SuccessorSecret");
     }

@@ -1,4 +1,5 @@
-//! The agent's end of the control socket.
+//! The server side of the control socket: accepts clients, checks who they are, and passes their
+//! requests to the agent.
 
 use std::cell::Cell;
 use std::io;
@@ -23,41 +24,41 @@ use crate::log::{Event, Log};
 /// Requests that wait for the control thread.
 pub const REQUESTS_MAX: usize = 64;
 
-/// A request on its way to the agent.
+/// A request that waits for the control thread.
 #[derive(Debug)]
 pub struct PendingRequest {
-    /// What is asked for.
+    /// The request.
     pub request: Request,
-    /// Takes the answer.
+    /// Where the reply is sent.
     pub back: oneshot::Sender<Reply>,
 }
 
-/// What the agent says.
+/// The agent's reply to one request.
 #[derive(Debug)]
 pub struct Reply {
-    /// What answers.
+    /// The answer.
     pub body: Body,
-    /// Descriptors that follow it, one to a message, in the order the answer names them.
+    /// Descriptors that are sent after the answer, one in each message, in the order of the answer.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// The line that answers.
+/// The answer of a reply.
 #[derive(Debug)]
 pub enum Body {
-    /// To be written.
+    /// An answer that is serialised when it is sent.
     Answer(Answer),
-    /// Written already, as it is long.
+    /// A long answer that was serialised before.
     Written(Vec<u8>),
 }
 
 impl Reply {
-    /// A plain success.
+    /// A success without descriptors.
     #[must_use]
     pub fn ok(value: Value) -> Self {
         Self { body: Body::Answer(Answer::Ok(value)), descriptors: Vec::new() }
     }
 
-    /// The same for a long answer, which the calling thread writes.
+    /// A success whose long answer is serialised here, on the calling thread.
     #[must_use]
     pub fn written(value: &impl Serialize) -> Self {
         /// [`Answer::Ok`] of a type.
@@ -71,39 +72,39 @@ impl Reply {
         }
     }
 
-    /// A refusal.
+    /// A failure.
     #[must_use]
     pub fn error(reason: impl ToString) -> Self {
         Self { body: Body::Answer(Answer::Error(reason.to_string())), descriptors: Vec::new() }
     }
 }
 
-/// Control connections at once.
+/// The maximum number of control connections.
 const CLIENTS_MAX: usize = 64;
-/// How long a client may take for a request.
+/// How long a client may take to send a request.
 const REQUEST_WAIT_MAX: Duration = Duration::from_secs(60);
-/// How long it may read nothing of an answer that is longer than its socket holds.
+/// How long a client may read nothing while an answer does not fit into its socket.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Who may ask, and what is asked of.
+/// What every control connection needs.
 #[derive(Clone)]
-struct Doorway {
+struct ServerContext {
     requests: mpsc::Sender<PendingRequest>,
     secret: Option<SuccessorSecret>,
 }
 
-/// Accepts control connections until the task ends. Who knows `secret` is a successor.
+/// Accepts control connections until the task ends. A client that sends `secret` is a successor.
 pub async fn serve(
     listener: UnixListener,
     requests: mpsc::Sender<PendingRequest>,
     log: Log,
     secret: Option<SuccessorSecret>,
 ) {
-    let doorway = Doorway { requests, secret };
+    let context = ServerContext { requests, secret };
     let mut clients = Clients::new(CLIENTS_MAX);
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => admit(stream, &doorway, &mut clients, &log),
+            Ok((stream, _)) => admit(stream, &context, &mut clients, &log),
             Err(error) => {
                 log.warn(Event::new("control-failed").field("error", &error));
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -112,25 +113,25 @@ pub async fn serve(
     }
 }
 
-/// Starts to answer a client. Where there is no place, the one that has waited longest without a
-/// request is closed; while all are being answered, the new one.
-fn admit(stream: UnixStream, doorway: &Doorway, clients: &mut Clients, log: &Log) {
+/// Starts the task that serves a client. If the maximum is reached, the client that has been idle
+/// for the longest is closed; if none is idle, the new client is closed.
+fn admit(stream: UnixStream, context: &ServerContext, clients: &mut Clients, log: &Log) {
     if !clients.make_room() {
         return;
     }
     let waits = Waits::new(Cell::new(true));
     let log = log.clone();
-    let conversation = converse(stream, doorway.clone(), Rc::clone(&waits));
+    let served = serve_client(stream, context.clone(), Rc::clone(&waits));
     let task = tokio::task::spawn_local(async move {
-        if let Err(error) = conversation.await {
+        if let Err(error) = served.await {
             log.warn(Event::new("control-failed").field("error", &error));
         }
     });
     clients.add(waits, task.abort_handle());
 }
 
-async fn converse(stream: UnixStream, doorway: Doorway, waits: Waits) -> io::Result<()> {
-    let Doorway { requests, secret } = doorway;
+async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) -> io::Result<()> {
+    let ServerContext { requests, secret } = context;
     let peer = socket::peer_credentials(stream.as_fd())?;
     let refusal = refusal(&peer, query::network_of(stream.as_fd()));
     let mut stream = BufReader::new(stream);
@@ -140,7 +141,7 @@ async fn converse(stream: UnixStream, doorway: Doorway, waits: Waits) -> io::Res
         let mut limited = (&mut stream).take(REQUEST_BYTES_MAX as u64);
         let read = limited.read_line(&mut line);
         let read = match is_successor {
-            // Between its requests it starts.
+            // A successor starts between its requests, which takes any time.
             true => read.await?,
             false => timeout(REQUEST_WAIT_MAX, read).await.unwrap_or(Ok(0))?,
         };
@@ -149,15 +150,15 @@ async fn converse(stream: UnixStream, doorway: Doorway, waits: Waits) -> io::Res
         }
         waits.set(false);
         if let Some(refusal) = refusal {
-            // It may be gone; the log has it.
+            // The client may be gone; the log has the refusal.
             let _ = send(stream.get_mut(), Reply::error(&refusal)).await;
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal));
         }
-        let knows = |said: &Option<String>| {
-            secret.as_ref().zip(said.as_ref()).is_some_and(|(own, said)| own.is_known_by(said))
+        let is_secret = |sent: &Option<String>| {
+            secret.as_ref().zip(sent.as_ref()).is_some_and(|(own, sent)| own.matches(sent))
         };
         let reply = match parse(&line) {
-            Ok(Request::TakeOver { secret }) if !knows(&secret) => Reply::error(NO_SUCCESSOR),
+            Ok(Request::TakeOver { secret }) if !is_secret(&secret) => Reply::error(NO_SUCCESSOR),
             Ok(Request::Release) if !is_successor => Reply::error(NO_SUCCESSOR),
             Ok(request) => {
                 is_successor |= matches!(request, Request::TakeOver { .. });
@@ -170,23 +171,26 @@ async fn converse(stream: UnixStream, doorway: Doorway, waits: Waits) -> io::Res
     }
 }
 
-const NO_SUCCESSOR: &str =
-    "only a successor that this agent's supervisor has started may take it over: tacit restart";
+const NO_SUCCESSOR: &str = "only a successor that the agent's supervisor started may take over its sockets: to replace \
+     the agent, run `tacit restart`";
 
-/// The request that a line holds, or what is wrong with it.
+/// Parses a request, or returns what is wrong with it.
 pub(crate) fn parse(line: &str) -> Result<Request, String> {
     serde_json::from_str(line)
-        .map_err(|error| format!("this agent does not know that request: {error}"))
+        .map_err(|error| format!("the agent does not know this request: {error}"))
 }
 
-/// Why a client may not control this agent. The socket itself says in which network namespace it
-/// was made: no process has to be looked at, which could be gone, or another one by now. Where the
-/// kernel does not say it (before Linux 5.14), the process must be there to be looked at.
+/// Why a client may not control this agent; `None`: it may.
+///
+/// The kernel reports in which network namespace the client's socket was created. Before Linux
+/// 5.14 it does not; then the client's process is looked up by its number, and must still exist.
 fn refusal(peer: &UCred, network: io::Result<u64>) -> Option<String> {
     let uid = peer.uid.as_raw();
-    // The file's mode keeps other users out already; this also holds where modes are ignored.
+    // The mode of the file excludes other users; this check also works where modes are ignored.
     if uid != 0 && uid != process::effective_user() {
-        return Some(format!("user {uid} may not control this agent"));
+        return Some(format!(
+            "user {uid} may not control this agent: run the command as the agent's user or as root"
+        ));
     }
     // A program under `tacit run` is of the same user.
     let is_elsewhere = match (network, query::own_network()) {
@@ -194,13 +198,13 @@ fn refusal(peer: &UCred, network: io::Result<u64>) -> Option<String> {
         _ => process::lives_elsewhere(peer.pid.as_raw_pid()),
     };
     is_elsewhere.then(|| {
-        "a client of another network namespace may not control this agent: run the command \
-             in the agent's network namespace, outside of `tacit run`"
+        "a client in another network namespace may not control this agent: run the command in \
+             the agent's network namespace, outside of `tacit run`"
             .to_owned()
     })
 }
 
-/// Puts a request to the agent and waits for its answer.
+/// Passes a request to the agent and waits for the reply.
 pub(super) async fn ask(requests: &mpsc::Sender<PendingRequest>, request: Request) -> Reply {
     let (back, reply) = oneshot::channel();
     if requests.send(PendingRequest { request, back }).await.is_err() {
@@ -217,7 +221,7 @@ async fn send(stream: &mut UnixStream, reply: Reply) -> io::Result<()> {
     line.push(b'\n');
     let mut rest = line.as_slice();
     while !rest.is_empty() {
-        // Of a part, not of the whole: a table of all connections is long.
+        // The limit is for each write: a table of all connections is long.
         let written = timeout(ANSWER_WAIT_MAX, stream.write(rest)).await??;
         rest = rest.get(written..).unwrap_or_default();
     }

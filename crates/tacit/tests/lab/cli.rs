@@ -188,6 +188,9 @@ fn another_user_reads_who_may_ask_an_agent() {
     command.args(&words[1..]).args(["./tacit", "show", "rules", "--control", "agent.sock"]);
     let output = command.current_dir(&public.directory).output().unwrap();
     let said = text_of(&output);
-    assert!(said.contains("cannot ask the agent at agent.sock: Permission denied"), "{said}");
-    assert!(said.contains("fix: run this as the agent's user or as root"), "{said}");
+    assert!(
+        said.contains("cannot connect to the agent at agent.sock: Permission denied"),
+        "{said}"
+    );
+    assert!(said.contains("fix: run this command as the agent's user or as root"), "{said}");
 }

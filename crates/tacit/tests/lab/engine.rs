@@ -102,7 +102,10 @@ fn engines_set_all_up_on_their_cpu_and_hand_each_over_once() {
         counts(&thread(&agent, "data-0"), ["connections", "relays"]) == [0, 0]
     });
     let table = agent.ok(&["show", "engines"]);
-    assert!(table.contains("what engines have no place for waits; 1 of at most"), "{table}");
+    assert!(
+        table.contains("if all engines are saturated, connections wait; 1 of at most"),
+        "{table}"
+    );
     assert!(table.lines().any(|line| line.starts_with("engine-0  ")), "{table}");
 }
 

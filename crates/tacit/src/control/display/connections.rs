@@ -1,4 +1,4 @@
-//! `tacit show connections`.
+//! The content of `tacit show connections`, as types that serialise to its JSON.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -33,27 +33,28 @@ pub struct ConnectionsDisplay {
     pub connections: Vec<ConnectionDisplay>,
 }
 
-/// One connection. `in` is from the accepted socket, `out` is to it.
+/// One connection. `in` counts what was read from the downstream (accepted) socket, `out` what was
+/// written to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ConnectionDisplay {
-    /// Counts from 1 since the agent started.
+    /// The number of the connection, from 1 since the agent started.
     pub id: u64,
-    /// The connection that agreed on this one, such as the control connection of FTP.
+    /// The connection that negotiated this one, such as the control connection of FTP.
     pub parent: Option<u64>,
     /// The rule that it opened with.
     pub rule: String,
     /// The run that it belongs to.
     pub run: Option<ConnectionRun>,
-    /// The role of tacit in TLS: `server` or `client`; `None`: no TLS.
+    /// The role of tacit in TLS, `server` or `client`; `None` without TLS.
     pub role: Option<String>,
-    /// The transport.
+    /// The transport protocol.
     pub protocol: Protocol,
     /// How its bytes are relayed.
     pub path: String,
     /// The STARTTLS exchange before its TLS.
     pub starttls: Option<StarttlsState>,
-    /// What is on the wire, where the program decides when TLS begins.
+    /// Whether TLS is on, if the program decides when it begins.
     pub controlled: Option<ConnectionState>,
     /// `setting-up` or `open`.
     pub state: String,
@@ -63,29 +64,29 @@ pub struct ConnectionDisplay {
     pub remote: Address,
     /// The client that a PROXY header names.
     pub client: Option<Address>,
-    /// The address that it was accepted at.
+    /// The address at which the agent accepted the connection.
     pub local: Address,
-    /// The address that it was connected to.
+    /// The address that the agent connected to.
     pub connect: Option<Address>,
-    /// Payload bytes.
+    /// Payload bytes from the client.
     pub bytes_in: u64,
-    /// Payload bytes.
+    /// Payload bytes to the client.
     pub bytes_out: u64,
-    /// Runs of bytes without a byte in the other direction between them.
+    /// Messages from the client: bytes without a byte in the other direction in between.
     pub messages_in: u32,
-    /// The same in the other direction.
+    /// Messages to the client.
     pub messages_out: u32,
     /// CPU time of the agent, in microseconds.
     pub cpu_us: f64,
-    /// When it was accepted.
+    /// When the connection was accepted.
     pub since: String,
-    /// How long ago that is, in seconds.
+    /// The age of the connection, in seconds.
     pub age_s: u64,
-    /// What the handshake gave.
+    /// The results of the TLS handshake.
     pub tls: Option<TlsState>,
-    /// The accepted socket, if it is one of TCP.
+    /// The downstream (accepted) socket, if it is a TCP socket.
     pub accepted_tcp: Option<TcpState>,
-    /// The socket that was connected, if it is one of TCP.
+    /// The upstream (connected) socket, if it is a TCP socket.
     pub dialled_tcp: Option<TcpState>,
 }
 
@@ -97,19 +98,19 @@ pub struct ConnectionRun {
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// The process of its launcher.
+    /// The process number of its launcher.
     pub pid: u32,
     /// Its user.
     pub user: String,
-    /// Whether pid, user and program are claims of another user's launcher.
+    /// Whether another user's launcher reported pid, user and program, unchecked.
     pub claimed: bool,
     /// `inbound` or `outbound`.
     pub direction: String,
-    /// The names that the program asked for.
+    /// The DNS names that the program looked up to get the remote address.
     pub names: Vec<String>,
-    /// The address that the program used in place of the remote one.
+    /// The alias that the program connected to instead of the remote address.
     pub alias: Option<IpAddr>,
-    /// The program, if the run answered in time.
+    /// The program, if the run's helper answered in time.
     pub program: Option<ConnectionProgram>,
 }
 
@@ -121,7 +122,7 @@ pub struct ConnectionProgram {
     pub pid: u32,
     /// Its executable.
     pub path: Option<PathBuf>,
-    /// The file name of that.
+    /// The file name of the executable.
     pub name: Option<String>,
 }
 
@@ -137,27 +138,27 @@ pub struct StarttlsState {
     pub state: String,
 }
 
-/// What a handshake gave.
+/// The results of a TLS handshake.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TlsState {
     /// The version: `1.2` or `1.3`.
     pub version: String,
-    /// IANA's name of the suite.
+    /// The IANA name of the cipher suite.
     pub suite: String,
-    /// IANA's name of the key exchange group; absent where a TLS 1.2 session was resumed.
+    /// The IANA name of the key exchange group; absent if a TLS 1.2 session was resumed.
     pub group: Option<String>,
-    /// The application protocol.
+    /// The application protocol (ALPN).
     pub alpn: Option<String>,
-    /// The name in SNI.
+    /// The server name (SNI).
     pub server_name: Option<String>,
     /// Whether an earlier session was resumed.
     pub resumed: bool,
-    /// KeyUpdates sent.
+    /// The number of KeyUpdate messages sent.
     pub rekeys: u32,
-    /// The result of the check of the peer's certificate.
+    /// The result of the verification of the peer's certificate.
     pub check: PeerCheck,
-    /// The level of client certificates of the rule.
+    /// `client-cert` of the rule.
     pub client_cert: Option<String>,
     /// The identity of the peer.
     pub peer: PeerIdentity,
@@ -167,7 +168,7 @@ pub struct TlsState {
     pub chain: Vec<CertificateState>,
 }
 
-/// What a certificate says.
+/// The fields of a certificate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CertificateState {
@@ -187,9 +188,9 @@ pub struct CertificateState {
     pub version: u32,
     /// The kind and size of its key.
     pub key: String,
-    /// Issuer and subject are the same name.
+    /// Whether issuer and subject are the same name.
     pub is_self_signed: bool,
-    /// It is the certificate of a CA.
+    /// Whether it is the certificate of a CA.
     pub is_ca: bool,
     /// Extended key usages; empty: any.
     pub usages: Vec<String>,
@@ -197,7 +198,7 @@ pub struct CertificateState {
     pub sha256: String,
 }
 
-/// What the kernel knows of a TCP socket (`TCP_INFO`).
+/// The state of a TCP socket as the kernel reports it (`TCP_INFO`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TcpState {
@@ -209,7 +210,7 @@ pub struct TcpState {
     pub rtt_deviation_us: u32,
     /// The smallest round-trip time.
     pub rtt_min_us: u32,
-    /// Timeout of retransmission.
+    /// Retransmission timeout.
     pub rto_us: u32,
     /// Congestion window.
     pub cwnd_segments: u32,
@@ -231,7 +232,7 @@ pub struct TcpState {
     pub segments_in: u32,
     /// Segments sent again.
     pub retransmits: u32,
-    /// Segments that are taken for lost.
+    /// Segments that the kernel considers lost.
     pub lost_segments: u32,
     /// Bytes sent that are not acknowledged.
     pub unacknowledged_bytes: Option<usize>,
@@ -243,11 +244,11 @@ pub struct TcpState {
     pub send_buffer_bytes: Option<usize>,
     /// Size of the receive buffer.
     pub receive_buffer_bytes: Option<usize>,
-    /// How long ago data was sent last.
+    /// Time since data was last sent.
     pub last_sent_ms: u32,
-    /// How long ago data was received last.
+    /// Time since data was last received.
     pub last_received_ms: u32,
-    /// The algorithm of congestion control.
+    /// The congestion control algorithm.
     pub congestion_control: Option<String>,
 }
 
@@ -258,7 +259,7 @@ impl ConnectionDisplay {
         self.client.as_ref().unwrap_or(&self.remote)
     }
 
-    /// The socket away from the program.
+    /// The network-side socket.
     #[must_use]
     pub fn network_tcp(&self) -> Option<&TcpState> {
         match self.role.as_deref() {
@@ -278,7 +279,7 @@ impl ConnectionDisplay {
     }
 }
 
-/// All connections; asks the runs for the programs of theirs.
+/// All connections. Asks the helpers of runs which programs own their connections.
 pub async fn connections(table: &ConnectionTable, live: &Live) -> ConnectionsDisplay {
     let records = table.snapshot();
     let owners = owners(&records).await;
@@ -390,7 +391,7 @@ fn tls_state(record: &ConnectionRecord, tls: &TlsFacts) -> TlsState {
 }
 
 impl CertificateState {
-    /// What these facts say.
+    /// The fields of this certificate.
     #[must_use]
     pub fn of(facts: &CertificateFacts) -> Self {
         Self {
@@ -443,7 +444,7 @@ fn tcp(socket: &Weak<OwnedFd>) -> Option<TcpState> {
     })
 }
 
-/// A connection that tests change.
+/// A connection for tests.
 #[cfg(test)]
 pub(crate) fn example(id: u64) -> ConnectionDisplay {
     let here = Address::Unnamed;

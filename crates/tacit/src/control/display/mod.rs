@@ -1,5 +1,6 @@
-//! The content of the displays, as types that serialise to the JSON of `tacit show --json`. Every
-//! value is a snapshot, and no connection waits for it.
+//! The content of the displays, as types that serialise to the JSON of `tacit show --json`.
+//!
+//! Every value is a snapshot; taking it delays no connection.
 
 pub mod connections;
 pub mod policy;
@@ -26,7 +27,8 @@ use connections::CertificateState;
 /// The version of the format of all displays.
 pub const VERSION: u32 = 1;
 
-/// How long a run may take to say whose connections it has; it is then shown without.
+/// How long a run's helper may take to report the owners of its connections. After that time the
+/// connections are shown without programs.
 const OWNERS_WAIT_MAX: Duration = Duration::from_millis(300);
 
 /// A display with the version of its format.
@@ -38,7 +40,7 @@ pub fn versioned(mut display: Value) -> Value {
     display
 }
 
-/// `tacit show costs`: asks the runs what their programs have used.
+/// `tacit show costs`. Asks the helpers of runs how much CPU time their programs have used.
 pub async fn costs(
     table: &ConnectionTable,
     live: &Live,
@@ -50,7 +52,8 @@ pub async fn costs(
         let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.helper.cpu_ns()).await;
         programs_ns.push(answer.ok().and_then(Result::ok));
     }
-    // Only now: what ended while runs were asked stands in their sums, and must not in here too.
+    // Taken after the runs have answered: a connection that ended meanwhile is in their sums and
+    // must not count twice.
     let records = table.snapshot();
     let measured = runs.iter().zip(programs_ns);
     let of_runs = measured.map(|(run, program_ns)| run_costs(run, &records, program_ns)).collect();
@@ -79,7 +82,7 @@ fn run_costs(run: &Run, records: &[Arc<ConnectionRecord>], program_ns: Option<u6
     }
 }
 
-/// The programs that hold connections of runs, by connection. A run that does not answer has none.
+/// The programs that own connections of runs, by connection; none for a run that does not answer.
 async fn owners(records: &[Arc<ConnectionRecord>]) -> HashMap<u64, SocketOwner> {
     let mut runs: BTreeMap<u64, &Run> = BTreeMap::new();
     for facts in records.iter().filter_map(|record| record.scope.as_ref()) {
@@ -105,7 +108,7 @@ fn role(rule: &LiveRule) -> Option<&'static str> {
     rule.action.tls().map(|tls| tls.role().word())
 }
 
-/// The level of client certificates, as the policy writes it.
+/// `client-cert` of the rule, as the policy writes it.
 fn client_cert(rule: &LiveRule) -> Option<String> {
     rule.action.tls()?.client_cert().map(ToString::to_string)
 }
@@ -148,7 +151,7 @@ fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> Value {
     })
 }
 
-/// Several targets in their order, and which of them are down; `None`: there are not several.
+/// The targets of a rule in their order, and whether each is down; `None` if there is only one.
 fn targets(rule: &LiveRule) -> Option<Value> {
     let several = rule.targets.as_ref()?.several()?;
     let states = several.states();
@@ -158,7 +161,7 @@ fn targets(rule: &LiveRule) -> Option<Value> {
     Some(json!({ "order": several.order.word(), "states": states }))
 }
 
-/// `tacit show refused`: newest first.
+/// `tacit show refused`, the newest refusal first.
 #[must_use]
 pub fn refused(refusals: &RefusalTable) -> Value {
     let shown = |RefusalEntry { refusal, last, count }: RefusalEntry| {
@@ -228,24 +231,24 @@ fn states(facts: &[CertificateFacts]) -> Vec<CertificateState> {
     facts.iter().map(CertificateState::of).collect()
 }
 
-/// What the anchors and pinned certificates of a trust say.
+/// The anchors and pinned certificates of a trust.
 fn certificates(trust: &LoadedTrust) -> impl Iterator<Item = &CertificateFacts> {
     trust.facts.iter().chain(trust.pinned.iter().flat_map(Pinned::facts))
 }
 
-/// When the first anchor or pinned certificate of a trust expires, in unix seconds.
+/// When the first anchor or pinned certificate of a trust expires, in Unix time.
 #[must_use]
 pub fn first_end(trust: &LoadedTrust) -> Option<i64> {
     certificates(trust).map(|facts| facts.not_after).min()
 }
 
-/// When the first list of a trust is out of date, in unix seconds.
+/// When the first CRL of a trust becomes out of date, in Unix time.
 #[must_use]
 pub fn lists_until(trust: &LoadedTrust) -> Option<i64> {
     trust.crls.iter().map(|list| list.facts.next_update).min()
 }
 
-/// The rules that use each credential, by its name.
+/// The rules that use each identity and trust, by name.
 #[derive(Default)]
 struct Users<'a> {
     identities: HashMap<&'a str, Vec<&'a str>>,

@@ -1,6 +1,7 @@
-//! `tacit show policy`: every key of the installed policy with the value that is in force, whether
-//! the policy file gives it or it is the default. It names the files of private keys and holds
-//! nothing of their content.
+//! The content of `tacit show policy`: every key of the installed policy with the value in force,
+//! defaults included.
+//!
+//! It contains the paths of private key files, and nothing of their content.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -31,15 +32,15 @@ use super::VERSION;
 pub struct PolicyDisplay {
     /// The version of this format.
     pub version: u32,
-    /// The file that it was read from.
+    /// The policy file.
     pub file: PathBuf,
-    /// Counts installations from 1.
+    /// The number of the installation, from 1.
     pub generation: u64,
-    /// When it was read and installed.
+    /// When the policy was installed.
     pub installed: String,
-    /// All tables but the rules, in the order of the manual.
+    /// All tables except the rules, in the order of the manual.
     pub tables: Vec<PolicyTable>,
-    /// The rules, in the order in which they are tried.
+    /// The rules in their order.
     pub rules: Vec<PolicyTable>,
 }
 
@@ -51,7 +52,7 @@ pub struct PolicyTable {
     pub title: String,
     /// The name of an identity, a trust, a map or a rule.
     pub name: Option<String>,
-    /// Where the policy file has it; `None`: it has no such table.
+    /// The line of the table in the policy file; `None` if the file does not have the table.
     pub line: Option<usize>,
     /// Its keys with their values.
     pub settings: Vec<Setting>,
@@ -61,7 +62,7 @@ pub struct PolicyTable {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Setting {
-    /// The key; with the keys of tables around it, as in `tls.rekey.after`.
+    /// The key, with the keys of the tables that contain it, such as `tls.rekey.after`.
     pub key: String,
     /// The value in force.
     pub value: SettingValue,
@@ -73,15 +74,15 @@ pub struct Setting {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SettingValue {
-    /// There is none: no condition, no limit, or not used.
+    /// No value: no condition, no limit, or not used.
     None,
-    /// A truth value.
+    /// A boolean.
     Boolean(bool),
     /// A number.
     Number(i64),
     /// Text.
     Text(String),
-    /// A list; empty, it is no condition.
+    /// A list; an empty list is no condition.
     List(Vec<String>),
 }
 
@@ -411,7 +412,7 @@ fn client_settings(settings: &mut Settings, client: &ClientTls, form: &RuleForm)
     let (Verify::Full { server_name, .. }
     | Verify::Chain { server_name, .. }
     | Verify::None { server_name }) = verify;
-    settings.add("tls.server-name", server_name.clone(), is_usual_name(server_name, form));
+    settings.add("tls.server-name", server_name.clone(), is_default_name(server_name, form));
     settings.add("tls.sni", *sni, *sni);
     if matches!(form, RuleForm::Forward(_)) {
         return;
@@ -430,9 +431,9 @@ fn client_settings(settings: &mut Settings, client: &ClientTls, form: &RuleForm)
     }
 }
 
-/// Whether a rule that does not name its server has this name: the host of its targets if that is
-/// one, else none.
-fn is_usual_name(name: &Option<String>, form: &RuleForm) -> bool {
+/// Whether this is the default of `server-name`: the host of the targets if all have the same one,
+/// otherwise none.
+fn is_default_name(name: &Option<String>, form: &RuleForm) -> bool {
     let RuleForm::Forward(ForwardRule { connect: Some(connect), .. }) = form else {
         return name.is_none();
     };
@@ -457,7 +458,7 @@ fn common(settings: &mut Settings, common: &TlsCommon) {
         max_age,
     } = common;
     let spoken = start.starttls();
-    begin(settings, start);
+    start_settings(settings, start);
     settings.add("tls.min-version", min_version.word(), *min_version == TlsVersion::V1_2);
     let usual: Vec<_> =
         Suite::DEFAULT.into_iter().filter(|suite| suite.version() >= *min_version).collect();
@@ -490,8 +491,8 @@ fn common(settings: &mut Settings, common: &TlsCommon) {
     settings.add("tls.max-age", max_age.map(duration), max_age.is_none());
 }
 
-/// When TLS begins.
-fn begin(settings: &mut Settings, start: &Start) {
+/// `tls.start` and `tls.starttls`.
+fn start_settings(settings: &mut Settings, start: &Start) {
     let word = match start {
         Start::Immediate => "immediate",
         Start::Controlled => "controlled",
@@ -527,12 +528,12 @@ fn begin(settings: &mut Settings, start: &Start) {
     }
 }
 
-/// The keys of a table as they are collected.
+/// Collects the keys of a table.
 #[derive(Default)]
 struct Settings(Vec<Setting>);
 
 impl Settings {
-    #[expect(clippy::fn_params_excessive_bools, reason = "a setting is the default or is not")]
+    #[expect(clippy::fn_params_excessive_bools, reason = "`default` is a property of the setting")]
     fn add(&mut self, key: &str, value: impl Into<SettingValue>, default: bool) {
         self.0.push(Setting { key: key.to_owned(), value: value.into(), default });
     }

@@ -1,28 +1,29 @@
-//! The text format of Prometheus, version 0.0.4: a family's help and type, then its samples.
+//! Writes metrics in the text format of Prometheus, version 0.0.4: for each metric family its help
+//! and type, then its samples.
 
 use std::fmt::Write as _;
 
 use crate::live::LatencyCounts;
 
-/// What a reader of the format is told it is.
+/// The media type of the format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What a family's values do.
+/// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// They only rise until the agent is restarted; the name ends in `_total`.
+    /// Values that only rise until the agent is restarted; the name ends in `_total`.
     Counter,
-    /// They go up and down.
+    /// Values that rise and fall.
     Gauge,
     /// Counts of durations in buckets.
     Histogram,
 }
 
-/// A page of families.
+/// The metric families of one answer, as text.
 #[derive(Debug, Default)]
 pub(super) struct Page(String);
 
-/// One family while its samples are written.
+/// A metric family whose samples are being written.
 #[derive(Debug)]
 pub(super) struct Family<'a> {
     page: &'a mut Page,
@@ -30,9 +31,9 @@ pub(super) struct Family<'a> {
 }
 
 impl Page {
-    /// Begins a family; all its samples come before the next.
+    /// Begins a family. All its samples must be written before the next family begins.
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
-        debug_assert!(!help.contains(['\n', '\\']), "help would need escapes");
+        debug_assert!(!help.contains(['\n', '\\']), "escapes are not implemented");
         debug_assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
         let word = match kind {
             Kind::Counter => "counter",
@@ -82,7 +83,7 @@ impl Family<'_> {
     }
 }
 
-/// A label's value: these three are all that the format escapes.
+/// The value of a label. The format escapes only these three characters.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,14 +1,14 @@
-//! Metrics of an agent for Prometheus and whatever reads its text format.
+//! Collects the metrics of an agent, in the text format of Prometheus.
 //!
 //! ```text
 //!   ledger, counters, table ──(a snapshot)──> text ──> server.rs: GET /metrics
 //!                                                 └──> `tacit show metrics`
 //! ```
 //!
-//! The control thread reads what data workers publish anyway; none of them waits for it. Labels
-//! are names that the policy's author chose and words of this program, so that there are as many
-//! series as the policy is long: no addresses, no programs, no peers. What a rule has cost
-//! outlives its change by a reload; of rules that are gone there is one sum.
+//! The control thread reads counters that data workers publish for all displays; no worker waits
+//! for it. Labels are names from the policy and fixed words, never addresses, programs or peers:
+//! so the number of series depends only on the policy. The CPU time of a rule continues to count
+//! after a reload that changes the rule. The CPU time of all removed rules is one series.
 
 mod exposition;
 pub mod server;
@@ -28,7 +28,7 @@ use crate::ledger::costs::{Costs, Places, RuleCosts};
 use crate::live::{Live, LiveAction, LiveRule, Materials};
 use crate::session::{ConnectionTable, RefusalTable};
 
-/// What is read for a page.
+/// The state of the agent that metrics are computed from.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
     /// The ledger.
@@ -37,23 +37,23 @@ pub struct Sources<'a> {
     pub live: &'a Live,
     /// Open connections.
     pub table: &'a ConnectionTable,
-    /// Certificates.
+    /// The certificates, keys and CRLs of the policy.
     pub materials: &'a Materials,
     /// When the agent started.
     pub since: SystemTime,
-    /// Handshakes under way.
+    /// Handshakes in progress.
     pub handshakes: usize,
-    /// Connections there may be.
+    /// The maximum number of connections.
     pub connections_max: usize,
     /// Programs under `tacit run`.
     pub runs: usize,
     /// Lines of the log that were lost.
     pub log_lines_lost: u64,
-    /// What was refused.
+    /// Refused requests of programs.
     pub refusals: &'a RefusalTable,
 }
 
-/// The page.
+/// All metrics, as text.
 #[must_use]
 pub fn text(sources: &Sources<'_>) -> String {
     let mut page = Page::default();
@@ -66,7 +66,7 @@ pub fn text(sources: &Sources<'_>) -> String {
     let mut hits = page.family(
         "tacit_rule_hits_total",
         Kind::Counter,
-        "Connections and flows that the rule decided, denials included.",
+        "Connections and datagram flows that matched the rule, including those that it denied.",
     );
     for (rule, value) in rules.iter().map(live(|rule| rule.counters.hits())) {
         hits.sample(&[("rule", &rule)], value as f64);
@@ -74,7 +74,7 @@ pub fn text(sources: &Sources<'_>) -> String {
     let mut failures = page.family(
         "tacit_connections_failed_total",
         Kind::Counter,
-        "Connections that failed before they carried a byte.",
+        "Connections that failed before the first byte was relayed.",
     );
     for (rule, value) in rules.iter().map(live(|rule| rule.counters.failures())) {
         failures.sample(&[("rule", &rule)], value as f64);
@@ -82,7 +82,7 @@ pub fn text(sources: &Sources<'_>) -> String {
     let mut by_kind = page.family(
         "tacit_failures_total",
         Kind::Counter,
-        "The same by the kind of failure that the log reports; kinds that have occurred.",
+        "Connections that failed before the first byte was relayed, by kind of failure.",
     );
     for rule in rules {
         for (kind, count) in rule.counters.failures_by_kind() {
@@ -93,7 +93,7 @@ pub fn text(sources: &Sources<'_>) -> String {
     let mut down = page.family(
         "tacit_targets_down",
         Kind::Gauge,
-        "Targets of a rule with several to which connecting failed, and has not succeeded since.",
+        "Targets that are down, of rules with several targets: the last connect failed.",
     );
     for rule in rules {
         let several = rule.targets.as_ref().and_then(|targets| targets.several());
@@ -103,8 +103,8 @@ pub fn text(sources: &Sources<'_>) -> String {
         }
     }
     refused(&mut page, sources.refusals);
-    carried(&mut page, &sources.costs.rules);
-    spent(&mut page, sources.costs);
+    traffic(&mut page, &sources.costs.rules);
+    cpu_time(&mut page, sources.costs);
     certificates(&mut page, sources.materials);
     page.finish()
 }
@@ -114,7 +114,7 @@ fn latencies(page: &mut Page, rules: &[Arc<LiveRule>]) {
     let mut handshakes = page.family(
         "tacit_handshake_duration_seconds",
         Kind::Histogram,
-        "TLS handshakes that succeeded, from their start, a wait for a permit included.",
+        "Duration of successful TLS handshakes, including the wait for the handshake limiter.",
     );
     for rule in secured {
         handshakes.histogram(("rule", rule.name()), &rule.counters.handshakes.counts());
@@ -122,7 +122,7 @@ fn latencies(page: &mut Page, rules: &[Arc<LiveRule>]) {
     let mut connects = page.family(
         "tacit_connect_duration_seconds",
         Kind::Histogram,
-        "Upstream connects that succeeded, name resolution included.",
+        "Duration of successful connects to the upstream, including name resolution.",
     );
     for rule in rules.iter().filter(|rule| !matches!(rule.action, LiveAction::Deny(_))) {
         connects.histogram(("rule", rule.name()), &rule.counters.connects.counts());
@@ -130,32 +130,41 @@ fn latencies(page: &mut Page, rules: &[Arc<LiveRule>]) {
 }
 
 fn agent(page: &mut Page, sources: &Sources<'_>) {
-    page.family("tacit_build_info", Kind::Gauge, "The version that runs; always 1.")
+    page.family("tacit_build_info", Kind::Gauge, "The agent's version as a label; always 1.")
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     let since = sources.since.duration_since(UNIX_EPOCH).unwrap_or_default();
-    page.family("process_start_time_seconds", Kind::Gauge, "When the agent started, in Unix time.")
-        .sample(&[], since.as_secs_f64());
+    page.family(
+        "process_start_time_seconds",
+        Kind::Gauge,
+        "Time at which the agent started, in seconds since the Unix epoch.",
+    )
+    .sample(&[], since.as_secs_f64());
     page.family(
         "tacit_policy_revision",
         Kind::Gauge,
-        "Policies installed since the agent started.",
+        "Number of policies that were installed since the agent started.",
     )
     .sample(&[], sources.live.generation as f64);
-    let mut rules = page.family("tacit_rule_info", Kind::Gauge, "A rule's action; always 1.");
+    let mut rules =
+        page.family("tacit_rule_info", Kind::Gauge, "The action of a rule as a label; always 1.");
     for rule in &sources.live.rules {
         rules.sample(&[("rule", rule.name()), ("action", rule.action.word())], 1.0);
     }
-    page.family("tacit_runs_active", Kind::Gauge, "Programs under tacit run.")
+    page.family("tacit_runs_active", Kind::Gauge, "Runs: programs under tacit run.")
         .sample(&[], sources.runs as f64);
-    page.family("tacit_log_lines_lost_total", Kind::Counter, "Lines of the log that were lost.")
-        .sample(&[], sources.log_lines_lost as f64);
+    page.family(
+        "tacit_log_lines_lost_total",
+        Kind::Counter,
+        "Log and audit lines that were lost because they could not be written.",
+    )
+    .sample(&[], sources.log_lines_lost as f64);
 }
 
 fn refused(page: &mut Page, refusals: &RefusalTable) {
     let mut refused = page.family(
         "tacit_refused_total",
         Kind::Counter,
-        "Names, connections, flows of datagrams, clients and sockets that were refused.",
+        "Refused DNS names, connections, datagram flows, clients and sockets, by reason.",
     );
     for why in RefusalReason::ALL {
         refused.sample(&[("why", why.word())], refusals.total(why) as f64);
@@ -170,7 +179,7 @@ fn connections(page: &mut Page, sources: &Sources<'_>) {
             LiveAction::Permit => &["none"],
             LiveAction::Deny(_) => &[],
         };
-        // A series that is there at zero can be watched; one that comes and goes cannot.
+        // Alert rules can watch a series only if it also exists while its value is zero.
         open.extend(versions.iter().map(|version| ((rule.name().to_owned(), *version), 0)));
     }
     for record in sources.table.snapshot() {
@@ -180,60 +189,60 @@ fn connections(page: &mut Page, sources: &Sources<'_>) {
     let mut active = page.family(
         "tacit_connections_active",
         Kind::Gauge,
-        "Open connections and flows, by the version of TLS that they have agreed on.",
+        "Open connections and datagram flows, by negotiated TLS version.",
     );
     for ((rule, version), count) in &open {
         active.sample(&[("rule", rule), ("version", version)], *count as f64);
     }
-    page.family("tacit_connections_limit", Kind::Gauge, "Connections there may be at a time.")
+    page.family("tacit_connections_limit", Kind::Gauge, "Maximum number of open connections.")
         .sample(&[], sources.connections_max as f64);
-    page.family("tacit_handshakes_active", Kind::Gauge, "Handshakes under way.")
+    page.family("tacit_handshakes_active", Kind::Gauge, "TLS handshakes in progress.")
         .sample(&[], sources.handshakes as f64);
 }
 
-/// A family of the ledger.
-struct OfRule {
+/// A metric family with one value for each rule of the ledger.
+struct RuleFamily {
     name: &'static str,
     help: &'static str,
     value: fn(&RuleCosts) -> u64,
 }
 
-fn carried(page: &mut Page, rules: &[RuleCosts]) {
-    const FAMILIES: [OfRule; 5] = [
-        OfRule {
+fn traffic(page: &mut Page, rules: &[RuleCosts]) {
+    const FAMILIES: [RuleFamily; 5] = [
+        RuleFamily {
             name: "tacit_connections_opened_total",
-            help: "Connections and flows opened.",
+            help: "Connections and datagram flows that were opened.",
             value: |r| r.connections,
         },
-        OfRule {
+        RuleFamily {
             name: "tacit_sent_bytes_total",
-            help: "Payload bytes from the side that was accepted.",
+            help: "Payload bytes from the client (downstream) to the server (upstream).",
             value: |r| r.bytes_sent,
         },
-        OfRule {
+        RuleFamily {
             name: "tacit_received_bytes_total",
-            help: "Payload bytes to it.",
+            help: "Payload bytes from the server (upstream) to the client (downstream).",
             value: |r| r.bytes_received,
         },
-        OfRule {
+        RuleFamily {
             name: "tacit_sent_messages_total",
-            help: "Uninterrupted runs of bytes from the side that was accepted.",
+            help: "Messages from the client: bytes without a byte of the server in between.",
             value: |r| r.messages_sent,
         },
-        OfRule {
+        RuleFamily {
             name: "tacit_received_messages_total",
-            help: "The same to it.",
+            help: "Messages from the server: bytes without a byte of the client in between.",
             value: |r| r.messages_received,
         },
     ];
-    for OfRule { name: family_name, help, value } in FAMILIES {
+    for RuleFamily { name: family_name, help, value } in FAMILIES {
         let mut family = page.family(family_name, Kind::Counter, help);
         for rule in rules {
             family.sample(&[("rule", &name(rule))], value(rule) as f64);
         }
     }
     let mut handshakes =
-        page.family("tacit_handshakes_total", Kind::Counter, "Handshakes that were completed.");
+        page.family("tacit_handshakes_total", Kind::Counter, "TLS handshakes that succeeded.");
     for rule in rules {
         let full = rule.handshakes.saturating_sub(rule.resumed);
         for (result, count) in [("full", full), ("resumed", rule.resumed)] {
@@ -242,12 +251,12 @@ fn carried(page: &mut Page, rules: &[RuleCosts]) {
     }
 }
 
-fn spent(page: &mut Page, costs: &Costs) {
+fn cpu_time(page: &mut Page, costs: &Costs) {
     let seconds = |us: f64| us / 1e6;
     let mut cells = page.family(
         "tacit_cpu_seconds_total",
         Kind::Counter,
-        "CPU time; eligible is what an engine could have done and a general CPU did.",
+        "CPU time by rule and component; eligible: work for engines that a general CPU did.",
     );
     for rule in &costs.rules {
         let name = name(rule);
@@ -265,18 +274,18 @@ fn spent(page: &mut Page, costs: &Costs) {
             }
         }
     }
-    page.family("process_cpu_seconds_total", Kind::Counter, "CPU time of the agent.")
+    page.family("process_cpu_seconds_total", Kind::Counter, "CPU time of the agent's process.")
         .sample(&[], seconds(costs.agent_cpu_us));
     page.family(
         "tacit_cpu_uncaptured_seconds",
         Kind::Gauge,
-        "CPU time of the agent that stands in no cell; what is under way counts until it is over.",
+        "CPU time of the agent that is not, or not yet, assigned to a rule and a component.",
     )
     .sample(&[], seconds(costs.uncaptured_cpu_us));
     page.family(
         "tacit_accounting_cpu_seconds",
         Kind::Gauge,
-        "CPU time that the accounting itself has cost, as stamps are measured now.",
+        "Estimated CPU time that the accounting of CPU time has used.",
     )
     .sample(&[], seconds(costs.accounting.cpu_us));
 }
@@ -285,7 +294,7 @@ fn certificates(page: &mut Page, materials: &Materials) {
     let mut not_after = page.family(
         "tacit_cert_not_after_seconds",
         Kind::Gauge,
-        "When a certificate expires, in Unix time; of a trust the first that does.",
+        "Expiry of a certificate, or of the first certificate of a trust, in Unix time.",
     );
     for (name, identity) in &materials.identities {
         let labels = [("kind", "identity"), ("name", name.as_str())];
@@ -299,7 +308,7 @@ fn certificates(page: &mut Page, materials: &Materials) {
     let mut next_update = page.family(
         "tacit_crl_next_update_seconds",
         Kind::Gauge,
-        "When the first list of revoked certificates of a trust is out of date, in Unix time.",
+        "Next update of the first CRL of a trust that becomes out of date, in Unix time.",
     );
     for (name, trust) in &materials.trusts {
         if let Some(first) = lists_until(trust) {

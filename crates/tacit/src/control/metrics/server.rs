@@ -1,10 +1,11 @@
-//! `GET /metrics`, `/healthz` and `/readyz` over HTTP/1.1: one request and one answer a connection.
+//! Serves `GET /metrics`, `/healthz` and `/readyz` over HTTP/1.1, one request on each connection.
 //!
 //! `/healthz` succeeds while the control thread answers, `/readyz` until the agent drains.
 //!
-//! Limits: [`HEAD_BYTES_MAX`] of request, [`CLIENTS_MAX`] connections and [`SCRAPES_MAX`] answers
-//! at a time, [`SCRAPE_TIME_MAX`] for all of it. The oldest silent connection makes room. A body
-//! of a request is not read. Neither TLS nor compression: put a rule of tacit in front of it.
+//! Limits: a request has at most [`HEAD_BYTES_MAX`]. [`CLIENTS_MAX`] connections may be open, and
+//! [`SCRAPES_MAX`] of them get their answers at the same time. Each connection lasts at most
+//! [`SCRAPE_TIME_MAX`]. At the limit, a new connection replaces the oldest one without a request.
+//! The body of a request is ignored. There is no TLS: put a forwarding rule in front of the server.
 
 use std::cell::Cell;
 use std::io;
@@ -21,21 +22,21 @@ use crate::control::server::{Body, PendingRequest, ask};
 use crate::control::{Answer, Display, Request};
 use crate::log::{Event, Log};
 
-/// Request line and headers at most: what a scraper or a browser sends fits many times.
+/// The maximum size of the request line and headers. Scrapers and browsers send much less.
 pub const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// Connections at a time.
+/// The maximum number of connections.
 pub const CLIENTS_MAX: usize = 64;
-/// Answers at a time; further requests wait for one to end.
+/// The maximum number of answers in progress; further requests wait.
 pub const SCRAPES_MAX: usize = 4;
-/// From the first byte of a request to the last of its answer.
+/// The maximum time from the first byte of a request to the last byte of its answer.
 pub const SCRAPE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Where scrapers connect.
+/// The socket that scrapers connect to.
 #[derive(Debug)]
 pub enum Listening {
-    /// An address.
+    /// A TCP socket.
     Tcp(TcpListener),
-    /// A path or an abstract name.
+    /// A UNIX socket with a path or an abstract name.
     Unix(UnixListener),
 }
 
@@ -55,7 +56,7 @@ impl Listening {
 
 /// Answers scrapers until the task ends.
 pub async fn serve(listening: Listening, requests: mpsc::Sender<PendingRequest>, log: Log) {
-    let places = Rc::new(Semaphore::new(SCRAPES_MAX));
+    let permits = Rc::new(Semaphore::new(SCRAPES_MAX));
     let mut clients = Clients::new(CLIENTS_MAX);
     loop {
         match listening.accept().await {
@@ -64,13 +65,13 @@ pub async fn serve(listening: Listening, requests: mpsc::Sender<PendingRequest>,
                     continue;
                 }
                 let waits = Waits::new(Cell::new(true));
-                let answer = answer(stream, requests.clone(), Rc::clone(&places), waits.clone());
+                let answer = answer(stream, requests.clone(), Rc::clone(&permits), waits.clone());
                 let task = tokio::task::spawn_local(async move {
-                    // A client that is too slow, or gone, comes again with the next scrape.
+                    // A scraper whose answer failed tries again after its interval.
                     let _ = tokio::time::timeout(SCRAPE_TIME_MAX, answer).await;
                 });
                 clients.add(waits, task.abort_handle());
-                // Requests that have arrived are read before the next client can displace them.
+                // Read requests that have arrived before another client replaces their senders.
                 tokio::task::yield_now().await;
             }
             Err(error) => {
@@ -84,12 +85,12 @@ pub async fn serve(listening: Listening, requests: mpsc::Sender<PendingRequest>,
 async fn answer(
     mut stream: impl Stream,
     requests: mpsc::Sender<PendingRequest>,
-    places: Rc<Semaphore>,
+    permits: Rc<Semaphore>,
     waits: Waits,
 ) -> io::Result<()> {
     let verdict = verdict(&mut stream).await?;
     waits.set(false);
-    let place = places.acquire().await.map_err(io::Error::other)?;
+    let permit = permits.acquire().await.map_err(io::Error::other)?;
     let Page { verdict, body } = match verdict {
         Verdict::Metrics => page(&requests).await,
         Verdict::Health | Verdict::Ready => state(&requests, verdict).await,
@@ -106,14 +107,14 @@ async fn answer(
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;
     stream.shutdown().await?;
-    drop(place);
+    drop(permit);
     waits.set(true);
-    // What is still unread would turn the end into a reset that takes the answer with it.
+    // Closing with unread bytes would send a reset, and the client could lose the answer.
     let mut rest = stream.take(HEAD_BYTES_MAX as u64);
     tokio::io::copy(&mut rest, &mut tokio::io::sink()).await.map(|_| ())
 }
 
-/// What a scraper gets.
+/// The answer to a request.
 struct Page {
     verdict: Verdict,
     body: String,
@@ -128,7 +129,7 @@ async fn page(requests: &mpsc::Sender<PendingRequest>) -> Page {
         }
         Body::Answer(Answer::Error(reason)) => unavailable(format!("{reason}\n")),
         Body::Answer(Answer::Ok(_)) | Body::Written(_) => {
-            unavailable("the agent has no metrics\n".to_owned())
+            unavailable("the agent returned no metrics; this is a bug in tacit\n".to_owned())
         }
     }
 }
@@ -143,14 +144,14 @@ async fn state(requests: &mpsc::Sender<PendingRequest>, asked: Verdict) -> Page 
     let is_draining = value.get("draining").and_then(serde_json::Value::as_bool);
     match is_draining {
         Some(true) if asked == Verdict::Ready => {
-            unavailable("the agent drains: it accepts no connections")
+            unavailable("the agent is draining and accepts no new connections")
         }
         Some(_) => Page { verdict: asked, body: "ok\n".to_owned() },
-        None => unavailable("the agent did not report its state"),
+        None => unavailable("the agent did not report its state; this is a bug in tacit"),
     }
 }
 
-/// What a request gets.
+/// How a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Metrics,
@@ -178,16 +179,16 @@ impl Verdict {
     fn reason(self) -> &'static str {
         match self {
             Self::Metrics | Self::Health | Self::Ready => "ok",
-            Self::Malformed => "this is not an HTTP/1 request",
-            Self::OtherPath => "there are /metrics, /healthz and /readyz",
-            Self::OtherMethod => "only GET is supported",
-            Self::TooLong => "the request is too long",
+            Self::Malformed => "the request is not a valid HTTP/1 request",
+            Self::OtherPath => "this path does not exist: use /metrics, /healthz or /readyz",
+            Self::OtherMethod => "this method is not supported: use GET",
+            Self::TooLong => "the request line and headers are too long: the limit is 8 KiB",
             Self::Unavailable => "the agent is ending",
         }
     }
 }
 
-/// Reads a request's head to its end and judges its first line.
+/// Reads the request line and headers, and decides how the request is answered.
 async fn verdict(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Verdict> {
     let mut head = Vec::with_capacity(1024);
     let mut limited = stream.take(HEAD_BYTES_MAX as u64);
@@ -208,7 +209,7 @@ async fn verdict(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Verdict> {
     }
 }
 
-/// Whether a request gets the metrics, by the whole way from its bytes: for the fuzzer.
+/// Entry point of the fuzzer: whether a request, given as bytes, gets the metrics.
 #[cfg(feature = "fuzz")]
 pub(crate) async fn is_answered(mut request: &[u8]) -> bool {
     matches!(verdict(&mut request).await, Ok(Verdict::Metrics | Verdict::Health | Verdict::Ready))
@@ -276,17 +277,17 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_read_to_its_end_and_no_further_than_its_limit() {
+    fn a_request_is_read_to_its_end_or_to_the_limit() {
         let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
         for at in 1..request.len() {
             let (front, rest) = request.split_at(at);
             assert_eq!(read(&[front, rest]).unwrap(), Verdict::Metrics);
             assert_eq!(read(&[front]).unwrap(), Verdict::Malformed, "cut at {at}");
         }
-        assert!(read(&[]).is_err(), "nobody asked");
+        assert!(read(&[]).is_err(), "a connection without a request");
         let long = vec![b'a'; HEAD_BYTES_MAX - request.len()];
         let (line, end) = request.split_at(request.len() - 4);
-        assert_eq!(read(&[line, &long, end]).unwrap(), Verdict::Metrics, "just short enough");
+        assert_eq!(read(&[line, &long, end]).unwrap(), Verdict::Metrics, "maximum size");
         assert_eq!(read(&[line, &long, b"a", end]).unwrap(), Verdict::TooLong);
     }
 }

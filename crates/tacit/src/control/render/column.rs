@@ -1,27 +1,28 @@
-//! Text in columns of a terminal: how wide it is there, padded and cut to a width.
+//! Measures, pads and cuts text to a number of terminal columns.
 //!
-//! Names of programs, users and certificates come in every script: a Chinese character takes two
+//! Names of programs, users and certificates can be in any script: a Chinese character takes two
 //! columns, a combining mark none. Control characters would move the cursor; [`fit`] escapes them.
 
 use tacit_core::printable::printable;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The last column of a text that was cut.
+/// The mark in the last column of a text that was cut.
 const CUT: char = '+';
 
-/// The columns that a text takes.
+/// The number of columns that a text takes.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// The text with blanks up to this width; a wider text stays as it is.
+/// Pads the text with blanks to this width; a wider text is returned unchanged.
 pub(crate) fn pad(text: &str, columns: usize) -> String {
     let mut padded = text.to_owned();
     padded.extend(std::iter::repeat_n(' ', columns.saturating_sub(width(text))));
     padded
 }
 
-/// The text in exactly this width, without control characters; a text that was cut ends with `+`.
+/// Pads or cuts the text to exactly this width and escapes control characters. A text that was cut
+/// ends with `+`.
 pub(crate) fn fit(text: &str, columns: usize) -> String {
     let shown = printable(text);
     if width(&shown) <= columns {
@@ -34,7 +35,7 @@ pub(crate) fn fit(text: &str, columns: usize) -> String {
     pad(&cut, columns)
 }
 
-/// As much from the start of the text as these columns hold.
+/// The start of the text, as much as fits into these columns.
 pub(crate) fn cut(text: &str, columns: usize) -> String {
     let mut cut = String::new();
     let mut used = 0;
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn every_script_takes_the_columns_that_a_terminal_gives_it() {
+    fn the_width_of_a_text_is_that_of_a_terminal_in_every_script() {
         // Two columns a character.
         assert_eq!(width("数据库"), 6);
         assert_eq!(fit("数据库", 8), "数据库  ");

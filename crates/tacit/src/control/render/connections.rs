@@ -1,4 +1,4 @@
-//! Connections as text: a table, one connection with every fact, and a series of samples as CSV.
+//! Renders open connections as text: a table, all facts of one connection, or a CSV series.
 
 use std::time::SystemTime;
 
@@ -8,10 +8,10 @@ use crate::clock::Rfc3339;
 use crate::control::display::connections::{ConnectionDisplay, TcpState};
 use crate::control::render::column;
 
-/// A column: its heading, the most columns of the terminal that a cell takes, and its cell.
+/// A column of the table: its heading, the maximum width of a cell, and the text of the cell.
 type Column = (&'static str, usize, fn(&ConnectionDisplay) -> Option<String>);
 
-/// What fits into 120 columns of a terminal.
+/// The columns of the table that fit into a terminal of 120 columns.
 const NARROW: [Column; 10] = [
     ("ID", 6, |c| Some(c.id.to_string())),
     ("RULE", 12, |c| Some(c.rule.clone())),
@@ -77,7 +77,7 @@ fn table(connections: &[ConnectionDisplay], columns: &[Column]) -> String {
     lay_out(&rows)
 }
 
-/// `stale` is what an operator looks for among the open ones.
+/// The state of a connection; an open one whose rule has changed is shown as `stale`.
 fn state(connection: &ConnectionDisplay) -> String {
     match connection.policy.as_str() {
         "stale" => "stale".to_owned(),
@@ -85,8 +85,8 @@ fn state(connection: &ConnectionDisplay) -> String {
     }
 }
 
-/// The version; `clear` for a STARTTLS exchange that ended without TLS, and for a program that has
-/// not asked for it.
+/// The TLS version, or `clear` after a STARTTLS exchange that ended without TLS, and for a program
+/// that has not started TLS.
 fn tls(connection: &ConnectionDisplay) -> Option<String> {
     use tacit_core::query::ConnectionState;
     let is_clear = connection.starttls.as_ref().is_some_and(|starttls| starttls.state == "clear")
@@ -97,7 +97,7 @@ fn tls(connection: &ConnectionDisplay) -> Option<String> {
     }
 }
 
-/// Identity or claim, with the result of the check.
+/// The identity or the claimed name of the peer, with the result of verification.
 fn peer(connection: &ConnectionDisplay) -> Option<String> {
     let tls = connection.tls.as_ref()?;
     let check = tls.check.word();
@@ -110,7 +110,7 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
     })
 }
 
-/// Every fact of one connection, a line each.
+/// All facts of one connection, one in each line.
 #[must_use]
 pub fn detail(connection: &ConnectionDisplay) -> String {
     let mut facts = Facts::default();
@@ -136,7 +136,7 @@ pub fn detail(connection: &ConnectionDisplay) -> String {
         facts.add("run", Some(shown));
         facts.add("direction", Some(&run.direction));
         facts.add("program", c.program());
-        facts.add("names asked", Some(run.names.join(", ")));
+        facts.add("names looked up", Some(run.names.join(", ")));
         facts.add("alias", run.alias);
     }
     if let Some(starttls) = &c.starttls {

@@ -1,4 +1,4 @@
-//! The ledger as tables: by rule, component, program or connection.
+//! Renders the ledger as tables: by rule, component, program or connection.
 
 use tacit_core::meter::Component;
 
@@ -6,26 +6,26 @@ use super::table::lay_out;
 use crate::control::display::connections::ConnectionDisplay;
 use crate::ledger::costs::{Costs, Kind, Places, RuleCosts, RunCosts, percent};
 
-/// What a row of `tacit show costs` is.
+/// What each row of `tacit show costs` stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum By {
-    /// A rule; the agent itself is one row more.
+    /// A rule; one more row is the agent itself.
     #[default]
     Rule,
-    /// What was done.
+    /// A component of the agent, such as handshake or receive.
     Component,
-    /// A run: its program beside what the agent did for it.
+    /// A run: CPU time of its program, and of the agent on its behalf.
     Program,
     /// An open connection.
     Connection,
 }
 
-/// The ledger as text; its connections are a display of their own.
+/// The ledger as text. [`connections`] renders the costs of connections.
 #[must_use]
 pub fn render(costs: &Costs, by: By) -> String {
     if costs.accounting.clock_reads == 0 && costs.accounting.stamps == 0 {
-        return "nothing is charged: the policy says `accounting = false` in [agent], or nothing \
-                was spent in that interval\n"
+        return "the ledger is empty: `accounting = false` is set in [agent] of the policy, or the \
+                agent used no CPU time in this interval\n"
             .into();
     }
     let rows = match by {
@@ -131,7 +131,7 @@ fn runs(costs: &Costs) -> Vec<Vec<String>> {
     rows
 }
 
-/// The connections with the cost of each.
+/// The open connections with the CPU time of each.
 #[must_use]
 pub fn connections(connections: &[ConnectionDisplay]) -> String {
     let titles = ["ID", "RULE", "RUN", "PROGRAM", "AGE", "MSGS", "MB", "CPU-MS", "US/MSG"];
@@ -155,15 +155,15 @@ pub fn connections(connections: &[ConnectionDisplay]) -> String {
     lay_out(&rows)
 }
 
-/// What the rows do not say.
+/// The totals below the table.
 fn sums(costs: &Costs) -> String {
     let Costs { interval_s, cpus, agent_cpu_us, accounting, percent_of_one_cpu: of_one, .. } =
         costs;
     format!(
-        "agent: {} ms of CPU in {} s on {cpus} CPUs; in percent of one CPU: general {}, engine {}, \
-         eligible for an engine but on a general CPU {}\n\
-         uncaptured: {} ms ({} %); accounting: {} stamps of {} ns and {} clock reads of {} ns, \
-         {} % of the agent's CPU\n",
+        "agent: {} ms of CPU time in {} s on {cpus} CPUs; in percent of one CPU: general {}, \
+         engine {}, eligible (work for engines that a general CPU did) {}\n\
+         uncaptured (not assigned to a rule): {} ms ({} %); accounting: {} timestamps of {} ns \
+         and {} clock reads of {} ns, {} % of the agent's CPU time\n",
         figure(agent_cpu_us / 1000.0),
         figure(*interval_s),
         figure(of_one.general),
@@ -179,7 +179,7 @@ fn sums(costs: &Costs) -> String {
     )
 }
 
-/// What a row of the ledger is called.
+/// The name of a row of the ledger.
 pub(crate) fn name(rule: &RuleCosts) -> String {
     match (&rule.rule, rule.kind) {
         (Some(name), _) => name.clone(),
@@ -192,12 +192,12 @@ fn headings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// The same of what may not be known.
+/// Like [`figure`], or `-` for an unknown value.
 pub(crate) fn perhaps(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), figure)
 }
 
-/// Three digits where there are fewer before the point, and no more.
+/// A number with three significant digits; digits before the point are never cut.
 pub(crate) fn figure(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 {

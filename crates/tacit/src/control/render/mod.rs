@@ -1,4 +1,4 @@
-//! Displays as tables: columns that do not move, one line an entry.
+//! Renders displays as text tables with fixed columns, one line for each entry.
 
 pub(crate) mod column;
 pub mod connections;
@@ -52,7 +52,7 @@ fn runs(value: &Value) -> String {
     table(&value["runs"], &COLUMNS)
 }
 
-/// Addresses that lead into a run; a closed one in parentheses.
+/// The outside addresses of a run; those that refuse connections are in parentheses.
 fn open_addresses(run: &Value) -> String {
     let listen = run["listen"].as_array().map(Vec::as_slice).unwrap_or_default();
     let addresses = listen.iter().map(|one| match one["open"] == true {
@@ -76,7 +76,7 @@ fn rules(value: &Value) -> String {
         ("LAST-HIT", |r| text(&r["last-hit"])),
     ];
     format!(
-        "{}(no match: deny; policy generation {})\n",
+        "{}(connections that match no rule are rejected; policy generation {})\n",
         table(&value["rules"], &COLUMNS),
         text(&value["generation"])
     )
@@ -128,9 +128,9 @@ fn engines(value: &Value) -> String {
         ("PERCENT", |t| format!("{} ({})", text(&t["percent"]), text(&t["percent-recent"]))),
     ];
     let end = match value["spill"].as_bool() {
-        None => "no engines: workers do all".to_owned(),
-        Some(true) => "what engines have no place for spills to workers".to_owned(),
-        Some(false) => "what engines have no place for waits".to_owned(),
+        None => "no engines: workers do all the work".to_owned(),
+        Some(true) => "if all engines are saturated, workers set connections up".to_owned(),
+        Some(false) => "if all engines are saturated, connections wait".to_owned(),
     };
     let count = text(&value["workers"]);
     let max = text(&value["workers-max"]);
@@ -151,7 +151,7 @@ fn refused(value: &Value) -> String {
     table(&value["refused"], &COLUMNS)
 }
 
-/// The reason, with the rule where one decided.
+/// The reason of a refusal, with the rule that decided it, if there is one.
 fn why(refusal: &Value) -> String {
     match &refusal["rule"] {
         Value::String(rule) => format!("{} by {rule}", text(&refusal["why"])),
@@ -181,7 +181,7 @@ fn bytes(count: u64) -> String {
     format!("{}.{}{unit}", tenths / 10, tenths % 10)
 }
 
-/// The day and minute of a time in RFC 3339.
+/// The date and minute of an RFC 3339 time.
 fn day(value: &Value) -> String {
     let parts = value.as_str().and_then(|time| time.get(..16)?.split_once('T'));
     parts.map_or_else(|| "-".into(), |(day, minute)| format!("{day} {minute} UTC"))
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cell_ends_its_line_or_controls_the_terminal() {
+    fn control_characters_in_cells_are_escaped() {
         let hostile = "a\nb\x1b[31m\u{202e}";
         let run = json!({ "name": hostile, "program": { "name": hostile, "pid": 7 } });
         let refused = json!({ "refused": [{

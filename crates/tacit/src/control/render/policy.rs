@@ -1,9 +1,9 @@
-//! The installed policy as text.
+//! Renders the installed policy as text.
 
 use super::table::lay_out;
 use crate::control::display::policy::{PolicyDisplay, PolicyTable, Setting, SettingValue};
 
-/// The display as text; each value that is the default is marked.
+/// The display as text; default values are marked.
 #[must_use]
 pub fn render(policy: &PolicyDisplay) -> String {
     let PolicyDisplay { version: _, file, generation, installed, tables, rules } = policy;
@@ -17,7 +17,7 @@ pub fn render(policy: &PolicyDisplay) -> String {
 
 fn render_table(table: &PolicyTable) -> String {
     let PolicyTable { title, name, line, settings } = table;
-    // Other titles hold the name.
+    // Titles of other tables contain the name.
     let name = name.as_ref().filter(|_| title == "[[rule]]");
     let name = name.map_or_else(String::new, |name| format!(" {name}"));
     let line = line.map_or_else(String::new, |line| format!(", line {line}"));

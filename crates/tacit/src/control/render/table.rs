@@ -1,14 +1,14 @@
-//! Tables: columns that do not move, one line an entry.
+//! Lays out rows as a table with aligned columns, one line for each row.
 
 use serde_json::Value;
 use tacit_core::printable::printable;
 
 use super::column;
 
-/// A column: its heading, and how an entry's cell is made.
+/// A column: its heading, and the function that makes the cell of an entry.
 pub(super) type Column = (&'static str, fn(&Value) -> String);
 
-/// Columns as wide as their widest cell, two spaces apart.
+/// A table of these entries. A column is as wide as its widest cell; two spaces separate columns.
 pub(super) fn table(entries: &Value, columns: &[Column]) -> String {
     let entries = entries.as_array().map(Vec::as_slice).unwrap_or_default();
     let mut rows: Vec<Vec<String>> =
@@ -19,8 +19,8 @@ pub(super) fn table(entries: &Value, columns: &[Column]) -> String {
     lay_out(&rows)
 }
 
-/// Rows, the first of them headings, as lines. Cells may hold text of other hosts, so control
-/// characters are escaped.
+/// The rows as aligned lines; the first row has the headings. Cells may hold text from other
+/// hosts, so control characters are escaped.
 pub(crate) fn lay_out(rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<_>> =
         rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
