@@ -9,6 +9,7 @@ use crate::workspace::Outcome;
 
 mod finding;
 mod graph;
+mod identifiers;
 mod layers;
 mod modules;
 mod prose;
@@ -54,6 +55,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     walk::check(&sources, &mut findings);
     prose::check_promises(&sources, &mut findings);
     prose::check_manual(&sources, &mut findings);
+    identifiers::check(&sources, &mut findings);
     findings.sort_by(|a, b| (a.note, &a.path, a.line).cmp(&(b.note, &b.path, b.line)));
     Ok(findings)
 }

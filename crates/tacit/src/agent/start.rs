@@ -208,7 +208,7 @@ fn log_warnings(warnings: &[Diagnostic], options: &AgentOptions, log: &Log) {
     for warning in warnings {
         // A line of the log has no column to mark.
         let warning = Diagnostic { line: None, ..warning.clone() };
-        log.warn(Event::new("policy").field("text", &warning.render(&file_name(options))));
+        log.warn(Event::new("policy-warning").field("text", &warning.render(&file_name(options))));
     }
 }
 

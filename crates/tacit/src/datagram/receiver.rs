@@ -103,7 +103,7 @@ impl Lane {
                 Ok(true) => ready.clear_ready(),
                 Ok(false) => {}
                 Err(error) => {
-                    self.log_failure("datagrams-failed", &error);
+                    self.log_failure(Event::new("datagrams-failed"), &error);
                     ready.clear_ready();
                 }
             }
@@ -256,7 +256,7 @@ impl Lane {
             let run = &lane.receiver.run;
             match run.helper.owner(Protocol::Udp, key.program, key.destination).await {
                 Ok(owner) => flow.program = owner.and_then(|owner| owner.program),
-                Err(error) => lane.log_failure("owner-unknown", &error),
+                Err(error) => lane.log_failure(Event::new("owner-unknown"), &error),
             }
             if let Some(early) = lane.take_early(&key) {
                 lane.decide(key, flow, &early, place);
@@ -373,28 +373,28 @@ impl Lane {
 
     fn log_drops(&self) {
         self.log_count(
-            "datagrams-dropped",
+            Event::new("datagrams-dropped"),
             self.dropped.take(),
             "broadcast or multicast, full buffers, or the connection limit: for the limit, raise \
              connections in [limits] or LimitNOFILE",
         );
         self.log_count(
-            "questions-dropped",
+            Event::new("questions-dropped"),
             self.questions_dropped.take(),
             "too many DNS queries wait for the host's resolvers: see questions-per-run in \
              `tacit show limits`",
         );
     }
 
-    fn log_count(&self, what: &'static str, count: u64, reason: &str) {
+    fn log_count(&self, event: Event, count: u64, reason: &str) {
         if count > 0 {
-            let event = Event::new(what).field("run", &self.receiver.run.name);
+            let event = event.field("run", &self.receiver.run.name);
             self.shared.log.warn(event.field("count", &count).field("reason", reason));
         }
     }
 
-    pub(super) fn log_failure(&self, what: &'static str, error: &impl std::fmt::Display) {
-        let event = Event::new(what).field("run", &self.receiver.run.name);
+    pub(super) fn log_failure(&self, event: Event, error: &impl std::fmt::Display) {
+        let event = event.field("run", &self.receiver.run.name);
         self.shared.log.warn(event.field("error", error));
     }
 

@@ -219,12 +219,16 @@ impl Asker {
         let changes = health.take_changes();
         drop(health);
         for change in changes {
-            let event = |name| Event::new(name).field("resolver", &change.server);
+            let server = &change.server;
             match &change.error {
                 Some(error) => {
-                    self.forwarder.log.warn(event("resolver-failed").field("error", error));
+                    let event = Event::new("resolver-failed").field("resolver", server);
+                    self.forwarder.log.warn(event.field("error", error));
                 }
-                None => self.forwarder.log.info(event("resolver-back")),
+                None => {
+                    let event = Event::new("resolver-back").field("resolver", server);
+                    self.forwarder.log.info(event);
+                }
             }
         }
         result

@@ -73,7 +73,7 @@ pub enum AuditOutcome {
 /// One event.
 #[derive(Clone, Debug)]
 pub struct Event {
-    name: &'static str,
+    id: &'static str,
     connection: Option<u64>,
     fields: Vec<(&'static str, String)>,
     cause: EventCause,
@@ -82,10 +82,17 @@ pub struct Event {
 }
 
 impl Event {
-    /// Begins an event; its name is one word with hyphens.
+    /// Begins an event. `id` is its identifier, one word with hyphens: it never changes, and
+    /// tacit-messages(7) lists it. `cargo xtask tidy` compares the two, so that it is a literal.
     #[must_use]
-    pub fn new(name: &'static str) -> Self {
-        Self { name, connection: None, fields: Vec::new(), cause: EventCause::Agent, key: None }
+    pub fn new(id: &'static str) -> Self {
+        Self { id, connection: None, fields: Vec::new(), cause: EventCause::Agent, key: None }
+    }
+
+    /// The identifier.
+    #[must_use]
+    pub fn id(&self) -> &'static str {
+        self.id
     }
 
     /// Says which connection it is about.
@@ -518,7 +525,7 @@ impl Kind {
 }
 
 fn text(line: &Line) -> String {
-    let Event { name, connection, fields, cause: _, key: _ } = &line.event;
+    let Event { id: name, connection, fields, cause: _, key: _ } = &line.event;
     let mut out = format!("{} {} {name}", Rfc3339(line.time), line.kind.word());
     if let Some(id) = connection {
         let _ = write!(out, " conn={id}");
@@ -537,7 +544,7 @@ fn text(line: &Line) -> String {
 }
 
 fn json(line: &Line) -> String {
-    let Event { name, connection, fields, cause: _, key: _ } = &line.event;
+    let Event { id: name, connection, fields, cause: _, key: _ } = &line.event;
     let mut object = Map::new();
     object.insert("time".into(), Rfc3339(line.time).to_string().into());
     let key = if matches!(line.kind, Kind::Audit(_) | Kind::LeftOut) { "outcome" } else { "level" };

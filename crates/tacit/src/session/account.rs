@@ -141,7 +141,7 @@ pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
 pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
     let record = connection.record();
     record.rule.counters.count_failure(failure.kind());
-    let event = level(about("failed", record), record)
+    let event = level(about(Event::new("failed"), record), record)
         .field("kind", &failure.kind())
         .field("reason", failure);
     let limited = event.clone().limited(failure_key(record, failure));
@@ -168,15 +168,15 @@ fn failure_key(record: &ConnectionRecord, failure: &Failure) -> String {
 
 /// A connection is established.
 pub fn opened(log: &Log, connection: &Connection) {
-    begun(log, connection, "opened");
+    begun(log, connection, Event::new("opened"));
 }
 
 /// A program has started TLS on an open connection.
 pub fn secured(log: &Log, connection: &Connection) {
-    begun(log, connection, "secured");
+    begun(log, connection, Event::new("secured"));
 }
 
-fn begun(log: &Log, connection: &Connection, event: &'static str) {
+fn begun(log: &Log, connection: &Connection, event: Event) {
     let record = connection.record();
     let tls = record.tls.get();
     if let Some(tls) = &tls {
@@ -206,12 +206,12 @@ fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
     let subject = tls.peer.as_ref().map_or("", |peer| peer.title());
     match &tls.check {
         PeerCheck::Invalid { reason } => log.warn(
-            level(about("certificate-waived", record), record)
+            level(about(Event::new("certificate-waived"), record), record)
                 .field("reason", reason)
                 .field("claimed-subject", subject),
         ),
         PeerCheck::RevocationUnknown { reason } => log.warn(
-            level(about("revocation-unknown", record), record)
+            level(about(Event::new("revocation-unknown"), record), record)
                 .field("reason", reason)
                 .field("subject", subject),
         ),
@@ -219,7 +219,7 @@ fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
     }
     if let MappedIdentity::Warned { entry } = &tls.named {
         log.warn(
-            level(about("certificate-warned", record), record)
+            level(about(Event::new("certificate-warned"), record), record)
                 .field("reason", &format_args!("{entry} matches this client, and is set to warn"))
                 .field("subject", subject),
         );
@@ -239,14 +239,20 @@ pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connecti
     let record = connection.record();
     let refusal = refusals::of_own_tls(record);
     let key = format!("own-tls {}", refusal.destination);
-    refused_later(log, refusals, record, about("own-tls-refused", record).limited(key), refusal);
+    refused_later(
+        log,
+        refusals,
+        record,
+        about(Event::new("own-tls-refused"), record).limited(key),
+        refusal,
+    );
 }
 
 /// A client sent a cancel request in clear, and the rule rejects that.
 pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connection) {
     let record = connection.record();
     let refusal = refusals::of_cancel(record);
-    let event = level(about("cancel-refused", record), record)
+    let event = level(about(Event::new("cancel-refused"), record), record)
         .field("reason", "the client sent a cancel request in clear, and the rule requires TLS");
     let key = format!("cancel {} {}", record.rule.name(), refusal.destination);
     refused_later(log, refusals, record, event.limited(key), refusal);
@@ -269,7 +275,7 @@ fn refused_later(
 
 /// A program uses TLS itself, and tacit passes it on without the rule's TLS.
 pub fn own_tls_passed(log: &Log, connection: &Connection) {
-    let event = about("own-tls-passed", connection.record());
+    let event = about(Event::new("own-tls-passed"), connection.record());
     if connection.record().rule.rule.log {
         log.info(event.clone());
     }
@@ -281,7 +287,7 @@ pub fn key_limit_near(log: &Log, connection: &Connection) {
     let reason = "90 % of the key's limit is used, and TLS 1.2 cannot replace a key: tacit will \
                   close the connection in order at the limit. Use TLS 1.3, or let the program \
                   reconnect";
-    log.warn(about("key-limit-near", connection.record()).field("reason", reason));
+    log.warn(about(Event::new("key-limit-near"), connection.record()).field("reason", reason));
 }
 
 /// A connection ended.
@@ -307,7 +313,7 @@ pub fn flow_ended(log: &Log, connection: &Connection, end: &impl Display) {
 }
 
 fn closed(record: &ConnectionRecord) -> Event {
-    about("closed", record)
+    about(Event::new("closed"), record)
         .field("bytes-in", &record.sent_bytes())
         .field("bytes-out", &record.received_bytes())
 }
@@ -335,7 +341,7 @@ pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
         Some(Closing::Idle) => "closed at its idle limit",
         Some(Closing::Requested) | None => "closed by an operator",
     };
-    log.info(about("closed", record).field("end", end));
+    log.info(about(Event::new("closed"), record).field("end", end));
 }
 
 /// The peer of an open connection is no longer trusted.
@@ -353,7 +359,7 @@ pub(super) fn peer_rejected(
     };
     let tls = record.tls.get();
     let subject = tls.as_ref().and_then(|tls| tls.peer.as_deref()).map_or("", |peer| peer.title());
-    let event = about("peer-invalid", record)
+    let event = about(Event::new("peer-invalid"), record)
         .field("check", check.word())
         .field("subject", subject)
         .field("reason", check.reason().unwrap_or_default())
@@ -373,9 +379,9 @@ pub(super) fn rechecked(log: &Log, connections: usize, chains: usize, rejected: 
     log.info(event);
 }
 
-fn about(event: &'static str, record: &ConnectionRecord) -> Event {
+fn about(event: Event, record: &ConnectionRecord) -> Event {
     let opener = record.scope.as_ref().filter(|facts| !facts.is_inbound).map(|facts| &facts.scope);
-    let mut event = Event::new(event)
+    let mut event = event
         .connection(record.id)
         .caused_by(cause(opener, record.client(), Some(record.rule.name())))
         .field("rule", &record.rule.name());

@@ -140,13 +140,13 @@ async fn dial_several(
             Ok(upstream) => {
                 record.set_target(place);
                 if failover.connected(place) {
-                    log.info(about_target("target-up", record, target));
+                    log.info(about_target(Event::new("target-up"), record, target));
                 }
                 return Ok(upstream);
             }
             Err(unreached) => {
                 if !unreached.is_ours && failover.failed(place, Instant::now()) {
-                    let down = about_target("target-down", record, target);
+                    let down = about_target(Event::new("target-down"), record, target);
                     let skipped = format!("{}s", TARGET_SKIPPED.as_secs());
                     log.warn(down.field("reason", &unreached.reason).field("skipped", &skipped));
                 }
@@ -159,10 +159,10 @@ async fn dial_several(
 
 /// One line a second at most: of connections that are dialled together, some may reach a target and
 /// some not.
-fn about_target(event: &'static str, record: &ConnectionRecord, target: &LiveTarget) -> Event {
+fn about_target(event: Event, record: &ConnectionRecord, target: &LiveTarget) -> Event {
     let rule = record.rule.name();
-    let event = Event::new(event).limited(format!("{event} {rule} {target}"));
-    let event = event.caused_by(EventCause::Rule(rule.to_owned()));
+    let key = format!("{} {rule} {target}", event.id());
+    let event = event.limited(key).caused_by(EventCause::Rule(rule.to_owned()));
     event.field("rule", rule).field("target", target)
 }
 
