@@ -1,61 +1,61 @@
-//! How many refusals and failures the audit log takes: what strangers can cause without end must
-//! not fill a disk. What carries bytes is never left out.
+//! Limits how many refusals and failures are written to the audit log, because clients can cause
+//! any number of them and must not fill the disk. Established connections are always written.
 //!
 //! ```text
-//!   line ──> share of its run or client ── used up ──> common lines ── used up ──> left out
+//!   line ──> share of its run or client ── used up ──> common share ── used up ──> left out
 //! ```
 //!
-//! One that causes many lines uses its own share and the common lines; the shares of the others
-//! stay.
+//! A run or client that causes many lines uses up its own share and the common one, but not the
+//! shares of others.
 //!
-//! Limits, in one second: [`SHARE_LINES`] of one cause, [`SHARES_MAX`] runs and as many clients
-//! that have shares, [`COMMON_LINES`] of all beyond their shares.
+//! Limits for each second: a share has [`SHARE_LINES`] lines, the common share [`COMMON_LINES`].
+//! At most [`SHARES_MAX`] runs and as many clients have shares; the others use the common share.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::cause::{BySide, EventCause};
+use super::cause::{ByGroup, EventCause};
 
-/// Lines of one run or client in one second, whatever others cause.
+/// The share of one run or client: lines in one second.
 pub(super) const SHARE_LINES: usize = 100;
-/// Runs that have shares of one second, and clients that have.
+/// The maximum number of runs, and of clients, that have a share in one second.
 pub(super) const SHARES_MAX: usize = 128;
-/// Lines of one second beyond the shares.
+/// The share of all runs and clients together: lines in one second beyond their own shares.
 pub(super) const COMMON_LINES: usize = 1000;
-/// Runs that are reported by name of those whose lines were left out in one second.
+/// How many runs are reported by name if their lines were left out in one second.
 const NAMED_RUNS_MAX: usize = 16;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Counts the lines of one second after the other.
+/// Counts the lines of the current second.
 #[derive(Debug, Default)]
 pub(super) struct AuditRate {
     begun: Option<Instant>,
-    shares: BySide<HashMap<EventCause, Share>>,
+    shares: ByGroup<HashMap<EventCause, Share>>,
     common_written: usize,
     left_out: u64,
 }
 
-/// The lines of one cause.
+/// The lines of one run or client in the current second.
 #[derive(Debug, Default)]
 struct Share {
     written: usize,
     left_out: u64,
 }
 
-/// How many lines were left out.
+/// A number of lines that were left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeftOut {
-    /// The run's name; `None`: all the others.
+    /// The name of the run that caused them; `None` for all others.
     pub(super) run: Option<String>,
     pub(super) count: u64,
 }
 
 impl AuditRate {
-    /// Whether a line may be written now; one that may not is counted.
+    /// Whether a line may be written now. Counts the line as written or as left out.
     pub(super) fn admits(&mut self, cause: &EventCause, now: Instant) -> bool {
         let is_over = self.begun.is_none_or(|begun| now.duration_since(begun) >= SECOND);
-        // What was left out in the second before is reported first.
+        // The lines that were left out in the last second are reported before a new second begins.
         if is_over && self.left_out == 0 {
             *self = Self { begun: Some(now), ..Self::default() };
         }
@@ -81,12 +81,12 @@ impl AuditRate {
         false
     }
 
-    /// When there is something to report; `None`: nothing was left out.
+    /// When lines that were left out are reported next; `None` if there are none.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.begun.filter(|_| self.left_out > 0).map(|begun| begun + SECOND)
     }
 
-    /// How many lines were left out, once their second is over.
+    /// Returns how many lines were left out, after the second is over.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<LeftOut> {
         match self.next_due() {
             Some(due) if due <= now => self.take(),
@@ -94,7 +94,8 @@ impl AuditRate {
         }
     }
 
-    /// How many lines were left out so far: the runs with the most by name, then the others.
+    /// Returns how many lines were left out so far: for the runs with the most by name, then for
+    /// all others together.
     pub(super) fn take(&mut self) -> Vec<LeftOut> {
         let mut rest = std::mem::take(&mut self.left_out);
         let mut reported = Vec::new();
@@ -142,19 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn a_second_has_so_many_lines_and_a_count_of_the_others() {
+    fn lines_beyond_the_limit_of_a_second_are_counted() {
         let mut rate = AuditRate::default();
         let begun = Instant::now();
         assert_eq!(offer(&mut rate, &run(1), ALL_OF_ONE + 7, begun), ALL_OF_ONE);
         assert_eq!(rate.next_due(), Some(begun + SECOND));
-        assert_eq!(rate.take_due(begun + SECOND / 2), [], "it is not over");
+        assert_eq!(rate.take_due(begun + SECOND / 2), [], "the second is not over");
         assert_eq!(rate.take_due(begun + SECOND), [left_out(Some(1), 7)]);
         assert_eq!((rate.take_due(begun + SECOND), rate.next_due()), (Vec::new(), None));
         assert!(rate.admits(&run(1), begun + SECOND), "the next second begins");
     }
 
     #[test]
-    fn few_lines_are_all_written() {
+    fn lines_within_the_limit_are_all_written() {
         let mut rate = AuditRate::default();
         let begun = Instant::now();
         for second in 0..5 {
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_does_not_silence_the_others() {
+    fn one_run_does_not_use_up_the_shares_of_others() {
         let mut rate = AuditRate::default();
         let now = Instant::now();
         let client = |number| EventCause::Source(Source::V4(number));
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_reports_are_bounded_and_clients_take_none_of_runs() {
+    fn shares_and_reports_are_bounded_and_clients_use_no_shares_of_runs() {
         let mut rate = AuditRate::default();
         let now = Instant::now();
         let clients = 0..5_000;
@@ -201,6 +202,6 @@ mod tests {
         let sum: u64 = reported.iter().map(|one| one.count).sum();
         let offered = 5_000 * 200 + runs * 110;
         let written = lines + SHARES_MAX * SHARE_LINES;
-        assert_eq!(sum + u64::try_from(written).unwrap(), offered, "none is lost without a count");
+        assert_eq!(sum + u64::try_from(written).unwrap(), offered, "every line is counted");
     }
 }

@@ -1,14 +1,14 @@
-//! Who causes an event: what may repeat is limited for each, so that one does not suppress the
-//! lines of others.
+//! Identifies the run or client that caused an event. Limits of the log apply to each of them
+//! separately, so that one cannot suppress the lines of others.
 
 use tacit_core::refusal::RunLabel;
 
 use crate::address::Source;
 
-/// Who causes an event.
+/// The run or client that caused an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EventCause {
-    /// The agent itself, or what it does not know.
+    /// The agent itself, or an unknown cause.
     #[default]
     Agent,
     /// A program of this run.
@@ -19,9 +19,9 @@ pub enum EventCause {
     Rule(String),
 }
 
-/// Causes that do not take shares from each other: clients come in any number, runs do not.
+/// Two groups of causes with separate limits: there can be any number of clients, but few runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum CauseGroup {
     /// The agent and its runs.
     Runs,
     /// Clients.
@@ -29,26 +29,26 @@ pub(super) enum Side {
 }
 
 impl EventCause {
-    pub(super) fn side(&self) -> Side {
+    pub(super) fn group(&self) -> CauseGroup {
         match self {
-            Self::Agent | Self::Run(_) => Side::Runs,
-            Self::Source(_) | Self::Rule(_) => Side::Clients,
+            Self::Agent | Self::Run(_) => CauseGroup::Runs,
+            Self::Source(_) | Self::Rule(_) => CauseGroup::Clients,
         }
     }
 }
 
-/// One of something for each side.
+/// A value for each group of causes.
 #[derive(Debug, Default)]
-pub(super) struct BySide<T> {
+pub(super) struct ByGroup<T> {
     pub(super) runs: T,
     pub(super) clients: T,
 }
 
-impl<T> BySide<T> {
+impl<T> ByGroup<T> {
     pub(super) fn of(&mut self, cause: &EventCause) -> &mut T {
-        match cause.side() {
-            Side::Runs => &mut self.runs,
-            Side::Clients => &mut self.clients,
+        match cause.group() {
+            CauseGroup::Runs => &mut self.runs,
+            CauseGroup::Clients => &mut self.clients,
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Events that a person acts on, one line each, and the audit log.
+//! Writes the log, which has events that an operator acts on, and the audit log.
 //!
-//! Lines are written by a thread of their own: a full disk or a stuck terminal never stops a
-//! connection. What does not fit the queue or the disk is counted as lost, and the count is
-//! reported once a second when lines can be written again, and by `tacit show limits`.
+//! A thread of its own writes the lines, so that a full disk or a stuck terminal never delays a
+//! connection. Lines that do not fit into the queue or onto the disk are lost. The number of lost
+//! lines is logged, once a second at most, and shown by `tacit show limits`.
 //!
-//! Lines that repeat, such as those of a server that is down, have a key: of those with one key,
-//! one a second is written, with the count of those left out. The audit log has every line that
-//! fits the queue, but for refusals and failures beyond a rate, whose number it has. Each run and
-//! each client ([`EventCause`]) has its own part of the keys, the rate and the queue.
+//! Lines that may repeat, such as those about a server that is down, have a key. Of the lines with
+//! the same key, one in each second is written, with the number of those that were left out. The
+//! audit log has no keys, but a maximum rate of refusals and failures; it counts the lines above
+//! that rate. Each run and each client ([`EventCause`]) has its own share of the keys, of the rate
+//! and of the queue.
 //!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"
@@ -36,37 +37,37 @@ use crate::clock::Rfc3339;
 use crate::ledger::{ThreadKind, meter};
 
 use audit_rate::{AuditRate, LeftOut};
-use cause::BySide;
+use cause::ByGroup;
 pub use cause::EventCause;
 pub use destination::{LogDestination, RUN_LOG_BYTES_MAX};
 use destination::{Severity, Sink};
 use queued::Queued;
 
-/// Lines that wait to be written; more are lost, and counted.
+/// The maximum number of lines in the queue; further lines are lost, and counted.
 pub const QUEUE_LINES_MAX: usize = 8192;
-/// Between two lines that report how many were lost.
+/// The time between two lines that report the number of lost lines.
 const LOST_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the end of the process may be held up by lines that are not written yet.
+/// How long the end of the process waits for lines that are not written yet.
 const FLUSH_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// How lines look.
+/// The format of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// `key=value` after time, level and event.
+    /// Time, level and event, then fields as `key=value`.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// A JSON object in each line.
     Json,
 }
 
-/// How a connection was decided, for the audit log.
+/// The outcome of a connection, for the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditOutcome {
-    /// It carries bytes.
+    /// The connection was established.
     Allowed,
-    /// Policy refused it.
+    /// The policy denied the connection.
     Denied,
-    /// It could not be set up.
+    /// The connection could not be established.
     Failed,
 }
 
@@ -77,13 +78,14 @@ pub struct Event {
     connection: Option<u64>,
     fields: Vec<(&'static str, String)>,
     cause: EventCause,
-    /// What it is about, if it may repeat often.
+    /// Identifies events that repeat, for the limit of one line in each second.
     key: Option<String>,
 }
 
 impl Event {
-    /// Begins an event. `id` is its identifier, one word with hyphens: it never changes, and
-    /// tacit-messages(7) lists it. `cargo xtask tidy` compares the two, so that it is a literal.
+    /// An event with this identifier, which is lower-case words with hyphens. An identifier never
+    /// changes, and tacit-messages(7) lists it. It is a literal, because `cargo xtask tidy` compares
+    /// the two.
     #[must_use]
     pub fn new(id: &'static str) -> Self {
         Self { id, connection: None, fields: Vec::new(), cause: EventCause::Agent, key: None }
@@ -95,29 +97,29 @@ impl Event {
         self.id
     }
 
-    /// Says which connection it is about.
+    /// Sets the connection that the event is about.
     #[must_use]
     pub fn connection(mut self, id: u64) -> Self {
         self.connection = Some(id);
         self
     }
 
-    /// Says who causes it: limits are for each.
+    /// Sets the run or client that caused the event. Limits apply to each of them separately.
     #[must_use]
     pub fn caused_by(mut self, cause: EventCause) -> Self {
         self.cause = cause;
         self
     }
 
-    /// Has the log write one line a second at most of all with this cause and key. The audit log
-    /// has a limit of its own.
+    /// Limits events with this cause and this key to one line in each second. The limit does not
+    /// apply to the audit log, which has its own.
     #[must_use]
     pub fn limited(mut self, key: String) -> Self {
         self.key = Some(key);
         self
     }
 
-    /// Adds a field. Never a secret.
+    /// Adds a field. It must not contain a secret.
     #[must_use]
     pub fn field(mut self, key: &'static str, value: &(impl Display + ?Sized)) -> Self {
         self.fields.push((key, value.to_string()));
@@ -128,29 +130,29 @@ impl Event {
 /// Which events are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
-    /// All.
+    /// All events.
     Normal,
-    /// Those that somebody may have to act on.
+    /// Warnings and errors only.
     Quiet,
 }
 
-/// What is written, how and where.
+/// The settings of the log.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How lines look.
+    /// The format of lines.
     pub format: Format,
     /// Which events are written.
     pub verbosity: Verbosity,
-    /// Where they go.
+    /// Where lines are written.
     pub destination: LogDestination,
-    /// The run of an agent that serves one, as its lines show it where others write too:
-    /// `NAME[PID]` of the launcher.
+    /// The launcher of the only run of a private agent, as `NAME[PID]`. Lines have it if other
+    /// agents write to the same destination.
     pub launcher: Option<String>,
     /// The audit log.
     pub audit: Option<PathBuf>,
 }
 
-/// Where events go. Cheap to clone.
+/// A handle to the log. Cloning it is cheap.
 #[derive(Clone, Debug)]
 pub struct Log {
     queue: SyncSender<Message>,
@@ -162,9 +164,9 @@ pub struct Log {
 
 enum Message {
     Line(Line),
-    /// Answered when everything before it was written or lost.
+    /// Asks for an answer when all lines before it were written or lost.
     Flush(SyncSender<()>),
-    /// The same when it is done.
+    /// A function to call on the writing thread, and where to send the answer afterwards.
     Do(Box<dyn FnOnce() + Send>, SyncSender<()>),
 }
 
@@ -176,7 +178,7 @@ struct Line {
 }
 
 impl Line {
-    /// Whether one program can cause any number of its kind.
+    /// Whether one client or program can cause any number of such lines.
     fn may_repeat(&self) -> bool {
         let is_not_open =
             matches!(self.kind, Kind::Audit(AuditOutcome::Denied | AuditOutcome::Failed));
@@ -190,7 +192,7 @@ enum Kind {
     Warn,
     Error,
     Audit(AuditOutcome),
-    /// Of the audit log: how many lines it lacks.
+    /// A line of the audit log that reports how many lines were left out.
     LeftOut,
 }
 
@@ -221,50 +223,50 @@ impl Log {
             lost,
             repeated_queued,
             reported: ReportedLost::default(),
-            repeated: BySide::default(),
+            repeated: ByGroup::default(),
             audit_rate: AuditRate::default(),
         };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
         Ok(log)
     }
 
-    /// Something happened that is as it should be.
+    /// Logs an event that needs no action.
     pub fn info(&self, event: Event) {
         if self.verbosity == Verbosity::Normal {
             self.send(Kind::Info, event);
         }
     }
 
-    /// Something happened that someone may have to look at.
+    /// Logs an event that an operator may have to look at.
     pub fn warn(&self, event: Event) {
         self.send(Kind::Warn, event);
     }
 
-    /// Something does not work until someone acts.
+    /// Logs a failure that lasts until an operator acts.
     pub fn error(&self, event: Event) {
         self.send(Kind::Error, event);
     }
 
-    /// A connection was decided.
+    /// Writes the outcome of a connection to the audit log.
     pub fn audit(&self, outcome: AuditOutcome, event: Event) {
         if self.has_audit {
             self.send(Kind::Audit(outcome), event);
         }
     }
 
-    /// Whether there is an audit log, so that its events are worth making.
+    /// Whether there is an audit log. Without one, callers need not make its events.
     #[must_use]
     pub fn has_audit(&self) -> bool {
         self.has_audit
     }
 
-    /// Lines that could not be written.
+    /// The number of lines that could not be written.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits, for a limited time, until everything sent so far is written. Called before exit.
+    /// Waits, for a limited time, until all lines sent so far are written. Called before exit.
     pub fn flush(&self) {
         let (done, answer) = sync_channel(1);
         if self.queue.try_send(Message::Flush(done)).is_ok() {
@@ -273,7 +275,7 @@ impl Log {
         }
     }
 
-    /// Has the writing thread do something to itself, and waits for that a while.
+    /// Calls a function on the writing thread, and waits for it for a limited time.
     pub fn on_its_thread(&self, work: impl FnOnce() + Send + 'static) {
         let (done, answer) = sync_channel(1);
         if self.queue.send(Message::Do(Box::new(work), done)).is_ok() {
@@ -284,7 +286,7 @@ impl Log {
     fn send(&self, kind: Kind, event: Event) {
         let line = Line { time: SystemTime::now(), kind, event };
         let may_repeat = line.may_repeat();
-        // Before it is sent: the writer takes it off.
+        // Counted before it is sent, because the writer subtracts it as soon as it arrives.
         if may_repeat && !self.repeated_queued.enter(&line.event.cause) {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
@@ -304,7 +306,7 @@ impl Log {
 
 fn open_audit(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(|error| {
-        io::Error::new(error.kind(), format!("audit log {}: {error}", path.display()))
+        io::Error::new(error.kind(), format!("cannot open audit log {}: {error}", path.display()))
     })
 }
 
@@ -316,15 +318,15 @@ struct Writer {
     lost: Arc<AtomicU64>,
     repeated_queued: Arc<Queued>,
     reported: ReportedLost,
-    /// Lines that repeat.
-    repeated: BySide<Limiter<EventCause, String, Line>>,
+    /// Lines with a key that wait for the end of their second.
+    repeated: ByGroup<Limiter<EventCause, String, Line>>,
     audit_rate: AuditRate,
 }
 
-/// What was reported of lost lines.
+/// The last report of lost lines.
 #[derive(Clone, Copy, Debug, Default)]
 struct ReportedLost {
-    /// How many.
+    /// The number of lines that were reported so far.
     lines: u64,
     at: Option<Instant>,
 }
@@ -351,7 +353,7 @@ impl Writer {
                 Ok(Message::Flush(done)) => {
                     self.write_all_kept();
                     self.report_lost();
-                    // Who asked may have given up.
+                    // The caller may have stopped waiting.
                     let _ = done.send(());
                 }
                 Ok(Message::Do(work, done)) => {
@@ -367,9 +369,10 @@ impl Writer {
         }
     }
 
-    /// Writes what was kept, or left out, in a second that is over.
+    /// After the end of a second, writes the lines that were kept and the numbers of lines that
+    /// were left out.
     fn write_due(&mut self, now: Instant) {
-        let BySide { runs, clients } = &mut self.repeated;
+        let ByGroup { runs, clients } = &mut self.repeated;
         for kept in runs.due(now).into_iter().chain(clients.due(now)) {
             self.write_kept(kept);
         }
@@ -378,7 +381,7 @@ impl Writer {
         }
     }
 
-    /// When there may be something to write although no line comes.
+    /// When [`write_due`](Self::write_due) has to be called although no line arrives.
     fn next_due(&self) -> Option<Instant> {
         let due = [
             self.repeated.runs.next_due(),
@@ -413,7 +416,7 @@ impl Writer {
     }
 
     fn write_all_kept(&mut self) {
-        let BySide { runs, clients } = &mut self.repeated;
+        let ByGroup { runs, clients } = &mut self.repeated;
         for kept in runs.take_all().into_iter().chain(clients.take_all()) {
             self.write_kept(kept);
         }
@@ -448,13 +451,13 @@ impl Writer {
         self.report_lost_if_due();
     }
 
-    /// When lost lines are reported next; `None`: there are none that were not.
+    /// When lost lines are reported next; `None` if all were reported.
     fn reports_lost_at(&self) -> Option<Instant> {
         let is_news = self.lost.load(Ordering::Relaxed) > self.reported.lines;
         is_news.then(|| self.reported.at.map_or_else(Instant::now, |at| at + LOST_INTERVAL))
     }
 
-    /// Reports how many lines were lost, once an interval at most.
+    /// Reports how many lines were lost, at most once in [`LOST_INTERVAL`].
     fn report_lost_if_due(&mut self) {
         if self.reports_lost_at().is_some_and(|due| due <= Instant::now()) {
             self.report_lost();
@@ -464,7 +467,7 @@ impl Writer {
     fn report_lost(&mut self) {
         let lines = self.lost.load(Ordering::Relaxed);
         if lines > self.reported.lines {
-            // The disk may take it an interval later.
+            // If the report cannot be written either, it is tried again after the interval.
             self.reported.at = Some(Instant::now());
             if self.write_lost(lines - self.reported.lines).is_ok() {
                 self.reported.lines = lines;
@@ -568,7 +571,7 @@ mod tests {
     use tacit_core::refusal::RunLabel;
 
     #[test]
-    fn a_stranger_cannot_forge_a_line() {
+    fn a_value_with_a_line_feed_does_not_forge_a_line() {
         let event = Event::new("failed").connection(7).field("reason", "x\nfake=\"line\"");
         let line = Line { time: SystemTime::UNIX_EPOCH, kind: Kind::Warn, event };
         assert_eq!(
@@ -578,7 +581,7 @@ mod tests {
         assert_eq!(json(&line).lines().count(), 1);
     }
 
-    /// A log that nothing takes lines from.
+    /// A log whose queue is never read.
     fn stuck() -> (Log, Receiver<Message>) {
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let verbosity = Verbosity::Normal;
@@ -610,7 +613,7 @@ mod tests {
         for _ in 0..QUEUE_LINES_MAX - REPEATED_LINES_MAX {
             log.audit(AuditOutcome::Allowed, Event::new("open"));
         }
-        assert_eq!(log.lost(), refused, "the others had their room");
+        assert_eq!(log.lost(), refused, "the other half of the queue was free");
         log.audit(AuditOutcome::Allowed, Event::new("open"));
         assert_eq!(log.lost(), refused + 1);
     }
@@ -623,7 +626,7 @@ mod tests {
         }
         let lost = u64::try_from(QUEUE_LINES_MAX - LINES_PER_CAUSE_MAX).unwrap();
         assert_eq!(log.lost(), lost);
-        // Another one may share a counter with it, but not three of three.
+        // One of these runs may share the counter of the first, but not all three.
         for other in 2..5 {
             log.audit(AuditOutcome::Denied, caused_by(other, "denied"));
         }

@@ -1,26 +1,27 @@
-//! How many lines that may repeat wait in the queue, of all causes and of each.
+//! Limits how many refusals, failures and repeated lines are in the log's queue, in total and from
+//! each cause, so that they leave room for other lines.
 //!
 //! ```text
 //!   worker ── enter ──> queue ──> writer ── leave
 //! ```
 //!
-//! Limits: [`REPEATED_LINES_MAX`] of all, [`LINES_PER_CAUSE_MAX`] of one. Causes are counted in
-//! [`COUNTERS`] counters, by a hash with a secret of this process: two may share one, and then
-//! what is of one.
+//! Limits: [`REPEATED_LINES_MAX`] in total, [`LINES_PER_CAUSE_MAX`] from each cause. A hash with a
+//! random key assigns causes to [`COUNTERS`] counters. Two causes can have the same counter; they
+//! then share one limit.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{EventCause, QUEUE_LINES_MAX};
 
-/// How many lines of the queue may be of those of which one program can cause any number at little
-/// cost: what repeats, and connections that are refused or fail. The others carry bytes.
+/// The maximum number of queued lines that one program can easily cause: repeated lines, refusals
+/// and failures. The rest of the queue is for other lines.
 pub(super) const REPEATED_LINES_MAX: usize = QUEUE_LINES_MAX / 2;
-/// How many of them may be of one cause.
+/// The maximum number of them from one cause.
 pub(super) const LINES_PER_CAUSE_MAX: usize = REPEATED_LINES_MAX / 4;
 const COUNTERS: usize = 256;
 
-/// Lines in the queue that may repeat.
+/// Counts the lines in the queue that may repeat.
 #[derive(Debug)]
 pub(super) struct Queued {
     all: AtomicUsize,
@@ -39,7 +40,7 @@ impl Default for Queued {
 }
 
 impl Queued {
-    /// Counts a line that is about to be queued; `false`: there is no room for it.
+    /// Counts a line that is about to be queued. Returns `false` if a limit is reached.
     pub(super) fn enter(&self, cause: &EventCause) -> bool {
         let of_cause = self.of(cause);
         let has_room = self.all.load(Ordering::Relaxed) < REPEATED_LINES_MAX
@@ -51,7 +52,7 @@ impl Queued {
         has_room
     }
 
-    /// A line that entered is no longer in the queue.
+    /// Subtracts a line that has left the queue.
     pub(super) fn leave(&self, cause: &EventCause) {
         self.all.fetch_sub(1, Ordering::Relaxed);
         self.of(cause).fetch_sub(1, Ordering::Relaxed);

@@ -1,6 +1,7 @@
-//! Where the lines of the log go.
+//! Opens and writes the destination of the log: standard error, journal, syslog or a file.
 //!
-//! Limits: a file of runs has [`RUN_LOG_BYTES_MAX`] bytes and one predecessor.
+//! Limits: the log file that runs share has at most [`RUN_LOG_BYTES_MAX`] bytes; then it is renamed
+//! and replaces its predecessor.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -13,17 +14,17 @@ use std::str::FromStr;
 use rustix::fs::OFlags;
 use tacit_sys::process;
 
-/// The bytes of the log of runs; it is then renamed to `run.log.1`, and another one begins.
+/// The maximum size of the log of runs. The full file is renamed to `run.log.1`.
 pub const RUN_LOG_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Where the journal of systemd reads.
+/// The socket of systemd's journal.
 const JOURNAL: &str = "/run/systemd/journal/socket";
-/// Where a syslog daemon reads.
+/// The socket of a syslog daemon.
 const SYSLOG: &str = "/dev/log";
-/// The facility of daemons in a syslog message (RFC 3164, section 4.1.1).
+/// The facility `daemon` in a syslog message (RFC 3164, section 4.1.1).
 const SYSLOG_DAEMON: u8 = 3 << 3;
 
-/// Where the lines of the log go.
+/// Where the lines of the log are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogDestination {
     /// Standard error.
@@ -32,11 +33,11 @@ pub enum LogDestination {
     Journal,
     /// The syslog daemon.
     Syslog,
-    /// Nowhere.
+    /// No log is written.
     None,
-    /// A file of bounded size in the user's own directory, which all runs of the user share.
+    /// A file of bounded size in the user's state directory, which all runs of the user share.
     State,
-    /// The end of this file.
+    /// A file, to which lines are appended.
     File(PathBuf),
 }
 
@@ -52,8 +53,8 @@ impl FromStr for LogDestination {
             "state" => Ok(Self::State),
             path if path.contains('/') => Ok(Self::File(path.into())),
             other => Err(format!(
-                "`{other}` is not a destination: use stderr, journal, syslog, state, none, or a \
-                 path with a `/`, such as ./{other}"
+                "`{other}` is not a log destination: use stderr, journal, syslog, state, none, or \
+                 a path that contains `/`, such as ./{other}"
             )),
         }
     }
@@ -73,8 +74,8 @@ impl fmt::Display for LogDestination {
 }
 
 impl LogDestination {
-    /// The directory of the file that runs share; nothing for what is opened once. It is made: a
-    /// process that reaches nothing new later can write there.
+    /// The directory of the log of runs, which may be opened again later; `None` for other
+    /// destinations. The directory is created here, before the sandbox limits the process.
     #[must_use]
     pub fn shared_directory(&self) -> Option<PathBuf> {
         if *self != Self::State {
@@ -87,7 +88,7 @@ impl LogDestination {
     }
 }
 
-/// How urgent a line is, in the numbers of syslog.
+/// The severity of a line, with the numbers of syslog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     Error = 3,
@@ -95,7 +96,7 @@ pub(super) enum Severity {
     Info = 6,
 }
 
-/// A destination that is open.
+/// An open destination.
 #[derive(Debug)]
 pub(super) enum Sink {
     StandardError,
@@ -110,7 +111,7 @@ impl Sink {
     /// Opens a destination.
     ///
     /// # Errors
-    /// It cannot be written; with what to do.
+    /// The destination cannot be opened. The error says what to do.
     pub(super) fn open(destination: &LogDestination) -> io::Result<Self> {
         match destination {
             LogDestination::StandardError => Ok(Self::StandardError),
@@ -122,7 +123,8 @@ impl Sink {
                 Ok(path.map_or(Self::None, |path| Self::State(RunLog::new(path))))
             }
             LogDestination::File(path) => append_to(path).map(Self::File).map_err(|error| {
-                io::Error::new(error.kind(), format!("log {}: {error}", path.display()))
+                let text = format!("cannot open log file {}: {error}", path.display());
+                io::Error::new(error.kind(), text)
             }),
         }
     }
@@ -147,13 +149,15 @@ impl Sink {
 fn connect(path: &str) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(path).map_err(|error| {
-        let text = format!("log: {path}: {error}; use --log stderr, or --log with a file");
+        let text = format!(
+            "cannot connect the log to {path}: {error}; use --log stderr, or --log with a file"
+        );
         io::Error::new(error.kind(), text)
     })?;
     Ok(socket)
 }
 
-/// The fields of one entry, a line each (systemd, "Native Journal Protocol").
+/// An entry of the journal, one field in each line (systemd, "Native Journal Protocol").
 fn journal_entry(severity: Severity, line: &str) -> String {
     let message = line.trim_end_matches('\n');
     format!("PRIORITY={}\nSYSLOG_IDENTIFIER=tacit\nMESSAGE={message}\n", severity as u8)
@@ -168,15 +172,15 @@ fn append_to(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-/// Where the log of runs is: `$XDG_STATE_HOME/tacit/run.log`, or in `.local/state` of the home
-/// directory. `None`: the user has neither.
+/// The path of the log of runs: `$XDG_STATE_HOME/tacit/run.log`, or `tacit/run.log` in
+/// `.local/state` of the home directory. `None` if neither variable is set.
 fn run_log(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let absolute = |name| variable(name).filter(|path| path.is_absolute());
     let home = || absolute("HOME").map(|home| home.join(".local/state"));
     absolute("XDG_STATE_HOME").or_else(home).map(|base| base.join("tacit/run.log"))
 }
 
-/// The log that all runs of a user share. It is made with the first line.
+/// The log that all runs of a user share. The file is created with the first line.
 #[derive(Debug)]
 pub(super) struct RunLog {
     path: PathBuf,
@@ -202,7 +206,7 @@ impl RunLog {
         Ok(())
     }
 
-    /// Opens the file, which must be this user's own: programs of others may have made the path.
+    /// Opens the file and checks that this user owns it: others may have created the path.
     fn open(&self) -> io::Result<File> {
         if let Some(directory) = self.path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -215,16 +219,19 @@ impl RunLog {
             .open(&self.path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() || metadata.uid() != process::effective_user() {
-            let text = format!("log {}: not a file of this user", self.path.display());
+            let text = format!(
+                "cannot open log file {}: another user owns it, or it is not a regular file",
+                self.path.display()
+            );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         Ok(file)
     }
 
-    /// Makes room, unless another run did meanwhile: the file has another name then. Runs that come
-    /// to this at the same time wait for each other: two would rename two files.
+    /// Renames the full file, unless another run has renamed it meanwhile. Runs that do this at the
+    /// same time wait for a lock: otherwise the second would rename the new file.
     fn rename_if_current(&self, file: &File) -> io::Result<()> {
-        // It goes with the file, which is closed next.
+        // The lock is released when the file is closed.
         file.lock()?;
         let (full, current) = match std::fs::metadata(&self.path) {
             Ok(current) => (file.metadata()?, current),
