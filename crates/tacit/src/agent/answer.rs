@@ -1,5 +1,5 @@
-//! What the operator asks of a running agent: displays, drains, closing, and the hand-over to a
-//! successor.
+//! Answers requests of the control socket: displays, reload, drain, restart, closing connections,
+//! and the hand-over of sockets to a successor.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::log::Event;
 use crate::session::ConnectionRecord;
 
 impl Agent {
-    /// Answers one request, now or when what it asks for is done.
+    /// Answers one request, at once or when the requested work is done.
     pub(super) async fn take_request(&mut self, pending: PendingRequest) {
         let PendingRequest { request, back } = pending;
         let reply = match request {
@@ -55,7 +55,7 @@ impl Agent {
                 Err(error) => Reply::error(error),
             },
         };
-        // Who asked may be gone.
+        // The client may have closed its connection.
         let _ = back.send(reply);
     }
 
@@ -75,17 +75,18 @@ impl Agent {
                 json!({ "version": VERSION, "limits": limits })
             }
         };
-        // Who asked may be gone.
+        // The client may have closed its connection.
         let _ = back.send(Reply::ok(value));
     }
 
-    /// Answers when the helpers have reported the owners of connections; other requests continue.
+    /// Answers after the helpers of runs have reported which programs own their connections. Other
+    /// requests are answered meanwhile.
     fn show_connections(&self, back: oneshot::Sender<Reply>) {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
         tokio::task::spawn_local(async move {
             let shown = connections::connections(&table, &live).await;
-            // Who asked may be gone.
+            // The client may have closed its connection.
             let _ = back.send(Reply::written(&shown));
         });
     }
@@ -96,14 +97,17 @@ impl Agent {
         tokio::task::spawn_local(async move {
             let reply = match connections::one_connection(&table, &live, id).await {
                 Some(shown) => Reply::written(&shown),
-                None => Reply::error(format!("no open connection has the id {id}")),
+                None => Reply::error(format!(
+                    "no open connection has the id {id}: see `tacit show connections`"
+                )),
             };
-            // Who asked may be gone.
+            // The client may have closed its connection.
             let _ = back.send(reply);
         });
     }
 
-    /// The same for what they cost.
+    /// Answers after the workers have published their CPU time, and the helpers of runs that of
+    /// their programs. Other requests are answered meanwhile.
     fn show_costs(&self, back: oneshot::Sender<Reply>) {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
@@ -132,7 +136,7 @@ impl Agent {
         show_aside(back, move || Reply::written(&policy(&live, &file, installed)));
     }
 
-    /// Evaluates the installed policy with a flow.
+    /// Evaluates the installed policy for a flow.
     fn explain(&self, flow: Flow, back: oneshot::Sender<Reply>) {
         let live = self.shared.live.load_full();
         show_aside(back, move || Reply::written(&live.explain(&flow)));
@@ -149,48 +153,50 @@ impl Agent {
         let chains = self.credentials.chains.as_ref();
         let mut all = json!([
             { "name": "connections", "max": self.connections_max, "used": self.shared.table.len(),
-              "beyond": "wait in the kernel's queue" },
+              "beyond": "connections wait in the kernel's queue" },
             { "name": "handshakes", "max": limits.handshakes,
-              "used": self.shared.limiter.in_flight(), "beyond": "wait" },
-            { "name": "handshakes-per-rule", "max": limits.handshakes_per_rule, "beyond": "wait" },
+              "used": self.shared.limiter.in_flight(), "beyond": "handshakes wait" },
+            { "name": "handshakes-per-rule", "max": limits.handshakes_per_rule,
+              "beyond": "handshakes wait" },
             { "name": "handshakes-per-source", "max": limits.handshakes_per_source,
-              "beyond": "wait" },
+              "beyond": "handshakes wait" },
             { "name": "connections-per-source", "max": limits.connections_per_source,
-              "beyond": "refused" },
+              "beyond": "connections are refused" },
             { "name": "connections-per-rule", "max": limits.connections_per_rule,
-              "beyond": "refused" },
+              "beyond": "connections are refused" },
             { "name": "connections-per-run", "max": limits.connections_per_run,
-              "beyond": "refused" },
+              "beyond": "connections are refused" },
             { "name": "handshake-bytes", "max": tacit_tls::INCOMING_BYTES_MAX,
-              "beyond": "refused" },
+              "beyond": "the connection is refused" },
             { "name": "verified-chains", "max": chains.map_or(0, |_| CHAINS_MAX),
               "used": chains.map_or(0, |chains| chains.len()),
-              "beyond": "the least recently used is dropped, and verified again when needed" },
+              "beyond": "the least recently used chain is removed, and verified again if needed" },
             { "name": "batch-records", "max": relay::BATCH_RECORDS_MAX },
             { "name": "held-bytes-per-worker", "max": relay::HELD_BYTES_MAX,
-              "beyond": "batches shrink to one record" },
+              "beyond": "further connections have batches of one record" },
             { "name": "listen-backlog", "max": socket::LISTEN_BACKLOG,
-              "beyond": "the kernel drops it; the client tries again" },
+              "beyond": "the kernel drops the SYN; the client sends it again" },
             { "name": "datagram-flows-per-run", "max": crate::datagram::FLOWS_MAX,
-              "beyond": "the one that was silent the longest is closed" },
+              "beyond": "the flow that was idle for the longest is closed" },
             { "name": "held-syns-per-run", "max": self.runs.held_syns_max,
               "used": self.runs.most_held(),
-              "beyond": "gets no answer; the program sends its SYN again" },
+              "beyond": "the SYN gets no answer; the program's kernel sends it again" },
             { "name": "questions-per-run", "max": crate::dns::QUESTIONS_MAX,
-              "beyond": "dropped and counted; the program tries again" },
+              "beyond": "DNS questions are dropped and counted; the program asks again" },
             { "name": "query-connections-per-run", "max": crate::query::QUERY_CLIENTS_MAX,
-              "beyond": "the one that was idle the longest is closed" },
+              "beyond": "the connection that was idle for the longest is closed" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
-              "used": self.shared.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
+              "used": self.shared.log.lost(),
+              "beyond": "lines are lost (USED is the number of lost lines)" },
             { "name": "refusals-shown", "max": REFUSALS_MAX,
               "used": self.shared.refusals.entries().len(),
-              "beyond": "the one that was not repeated for the longest is dropped" },
+              "beyond": "the refusal that was repeated least recently is removed" },
             { "name": "runs", "max": crate::run::launchers::RUNS_MAX,
-              "used": self.runs.registry.len(), "beyond": "refused" },
+              "used": self.runs.registry.len(), "beyond": "runs are refused" },
             { "name": "workers", "max": self.workers.count_max(), "used": self.workers.count(),
-              "beyond": "those there are carry all" },
+              "beyond": "the existing workers serve all connections" },
             { "name": "handed-per-worker", "max": crate::engine::HAND_OVER_QUEUE_MAX,
-              "beyond": "engines wait" },
+              "beyond": "engines wait before they hand over more connections" },
         ]);
         if let Some(rows) = all.as_array_mut() {
             match &self.sandbox {
@@ -219,7 +225,7 @@ impl Agent {
         json!({ "closed": closed, "unknown": unknown })
     }
 
-    /// Accepts no more.
+    /// Stops accepting connections and runs.
     pub(super) async fn drain(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.or_else(|| self.shared.live.load().limits().drain);
         self.draining = Some(Drain { until: timeout.map(|timeout| Instant::now() + timeout) });
@@ -234,7 +240,7 @@ impl Agent {
             .draining
             .and_then(|drain| drain.until)
             .is_some_and(|until| Instant::now() >= until);
-        // Places count from the moment of accepting; the table begins a little later.
+        // A connection has a permit from accept on; it enters the table a little later.
         over || self.shared.places.available_permits() == self.connections_max
     }
 
@@ -243,8 +249,7 @@ impl Agent {
         takeover::offer(self.sockets())
     }
 
-    /// A successor serves: leave it the sockets, give it the runs, and serve the open connections
-    /// to their end.
+    /// A successor serves: leaves the sockets to it, hands the runs over, and drains.
     async fn release(&mut self) -> Result<Reply, String> {
         let own = own_control_path(&self.options.control);
         let mut handover = takeover::Handover::default();
@@ -262,22 +267,24 @@ impl Agent {
         Ok(runs)
     }
 
-    /// Reports that this agent serves: to its supervisor, or else to the service manager.
+    /// Reports that this agent serves, to its supervisor or, without one, to the service manager.
     pub(super) fn report_ready(&mut self) {
         let Some(supervisor) = &mut self.supervisor else {
             service_manager::notify_ready(std::process::id());
             return;
         };
-        // The agent before this one has ended by now: this one serves, whatever fails here.
+        // The predecessor was released: this agent must serve even if this fails.
         if let Err(error) = supervisor.watch(&self.shared.log) {
             let event = Event::new("supervisor-not-watched").field("error", &error);
-            self.shared.log.warn(event.field("next", "its end will not be logged"));
+            self.shared.log.warn(
+                event.field("next", "the agent continues; it will not log if the supervisor ends"),
+            );
         }
-        // A supervisor that is gone already is reported by the watch.
+        // If the supervisor has ended, the watch reports that.
         let _ = supervisor.ready();
     }
 
-    /// Has the supervisor start a successor.
+    /// Requests a successor from the supervisor.
     fn restart(&mut self) -> Result<(), String> {
         let Some(supervisor) = &mut self.supervisor else {
             return Err(NO_SUPERVISOR.to_owned());
@@ -285,9 +292,9 @@ impl Agent {
         let pid = supervisor.pid();
         supervisor.restart().map_err(|_| {
             format!(
-                "the supervisor of this agent, process {pid}, has ended: no successor can be \
-                 started. The agent continues to serve\n    fix: run `tacit drain`, which ends \
-                 the agent after its open connections; then start it again"
+                "cannot start a successor: the supervisor of this agent, process {pid}, has \
+                 ended; the agent continues to serve\n    fix: run `tacit drain`, which ends the \
+                 agent after its last connection, then start the agent again"
             )
         })
     }
@@ -310,37 +317,38 @@ impl Agent {
     }
 }
 
-/// What is closed beside the connections that the operator names.
+/// Connections to close in addition to those that the operator listed by number.
 #[derive(Clone, Copy)]
 struct Also {
-    /// Connections that opened with a rule that has changed since.
+    /// Connections whose rule was changed or removed since they opened.
     stale: bool,
-    /// Connections whose peer showed a certificate that is not trusted.
+    /// Connections whose peer sent a certificate that is not trusted.
     invalid_peer: bool,
 }
 
-/// Displays that are made at the same time, each on a thread of its own.
+/// The maximum number of displays that are made at the same time, each on its own thread.
 const DISPLAYS_MAX: usize = 16;
 
-const NO_SUPERVISOR: &str = "this agent was started with --no-supervisor: no successor can be \
-                             started\n    fix: restart it with the program that started it, such \
-                             as `systemctl restart tacit`. This cuts open connections; to let \
-                             them end first, run `tacit drain`";
+const NO_SUPERVISOR: &str = "cannot start a successor: this agent was started with \
+                             --no-supervisor\n    fix: run `tacit drain`, which ends the agent \
+                             after its last connection, then start the agent again; or run \
+                             `systemctl restart` for its service, which resets open connections";
 
-/// The path as it reads from every directory.
+/// The absolute path, or the path itself if there is no current directory.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Makes a display that is as long as the policy on a thread of its own; other requests continue.
+/// Makes a display on a thread of its own, because it can be as long as the policy. Other requests
+/// are answered meanwhile.
 pub(super) fn show_aside(
     back: oneshot::Sender<Reply>,
     make: impl FnOnce() -> Reply + Send + 'static,
 ) {
     static DISPLAYS: Semaphore = Semaphore::const_new(DISPLAYS_MAX);
     let Ok(permit) = DISPLAYS.try_acquire() else {
-        // Who asked may be gone.
-        let _ = back.send(Reply::error("too many displays are in progress: try again"));
+        // The client may have closed its connection.
+        let _ = back.send(Reply::error("too many displays are in progress: try again later"));
         return;
     };
     let made = on_own_thread("display", move || {
@@ -350,16 +358,16 @@ pub(super) fn show_aside(
     tokio::task::spawn_local(async move {
         let reply = match made {
             Ok(made) => made.await.unwrap_or_else(|_| {
-                Reply::error("the agent failed to make this display; this is a bug in tacit")
+                Reply::error("the agent could not make this display; this is a bug in tacit")
             }),
-            Err(error) => Reply::error(format!("cannot start a thread: {error}")),
+            Err(error) => Reply::error(format!("cannot start a thread for this display: {error}")),
         };
-        // Who asked may be gone.
+        // The client may have closed its connection.
         let _ = back.send(reply);
     });
 }
 
-/// Where an agent that was replaced still answers.
+/// The control socket of an agent whose successor has taken over the usual path.
 fn own_control_path(control: &Path) -> PathBuf {
     let mut path = control.as_os_str().to_owned();
     path.push(format!(".{}", std::process::id()));

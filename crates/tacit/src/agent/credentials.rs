@@ -1,4 +1,5 @@
-//! The certificates, keys and CRLs of the installed policy, and what is remembered about them.
+//! Holds the certificates, keys and CRLs of the installed policy, and reports files that cannot be
+//! loaded and certificates that expire soon.
 
 use std::sync::Arc;
 
@@ -12,19 +13,19 @@ use crate::log::{Event, Log};
 /// The credentials of the installed policy.
 #[derive(Debug)]
 pub(super) struct Credentials {
-    /// What was loaded from the files that the policy names.
+    /// The credentials that were loaded from the files of the policy.
     pub(super) materials: Materials,
-    /// Where private keys are.
+    /// Loads private keys and signs with them: the signer, or this process.
     pub(super) keys: KeyProvider,
-    /// ChainCache of peers that were verified; `None`: each is verified again.
+    /// Chains of peers that were verified; `None`: every chain is verified again.
     pub(super) chains: Option<Arc<ChainCache>>,
-    /// Why files that changed are not in use.
+    /// Errors of changed files, which are therefore not in use.
     errors: Vec<String>,
     expiries: Expiries,
 }
 
 impl Credentials {
-    /// What was loaded, with nothing reported yet.
+    /// These credentials, with nothing reported yet.
     pub(super) fn new(
         materials: Materials,
         keys: KeyProvider,
@@ -42,13 +43,13 @@ impl Credentials {
         have_changed
     }
 
-    /// Puts those of another policy in place; returns the old ones.
+    /// Replaces the credentials by those of another policy; returns the old ones.
     pub(super) fn replace(&mut self, materials: Materials) -> Materials {
         self.errors.clear();
         std::mem::replace(&mut self.materials, materials)
     }
 
-    /// Reports files that cannot be used as they are now; each state of them once.
+    /// Logs files that cannot be loaded, once for each new error.
     pub(super) fn report_errors(&mut self, errors: Vec<String>, log: &Log) {
         if errors == self.errors {
             return;
@@ -57,13 +58,13 @@ impl Credentials {
             log.error(
                 Event::new("file-refused")
                     .field("reason", error)
-                    .field("next", "the old one stays in use until the file is right"),
+                    .field("next", "the old content stays in use until the file is corrected"),
             );
         }
         self.errors = errors;
     }
 
-    /// Reports certificates and CRLs that end soon; each when it is new, and once a day.
+    /// Logs certificates and CRLs that expire soon: when they are loaded, and then once a day.
     pub(super) fn report_expiries(&mut self, now_unix_s: i64, log: &Log) {
         let due = self.expiries.due(&self.materials, now_unix_s);
         due.into_iter().for_each(|event| log.warn(event));

@@ -1,4 +1,4 @@
-//! Runs on their way from one agent to its successor, on both ends.
+//! Hands runs over to a successor of the agent, and continues runs of its predecessor.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::run::handover::{Departing, Resumed};
 use crate::run::launchers;
 
 impl Runs {
-    /// Gives all runs to a successor; nothing is read from their sockets here any more.
+    /// Hands all runs over to a successor. This agent no longer reads their sockets.
     pub(super) async fn hand_over(&mut self, workers: &Workers) -> Reply {
         let mut states = Vec::new();
         let mut descriptors = Vec::new();
@@ -37,7 +37,7 @@ impl Runs {
         reply
     }
 
-    /// Continues a run of the agent before this one.
+    /// Continues a run of the predecessor.
     pub(super) async fn resume(&mut self, handed: HandedRun, workers: &Workers) {
         let id = handed.state.id;
         if let Err(error) = self.try_resume(handed, workers).await {
@@ -52,7 +52,7 @@ impl Runs {
             state.resume(sockets, place, self.host())?;
         let candidate = Candidate { run, sockets, launcher, before };
         let enrolled = services::enrol(candidate, &self.context()).await?;
-        // The policy may name other files than that of the agent before.
+        // This policy may name other files than the predecessor's.
         self.hide_from(&enrolled.run);
         self.take(enrolled, inbound, workers).await;
         let log = self.shared.log.clone();

@@ -1,4 +1,4 @@
-//! Why an agent could not start.
+//! The errors that keep an agent from starting.
 
 use std::fmt;
 use std::io;
@@ -11,27 +11,27 @@ use crate::live::RuleRefused;
 
 use super::opened::ListenError;
 
-/// Why an agent could not start.
+/// An error that keeps an agent from starting.
 #[derive(Debug)]
 pub enum AgentError {
-    /// The kernel refused something the process needs.
+    /// The kernel refused a system call that the agent needs.
     Process(io::Error),
-    /// The audit log cannot be written.
+    /// The log or the audit log cannot be written.
     Log(io::Error),
     /// The policy has errors.
     Policy(PathBuf, Vec<Diagnostic>),
-    /// The TLS library refuses a rule.
+    /// The TLS library rejects a rule.
     Rule(RuleRefused),
-    /// An address cannot be listened on.
+    /// The agent cannot listen on an address.
     Listen(ListenError),
-    /// The control socket cannot be made.
+    /// The control socket cannot be created.
     Control(PathBuf, io::Error),
-    /// The agent before us does not hand over.
+    /// The predecessor does not hand its sockets over.
     TakeOver(ClientError),
 }
 
 impl AgentError {
-    /// Whether the policy is at fault.
+    /// Whether the policy causes the error.
     #[must_use]
     pub fn is_policy(&self) -> bool {
         matches!(self, Self::Policy(..) | Self::Rule(_))
@@ -41,7 +41,7 @@ impl AgentError {
 impl fmt::Display for AgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Process(error) => write!(f, "the kernel refuses: {error}"),
+            Self::Process(error) => write!(f, "cannot set up the agent's process: {error}"),
             Self::Log(error) => write!(f, "{error}"),
             Self::Policy(file, findings) => {
                 for (number, finding) in findings.iter().enumerate() {
@@ -56,15 +56,13 @@ impl fmt::Display for AgentError {
             Self::Listen(error) => write!(f, "{error}"),
             Self::Control(path, error) => write!(
                 f,
-                "control socket {}: {error}\n    \
-                 fix: create its directory, or choose another path with --control",
+                "cannot create the control socket {}: {error}\n    \
+                 fix: create its directory, or name another path with --control",
                 path.display()
             ),
-            Self::TakeOver(error) => write!(
-                f,
-                "the running agent does not hand its sockets over: \
-                                                {error}"
-            ),
+            Self::TakeOver(error) => {
+                write!(f, "cannot take over the sockets of the running agent: {error}")
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Certificates and lists that end soon: told in the log when they are loaded, and once a day.
+//! Logs certificates and CRLs that expire soon or have expired: when they are loaded, and then once
+//! a day.
 //!
-//! What has expired stays in use, and is reported too: peers refuse it themselves, and other rules
-//! have other certificates. `tacit check`, `tacit show identities` and the metrics say the same.
+//! An expired certificate stays in use until its file is replaced, because removing it would not
+//! help: peers reject it. `tacit check`, `tacit show identities` and the metrics report expiry too.
 
 use std::collections::HashMap;
 
@@ -11,36 +12,36 @@ use tacit_tls::facts::{DAY_SECONDS, utc};
 use crate::live::Materials;
 use crate::log::Event;
 
-/// What was reported, and when.
+/// The deadlines that were logged, and when.
 #[derive(Debug, Default)]
 pub(super) struct Expiries {
-    told: HashMap<Deadline, i64>,
+    logged: HashMap<Deadline, i64>,
 }
 
-/// Something that ends.
+/// The expiry of a certificate or CRL.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Deadline {
     /// `identity`, `trust`, `pinned`, or `crl`.
     kind: &'static str,
-    /// The name of its table.
+    /// The name of the identity or trust.
     name: String,
-    /// Whose certificate or list it is.
+    /// The subject of the certificate, or the issuer of the CRL.
     subject: String,
-    /// In unix seconds.
+    /// When it expires, in Unix time.
     at: i64,
 }
 
 impl Expiries {
-    /// What must be told now, in unix seconds.
+    /// The events to log at the time `now` (in Unix time).
     pub(super) fn due(&mut self, materials: &Materials, now: i64) -> Vec<Event> {
         let soon = soon(materials, now);
-        self.told.retain(|deadline, _| soon.contains(deadline));
+        self.logged.retain(|deadline, _| soon.contains(deadline));
         let mut events = Vec::new();
         for deadline in soon {
-            let told = self.told.get(&deadline).copied();
-            if told.is_none_or(|told| now >= told.saturating_add(DAY_SECONDS)) {
+            let logged = self.logged.get(&deadline).copied();
+            if logged.is_none_or(|logged| now >= logged.saturating_add(DAY_SECONDS)) {
                 events.push(deadline.event(now));
-                self.told.insert(deadline, now);
+                self.logged.insert(deadline, now);
             }
         }
         events
@@ -50,10 +51,10 @@ impl Expiries {
 impl Deadline {
     fn event(&self, now: i64) -> Event {
         let next = match self.kind {
-            "identity" => "renew the certificate",
-            "pinned" => "get the peer's next certificate, and pin it in addition to this one",
-            "trust" => "get the CA's next certificate, and certificates issued by it",
-            _ => "get the current CRL from the CA",
+            "identity" => "renew the certificate and replace its file",
+            "pinned" => "get the peer's new certificate, and add it to the pinned certificates",
+            "trust" => "get the new certificate of the CA, and new certificates issued by it",
+            _ => "get the current CRL from the CA and replace the file",
         };
         let days = self.at.saturating_sub(now).div_euclid(DAY_SECONDS);
         Event::new("expires")
@@ -109,7 +110,7 @@ mod tests {
     use tacit_tls::test_certificates::{Ca, Directory};
 
     #[test]
-    fn what_ends_soon_is_told_when_it_is_loaded_and_once_a_day() {
+    fn what_expires_soon_is_logged_when_it_is_loaded_and_once_a_day() {
         let directory = Directory::new();
         let ca = Ca::new("corp CA");
         let end = 4_000_000_000;

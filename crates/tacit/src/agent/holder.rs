@@ -1,8 +1,9 @@
-//! Who listens on an address that this agent wants: asked of the kernel.
+//! Finds the process that already listens on an address, for the error message of an agent that
+//! cannot listen there.
 //!
-//! The kernel names the socket and its user to everyone; the process is found only where its
-//! descriptors may be read: as root, or for a process of the same user that does not protect its
-//! memory as agents do.
+//! The kernel reports the listening socket and its user. The process can be found only if this user
+//! may read its descriptors in `/proc`: as root, or if the process has the same user and is
+//! dumpable, which agents are not.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,29 +14,30 @@ use tacit_sys::{IpVersion, owner};
 
 use crate::address;
 
-/// Who has an address, as far as it can be found out.
+/// The process that listens on an address, as far as it can be found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     /// A process.
     Process {
         pid: u32,
-        /// The program's name; of a tacit its command line, which names policy and control socket.
+        /// The name of the program; for a tacit its command line, which has policy and control
+        /// socket.
         program: String,
         user: String,
     },
-    /// A process that cannot be looked for.
+    /// An unknown process of this user.
     User(String),
-    /// Nothing is known.
+    /// An unknown process of an unknown user.
     Unknown,
 }
 
 impl Holder {
-    /// The process that listens on this address, or on one that includes it.
+    /// The process that listens on this address, or on an unspecified address with the same port.
     pub(super) fn of(address: &Address) -> Self {
         let Address::Inet(wanted) = address else { return Self::Unknown };
         let Some(socket) = listening_socket(*wanted) else { return Self::Unknown };
         let user = address::user_name(socket.uid);
-        // Process 1 is above every other process that is seen from here.
+        // All processes that are visible here are descendants of process 1.
         match owner::holder(1, socket.inode) {
             Some(pid) => Self::Process { pid, program: program(pid), user },
             None => Self::User(user),
@@ -52,7 +54,7 @@ fn listening_socket(wanted: SocketAddr) -> Option<diag::DiagSocket> {
     listening.into_iter().find(|socket| excludes(socket.local, wanted))
 }
 
-/// Whether a socket that listens on `taken` excludes one on `wanted`.
+/// Whether no socket can listen on `wanted` while another one listens on `taken`.
 fn excludes(taken: SocketAddr, wanted: SocketAddr) -> bool {
     let taken_ip = taken.ip().to_canonical();
     let wanted_ip = wanted.ip().to_canonical();
@@ -76,17 +78,18 @@ impl fmt::Display for Holder {
         match self {
             Self::Process { pid, program, user } => write!(
                 f,
-                "process {pid} ({program}) of user {user} listens there\n    \
-                 fix: end it with `kill {pid}`, or use another address"
+                "process {pid} ({program}) of user {user} listens on it\n    \
+                 fix: end that process with `kill {pid}`, or use another address"
             ),
             Self::User(user) => write!(
                 f,
-                "a process of user {user} listens there\n    \
-                 fix: find it with `ss -ltnp` as root, or use another address"
+                "a process of user {user} listens on it\n    \
+                 fix: find that process with `ss -ltnp` as root and end it, or use another address"
             ),
-            Self::Unknown => {
-                f.write_str("find the process that uses it with `ss -ltnp`, or use another address")
-            }
+            Self::Unknown => f.write_str(
+                "find the process that listens on it with `ss -ltnp` as root, or use another \
+                 address",
+            ),
         }
     }
 }
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_excludes_itself_and_those_that_include_it() {
+    fn an_address_conflicts_with_itself_and_with_the_unspecified_address() {
         let excludes =
             |taken: &str, wanted: &str| excludes(taken.parse().unwrap(), wanted.parse().unwrap());
         assert!(excludes("127.0.0.1:80", "127.0.0.1:80"));

@@ -1,10 +1,10 @@
-//! The ways into a run: addresses outside that are held for as long as the run lives, and open
-//! for as long as one of its programs listens on the rule's `local-ports`.
+//! Listens on the outside addresses through which clients connect to servers in a run.
 //!
-//! An address that is held and not open refuses connections, as a port does where no program
-//! listens.
+//! The agent binds such an address when the run begins and keeps it until the run ends. It listens
+//! only while a program of the run listens on the rule's `local-ports`; otherwise the kernel
+//! refuses connections, as it does for any port without a listener.
 //!
-//! An agent that serves several runs gives each address to the run that came first.
+//! If an agent serves several runs, each address belongs to the first of them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -24,7 +24,7 @@ use crate::run::handover::HeldAddress;
 use crate::run::{Run, Scope};
 use crate::stream::intercept::{ConnectionSource, Listener};
 
-/// A run's addresses outside.
+/// The outside addresses of a run.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     held: BTreeMap<String, Held>,
@@ -33,7 +33,7 @@ pub(super) struct Inbound {
 #[derive(Debug)]
 struct Held {
     listener: Arc<Listener>,
-    /// The number that workers know it by, while it is open.
+    /// The number of the source at the workers, while it is open.
     open: Option<u64>,
 }
 
@@ -41,10 +41,10 @@ fn inbound_rules(policy: &Policy) -> impl Iterator<Item = &Rule> {
     policy.rules.iter().map(Arc::as_ref).filter(|rule| rule.inbound().is_some())
 }
 
-/// Holds every address of the policy that none of the runs holds yet.
+/// Binds every inbound address of the policy that no run has yet.
 ///
 /// # Errors
-/// An address that cannot be had; all are given up then.
+/// An address cannot be bound. All that were bound by this call are released then.
 pub(super) fn reserve_missing<'a>(
     policy: &Policy,
     runs: impl IntoIterator<Item = &'a Inbound>,
@@ -70,13 +70,13 @@ pub(super) fn reserve_missing<'a>(
     wanted.into_values().map(reserve).collect()
 }
 
-/// The addresses at which clear bytes may arrive.
+/// The addresses of rules that accept connections in clear.
 fn clear_addresses(policy: &Policy) -> HashSet<&Address> {
     inbound_rules(policy).filter(|rule| !rule.tls_arrives()).flat_map(Rule::listens).collect()
 }
 
 impl Inbound {
-    /// Takes addresses for a run; they are closed until a program listens.
+    /// Assigns addresses to a run. They refuse connections until a program listens.
     pub(super) fn take(
         &mut self,
         reserved: impl IntoIterator<Item = HeldAddress>,
@@ -95,11 +95,11 @@ impl Inbound {
         }
     }
 
-    /// Opens what a program listens behind, and closes the rest; gives up what no rule names any
-    /// more.
+    /// Listens on the addresses whose `local-ports` a program listens on, and stops listening on
+    /// the others. Releases addresses that are no longer in the policy.
     ///
     /// # Errors
-    /// An address that cannot be listened on after all.
+    /// The kernel does not let the agent listen on an address that it has bound.
     pub(super) async fn follow(
         &mut self,
         policy: &Policy,
@@ -130,7 +130,7 @@ impl Inbound {
                 }
             } else if let Some(number) = held.open.take_if(|_| !wanted) {
                 workers.stop(number).await;
-                // A socket that cannot be shut down is closed with the run.
+                // If this fails, the socket stays open until the run ends.
                 let _ = socket::suspend_listening(socket);
             }
         }
@@ -138,7 +138,7 @@ impl Inbound {
         result
     }
 
-    /// Has the workers accept no more; the sockets stay as they are.
+    /// Stops the workers from accepting. The sockets stay open.
     pub(super) async fn unlisten(&mut self, workers: &Workers) {
         for held in self.held.values_mut() {
             if let Some(number) = held.open.take() {
@@ -147,10 +147,10 @@ impl Inbound {
         }
     }
 
-    /// Addresses with copies of their sockets, for a successor.
+    /// The addresses with duplicates of their sockets, for a successor.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The limit of open files is reached.
     pub(super) fn copies(&self) -> io::Result<Vec<HeldAddress>> {
         let copy = |held: &Held| {
             let socket = held.listener.socket.as_fd().try_clone_to_owned()?;
@@ -159,7 +159,7 @@ impl Inbound {
         self.held.values().map(copy).collect()
     }
 
-    /// What displays show: each address, and whether it is open.
+    /// The addresses, and whether the agent listens on each, for displays.
     pub(super) fn shown(&self) -> impl Iterator<Item = (&Address, bool)> {
         self.held.values().map(|held| (&held.listener.address, held.open.is_some()))
     }

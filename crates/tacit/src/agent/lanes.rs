@@ -1,4 +1,4 @@
-//! The lanes, as they are registered with the worker threads.
+//! Registers the stream lane and the datagram lane with the worker threads.
 
 use std::io;
 use std::rc::Rc;
@@ -16,14 +16,14 @@ use crate::stream::serve;
 use crate::stream::stage::Work;
 use crate::worker::{self, Served, WorkSource};
 
-/// The lanes of one thread.
+/// The lanes of one worker thread.
 #[derive(Debug)]
 pub(super) struct AgentLanes {
     streams: Rc<StreamLane>,
     datagrams: datagram::DatagramShared,
 }
 
-/// The threads that run them.
+/// The worker threads that run the lanes.
 pub(super) type Workers = worker::Workers<AgentLanes>;
 
 impl worker::Lanes for AgentLanes {
@@ -82,7 +82,7 @@ struct Holding {
 impl Served for Holding {
     fn stop(self: Box<Self>) {
         self.task.abort();
-        // A SYN that is not released by now is for the agent that reads the log next.
+        // SYNs that are still held are left to the successor, which reads the same source.
         self.source.hold.close();
     }
 
@@ -91,12 +91,12 @@ impl Served for Holding {
     }
 }
 
-/// A listener that is accepted on.
+/// A listener whose connections a worker accepts.
 struct Accepting(AbortHandle);
 
 impl Served for Accepting {
     fn stop(self: Box<Self>) {
-        // It is not running: it would be on this thread.
+        // The task is not running now, because it runs on this thread.
         self.0.abort();
     }
 
@@ -118,7 +118,7 @@ impl WorkSource<AgentLanes> for Receiver {
     }
 }
 
-/// A receiver whose datagrams are taken.
+/// A receiver whose datagrams a worker reads.
 struct Receiving {
     lane: Rc<datagram::Lane>,
     receiving: AbortHandle,

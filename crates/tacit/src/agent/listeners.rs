@@ -1,4 +1,5 @@
-//! The listening sockets of forwarding rules: opened at the start, changed by a reload, handed on.
+//! Opens the listening sockets of forwarding rules, changes them on a reload, and hands them over
+//! to a successor.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use super::lanes::Workers;
 use super::opened::{self, ListenError, Opened, Wanted};
 use super::takeover::Handover;
 
-/// Listening sockets that a policy wants, by the text of their address.
+/// The listening sockets that a policy requires, by the text of their address.
 pub(super) type WantedListeners = BTreeMap<String, Wanted>;
 
-/// Every listening address of a policy; rules that share one agree on it.
+/// Every listening address of a policy. Rules with the same address have the same socket options.
 #[must_use]
 pub(super) fn wanted(policy: &Policy) -> WantedListeners {
     let mut all = BTreeMap::new();
@@ -35,13 +36,13 @@ pub(super) fn wanted(policy: &Policy) -> WantedListeners {
 /// The listening sockets of all forwarding rules.
 #[derive(Debug)]
 pub(super) struct Listeners {
-    /// By the text of their address.
+    /// The sockets by the text of their address.
     served: BTreeMap<String, ServedListener>,
-    /// Of the sockets that are opened.
+    /// The congestion control of new sockets.
     congestion_control: Option<String>,
 }
 
-/// A listening socket, and the number that workers know it by.
+/// A listening socket, and its number at the workers.
 #[derive(Debug)]
 struct ServedListener {
     opened: Opened,
@@ -49,7 +50,7 @@ struct ServedListener {
     source: Option<u64>,
 }
 
-/// Listening sockets that a reload has opened, to be served when the policy is installed.
+/// Listening sockets that a reload has opened. Workers accept on them once the policy is installed.
 #[derive(Debug)]
 pub(super) struct NewListeners(Vec<(String, Opened)>);
 
@@ -60,10 +61,10 @@ struct ChangedFile<'a> {
 }
 
 impl Listeners {
-    /// Opens what a policy wants, or takes it from those who have it.
+    /// Opens the listening sockets of a policy, or takes them over from the predecessor or systemd.
     ///
     /// # Errors
-    /// An address cannot be listened on.
+    /// The agent cannot listen on an address.
     pub(super) fn open(
         policy: &Policy,
         handover: &mut Handover,
@@ -77,7 +78,7 @@ impl Listeners {
         Ok(Self { served, congestion_control })
     }
 
-    /// Has the workers accept on all of them.
+    /// Makes the workers accept on all sockets.
     pub(super) async fn serve(&mut self, workers: &Workers) {
         for listener in self.served.values_mut() {
             let source = workers.serve(Arc::clone(&listener.opened.listener) as _).await;
@@ -85,11 +86,11 @@ impl Listeners {
         }
     }
 
-    /// Opens what a new policy adds, and gives socket files that stay their new mode and owner.
-    /// After an error all is as it was.
+    /// Opens the sockets that a new policy adds, and changes mode and owner of existing socket
+    /// files. On an error, undoes all changes.
     ///
     /// # Errors
-    /// An address cannot be listened on, or a file not be changed.
+    /// The agent cannot listen on an address or change a socket file.
     pub(super) fn prepare(
         &mut self,
         wanted: &WantedListeners,
@@ -112,12 +113,12 @@ impl Listeners {
                 continue;
             };
             let before = opened.unix.clone();
-            let result = opened.dress_file(&wanted.unix);
+            let result = opened.set_file_owner(&wanted.unix);
             changed.push(ChangedFile { opened, before });
             if let Err(error) = result {
                 for ChangedFile { opened, before } in changed {
-                    // It was possible before.
-                    let _ = opened.dress_file(&before);
+                    // The old owner and mode could be set before.
+                    let _ = opened.set_file_owner(&before);
                 }
                 return Err(error);
             }
@@ -125,7 +126,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Has the workers accept at what was opened, and stop at what is not wanted any more.
+    /// Makes the workers accept on the new sockets, and closes those that are no longer required.
     pub(super) async fn change(
         &mut self,
         wanted: &WantedListeners,
@@ -145,24 +146,24 @@ impl Listeners {
         }
     }
 
-    /// Closes all of them; when this returns, no worker accepts on any.
+    /// Closes all sockets. When this returns, no worker accepts connections any more.
     pub(super) async fn close(&mut self, workers: &Workers) {
         for (_, listener) in std::mem::take(&mut self.served) {
             listener.close(workers).await;
         }
     }
 
-    /// Each of them.
+    /// All listening sockets.
     pub(super) fn all(&self) -> impl Iterator<Item = &Opened> {
         self.served.values().map(|listener| &listener.opened)
     }
 
-    /// Each of them, to be changed.
+    /// All listening sockets, mutable.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Opened> {
         self.served.values_mut().map(|listener| &mut listener.opened)
     }
 
-    /// How many there are.
+    /// The number of listening sockets.
     #[must_use]
     pub(super) fn len(&self) -> usize {
         self.served.len()

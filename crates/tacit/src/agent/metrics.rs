@@ -1,4 +1,4 @@
-//! The socket that serves metrics: opened, handed on, closed.
+//! Opens the socket for metrics, and answers scrapers.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::control::server::{PendingRequest, Reply};
 use crate::ledger::costs::Costs;
 use crate::log::Log;
 
-/// Metrics while they are served.
+/// The socket for metrics, and the task that serves it.
 pub(super) struct Metrics {
     pub(super) opened: Opened,
     task: JoinHandle<()>,
@@ -32,7 +32,7 @@ impl Drop for Metrics {
 }
 
 impl Metrics {
-    /// Opens the socket, or takes it over, if the policy wants one, and serves it.
+    /// Opens or takes over the socket, if the policy has `metrics`, and starts to serve it.
     pub(super) fn open(
         policy: &Policy,
         handover: &mut Handover,
@@ -40,7 +40,7 @@ impl Metrics {
         log: &Log,
     ) -> Result<Option<Self>, AgentError> {
         let Some(address) = &policy.agent.metrics else { return Ok(None) };
-        // Its answers are orderly to the end: nothing is reset with the agent.
+        // Unlike relayed connections, connections of scrapers are not reset when the agent ends.
         let unix = UnixSocket { mode: 0o600, owner: None, replace_stale: true };
         let wanted = Wanted { address: address.clone(), clear: false, unix };
         let opened = handover.open(&wanted, None).map_err(AgentError::Listen)?;
@@ -60,8 +60,8 @@ fn listen_on(address: &Address, opened: &Opened) -> std::io::Result<Listening> {
 }
 
 impl Agent {
-    /// Answers a scraper, or `tacit show metrics`, when the workers have published their costs;
-    /// other requests continue.
+    /// Answers a scraper or `tacit show metrics` after the workers have published their CPU time.
+    /// Other requests are answered meanwhile.
     pub(super) fn show_metrics(&self, back: oneshot::Sender<Reply>) {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
@@ -76,7 +76,7 @@ impl Agent {
         tokio::task::spawn_local(async move {
             publisher.publish().await;
             let failures = |account: &_| live.failures(account);
-            // Programs of runs are not asked what they used: their names are no labels.
+            // The CPU time of programs of runs is not read, because metrics do not contain it.
             let costs = Costs::read(since, failures, Vec::new());
             show_aside(back, move || {
                 let page = metrics::text(&Sources {

@@ -1,4 +1,5 @@
-//! The agent: assembles policy, listeners and workers, and answers its operator.
+//! The agent: starts workers and listeners for the installed policy, and then handles requests of
+//! the operator, signals and changed files until it ends.
 //!
 //! ```text
 //!   control (this thread)            data-0 … data-N
@@ -6,8 +7,8 @@
 //!   displays, signals
 //! ```
 //!
-//! Nothing on the control thread can hold up a data worker: policy is swapped, not locked, and
-//! displays read snapshots.
+//! The control thread never blocks a data worker: a new policy replaces the old one atomically,
+//! and displays read snapshots.
 
 mod answer;
 mod credentials;
@@ -92,30 +93,30 @@ pub struct AgentOptions {
     pub control: PathBuf,
     /// Where the log goes.
     pub log: LogDestination,
-    /// How log lines look.
+    /// The format of log lines.
     pub log_format: Format,
-    /// The launcher of the one run that it serves, as `NAME[PID]`.
+    /// The launcher of the run of a private agent, as `NAME[PID]`.
     pub launcher: Option<String>,
     /// The audit log.
     pub audit: Option<PathBuf>,
-    /// Whether only what somebody must act on is logged.
+    /// Whether only warnings and errors are logged.
     pub quiet: bool,
-    /// Where launchers enrol their runs.
+    /// The socket at which launchers enrol their runs.
     pub enrol: Option<EnrolmentSocket>,
-    /// Whether this agent serves one run, and ends with it.
+    /// Whether this agent serves one run only, and ends with it.
     pub private: bool,
-    /// Resolvers to ask for runs; empty: those of the host.
+    /// DNS resolvers for runs; if empty, those of the host.
     pub resolvers: Vec<SocketAddr>,
-    /// Whether to take the listening sockets of the agent at the control socket.
+    /// Whether to take over the listening sockets of the agent at the control socket.
     pub take_over: bool,
 }
 
-/// Where launchers enrol their runs.
+/// The socket at which launchers enrol their runs.
 #[derive(Clone, Debug)]
 pub struct EnrolmentSocket {
-    /// Its file.
+    /// The path of the socket file.
     pub path: PathBuf,
-    /// The file's owner and mode.
+    /// The owner and mode of the socket file.
     pub unix: UnixSocket,
 }
 
@@ -124,14 +125,14 @@ pub struct EnrolmentSocket {
 pub enum PassedSockets {
     /// Listening sockets of socket activation.
     Listening(Vec<OwnedFd>),
-    /// The launcher of the run that this agent is for.
+    /// The connection to the launcher of a private agent's run.
     Launcher(StdStream),
 }
 
-/// Runs an agent to its end; without a supervisor nothing can start its successor.
+/// Runs an agent to its end. Without `supervisor` it cannot be restarted.
 ///
 /// # Errors
-/// It could not start; nothing was changed then.
+/// The agent could not start. Nothing was changed then.
 pub fn run(
     options: AgentOptions,
     given: PassedSockets,
@@ -140,7 +141,7 @@ pub fn run(
     meter::start(ThreadKind::General);
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
-    // Making it waits for every thread there is, and so comes before all of them.
+    // Created before any other thread is started, because the creation waits for all threads.
     let table = Arc::new(ConnectionTable::default());
     let verbosity = if options.quiet { Verbosity::Quiet } else { Verbosity::Normal };
     let log = Log::start(Settings {
@@ -163,7 +164,7 @@ pub fn run(
         agent.work(&mut inbox).await;
         Ok(())
     });
-    // Descriptors that programs of runs passed may block in close: do not wait for them.
+    // Closing descriptors that programs of runs have passed may block: do not wait for that.
     runtime.shutdown_background();
     log.flush();
     result
@@ -172,9 +173,9 @@ pub fn run(
 struct Agent {
     options: AgentOptions,
     since: SystemTime,
-    /// When the installed policy was read.
+    /// When the policy was installed.
     policy_installed: SystemTime,
-    /// What the workers share: the installed policy, the connections, the limits.
+    /// The state that workers share: the installed policy, the connections, the limits.
     shared: Shared,
     connections_max: usize,
     workers: Workers,
@@ -187,24 +188,24 @@ struct Agent {
     metrics: Option<Metrics>,
     draining: Option<Drain>,
     supervisor: Option<Supervisor>,
-    /// What this agent has given up; `None`: nothing.
+    /// The sandbox that is in force; `None` if the policy disables it.
     sandbox: Option<Arc<Sandbox>>,
     user_names: UserNames,
-    /// The most connections at once since freed memory was given back.
+    /// The highest number of open connections since freed memory was last returned to the kernel.
     connections_peak: usize,
 }
 
-/// Fewer connections than this leave little behind.
+/// Below this peak, the memory of ended connections is too small to be returned.
 const PEAK_NOTED: usize = 1000;
 
-/// What arrives for the control thread.
+/// The queues and signals that the control thread reads.
 struct Inbox {
     requests: mpsc::Receiver<PendingRequest>,
     run_events: mpsc::Receiver<RunEvent>,
     signals: Signals,
 }
 
-/// The signals that the agent handles. One that arrives is kept until it is received.
+/// The signals that the agent handles. A signal that arrives is kept until it is received.
 struct Signals {
     stop: Signal,
     quit: Signal,
@@ -223,7 +224,7 @@ impl Signals {
     }
 }
 
-/// The control socket while it is served.
+/// The control socket, and the task that serves it.
 struct Control {
     opened: Opened,
     task: tokio::task::JoinHandle<()>,
@@ -236,9 +237,9 @@ struct Drain {
 }
 
 impl Agent {
-    /// Answers the operator until the agent ends.
+    /// Handles requests, runs, signals and timers until the agent ends.
     async fn work(&mut self, inbox: &mut Inbox) {
-        // What was read a moment ago has not changed: nothing is due at once.
+        // The files were read a moment ago: the first check is due after an interval.
         let now = Instant::now();
         let mut files = tokio::time::interval_at(now + FILES_INTERVAL, FILES_INTERVAL);
         let mut names = tokio::time::interval_at(now + NAMES_INTERVAL, NAMES_INTERVAL);
@@ -273,7 +274,8 @@ impl Agent {
                 Some(()) = signals.reload.recv() => self.reload(Asker::Signal),
                 Some(()) = signals.restart.recv() => self.restart_on_signal(),
                 due = self.changing.due() => self.take_change(due).await,
-                // A private agent ends with its run: such a signal is meant for the program.
+                // A private agent ends with its run. It ignores signals for the process group,
+                // which are meant for the program.
                 _ = signals.stop.recv(), if !private => break,
                 _ = signals.quit.recv(), if !private => break,
                 () = tokio::time::sleep(DRAIN_INTERVAL), if self.draining.is_some() => {
@@ -284,7 +286,7 @@ impl Agent {
             }
         }
         if self.changing.refuse_all(&self.shared.log) {
-            // The tasks of control connections write the answers.
+            // Lets the tasks of control connections write their answers.
             tokio::task::yield_now().await;
         }
         let cut = self.shared.table.len();
@@ -294,7 +296,7 @@ impl Agent {
     async fn take_run_event(&mut self, event: RunEvent) {
         match event {
             RunEvent::Begin(application) if self.draining.is_some() => {
-                // A launcher that is gone by now needs no answer.
+                // The launcher may have ended.
                 let _ = application.back.send(Err(self.refuse_run()));
             }
             RunEvent::Begin(application) => self.runs.begin(*application, &self.workers).await,
@@ -304,7 +306,7 @@ impl Agent {
                 } else {
                     self.runs.admit(*enrolled, &self.workers).await
                 };
-                // A launcher that is gone by now ends its run by that.
+                // If the launcher has ended, so has its run.
                 let _ = back.send(decision);
             }
             RunEvent::Listening(id) => self.runs.follow_listening(id, &self.workers).await,
@@ -315,13 +317,13 @@ impl Agent {
                     self.drain(Some(LINGER)).await;
                 }
             }
-            // A private agent is there for one run, which will not come.
+            // A private agent is for one run, and its launcher ended before the run began.
             RunEvent::NoRun if self.options.private => self.drain(Some(LINGER)).await,
             RunEvent::NoRun => {}
         }
     }
 
-    /// Gives memory back when most connections have ended.
+    /// Returns freed memory to the kernel when most connections have ended.
     fn return_freed_memory(&mut self) {
         let open = self.shared.table.len();
         self.connections_peak = self.connections_peak.max(open);
@@ -331,14 +333,14 @@ impl Agent {
         }
     }
 
-    /// Logs that the agent takes no run any more, and returns why.
+    /// Logs that the agent refuses a run because it is ending; returns the reason.
     fn refuse_run(&self) -> String {
-        let reason = "the agent is ending".to_owned();
+        let reason = "the agent is ending and accepts no new runs".to_owned();
         self.shared.log.warn(Event::new("run-refused").field("error", &reason));
         reason
     }
 
-    /// After a private agent has handed its run over: its connections end with the run too.
+    /// After a private agent has handed its run over: ends its connections when the run ends.
     fn follow_departed(&mut self) {
         if self.options.private && self.runs.registry.departed_have_ended() {
             self.draining = Some(Drain { until: Some(Instant::now() + LINGER) });

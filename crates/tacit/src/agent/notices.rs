@@ -1,7 +1,8 @@
-//! What the helper of a run reports of sockets that its programs are refused.
+//! Receives reports about refused sockets from the helper of a run, logs them, and records them for
+//! `tacit show refused`.
 //!
-//! Limits: [`REPORTS_AT_ONCE_MAX`] reports, then a pause: the helper of another user must not keep
-//! the control thread busy. An honest one sends fewer.
+//! Limits: after [`REPORTS_AT_ONCE_MAX`] reports the agent pauses for [`PAUSE`], so that a
+//! malicious helper of another user cannot keep the control thread busy.
 
 use std::io;
 use std::sync::Arc;
@@ -16,44 +17,44 @@ use crate::run::channel::{adopt, read_frame, write_frame};
 use crate::run::protocol::{HelperReport, HelperRequest, REPORT_BYTES_MAX};
 use crate::session::{RefusalTable, account};
 
-/// Reports that are taken without a pause.
+/// The number of reports that are received without a pause.
 const REPORTS_AT_ONCE_MAX: usize = 80;
-/// The pause.
+/// The time between two batches of reports.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long the last reports of a run that has ended are read.
+/// How long reports are received after the end of the run.
 const LAST_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Takes the reports of one run.
-pub(super) struct Follower {
+/// Receives the reports of one run.
+pub(super) struct ReportReceiver {
     pub(super) run: Arc<Run>,
     pub(super) refusals: Arc<RefusalTable>,
     pub(super) log: Log,
 }
 
-impl Follower {
-    /// Takes reports until the helper has ended, or for a moment after the end of the run, when the
-    /// other end of `run_ended` is dropped.
-    pub(super) async fn follow(self, run_ended: oneshot::Receiver<()>) {
-        let follow = self.take_all();
-        tokio::pin!(follow);
+impl ReportReceiver {
+    /// Receives reports until the helper has ended, or until [`LAST_WAIT_MAX`] after the end of the
+    /// run, when the sender of `run_ended` is dropped.
+    pub(super) async fn receive(self, run_ended: oneshot::Receiver<()>) {
+        let receive = self.receive_all();
+        tokio::pin!(receive);
         tokio::select! {
             biased;
-            // An older helper knows no reports and closes the line; one that is killed leaves its
-            // successor no listener.
-            _ = &mut follow => return,
+            // An older helper does not send reports and closes the channel. If the helper is
+            // killed, its successor cannot receive notifications of the filter any more.
+            _ = &mut receive => return,
             _ = run_ended => {}
         }
-        let _ = tokio::time::timeout(LAST_WAIT_MAX, follow).await;
+        let _ = tokio::time::timeout(LAST_WAIT_MAX, receive).await;
     }
 
-    async fn take_all(&self) -> io::Result<()> {
-        let mut line: UnixStream = adopt(self.run.helper.another().await?)?;
-        write_frame(&mut line, &HelperRequest::Reports).await?;
-        let mut taken = 0;
-        while let Some(frame) = read_frame(&mut line, REPORT_BYTES_MAX).await? {
+    async fn receive_all(&self) -> io::Result<()> {
+        let mut channel: UnixStream = adopt(self.run.helper.another().await?)?;
+        write_frame(&mut channel, &HelperRequest::Reports).await?;
+        let mut received = 0;
+        while let Some(frame) = read_frame(&mut channel, REPORT_BYTES_MAX).await? {
             self.take(frame.message);
-            taken += 1;
-            if taken % REPORTS_AT_ONCE_MAX == 0 {
+            received += 1;
+            if received % REPORTS_AT_ONCE_MAX == 0 {
                 tokio::time::sleep(PAUSE).await;
             }
         }

@@ -1,8 +1,8 @@
-//! One listening socket of the agent: opened, or taken from another process.
+//! Opens a listening socket of the agent, or takes it over from another process.
 //!
-//! A UNIX socket is a file with an owner: one with a listener is never touched, one that
-//! has no listener is replaced only if the rule says so, and ours is removed at exit, unless a
-//! successor has the socket by then.
+//! A UNIX socket has a file. The agent never replaces a socket file on which a process listens, and
+//! replaces one without a listener only if the rule has `replace-stale`. At its end it removes the
+//! socket files that it created, unless a successor has taken them over.
 
 use std::fmt;
 use std::io;
@@ -20,31 +20,31 @@ use crate::address;
 use crate::net::Security;
 use crate::stream::intercept::{ConnectionSource, Listener};
 
-/// A listening socket that is wanted.
+/// A listening socket that the policy or the command line requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// Where it listens.
+    /// The address.
     pub(super) address: Address,
-    /// Whether what arrives is in clear.
+    /// Whether clients of this socket send clear text.
     pub(super) clear: bool,
-    /// How its file is made, for a UNIX socket.
+    /// The owner and mode of the file, for a UNIX socket.
     pub(super) unix: UnixSocket,
 }
 
 /// A listening socket, and what the agent must do when it closes.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// What workers accept on.
+    /// The listener on which workers accept.
     pub(super) listener: Arc<Listener>,
-    /// How its file was made, if it has one.
+    /// The owner and mode of the file, for a UNIX socket.
     pub(super) unix: UnixSocket,
-    /// The file to remove at the end.
+    /// The socket file, which this agent removes at its end.
     file: Option<SocketFile>,
-    /// Whether the file becomes ours to remove when the agent before us is done.
+    /// Whether this agent becomes responsible for the file when its predecessor is released.
     inherits_file: bool,
 }
 
-/// A socket file of ours, told from one that somebody else put in its place.
+/// A socket file of this agent, identified by its inode: another process may have replaced it.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -81,7 +81,7 @@ impl Opened {
         }
     }
 
-    /// Takes over the file that the agent before us has left.
+    /// Takes over the socket file of the predecessor.
     pub(super) fn take_file(&mut self) {
         if let Address::Path(path) = &self.listener.address
             && self.inherits_file
@@ -90,19 +90,19 @@ impl Opened {
         }
     }
 
-    /// Whether the file is ours, and thus a successor's to take.
+    /// Whether this agent removes the file, so that a successor must take it over.
     #[must_use]
     pub(super) fn has_file(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Gives the socket file another mode and owner.
+    /// Changes the mode and owner of the socket file.
     ///
     /// # Errors
-    /// The kernel refuses, or there is no user or group of that name.
-    pub(super) fn dress_file(&mut self, unix: &UnixSocket) -> Result<(), ListenError> {
+    /// The kernel refuses the change, or there is no user or group of that name.
+    pub(super) fn set_file_owner(&mut self, unix: &UnixSocket) -> Result<(), ListenError> {
         let Address::Path(path) = &self.listener.address else { return Ok(()) };
-        if let Err(error) = dress(path, unix) {
+        if let Err(error) = set_owner(path, unix) {
             return Err(ListenError::new(&self.listener.address, error.to_string()));
         }
         self.unix = unix.clone();
@@ -110,12 +110,12 @@ impl Opened {
     }
 }
 
-/// Why an address cannot be listened on.
+/// Why the agent cannot listen on an address.
 #[derive(Debug)]
 pub struct ListenError {
     address: Address,
     reason: String,
-    /// Who has the address, if that is the reason.
+    /// The process that listens on the address, if that is the reason.
     holder: Option<Holder>,
 }
 
@@ -124,13 +124,18 @@ impl ListenError {
         Self { address: address.clone(), reason, holder: None }
     }
 
-    /// The kernel's refusal, with what it means here.
+    /// An error of the kernel, with an explanation.
     pub(super) fn refused(address: &Address, error: &io::Error) -> Self {
         let holder = (error.kind() == io::ErrorKind::AddrInUse).then(|| Holder::of(address));
         let reason = match error.kind() {
-            io::ErrorKind::AddrNotAvailable => format!("{error}: this host has no such address"),
+            io::ErrorKind::AddrNotAvailable => {
+                format!("{error}: this host does not have the address; see `ip address`")
+            }
             io::ErrorKind::PermissionDenied => {
-                format!("{error}: ports below 1024 need CAP_NET_BIND_SERVICE")
+                format!(
+                    "{error}: to listen on a port below 1024, run the agent as root or with \
+                     CAP_NET_BIND_SERVICE"
+                )
             }
             _ => error.to_string(),
         };
@@ -147,10 +152,10 @@ impl fmt::Display for ListenError {
 
 impl std::error::Error for ListenError {}
 
-/// Removes the socket file of an agent that is done with it, when it has no listener any more.
+/// Removes the socket file of a predecessor, if no process listens on it any more.
 pub(super) fn remove_file(address: &Address) {
     if let Address::Path(path) = address {
-        // One that is gone already is as good.
+        // The file may have been removed already.
         drop(SocketFile::of(path));
     }
 }
@@ -162,7 +167,7 @@ pub(super) struct Inherited {
     pub(super) file: InheritedFile,
 }
 
-/// Who removes the file of a UNIX socket that another process opened.
+/// Which process removes the file of a UNIX socket that another process opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InheritedFile {
     /// This agent, from [`Opened::take_file`] on.
@@ -174,7 +179,7 @@ pub(super) enum InheritedFile {
 /// Opens a listening socket.
 ///
 /// # Errors
-/// Says who holds the address, where that can be known.
+/// The agent cannot listen on the address. The error names the process that does, if it is known.
 pub(super) fn open(
     wanted: &Wanted,
     congestion_control: Option<&str>,
@@ -192,11 +197,11 @@ pub(super) fn open(
     Ok(Opened::new(wanted, socket, None))
 }
 
-/// Takes a listening socket that another process opened; its file stays theirs until
-/// [`Opened::take_file`].
+/// Takes over a listening socket that another process opened. That process removes the file until
+/// [`Opened::take_file`] is called.
 ///
 /// # Errors
-/// It cannot be given the options that accepted sockets inherit.
+/// The options that accepted sockets inherit cannot be set.
 pub(super) fn adopt(
     wanted: &Wanted,
     inherited: Inherited,
@@ -227,7 +232,7 @@ struct PathSocket {
 fn open_path(path: &Path, unix: &UnixSocket) -> Result<PathSocket, String> {
     let address =
         address::to_socket(&Address::Path(path.to_owned())).map_err(|error| error.to_string())?;
-    let listen = || socket::listen_unix(&address, unix.mode, || dress(path, unix));
+    let listen = || socket::listen_unix(&address, unix.mode, || set_owner(path, unix));
     let socket = match listen() {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             remove_stale(path, &address, unix)?;
@@ -239,8 +244,8 @@ fn open_path(path: &Path, unix: &UnixSocket) -> Result<PathSocket, String> {
     Ok(PathSocket { socket, file })
 }
 
-/// Gives a socket file its owner and mode.
-fn dress(path: &Path, unix: &UnixSocket) -> io::Result<()> {
+/// Sets the owner and mode of a socket file.
+fn set_owner(path: &Path, unix: &UnixSocket) -> io::Result<()> {
     if let Some(owner) = &unix.owner {
         let owner = FileOwner::parse(owner)?;
         std::os::unix::fs::chown(path, owner.user, owner.group)?;
@@ -255,7 +260,7 @@ impl SocketFile {
     }
 }
 
-/// The path exists: removes it if it is a socket without a listener and the rule allows it.
+/// Removes an existing file if it is a socket without a listener and the rule allows that.
 fn remove_stale(
     path: &Path,
     address: &socket::SocketAddress,
@@ -264,25 +269,33 @@ fn remove_stale(
     use std::os::unix::fs::FileTypeExt;
     let file = std::fs::symlink_metadata(path).map_err(|error| error.to_string())?;
     if !file.file_type().is_socket() {
-        return Err("the path exists and is not a socket; remove it or use another path".into());
+        return Err("the file exists and is not a socket; remove it, or use another path".into());
     }
     match socket::dial(address, &StreamOptions::default()) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-            return Err(format!("the path exists, and its listener cannot be determined: {error}"));
+            return Err(format!(
+                "the file exists, and it is not known whether a process listens on it: {error}; \
+                 remove it, or use another path"
+            ));
         }
         Ok(dialled) => {
             let owner = owner(&dialled.socket);
-            return Err(format!("{owner} listens there; end it, or use another path"));
+            return Err(format!("{owner} listens on it; end that process, or use another path"));
         }
-        Err(_) => return Err("a process listens there that is too busy to accept".into()),
+        Err(_) => {
+            return Err("a process listens on it, with a full queue; end that process, or use \
+                        another path"
+                .into());
+        }
     }
     if !unix.replace_stale {
-        return Err("no process listens on the socket at this path; remove it, or set \
-                    replace-stale = true in the rule"
+        return Err("the socket file exists, and no process listens on it; remove the file, or \
+                    set replace-stale = true in the rule"
             .into());
     }
-    std::fs::remove_file(path).map_err(|error| format!("cannot remove the stale socket: {error}"))
+    std::fs::remove_file(path)
+        .map_err(|error| format!("cannot remove the stale socket file: {error}"))
 }
 
 fn owner(peer: &OwnedFd) -> String {
@@ -295,7 +308,7 @@ fn owner(peer: &OwnedFd) -> String {
     format!("process {pid} ({}) of user {user}", program.trim())
 }
 
-/// What of a file's owner is to be set.
+/// The owner and group to set; `None` leaves them unchanged.
 struct FileOwner {
     user: Option<u32>,
     group: Option<u32>,
@@ -311,7 +324,7 @@ impl FileOwner {
     }
 }
 
-/// The number of a name; `None` where no name is written.
+/// The number of a user or group name; `None` if the name is empty.
 fn id_of(name: &str, kind: &str, find: fn(&str) -> Option<u32>) -> io::Result<Option<u32>> {
     if name.is_empty() {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! When the open connections are looked at again: for peers that are no longer trusted, and ages.
+//! Decides when open connections are checked again: for peers that are no longer trusted, and for
+//! connections that are too old or idle. The checks are in `session/recheck.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,32 +14,32 @@ use crate::live::Live;
 use crate::log::Event;
 use crate::session::{Pass, Peers};
 
-/// What the next pass is about, and the one that is under way.
+/// What the next pass has to check, and the pass in progress.
 #[derive(Debug)]
 pub(super) struct Passes {
-    /// Policies that were replaced since the last pass; each may have had another trust.
+    /// Policies that were replaced since the last pass. Their trusts may differ.
     replaced: Vec<Arc<Live>>,
     under_way: Option<UnderWay>,
-    /// When a connection may reach its `max-age` or `idle`; `None`: none has one.
+    /// The earliest time at which a connection can reach its `max-age` or `idle` limit.
     age_due: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct UnderWay {
-    /// How long no connection can reach its `max-age` or `idle`.
+    /// Receives the time after which a connection can reach its `max-age` or `idle` limit.
     result: oneshot::Receiver<Option<Duration>>,
-    /// Whether it looks at ages.
+    /// Whether the pass checks ages.
     ages: bool,
 }
 
 impl Passes {
-    /// Nothing is open so far; that is the first policy.
+    /// The state at the start, with the first policy and no connections.
     pub(super) fn new(live: &Live) -> Self {
         let age_due = live.ends_by_time().then(Instant::now);
         Self { replaced: Vec::new(), under_way: None, age_due }
     }
 
-    /// A policy was replaced by another one, or by itself with other credentials.
+    /// Records that a policy was replaced by another one, or its credentials by others.
     pub(super) fn note_replaced(&mut self, before: Arc<Live>, installed: &Live) {
         if before.ends_by_time() || installed.ends_by_time() {
             self.age_due = Some(Instant::now());
@@ -46,13 +47,13 @@ impl Passes {
         self.replaced.push(before);
     }
 
-    /// Whether no pass is under way; takes the result of one that has ended.
+    /// Whether no pass is in progress. Takes the result of a pass that has ended.
     fn is_idle(&mut self) -> bool {
         let Some(UnderWay { result, ages }) = &mut self.under_way else { return true };
         let next = match result.try_recv() {
             Err(oneshot::error::TryRecvError::Empty) => return false,
             Ok(next) => next,
-            // It has failed; ages are looked at again at once.
+            // The pass has failed: check ages again at once.
             Err(oneshot::error::TryRecvError::Closed) => Some(Duration::ZERO),
         };
         if *ages {
@@ -65,7 +66,7 @@ impl Passes {
 }
 
 impl Agent {
-    /// Begins a pass over the open connections if one is due, and none is under way.
+    /// Begins a pass over the open connections if one is due and none is in progress.
     pub(super) fn look_at_connections(&mut self) {
         if !self.passes.is_idle() {
             return;
@@ -101,7 +102,9 @@ impl Agent {
             }
             Err(error) => {
                 let event = Event::new("peers-not-checked").field("error", &error);
-                self.shared.log.error(event.field("next", "they are checked again soon"));
+                self.shared
+                    .log
+                    .error(event.field("next", "the connections are checked again soon"));
                 if outdated || ended {
                     self.shared.table.ask_again();
                 }

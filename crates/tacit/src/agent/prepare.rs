@@ -1,7 +1,8 @@
-//! The part of a change that takes long: reading, checking and building, on a thread of its own.
+//! Reads and checks a new policy or changed files on a thread of its own, because that can take
+//! long. Nothing is installed here.
 //!
-//! It changes nothing that is installed. What a reload cannot change (`[agent]`, `[engine]`, most
-//! of `[limits]`) stays as it is, in the displays too, until a successor starts.
+//! A reload cannot change `[agent]`, `[engine]` and most of `[limits]`: the old values stay in
+//! force, and displays show them, until a successor starts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::live::{
     check_text, directory_of, read_policy, rebuild, renew,
 };
 
-/// What a change is prepared from.
+/// The input of a preparation.
 #[derive(Debug)]
 pub(super) struct Inputs {
     /// The policy file.
@@ -26,20 +27,20 @@ pub(super) struct Inputs {
     pub(super) live: Arc<Live>,
     /// Its credentials.
     pub(super) materials: Materials,
-    /// Where private keys are.
+    /// Loads private keys and signs with them: the signer, or this process.
     pub(super) keys: KeyProvider,
-    /// Where chains of peers are remembered.
+    /// The cache of verified chains.
     pub(super) chains: Option<Arc<ChainCache>>,
-    /// What the agent has given up.
+    /// The sandbox of the agent.
     pub(super) sandbox: Option<Arc<Sandbox>>,
 }
 
 /// A change that only has to be installed.
 #[derive(Debug)]
 pub(super) enum Prepared {
-    /// Another policy, or why it cannot be one.
+    /// A new policy, or its errors.
     Policy(Result<Box<NewPolicy>, String>),
-    /// The same policy with files that changed.
+    /// The installed policy with changed files.
     Files(Box<NewFiles>),
 }
 
@@ -52,35 +53,35 @@ pub(super) struct NewPolicy {
     pub(super) materials: Materials,
     /// How it differs from the installed one.
     pub(super) changes: Changes,
-    /// Every listening address of it.
+    /// Its listening addresses.
     pub(super) listeners: WantedListeners,
     /// Warnings, as they are printed.
     pub(super) warnings: Vec<String>,
-    /// The parts of the file that take effect with the next start only.
+    /// The tables of the file that take effect only when the agent is restarted.
     pub(super) needs_restart: Vec<&'static str>,
 }
 
 /// Files of the installed policy that were loaded again.
 #[derive(Debug)]
 pub(super) struct NewFiles {
-    /// All credentials; what cannot be loaded is as it was.
+    /// All credentials; those that cannot be loaded are unchanged.
     pub(super) materials: Materials,
-    /// Why files cannot be loaded.
+    /// The errors of files that cannot be loaded.
     pub(super) errors: Vec<String>,
-    /// The policy with them; `None`: none could be loaded.
+    /// The policy with the new credentials; `None` if none could be loaded.
     pub(super) built: Option<Result<Built, RuleRefused>>,
 }
 
 impl Inputs {
-    /// Reads the policy file and builds what it says.
+    /// Reads and checks the policy file, and builds its rules.
     ///
     /// # Errors
-    /// What is wrong with it, as it is printed.
+    /// The errors of the policy, as they are printed.
     pub(super) fn policy(self) -> Result<Box<NewPolicy>, String> {
         let file = self.file.display().to_string();
         let refused = |findings: Vec<Diagnostic>| {
             let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
-            format!("nothing was installed:\n{}", lines.join("\n"))
+            format!("the policy was not installed:\n{}", lines.join("\n"))
         };
         let text = read_policy(&self.file).map_err(refused)?;
         let base = directory_of(&self.file);
@@ -92,19 +93,19 @@ impl Inputs {
         let context = BuildContext { materials: &materials, chains: self.chains.as_ref() };
         let installed = Installed { live: &self.live, materials: &self.materials };
         let Built { live, changes } = rebuild(policy, context, installed)
-            .map_err(|refused| format!("nothing was installed: {refused}"))?;
+            .map_err(|refused| format!("the policy was not installed: {refused}"))?;
         let warnings = warnings.iter().map(|warning| warning.render(&file)).collect();
         let new = NewPolicy { live, materials, changes, listeners, warnings, needs_restart };
         Ok(Box::new(new))
     }
 
-    /// Rejects what the agent has given up. A file out of its reach would look like one that this
-    /// user may not read.
+    /// Rejects a policy that the sandbox does not allow. Without this check, a file that the
+    /// sandbox hides would be reported as one that the user may not read.
     fn check_sandbox(&self, policy: &Policy) -> Result<(), Diagnostic> {
         self.sandbox.as_ref().map_or(Ok(()), |sandbox| sandbox.check(policy, &self.file))
     }
 
-    /// Loads the credentials of which files changed, and builds the rules that use them.
+    /// Loads credentials whose files have changed, and builds the rules that use them.
     pub(super) fn files(self) -> Box<NewFiles> {
         let base = directory_of(&self.file);
         let Refreshed { materials, errors } =
@@ -117,8 +118,8 @@ impl Inputs {
     }
 }
 
-/// Leaves what workers and handshake limiters were built with as it is; names the parts that would
-/// differ.
+/// Replaces the settings that take effect only at a start by those in force; returns the names of
+/// the tables that differed.
 fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str> {
     let limits = Limits { drain: policy.limits.drain, ..before.limits.clone() };
     let mut parts = Vec::new();

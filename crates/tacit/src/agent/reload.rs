@@ -1,4 +1,5 @@
-//! Changes under a running agent: a policy is taken whole or not at all, a file only if it is good.
+//! Installs a new policy or changed files in a running agent. A policy is installed whole or not at
+//! all; a file that cannot be loaded leaves its old content in use.
 //!
 //! ```text
 //!   control                                       a thread of its own
@@ -6,12 +7,11 @@
 //!   listeners, swap, answer  <── Prepared ───────
 //! ```
 //!
-//! The control thread does its other work meanwhile. One change is prepared at a time, and nothing
-//! else installs anything, so the prepared change still fits what is installed.
-//! Requests that arrive meanwhile are answered together by one more reload, which reads the file
-//! after the last of them arrived.
+//! The control thread continues its other work during a preparation. Only one change is prepared at
+//! a time, so that it always applies to the installed policy. Requests that arrive meanwhile are
+//! answered together by one more reload, which reads the file after the last of them has arrived.
 //!
-//! Limits: [`WAITING_MAX`] requests. Opening listeners that are new is the control thread's work.
+//! Limits: [`WAITING_MAX`] requests wait. The control thread itself opens new listeners.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use crate::ledger::on_own_thread;
 use crate::live::{Built, Changes};
 use crate::log::{Event, Log};
 
-/// Requests that wait for the next reload at most.
+/// The maximum number of requests that wait for the next reload.
 const WAITING_MAX: usize = 64;
-const ENDING: &str = "nothing was installed: the agent is ending";
-/// How long a change may be prepared before that is logged.
+const ENDING: &str = "the policy was not installed: the agent is ending";
+/// A preparation that takes longer than this is logged.
 const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
 
-/// The origin of a reload.
+/// The origin of a reload request.
 #[derive(Debug)]
 pub(super) enum Asker {
     /// `tacit reload`, which waits for the answer.
@@ -44,7 +44,7 @@ pub(super) enum Asker {
     Signal,
 }
 
-/// The change that is being prepared, and the requests behind it.
+/// The change in preparation, and the requests that wait for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Changing {
     under_way: Option<Preparation>,
@@ -56,12 +56,12 @@ struct Preparation {
     prepared: oneshot::Receiver<Prepared>,
     askers: Vec<Asker>,
     begun: Instant,
-    /// Whether it was logged that it takes long.
+    /// Whether the long preparation was logged.
     is_noted: bool,
 }
 
 impl Preparation {
-    /// Logs once that files are being read for long: a file system may not answer.
+    /// Logs once that reading the files takes long: a network file system may not answer.
     fn note_delay(&mut self, log: &Log) {
         if self.is_noted || self.begun.elapsed() < PREPARATION_TIME_NOTED {
             return;
@@ -69,8 +69,8 @@ impl Preparation {
         self.is_noted = true;
         let seconds = self.begun.elapsed().as_secs();
         let event = Event::new("reload-waits").field("seconds", &seconds);
-        let next = "the agent installs nothing, not even renewed certificates, until it can read \
-                    the files of the policy";
+        let next = "the agent installs neither policies nor renewed certificates until it has \
+                    read the files of the policy: check their file systems";
         log.warn(event.field("next", next));
     }
 
@@ -79,7 +79,7 @@ impl Preparation {
     }
 }
 
-/// A change that was prepared, with those who asked for it.
+/// A prepared change, and the requests that it answers.
 #[derive(Debug)]
 pub(super) struct Due {
     prepared: Prepared,
@@ -87,7 +87,7 @@ pub(super) struct Due {
 }
 
 impl Changing {
-    /// Answers all requests of an agent that ends; tells whether there were any.
+    /// Refuses all requests because the agent ends; returns whether there were any.
     pub(super) fn refuse_all(&mut self, log: &Log) -> bool {
         let under_way = self.under_way.take().map(|preparation| preparation.askers);
         let mut askers = under_way.unwrap_or_default();
@@ -101,8 +101,8 @@ impl Changing {
     pub(super) async fn due(&mut self) -> Due {
         let Some(preparation) = &mut self.under_way else { return pending().await };
         let prepared = (&mut preparation.prepared).await.unwrap_or_else(|_| {
-            let reason = "nothing was installed: the agent failed while it read the policy; this \
-                          is a bug in tacit: report it with the policy";
+            let reason = "the policy was not installed: the agent failed while it read the \
+                          policy; this is a bug in tacit: report it with the policy";
             Prepared::Policy(Err(reason.to_owned()))
         });
         let askers = self.under_way.take().map(|done| done.askers).unwrap_or_default();
@@ -112,19 +112,21 @@ impl Changing {
 
 /// A policy that was installed.
 struct Installation {
-    /// What the operator is told.
+    /// The answer to the operator.
     answer: Value,
-    /// Runs that follow it.
+    /// The tasks that update the capture of runs.
     capturing: Vec<JoinHandle<()>>,
 }
 
 impl Agent {
-    /// Installs the policy file as it is now or later, or changes nothing, and answers then.
+    /// Starts a reload, or adds the request to those that wait for the next one. The answer is sent
+    /// when the policy is installed or rejected.
     pub(super) fn reload(&mut self, asker: Asker) {
         let refusal = if self.draining.is_some() {
             ENDING
         } else if self.changing.waiting.len() >= WAITING_MAX {
-            "nothing was installed: too many requests wait for the reload in progress"
+            "the policy was not installed: too many requests wait for the reload in progress; try \
+             again later"
         } else {
             self.changing.waiting.push(asker);
             return self.prepare_next();
@@ -132,7 +134,7 @@ impl Agent {
         answer(vec![asker], &Err(refusal.to_owned()), &self.shared.log);
     }
 
-    /// Prepares the reload that requests wait for, if there is one, and no other change under way.
+    /// Starts the reload that requests wait for, unless another change is in preparation.
     fn prepare_next(&mut self) {
         if self.changing.under_way.is_some() || self.changing.waiting.is_empty() {
             return;
@@ -142,16 +144,18 @@ impl Agent {
         match on_own_thread("reload", move || Prepared::Policy(inputs.policy())) {
             Ok(prepared) => self.changing.under_way = Some(Preparation::new(prepared, askers)),
             Err(error) => {
-                let refusal = format!("nothing was installed: cannot start a thread: {error}");
+                let refusal =
+                    format!("the policy was not installed: cannot start a thread: {error}");
                 answer(askers, &Err(refusal), &self.shared.log);
             }
         }
     }
 
-    /// Takes certificate, key and trust files that changed on disk; bad ones keep the old.
+    /// Loads certificate, key and trust files that have changed. If a file cannot be loaded, its
+    /// old content stays in use.
     pub(super) fn refresh_materials(&mut self) {
         if let Some(preparation) = &mut self.changing.under_way {
-            // The files are looked at again with the next tick.
+            // The files are checked again after FILES_INTERVAL.
             preparation.note_delay(&self.shared.log);
             return;
         }
@@ -165,7 +169,7 @@ impl Agent {
             }
             Err(error) => {
                 let event = Event::new("files-not-read").field("error", &error);
-                self.shared.log.error(event.field("next", "they are read again soon"));
+                self.shared.log.error(event.field("next", "the files are read again soon"));
             }
         }
     }
@@ -181,7 +185,7 @@ impl Agent {
         }
     }
 
-    /// Installs what was prepared, and continues with the next change.
+    /// Installs a prepared change, and starts the next one.
     pub(super) async fn take_change(&mut self, due: Due) {
         let Due { prepared, askers } = due;
         match prepared {
@@ -204,19 +208,20 @@ impl Agent {
         self.prepare_next();
     }
 
-    /// The files of the installed policy may have been replaced all the same.
+    /// Answers with a refusal. Hides the files of the installed policy again, because they may have
+    /// been replaced.
     fn refuse(&self, askers: Vec<Asker>, refusal: String) {
         answer(askers, &Err(refusal), &self.shared.log);
         self.runs.hide_again();
     }
 
-    /// Everything that can fail comes first.
+    /// Installs a policy. All steps that can fail come first.
     async fn install(&mut self, new: NewPolicy) -> Result<Installation, String> {
         if self.draining.is_some() {
             return Err(ENDING.to_owned());
         }
         let NewPolicy { live, materials, changes, listeners, warnings, needs_restart } = new;
-        let refused = |error: ListenError| format!("nothing was installed: {error}");
+        let refused = |error: ListenError| format!("the policy was not installed: {error}");
         let reserved = self.runs.reserve(&live.policy).map_err(refused)?;
         let new_listeners = self.listeners.prepare(&listeners).map_err(refused)?;
         let generation = live.generation;
@@ -256,19 +261,19 @@ impl Agent {
     }
 }
 
-/// Rules that came, went or changed; null if none did.
+/// The rules that were added, removed or changed; null if there are none.
 fn shown(changes: &Changes) -> Value {
     if changes.is_empty() { Value::Null } else { json!(changes) }
 }
 
-/// Drops what may hold many thousand rules without blocking the control thread.
+/// Drops a value that may contain many thousand rules without blocking the control thread.
 fn drop_aside<T: Send + 'static>(old: T) {
-    // Without a thread it is dropped here.
+    // If no thread can be started, the value is dropped here.
     let _ = on_own_thread("reload", move || drop(old));
 }
 
-/// Answers those who asked for a reload. A refusal is logged as well: who asked by a signal has no
-/// answer, and others look here for why the policy is the old one.
+/// Answers reload requests. Logs a refusal as well, because a reload by signal has no answer, and
+/// because other operators must be able to see why the policy was not replaced.
 fn answer(askers: Vec<Asker>, result: &Result<Value, String>, log: &Log) {
     if let Err(reason) = result
         && !askers.is_empty()
@@ -276,7 +281,7 @@ fn answer(askers: Vec<Asker>, result: &Result<Value, String>, log: &Log) {
         log.error(Event::new("reload-refused").field("reason", reason));
     }
     for asker in askers {
-        // Who asked may be gone.
+        // The client may have closed its connection.
         match (asker, result) {
             (Asker::Operator(back), Ok(installed)) => drop(back.send(Reply::ok(installed.clone()))),
             (Asker::Operator(back), Err(reason)) => drop(back.send(Reply::error(reason))),

@@ -1,4 +1,5 @@
-//! The agent that runs already at a control socket: what a second start reports.
+//! Identifies the agent that already listens at a control socket, for the error message when a
+//! second agent is started there.
 
 use std::fmt;
 use std::io;
@@ -14,20 +15,20 @@ use crate::control::Request;
 use crate::control::client;
 use crate::control::directory;
 
-/// How long a start waits for the answer of an agent that is very busy.
+/// How long a start waits for the answer of the running agent.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// An agent that answers its operator.
+/// An agent that listens at a control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RunningAgent {
-    /// Its process.
+    /// Its process number.
     pub pid: u32,
     /// Its policy file; `None` if it did not answer in time.
     pub policy: Option<PathBuf>,
-    /// Whether it accepts no more connections.
+    /// Whether it is draining.
     pub draining: bool,
-    /// Its open connections.
+    /// The number of its open connections.
     pub open: usize,
 }
 
@@ -40,7 +41,7 @@ impl RunningAgent {
         let listening = socket::peer_credentials(stream.as_fd()).ok()?;
         let pid = u32::try_from(listening.pid.as_raw_pid()).ok()?;
         let answer = Self::ask(&stream).ok();
-        // One that is stopped, or of an older version, is known by its socket alone.
+        // For an agent that is stopped, or of an older version, only the process is known.
         Some(answer.unwrap_or(Self { pid, policy: None, draining: false, open: 0 }))
     }
 
@@ -57,10 +58,10 @@ impl fmt::Display for RunningAgent {
         write!(f, "process {}", self.pid)?;
         match &self.policy {
             Some(policy) => write!(f, ", policy {}", policy.display())?,
-            None => f.write_str(", which does not answer as an agent")?,
+            None => f.write_str(", which does not answer requests of the control socket")?,
         }
         if self.draining {
-            write!(f, ", draining, {} connections open", self.open)?;
+            write!(f, ", draining with {} open connections", self.open)?;
         }
         Ok(())
     }

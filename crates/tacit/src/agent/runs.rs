@@ -1,5 +1,5 @@
-//! The runs of the agent as they begin, follow the policy, and end. How they pass to a successor is
-//! in `departures.rs`.
+//! Starts the runs of the agent, applies policy changes to them, and ends them. `departures.rs`
+//! hands runs over to a successor.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -38,17 +38,17 @@ use crate::run::{Run, RunIdentity};
 use crate::session::ConnectionRecord;
 use crate::stream::lane::Shared;
 
-/// How long a reload waits for the kernel's sets of all runs.
+/// How long a reload waits until the address sets in the kernel are updated for all runs.
 const CAPTURE_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// From one failed attempt to hide files to the next.
+/// The time after a failed attempt to hide files until the next one.
 const HIDE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long connections of a run stay open after its end, so that the last bytes of its program
-/// arrive. A kernel keeps the socket of an ended process as long.
+/// arrive. The kernel keeps sockets of an ended process for a similar time.
 pub(super) const LINGER: Duration = Duration::from_secs(60);
 
-/// Files that programs must not read, and the policy that names them.
+/// The files that programs must not read, and the policy that names them.
 type SecretsOf = (Weak<Policy>, Arc<Vec<PathBuf>>);
 
 /// The runs that the agent serves.
@@ -56,32 +56,32 @@ pub(super) struct Runs {
     pub(super) registry: Registry<Services>,
     enrol: Option<Enrol>,
     hosts: Hosts,
-    /// The host's addresses.
+    /// The addresses of the host.
     host: Arc<HostNetwork>,
     host_changes: InterfaceChanges,
     resolvers: Arc<Resolvers>,
     pub(super) events: mpsc::Sender<RunEvent>,
     pub(super) shared: Shared,
-    /// SYNs that one run may hold.
+    /// The maximum number of held SYNs of a run.
     pub(super) held_syns_max: usize,
     /// The policy file, which programs must not read.
     policy_file: PathBuf,
-    /// What else they must not, and of which policy.
+    /// The other files that programs must not read.
     secrets: RefCell<Option<SecretsOf>>,
-    /// The windows of rules that were open at the last look.
+    /// Which time windows of rules were open at the last check.
     open_windows: Vec<bool>,
 }
 
-/// A run has an eighth of the agent's connections for those whose destinations have not answered,
-/// so that no run takes the places of all by connecting to addresses that are silent.
+/// The maximum number of held SYNs of a run: an eighth of the agent's connections, so that a run
+/// that connects to silent addresses cannot use up the connections of all.
 fn held_syns_max(connections_max: usize) -> usize {
     (connections_max / 8).clamp(HELD_SYNS_MIN.min(connections_max), HELD_MAX)
 }
 
-/// As many SYNs a run may hold under any limit of connections that allows them.
+/// The smallest value of [`held_syns_max`], unless the limit of connections is lower.
 const HELD_SYNS_MIN: usize = 64;
 
-/// The enrolment socket while it is served.
+/// The enrolment socket, and the task that serves it.
 struct Enrol {
     opened: Opened,
     task: Option<JoinHandle<()>>,
@@ -97,7 +97,7 @@ impl Drop for Enrol {
 
 /// The enrolment socket.
 impl Runs {
-    /// No run yet; opens the enrolment socket, or takes it over, if there is to be one.
+    /// The state without runs. Opens or takes over the enrolment socket, if the options have one.
     ///
     /// # Errors
     /// The socket cannot be opened.
@@ -130,11 +130,11 @@ impl Runs {
         })
     }
 
-    /// Takes runs at the enrolment socket, if there is one, and from the launcher that started
+    /// Accepts runs at the enrolment socket, if there is one, and from the launcher that started
     /// this agent.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The limit of open files is reached.
     pub(super) fn accept_launchers(
         &mut self,
         launcher: Option<StdStream>,
@@ -163,7 +163,7 @@ impl Runs {
         self.enrol.as_ref().map(|enrol| &enrol.opened)
     }
 
-    /// The enrolment socket, to be changed.
+    /// The enrolment socket, mutable.
     pub(super) fn enrolment_mut(&mut self) -> Option<&mut Opened> {
         self.enrol.as_mut().map(|enrol| &mut enrol.opened)
     }
@@ -171,12 +171,13 @@ impl Runs {
 
 /// The life of a run.
 impl Runs {
-    /// Sets up the run of a launcher, or refuses it. The run is taken when that is done.
+    /// Sets up the run of a launcher, or refuses it. [`admit`](Self::admit) is called with the
+    /// result.
     pub(super) async fn begin(&mut self, application: Application, workers: &Workers) {
         let Application { enrolment, sockets, uid, launcher, back } = application;
         if let Err(reason) = self.registry.check(&enrolment) {
             self.shared.log.warn(Event::new("run-refused").field("error", &reason));
-            // A launcher that is gone by now needs no answer.
+            // The launcher may have ended.
             let _ = back.send(Err(reason));
             return;
         }
@@ -208,30 +209,30 @@ impl Runs {
                 }
                 Err(error) => {
                     context.log.error(Event::new("run-refused").field("error", &error));
-                    let _ = back.send(Err(format!("the agent refuses the run: {error}")));
+                    let _ = back.send(Err(format!("the agent cannot set up the run: {error}")));
                 }
             }
         });
     }
 
-    /// The addresses of this host.
+    /// The addresses of the host.
     pub(super) fn host(&self) -> Arc<HostNetwork> {
         Arc::clone(&self.host)
     }
 
-    /// Has every run follow the host's addresses, if they have changed.
+    /// Updates every run if the addresses of the host have changed.
     pub(super) fn follow_host(&self) {
         if self.host.look() {
             self.capture_again();
         }
     }
 
-    /// Waits until an interface of this host has changed.
+    /// Waits until a network interface of the host changes.
     pub(super) async fn host_changed(&self) {
         self.host_changes.next().await;
     }
 
-    /// What of the agent a run uses.
+    /// The parts of the agent that a run uses.
     pub(super) fn context(&self) -> RunContext {
         RunContext {
             live: Arc::clone(&self.shared.live),
@@ -245,10 +246,10 @@ impl Runs {
         }
     }
 
-    /// Takes a run that is set up.
+    /// Adds a run that is set up.
     ///
     /// # Errors
-    /// In words, for its launcher.
+    /// A message for the launcher.
     pub(super) async fn admit(
         &mut self,
         enrolled: Enrolled,
@@ -262,7 +263,7 @@ impl Runs {
             self.shared.log.error(Event::new("run-refused").field("error", reason));
         })?;
         if enrolled.generation != self.shared.live.load().generation {
-            // A reload has not seen this run.
+            // A reload that happened during the set-up has not updated this run.
             drop(self.start_capturing([&enrolled]));
         }
         let run_cpu = enrolled.run.cpu();
@@ -278,10 +279,10 @@ impl Runs {
         Ok(Admission { id, terms })
     }
 
-    /// Holds the addresses of a policy that lead into runs and are not held yet, if there are runs.
+    /// If there are runs, binds the inbound addresses of a policy that are not bound yet.
     ///
     /// # Errors
-    /// An address cannot be had.
+    /// An address cannot be bound.
     pub(super) fn reserve(&self, policy: &Policy) -> Result<Vec<HeldAddress>, ListenError> {
         if self.registry.is_empty() { Ok(Vec::new()) } else { self.reserve_for_runs(policy) }
     }
@@ -291,7 +292,7 @@ impl Runs {
         reserve_missing(policy, held, self.shared.congestion_control.as_deref())
     }
 
-    /// Has the workers accept a run's connections and receive its datagrams.
+    /// Makes the workers accept the connections of a run and receive its datagrams.
     pub(super) async fn take(
         &mut self,
         mut enrolled: Enrolled,
@@ -316,7 +317,8 @@ impl Runs {
         run.id
     }
 
-    /// Opens and closes the ways into a run as its programs listen.
+    /// Opens and closes the inbound addresses of a run according to the ports on which its programs
+    /// listen.
     pub(super) async fn follow_listening(&mut self, id: u64, workers: &Workers) {
         let Some(enrolled) = self.registry.find_mut(id) else { return };
         let live = self.shared.live.load_full();
@@ -328,7 +330,7 @@ impl Runs {
         }
     }
 
-    /// Has a new helper serve a run.
+    /// Replaces the helper of a run.
     pub(super) fn replace_helper(&self, id: u64, channel: OwnedFd) {
         if let Some(Enrolled { run, .. }) = self.registry.get(id) {
             run.helper.replace(channel);
@@ -337,7 +339,7 @@ impl Runs {
         }
     }
 
-    /// Ends a run, and its connections after [`LINGER`]; returns whether there was such a run.
+    /// Ends a run at once, and its connections after [`LINGER`]. Returns whether the run existed.
     pub(super) async fn end(&mut self, id: u64, workers: &Workers) -> bool {
         let Some(mut enrolled) = self.registry.remove(id) else { return false };
         for receiver in &enrolled.services.receivers {
@@ -359,7 +361,7 @@ impl Runs {
         true
     }
 
-    /// Takes nothing more from any run, and no further run.
+    /// Stops accepting runs, and connections and datagrams of existing runs.
     pub(super) async fn close(&mut self, workers: &Workers) {
         self.close_enrolment();
         for mut enrolled in self.registry.take_all() {
@@ -368,7 +370,7 @@ impl Runs {
     }
 }
 
-/// Makes workers take nothing more from a run.
+/// Makes the workers stop accepting connections and datagrams of a run.
 pub(super) async fn unlisten(enrolled: &mut Enrolled, workers: &Workers) {
     let services = &mut enrolled.services;
     let listeners = services.listeners.iter().filter_map(|listener| listener.number);
@@ -380,27 +382,27 @@ pub(super) async fn unlisten(enrolled: &mut Enrolled, workers: &Workers) {
     services.inbound.unlisten(workers).await;
 }
 
-/// What runs capture, as policy, names and the time of day change.
+/// Updates the capture of runs when the policy, names or time windows change.
 impl Runs {
-    /// Waits until the host's file of resolvers is another.
+    /// Waits until the host's `/etc/resolv.conf` changes.
     pub(super) async fn resolvers_changed(&self) {
         self.resolvers.host_file_changed().await;
     }
 
-    /// Reads the host's file of resolvers again.
+    /// Reads the host's `/etc/resolv.conf` again.
     pub(super) fn read_resolvers(&self) {
         self.resolvers.read_again();
     }
 
-    /// Has every run follow the host's file of names, if it has changed.
+    /// Updates every run if the host's `/etc/hosts` has changed.
     pub(super) fn refresh_hosts(&mut self) {
         if self.hosts.read_again() {
             self.capture_again();
         }
     }
 
-    /// Has every run follow the installed policy, all at the same time; addresses that lead in from
-    /// now on go to the first run.
+    /// Updates every run for the installed policy, all at the same time. New inbound addresses
+    /// belong to the first run.
     pub(super) async fn follow_policy(
         &mut self,
         reserved: Vec<HeldAddress>,
@@ -416,7 +418,7 @@ impl Runs {
         self.start_capturing(self.registry.all())
     }
 
-    /// Captures again when rules have come or gone with the time of day.
+    /// Updates the capture when a time window of a rule has opened or closed.
     pub(super) fn follow_windows(&mut self) {
         let now = self.shared.live.load().policy.open_windows(clock::now_unix_s());
         if self.open_windows != now {
@@ -425,14 +427,14 @@ impl Runs {
         }
     }
 
-    /// Brings what every run captures to what policy and names ask for now. Gives up the addresses
-    /// of names that are no longer valid, too.
+    /// Updates the captured addresses of every run for the current policy and names. Addresses of
+    /// names that have expired are no longer captured.
     pub(super) fn capture_again(&self) {
         drop(self.start_capturing(self.registry.all()));
     }
 
-    /// The files that the policy names and programs are not to read, as they were found when it was
-    /// installed: a program may have moved them since. Helpers follow their names.
+    /// The files of the policy that programs must not read, as they were when the policy was
+    /// installed, because a program may have moved them since. Helpers hide them by name.
     fn secrets(&self) -> Arc<Vec<PathBuf>> {
         let live = self.shared.live.load();
         let mut found = self.secrets.borrow_mut();
@@ -446,20 +448,21 @@ impl Runs {
         files
     }
 
-    /// Has the helpers of all runs hide the files of the installed policy: they may have been
-    /// replaced together with their directories.
+    /// Makes the helpers of all runs hide the files of the installed policy again, because the
+    /// files may have been replaced together with their directories.
     pub(super) fn hide_again(&self) {
         for enrolled in self.registry.all() {
             self.hide_from(&enrolled.run);
         }
     }
 
-    /// Has the helper of a run keep what the policy names hidden from programs.
+    /// Makes the helper of a run hide the files of the policy from programs.
     pub(super) fn hide_from(&self, run: &Arc<Run>) {
         tokio::task::spawn_local(self.hiding(run));
     }
 
-    /// Tries until the helper has done it, the run has ended, or more is to be hidden.
+    /// Tries again until the helper has hidden the files, the run has ended, or the list of files
+    /// has changed.
     fn hiding(&self, run: &Arc<Run>) -> impl Future<Output = ()> + 'static {
         let secrets = self.secrets();
         let turn = run.begin_hiding();
@@ -473,8 +476,8 @@ impl Runs {
                 drop(run);
                 if !std::mem::replace(&mut is_reported, true) {
                     let event = Event::new("files-not-hidden").field("run", &name);
-                    let next = "programs of the run may read them; the agent tries again every \
-                                second";
+                    let next = "programs of the run may be able to read these files; the agent \
+                                tries again every second";
                     log.error(event.field("error", &error).field("next", next));
                 }
                 tokio::time::sleep(HIDE_AGAIN_AFTER).await;
@@ -505,7 +508,7 @@ impl Runs {
 }
 
 impl Runs {
-    /// The SYNs that are held for the run that has most.
+    /// The number of held SYNs of the run that has most.
     pub(super) fn most_held(&self) -> usize {
         let held = |enrolled: &Enrolled| {
             enrolled.services.hold.as_ref().map_or(0, |hold| hold.source.hold.count())
@@ -549,21 +552,21 @@ impl Runs {
     }
 }
 
-/// What is wrong with a policy for a run: it has forwarding rules alone.
+/// The message for a policy that only has forwarding rules, which do not apply to runs.
 fn about_no_run(policy: &Policy) -> Option<&'static str> {
     policy.rules.iter().all(|rule| rule.forward().is_some()).then_some(
-        "no rule of the policy has `direction`: every connection of the program is rejected\n    \
-         fix: add a rule with direction = \"outbound\"; forwarding rules (`listen` and \
-         `connect`) are for `tacit agent`",
+        "no rule of the policy has `direction`, so every connection of the program is \
+         rejected\n    fix: add a rule with direction = \"outbound\"; forwarding rules (`listen` \
+         and `connect`) apply only to clients of `tacit agent`",
     )
 }
 
-/// Waits until runs capture what the policy says, but not for a helper that is slow or gone: that
-/// run follows later, or is refused everything.
+/// Waits until the capture of all runs is updated, for a limited time. If a helper is slow, its run
+/// is updated later; if the helper is dead, all new connections of the run are refused.
 pub(super) async fn wait_for_capture(capturing: Vec<JoinHandle<()>>) {
     let all = async {
         for run in capturing {
-            // A task that panicked has said so.
+            // If the task panicked, the panic was printed.
             let _ = run.await;
         }
     };

@@ -1,8 +1,9 @@
-//! Which files of a policy are none of a program's business: itself, keys, and files of trusts.
+//! Lists the files that are hidden from programs of runs: the policy file, private keys, and the
+//! files of trusts.
 //!
-//! What the distribution gives to everyone stays readable. A directory that only its owner may
-//! look into, and that has nothing but such files, is hidden whole: what takes their place later
-//! is never in sight.
+//! Files that the distribution installs for all users stay readable. If only its owner may read a
+//! directory, and it contains only files to hide, the whole directory is hidden: then files that
+//! replace them later are never visible.
 //!
 //! Limit: a directory with more than `ENTRIES_MAX` entries is not hidden whole.
 
@@ -14,27 +15,28 @@ use tacit_core::policy::{Policy, Trust};
 
 use crate::live::directory_of;
 
-/// Entries of a directory that are looked at.
+/// The maximum number of entries of a directory that are read.
 const ENTRIES_MAX: usize = 256;
 
-/// What the distribution gives to everyone.
+/// Directories of files that the distribution installs for all users.
 const PUBLIC: [&str; 4] =
     ["/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates"];
 
-/// The files by each of their names, then the directories that are hidden whole.
+/// The files to hide, by each of their names, then the directories to hide whole.
 #[must_use]
 pub fn paths(policy: &Policy, file: &Path) -> Vec<PathBuf> {
     let Secrets { files, directories } = Secrets::of(policy, file);
     files.into_iter().chain(directories).collect()
 }
 
-/// The files by each of their names.
+/// The files to hide, by each of their names.
 #[must_use]
 pub fn files(policy: &Policy, file: &Path) -> Vec<PathBuf> {
     Secrets::of(policy, file).files.into_iter().collect()
 }
 
-/// The files that programs see for a moment when others take their place.
+/// The files that are hidden one by one: when such a file is replaced, programs can read the new
+/// one for a moment.
 #[must_use]
 pub fn exposed(policy: &Policy, file: &Path) -> Vec<PathBuf> {
     let Secrets { files, directories } = Secrets::of(policy, file);
@@ -45,9 +47,9 @@ pub fn exposed(policy: &Policy, file: &Path) -> Vec<PathBuf> {
 }
 
 struct Secrets {
-    /// As the policy names them, and where they really are.
+    /// The files, by the paths in the policy and by their canonical paths.
     files: BTreeSet<PathBuf>,
-    /// Those that have nothing but files of the policy.
+    /// The directories that contain only files of the policy.
     directories: BTreeSet<PathBuf>,
 }
 
@@ -59,11 +61,11 @@ impl Secrets {
         let named = keys.chain(of_trusts).map(|path| base.join(path));
         let mut files = BTreeSet::new();
         for path in named.filter(|path| !is_public(path)).chain([file.to_owned()]) {
-            // One that is away for a moment is to be hidden when it comes back.
+            // A file that does not exist now must be hidden when it is created.
             files.extend(std::path::absolute(&path));
             files.extend(path.canonicalize());
         }
-        // No secret, but of the policy as well.
+        // Certificates are not secret, but they may be in a directory that is hidden whole.
         let certs = policy.identities.values().map(|identity| base.join(&identity.cert));
         let mut used = files.clone();
         used.extend(certs.filter_map(|cert| cert.canonicalize().ok()));
@@ -79,7 +81,7 @@ fn is_public(file: &Path) -> bool {
     PUBLIC.iter().any(|directory| real.starts_with(directory))
 }
 
-/// Whether a directory is its owner's alone and has nothing but these files.
+/// Whether only the owner may read a directory, and it contains only these files.
 fn is_whole(directory: &Path, used: &BTreeSet<PathBuf>) -> bool {
     let is_private = |data: std::fs::Metadata| data.permissions().mode() & 0o077 == 0;
     if !directory.metadata().is_ok_and(is_private) {
@@ -124,12 +126,12 @@ mod tests {
         };
         assert_eq!(exposed(), [real("b.key"), real("pins.pem"), real("policy.toml")].into());
         assert!(paths(&policy, &file).contains(&real("private")));
-        // One more file, and it is a directory like any other.
+        // With one more file, the directory is not hidden whole.
         fs::write(private.join("notes"), "").unwrap();
         assert!(exposed().contains(&real("private/a.key")));
         fs::remove_file(private.join("notes")).unwrap();
         fs::set_permissions(&private, Permissions::from_mode(0o750)).unwrap();
-        assert!(exposed().contains(&real("private/a.key")), "others may look into it");
+        assert!(exposed().contains(&real("private/a.key")), "other users may read it");
         fs::remove_dir_all(root).unwrap();
     }
 }

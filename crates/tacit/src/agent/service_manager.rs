@@ -1,4 +1,4 @@
-//! What systemd is told: that the service is up.
+//! Notifies systemd that the service is ready.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,8 +8,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::exit::complain;
 
-/// Tells the service manager, if there is one, that this agent serves. Its main process calls
-/// this: the supervisor, or an agent without one.
+/// Notifies the service manager, if there is one, that the agent serves. The main process of the
+/// service calls this: the supervisor, or an agent without one.
 pub(super) fn notify_ready(agent: u32) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let state = format!("READY=1\nSTATUS=agent {agent} serves");

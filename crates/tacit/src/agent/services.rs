@@ -1,4 +1,4 @@
-//! What the agent serves for each of its runs: listeners, datagrams, name service, query socket.
+//! Starts the services of a run: listeners, datagrams, DNS and the query socket.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::inbound::Inbound;
-use super::notices::Follower;
+use super::notices::ReportReceiver;
 use crate::address;
 use crate::datagram::Receiver;
 use crate::dns::{Forwarder, Resolvers};
@@ -28,28 +28,28 @@ use crate::run::{Run, Scope, listening};
 use crate::session::{ConnectionTable, RefusalTable};
 use crate::stream::intercept::{ConnectionSource, HoldSource, Listener};
 
-/// One run as the agent holds it.
+/// A run with its services.
 pub(super) type Enrolled = registry::Enrolled<Services>;
-/// What launchers report to the control thread.
+/// An event that a launcher causes.
 pub(super) type RunEvent = launchers::RunEvent<Enrolled>;
 
-/// What is served for one run.
+/// The services of one run.
 #[derive(Debug)]
 pub(super) struct Services {
-    /// What workers accept on: nothing where SYNs are held.
+    /// The listeners on which workers accept; none if SYNs are held.
     pub(super) listeners: Vec<ServedSource<Listener>>,
-    /// Where workers take the SYNs of its programs.
+    /// The source of held SYNs.
     pub(super) hold: Option<ServedSource<HoldSource>>,
-    /// Where a worker receives datagrams.
+    /// The sockets from which a worker receives datagrams.
     pub(super) receivers: Vec<ServedSource<Receiver>>,
-    /// The addresses that lead in.
+    /// The outside addresses for clients of the run's servers.
     pub(super) inbound: Inbound,
-    /// Its programs ask here about their connections.
+    /// The query socket.
     query: Option<QueryService>,
-    /// Follows the ports that programs listen on.
+    /// Watches the ports on which programs listen.
     watching: JoinHandle<()>,
-    /// Takes what the helper reports of refused sockets.
-    following: JoinHandle<()>,
+    /// Receives reports about refused sockets from the helper.
+    receiving_reports: JoinHandle<()>,
     /// Dropped when the run has ended.
     _serving: oneshot::Sender<()>,
 }
@@ -58,7 +58,7 @@ pub(super) struct Services {
 #[derive(Debug)]
 pub(super) struct ServedSource<T> {
     pub(super) source: Arc<T>,
-    /// The number that workers know it by; `None` before they serve it.
+    /// The number of the source at the workers; `None` before they serve it.
     pub(super) number: Option<u64>,
 }
 
@@ -74,7 +74,7 @@ impl Drop for Services {
     }
 }
 
-/// What of the agent its runs use.
+/// The parts of the agent that its runs use.
 pub(super) struct RunContext {
     pub(super) live: Arc<ArcSwap<Live>>,
     pub(super) table: Arc<ConnectionTable>,
@@ -86,19 +86,19 @@ pub(super) struct RunContext {
     pub(super) held_syns_max: usize,
 }
 
-/// A run that is to be served.
+/// A run whose services are to be started.
 pub(super) struct Candidate {
     pub(super) run: Run,
     pub(super) sockets: RunSockets,
     pub(super) launcher: Launcher,
-    /// Leads to the agent that had the run before, to ask about connections that stayed there.
+    /// A channel to the predecessor, for queries about connections that stayed there.
     pub(super) before: Option<OwnedFd>,
 }
 
-/// Captures what the policy lets through, and makes what is served for the run.
+/// Captures the addresses that the policy requires, and creates the services of the run.
 ///
 /// # Errors
-/// The kernel refuses the sets or a socket.
+/// The kernel refuses the address sets or a socket.
 pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Result<Enrolled> {
     let Candidate { run, sockets, launcher, before } = candidate;
     let RunContext { live, table, resolvers, hosts, refusals, log, events, .. } = context;
@@ -108,7 +108,8 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
         (Some(query), Some(network)) => {
             let started = QueryService::start(query, network, before, &run, table, log);
             if let Err(error) = &started {
-                // A run is as well protected without: an old kernel does not tell networks apart.
+                // The run is protected without the query socket too. Old kernels cannot identify
+                // the network of a socket.
                 let event = Event::new("query-unavailable").field("run", &run.name);
                 log.warn(event.field("error", error));
             }
@@ -143,7 +144,7 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
         Some(log) => {
             let hold_sockets = hold_sockets(&listeners, sockets.hold, sockets.release, &raw);
             let hold = Arc::new(Hold::new(log, hold_sockets, context.held_syns_max)?);
-            // All of them have the same source.
+            // All listeners capture SYNs by the same source.
             let listener = listeners.drain(..).next().ok_or(io::ErrorKind::InvalidData)?;
             let scope = Scope::Run(Arc::clone(&run));
             let listener = Arc::new(listener);
@@ -154,10 +155,10 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let listeners = listeners.into_iter().map(ServedSource::new).collect();
     let watch = listening::watch(Arc::clone(&run), Arc::clone(live), events.clone());
     let watching = tokio::task::spawn_local(watch);
-    let follower =
-        Follower { run: Arc::clone(&run), refusals: Arc::clone(refusals), log: log.clone() };
+    let receiver =
+        ReportReceiver { run: Arc::clone(&run), refusals: Arc::clone(refusals), log: log.clone() };
     let (serving, run_ended) = oneshot::channel();
-    let following = tokio::task::spawn_local(follower.follow(run_ended));
+    let receiving_reports = tokio::task::spawn_local(receiver.receive(run_ended));
     let inbound = Inbound::default();
     let services = Services {
         listeners,
@@ -166,13 +167,13 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
         inbound,
         query,
         watching,
-        following,
+        receiving_reports,
         _serving: serving,
     };
     Ok(Enrolled { run, launcher, generation, capture, services })
 }
 
-/// What holds SYNs, by family.
+/// The sockets for holding SYNs, one for each IP version.
 fn hold_sockets(
     listeners: &[Listener],
     hold: Vec<OwnedFd>,
@@ -194,7 +195,7 @@ fn captured_listener(
     run: &Arc<Run>,
     names: &Arc<Forwarder>,
 ) -> io::Result<Listener> {
-    // Towards the program the namespace's own congestion control, which is chosen for one machine.
+    // The namespace's default congestion control suits connections within one machine.
     let options = socket::StreamOptions { congestion_control: None, reset_on_exit: true };
     socket::adopt(socket.as_fd(), &options)?;
     let address = address::from_socket(&socket::local_address(socket.as_fd())?);
@@ -203,17 +204,17 @@ fn captured_listener(
 }
 
 impl Services {
-    /// Stops following; what arrives waits in the sockets.
+    /// Stops the services. Connections, datagrams and queries that arrive wait in the sockets.
     pub(super) fn stop(&self) {
         self.watching.abort();
-        // What the helper has to report goes to the successor.
-        self.following.abort();
+        // The successor receives further reports of the helper.
+        self.receiving_reports.abort();
     }
 
-    /// Copies of all sockets, for a successor.
+    /// Duplicates of all sockets, for a successor.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The limit of open files is reached.
     fn copies(&self) -> io::Result<ServedSockets> {
         let mut served = ServedSockets::default();
         if let Some(query) = &self.query {
@@ -246,19 +247,19 @@ impl Services {
     }
 }
 
-/// A run on its way to a successor.
+/// Prepares the hand-over of a run to a successor.
 ///
 /// # Errors
-/// No descriptor is left, or the helper makes no line.
+/// The limit of open files is reached, or the helper creates no channel.
 pub(super) async fn depart(enrolled: &Enrolled) -> io::Result<Departing> {
     let served = enrolled.services.copies()?;
     Departing::new(&enrolled.run, &enrolled.launcher, served).await
 }
 
-/// Has a run's capture follow the policy, and what the host's file says of names, as they are now.
+/// Updates the capture of a run for the current policy and `/etc/hosts` of the host.
 ///
 /// # Errors
-/// The kernel refuses the sets, or the helper does not answer.
+/// The kernel refuses the address sets, or the helper does not answer.
 pub(super) async fn follow_with(capture: &Capture, hosts: &[HostsEntry]) -> io::Result<()> {
     capture.take_hosts(hosts);
     capture.follow().await

@@ -1,4 +1,5 @@
-//! From options to an agent that serves: everything that can fail comes first.
+//! Starts an agent: loads the policy, opens all sockets, enters the sandbox, and begins to serve.
+//! All steps that can fail come before it serves.
 
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
@@ -38,21 +39,21 @@ use crate::signer;
 use crate::stream::lane::Shared;
 use crate::stream::limiter::HandshakeLimiter;
 
-/// Descriptors that are not connections: logs, listeners, displays, resolvers.
+/// Descriptors for other uses than connections: logs, listeners, displays, resolvers.
 const DESCRIPTORS_RESERVED: u64 = 256;
-/// Most addresses that one line of the log names.
+/// The maximum number of addresses in the log line `serving`.
 const ADDRESSES_LOGGED_MAX: usize = 16;
 
-/// What the process has before there is an agent.
+/// The state of the process before the agent is created.
 pub(super) struct ProcessState {
     pub(super) log: Log,
-    /// Descriptors that it may have.
+    /// The limit of open files.
     pub(super) descriptors: u64,
     pub(super) table: Arc<ConnectionTable>,
 }
 
 impl Agent {
-    /// Checks the policy, opens everything, and serves.
+    /// Loads the policy, opens all sockets and files, and begins to serve.
     pub(super) async fn start(
         options: AgentOptions,
         given: PassedSockets,
@@ -79,7 +80,8 @@ impl Agent {
         let shared = shared(&installed, table, connections_max, log);
         let secret = supervisor.as_ref().and_then(Supervisor::secret);
         let Sources { mut handover, launcher } = Sources::new(&options, given, secret)?;
-        // From here on there are files to remove: a signal must not end the process by itself.
+        // From here on there are socket files to remove, so signals must not end the process at
+        // once.
         let signals = Signals::watch().map_err(AgentError::Process)?;
         let congestion_control = shared.congestion_control.clone();
         let listeners = Listeners::open(&installed.policy, &mut handover, congestion_control)
@@ -105,7 +107,7 @@ impl Agent {
         if let Some(sandbox) = &sandbox {
             sandbox.drop_rights(&shared.log);
         }
-        // From here on threads begin inside.
+        // From here on, new threads inherit the sandbox.
         signer.watch().map_err(AgentError::Process)?;
         let mut agent = Self {
             options,
@@ -131,7 +133,7 @@ impl Agent {
         Ok((agent, Inbox { requests: received, run_events, signals }))
     }
 
-    /// Serves; releases the agent before this one, and continues its runs.
+    /// Begins to serve, releases the predecessor, and continues its runs.
     async fn begin(
         &mut self,
         handover: takeover::Handover,
@@ -156,7 +158,7 @@ impl Agent {
         let left_out = addresses.len().saturating_sub(ADDRESSES_LOGGED_MAX);
         let mut listen = addresses[..addresses.len() - left_out].join(" ");
         if left_out > 0 {
-            listen.push_str(&format!(" and {left_out} others"));
+            listen.push_str(&format!(" and {left_out} more"));
         }
         Event::new("serving")
             .field("policy", &self.options.policy.display())
@@ -166,8 +168,8 @@ impl Agent {
             .field("workers", &self.workers.count_max())
     }
 
-    /// Takes the runs of the agent before this one. If that ends while it gives them away, it has
-    /// ended: its sockets are here, and this agent serves.
+    /// Releases the predecessor and takes over its runs. If the predecessor ends meanwhile, this
+    /// agent serves without them, because it has the listening sockets already.
     fn release_predecessor(
         &self,
         handover: takeover::Handover,
@@ -178,21 +180,21 @@ impl Agent {
                 let event = Event::new("predecessor-lost").field("error", &error);
                 self.shared
                     .log
-                    .error(event.field("next", "all connections of its runs are refused"));
+                    .error(event.field("next", "end and start the runs of that agent again"));
                 Ok(Vec::new())
             }
             Err(error) => Err(AgentError::TakeOver(error)),
         }
     }
 
-    /// Every listening socket.
+    /// All listening sockets.
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Opened> {
         let control = std::iter::once(&self.control.opened);
         let metrics = self.metrics.as_ref().map(|metrics| &metrics.opened);
         control.chain(self.listeners.all()).chain(self.runs.enrolment()).chain(metrics)
     }
 
-    /// The same, to be changed.
+    /// All listening sockets, mutable.
     pub(super) fn sockets_mut(&mut self) -> impl Iterator<Item = &mut Opened> {
         let control = std::iter::once(&mut self.control.opened);
         let metrics = self.metrics.as_mut().map(|metrics| &mut metrics.opened);
@@ -206,24 +208,24 @@ fn log_warnings(warnings: &[Diagnostic], options: &AgentOptions, log: &Log) {
         return;
     }
     for warning in warnings {
-        // A line of the log has no column to mark.
+        // The log does not show the source line with a mark under the column.
         let warning = Diagnostic { line: None, ..warning.clone() };
         log.warn(Event::new("policy-warning").field("text", &warning.render(&file_name(options))));
     }
 }
 
-/// Everything is open; what strangers send comes later.
+/// Enters the sandbox, after all sockets and files are open and before any client is served.
 fn enter_sandbox(policy: &Policy, options: &AgentOptions, shared: &Shared) -> Option<Arc<Sandbox>> {
     let enter =
         || Sandbox::enter(policy, options, shared.congestion_control.as_deref(), &shared.log);
     policy.agent.sandbox.then(enter).map(Arc::new)
 }
 
-/// What other processes give to this agent.
+/// Sockets that other processes passed to this agent.
 struct Sources {
     /// Listening sockets.
     handover: takeover::Handover,
-    /// The launcher of its run.
+    /// The connection to the launcher of a private agent's run.
     launcher: Option<StdStream>,
 }
 
@@ -249,7 +251,7 @@ impl Sources {
     }
 }
 
-/// What all workers share.
+/// The state that all workers share.
 fn shared(
     installed: &Arc<Live>,
     table: Arc<ConnectionTable>,
@@ -294,32 +296,32 @@ impl Control {
     }
 }
 
-/// What the policy says; else cubic, if the kernel lets us: model-based algorithms cost a relay on
-/// one host twice the CPU.
+/// The congestion control of the policy; otherwise cubic, if the kernel allows it, because
+/// model-based algorithms use twice the CPU time for relays on one host.
 fn congestion_control(policy: &Policy, log: &Log) -> Option<String> {
-    let said = policy.agent.congestion_control.as_deref();
-    let name = said.unwrap_or("cubic");
+    let from_policy = policy.agent.congestion_control.as_deref();
+    let name = from_policy.unwrap_or("cubic");
     if socket::has_congestion_control(name) {
         return Some(name.to_owned());
     }
-    if said.is_some() {
+    if from_policy.is_some() {
         log.warn(
             Event::new("congestion-control-refused")
                 .field("name", &name)
-                .field("needed", &"a name of net.ipv4.tcp_allowed_congestion_control"),
+                .field("needed", &"a name in the sysctl net.ipv4.tcp_allowed_congestion_control"),
         );
     }
     None
 }
 
-/// Fewer connections than this are noted when the policy allows more.
+/// A warning is logged if fewer connections than this are possible and the policy allows more.
 const FEW_CONNECTIONS: usize = 1000;
 
-/// Says that the process may have too few descriptors for what the policy allows.
+/// Warns if the limit of open files allows far fewer connections than the policy.
 fn warn_of_few(connections_max: usize, limits: &Limits, log: &Log) {
     if connections_max < FEW_CONNECTIONS.min(limits.connections) {
-        let next = "raise the limit of open files (LimitNOFILE= of the unit, ulimit -n): each \
-                    connection takes two";
+        let next = "raise the limit of open files (LimitNOFILE= of the unit, or ulimit -n): each \
+                    connection needs two descriptors";
         let event = Event::new("few-descriptors").field("connections", &connections_max);
         log.warn(event.field("wanted", &limits.connections).field("next", next));
     }

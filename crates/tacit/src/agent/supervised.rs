@@ -1,4 +1,5 @@
-//! The agent's end of the channel to its supervisor.
+//! The agent's end of the channel to its supervisor: receives the secret for successors, reports
+//! that the agent is ready, and requests a restart.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,12 +18,12 @@ pub struct Supervisor {
     secret: Option<SuccessorSecret>,
 }
 
-/// How long the supervisor may take to say the secret.
+/// How long the agent waits for the secret.
 const SECRET_WAIT_MAX: Duration = Duration::from_secs(5);
 
 impl Supervisor {
-    /// Takes the channel that the supervisor passed as standard input. One of an older version
-    /// says no secret.
+    /// Takes the channel that the supervisor passed as standard input. Supervisors of older
+    /// versions send no secret.
     ///
     /// # Errors
     /// Standard input is not open.
@@ -31,10 +32,10 @@ impl Supervisor {
         Ok(Self::at(channel.into(), None))
     }
 
-    /// The same with the secret that comes first on the channel.
+    /// Like [`inherit`](Self::inherit), and receives the secret, which is sent first.
     ///
     /// # Errors
-    /// Standard input is not open, or no secret comes.
+    /// Standard input is not open, or no secret arrives.
     pub fn inherit_with_secret() -> io::Result<Self> {
         let mut supervisor = Self::inherit()?;
         let mut text = [0; TEXT_BYTES];
@@ -50,7 +51,7 @@ impl Supervisor {
         Self { channel, pid: std::os::unix::process::parent_id(), secret }
     }
 
-    /// What proves a successor; `None`: nothing does.
+    /// The secret that authenticates a successor; `None` if the supervisor sent none.
     pub(super) fn secret(&self) -> Option<&SuccessorSecret> {
         self.secret.as_ref()
     }
@@ -67,10 +68,10 @@ impl Supervisor {
         self.channel.write_all(b"restart\n")
     }
 
-    /// Logs when the supervisor ends before the agent does: nothing else shows it.
+    /// Watches the supervisor, and logs if it ends before the agent.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The limit of open files is reached.
     pub(super) fn watch(&self, log: &Log) -> io::Result<()> {
         let channel = self.channel.try_clone()?;
         channel.set_nonblocking(true)?;
@@ -78,11 +79,11 @@ impl Supervisor {
         let log = log.clone();
         let gone = Event::new("supervisor-gone").field("pid", &self.pid).field(
             "next",
-            "the agent continues to serve; to restart it, run tacit drain, then \
-            start it again",
+            "the agent continues to serve; to replace it, run tacit drain, then \
+            start an agent again",
         );
         tokio::task::spawn_local(async move {
-            // The supervisor writes nothing more: all that can be read is its end.
+            // The supervisor sends nothing more, so the read returns when it has ended.
             let _ = channel.read(&mut [0]).await;
             log.warn(gone);
         });

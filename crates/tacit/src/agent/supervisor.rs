@@ -1,24 +1,25 @@
-//! The supervisor: the parent process of an agent. It starts agents, and nothing else.
+//! The supervisor: the parent process of an agent, which only starts agents.
 //!
-//! It holds no keys, reads no policy and opens no port, so that it can start a successor (of a
-//! newer version, if the program was replaced) although the agents it starts have given up the
-//! right to. It passes the signals that it gets to the newest agent; its exit status is that
-//! agent's.
+//! An agent gives up the right to start programs; the supervisor keeps it, and starts a successor
+//! when the agent requests that. The successor runs a newer version if the program file was
+//! replaced. The supervisor holds no keys, reads no policy and opens no port. It forwards signals
+//! to the newest agent, and returns the exit status of the last one.
 //!
 //! ```text
 //!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor
 //! ```
 //!
-//! The supervisor of a run's private agent is a copy of the launcher, and the first agent a copy
-//! of the supervisor: starting programs would cost more than all the rest. It takes no signals: it
-//! ends with its agents, and they with the run.
+//! The supervisor of a private agent is a fork of the launcher, and the first agent is a fork of
+//! the supervisor, because executing a program takes longer. This supervisor ignores signals; it
+//! ends after its agents, and they end with the run.
 //!
-//! An agent that crashes has a follower after a second, which opens everything again: connections
-//! are lost, and refused meanwhile. One that is killed from outside has none: an operator or the
-//! service manager decides. After `CRASHES_MAX` crashes in a minute the supervisor ends.
+//! If an agent crashes, the supervisor starts another one after a second. The connections of the
+//! crashed agent are lost, and new ones are refused until the next agent listens. After
+//! `CRASHES_MAX` crashes in a minute the supervisor ends. If another process kills the agent, the
+//! supervisor ends too: the operator or the service manager decides what to do.
 //!
-//! An agent whose supervisor was killed serves and answers its operator as before; only a restart
-//! needs the supervisor. `tacit agent --no-supervisor` runs without one.
+//! If the supervisor is killed, the agent continues to serve and to handle requests; it only cannot
+//! be restarted. `tacit agent --no-supervisor` runs without a supervisor.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -42,21 +43,21 @@ use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 use crate::log::{Format, LogDestination};
 use crate::run::protocol::{self, ToLauncher};
 
-/// Messages from agents that wait.
+/// The maximum number of queued messages from agents.
 const MESSAGES_MAX: usize = 16;
-/// Signals that a program gets for a fault of its own; memory that cannot be had is one.
+/// Signals that the kernel sends to a program for a fault of its own.
 const CRASHES: [Signal; 6] =
     [Signal::ABORT, Signal::SEGV, Signal::BUS, Signal::ILL, Signal::FPE, Signal::SYS];
-/// After a crash another agent starts so much later.
+/// The time from a crash to the start of the next agent.
 const CRASH_PAUSE: Duration = Duration::from_secs(1);
-/// Crashes within this time, after which none starts any more.
+/// The time in which crashes are counted.
 const CRASHES_TIME: Duration = Duration::from_secs(60);
-/// How many they may be.
+/// The maximum number of crashes in [`CRASHES_TIME`].
 const CRASHES_MAX: usize = 5;
-/// What the supervisor of a private agent is called in lists of processes: 15 characters at most.
+/// The process name of the supervisor of a private agent, with at most 15 characters.
 const PRIVATE_NAME: &str = "tacit-supervise";
 
-/// Starts agents until the last one ends; the arguments are the agent's own.
+/// Starts agents with these arguments until the last one ends.
 ///
 /// # Errors
 /// An agent cannot be started, or signals cannot be watched.
@@ -66,23 +67,23 @@ pub fn run(arguments: &[OsString]) -> io::Result<ExitCode> {
     on_runtime(supervise(arguments.to_vec(), secret, None)).map(ExitCode::from)
 }
 
-/// What the private agent of a run is started with.
+/// The options of a run's private agent.
 #[derive(Clone, Debug)]
 pub struct Private {
     /// The policy file.
     pub policy: PathBuf,
-    /// Where it answers its operator.
+    /// The path of the control socket.
     pub control: PathBuf,
-    /// Resolvers to ask; empty: those of the host.
+    /// DNS resolvers; if empty, those of the host.
     pub resolvers: Vec<SocketAddr>,
     /// Where its log goes.
     pub log: LogDestination,
-    /// The launcher, as lines of the log show it: `NAME[PID]`.
+    /// The launcher, as the log shows it: `NAME[PID]`.
     pub launcher: String,
 }
 
 impl Private {
-    /// As the command line of an agent, for successors.
+    /// The options as command line arguments, for successors.
     fn arguments(&self) -> Vec<OsString> {
         let mut all: Vec<OsString> =
             ["agent", "--quiet", "--private", "--policy"].map(Into::into).into();
@@ -112,11 +113,11 @@ impl Private {
     }
 }
 
-/// Starts the private agent of the run that comes over `launcher`, and supervises it. The process
-/// must have one thread.
+/// Starts the private agent for the run that `launcher` enrols, and supervises it. The process must
+/// have a single thread.
 ///
 /// # Errors
-/// It cannot be started.
+/// The agent cannot be started.
 pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
     process::name_thread(PRIVATE_NAME);
     process::hide_memory()?;
@@ -132,7 +133,7 @@ pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
             Ok(()) => EXIT_OK,
             Err(error) => {
                 let refused = ToLauncher::Refused(error.to_string());
-                // A launcher that is gone need not know.
+                // The launcher may have ended.
                 let _ = protocol::write(&refusals, &refused, &[]);
                 EXIT_FAILURE
             }
@@ -150,44 +151,44 @@ fn on_runtime<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         .block_on(work)
 }
 
-/// An agent that runs, and the supervisor's end of the channel to it.
+/// A running agent, and the supervisor's end of the channel to it.
 struct Started {
     pid: u32,
     channel: UnixStream,
 }
 
-/// How an agent comes to its listening sockets.
+/// How an agent gets its listening sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
-    /// It opens them.
+    /// The agent opens them.
     First,
-    /// It takes those of the agent in place.
+    /// The agent takes over those of its predecessor.
     Successor,
 }
 
 struct Agents {
     program: PathBuf,
     arguments: Vec<OsString>,
-    /// What the agents know each other by.
+    /// The secret that authenticates a successor to its predecessor.
     secret: SuccessorSecret,
     running: Vec<u32>,
-    /// Whether it reports agents that a signal killed.
+    /// Whether the supervisor prints a message if a signal kills an agent.
     reports_killed: bool,
-    /// The end was requested: no successor starts any more.
+    /// Whether the end was requested, so that no successor is started any more.
     ending: bool,
-    /// When agents have crashed lately.
+    /// The times of recent crashes.
     crashes: Vec<Instant>,
     messages: mpsc::Sender<(u32, Message)>,
 }
 
-/// What has become of the agents.
+/// The state of the agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// One runs at least.
+    /// At least one agent is running.
     Run,
-    /// The last one has ended, with this status.
+    /// The last agent has ended with this status.
     Ended(u8),
-    /// The same by a fault of its own.
+    /// The last agent has crashed, which gives this status.
     Crashed(u8),
 }
 
@@ -197,7 +198,7 @@ enum Message {
     Restart,
 }
 
-/// Supervises the agent that runs already, or starts the first one.
+/// Supervises a running agent, or starts the first one.
 async fn supervise(
     arguments: Vec<OsString>,
     secret: SuccessorSecret,
@@ -218,7 +219,7 @@ async fn supervise(
         running: Vec::new(),
         ending: false,
         crashes: Vec::new(),
-        // The launcher of a run reports the end of its agent.
+        // For a private agent, the launcher reports that.
         reports_killed: !private,
         messages,
     };
@@ -226,7 +227,7 @@ async fn supervise(
         Some(started) => agents.follow(started)?,
         None => agents.start(Start::First)?,
     }
-    // No signal comes for an agent that ended before signals were watched.
+    // An agent may have ended before SIGCHLD was watched.
     let mut outcome = agents.reap()?;
     loop {
         match outcome {
@@ -255,7 +256,7 @@ async fn supervise(
 impl Agents {
     fn start(&mut self, start: Start) -> io::Result<()> {
         let (mut ours, theirs) = UnixStream::pair()?;
-        // It waits in the channel until the agent reads it.
+        // The secret stays in the channel until the agent reads it.
         ours.write_all(self.secret.to_text().as_bytes())?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).args(["--supervised", "--with-secret"]);
@@ -267,7 +268,7 @@ impl Agents {
         self.follow(Started { pid, channel: ours })
     }
 
-    /// Takes the messages of an agent that runs.
+    /// Adds a running agent, and receives its messages.
     fn follow(&mut self, started: Started) -> io::Result<()> {
         let Started { pid, channel } = started;
         self.running.push(pid);
@@ -289,17 +290,19 @@ impl Agents {
         Ok(())
     }
 
-    /// A successor that cannot start leaves the agent in place as it is.
+    /// Starts a successor. If that fails, the current agent continues to serve.
     fn replace(&mut self) {
         if self.ending {
             return;
         }
         if let Err(error) = self.start(Start::Successor) {
-            complain(format_args!("tacit: cannot start a successor: {error}"));
+            complain(format_args!(
+                "tacit: cannot start a successor: {error}; the agent continues to serve"
+            ));
         }
     }
 
-    /// Whether another agent may follow one that has crashed; it counts as one.
+    /// Counts a crash, and returns whether another agent may be started.
     fn may_start_again(&mut self) -> bool {
         let now = Instant::now();
         self.crashes.retain(|at| now.duration_since(*at) < CRASHES_TIME);
@@ -315,7 +318,7 @@ impl Agents {
         self.running.retain(|pid| match process::try_wait(*pid) {
             Ok(None) => true,
             Ok(Some(status)) => {
-                // An agent that was just starting does not handle the signal yet.
+                // SIGTERM kills an agent that does not handle it yet because it was just starting.
                 let obeyed = self.ending && status.signal() == Some(Signal::TERM.as_raw());
                 has_crashed = status
                     .signal()
@@ -350,7 +353,7 @@ impl Agents {
 
     fn signal_newest(&self, what: Signal) {
         if let Some(pid) = self.running.last() {
-            // It may have ended a moment ago.
+            // The agent may have ended a moment ago.
             let _ = process::signal(*pid, what);
         }
     }
@@ -363,10 +366,11 @@ impl Agents {
     }
 }
 
-/// An agent that a signal kills cannot log that itself.
+/// Prints that a signal has killed an agent, which cannot log that itself.
 fn report_killed(pid: u32, signal: Option<i32>) {
     let signal = signal.map_or_else(|| "unknown".to_owned(), |signal| signal.to_string());
     complain(format_args!(
-        "tacit: the agent, process {pid}, was killed by signal {signal}: its connections are reset"
+        "tacit: the agent, process {pid}, was killed by signal {signal}: all its connections \
+         were reset"
     ));
 }

@@ -1,17 +1,17 @@
-//! Listening sockets from others: from systemd, or from the agent that this one replaces.
+//! Takes over listening sockets from the predecessor of this agent, or from systemd.
 //!
 //! ```text
-//!   successor                         agent in place
-//!   TakeOver ───────────────────────> names of its listening sockets,
-//!            <─────────────────────── then the sockets, one to a message
-//!   (opens what is missing, serves)
-//!   Release  ───────────────────────> accepts no more, serves what is open to its end
-//!            <─────────────────────── runs, then their sockets, one to a message
+//!   successor                         predecessor
+//!   TakeOver ───────────────────────> addresses of its listening sockets,
+//!            <─────────────────────── then the sockets, one in each message
+//!   (opens missing sockets, serves)
+//!   Release  ───────────────────────> accepts no more, serves open connections to their end
+//!            <─────────────────────── runs, then their sockets, one in each message
 //! ```
 //!
-//! Until `Release` both accept: no connection is refused in between. If the successor fails before
-//! it, nothing has changed. Runs change hands in one step, at `Release`: what arrives in between
-//! waits in their sockets.
+//! Until `Release` both agents accept, so that no connection is refused. If the successor fails
+//! before `Release`, the predecessor continues unchanged. Runs are handed over at `Release`;
+//! connections and datagrams that arrive during the hand-over wait in their sockets.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,26 +33,26 @@ use crate::control::server::Reply;
 use super::opened::{self, Inherited, InheritedFile, ListenError, Opened, Wanted};
 use crate::run::handover::RunState;
 
-/// Sockets that were given to us and are not used yet.
+/// Sockets that were passed to this agent and are not used yet.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
     sockets: Vec<PredecessorSocket>,
-    /// The agent to release; none where the sockets came from systemd.
+    /// The control connection to the predecessor; `None` if systemd passed the sockets.
     predecessor: Option<UnixStream>,
 }
 
-/// A listening socket from somebody else.
+/// A listening socket that another process opened.
 #[derive(Debug)]
 struct PredecessorSocket {
     address: Address,
     inherited: Inherited,
 }
 
-/// A listening socket as an agent announces it: its address, and whether it has a file.
+/// The description of a listening socket for a successor: its address, and whether it has a file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announced(pub(crate) Address, pub(crate) bool);
 
-/// A run of the agent before this one, in words, with its sockets.
+/// A run of the predecessor: its state and its sockets.
 #[derive(Debug)]
 pub(super) struct HandedRun {
     pub(super) state: RunState,
@@ -65,14 +65,14 @@ impl Handover {
     pub(super) fn from_activation(sockets: Vec<OwnedFd>) -> Self {
         let named = sockets.into_iter().filter_map(|socket| {
             let address = address::from_socket(&socket::local_address(socket.as_fd()).ok()?);
-            // systemd keeps the file.
+            // systemd removes the file.
             let inherited = Inherited { socket, file: InheritedFile::Opener };
             Some(PredecessorSocket { address, inherited })
         });
         Self { sockets: named.collect(), predecessor: None }
     }
 
-    /// The listening socket at an address: one that was given, or a new one.
+    /// Returns the listening socket for an address: a passed one, or a new one.
     ///
     /// # Errors
     /// See [`opened::open`].
@@ -88,11 +88,11 @@ impl Handover {
         }
     }
 
-    /// Tells the agent in place that this one serves, and takes its runs. Socket files that it had
-    /// and this one has no use for are removed.
+    /// Releases the predecessor, and takes over its runs. Removes socket files of the predecessor
+    /// that this agent does not use.
     ///
     /// # Errors
-    /// It refuses, or is gone.
+    /// The predecessor refuses, or has ended.
     pub(super) fn release(self) -> Result<Vec<HandedRun>, ClientError> {
         let Some(predecessor) = self.predecessor else { return Ok(Vec::new()) };
         let mut runs = Vec::new();
@@ -109,14 +109,14 @@ impl Handover {
     }
 }
 
-/// The runs that an agent gives away; one of an older version has none.
+/// Parses the runs of the predecessor; an agent of an older version reports none.
 pub(crate) fn parse_runs(answer: Value) -> Result<Vec<RunState>, ClientError> {
     let runs: Option<Vec<RunState>> = serde_json::from_value(answer)
         .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
     Ok(runs.unwrap_or_default())
 }
 
-/// The listening sockets that an agent offers.
+/// Parses the descriptions of the predecessor's listening sockets.
 pub(crate) fn parse_announced(answer: Value) -> Result<Vec<Announced>, ClientError> {
     serde_json::from_value(answer).map_err(|error| ClientError::Broken(io::Error::other(error)))
 }
@@ -130,10 +130,10 @@ fn receive_one(predecessor: &UnixStream) -> Result<OwnedFd, ClientError> {
         .ok_or_else(|| ClientError::Broken(io::ErrorKind::UnexpectedEof.into()))
 }
 
-/// Asks the agent in place for its sockets.
+/// Requests the listening sockets of the running agent.
 ///
 /// # Errors
-/// There is none, or it refuses.
+/// No agent is running, or it refuses.
 pub(super) fn request(
     control: &Path,
     secret: Option<&SuccessorSecret>,
@@ -162,7 +162,10 @@ pub(super) fn offer<'a>(sockets: impl Iterator<Item = &'a Opened>) -> Reply {
                 announced.push(Announced(address, opened.has_file()));
                 descriptors.push(socket);
             }
-            Err(error) => return Reply::error(format!("no descriptor for the successor: {error}")),
+            Err(error) => {
+                let reason = format!("cannot duplicate a listening socket: {error}");
+                return Reply::error(reason);
+            }
         }
     }
     let mut reply = Reply::ok(json!(announced));
@@ -170,10 +173,10 @@ pub(super) fn offer<'a>(sockets: impl Iterator<Item = &'a Opened>) -> Reply {
     reply
 }
 
-/// A copy of a listening UNIX socket for the control runtime.
+/// Duplicates a listening UNIX socket for the control runtime.
 ///
 /// # Errors
-/// No descriptor is left.
+/// The limit of open files is reached.
 pub(super) fn listen_on(socket: &OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.try_clone()?.into())
 }

@@ -47,8 +47,8 @@ fn a_reload_that_cannot_be_whole_changes_nothing() {
         let words = words.replace("policy-0.toml", &policy);
         agent.write_policy(&rules);
         let said = refused(&agent);
-        assert!(said.contains("nothing was installed") && said.contains(&words), "{said}");
-        agent.wait_for_log(" error reload-refused reason=\"nothing was installed:");
+        assert!(said.contains("the policy was not installed") && said.contains(&words), "{said}");
+        agent.wait_for_log(" error reload-refused reason=\"the policy was not installed:");
         assert!(TcpStream::connect(("127.0.0.1", other)).is_err(), "{words}");
         let rules = agent.show("rules");
         assert_eq!((&rules["generation"], &rules["rules"][0]["name"]), (&json!(1), &json!("a")));
@@ -150,7 +150,7 @@ fn an_agent_answers_while_a_policy_is_read() {
     agent.write_policy(&two);
     let output = late.wait_with_output().unwrap();
     let said = text_of(&output);
-    assert!(said.contains("nothing was installed: the agent is ending"), "{said}");
+    assert!(said.contains("the policy was not installed: the agent is ending"), "{said}");
     assert!(TcpStream::connect(("127.0.0.1", added)).is_err());
     assert!(ping(&mut held));
     drop(held);
@@ -169,7 +169,7 @@ fn an_agent_that_is_ended_answers_the_reload_that_is_under_way() {
     wait_for("the reload", || thread_names(&agent).iter().any(|name| name == "reload"));
     agent.signal("TERM");
     let said = text_of(&reload.wait_with_output().unwrap());
-    assert!(said.contains("nothing was installed: the agent is ending"), "{said}");
+    assert!(said.contains("the policy was not installed: the agent is ending"), "{said}");
 }
 
 #[test]
@@ -380,5 +380,5 @@ fn a_key_that_others_can_read_is_not_taken() {
     agent.wait_for_log(" error file-refused ");
     assert!(agent.log().contains("web.key"), "{}", agent.log());
     assert_eq!(TlsClient::run(&lab, port, &certificates::with("one"))["reply"], "ping");
-    assert!(refused(&agent).contains("nothing was installed"));
+    assert!(refused(&agent).contains("the policy was not installed"));
 }

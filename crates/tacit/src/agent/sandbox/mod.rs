@@ -1,17 +1,18 @@
-//! What an agent gives up once everything is open, and before it reads what strangers send.
+//! The sandbox of the agent: limits files, system calls and capabilities after all sockets and
+//! files are open, and before the first client is served.
 //!
 //! ```text
-//! control, log, reload    files: directories of policy, credentials, log, sockets    Landlock
-//!                         system calls: all but those that no agent needs            seccomp
-//! data workers, engines   the same, and no file, program or thread is opened         seccomp
-//! all                     capabilities: those that the policy takes
+//! control, log, reload    only directories of policy, credentials, log and sockets   Landlock
+//!                         no system calls that agents do not need                    seccomp
+//! data workers, engines   also: no opening of files, no new programs or threads      seccomp
+//! all threads             only capabilities that the policy needs
 //! ```
 //!
-//! The threads that are there already enter it here; those to come inherit it. A successor starts
-//! from the supervisor, with everything, and enters a sandbox of its own: that is how an agent gets
-//! at a directory that its policy did not name before.
+//! Existing threads enter the sandbox here; new threads inherit it. A sandbox cannot be widened. If
+//! a new policy needs another directory, `tacit restart` is required: the supervisor, which has no
+//! sandbox, starts a successor, and that enters a sandbox for the new policy.
 //!
-//! What the kernel does not have is missing from the sandbox; `tacit show limits` says so.
+//! Parts that the kernel does not support are left out; `tacit show limits` shows what is in force.
 
 mod reach;
 mod rights;
@@ -30,29 +31,29 @@ use crate::live::directory_of;
 use crate::log::{Event, Log};
 use crate::signer::Client;
 
-/// What is in force.
+/// The sandbox that is in force.
 #[derive(Clone, Debug)]
 pub(super) struct Sandbox {
     files: Files,
     has_filters: bool,
     kept: CapabilitySet,
-    /// Those that workers make.
+    /// The kinds of sockets that workers may create.
     sockets: WorkerSockets,
 }
 
-/// The files of an agent.
+/// The files that an agent can open.
 #[derive(Clone, Debug)]
 enum Files {
-    /// These.
+    /// Only these.
     Within(Reachable),
-    /// All: the kernel has no Landlock.
+    /// All, because the kernel has no Landlock.
     AllKernel,
-    /// All: rules ask which program a client is, and Landlock leaves no look at other processes.
+    /// All, because the agent must find the programs of clients, which Landlock does not allow.
     AllForPrograms,
 }
 
 impl Files {
-    /// Takes all others from the calling thread and from that of the log.
+    /// Limits the calling thread and the log thread to these files.
     fn confine(reachable: Reachable, log: &Log) -> Self {
         match confine_threads(&reachable.files, log) {
             Ok(FilesConfined::Wholly | FilesConfined::InPart) => Self::Within(reachable),
@@ -65,17 +66,17 @@ impl Files {
     }
 }
 
-/// Leaves this thread and that of the log these files.
+/// Limits the calling thread and the log thread to these files.
 fn confine_threads(files: &Reach, log: &Log) -> io::Result<FilesConfined> {
     let rules = files.rules()?;
     let copy = rules.copy()?;
-    // It reports nothing: the kernel is the same as below.
+    // An error is not reported here: the call below fails in the same way.
     log.on_its_thread(move || drop(copy.confine_thread()));
     rules.confine_thread()
 }
 
 impl Sandbox {
-    /// Takes files and system calls from all threads there are, and from those to come.
+    /// Limits files and system calls for all existing and future threads.
     pub(super) fn enter(
         policy: &Policy,
         options: &AgentOptions,
@@ -99,15 +100,15 @@ impl Sandbox {
         Self { files, has_filters: filtered.is_ok(), kept, sockets: rights::sockets(policy) }
     }
 
-    /// Leaves the calling thread the capabilities that the policy takes; what it starts from now on
-    /// has no more.
+    /// Drops all capabilities of the calling thread that the policy does not need. Threads that it
+    /// starts later inherit that.
     pub(super) fn drop_rights(&self, log: &Log) {
         if let Err(error) = sandbox::keep_capabilities(self.kept) {
             warn_of("capabilities", &error, log);
         }
     }
 
-    /// Leaves a signer that runs already the files that the agent reaches, to be read.
+    /// Limits a running signer to reading the files of the agent.
     pub(super) fn confine_signer(&self, signer: &Client, log: &Log) {
         let Files::Within(Reachable { files, .. }) = &self.files else { return };
         let read = files.read.iter().chain(&files.write).cloned().collect();
@@ -116,15 +117,15 @@ impl Sandbox {
         }
     }
 
-    /// What workers keep when they begin to serve.
+    /// The rights that workers keep when they begin to serve.
     pub(super) fn of_workers(&self) -> WorkerRights {
         WorkerRights { capabilities: self.kept & rights::OF_WORKERS, sockets: self.sockets }
     }
 
-    /// Refuses a policy that takes what was given up.
+    /// Rejects a policy that needs more than the sandbox allows.
     ///
     /// # Errors
-    /// The first thing in it that this agent cannot have any more.
+    /// The first part of the policy that the sandbox does not allow.
     pub(super) fn check(&self, policy: &Policy, file: &Path) -> Result<(), Diagnostic> {
         if let Files::Within(reachable) = &self.files {
             reach::check(&reachable.files, policy, &directory_of(file))?;
@@ -133,18 +134,20 @@ impl Sandbox {
         if self.has_filters { rights::check_sockets(self.sockets, policy) } else { Ok(()) }
     }
 
-    /// Rows of `tacit show limits`.
+    /// The rows of `tacit show limits`.
     pub(super) fn show(&self) -> [Value; 3] {
-        let refused = "refused by the kernel";
+        let refused = "the kernel refuses the call";
         let files = match &self.files {
             Files::Within(reachable) => reachable.text.clone(),
-            Files::AllKernel => "all: this kernel has no Landlock".to_owned(),
-            Files::AllForPrograms => "all: rules for clients say `program`".to_owned(),
+            Files::AllKernel => "not limited: this kernel has no Landlock".to_owned(),
+            Files::AllForPrograms => {
+                "not limited: a rule with `listen` has the selector `program`".to_owned()
+            }
         };
         let calls = if self.has_filters {
-            "of workers: no open, no exec, no fork"
+            "workers cannot open files, execute programs, or fork"
         } else {
-            "all: this kernel does not filter them"
+            "not limited: this kernel has no seccomp filters"
         };
         [
             json!({ "name": "sandbox-files", "max": files, "beyond": refused }),
@@ -155,9 +158,9 @@ impl Sandbox {
     }
 }
 
-/// The same for an agent whose policy wants no sandbox.
+/// The row of `tacit show limits` for an agent without a sandbox.
 pub(super) fn show_none() -> Value {
-    json!({ "name": "sandbox", "max": "none: [agent] sandbox = false" })
+    json!({ "name": "sandbox", "max": "off: sandbox = false in [agent]" })
 }
 
 fn warn_of(part: &str, error: &io::Error, log: &Log) {

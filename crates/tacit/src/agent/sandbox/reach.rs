@@ -1,4 +1,4 @@
-//! The files that an agent reaches.
+//! Lists the files and directories that an agent may read, write and execute in its sandbox.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,27 +12,27 @@ use super::AgentOptions;
 use crate::agent::listeners;
 use crate::live::directory_of;
 
-/// What the host says of itself: users, names, resolvers, system trust, threads, CPUs.
+/// Files of the host that every agent reads: users, names, resolvers, system trust, threads, CPUs.
 const OF_HOST: [&str; 5] =
     ["/etc", "/proc", "/sys", "/usr/share/ca-certificates", "/usr/share/zoneinfo"];
-/// Files of the host that may be links to a directory elsewhere.
+/// Files of the host that may be symbolic links to another directory.
 const LINKS_OF_HOST: [&str; 4] =
     ["/etc/resolv.conf", "/etc/hosts", "/etc/localtime", "/etc/ssl/certs/ca-certificates.crt"];
-/// What takes a policy that a reload cannot.
+/// The fix for a policy that needs a new sandbox.
 pub(super) const RESTART: &str =
-    "run `tacit restart`: it installs the policy and closes no connection";
-/// Where a signer's output goes.
+    "run `tacit restart`, which starts an agent with the new policy and closes no connection";
+/// The output of a signer.
 const NULL: &str = "/dev/null";
 
-/// What an agent reaches.
+/// The files that an agent may use.
 #[derive(Clone, Debug)]
 pub(super) struct Reachable {
     pub(super) files: Reach,
-    /// For displays: the directories of this policy, without those that every agent reaches.
+    /// The directories of the policy and options for displays, without those that every agent uses.
     pub(super) text: String,
 }
 
-/// Everything that a policy takes, and an agent with these options.
+/// The files that this policy and these options need.
 pub(super) fn of(policy: &Policy, options: &AgentOptions) -> Reachable {
     let mut read: BTreeSet<PathBuf> = OF_HOST.into_iter().map(PathBuf::from).collect();
     let links = LINKS_OF_HOST.into_iter().map(PathBuf::from);
@@ -46,7 +46,7 @@ pub(super) fn of(policy: &Policy, options: &AgentOptions) -> Reachable {
     let text = format!("read {}; write {}", list(&named), list(&write));
     read.extend(named);
     write.insert(NULL.into());
-    // Any other log is open.
+    // Only this log is opened again later.
     write.extend(options.log.shared_directory());
     let read = read.into_iter().collect();
     let write = write.into_iter().collect();
@@ -59,7 +59,7 @@ pub(super) fn files(policy: &Policy, options: &AgentOptions) -> Vec<PathBuf> {
     named.into_iter().map(|named| named.path).chain([options.policy.clone()]).collect()
 }
 
-/// Whether a rule asks which program a client of a UNIX socket is.
+/// Whether a rule with `listen` selects clients by `program`.
 pub(super) fn looks_at_programs(policy: &Policy) -> bool {
     program_rule(policy).is_some()
 }
@@ -69,16 +69,16 @@ fn program_rule(policy: &Policy) -> Option<&Rule> {
     policy.rules.iter().find(asks).map(|rule| &**rule)
 }
 
-/// Finds the first file of a policy that is out of reach.
+/// Rejects a policy with a file that the sandbox does not allow.
 pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), Diagnostic> {
     let readable = |path: &Path| is_beneath(path, reach.read.iter().chain(&reach.write));
     if let Some(rule) = program_rule(policy) {
-        let message = "this agent cannot find the programs of clients: its sandbox was set up \
-                       before the policy required it";
+        let message = "this agent cannot find the programs of clients: its sandbox was set up for \
+                       a policy without `program` in a rule with `listen`";
         return Err(Diagnostic::error(rule.position, message).with_fix(RESTART));
     }
     for Named { position, path } in named_files(policy, base) {
-        // A file that is not there is reported as such.
+        // A missing file is reported when it is opened.
         if let Some(directory) = directories_of(&path).into_iter().find(|d| !readable(d)) {
             return Err(out_of_reach(position, &path, &directory, "read"));
         }
@@ -88,7 +88,7 @@ pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), D
         let directory = directory_of(path);
         if !is_beneath(&directory, reach.write.iter()) {
             let position = position_of_listener(policy, &text);
-            return Err(out_of_reach(position, path, &directory, "listen in"));
+            return Err(out_of_reach(position, path, &directory, "write"));
         }
     }
     Ok(())
@@ -96,8 +96,8 @@ pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), D
 
 fn out_of_reach(position: SourcePosition, path: &Path, directory: &Path, verb: &str) -> Diagnostic {
     let message = format!(
-        "{} is out of reach: the sandbox of this agent was set up before the policy named the \
-         directory {}, which the agent cannot {verb}",
+        "{} is out of reach of this agent: its sandbox was set up for a policy that did not name \
+         the directory {}, so the agent cannot {verb} there",
         path.display(),
         directory.display()
     );
@@ -121,7 +121,7 @@ struct Named {
     path: PathBuf,
 }
 
-/// The files of credentials.
+/// The files of certificates, keys and trusts.
 fn named_files(policy: &Policy, base: &Path) -> Vec<Named> {
     let named = |position, path: &Path| Named { position, path: base.join(path) };
     let mut all = Vec::new();
@@ -134,14 +134,14 @@ fn named_files(policy: &Policy, base: &Path) -> Vec<Named> {
     all
 }
 
-/// The directory that names a file, and the one where it really is.
+/// The directory of a path, and the directory of its canonical path.
 fn directories_of(file: &Path) -> Vec<PathBuf> {
     let real = file.canonicalize().ok().map(|file| directory_of(&file));
     let named = std::path::absolute(directory_of(file)).ok();
     [named, real].into_iter().flatten().collect()
 }
 
-/// UNIX sockets that the agent makes and removes.
+/// The UNIX sockets that the agent creates and removes.
 fn sockets(policy: &Policy, options: &AgentOptions) -> Vec<PathBuf> {
     let mut all = vec![options.control.clone()];
     all.extend(options.enrol.iter().map(|enrol| enrol.path.clone()));
@@ -156,16 +156,16 @@ fn sockets(policy: &Policy, options: &AgentOptions) -> Vec<PathBuf> {
 }
 
 fn is_beneath<'a>(directory: &Path, mut reach: impl Iterator<Item = &'a PathBuf>) -> bool {
-    // One that does not exist is reported as such, when it is opened.
+    // A missing directory is reported when it is opened.
     let Ok(real) = directory.canonicalize() else { return true };
     reach.any(|known| known.canonicalize().is_ok_and(|known| real.starts_with(known)))
 }
 
-/// What starting a signer takes.
+/// The files that are needed to start a signer.
 struct Program {
-    /// The program, and the directory of the loader of its libraries.
+    /// The program, and the directory of the dynamic loader.
     files: Vec<PathBuf>,
-    /// The directories of those.
+    /// The directories of its shared libraries.
     libraries: BTreeSet<PathBuf>,
 }
 
@@ -177,10 +177,10 @@ impl Program {
         let is_loader = |path: &&PathBuf| {
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld"))
         };
-        // With their directory: an upgrade puts another loader there.
+        // The whole directory, because an upgrade installs another loader there.
         let mut files: Vec<_> =
             mapped.iter().filter(is_loader).map(|path| directory_of(path)).collect();
-        // By this name it is found although an upgrade has replaced it.
+        // This name works even after an upgrade has replaced the program.
         files.push("/proc/self/exe".into());
         let libraries = mapped.iter().filter(|path| path.to_string_lossy().contains(".so"));
         let libraries = libraries.map(|path| directory_of(path)).collect();

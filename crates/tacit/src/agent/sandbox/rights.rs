@@ -1,4 +1,4 @@
-//! The capabilities that an agent keeps: those that its policy takes.
+//! Determines the capabilities that an agent keeps: only those that its policy needs.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -15,19 +15,19 @@ use super::reach::{self, RESTART};
 use crate::agent::listeners;
 use crate::agent::opened::Wanted;
 
-/// Every agent's: a reload may name another port below 1024.
+/// Kept by every agent, because a reload may add a port below 1024.
 const EVERY: CapabilitySet = CapabilitySet::NET_BIND_SERVICE;
-/// To give socket files to their owners.
+/// Needed to change the owners of socket files.
 const OWNERS: CapabilitySet = CapabilitySet::CHOWN.union(CapabilitySet::FOWNER);
-/// To see which programs other users' processes are.
+/// Needed to find the programs of other users' processes.
 const PROGRAMS: CapabilitySet = CapabilitySet::SYS_PTRACE;
-/// Workers make no socket files and read none.
+/// The capabilities that workers may keep. Workers create no files.
 pub(super) const OF_WORKERS: CapabilitySet = CapabilitySet::NET_BIND_SERVICE
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(PROGRAMS)
     .union(CapabilitySet::NET_ADMIN);
 
-/// The log that runs share may be in another user's directory.
+/// The capability of the log thread: the log that runs share may be in another user's directory.
 pub(super) const OF_LOG: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 
 const NAMES: [(CapabilitySet, &str); 7] = [
@@ -40,7 +40,7 @@ const NAMES: [(CapabilitySet, &str); 7] = [
     (CapabilitySet::SYS_PTRACE, "sys_ptrace"),
 ];
 
-/// What the policy takes, of what the agent has.
+/// The capabilities of this process that the policy needs.
 pub(super) fn kept(
     policy: &Policy,
     options: &AgentOptions,
@@ -59,7 +59,7 @@ pub(super) fn kept(
     if enrolment || listens_at_files(policy) {
         kept |= OWNERS;
     }
-    // The kernel says what this user does without.
+    // A thread without capabilities tries what this user can do without them.
     let missing = std::thread::scope(|scope| {
         let ask = || missing_without(policy, options, reach, congestion_control);
         scope.spawn(ask).join().unwrap_or_else(|_| CapabilitySet::all())
@@ -67,7 +67,7 @@ pub(super) fn kept(
     (kept | missing) & own
 }
 
-/// What the calling thread, which has no other capability from now on, would need for the files
+/// Drops the capabilities of the calling thread, and returns those that it would need for the files
 /// and sockets of the policy.
 fn missing_without(
     policy: &Policy,
@@ -96,7 +96,7 @@ fn missing_without(
     missing
 }
 
-/// Whether it has socket files, to which a reload may give owners.
+/// Whether the policy has socket files, whose owners a reload may change.
 fn listens_at_files(policy: &Policy) -> bool {
     let is_file = |wanted: Wanted| matches!(wanted.address, Address::Path(_));
     listeners::wanted(policy).into_values().any(is_file)
@@ -124,7 +124,7 @@ fn rule_to(policy: &Policy, is_it: impl Fn(&Address) -> bool) -> Option<&Rule> {
     policy.rules.iter().find(connects).map(|rule| &**rule)
 }
 
-/// The sockets that workers make for a policy.
+/// The kinds of sockets that workers create for a policy.
 pub(super) fn sockets(policy: &Policy) -> WorkerSockets {
     match rule_to_unix(policy) {
         Some(_) => WorkerSockets::InternetAndUnix,
@@ -132,21 +132,21 @@ pub(super) fn sockets(policy: &Policy) -> WorkerSockets {
     }
 }
 
-/// Refuses a policy that takes sockets which workers cannot make any more.
+/// Rejects a policy that needs kinds of sockets which workers can no longer create.
 pub(super) fn check_sockets(made: WorkerSockets, policy: &Policy) -> Result<(), Diagnostic> {
     match rule_to_unix(policy) {
         Some(rule) if made == WorkerSockets::Internet => {
-            let message = "this agent cannot connect to UNIX sockets: the sandbox was set up \
-                           before the policy required it";
+            let message = "this agent cannot connect to UNIX sockets: its sandbox was set up for \
+                           a policy without such targets";
             Err(Diagnostic::error(rule.position, message).with_fix(RESTART))
         }
         _ => Ok(()),
     }
 }
 
-/// Refuses a policy that takes a capability which was given up.
+/// Rejects a policy that needs a capability which the agent has dropped.
 pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnostic> {
-    // An agent of an ordinary user has none, and never had.
+    // An agent of an ordinary user never had capabilities.
     if kept.is_empty() || kept.contains(OWNERS) || !gives_sockets_away(policy) {
         return Ok(());
     }
@@ -154,12 +154,12 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
         |rule: &&Arc<Rule>| rule.forward().is_some_and(|forward| forward.unix.owner.is_some());
     let rule = policy.rules.iter().find(gives);
     let position = rule.map_or(SourcePosition { line: 1, column: 1 }, |rule| rule.position);
-    let message = "this agent cannot give a socket to another user: the sandbox was set up before \
-                   the policy required it";
+    let message = "this agent cannot change the owner of a socket file: its sandbox was set up \
+                   for a policy without `unix-owner`";
     Err(Diagnostic::error(position, message).with_fix(RESTART))
 }
 
-/// For displays.
+/// The names of the capabilities, for displays.
 pub(super) fn text(kept: CapabilitySet) -> String {
     let names: Vec<_> =
         NAMES.iter().filter(|(one, _)| kept.contains(*one)).map(|(_, name)| *name).collect();
