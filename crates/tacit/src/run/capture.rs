@@ -1,5 +1,5 @@
-//! The addresses of a run that the kernel redirects to the agent, kept in step with the policy and
-//! with the names that the run has learnt.
+//! Maintains the address ranges of a run that the kernel redirects to the agent: updates them when
+//! the policy changes, and when a program of the run has looked up a name.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,11 +23,11 @@ use crate::run::Run;
 use crate::run::host::HostAddresses;
 use crate::run::protocol::SocketSet;
 
-/// How long names are added to the ranges before these are cut from all rules and names again,
-/// which takes out the addresses of names that are no longer valid.
+/// How long new names are only added to the ranges. After that time, the ranges are computed from
+/// all rules and names again, which removes the addresses of expired names.
 const CUT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The kernel's sets of one run.
+/// The captured addresses of one run.
 #[derive(Debug)]
 pub struct Capture {
     /// The run.
@@ -107,8 +107,8 @@ impl Capture {
         wanted
     }
 
-    /// Brings the kernel's sets, and the address families of the namespace, to what policy and
-    /// names ask for now.
+    /// Updates the address sets in the kernel, and the IP versions of the namespace, for the
+    /// current policy and names.
     ///
     /// # Errors
     /// The kernel refuses the sets, or there is no helper.
@@ -117,7 +117,8 @@ impl Capture {
         self.bring_up(&mut *self.mirror.lock().await).await
     }
 
-    /// The same for what the run has learnt, which may have been captured already.
+    /// Like [`follow`](Self::follow), after a name was looked up. Does nothing if its addresses are
+    /// captured already.
     ///
     /// # Errors
     /// As [`Self::follow`].
@@ -132,8 +133,8 @@ impl Capture {
         self.bring_up(&mut mirror).await
     }
 
-    /// Captures what was learnt since, beside what is captured; returns whether that was enough.
-    /// Cutting all ranges again costs the more the more names a run knows.
+    /// Adds the addresses of new names to the captured ranges; returns whether that was sufficient.
+    /// Computing all ranges again takes more time the more names a run has.
     async fn extend(&self, mirror: &mut Mirror) -> bool {
         let is_old = mirror.cut.is_none_or(|cut| cut.elapsed() > CUT_INTERVAL);
         let news = self.run.news();
@@ -179,9 +180,9 @@ impl Capture {
         drop(self.run.take_fresh());
         let wanted: BTreeSet<CaptureRange> = self.wanted().into_iter().collect();
         if wanted.len() >= CAPTURE_RANGES_MAX {
-            let reason = "names and rules make more address ranges than can be captured: \
-                          connections to the rest are refused; write networks instead of many \
-                          names";
+            let reason = "names and rules result in more address ranges than can be captured: \
+                          connections to the other addresses are refused; use networks instead \
+                          of many names or addresses in `remote`";
             self.log.warn(
                 Event::new("capture-full").field("run", &self.run.name).field("next", reason),
             );
@@ -231,9 +232,10 @@ impl Capture {
         found
     }
 
-    /// Gives the namespace the address families that this host can route to something the policy
-    /// lets through, names that were learnt included. Others stay absent inside, so that programs
-    /// do not try them first. One that was given stays. The host's addresses are given as they are.
+    /// Enables an IP version in the namespace if the host has a route to an address of that version
+    /// that the policy allows; looked-up names are included. Otherwise the version stays disabled,
+    /// so that programs do not try it first. It is never disabled again. Also copies the addresses
+    /// of the host.
     async fn give_network(
         &self,
         wanted: &BTreeSet<CaptureRange>,
@@ -285,7 +287,7 @@ fn families(policy: &Policy, wanted: &BTreeSet<CaptureRange>, given: Families) -
     for address in public.into_iter().chain(ranges) {
         note(address, is_routable);
     }
-    // Who comes in from afar is to be answered.
+    // Replies to inbound clients must be possible.
     let inbound = policy.rules.iter().filter(|rule| rule.inbound().is_some());
     let listens = inbound.flat_map(|rule| rule.listens());
     for address in listens.filter_map(|address| address.ip()) {

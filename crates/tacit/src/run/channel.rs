@@ -1,9 +1,8 @@
-//! The helper channel: the agent sends requests to a run's helper, which replies.
+//! The helper channel, over which the agent sends requests to the helper of a run.
 //!
-//! One task owns the socket and has one request in flight. A caller may stop waiting; the task
-//! still reads the reply. When a helper dies, requests wait for the socket of the next helper,
-//! until `REQUEST_WAIT_MAX`. A slow helper keeps its channel: the launcher replaces only one that
-//! died.
+//! One task owns the socket and sends one request after the other. It reads the reply even if the
+//! caller has stopped waiting. When a helper dies, the launcher starts another; requests wait for
+//! its socket, at most `REQUEST_WAIT_MAX`. A slow helper is not replaced.
 //!
 //! Sockets are requested several at a time and kept in a [`SocketPool`].
 
@@ -35,7 +34,7 @@ use super::protocol::{
     frame_bytes,
 };
 
-/// Requests of all workers that wait for the helper.
+/// The maximum number of requests that wait for the helper.
 const REQUESTS_MAX: usize = 1024;
 /// How long a caller waits: a helper replies in microseconds, the next helper starts in
 /// milliseconds.
@@ -240,7 +239,7 @@ impl HelperChannel {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("the run's helper has ended")
+    io::Error::other("the helper of the run has ended, and no other has started in time")
 }
 
 /// Whether the channel broke; false if the helper refused.
@@ -250,7 +249,10 @@ fn is_broken(error: &io::Error) -> bool {
 }
 
 fn strange() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the run's helper sent a reply of another kind")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the helper of the run sent a reply that does not answer the request",
+    )
 }
 
 /// A socket for the runtime of the calling thread.

@@ -1,6 +1,8 @@
-//! Expected connections of a run: further connections of a protocol, which its first connection has
-//! negotiated. Their addresses are captured meanwhile, whatever the policy, and such a connection
-//! goes to the task that waits for it instead of getting a rule.
+//! Captures connections that another connection of the run has announced, such as the data
+//! connections of FTP.
+//!
+//! Their addresses are captured while a task waits for them, even if no rule matches. The accepted
+//! connection is passed to that task; no rule is looked up for it.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +15,7 @@ use tokio::sync::oneshot;
 use super::Run;
 use crate::net::Accepted;
 
-/// Connections that may be expected of one run at a time.
+/// The maximum number of expected connections of one run.
 pub const EXPECTED_MAX: usize = 1024;
 
 /// What is waited for.
@@ -56,10 +58,14 @@ impl Run {
                 return Err(departed());
             }
             if all.senders.len() >= EXPECTED_MAX {
-                return Err(io::Error::other(format!("{EXPECTED_MAX} are expected already")));
+                return Err(io::Error::other(format!(
+                    "the run already has {EXPECTED_MAX} expected connections, the maximum"
+                )));
             }
             if all.senders.contains_key(&address) {
-                return Err(io::Error::other("another connection is expected there"));
+                return Err(io::Error::other(
+                    "another connection to the same address is expected already",
+                ));
             }
             all.senders.insert(address, waiting);
         }
@@ -110,7 +116,10 @@ impl Run {
 }
 
 fn departed() -> io::Error {
-    io::Error::other("a successor of this agent serves new connections of the run: connect again")
+    io::Error::other(
+        "the agent was restarted, and its successor serves new connections of the run: open the \
+         control connection again",
+    )
 }
 
 impl Expected {

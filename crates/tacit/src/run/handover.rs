@@ -1,7 +1,7 @@
-//! Hands a run over to a successor of the agent.
+//! Describes a run and its sockets for the hand-over to a successor of the agent.
 //!
-//! The successor gets the same sockets: it reads what is queued in them when this agent stops
-//! reading. The helper gives the successor a channel of its own.
+//! The successor gets duplicates of the sockets, and reads what is queued in them when this agent
+//! stops reading. The helper creates a second channel for the successor.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ use super::protocol::SocketSet;
 use super::{Run, RunIdentity};
 use crate::placement::RunCpu;
 
-/// A run in words; its sockets follow.
+/// The state of a run for the successor. Its sockets are sent after it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RunState {
@@ -265,7 +265,7 @@ mod tests {
         let RunState { names, aliases, sharing, .. } = serde_json::from_str(text).unwrap();
         let known = known(names, aliases, sharing);
         let names: Vec<_> = known.iter().map(|known| known.name.as_str()).collect();
-        assert_eq!(names, ["own.example"], "an address with two names could mean either");
+        assert_eq!(names, ["own.example"], "an address with two names is ambiguous");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The SYNs of a run's programs, held until their destinations have answered.
+//! Holds the SYNs of a run's programs until the agent has connected to their destinations, so that
+//! `connect` returns the true result to the program.
 //!
 //! ```text
 //! program ── SYN ──> kernel inside ── copy ──> take_next ──>  HeldSyn     dial
@@ -7,8 +8,8 @@
 //!                                  RST or ICMP <── HeldSyn::refuse         it did not
 //! ```
 //!
-//! Any thread may take the copy of a SYN, and any thread the connection that follows: the socket
-//! goes to the thread where the destination was dialled.
+//! Any thread may read the copy of a SYN, and any thread may accept the released connection: it
+//! passes the socket to the thread that has dialled the destination.
 //!
 //! Limits: [`HELD_MAX`](tacit_core::held::HELD_MAX) held SYNs, [`ACCEPT_WAIT_MAX`] from the release
 //! of a SYN to its connection.

@@ -1,12 +1,11 @@
-//! The addresses of the agent's host, which stand inside every run and behave there as loopback
-//! does.
+//! Copies the interfaces and addresses of the host into every run, where they behave like loopback.
 //!
 //! ```text
 //! host's interfaces ── look ──> HostNetwork ──> helper: the same interfaces inside
 //!                                └─────> policy: only a rule that names such an address matches
 //! ```
 //!
-//! The kernel reports when the host's interfaces change; the host is looked at again then.
+//! The kernel reports changes of the host's interfaces; then the addresses are read again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;

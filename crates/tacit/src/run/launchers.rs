@@ -1,4 +1,5 @@
-//! Launchers at the enrolment socket: one connection for each run, open for as long as it lives.
+//! Accepts launchers at the enrolment socket. Each run has one connection, which is open until the
+//! run ends.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -120,8 +121,8 @@ impl RunSockets {
         let counts: &[usize] = if holds { &[8, 13] } else { &[4, 5, 7, 8] };
         if !counts.contains(&count) {
             let text = format!(
-                "a run has 8 sockets, or 13 with IPv6; {count} were received: is the limit on \
-                 open files reached?"
+                "the launcher sent {count} sockets instead of 8, or 13 with IPv6: raise the limit \
+                 of open files of the agent"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
@@ -224,7 +225,7 @@ async fn enrol<S>(
         let (back, begun) = oneshot::channel();
         let application = Application { enrolment, sockets, uid, launcher, back };
         let begin = RunEvent::Begin(Box::new(application));
-        let ending = || "the agent is ending".to_owned();
+        let ending = || "the agent is ending and accepts no new runs".to_owned();
         events.send(begin).await.map_err(|_| ending())?;
         begun.await.map_err(|_| ending())?
     };

@@ -1,7 +1,8 @@
-//! Where the programs of a run listen.
+//! Finds the ports on which the programs of a run listen, by asking the helper repeatedly.
 //!
-//! There is no event for a new listener inside, so the helper is asked again and again: often while
-//! things change, ten times a second later, and not at all while no rule leads into runs.
+//! The kernel reports no event for a new listener. The interval between two requests is short after
+//! a change and grows to a tenth of a second. While no rule is for inbound connections of runs, no
+//! requests are sent.
 
 use std::sync::Arc;
 use std::time::Duration;

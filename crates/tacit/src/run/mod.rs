@@ -1,5 +1,5 @@
-//! A run as the data path knows it: its user, the names of its addresses, and the channel to its
-//! helper, which does what can only be done inside the run.
+//! The state of a run: its user, the DNS names of addresses, its totals, and the channel to its
+//! helper, which acts inside the namespaces of the run.
 
 pub mod capture;
 pub mod channel;

@@ -1,4 +1,4 @@
-//! The protocol between launcher, helper and agent: frames over UNIX sockets.
+//! The messages between launcher, helper and agent, and their encoding as frames over UNIX sockets.
 //!
 //! ```text
 //!   launcher ──── Enrolment + sockets ─────> agent      a run begins
@@ -10,12 +10,12 @@
 //!            <── HelperReply (+ descriptor) ─
 //! ```
 //!
-//! A frame is the length of its JSON text as four bytes, then the text; descriptors are sent with
-//! the length. Unknown words are errors: all three have one version, or a newer agent knows the
-//! words of older launchers and helpers.
+//! A frame is the length of a JSON text as four bytes, then the text; descriptors are sent with the
+//! length. Unknown messages are errors: the three processes have the same version, or the agent is
+//! newer and knows all messages of older launchers and helpers.
 //!
-//! Limits: [`FRAME_BYTES_MAX`]; an agent takes less from launchers and helpers, which may be
-//! another user's: [`LAUNCHER_BYTES_MAX`], [`REPLY_BYTES_MAX`].
+//! Limits: [`FRAME_BYTES_MAX`]. Launchers and helpers may belong to another user, so an agent
+//! accepts only [`LAUNCHER_BYTES_MAX`] and [`REPLY_BYTES_MAX`] from them.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -299,7 +299,7 @@ pub fn frame_bytes(length: [u8; LENGTH_BYTES], bytes_max: usize) -> io::Result<u
 }
 
 fn too_long() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the frame is too long")
+    io::Error::new(io::ErrorKind::InvalidData, "the frame is longer than the limit")
 }
 
 /// The length before a frame's text.
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_cannot_be_is_no_frame() {
+    fn a_frame_with_an_invalid_length_is_rejected() {
         let (mut near, far) = UnixStream::pair().unwrap();
         near.write_all(&[0xff; 8]).unwrap();
         let error = read::<HelperRequest>(&far).unwrap_err();

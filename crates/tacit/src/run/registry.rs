@@ -1,7 +1,7 @@
-//! The runs that are enrolled with the agent.
+//! The table of runs that are enrolled with the agent.
 //!
-//! A run lives as long as its launcher's connection. Limits: [`RUNS_MAX`] runs, names of
-//! `NAME_BYTES_MAX`.
+//! A run ends when its launcher's connection is closed. Limits: [`RUNS_MAX`] runs; a name has at
+//! most `NAME_BYTES_MAX`.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -55,7 +55,9 @@ impl<S> Registry<S> {
     /// In words, for its launcher.
     pub fn check_room(&self) -> Result<(), String> {
         if self.runs.len() >= RUNS_MAX {
-            return Err(format!("the agent already serves {RUNS_MAX} runs, the maximum"));
+            return Err(format!(
+                "the agent already serves {RUNS_MAX} runs, the maximum: end a run first"
+            ));
         }
         Ok(())
     }
@@ -69,8 +71,8 @@ impl<S> Registry<S> {
         let name = &enrolment.name;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
             return Err(format!(
-                "a run's name has 1 to {NAME_BYTES_MAX} bytes and no control characters: \
-                 give another one with --name"
+                "the name of the run is not valid: it must have 1 to {NAME_BYTES_MAX} bytes and \
+                 no control characters; set another name with --name"
             ));
         }
         Ok(())

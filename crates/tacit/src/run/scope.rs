@@ -1,9 +1,8 @@
-//! Where flows are captured.
+//! The scope in which a flow was captured; at present, only runs are scopes.
 //!
-//! Code that handles a captured flow gets the names of an address, the owner of a socket and
-//! similar from its scope. What only a run has (a helper inside, sockets that send from any
-//! address) is reached by matching on the scope, so that the compiler reports places that omit
-//! another scope.
+//! Code that handles a captured flow gets facts about it, such as the names of an address or the
+//! owner of a socket, from its scope. Code that needs what only a run has, such as its helper,
+//! matches on the scope, so that the compiler finds all such code when a scope is added.
 
 use std::io;
 use std::net::IpAddr;

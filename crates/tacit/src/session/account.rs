@@ -17,7 +17,7 @@ use crate::run::protocol::RefusedSocket;
 use crate::run::{Run, Scope};
 
 use super::connection::{Connection, RefusedFlow};
-use super::end::ConnectionEnd;
+use super::end::{BrokenSocket, ConnectionEnd};
 use super::failure::Failure;
 use super::record::{Closing, ConnectionRecord, TlsFacts};
 use super::refusals::{self, RefusalTable, RefusedName};
@@ -36,7 +36,8 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &RefusedFlow) {
         .caused_by(cause(opener, &flow.remote, rule_name))
         .field("local", &flow.local)
         .field("remote", &flow.remote);
-    // A program may fail because of it; that a rule denies clients is what its author wanted.
+    // A denied client is only logged if the rule has `log`: that is what the policy intends. A
+    // refusal of a program is always logged, because the program may fail.
     let is_of_program = refusal.kind != RefusalKind::Client;
     if is_of_program || refused.exceeded.is_some() || rule.is_none_or(|rule| rule.rule.log) {
         log_refusal(log, &refusal, event.clone());
@@ -100,7 +101,7 @@ fn cause(opener: Option<&Scope>, remote: &Address, rule: Option<&str>) -> EventC
 
 fn about_refusal(refusal: &Refusal) -> Event {
     let mut event = Event::new("denied")
-        .field("rule", refusal.rule.as_deref().unwrap_or("none matches"))
+        .field("rule", refusal.rule.as_deref().unwrap_or("no rule matches"))
         .field("kind", refusal.kind.word());
     if let Some(run) = &refusal.run {
         event = event.field("run", &run.name);
@@ -220,7 +221,10 @@ fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
     if let MappedIdentity::Warned { entry } = &tls.named {
         log.warn(
             level(about(Event::new("certificate-warned"), record), record)
-                .field("reason", &format_args!("{entry} matches this client, and is set to warn"))
+                .field(
+                    "reason",
+                    &format_args!("{entry} matches the client's certificate and has action warn"),
+                )
                 .field("subject", subject),
         );
     }
@@ -284,9 +288,9 @@ pub fn own_tls_passed(log: &Log, connection: &Connection) {
 
 /// A connection is near its key limit; TLS 1.2 cannot replace the key.
 pub fn key_limit_near(log: &Log, connection: &Connection) {
-    let reason = "90 % of the key's limit is used, and TLS 1.2 cannot replace a key: tacit will \
-                  close the connection in order at the limit. Use TLS 1.3, or let the program \
-                  reconnect";
+    let reason = "90 % of the data limit of a TLS 1.2 key is used, and TLS 1.2 cannot replace \
+                  the key: tacit closes the connection with close_notify at the limit; use TLS \
+                  1.3, or make the program reconnect";
     log.warn(about(Event::new("key-limit-near"), connection.record()).field("reason", reason));
 }
 
@@ -329,6 +333,13 @@ fn end_of(end: &ConnectionEnd, record: &ConnectionRecord) -> String {
         ConnectionEnd::Session(SessionError::PeerAlert(alert)) => {
             describe_alert_number(role, alert.0).message
         }
+        ConnectionEnd::Broken { socket, error } if record.tls.get().is_none() => {
+            let socket = match socket {
+                BrokenSocket::Clear => "downstream",
+                BrokenSocket::Far => "upstream",
+            };
+            format!("the {socket} socket failed: {error}")
+        }
         other => other.to_string(),
     }
 }
@@ -337,8 +348,8 @@ fn end_of(end: &ConnectionEnd, record: &ConnectionRecord) -> String {
 pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
     let end = match record.why_closing() {
         Some(Closing::Untrusted) => "closed because its peer is no longer trusted",
-        Some(Closing::Aged) => "closed at its max-age",
-        Some(Closing::Idle) => "closed at its idle limit",
+        Some(Closing::Aged) => "closed because it reached max-age of its rule",
+        Some(Closing::Idle) => "closed because it was idle for the time `idle` of its rule",
         Some(Closing::Requested) | None => "closed by an operator",
     };
     log.info(about(Event::new("closed"), record).field("end", end));
@@ -353,9 +364,10 @@ pub(super) fn peer_rejected(
 ) {
     let next = match recheck {
         RecheckAction::Log => {
-            "`tacit close --peer invalid` closes it; recheck = \"close\" always does"
+            "the connection stays open: to close it, run `tacit close --peer invalid`; to close \
+             such connections automatically, set recheck = \"close\" in the rule"
         }
-        RecheckAction::Close => "the connection is closed",
+        RecheckAction::Close => "tacit closes the connection",
     };
     let tls = record.tls.get();
     let subject = tls.as_ref().and_then(|tls| tls.peer.as_deref()).map_or("", |peer| peer.title());

@@ -1,4 +1,5 @@
-//! A connection, or a flow of datagrams, for as long as it is open.
+//! Registers an open connection or datagram flow in the table, and counts what it does until it
+//! ends.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How an established connection ended.
+//! The ways in which an established connection can end, with their texts for the log.
 
 use std::fmt;
 use std::io;
@@ -60,20 +60,22 @@ impl fmt::Display for ConnectionEnd {
         match self {
             Self::Orderly => f.write_str("closed"),
             Self::KeyLimit => f.write_str(
-                "closed at the key limit, because TLS 1.2 cannot replace a key: use TLS 1.3, or \
-                 let the program reconnect",
+                "closed at the data limit of its key, because TLS 1.2 cannot replace the key: use \
+                 TLS 1.3, or make the program reconnect",
             ),
-            Self::Truncated => f.write_str("the TLS peer closed without close_notify"),
+            Self::Truncated => {
+                f.write_str("the TLS peer closed without close_notify, so data may be missing")
+            }
             Self::Broken { socket: BrokenSocket::Clear, error } => {
-                write!(f, "the clear socket failed: {error}")
+                write!(f, "the socket in clear failed: {error}")
             }
             Self::Broken { socket: BrokenSocket::Far, error } => {
-                write!(f, "the far socket failed: {error}")
+                write!(f, "the TLS socket failed: {error}")
             }
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),
             Self::Asked(what) => f.write_str(what),
-            Self::OwnTls(_) => f.write_str("the program uses TLS itself under a TLS rule"),
+            Self::OwnTls(_) => f.write_str("the program uses TLS itself, and so does its rule"),
             Self::NotPassed(reason) => {
                 write!(f, "the program uses TLS itself, and tacit cannot pass it on: {reason}")
             }

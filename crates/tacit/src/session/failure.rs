@@ -1,4 +1,4 @@
-//! Why a connection failed before it relayed a byte.
+//! The errors that end a connection before it has relayed a byte, with their texts for the log.
 
 use std::fmt;
 use std::io;
@@ -83,18 +83,20 @@ impl fmt::Display for Failure {
             Self::Data(what) => f.write_str(what),
             Self::Silence(after) => write!(
                 f,
-                "the exchange before TLS did not complete within {after:?}: check that both ends \
-                 speak the rule's `starttls` protocol, or raise handshake-timeout"
+                "the STARTTLS exchange did not complete within {after:?}: check that both ends \
+                 use the `starttls` protocol of the rule, or raise handshake-timeout"
             ),
             Self::Handshake(failure) => write!(f, "{failure}"),
             Self::Session(error) => write!(f, "{error}"),
             Self::NoHandshakePermit => f.write_str(
-                "too many handshakes are in flight, and no permit became free in time: see \
-                 `tacit show limits`, and raise [limits] if these clients are legitimate",
+                "too many handshakes are in progress, and this one could not start in time: see \
+                 `tacit show limits`, and raise `handshakes` limits in [limits] if these clients \
+                 are legitimate",
             ),
             Self::Displaced => f.write_str(
-                "the handshake was slow or waited, and another source needed its permit: see \
-                 `tacit show limits`, and raise [limits] if these clients are legitimate",
+                "the handshake limit is reached, and this handshake was ended in favour of \
+                 another source: see `tacit show limits`, and raise `handshakes` limits in \
+                 [limits] if these clients are legitimate",
             ),
             Self::Broken(error) => write!(f, "the connection failed during set-up: {error}"),
         }

@@ -1,5 +1,5 @@
-//! What the lanes share about open connections: the table that displays read, the log and counters
-//! of their ends, and the reasons of failures.
+//! Keeps the records of open connections and datagram flows, which displays read, and writes log,
+//! audit log and counters when they open, fail and end.
 //!
 //! ```text
 //!   Opening ──> Connection ── counts ──> ConnectionRecord <── displays, query socket, operator
@@ -7,8 +7,8 @@
 //!                   └── ends: ConnectionEnd or Failure ──> account: log, audit, counters
 //! ```
 //!
-//! A connection has one writer, the worker that relays it; all others read its
-//! [`ConnectionRecord`].
+//! Only the worker that relays a connection writes its [`ConnectionRecord`]; all other threads read
+//! it.
 
 pub mod account;
 mod connection;

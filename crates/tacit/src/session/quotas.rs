@@ -1,6 +1,7 @@
-//! Limits the open connections of one source, one rule and one run, if the policy says so.
+//! Limits the number of open connections of each source, each rule and each run, if the policy has
+//! such limits.
 //!
-//! A policy without such limits counts nothing. The limits are those that the agent started with.
+//! A reload does not change these limits; the agent keeps those that it started with.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -148,7 +149,7 @@ mod tests {
         drop(held);
         assert!(quotas.count(client(1, "a")).is_ok(), "they have ended");
         drop(third);
-        assert!(quotas.lock().is_empty(), "what has ended leaves nothing");
+        assert!(quotas.lock().is_empty(), "ended connections are not counted");
     }
 
     #[test]

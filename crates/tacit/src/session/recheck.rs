@@ -1,4 +1,4 @@
-//! Passes over the open connections: find peers that are no longer trusted, and connections that
+//! Checks all open connections again: finds peers that are no longer trusted, and connections that
 //! are too old or idle.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //!   the first max-age or idle is reached ─> ages
 //! ```
 //!
-//! A pass runs on a thread of its own and reads the table of open connections as displays do: no
-//! relay waits for it, and between passes nothing is checked. It verifies each distinct chain once.
+//! A pass runs on a thread of its own and reads a snapshot of the table of open connections, so
+//! that no relay waits for it. It verifies each distinct chain once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -205,8 +205,8 @@ impl Pass {
         let trust = self.materials.trusts.get(name).map(Arc::as_ref);
         PeerRechecker::of(parsed, trust).map_err(|_| PeerCheck::Invalid {
             reason: format!(
-                "the policy no longer has trust '{name}', which the peer was trusted by: close the \
-                 connection, or put the trust back"
+                "the policy no longer has [trust.{name}], by which the peer was verified: close \
+                 the connection, or add the trust again"
             ),
         })
     }

@@ -1,6 +1,7 @@
-//! The record of one connection or flow of datagrams, for displays, the query socket and operators.
+//! The record of one connection or datagram flow: its rule, addresses, sockets, TLS parameters and
+//! counters, for displays, the query socket and operators.
 //!
-//! Counters have one writer, the worker that relays the connection; every thread may read them.
+//! Only the worker that relays the connection writes the counters; every thread may read them.
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;

@@ -1,4 +1,4 @@
-//! The refusals of the agent, for displays and metrics.
+//! Records what the agent has refused, for `tacit show refused` and the metrics.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -151,7 +151,7 @@ pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
         program: None,
         why: RefusalReason::NotOffered,
         rule: None,
-        next: "nothing: runs have no broadcast and no multicast".to_owned(),
+        next: "no rule can allow it: runs do not support broadcast and multicast".to_owned(),
     }
 }
 

@@ -1,7 +1,8 @@
-//! Application-controlled TLS: the requests `start`, `stop` and `rekey` of a program.
+//! Passes the requests `start`, `stop` and `rekey` of a program to the relay of its connection
+//! (application-controlled TLS).
 //!
-//! One request at a time: a requester holds [`TlsControl`] until it has the answer. The relay takes
-//! requests between two transfers; a request that it drops unanswered fails with "ended".
+//! Only one request is in progress for each connection. The relay handles it between two transfers.
+//! If the relay ends without an answer, the request fails with `ended`.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

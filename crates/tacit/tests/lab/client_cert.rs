@@ -284,7 +284,10 @@ fn an_entry_that_only_warns_lets_pass_and_says_so_until_it_denies() {
     assert!(warned.starts_with("[[map.people]] in line "), "{tls}");
     let log = agent.log();
     let line = log_of(&log, " warn certificate-warned ", &audit_of(&agent, client.port()));
-    assert!(line.contains("matches this client") && line.contains("CN=alice"), "{log}");
+    assert!(
+        line.contains("matches the client's certificate") && line.contains("CN=alice"),
+        "{log}"
+    );
     let table = agent.ok(&["show", "connections", "--wide"]);
     assert!(table.contains("none, warned about (valid)"), "{table}");
 

@@ -121,7 +121,7 @@ fn a_deny_and_no_match_are_resets_at_every_kind_of_rule() {
         assert!(is_reset(&mut connect(("127.0.0.1", port))), "port {port}");
     }
     agent.wait_for_log(" info denied rule=never ");
-    agent.wait_for_log("rule=\"none matches\"");
+    agent.wait_for_log("rule=\"no rule matches\"");
     let rules = agent.show("rules");
     let hits: Vec<_> = rules["rules"].as_array().unwrap().iter().map(|r| &r["hits"]).collect();
     assert_eq!(hits, [1, 0, 0]);

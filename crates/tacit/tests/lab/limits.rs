@@ -167,7 +167,10 @@ fn a_silent_connection_is_closed_where_the_rule_says_so() {
     let mut other = connect(("127.0.0.1", patient));
     assert!(ping(&mut silent) && ping(&mut other));
     let began = Instant::now();
-    while !agent.log().contains("end=\"closed at its idle limit\"") {
+    while !agent
+        .log()
+        .contains("end=\"closed because it was idle for the time `idle` of its rule\"")
+    {
         assert!(ping(&mut busy), "it was never silent for long");
         assert!(began.elapsed() < Duration::from_secs(20), "{}", agent.log());
         std::thread::sleep(Duration::from_millis(200));

@@ -163,7 +163,7 @@ fn a_server_whose_ca_leaves_the_trust_is_closed_with_and_without_its_rule() {
     assert!(is_reset(&mut kept) && is_reset(&mut gone), "an end is not taken for that of the data");
     let log = agent.log();
     assert!(log.contains("leads to the issuer CN=corp CA, which trust 'other' does not"), "{log}");
-    assert!(log.contains("the policy no longer has trust 'corp'"), "{log}");
+    assert!(log.contains("the policy no longer has [trust.corp]"), "{log}");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_connection_ends_at_its_age_and_not_with_the_others() {
     let opened = Instant::now();
     let options = serde_json::json!({});
     let _clients = [aged, ageless].map(|port| TlsClient::open(&lab, port, &options));
-    agent.wait_for_log("end=\"closed at its max-age\"");
+    agent.wait_for_log("end=\"closed because it reached max-age of its rule\"");
     assert!(opened.elapsed() > Duration::from_millis(2_600), "{:?}", opened.elapsed());
     assert_eq!(agent.show("connections").as_array().unwrap().len(), 1);
     // The installed rule decides about those that are open.

@@ -155,7 +155,7 @@ fn datagrams_for_many_are_told_from_those_that_a_rule_could_permit() {
     let seen = refusals(&by_name(), script);
     let [one] = &*seen else { panic!("{seen:?}") };
     assert_eq!(one["why"], "not-offered");
-    assert_eq!(one["next"], "nothing: runs have no broadcast and no multicast");
+    assert_eq!(one["next"], "no rule can allow it: runs do not support broadcast and multicast");
 }
 
 #[test]
