@@ -83,9 +83,9 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event with this identifier, which is lower-case words with hyphens. An identifier never
-    /// changes, and tacit-messages(7) lists it. It is a literal, because `cargo xtask tidy` compares
-    /// the two.
+    /// An event with the identifier `id`, which is lower-case words with hyphens. An identifier
+    /// never changes, and tacit-messages(7) lists it. It is a literal, because `cargo xtask tidy`
+    /// compares the two.
     #[must_use]
     pub fn new(id: &'static str) -> Self {
         Self { id, connection: None, fields: Vec::new(), cause: EventCause::Agent, key: None }
