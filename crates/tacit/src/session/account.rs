@@ -169,15 +169,21 @@ fn failure_key(record: &ConnectionRecord, failure: &Failure) -> String {
 
 /// A connection is established.
 pub fn opened(log: &Log, connection: &Connection) {
-    begun(log, connection, Event::new("opened"));
+    begun(log, connection, Event::new("opened"), "clear");
+}
+
+/// A client sent a cancel request in clear, and the rule forwards it.
+pub fn cancel_opened(log: &Log, connection: &Connection) {
+    begun(log, connection, Event::new("opened"), "cancel");
 }
 
 /// A program has started TLS on an open connection.
 pub fn secured(log: &Log, connection: &Connection) {
-    begun(log, connection, Event::new("secured"));
+    begun(log, connection, Event::new("secured"), "clear");
 }
 
-fn begun(log: &Log, connection: &Connection, event: Event) {
+/// `in_clear`: what a connection without TLS is under a rule with STARTTLS.
+fn begun(log: &Log, connection: &Connection, event: Event, in_clear: &'static str) {
     let record = connection.record();
     let tls = record.tls.get();
     if let Some(tls) = &tls {
@@ -188,7 +194,7 @@ fn begun(log: &Log, connection: &Connection, event: Event) {
     }
     let mut event = level(about(event, record), record);
     if tls.is_none() && record.rule.starttls().is_some() {
-        event = event.field("starttls", "clear");
+        event = event.field("starttls", in_clear);
     }
     if let Some(tls) = tls {
         event = event.field("suite", &tls.agreed.suite).field("check", tls.check.word());

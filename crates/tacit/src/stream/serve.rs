@@ -40,7 +40,7 @@ use super::establish::{self, NotEstablished};
 use super::intercept::{self, HeldWork, HoldSource, Listener};
 use super::lane::{Shared, StreamLane};
 use super::relay::{self, Finished, Relayed};
-use super::relay_kind::{Established, NotWatched};
+use super::relay_kind::{Established, NotWatched, RelayKind};
 use super::stage::{Admitted, Arrival, Downstream, Stage, Work};
 
 /// The life of a connection, or the part of it on this thread.
@@ -169,7 +169,11 @@ async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
             if established.connection.record().tls.get().is_some() {
                 lane.load.count_handshake();
             }
-            account::opened(&lane.shared.log, &established.connection);
+            let Established { connection, relay, .. } = &established;
+            match relay {
+                RelayKind::Delivery(_) => account::cancel_opened(&lane.shared.log, connection),
+                _ => account::opened(&lane.shared.log, connection),
+            }
             Some(Stage::Established(Box::new(established)))
         }
         Err(NotEstablished { connection, failure }) => {

@@ -139,7 +139,8 @@ fn a_cancel_request_in_clear_passes_where_the_rule_says_so_and_is_refused_elsewh
     let text = interrupted(sleeping(&lab, clear, "sslmode=require", database.port));
     assert!(text.contains(CANCELLED), "{text}");
     assert_eq!(by_hand(&lab, clear, "clear", &[]), "None 57014");
-    agent.wait_for_log("starttls=clear");
+    agent.wait_for_log("starttls=cancel");
+    assert!(agent.audit().contains("\"starttls\":\"cancel\""), "{}", agent.audit());
     // All of them but the one of Python, which ends without `close_notify`.
     wait_for("orderly ends", || agent.log().matches("end=closed").count() == 3);
 

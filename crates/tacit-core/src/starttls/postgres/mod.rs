@@ -12,9 +12,9 @@
 //! ALPN protocol, as PostgreSQL requires: this proves that the client was not redirected from a
 //! server of another protocol.
 //!
-//! A CancelRequest is a separate connection of 16 bytes; the server acts on it and closes without
-//! an answer. Most clients send it in clear even if they use TLS; libpq 17 and later send it under
-//! TLS.
+//! A CancelRequest is a separate connection with one message; the server acts on it and closes
+//! without an answer. Its secret key has 4 bytes, and up to 256 from protocol 3.2 on. Most clients
+//! send it in clear even if they use TLS; libpq 17 and later send it under TLS.
 //!
 //! In the server role an SSLRequest is answered `S` and a GSSENCRequest `N`. In the client role
 //! tacit sends the SSLRequest, and answers `N` to the program. Under TLS nothing is parsed.
@@ -23,6 +23,7 @@
 //! PostgreSQL's documentation, sections "SSL Session Encryption" and "Message Formats".
 
 use std::cmp::Ordering;
+use std::ops::RangeInclusive;
 
 use super::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep, shown};
 use super::side::StarttlsSide;
@@ -34,9 +35,8 @@ mod tests;
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 const GSS_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x30];
 const CANCEL_REQUEST_CODE: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
-/// The start of a CancelRequest; the server's process ID and secret key follow.
-const CANCEL_REQUEST: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
-const CANCEL_REQUEST_BYTES: usize = 16;
+/// How long a CancelRequest may be: length, type, process ID, and a key of 4 to 256 bytes.
+const CANCEL_REQUEST_BYTES: RangeInclusive<usize> = 16..=268;
 /// The longest StartupMessage that servers accept.
 const STARTUP_BYTES_MAX: u32 = 10_000;
 /// The first byte of a TLS handshake record (RFC 8446 section 5.1).
@@ -58,7 +58,7 @@ enum Opening {
 /// Classifies a client's message by its first eight bytes.
 fn opening(input: &[u8], from: StarttlsSide) -> Result<Option<Opening>, StarttlsError> {
     // The length already shows an invalid message before the rest arrives.
-    if let Some(length) = input.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes))
+    if let Some(length) = message_length(input)
         && !(8..=STARTUP_BYTES_MAX).contains(&length)
     {
         return Err(StarttlsError::ProtocolViolation(
@@ -73,6 +73,11 @@ fn opening(input: &[u8], from: StarttlsSide) -> Result<Option<Opening>, Starttls
         _ if code == CANCEL_REQUEST_CODE => Opening::Cancel,
         _ => Opening::Startup,
     }))
+}
+
+/// The length that a message states for itself.
+fn message_length(input: &[u8]) -> Option<u32> {
+    input.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
 /// The ErrorResponse that rejects a connection.
@@ -108,13 +113,14 @@ impl PostgresServer {
             return Err(StarttlsError::CancelInClear);
         }
         let ExchangeBuffers { peer, program, .. } = buffers;
-        if !peer.input.starts_with(&CANCEL_REQUEST) {
-            return Err(StarttlsError::ProtocolViolation(
+        let length = message_length(&peer.input)
+            .and_then(|length| usize::try_from(length).ok())
+            .filter(|length| CANCEL_REQUEST_BYTES.contains(length))
+            .ok_or(StarttlsError::ProtocolViolation(
                 StarttlsSide::Peer,
-                "its cancel request has another length",
-            ));
-        }
-        match peer.input.len().cmp(&CANCEL_REQUEST_BYTES) {
+                "its cancel request has an invalid length",
+            ))?;
+        match peer.input.len().cmp(&length) {
             Ordering::Less => Ok(StarttlsStep::Wait),
             Ordering::Equal => {
                 program.send(std::mem::take(&mut peer.input));

@@ -8,6 +8,14 @@ use crate::starttls::testing::{Stage, refusal};
 const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
 const CANCEL: &[u8] = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02";
 
+/// A cancel request that states this length, with a key that fits.
+fn cancel_of(length: u16) -> Vec<u8> {
+    let [high, low] = length.to_be_bytes();
+    let mut message = vec![0, 0, high, low, 0x04, 0xd2, 0x16, 0x2e, 0, 0, 0, 1];
+    message.resize(usize::from(length).max(message.len()), 7);
+    message
+}
+
 fn server(mode: StarttlsMode) -> Stage {
     Stage::new(StarttlsProtocol::Postgres(PostgresOptions::default()), mode, StarttlsRole::Server)
 }
@@ -100,6 +108,16 @@ fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
         assert_eq!(stage.next_step(), StarttlsStep::Deliver);
         assert_eq!((&stage.to_peer[..], &stage.to_program[..]), (&b""[..], CANCEL));
     }
+    // Protocol 3.2 has longer keys: 32 bytes in PostgreSQL 18, 256 at most.
+    for length in [44, 268] {
+        let message = cancel_of(length);
+        for cut in 0..message.len() {
+            let mut stage = cancelling();
+            let step = stage.send_split(StarttlsSide::Peer, &message, &[cut]);
+            assert_eq!(step, StarttlsStep::Deliver, "{length} cut at {cut}");
+            assert_eq!(stage.to_program, message);
+        }
+    }
     for short in 0..CANCEL.len() {
         let mut stage = cancelling();
         assert_eq!(stage.send(StarttlsSide::Peer, &CANCEL[..short]), StarttlsStep::Wait);
@@ -111,11 +129,9 @@ fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
 
 #[test]
 fn what_is_no_cancel_request_alone_does_not_pass() {
-    let mut longer = CANCEL.to_vec();
-    longer[3] = 20;
-    let mut shorter = CANCEL.to_vec();
-    shorter[3] = 12;
-    for said in [[CANCEL, b"Q"].concat(), [CANCEL, CANCEL].concat(), longer, shorter] {
+    let [shorter, longer] = [15, 269].map(cancel_of);
+    let behind = [&cancel_of(44)[..], b"Q"].concat();
+    for said in [[CANCEL, b"Q"].concat(), [CANCEL, CANCEL].concat(), behind, longer, shorter] {
         let mut stage = cancelling();
         let step = stage.send(StarttlsSide::Peer, &said);
         assert!(
@@ -253,7 +269,10 @@ proptest! {
             let step = stage.send(from, bytes);
             let clear_target = if is_server { &stage.to_program } else { &stage.to_peer };
             if is_server && cancels && step == StarttlsStep::Deliver {
-                prop_assert!(clear_target.starts_with(&CANCEL_REQUEST) && clear_target.len() == 16);
+                let length = message_length(clear_target).map(|length| length as usize);
+                prop_assert_eq!(length, Some(clear_target.len()));
+                prop_assert_eq!(clear_target.get(4..8), Some(&CANCEL_REQUEST_CODE[..]));
+                prop_assert!(CANCEL_REQUEST_BYTES.contains(&clear_target.len()));
                 continue;
             }
             let legal: &[u8] = if is_server { b"" } else { &SSL_REQUEST };
@@ -268,6 +287,7 @@ fn piece() -> impl Strategy<Value = Vec<u8>> {
         Just(GSS_REQUEST.to_vec()),
         Just(STARTUP.to_vec()),
         Just(CANCEL.to_vec()),
+        (12..300_u16).prop_map(cancel_of),
         Just(b"S".to_vec()),
         Just(b"N".to_vec()),
         proptest::collection::vec(any::<u8>(), 0..40),
