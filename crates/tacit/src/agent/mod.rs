@@ -35,6 +35,7 @@ mod start;
 mod supervised;
 pub mod supervisor;
 mod takeover;
+mod targets;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

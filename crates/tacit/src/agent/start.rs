@@ -23,7 +23,7 @@ use super::sandbox::Sandbox;
 use super::supervised::Supervisor;
 use super::{
     Agent, AgentError, AgentOptions, Control, Inbox, Metrics, PassedSockets, Signals, file_name,
-    takeover,
+    takeover, targets,
 };
 use crate::address::UserNames;
 use crate::control::client::ClientError;
@@ -79,7 +79,7 @@ impl Agent {
         warn_of_few(connections_max, installed.limits(), &log);
         let shared = shared(&installed, table, connections_max, log);
         let secret = supervisor.as_ref().and_then(Supervisor::secret);
-        let Sources { mut handover, launcher } = Sources::new(&options, given, secret)?;
+        let Sources { mut handover, launcher } = Sources::new(&options, given, secret, &shared)?;
         // From here on there are socket files to remove, so signals must not end the process at
         // once.
         let signals = Signals::watch().map_err(AgentError::Process)?;
@@ -234,6 +234,7 @@ impl Sources {
         options: &AgentOptions,
         given: PassedSockets,
         secret: Option<&SuccessorSecret>,
+        shared: &Shared,
     ) -> Result<Self, AgentError> {
         let sources = match given {
             PassedSockets::Listening(sockets) => {
@@ -246,6 +247,7 @@ impl Sources {
         if !options.take_over {
             return Ok(sources);
         }
+        targets::inherit(&shared.live.load(), &options.control, &shared.log);
         let handover = takeover::request(&options.control, secret).map_err(AgentError::TakeOver)?;
         Ok(Self { handover, ..sources })
     }

@@ -79,6 +79,15 @@ impl SeveralTargets {
         let states = self.targets.iter().enumerate();
         states.map(|(place, target)| (target, self.failover.is_down(place)))
     }
+
+    /// Takes over that a target was down in the agent before this one; targets that the rule does
+    /// not have are ignored.
+    pub fn inherit_down(&self, target: &str, now: Instant) {
+        let place = self.targets.iter().position(|known| known.to_string() == target);
+        if let Some(place) = place {
+            self.failover.failed(place, now);
+        }
+    }
 }
 
 impl std::fmt::Display for SeveralTargets {

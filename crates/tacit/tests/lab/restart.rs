@@ -20,7 +20,7 @@ fn permit(name: &str, listen: &str, connect: impl std::fmt::Display) -> String {
 }
 
 /// Waits until a successor of `before` serves.
-fn wait_for_successor(agent: &Agent, before: &[u32]) -> u32 {
+pub fn wait_for_successor(agent: &Agent, before: &[u32]) -> u32 {
     let newest = || agent.serving_pids().last().copied();
     wait_for("a successor", || newest().is_some_and(|pid| !before.contains(&pid)));
     let pid = newest().unwrap();

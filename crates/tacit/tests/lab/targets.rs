@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use crate::harness::{Agent, Lab, connect, free_port, serve, text_of, wait_for};
 use crate::peers::is_reset;
+use crate::restart::wait_for_successor;
 
 /// A server at a port that says its name to each client, until it is stopped.
 struct Named {
@@ -97,6 +98,25 @@ fn a_target_that_is_down_is_skipped_and_comes_back() {
     agent.wait_for_log(&format!(" warn target-down rule=r target={} ", at(second)));
     assert_eq!(reached(listen), "first");
     assert!(agent.ok(&["show", "metrics"]).contains("tacit_targets_down{rule=\"r\"} 2\n"));
+}
+
+#[test]
+fn a_successor_skips_the_targets_that_are_down() {
+    let lab = Lab::new();
+    let [listen, first, second] = [(); 3].map(|()| free_port());
+    let _serving = Named::start(second, "second");
+    let agent = lab.agent(&rule(listen, &[at(first), at(second)], ""));
+    assert_eq!(reached(listen), "second");
+    agent.ok(&["restart"]);
+    wait_for_successor(&agent, &agent.serving_pids()[..1]);
+    let shown = &agent.show("rules")["rules"][0];
+    let down = [0, 1].map(|place| &shown["targets"]["states"][place]["down"]);
+    assert_eq!(down, [true, false], "{shown}");
+    let table = agent.ok(&["show", "rules"]);
+    assert!(table.contains(&format!(" ({}),{} ", at(first), at(second))), "{table}");
+    // It is skipped: were it tried, a second line would say that it is down.
+    assert_eq!(reached(listen), "second");
+    assert_eq!(lines(&agent, "target-down"), 1, "{}", agent.log());
 }
 
 #[test]

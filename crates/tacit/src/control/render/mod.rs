@@ -69,7 +69,7 @@ fn rules(value: &Value) -> String {
         ("ACTION", |r| text(&r["action"])),
         ("ROLE", |r| text(&r["role"])),
         ("LISTEN", |r| text(&r["listen"])),
-        ("CONNECT", |r| text(&r["connect"])),
+        ("CONNECT", targets),
         ("OPEN", |r| text(&r["open"])),
         ("HITS", |r| text(&r["hits"])),
         ("FAILED", |r| text(&r["failures"])),
@@ -80,6 +80,16 @@ fn rules(value: &Value) -> String {
         table(&value["rules"], &COLUMNS),
         text(&value["generation"])
     )
+}
+
+/// Where a rule connects to; of several targets, one that is down in parentheses.
+fn targets(rule: &Value) -> String {
+    let Some(states) = rule["targets"]["states"].as_array() else { return text(&rule["connect"]) };
+    let target = |state: &Value| match state["down"] == true {
+        true => format!("({})", text(&state["connect"])),
+        false => text(&state["connect"]),
+    };
+    states.iter().map(target).collect::<Vec<_>>().join(",")
 }
 
 fn identities(value: &Value) -> String {
