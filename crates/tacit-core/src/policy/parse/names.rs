@@ -191,7 +191,11 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         let fix = "remove it, or name the CA as well: ca = \"corp-ca.pem\"";
         table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);
     }
-    let lists = lists(&table);
+    // What was refused just now is not read: a second error would contradict the first.
+    let lists = match source {
+        Some(TrustSource::Pinned) => Some(Lists { crls: Vec::new(), revocation: Revocation::Off }),
+        Some(TrustSource::Files(_) | TrustSource::System) | None => lists(&table),
+    };
     let words = [("reject", ExpiredAnchors::Reject), ("accept", ExpiredAnchors::Accept)];
     let expired_anchors = table
         .value("expired-anchors")

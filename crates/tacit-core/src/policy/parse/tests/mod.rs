@@ -443,7 +443,12 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
     assert_eq!(warnings(&text("pinned = \"a.pem\"", "chain")), [""; 0]);
     assert_eq!(warnings(&text("ca = \"a.pem\"", "chain")).len(), 1);
     let why = "does not belong here: without `ca` no chain is built";
-    for key in ["crl = \"a.crl\"", "revocation = \"off\"", "expired-anchors = \"accept\""] {
+    for key in [
+        "crl = \"a.crl\"",
+        "revocation = \"off\"",
+        "revocation = \"hard\"",
+        "expired-anchors = \"accept\"",
+    ] {
         let said = errors(&text(&format!("pinned = \"a.pem\"\n{key}"), "full"));
         assert!(said.len() == 1 && said[0].contains(why), "{said:?}");
     }
