@@ -62,6 +62,9 @@ pub struct CertificateFacts {
     /// The basic constraints say that it is no CA; without them, its usages do.
     #[serde(skip)]
     pub denies_ca: bool,
+    /// The keyUsage allows the signature of a handshake; true without a keyUsage.
+    #[serde(skip)]
+    pub may_sign: bool,
     /// Extended key usages; empty: any.
     pub usages: Vec<String>,
     /// SHA-256 of the DER, hexadecimal.
@@ -98,6 +101,7 @@ impl CertificateFacts {
             is_self_signed: certificate.subject().as_raw() == certificate.issuer().as_raw(),
             is_ca: certificate.is_ca(),
             denies_ca: denies_ca(&certificate),
+            may_sign: may_sign(&certificate),
             usages: usages(&certificate),
             sha256: hex(digest::digest(&digest::SHA256, der.as_ref()).as_ref()),
         })
@@ -107,6 +111,13 @@ impl CertificateFacts {
     #[must_use]
     pub fn has_weak_key(&self) -> bool {
         self.rsa_bits.is_some_and(|bits| bits < RSA_BITS_MIN)
+    }
+
+    /// Whether the extended key usages include this one or exclude none (RFC 5280 section
+    /// 4.2.1.12).
+    #[must_use]
+    pub fn is_for(&self, usage: &str) -> bool {
+        self.usages.is_empty() || self.usages.iter().any(|known| known == usage || known == "any")
     }
 
     /// Whole days until it expires; negative when it has.
@@ -197,6 +208,14 @@ fn denies_ca(certificate: &X509Certificate<'_>) -> bool {
         return !usage.value.key_cert_sign();
     }
     matches!(certificate.extended_key_usage(), Ok(Some(_)))
+}
+
+fn may_sign(certificate: &X509Certificate<'_>) -> bool {
+    match certificate.key_usage() {
+        Ok(None) => true,
+        Ok(Some(usage)) => usage.value.digital_signature(),
+        Err(_) => false,
+    }
 }
 
 fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {

@@ -43,19 +43,12 @@ impl LoadedIdentity {
     /// is for another purpose (RFC 5280 section 4.2.1.12).
     #[must_use]
     pub fn wrong_usage(&self, role: HandshakeRole) -> Option<WrongUsage> {
-        let needed = match role {
-            HandshakeRole::Server => "serverAuth",
-            HandshakeRole::Client => "clientAuth",
-        };
-        let usages = &self.facts.usages;
-        let fits =
-            usages.is_empty() || usages.iter().any(|usage| usage == needed || usage == "any");
-        (!fits).then(|| WrongUsage {
+        (!self.facts.is_for(role.usage())).then(|| WrongUsage {
             role,
             identity: self.name.clone(),
             subject: self.facts.title().to_owned(),
-            usages: usages.join(", "),
-            needed,
+            usages: self.facts.usages.join(", "),
+            needed: role.usage(),
         })
     }
 }

@@ -34,7 +34,7 @@ pub use identity::{LoadedIdentity, WrongUsage, load_chain, load_identity};
 pub(crate) use pair::{ChainAndKey, PairFault, read_pair};
 pub use path::AnchorFacts;
 pub(crate) use path::{ChainOf, PathCheck, PathFault, UnknownRevocation, error_of};
-pub use pinned::{PINNED_MAX, Pinned};
+pub use pinned::{PINNED_MAX, Pinned, UnusablePins};
 pub use trust::{LoadedTrust, TrustGeneration, load_trust};
 pub use verifiers::Verifiers;
 

@@ -10,6 +10,7 @@
 //! A certificate that was issued by a pinned one, or that has the same name or key, is another one.
 //! The handshake itself checks that the key is of a kind and size that is trusted.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use super::error::{CredentialError, CredentialFault};
 use super::expiry::expiry_warning;
 use super::pem::{certificates, facts_of, read};
 use crate::facts::CertificateFacts;
+use crate::failure::HandshakeRole;
 use crate::files::{FileContent, FileStamp};
 
 /// Most certificates that one trust pins.
@@ -59,9 +61,75 @@ impl Pinned {
         self.chain == Chain::NotBuilt
     }
 
+    /// Why no peer of tacit in this role is ever accepted with one of these; `None`: one may be.
+    pub(super) fn unusable(&self, trust: &str, role: HandshakeRole) -> Option<UnusablePins> {
+        let fault = |facts| self.fault(facts, role);
+        let faults: Option<Vec<_>> = self.facts.iter().map(fault).collect();
+        let first = faults?.into_iter().next()?;
+        let subject = self.facts.first()?.title().to_owned();
+        Some(UnusablePins { trust: trust.to_owned(), role, subject, fault: first })
+    }
+
+    /// Why a peer of tacit in this role is never accepted with a pinned certificate, as the check
+    /// of a handshake has it.
+    fn fault(&self, facts: &CertificateFacts, role: HandshakeRole) -> Option<PinFault> {
+        if facts.is_ca && self.chain == Chain::Checked {
+            return Some(PinFault::Ca);
+        }
+        if !facts.may_sign {
+            return Some(PinFault::MayNotSign);
+        }
+        let usages = &facts.usages;
+        let needed = role.peer_usage();
+        let is_for_peer = usages.is_empty() || usages.iter().any(|usage| usage == needed);
+        (!is_for_peer).then(|| PinFault::OtherUsage { usages: usages.join(", "), needed })
+    }
+
     /// Whether the certificate is one of these.
     pub(super) fn holds(&self, certificate: &CertificateDer<'_>) -> bool {
         self.certificates.iter().any(|pinned| pinned.as_ref() == certificate.as_ref())
+    }
+}
+
+/// No pinned certificate of a trust can ever be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusablePins {
+    trust: String,
+    role: HandshakeRole,
+    /// Of the first of them.
+    subject: String,
+    fault: PinFault,
+}
+
+/// Why a pinned certificate can never be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PinFault {
+    /// It is a CA's, and no chain begins with one.
+    Ca,
+    /// Its keyUsage does not allow the signature of a handshake.
+    MayNotSign,
+    /// Its extended key usage is for other purposes.
+    OtherUsage { usages: String, needed: &'static str },
+}
+
+impl fmt::Display for UnusablePins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { trust, role, subject, fault } = self;
+        let peer = role.peer();
+        write!(
+            f,
+            "trust '{trust}': no {peer} is accepted, because the pinned certificate of {subject} "
+        )?;
+        match fault {
+            PinFault::Ca => f.write_str("is a CA certificate, and no chain begins with one")?,
+            PinFault::MayNotSign => {
+                f.write_str("has a keyUsage without digitalSignature, as CA certificates have")?;
+            }
+            PinFault::OtherUsage { usages, needed } => {
+                write!(f, "is for {usages}, not for {needed}")?;
+            }
+        }
+        write!(f, "; pin the certificate that the {peer} shows")
     }
 }
 
@@ -115,7 +183,7 @@ pub(super) fn warnings(owner: &str, pinned: &Pinned, now: i64) -> Vec<String> {
     for facts in &*pinned.facts {
         let at = format!("{owner}: the pinned certificate of {}", facts.title());
         // Beside anchors the file may well hold the chain.
-        if pinned.is_alone() && facts.is_ca && !facts.is_self_signed {
+        if pinned.is_alone() && facts.is_ca && (!facts.is_self_signed || !facts.may_sign) {
             warnings.push(format!(
                 "{at} is a CA certificate: peers whose certificates it issued are rejected; pin \
                  the peer's own certificate, or name the CA with `ca`"

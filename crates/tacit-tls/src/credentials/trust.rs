@@ -14,9 +14,10 @@ use super::error::{CredentialError, CredentialFault};
 use super::expiry::{expiry_warning, now_seconds};
 use super::path::{AnchorFacts, PathCheck, UnknownRevocation};
 use super::pem::{certificates, facts_of, read};
-use super::pinned::{self, Chain, LoadedPins, Pinned};
+use super::pinned::{self, Chain, LoadedPins, Pinned, UnusablePins};
 use super::verifiers::Verifiers;
 use crate::facts::CertificateFacts;
+use crate::failure::HandshakeRole;
 use crate::files::FileStamp;
 
 /// Where distributions keep the bundle of trust anchors: Debian, Red Hat, SUSE, Alpine.
@@ -113,6 +114,13 @@ impl LoadedTrust {
                 (one, other) => one.is_none() && other.is_none(),
             }
             && crls.eq(other.crls.iter().map(|crl| &crl.der))
+    }
+
+    /// Why no peer of tacit in this role is ever accepted, whatever certificate it shows: none of
+    /// those that are pinned can be used. `None`: one can, or none is pinned.
+    #[must_use]
+    pub fn unusable_pins(&self, role: HandshakeRole) -> Option<UnusablePins> {
+        self.pinned.as_ref()?.unusable(&self.name, role)
     }
 
     /// What checks chains.

@@ -24,6 +24,25 @@ impl HandshakeRole {
             Self::Client => "server",
         }
     }
+
+    /// The extended key usage of certificates that tacit shows in this role (RFC 5280 section
+    /// 4.2.1.12).
+    #[must_use]
+    pub fn usage(self) -> &'static str {
+        match self {
+            Self::Server => "serverAuth",
+            Self::Client => "clientAuth",
+        }
+    }
+
+    /// The extended key usage of certificates that its peers show.
+    #[must_use]
+    pub fn peer_usage(self) -> &'static str {
+        match self {
+            Self::Server => Self::Client.usage(),
+            Self::Client => Self::Server.usage(),
+        }
+    }
 }
 
 /// Who has to act.

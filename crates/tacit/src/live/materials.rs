@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tacit_core::policy::{Action, Diagnostic, Policy, Rule, SourcePosition, Tls};
 use tacit_tls::HandshakeRole;
-use tacit_tls::credentials::{LoadedIdentity, LoadedTrust, WrongUsage, load_identity, load_trust};
+use tacit_tls::credentials::{LoadedIdentity, LoadedTrust, load_identity, load_trust};
 use tacit_tls::signer::KeyProvider;
 
 /// Certificates, keys and trust that a policy names, loaded.
@@ -85,17 +85,6 @@ impl Materials {
                 }
             }
         }
-        // One that is not for its use must not keep other files from being used.
-        for misfit in misfits(policy, &materials) {
-            let installed = self.identities.get(misfit.identity);
-            let renewed = materials.identities.get_mut(misfit.identity);
-            if let (Some(installed), Some(renewed)) = (installed, renewed)
-                && !Arc::ptr_eq(installed, renewed)
-            {
-                *renewed = Arc::clone(installed);
-                errors.push(misfit.to_string());
-            }
-        }
         for (name, material) in &mut materials.trusts {
             let changed = material.sources.iter().any(|source| source.changed());
             if let Some(trust) = policy.trusts.get(name).filter(|_| changed) {
@@ -103,6 +92,18 @@ impl Materials {
                     Ok(loaded) => *material = Arc::new(loaded),
                     Err(error) => errors.push(error.to_string()),
                 }
+            }
+        }
+        // One that is not for its use must not keep other files from being used.
+        for misfit in misfits(policy, &materials) {
+            let is_restored = match misfit.credential {
+                Credential::Identity(name) => {
+                    restore(&mut materials.identities, &self.identities, name)
+                }
+                Credential::Trust(name) => restore(&mut materials.trusts, &self.trusts, name),
+            };
+            if is_restored {
+                errors.push(misfit.to_string());
             }
         }
         Refreshed { materials, errors }
@@ -118,20 +119,42 @@ impl Materials {
     }
 }
 
-/// An identity whose certificate is not for the role that a rule gives it.
+/// Takes the installed credential in place of one that was loaded again; whether there was one.
+fn restore<T>(
+    renewed: &mut BTreeMap<String, Arc<T>>,
+    installed: &BTreeMap<String, Arc<T>>,
+    name: &str,
+) -> bool {
+    match (installed.get(name), renewed.get_mut(name)) {
+        (Some(installed), Some(renewed)) if !Arc::ptr_eq(installed, renewed) => {
+            *renewed = Arc::clone(installed);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// A credential that is not for the role that a rule gives it.
 pub(super) struct Misfit<'p> {
     pub(super) rule: &'p Rule,
-    pub(super) identity: &'p str,
-    wrong: WrongUsage,
+    credential: Credential<'p>,
+    why: String,
+}
+
+/// A credential by name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Credential<'p> {
+    Identity(&'p str),
+    Trust(&'p str),
 }
 
 impl fmt::Display for Misfit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule `{}`: {}", self.rule.name, self.wrong)
+        write!(f, "rule `{}`: {}", self.rule.name, self.why)
     }
 }
 
-/// Every misfit among the credentials, once for each identity and role, in the order of the rules.
+/// Every misfit among the credentials, once for each of them and role, in the order of the rules.
 pub(super) fn misfits<'p>(policy: &'p Policy, materials: &Materials) -> Vec<Misfit<'p>> {
     let mut found = BTreeSet::new();
     let mut misfits = Vec::new();
@@ -141,12 +164,18 @@ pub(super) fn misfits<'p>(policy: &'p Policy, materials: &Materials) -> Vec<Misf
             Action::Tls(Tls::Client(_)) => HandshakeRole::Client,
             Action::Permit | Action::Deny(_) => continue,
         };
-        for identity in CredentialNames::of(rule).identities {
-            let material = materials.identities.get(identity);
-            if let Some(wrong) = material.and_then(|material| material.wrong_usage(role))
-                && found.insert((identity, role.peer()))
-            {
-                misfits.push(Misfit { rule, identity, wrong });
+        let CredentialNames { identities, trust } = CredentialNames::of(rule);
+        let identities = identities.into_iter().filter_map(|name| {
+            let wrong = materials.identities.get(name)?.wrong_usage(role)?;
+            Some((Credential::Identity(name), wrong.to_string()))
+        });
+        let trust = trust.into_iter().filter_map(|name| {
+            let unusable = materials.trusts.get(name)?.unusable_pins(role)?;
+            Some((Credential::Trust(name), unusable.to_string()))
+        });
+        for (credential, why) in identities.chain(trust) {
+            if found.insert((credential, role.peer())) {
+                misfits.push(Misfit { rule, credential, why });
             }
         }
     }

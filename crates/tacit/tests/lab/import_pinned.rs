@@ -6,7 +6,7 @@ use std::io::{Read, Write as _};
 use tacit_tls::test_certificates;
 
 use crate::certificates::{Ca, LeafKind};
-use crate::harness::{Lab, connect, echo, free_port, wait_for_or};
+use crate::harness::{Lab, TACIT, connect, echo, free_port, text_of, wait_for_or};
 use crate::peers::write_pair;
 use crate::programs::Peer;
 
@@ -79,6 +79,10 @@ fn configuration(servers: &[u16]) -> (String, Vec<Question>) {
     let app = echo();
     for (number, options) in OPTIONS.iter().enumerate() {
         for (file, _) in FILES {
+            // No peer is accepted there, and tacit rejects such a trust.
+            if file == "cas" && [OPTIONS[0], OPTIONS[3]].contains(options) {
+                continue;
+            }
             let mut service = |name: &str, more: &str| {
                 let port = free_port();
                 let _ = write!(
@@ -145,4 +149,17 @@ fn pinned_peers_are_those_of_stunnel_but_for_another_certificate_of_the_same_key
     }
     // Each role: `peer` by its chain four times and alone twice, `self` each time it stands there.
     assert_eq!((served, of_the_same_key), (2 * (6 + 8), 2 * 6));
+}
+
+#[test]
+fn files_of_peers_with_cas_alone_fail_the_check() {
+    let lab = lab();
+    let service = "[in]\naccept = 127.0.0.1:1\nconnect = 127.0.0.1:2\ncert = localhost.pem\n\
+                   key = localhost.key\nCAfile = cas.pem\nverify = 3\n";
+    lab.write("stunnel.conf", service);
+    lab.tacit(&["import", "stunnel", "stunnel.conf", "-o", "policy.toml"]);
+    let check = lab.run(TACIT, &["check", "policy.toml"]);
+    let said = text_of(&check);
+    assert_eq!(check.status.code(), Some(78), "{said}");
+    assert!(said.contains("the pinned certificate of CN=corp CA is a CA certificate"), "{said}");
 }

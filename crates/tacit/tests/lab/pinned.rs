@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 
+use rcgen::KeyUsagePurpose;
 use tacit_tls::test_certificates;
 
 use crate::certificates::{Ca, LeafKind, NAME};
@@ -175,14 +176,32 @@ fn check_and_explain_know_pins() {
     assert!(said.contains("the pinned certificate of CN=leaf expired at 2021-02-03"), "{said}");
     let [peer, again] = ["peer.pem", "again.pem"].map(|peer| explained(&lab, peer));
     assert!(!peer.contains(NOT_PINNED) && again.contains(NOT_PINNED), "{peer}\n{again}");
+    let usages = [KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let authority = Ca::made("CA", |params| params.key_usages = usages.to_vec()).pem();
+    let server = corp.leaf(LeafKind::ServerOnly).cert_pem;
     for (pins, words) in [
         (String::new(), "pins.pem: contains no certificate"),
         (test_certificates::openssl_v1(2048).cert_pem, "can never be accepted"),
+        (authority.clone(), "of CN=CA has a keyUsage without digitalSignature"),
+        (server.clone(), "no client is accepted, because the pinned certificate of CN=leaf is for"),
+        (server + &authority, "pin the certificate that the client shows"),
     ] {
         lab.write("pins.pem", pins);
         let output = lab.run(TACIT, &["check", "p.toml"]);
         assert_eq!(output.status.code(), Some(78));
         assert!(text_of(&output).contains(words), "{}", text_of(&output));
+    }
+    // With a chain, a CA certificate is never the peer's own; without one, OpenSSL makes such.
+    for (trust, accepts) in [(ALONE, true), (BESIDE, false)] {
+        lab.write("p.toml", crate::harness::policy(&good.replace(ALONE, trust)));
+        lab.write("pins.pem", corp.pem());
+        let output = lab.run(TACIT, &["check", "p.toml"]);
+        assert_eq!(output.status.success(), accepts, "{}", text_of(&output));
+        let words = "is a CA certificate, and no chain begins with one";
+        assert_ne!(text_of(&output).contains(words), accepts, "{}", text_of(&output));
+        // One that can be used is enough.
+        lab.write("pins.pem", pem(&lab, "peer") + &authority);
+        assert!(lab.run(TACIT, &["check", "p.toml"]).status.success());
     }
     lab.write("pins.pem", corp.leaf(LeafKind::Valid).cert_pem);
     let more = |more: &str| {
@@ -195,7 +214,19 @@ fn check_and_explain_know_pins() {
     for key in ["crl = \"a.crl\"", "revocation = \"hard\"", "expired-anchors = \"accept\""] {
         let said = more(&format!("{key}\n"));
         assert!(said.contains("does not belong here: without `ca` no chain is built"), "{said}");
+        assert!(!said.contains("has no `crl`"), "{said}");
     }
+}
+
+#[test]
+fn a_new_pin_that_can_never_be_accepted_is_not_taken() {
+    let (lab, corp) = lab();
+    let port = free_port();
+    let agent = lab.agent(&format!("{ALONE}{}", rule(port, &echo().to_string(), ACCEPTS)));
+    write_pair(&lab, "server", &corp.leaf(LeafKind::ServerOnly).cert_pem, "");
+    pin(&lab, "server");
+    agent.wait_for_log("is for serverAuth, not for clientAuth; pin the certificate");
+    assert!(is_served(&lab, port, "-cert peer.pem -key peer.key"), "{}", agent.log());
 }
 
 #[test]
