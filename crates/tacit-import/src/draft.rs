@@ -222,7 +222,9 @@ impl Text {
     }
 }
 
-fn show(value: &Toml) -> String {
+/// A value as TOML writes it in one line.
+#[must_use]
+pub(crate) fn show(value: &Toml) -> String {
     match value {
         Toml::Text(text) => quote(text),
         Toml::Number(number) => number.to_string(),

@@ -19,7 +19,7 @@
 //! "SYS1.PAGENT(TTLS)" = "pagent.ttls"
 //! ```
 //!
-//! What a policy of ours says in the same words is handed through as it is and checked there.
+//! What a policy of ours says in the same words is copied; `map_values.rs` checks it.
 //! `[[map.NAME]]` is copied whole.
 
 use std::cell::RefCell;
@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeValue;
 
 use super::map_keys::{JOB, KEYRING, LABEL, NAMES, RULE, RULE_KEYS, TOP, TOP_TITLE};
+use super::map_values;
 use super::patterns::{covers, union};
 
 use crate::draft::{Keys, Toml, set};
@@ -129,7 +130,7 @@ impl Map {
         let top = TomlTable::top(&report, &document, TOP, TOP_TITLE);
         let map = Self {
             jobs: tables(&top, "job", |_, value| job(value)),
-            users: tables(&top, "user", |_, value| texts(value)),
+            users: tables(&top, "user", |_, value| user(value)),
             keyrings: tables(&top, "keyring", keyring)
                 .into_iter()
                 .map(|(name, ring)| (ring_name(&name), ring))
@@ -254,9 +255,9 @@ fn tables<T>(
 fn job(value: &TomlValue<'_>) -> Option<Job> {
     let table = value.table(JOB, "a job")?;
     let any = table.boolean("any", false)?;
-    let program = copied(&table, "program")?;
-    let user = copied(&table, "user")?;
-    let run = copied(&table, "run")?;
+    let program = checked(&table, "program")?;
+    let user = checked(&table, "user")?;
+    let run = checked(&table, "run")?;
     let job = Job { program, user, run };
     if any != job.is_any() {
         let fix = "say program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of \
@@ -266,6 +267,11 @@ fn job(value: &TomlValue<'_>) -> Option<Job> {
         return None;
     }
     Some(job)
+}
+
+fn user(value: &TomlValue<'_>) -> Option<Toml> {
+    let users = texts(value)?;
+    map_values::is_accepted("user", value, &users).then_some(users)
 }
 
 fn texts(value: &TomlValue<'_>) -> Option<Toml> {
@@ -303,7 +309,7 @@ fn rule(name: &str, value: &TomlValue<'_>) -> Option<RuleKeys> {
     let table = value.table(RULE, format!("[rule.{name:?}]"))?;
     let mut keys = BTreeMap::new();
     for key in RULE_KEYS {
-        if let Some(toml) = copied(&table, key)? {
+        if let Some(toml) = checked(&table, key)? {
             keys.insert((*key).to_owned(), toml);
         }
     }
@@ -329,6 +335,17 @@ fn maps(top: &TomlTable<'_>) -> Vec<MapTable> {
 /// The value of a key as it stands; `Some(None)` where it does not, `None` after an error.
 fn copied(table: &TomlTable<'_>, key: &'static str) -> Option<Option<Toml>> {
     table.value(key).map_or(Some(None), |value| copy(&value).map(Some))
+}
+
+/// The same, of a value that a policy accepts.
+fn checked(table: &TomlTable<'_>, key: &'static str) -> Option<Option<Toml>> {
+    let copied = copied(table, key)?;
+    if let (Some(value), Some(copied)) = (table.value(key), &copied)
+        && !map_values::is_accepted(key, &value, copied)
+    {
+        return None;
+    }
+    Some(copied)
 }
 
 fn copy(value: &TomlValue<'_>) -> Option<Toml> {

@@ -32,6 +32,7 @@ mod ignored;
 mod lex;
 mod map;
 mod map_keys;
+mod map_values;
 mod names;
 mod needs;
 mod objects;

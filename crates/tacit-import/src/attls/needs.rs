@@ -1,6 +1,6 @@
 //! What the map file lacks, told all at once with the lines to add.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::map::Map;
 use crate::draft::{name_of, word};
@@ -87,26 +87,20 @@ impl Needs {
         self.keyrings.entry(ring.to_owned()).or_insert_with(empty)
     }
 
-    /// Reports all of it.
+    /// Reports all of it, each line with the header of its table where that is not there yet.
     pub(super) fn report(self, map: &Map, findings: &mut Findings) {
-        let file = match &map.file {
-            Some(file) => format!("add to {file}:"),
-            None => "write a map file, give it with --map, and begin with:".to_owned(),
-        };
-        let mut missing = |at: &Origin, message: String, lines: &str| {
-            findings.error(at, message, format!("{file}\n{lines}"));
-        };
-        for (name, at) in &self.jobs {
-            let line = format!(
-                "# or {{ run = \"NAME\" }}, for what `tacit run --name NAME` starts\n[job]\n\
-                 {} = {{ program = \"/usr/bin/PROGRAM\" }}",
-                quoted(name)
-            );
-            missing(at, format!("no program stands for the job name `{name}`"), &line);
+        let mut fixes = Fixes::of(map);
+        for (name, at) in by_origin(&self.jobs) {
+            let or = "# or { run = \"NAME\" }, for what `tacit run --name NAME` starts\n";
+            let or = if fixes.has("[job]") { "" } else { or };
+            let line = format!("{} = {{ program = \"/usr/bin/PROGRAM\" }}", quoted(name));
+            let message = format!("no program stands for the job name `{name}`");
+            findings.error(at, message, fixes.line("[job]", &format!("{or}{line}")));
         }
-        for (name, at) in &self.users {
-            let line = format!("[user]\n{} = \"{}\"", quoted(name), lower(name));
-            missing(at, format!("no user stands for the user ID `{name}`"), &line);
+        for (name, at) in by_origin(&self.users) {
+            let line = format!("{} = \"{}\"", quoted(name), lower(name));
+            let message = format!("no user stands for the user ID `{name}`");
+            findings.error(at, message, fixes.line("[user]", &line));
         }
         for (name, ring) in &self.keyrings {
             let message = if !map.keyrings.contains_key(name) {
@@ -116,11 +110,55 @@ impl Needs {
             } else {
                 format!("key ring `{name}` lacks a file in the map")
             };
-            missing(&ring.at, message, &ring.lines(name));
+            findings.error(&ring.at, message, fixes.lines(&ring.lines(name)));
         }
         for (RuleKey { rule, .. }, Need { at, why, line }) in &self.rules {
-            missing(at, why.clone(), &format!("[rule.{}]\n{line}", word(rule)));
+            findings.error(at, why.clone(), fixes.line(&format!("[rule.{}]", word(rule)), line));
         }
+    }
+}
+
+/// In the order of the lines that need them, as findings are printed.
+fn by_origin(names: &BTreeMap<String, Origin>) -> Vec<(&String, &Origin)> {
+    let mut names: Vec<_> = names.iter().collect();
+    names.sort_by_key(|(_, at)| *at);
+    names
+}
+
+/// Lines to add to the map file. A table may have one header only.
+struct Fixes<'m> {
+    file: Option<&'m str>,
+    /// Headers in the file, and in the fixes so far.
+    headers: BTreeSet<String>,
+}
+
+impl<'m> Fixes<'m> {
+    fn of(map: &'m Map) -> Self {
+        let tables = [("[job]", map.jobs.is_empty()), ("[user]", map.users.is_empty())];
+        let tables = tables.into_iter().filter(|(_, is_empty)| !is_empty);
+        let tables = tables.map(|(table, _)| table.to_owned());
+        let rules = map.rules.keys().map(|rule| format!("[rule.{}]", word(rule)));
+        Self { file: map.file.as_deref(), headers: tables.chain(rules).collect() }
+    }
+
+    fn has(&self, header: &str) -> bool {
+        self.headers.contains(header)
+    }
+
+    /// A fix with lines that have their headers.
+    fn lines(&self, lines: &str) -> String {
+        match self.file {
+            Some(file) => format!("add to {file}:\n{lines}"),
+            None => format!("write a map file, give it with --map, and begin with:\n{lines}"),
+        }
+    }
+
+    /// A fix with a line of a table.
+    fn line(&mut self, header: &str, line: &str) -> String {
+        if self.headers.insert(header.to_owned()) {
+            return self.lines(&format!("{header}\n{line}"));
+        }
+        format!("add to {}, below {header}:\n{line}", self.file.unwrap_or("the map file"))
     }
 }
 

@@ -161,6 +161,12 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
         ("[job]\nA = {}\n", "m2 error: a job says nothing"),
         ("[keyring.A]\nca = \"system\"\ncrl = \"a\"\n", "m1 error: `crl` does not go with"),
         ("[user]\nA = 1\n", "m2 error: `user` cannot be a whole number"),
+        ("[user]\nA = \"a b\"\n", "m2 error: `a b` is not a name"),
+        ("[job]\nA = { run = \"night*\" }\n", "m2 error: `night*` is not a name"),
+        ("[job]\nA = { program = [\"/a\", \"b\"] }\n", "m2 error: `program` cannot be `b`"),
+        ("[rule.web]\nlisten = \"80\"\n", "m2 error: `80` has no port"),
+        ("[rule.web]\nlocal-ports = 70000\n", "m2 error: "),
+        ("[rule.web]\nremote = \"10.0.0.0/33\"\n", "m2 error: "),
         ("[rule.web]\nlisten = 1.5\n", "m2 error: `listen` cannot be a fraction"),
         (
             "[keyring.\"WEB/RING\"]\ncert = \"a\"\nkey = \"b\"\n[rule.web]\nserver-name = \"a\"\n",

@@ -272,6 +272,21 @@ fn a_pattern_wants_a_line_of_its_own_beside_the_names_that_it_covers() {
 }
 
 #[test]
+fn lines_for_the_map_have_one_header_for_each_table() {
+    let policy = rules(&["DAY1", "NIGHT1", "NIGHT2"]);
+    let lines = |map: &str| {
+        let (_, found) = imported(&policy, map, AttlsOptions::default());
+        found.into_iter().filter(|one| one.contains("the job name")).collect::<Vec<_>>()
+    };
+    let found = lines(RING);
+    let headers: Vec<_> = found.iter().map(|one| one.contains("|[job]|# or {")).collect();
+    assert_eq!(headers, [true, false, false], "{found:#?}");
+    assert!(found[1].contains("(add to m, below [job]:|\"NIGHT1\" = {"), "{found:#?}");
+    let found = lines(&format!("[job]\nOTHER = {{ any = true }}\n{RING}"));
+    assert!(found.iter().all(|one| one.contains("below [job]:|")), "{found:#?}");
+}
+
+#[test]
 fn the_map_needs_no_job_for_what_is_accepted() {
     let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
     let (text, found) = imported(&policy, MAP, AttlsOptions::default());

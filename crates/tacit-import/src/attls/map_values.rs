@@ -1,0 +1,35 @@
+//! Checks values of a map file by the rules of a policy, where they stand in the map.
+//!
+//! A value that a policy rejects would otherwise be reported at the line of the original that
+//! asked for it, which has no mistake.
+
+use crate::draft::{Toml, show};
+use tacit_core::policy::text::TomlValue;
+use tacit_core::policy::{DiagnosticSeverity, parse};
+
+/// A rule that lacks only its selectors.
+const OUTBOUND: &str = "version = 1\n[[rule]]\nname = \"r\"\npermit = true\n\
+                        direction = \"outbound\"\n";
+const INBOUND: &str = "version = 1\n[[rule]]\nname = \"r\"\npermit = true\n\
+                       direction = \"inbound\"\n";
+
+/// Whether a policy accepts the value for this key of a rule; reports why not. Keys that depend on
+/// the rest of the rule are accepted here.
+pub(super) fn is_accepted(key: &str, value: &TomlValue<'_>, copied: &Toml) -> bool {
+    let line = format!("{key} = {}\n", show(copied));
+    let rule = match key {
+        "program" | "user" | "run" | "remote" => format!("{OUTBOUND}{line}"),
+        "listen" => format!("{INBOUND}{line}local-ports = 1\n"),
+        "local-ports" => format!("{INBOUND}{line}listen = \"127.0.0.1:1\"\n"),
+        _ => return true,
+    };
+    let place = OUTBOUND.lines().count() + 1;
+    let mut is_accepted = true;
+    for found in parse(&rule).diagnostics {
+        if found.severity == DiagnosticSeverity::Error && found.position.line == place {
+            is_accepted = false;
+            value.error(found.message, found.fix.unwrap_or_default());
+        }
+    }
+    is_accepted
+}
