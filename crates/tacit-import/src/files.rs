@@ -16,6 +16,12 @@ pub trait Files {
     /// # Errors
     /// As above.
     fn names(&self, directory: &str) -> Result<Vec<String>, String>;
+
+    /// Whether the extended key usage of the first certificate in a file lets a client show it;
+    /// `None` if that is not known.
+    fn is_for_clients(&self, _certificate: &str) -> Option<bool> {
+        None
+    }
 }
 
 /// One file, as it was named.

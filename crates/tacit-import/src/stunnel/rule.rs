@@ -55,7 +55,7 @@ pub(super) fn read(
         keys.push(("send-proxy", true.into()));
     }
     let terms = tls::read(service, findings);
-    let shown = identity(service, tables, findings);
+    let shown = identity(service, role, tables, findings);
     let peer = match role {
         ServiceRole::Client => server(service, &targets, options, tables, findings),
         ServiceRole::Server => peer::client(service, tables, findings),
@@ -66,14 +66,6 @@ pub(super) fn read(
     if role == ServiceRole::Server && shown.is_none() {
         findings.error(at, "a server has no `cert`", "say cert = FILE, in PEM");
         return None;
-    }
-    if role == ServiceRole::Client
-        && let Some(cert) = service.defaults_only("cert")
-    {
-        let name = &service.section.name;
-        let message =
-            format!("service `{name}` shows it to its server, if that asks: it is global");
-        findings.info(&cert.at, message);
     }
     let mut tls: Keys = vec![("role", role.word().into())];
     tls.extend(peer);
@@ -334,6 +326,7 @@ fn protocol(
 /// The name of the identity, where there is one; `None` after an error was reported.
 fn identity(
     service: &StunnelService<'_>,
+    role: ServiceRole,
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Option<String>> {
@@ -358,8 +351,35 @@ fn identity(
         findings.error(&entry.at, message, fix);
         return None;
     }
+    if role == ServiceRole::Client && !shows_global(service, tables, findings) {
+        return Some(None);
+    }
     tables.note_relative(cert, findings);
     Some(Some(tables.identity(cert, key)))
+}
+
+/// Whether a client shows a certificate that is set for all services: stunnel does, but servers
+/// reject one that is not for clients.
+fn shows_global(
+    service: &StunnelService<'_>,
+    tables: &Tables<'_>,
+    findings: &mut Findings,
+) -> bool {
+    let Some(cert) = service.defaults_only("cert") else { return true };
+    let name = &service.section.name;
+    if tables.is_for_clients(cert) == Some(false) {
+        let message = format!(
+            "service `{name}` does not show it to its server any more: it is global, and its \
+             extendedKeyUsage is not for clients"
+        );
+        let fix = "if the server asks for a certificate, say cert = FILE in the service, with one \
+                   that has extendedKeyUsage = clientAuth";
+        findings.changed(&cert.at, message, fix);
+        return false;
+    }
+    let message = format!("service `{name}` shows it to its server, if that asks: it is global");
+    findings.info(&cert.at, message);
+    true
 }
 
 /// Options of sockets: those that the agent sets anyway, and those that it never does.

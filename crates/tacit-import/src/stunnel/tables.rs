@@ -92,6 +92,11 @@ impl<'f> Tables<'f> {
         name
     }
 
+    /// Whether a client may show a certificate; `None` if that is not known.
+    pub(super) fn is_for_clients(&self, cert: &Entry) -> Option<bool> {
+        self.files.is_for_clients(&cert.value)
+    }
+
     /// The name of the trust that a service uses; `Some(None)` if the service names none.
     pub(super) fn trust(
         &mut self,

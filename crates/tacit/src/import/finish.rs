@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use tacit_import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
+use tacit_tls::credentials::load_chain;
+use tacit_tls::{CertificateFacts, HandshakeRole};
 
 use super::output::{self, FileId, Written};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
@@ -121,5 +123,11 @@ impl Files for OnDisk {
             name.into_string().map_err(|_| "a name in it is not UTF-8".to_owned())
         };
         entries.map(name).collect()
+    }
+
+    fn is_for_clients(&self, certificate: &str) -> Option<bool> {
+        let chain = load_chain(Path::new(certificate)).ok()?;
+        let facts = CertificateFacts::from_der(chain.first()?).ok()?;
+        Some(facts.is_for(HandshakeRole::Client.usage()))
     }
 }

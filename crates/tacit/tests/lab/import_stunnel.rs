@@ -6,7 +6,9 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
+use crate::certificates::{Ca, LeafKind};
 use crate::harness::{Agent, Lab, TACIT, free_port, serve, text_of};
+use crate::peers::write_pair;
 use crate::programs::Peer;
 
 /// Where a configuration's services listen.
@@ -195,6 +197,37 @@ fn an_import_is_all_or_nothing() {
     let first = &json["findings"][0];
     assert_eq!((&first["severity"], &first["line"]), (&"error".into(), &6.into()));
     assert_eq!(output.status.code(), Some(78));
+}
+
+#[test]
+fn a_global_certificate_for_servers_alone_is_not_shown_by_clients() {
+    let lab = Lab::new();
+    let ca = Ca::new("CA");
+    lab.write("corp.pem", ca.pem());
+    for (name, kind) in [("server", LeafKind::ServerOnly), ("both", LeafKind::Valid)] {
+        let leaf = ca.leaf(kind);
+        write_pair(&lab, name, &leaf.cert_pem, &leaf.key_pem);
+    }
+    for (name, shows, words) in [
+        ("server", false, "1: changed: service `out` does not show it to its server any more"),
+        ("both", true, "1: info: service `out` shows it to its server, if that asks"),
+    ] {
+        let configuration = format!(
+            "cert = {name}.pem\nkey = {name}.key\nCAfile = corp.pem\n[in]\n\
+             accept = 127.0.0.1:1\nconnect = 127.0.0.1:2\n[out]\nclient = yes\n\
+             accept = 127.0.0.1:3\nconnect = localhost:4\nverifyChain = yes\n\
+             checkHost = localhost\n"
+        );
+        lab.write("s.conf", configuration);
+        let output = lab.run(TACIT, &["import", "stunnel", "s.conf", "-o", "policy.toml"]);
+        assert!(output.status.success(), "{}", text_of(&output));
+        assert!(text_of(&output).contains(words), "{}", text_of(&output));
+        let policy = std::fs::read_to_string(lab.path("policy.toml")).unwrap();
+        let identities = policy.matches(&format!("identity = \"{name}\"")).count();
+        assert_eq!(identities, 1 + usize::from(shows), "{policy}");
+        let check = lab.run(TACIT, &["check", "policy.toml"]);
+        assert!(check.status.success(), "{}", text_of(&check));
+    }
 }
 
 /// What stands in the fenced blocks of that language.
