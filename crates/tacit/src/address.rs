@@ -1,5 +1,5 @@
-//! Converts addresses between the policy's form and the kernel's, groups clients into sources of
-//! connections, and maps users between number and name.
+//! Converts addresses between the form of the policy and that of the kernel, groups clients into
+//! sources for limits, and converts users between number and name.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! The current time and how it is written; rules with time windows use this clock.
+//! Returns the current time and the time zone of the host, and formats times as RFC 3339.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

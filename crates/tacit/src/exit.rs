@@ -1,7 +1,7 @@
-//! How a verb of the command line ends: its exit codes, and what it prints.
+//! Ends a command: its exit status, and the output of results and errors.
 //!
-//! Exit codes: 0 it worked, 1 it did not, 64 the command line is wrong, 78 the policy is. The
-//! additional codes of `tacit run` stand in [`crate::launch`].
+//! Exit status: 0 success, 1 failure, 64 wrong command line, 78 wrong policy. [`crate::launch`] has
+//! the additional values of `tacit run`.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
     let mut out = std::io::stdout();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            fail(format_args!("standard output: {error}"), EXIT_FAILURE)
+            fail(format_args!("cannot write to standard output: {error}"), EXIT_FAILURE)
         }
         _ => code.into(),
     }

@@ -1,7 +1,9 @@
-//! Entry points of the fuzzer: what operators, scrapers, launchers, helpers and other agents send.
+//! Entry points of the fuzzer: parse the messages of operators, scrapers, launchers, helpers and
+//! other agents.
 //!
-//! Each takes any bytes and must not panic. What is read is written and read again: an agent, its
-//! successor and a helper may be of different versions, and none may lose what another wrote.
+//! Each function takes any bytes and must not panic. A message that was parsed is serialised and
+//! parsed again, and must be the same: an agent, its successor and a helper may have different
+//! versions.
 
 use std::fmt::Debug;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! A file of the host that is read again when it has changed.
+//! Reads a file of the host, such as `/etc/hosts`, and reads it again when it has changed.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -66,13 +66,13 @@ mod tests {
         let directory = std::env::temp_dir();
         let path = directory.join(format!("tacit-host-file-{}", std::process::id()));
         let mut file = HostFile::new(&path);
-        assert_eq!(file.news(), None, "it is not there");
+        assert_eq!(file.news(), None, "the file does not exist");
         std::fs::write(&path, "one").unwrap();
         assert_eq!(file.news().as_deref(), Some("one"));
         assert_eq!(file.news(), None);
         std::fs::write(&path, "other").unwrap();
         assert_eq!(file.news().as_deref(), Some("other"));
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(file.news(), None, "what was read holds until there is another");
+        assert_eq!(file.news(), None, "a missing file counts as unchanged");
     }
 }

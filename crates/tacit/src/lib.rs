@@ -1,11 +1,12 @@
-//! tacit puts TLS by policy under programs that cannot be changed: the agent and its command line.
+//! The agent of tacit and its command line. tacit secures the connections of programs that cannot
+//! be changed, as a policy requires.
 //!
-//! In reading order: [`cli`] picks a verb; [`agent`] assembles [`live`] policy, listeners and
-//! [`worker`]s, some of them [`engine`]s; [`stream`] is what becomes of a connection, stage by
-//! stage; [`datagram`] and [`dns`] carry and answer what else the programs of runs send,
-//! [`query`] what they ask about their connections; TLS itself is the crate [`tacit_tls`];
-//! [`ledger`] says what all of it costs; [`control`] and [`log`] are what an operator sees;
-//! [`workload`] drives it from outside, as plain programs would.
+//! In reading order: [`cli`] parses the command line and calls a verb. [`agent`] starts the
+//! listeners and [`worker`]s (some of them [`engine`]s) for the [`live`] policy. [`stream`] serves
+//! connections, stage by stage. For programs of runs, [`datagram`] relays datagrams, [`dns`]
+//! answers DNS questions, and [`query`] answers queries about connections. The crate [`tacit_tls`]
+//! implements TLS. [`ledger`] accounts for CPU time. [`control`] and [`log`] are the interface to
+//! the operator. [`workload`] generates load, as a client and server of their own.
 #![forbid(unsafe_code)]
 
 pub mod cli;

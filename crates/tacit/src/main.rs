@@ -1,4 +1,4 @@
-//! The command `tacit`.
+//! The program `tacit`: calls [`tacit::cli`].
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Which policy file a verb reads: the one that its command line names, or `TACIT_POLICY`.
+//! Finds the policy file of a command: the argument `--policy`, or the variable `TACIT_POLICY`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ pub const POLICY_VARIABLE: &str = "TACIT_POLICY";
 
 /// What a verb without a policy prints.
 pub const NO_POLICY: &str =
-    "no policy is named\n    fix: add --policy FILE, or set the variable TACIT_POLICY";
+    "no policy was given\n    fix: add --policy FILE, or set the environment variable TACIT_POLICY";
 
 /// The policy that the command line names, or else the one of the environment.
 #[must_use]

@@ -1,4 +1,5 @@
-//! One flow of datagrams: its two sockets, and the datagrams between them.
+//! Relays the datagrams of one flow between its socket inside the run and its socket outside, until
+//! the flow ends.
 
 use std::cell::{Cell, OnceCell, RefMut};
 use std::fmt;
@@ -88,11 +89,13 @@ pub(super) enum FlowEnd {
 impl fmt::Display for FlowEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Over => f.write_str("idle for too long, or its run has ended"),
+            Self::Over => f.write_str("the flow was idle for too long, or its run has ended"),
             Self::Closed => f.write_str("closed by an operator"),
             Self::ProgramGone => f.write_str("the program closed its socket"),
-            Self::Refused => f.write_str("the new policy rejects it"),
-            Self::NoSocket(error) => write!(f, "cannot create its socket in the run: {error}"),
+            Self::Refused => f.write_str("a new policy was installed that rejects the flow"),
+            Self::NoSocket(error) => {
+                write!(f, "cannot create the flow's socket in the run: {error}")
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! ICMP errors for a program about its datagrams.
+//! Sends ICMP errors to the program of a run when one of its datagrams cannot be delivered.
 
 use std::io;
 use std::net::IpAddr;

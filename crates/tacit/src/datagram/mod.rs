@@ -1,5 +1,5 @@
-//! Datagrams of runs: each flow is relayed between a spoofed-source socket inside, which has the
-//! destination's address, and a socket outside.
+//! Relays the datagrams of runs. Each flow has a socket inside the run, which is bound to the
+//! destination's address (spoofed source), and a socket outside.
 //!
 //! ```text
 //!            receiver ── first datagrams of a flow ──┐

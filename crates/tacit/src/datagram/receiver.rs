@@ -1,4 +1,4 @@
-//! Receives captured datagrams and finds the flow of each.
+//! Receives the captured datagrams of a run, and finds or opens the flow of each.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -375,14 +375,14 @@ impl Lane {
         self.log_count(
             Event::new("datagrams-dropped"),
             self.dropped.take(),
-            "broadcast or multicast, full buffers, or the connection limit: for the limit, raise \
-             connections in [limits] or LimitNOFILE",
+            "they were broadcast or multicast, or buffers were full, or the connection limit was \
+             reached: for the limit, raise `connections` in [limits], or LimitNOFILE",
         );
         self.log_count(
             Event::new("questions-dropped"),
             self.questions_dropped.take(),
-            "too many DNS queries wait for the host's resolvers: see questions-per-run in \
-             `tacit show limits`",
+            "too many DNS questions waited for the host's resolvers: see `questions-per-run` in \
+             `tacit show limits`, and check the resolvers",
         );
     }
 

@@ -1,4 +1,5 @@
-//! The sockets on which captured datagrams of a run arrive, and what all threads share.
+//! The sockets that receive the captured datagrams of a run, and the state of its flows that all
+//! threads share.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,10 +1,11 @@
-//! The questions of one thread: from a program's message to its answer.
+//! Answers the DNS questions that one worker thread receives from the programs of a run.
 //!
 //! ```text
 //!   take ── Query, verdict ──> Client ──> sockets, TCP ──> Client ──> learn ──> answer
 //! ```
 //!
-//! Nothing here waits while another question could be served; what waits is in the [`DnsClient`].
+//! Questions do not wait for each other: those whose answers are outstanding are stored in the
+//! [`DnsClient`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! `/etc/hosts`: names that programs resolve without a DNS query.
+//! Reads `/etc/hosts` of the host, whose names programs resolve without a DNS question.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! DNS of runs: forwarded to the host's resolvers, and remembered.
+//! Answers the DNS questions of runs: forwards them to the host's resolvers, and stores which names
+//! have which addresses.
 //!
 //! ```text
 //!   program ── UDP 53, to whatever address ──> datagram ──┐
@@ -7,16 +8,16 @@
 //!                                          Run's names, the kernel's sets
 //! ```
 //!
-//! Only names that some rule allows are asked for; `tacit_core::dns::verdict` says what becomes
-//! of the rest. The agent writes each question itself (`tacit_core::dns::DnsClient`). What the
-//! resolvers answer is remembered, and captured, before the program gets it: its connect can never
-//! be faster than we are. `/etc/hosts` of the host counts like an answer that lasts as long as it
-//! stands there.
+//! Resolvers are only asked for names that a rule allows; `tacit_core::dns::verdict` decides how
+//! other questions are answered. The agent sends questions of its own, never the program's message
+//! (`tacit_core::dns::DnsClient`). The addresses in an answer are stored and captured before the
+//! program gets the answer, so that it cannot connect earlier. Entries of the host's `/etc/hosts`
+//! count as answers that are valid as long as they are in the file.
 //!
-//! Limits: [`QUESTIONS_MAX`] open questions a run and IP version by datagram; [`stream`] has those
-//! of TCP.
+//! There is no cache: each question of a program is sent to a resolver.
 //!
-//! It does not cache: the program asks as often as it likes, and the host's resolver caches.
+//! Limits: [`QUESTIONS_MAX`] unanswered questions for each run and IP version over UDP; [`stream`]
+//! has the limits for TCP.
 
 mod asker;
 pub mod hosts;

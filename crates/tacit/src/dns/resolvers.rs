@@ -1,4 +1,4 @@
-//! The host's resolvers and their state.
+//! The resolvers of the host, from `/etc/resolv.conf`, and which of them answer at present.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
-//! DNS over TCP: questions one after the other on a captured connection to port 53.
+//! Answers DNS questions over TCP, on captured connections to port 53.
 //!
-//! Answers come in the order of the questions. Limits: [`IDLE_MAX`] between two questions,
-//! [`QUESTIONS_PER_CONNECTION_MAX`] in all; the connection has a place among those of the agent.
+//! Questions of a connection are answered one after the other. Limits: [`IDLE_MAX`] between two
+//! questions, [`QUESTIONS_PER_CONNECTION_MAX`] on one connection. The connection counts against the
+//! agent's limit of connections.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

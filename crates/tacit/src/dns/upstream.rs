@@ -1,4 +1,5 @@
-//! What a client of resolvers needs of this host: sockets, time by TCP, random numbers.
+//! Sends questions to a resolver over UDP and TCP, receives its answers, and provides the random
+//! numbers that questions need.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;

@@ -1,4 +1,4 @@
-//! Workers that are each bound to a CPU, for connections of programs that run there.
+//! Manages workers that are bound to one CPU each, and relay connections of programs on that CPU.
 //!
 //! ```text
 //!   worker ── relay: its program runs on CPU 3 ──> is_on(3)?  yes: hand over
@@ -64,17 +64,17 @@ mod tests {
     use crate::engine::ThreadLoad;
 
     #[test]
-    fn a_worker_is_asked_for_where_there_is_none() {
-        let (cpu_workers, mut wishes) = CpuWorkers::<()>::new();
+    fn a_worker_is_requested_for_a_cpu_without_one() {
+        let (cpu_workers, mut requests) = CpuWorkers::<()>::new();
         assert!(!cpu_workers.is_on(3));
-        assert_eq!(wishes.try_recv(), Ok(3));
+        assert_eq!(requests.try_recv(), Ok(3));
         let (handed, _received) = mpsc::channel(1);
         let load = Arc::new(ThreadLoad::new("data-cpu-3".to_owned(), Some(3), None));
         cpu_workers.add(&WorkerHandle { load, handed });
         assert!(cpu_workers.is_on(3));
-        assert!(wishes.try_recv().is_err());
+        assert!(requests.try_recv().is_err());
         for _ in 0..WANTED_MAX + 1 {
-            assert!(!cpu_workers.is_on(4), "a wish that does not fit is no error");
+            assert!(!cpu_workers.is_on(4), "a request that does not fit into the queue is dropped");
         }
     }
 }

@@ -1,6 +1,7 @@
-//! What a thread has done and does, for displays and for the assignment among workers.
+//! Counts the connections, handshakes and CPU time of a worker or engine, for displays and for the
+//! choice of the worker that gets a connection.
 //!
-//! The thread itself is the only writer; all others read.
+//! Only the thread itself writes the counters; other threads read them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! Engines: threads on CPUs of their own that set connections up and give them away.
+//! Engines: threads on CPUs set aside for cryptographic work. They accept connections, do the
+//! handshakes, and hand the connections over to data workers.
 //!
 //! ```text
 //!              slot         look up, dial, handshake          hand over
@@ -219,7 +220,7 @@ mod tests {
         let engines = engines(2, 1, WhenSaturated::Spill);
         let first = now(&engines[0]);
         assert!(matches!(first, Some(SetupSlot::Engine(_))));
-        assert!(now(&engines[0]).is_none(), "the other has a place");
+        assert!(now(&engines[0]).is_none(), "the other engine has a slot");
         let second = now(&engines[1]);
         assert!(matches!(second, Some(SetupSlot::Engine(_))));
         assert!(matches!(now(&engines[1]), Some(SetupSlot::Spill)));

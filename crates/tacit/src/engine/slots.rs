@@ -1,4 +1,4 @@
-//! How many connections one engine sets up at a time.
+//! Limits how many connections one engine sets up at the same time.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Accounts: what each rule has cost and carried, where every thread adds and displays read.
+//! Accounts: the CPU time and the traffic of each rule. Every thread adds to them; displays and
+//! metrics read them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,8 +1,9 @@
-//! The ledger as displays, metrics and projections read it: since the agent started, or between two
-//! readings.
+//! Reads the ledger for displays, metrics and projections: the totals since the agent started, or
+//! the difference of two readings.
 //!
-//! Times are microseconds of CPU, bytes are payload, MB are 10^6 bytes. A message is an
-//! uninterrupted run of bytes in one direction of a connection.
+//! CPU times are in microseconds, bytes are payload, and a MB is 10^6 bytes. A message is a
+//! sequence of bytes in one direction of a connection without a byte in the other direction in
+//! between.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,17 +1,18 @@
-//! The meter of a thread: which account and component its time goes to just now.
+//! Measures the CPU time of a thread, and charges it to the account and component that the thread
+//! works for at the moment.
 //!
 //! ```text
 //!   wakes ─ turn(account) ─ switch(Seal) ─ switch(Send) ─ end of turn ─ ... ─ waits
 //! ```
 //!
-//! A stamp costs about 10 ns, and there are four for each message that a relay passes on: waking,
-//! two between reading, crypto and writing, and the end of the turn. What passes between two turns
-//! is charged to the second: it is the price of getting there. A thread that is not metered
-//! ([`start`] was never called on it, or accounting is off) pays a comparison.
+//! A timestamp takes about 10 ns. A relay takes four for each message: when it wakes, between
+//! reading, cryptography and writing, and at the end of the turn. The time between two turns is
+//! charged to the second one. A thread that is not metered ([`start`] was never called on it, or
+//! accounting is off) only makes a comparison.
 //!
-//! Everything is the thread's own until a window closes, which is when [`WINDOW_NS`] of work or
-//! [`WINDOW_WALL_NS`] have passed, or somebody asks; then accounts get their share, and others can
-//! see it.
+//! A thread collects its times in a window. The window is closed after [`WINDOW_NS`] of work, after
+//! [`WINDOW_WALL_NS`], or on request of a display; then its times are added to the accounts, where
+//! other threads can read them.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

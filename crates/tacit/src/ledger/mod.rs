@@ -1,15 +1,17 @@
-//! The ledger: where the agent's CPU time goes, by rule, component and place.
+//! The ledger: accounts for the CPU time of the agent by rule, component and kind of CPU (general
+//! or engine).
 //!
 //! ```text
 //!   each thread: meter ──(a window)──> account of a rule ──> costs: displays, metrics, projections
 //! ```
 //!
-//! Stages of both lanes say what they do ([`meter::switch`]); the life of a connection says whose
-//! it is ([`meter::turn`]). A microsecond stands in one cell. What no cell has is printed as
-//! uncaptured: name look-ups by the C library's threads, and the windows that are open.
+//! The stages of a connection set the component ([`meter::switch`]), and each turn of a connection
+//! sets the rule ([`meter::turn`]). Each microsecond is charged to exactly one rule and component.
+//! CPU time that is not charged is shown as uncaptured: threads of the C library that look up
+//! names, and windows that are still open.
 //!
-//! Limits: an account for each rule that is installed or has open connections; what rules cost
-//! that are gone is kept in one sum.
+//! Limits: there is an account for each rule that is installed or has open connections. The times
+//! of all removed rules are one sum.
 
 mod account;
 pub mod costs;

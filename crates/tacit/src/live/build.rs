@@ -1,4 +1,5 @@
-//! From a checked policy to one that can serve; what did not change is kept.
+//! Builds the live policy from a checked policy: makes the TLS configuration of each rule, and
+//! keeps rules that did not change.
 //!
 //! A rule that is the same as before, with the same credentials and the same map, keeps its
 //! [`LiveRule`]: its connections stay current. Each rule is looked up once by its name, and
@@ -80,7 +81,7 @@ pub struct RuleRefused {
 
 impl fmt::Display for RuleRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {}: {}", self.rule, self.error)
+        write!(f, "the TLS settings of rule {} cannot be used: {}", self.rule, self.error)
     }
 }
 

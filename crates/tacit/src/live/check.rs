@@ -1,4 +1,5 @@
-//! From a policy file to a policy with its credentials: every check that needs this host.
+//! Checks a policy file: parses it, loads the credentials that it names, and makes all other checks
+//! that need this host.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub fn read_policy(path: &Path) -> Result<String, Vec<Diagnostic>> {
         vec![
             Diagnostic::error(
                 SourcePosition { line: 1, column: 1 },
-                format!("cannot be read: {error}"),
+                format!("cannot read the policy file: {error}"),
             )
             .with_fix("name a policy file that this user can read"),
         ]
@@ -123,8 +124,10 @@ pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
             None
         }
         Err(error) => {
-            let message = format!("the time zone of this host is not known, UTC is used: {error}");
-            let fix = "say zone = \"Europe/Berlin\" or the like in `when`, or link /etc/localtime";
+            let message =
+                format!("cannot determine the time zone of this host, so UTC is used: {error}");
+            let fix = "set `zone` in `when`, such as zone = \"Europe/Berlin\", or make \
+                       /etc/localtime a link to the time zone of this host";
             Some(Diagnostic::warning(position, message).with_fix(fix))
         }
     }

@@ -1,4 +1,4 @@
-//! Counters of a rule, for displays.
+//! Counts the connections, failures and durations of a rule, for displays and metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

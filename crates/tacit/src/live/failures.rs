@@ -1,6 +1,6 @@
-//! How many connections of a rule failed, by the kind of failure that the log has as `kind`.
+//! Counts the failed connections of a rule by kind of failure (`kind` in the log).
 //!
-//! Any thread counts, without a lock. A kind takes a slot when it occurs first.
+//! Every thread counts without a lock. A kind gets a slot when it occurs for the first time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

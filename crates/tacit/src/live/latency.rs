@@ -1,6 +1,7 @@
-//! How long handshakes and connects of a rule took, in buckets as Prometheus counts them.
+//! Counts the durations of handshakes and connects of a rule in the buckets of a Prometheus
+//! histogram.
 //!
-//! Any thread adds a duration, without a lock; a scrape reads the counts.
+//! Every thread adds durations without a lock; metrics read the counts.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

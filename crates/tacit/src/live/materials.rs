@@ -1,4 +1,4 @@
-//! The credentials that a policy names, loaded from their files.
+//! Loads the credentials of a policy: certificates, keys, trust anchors and CRLs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

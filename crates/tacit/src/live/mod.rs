@@ -1,13 +1,14 @@
-//! The live policy: rules with everything they need to serve, swapped as a whole.
+//! The live policy: the installed rules with their TLS configurations, targets and counters. A
+//! reload replaces it as a whole.
 //!
 //! ```text
 //!   file ──check──> Policy, Materials ──build──> Live ──ArcSwap──> data workers, displays
 //! ```
 //!
-//! A rule that a reload did not change keeps its [`LiveRule`] with its counters; a changed one
-//! gets a new one. A connection holds the rule it opened with, so it is stale exactly when that
-//! rule is no longer the installed one. A rule is stored once: policy, [`LiveRule`], index and the
-//! table of names share it.
+//! A rule that a reload did not change keeps its [`LiveRule`] with its counters; a changed rule
+//! gets a new one. A connection keeps a reference to the [`LiveRule`] with which it opened, and is
+//! stale if that is no longer installed. Policy, [`LiveRule`], index and the table of names share
+//! each rule, so it is stored only once.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};

@@ -1,7 +1,8 @@
-//! The rule of a flow whose address has several names, or an alias that stands for nothing.
+//! Finds the rule of a flow whose address has several names, or is an unassigned alias.
 //!
-//! The host's own file may give an address several names: no alias is possible there, because
-//! programs read the file themselves. With `aliases = "never"` DNS may do that too.
+//! An address can have several names in `/etc/hosts` of the host: aliases are not possible there,
+//! because programs read the file themselves. With `aliases = "never"` this can happen with DNS
+//! too.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! What an installation keeps, what it builds, and how its work grows.
+//! Tests which rules and credentials a reload keeps, which it builds again, and how its work grows
+//! with the number of rules.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! An accepted connection on its way from the listener to its lane.
+//! An accepted connection that the listener passes to its lane.
 
 use std::io;
 

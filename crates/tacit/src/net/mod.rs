@@ -1,9 +1,9 @@
-//! Sockets: what the lanes, runs and name service share below any policy.
+//! Sockets and targets, which lanes, runs and the name service use. This layer knows no policy.
 //!
-//! [`stream_socket`] is one socket of a connection with its readiness, [`target`] is where a rule
-//! connects to, [`pool`] keeps sockets that were made in advance, [`Position`] says which of the
-//! two sockets of a connection is meant, [`Security`] is what protects the bytes on one, and
-//! [`Accepted`] is a connection on its way from a listener to its lane.
+//! [`stream_socket`] is one socket of a connection with its readiness, [`target`] has the addresses
+//! that a rule connects to, [`pool`] keeps sockets that were created in advance, [`Position`] is
+//! downstream or upstream, [`Security`] is the protection of a socket (clear or TLS), and
+//! [`Accepted`] is a connection that a listener passes to its lane.
 
 mod accepted;
 pub mod pool;

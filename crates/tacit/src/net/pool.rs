@@ -1,8 +1,8 @@
-//! Sockets inside a run's namespace that were made in advance.
+//! Keeps sockets inside a run's namespace that were created in advance.
 //!
-//! Requesting a socket from the run's helper wakes two processes, which costs as much as a third of
-//! a handshake. So each request asks for several sockets of a kind, and the pool keeps those that
-//! are not used yet: [`SOCKETS_AT_ONCE_MAX`] of each kind at most.
+//! A request for a socket wakes the helper of the run, and takes as much CPU time as a third of a
+//! handshake. So the agent requests several sockets of a kind at once, and the pool keeps those
+//! that are not used yet: at most [`SOCKETS_AT_ONCE_MAX`] of each kind.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Which of the two sockets of a connection is meant.
+//! The position of a socket in its connection: downstream or upstream.
 
 /// One of the two sockets of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

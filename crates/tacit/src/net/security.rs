@@ -1,4 +1,4 @@
-//! What protects the bytes on a socket.
+//! The protection of a socket's bytes: clear or TLS.
 
 /// What protects the bytes that travel on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

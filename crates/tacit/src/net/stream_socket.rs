@@ -1,4 +1,5 @@
-//! One of the two sockets of a connection, and the bytes that wait to be written to it.
+//! One of the two sockets of a connection: reads and writes it, and keeps the bytes that wait to be
+//! written.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,10 +1,10 @@
-//! Where a rule connects to: addresses, and names that are resolved again and again.
+//! The targets of a rule: addresses, and names that are resolved at regular intervals.
 //!
-//! One target has no state besides the addresses of its name. Of several, all threads know which
-//! are down and which one is next.
+//! If a rule has several targets, all threads share the state: which targets are down, and which is
+//! used next.
 //!
-//! Names are resolved by the `control` thread through the system's resolver; data workers only
-//! read the newest answer. An answer that fails later keeps the addresses of the one before.
+//! The control thread resolves names with the resolver of the C library; data workers read the
+//! latest result. If a later resolution fails, the previous addresses stay in use.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A thread that is bound to one CPU as long as that CPU has time for it.
+//! Binds a thread to one CPU, and unbinds it for a while when that CPU is busy and others are idle.
 //!
 //! ```text
 //!   bound ── waits for its CPU while others are idle ──> unbound ── UNBOUND_TIME ──> bound
@@ -128,12 +128,16 @@ mod tests {
             schedule::pin_thread(&[own]).unwrap();
             let binding = CpuBinding::new(own, cpus.clone());
             binding.look();
-            assert_eq!(schedule::allowed_cpus().unwrap(), [own], "it has not waited");
+            assert_eq!(
+                schedule::allowed_cpus().unwrap(),
+                [own],
+                "the thread did not wait for its CPU"
+            );
             schedule::pin_thread(&cpus).unwrap();
             let until = Instant::now() + UNBOUND_TIME;
             binding.state.set(State::Unbound { until });
             binding.look();
-            assert_eq!(schedule::allowed_cpus().unwrap(), cpus, "not yet");
+            assert_eq!(schedule::allowed_cpus().unwrap(), cpus, "UNBOUND_TIME is not over");
             binding.state.set(State::Unbound { until: Instant::now() });
             binding.look();
             assert_eq!(schedule::allowed_cpus().unwrap(), [own]);

@@ -1,4 +1,4 @@
-//! Which CPUs the agent's threads and the programs of its runs may be on.
+//! Assigns CPUs to the threads of the agent and to the programs of its runs.
 //!
 //! ```text
 //!   CPUs this process was started with
@@ -7,12 +7,12 @@
 //!          └─ placement-cpus      what `split` and `one-cpu` choose from; else all general ones
 //! ```
 //!
-//! With `split`, each data worker takes the CPU that the fewest workers on this machine have.
-//! Agents see each other's assignments by abstract UNIX sockets, one for each; the kernel removes
-//! them with the process. They are hints, not locks: a process that takes these names only makes
-//! assignments worse.
+//! With `split`, each data worker takes the CPU to which the fewest workers on this machine are
+//! assigned. Each assignment is an abstract UNIX socket with the CPU in its name, so that all
+//! agents can see it, and the kernel removes it with the process. Assignments are hints, not locks:
+//! a process that takes these names only makes assignments worse.
 //!
-//! tacit does not take CPUs away from other processes.
+//! tacit does not change the affinity of other processes, which may use the same CPUs.
 
 mod binding;
 
@@ -115,10 +115,10 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
         let missing: Vec<_> = cpus.iter().copied().filter(|cpu| !allowed.contains(cpu)).collect();
         if !missing.is_empty() {
             let message = format!(
-                "`{word}` names CPU {}, which does not exist or which this process may not use",
+                "`{word}` names CPU {}, which does not exist, or which this process may not use",
                 list(&missing)
             );
-            let fix = format!("CPUs that it may use: {}", list(allowed));
+            let fix = format!("use some of the CPUs that this process may use: {}", list(allowed));
             found.push(Diagnostic::error(position, message).with_fix(fix));
         }
     };
@@ -126,8 +126,11 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
     if let Some(engine) = &policy.engine {
         missing("cpus", &engine.cpus, engine.position);
         if allowed.iter().all(|cpu| engine.cpus.contains(cpu)) {
-            let message = format!("[engine] takes every CPU there is: {}", list(allowed));
-            let fix = "leave at least one CPU for the other threads";
+            let message = format!(
+                "`cpus` in [engine] names all CPUs that this process may use: {}",
+                list(allowed)
+            );
+            let fix = "leave at least one CPU for the data workers";
             found.push(Diagnostic::error(engine.position, message).with_fix(fix));
         }
     }
@@ -237,8 +240,11 @@ mod tests {
         assert_eq!(said("[engine]\ncpus = \"1\""), "");
         let missing = said("[engine]\ncpus = \"2-4\"");
         assert!(missing.contains("`cpus` names CPU 3-4, which does not exist"), "{missing}");
-        assert!(missing.contains("CPUs that it may use: 0-2,5"), "{missing}");
-        assert!(said("[engine]\ncpus = \"0-2,5\"").contains("takes every CPU there is: 0-2,5"));
+        assert!(missing.contains("CPUs that this process may use: 0-2,5"), "{missing}");
+        assert!(
+            said("[engine]\ncpus = \"0-2,5\"")
+                .contains("names all CPUs that this process may use: 0-2,5")
+        );
         let placed = said("[agent]\nplacement = \"split\"\nplacement-cpus = \"3\"");
         assert!(placed.contains("`placement-cpus` names CPU 3"), "{placed}");
     }

@@ -1,4 +1,4 @@
-//! Answers about a connection.
+//! Builds the JSON answer to a query about a connection.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

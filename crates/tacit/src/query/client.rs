@@ -1,4 +1,5 @@
-//! One client of the query socket: it sends queries, each after the answer to the one before.
+//! Serves one client of the query socket. The client sends one query after the other, and waits for
+//! each answer.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

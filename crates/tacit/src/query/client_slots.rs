@@ -1,4 +1,5 @@
-//! Slots for the clients of a run's query socket, and which client must leave when all are taken.
+//! Limits the clients of a run's query socket to a number of slots, and decides which client is
+//! closed when a new one connects and all slots are taken.
 //!
 //! ```text
 //!   idle ── a question ──> working ── the answer ──> sending ── it is sent ──> idle

@@ -1,4 +1,4 @@
-//! Finds the connection of a descriptor and answers about it.
+//! Finds the connection that belongs to the descriptor in a query, and answers the query.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

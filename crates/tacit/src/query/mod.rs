@@ -1,4 +1,5 @@
-//! `$TACIT_QUERY`: programs of a run ask how their own connections are protected.
+//! Serves the query socket (`$TACIT_QUERY`), at which programs of a run ask how their own
+//! connections are protected.
 //!
 //! ```text
 //!   program ── question + descriptor ──> client ──> responder ── whose connection? ──> record

@@ -1,4 +1,5 @@
-//! The agent's side: starts the signer, and asks it.
+//! The agent's side of the signer: starts its process, and sends it keys to load and handshakes to
+//! sign.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -119,7 +120,9 @@ impl Client {
                 turn.watched = Watched::Yes;
             }
             Watched::Runs(_) | Watched::Yes => {
-                return Err(io::Error::other("the signer has ended; a new one is started"));
+                return Err(io::Error::other(
+                    "the signer has ended, and the agent is starting a new one",
+                ));
             }
         }
         self.control.load_full().ok_or_else(|| ErrorKind::NotConnected.into())
@@ -184,11 +187,12 @@ impl Client {
         for key in keys {
             let reason = match key.load_again() {
                 Ok(true) => continue,
-                Ok(false) => "its file holds another key now".to_owned(),
+                Ok(false) => "the key file contains another key than before".to_owned(),
                 Err(PairError { text, .. }) => text,
             };
             let event = Event::new("key-lost").field("reason", &reason);
-            let next = "handshakes with this key fail: correct its files, and the agent loads them";
+            let next = "handshakes with this key fail until its files are correct; the agent \
+                        loads them when they change";
             self.log.error(event.field("next", next));
         }
         Ok(started)
@@ -249,7 +253,7 @@ fn watch(client: &Weak<Client>, mut started: Started) {
         client.control.store(None);
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let event = Event::new("signer-ended").field("status", &status);
-        let next = "a new one starts within a second; open connections continue meanwhile";
+        let next = "the agent starts a new signer within a second; open connections continue";
         client.log.error(event.field("next", next));
         loop {
             std::thread::sleep(START_INTERVAL.saturating_sub(started.at.elapsed()));
@@ -300,7 +304,7 @@ impl SignerClient for Client {
     fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         let unreachable = |error: io::Error| PairError {
             at: PairFile::Key,
-            text: format!("the signer cannot be asked for it: {error}"),
+            text: format!("the agent cannot reach the signer, which loads it: {error}"),
         };
         let load = || -> io::Result<Loaded> {
             let mut turn = self.turn();
@@ -319,7 +323,7 @@ impl SignerClient for Client {
     fn sign(&self, name: KeyName, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
         let cpu = schedule::own_cpu();
         let asked = self.ask(&SignRequest { name, cpu, scheme, message });
-        asked.unwrap_or_else(|error| Err(format!("the signer cannot be asked: {error}")))
+        asked.unwrap_or_else(|error| Err(format!("the agent cannot reach the signer: {error}")))
     }
 
     fn register(&self, key: &Arc<RemoteKey>) {

@@ -1,4 +1,4 @@
-//! The signer's process: loads keys and signs.
+//! The main function of the signer process: loads private keys and signs.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ pub fn run() -> ExitCode {
     match served {
         Ok(()) => EXIT_OK.into(),
         Err(error) => {
-            complain(format!("signer: {error}"));
+            complain(format!("tacit: the signer cannot continue: {error}"));
             EXIT_FAILURE.into()
         }
     }
@@ -122,8 +122,8 @@ fn sign_all(socket: &OwnedFd, store: &KeyStore) -> io::Result<()> {
             // If it fails, signing works anyway.
             let _ = schedule::pin_thread(&[cpu.into()]);
         }
-        let signed =
-            request.map_or(Err("the request is no request"), |request| store.sign(&request));
+        let signed = request
+            .map_or(Err("the signer received an invalid request"), |request| store.sign(&request));
         // What the answer itself costs goes with the next one.
         let spent = cpu::thread_ns();
         let answer = encode_sign_response(&signed, spent.saturating_sub(spent_before));

@@ -1,4 +1,4 @@
-//! The interface between lanes and worker threads.
+//! The traits through which worker threads run lanes, without knowledge of their protocols.
 //!
 //! ```text
 //!   Workers ── WorkSource ──> thread ── serve ──> Served      stop, finish

@@ -1,14 +1,16 @@
-//! Data workers: threads that serve connections from beginning to end; and engines, which serve
-//! them up to the relay (see [`crate::engine`]).
+//! Starts and manages data workers, which serve connections from beginning to end, and engines,
+//! which serve them up to the relay (see [`crate::engine`]).
 //!
-//! The lanes register what a thread runs ([`Lanes`], [`WorkSource`]); a worker knows no protocol.
-//! Each thread has a single-threaded runtime of its own. `control` gives threads their sources
-//! through a bounded queue: to the engines, or to the workers if there are no engines.
+//! Each thread has a single-threaded runtime of its own. The lanes implement [`Lanes`] and
+//! [`WorkSource`]; a worker knows no protocol. The control thread sends sources, such as listeners,
+//! to the engines or, without engines, to the workers.
 //!
-//! There is one worker at first. Another one starts when all workers are busy and there are more
-//! connections than workers; it then accepts as the others do. Workers are not stopped again.
+//! At first there is one worker. Another one is started when all workers are busy and there are
+//! more connections than workers; it accepts from the same listeners. Workers are not stopped
+//! again.
 //!
-//! Limits: `COMMANDS_MAX`; as many workers as [`CpuPlan`] says.
+//! Limits: the queue of a thread has `COMMANDS_MAX` entries; [`CpuPlan`] limits the number of
+//! workers.
 
 mod lanes;
 mod thread;
@@ -165,7 +167,8 @@ impl<L: Lanes> Workers<L> {
         plan.settle()?;
         let own = schedule::own_scheduling();
         if own.is_ok_and(|own| own.class == schedule::SchedulingClass::Idle) {
-            let next = "start the agent in another scheduling class, or set class in [engine]";
+            let next = "the agent only gets CPU time that no other process needs: start it in \
+                        another scheduling class, or set `class` in [engine]";
             log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
         }
         let (cpu_handles, wanted) = CpuWorkers::new();

@@ -1,4 +1,5 @@
-//! The thread of a data worker or an engine.
+//! Runs the thread of a data worker or an engine: sets its CPU and scheduling class, enters the
+//! sandbox, and serves its sources.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -79,8 +80,9 @@ impl<L: Lanes> ThreadRole<L> {
             };
             schedule::set_own_class(kernel_class, nice).map_err(|error| {
                 let text = format!(
-                    "[engine] cannot have its class with nice = {nice}: {error}; choose a higher \
-                     one, or give the agent CAP_SYS_NICE or a higher RLIMIT_NICE (LimitNICE=)"
+                    "cannot set the scheduling class of [engine] with nice = {nice}: {error}; \
+                     set a higher `nice`, or give the agent CAP_SYS_NICE or a higher RLIMIT_NICE \
+                     (LimitNICE=)"
                 );
                 io::Error::new(error.kind(), text)
             })?;
@@ -176,7 +178,7 @@ fn enter_sandbox(rights: WorkerRights, log: &Log) {
         && sandbox::has_call_filters()
     {
         let event = Event::new("sandbox-incomplete").field("part", "worker").field("error", &error);
-        log.warn(event.field("next", "the worker serves without it"));
+        log.warn(event.field("next", "the worker serves without this part of its sandbox"));
     }
 }
 

@@ -334,7 +334,7 @@ fn an_agent_in_the_lowest_class_says_so_and_its_engines_are_in_their_own() {
         let classes = shown["threads"].as_array().unwrap().iter().map(|thread| &thread["class"]);
         assert_eq!(classes.collect::<Vec<_>>(), ["normal", "idle"], "{shown}");
     } else {
-        assert!(log().contains("[engine] cannot have its class"), "{}", log());
+        assert!(log().contains("cannot set the scheduling class of [engine]"), "{}", log());
     }
     crate::harness::signal_process(agent.id(), "TERM");
     agent.wait().unwrap();
@@ -348,7 +348,7 @@ fn cpus_that_cannot_be_set_aside_are_refused_by_name() {
     let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@tacit-lab-r\"\ndeny = true\n";
     for (engine, wanted) in [
         ("1023".to_owned(), "`cpus` names CPU 1023, which does not exist"),
-        (all.join(","), "takes every CPU there is"),
+        (all.join(","), "names all CPUs that this process may use"),
     ] {
         let text = format!("version = 1\n[engine]\ncpus = \"{engine}\"\n{rule}");
         lab.write("bad.toml", text);
