@@ -1,7 +1,7 @@
-//! Stage 2, admit: finds the rule of a flow and opens its connection in the table.
+//! Stage 2, admit: finds the rule of a flow, and adds the connection to the table.
 //!
-//! It reads the flow and never touches a socket: a flow may be admitted before its connection is
-//! accepted.
+//! This stage uses no socket, because the connection may not be accepted yet: a held SYN is
+//! admitted before.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! Dials the upstream socket of a connection.
+//! Connects the upstream socket of a connection.
 //!
 //! ```text
-//!   forwarding rule     the rule's target, its addresses one after the other; of several targets
-//!                       one after the other, those that are down last
-//!   opened in a run     the address the program wanted
-//!   coming into a run   where the program listens, from the real client's address
+//!   forwarding rule     the addresses of the rule's target, one after the other; with several
+//!                       targets, one target after the other, those that are down last
+//!   outbound of a run   the address that the program connects to
+//!   inbound to a run    the address on which the program listens, from the client's own address
 //! ```
 
 use std::fmt::Display;
@@ -81,7 +81,7 @@ async fn dial_within(
             let Scope::Run(run) = &facts.scope;
             let work = dial_inside(run, record, options, security);
             tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
-                let reason = "the program of the run did not accept the connection in time";
+                let reason = "the server program in the run did not accept the connection in time";
                 Err(Unreached::timed_out(reason.to_owned()))
             })
         }
@@ -92,7 +92,7 @@ async fn dial_within(
             dial_target(target, options, timeout, security).await
         }
         (None, Some(LiveTargets::Several(_)) | None) => {
-            Err(Unreached::from("the rule has no address to connect to"))
+            Err(Unreached::from("the rule has no target; this is a bug in tacit"))
         }
     }
 }
@@ -103,7 +103,8 @@ async fn dial_addresses(
     timeout: Duration,
     security: Security,
 ) -> Result<Upstream, Unreached> {
-    let mut last = Unreached::from("the rule has no address to connect to");
+    let mut last =
+        Unreached::from("the name of the target is no longer resolved: the agent is ending");
     // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
     let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     for address in addresses {
@@ -130,7 +131,7 @@ async fn dial_several(
 ) -> Result<Upstream, Unreached> {
     let begun = Instant::now();
     let SeveralTargets { targets, failover, .. } = several;
-    let mut last = Unreached::from("the rule has no target to connect to");
+    let mut last = Unreached::from("no target of the rule answered in time");
     let attempts = failover.attempts(record.target(), begun);
     let mut shares = Shares::new(timeout, attempts.len(), begun);
     for (place, target) in attempts.iter().filter_map(|place| Some((*place, targets.get(*place)?)))
@@ -175,7 +176,7 @@ async fn dial_target(
 ) -> Result<Upstream, Unreached> {
     let begun = Instant::now();
     let Ok(addresses) = tokio::time::timeout(timeout, target.addresses()).await else {
-        let reason = format!("cannot connect to {target}: the name did not resolve in time");
+        let reason = format!("cannot connect to {target}: its name was not resolved in time");
         return Err(Unreached::timed_out(reason));
     };
     let left = timeout.saturating_sub(begun.elapsed());
@@ -191,7 +192,7 @@ async fn dial_target(
 
 /// There was no answer from there in time.
 pub(super) fn unanswered(address: &impl Display) -> Unreached {
-    Unreached::timed_out(format!("cannot connect to {address}: no answer"))
+    Unreached::timed_out(format!("cannot connect to {address}: no answer within the timeout"))
 }
 
 async fn dial_one(
@@ -226,11 +227,15 @@ async fn dial_inside(
 ) -> Result<Upstream, Unreached> {
     let ports = record.rule.rule.inbound().map(|inbound| inbound.local_ports.as_slice());
     let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
-        return Err(Unreached::from("a client without an IP address cannot connect into a run"));
+        return Err(Unreached::from(
+            "the client has no IP address, which connections into a run need",
+        ));
     };
     let route = find_route(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
     let Some(route) = route else {
-        return Err(Unreached::from("no program of the run listens on the rule's `local-ports`"));
+        return Err(Unreached::from(
+            "no program of the run listens on a port of the rule's `local-ports`",
+        ));
     };
     let program = route.program;
     match connect_inside(run, route, options, security).await {

@@ -1,4 +1,4 @@
-//! The PROXY protocol header that is sent to the target first.
+//! Builds the PROXY protocol header that is sent to the target before all other bytes.
 
 use tacit_core::policy::{SendProxy, TlsVersion};
 use tacit_core::proxy_protocol::{self, ClientVerification, ProxyError, ProxyHeader, ProxyTls};

@@ -1,11 +1,10 @@
-//! Stage 1, intercept: accepts a connection and makes its flow.
+//! Stage 1, intercept: accepts a connection and determines its flow.
 //!
-//! If the listening address requires a PROXY header, that is read first: rules are chosen by the
-//! client that it names.
+//! If the rule has `accept-proxy`, the PROXY header is read first, because rules are selected by
+//! the client that the header names.
 //!
-//! Every worker watches every listening socket. The socket belongs to the agent, which can hand it
-//! to a successor with its queue. Connections over the limit wait in the kernel's queue, as do all
-//! connections while the process has no free descriptors.
+//! Every worker accepts on every listening socket. If the limit of connections or of open files is
+//! reached, further connections wait in the kernel's queue.
 
 use std::io;
 use std::net::SocketAddr;
@@ -113,10 +112,10 @@ impl Arrival {
     /// # Errors
     /// It is missing, wrong or late; in words for the log.
     pub async fn read_header(&mut self) -> Result<(), String> {
-        let late = "the peer did not send its PROXY header in time: configure it to send one, or \
-                    set accept-proxy = false";
+        let late = "the peer did not send a PROXY header in time: configure the proxy to send \
+                    one, or set accept-proxy = false in the rule";
         let Downstream::Accepted(socket) = &self.downstream else {
-            return Err("a program of a run sends no PROXY header".to_owned());
+            return Err("programs of runs cannot send a PROXY header".to_owned());
         };
         let read = tokio::time::timeout(HEADER_WAIT_MAX, read_header(socket)).await;
         let HeaderRead { header, early } = read.map_err(|_| late.to_owned())??;
@@ -149,10 +148,14 @@ async fn read_header(socket: &StreamSocket) -> Result<HeaderRead, String> {
             return Ok(HeaderRead { header, early: bytes });
         }
         match socket.read(&mut chunk).await {
-            Ok(0) => return Err("the peer closed before its PROXY header was complete".into()),
+            Ok(0) => {
+                return Err(
+                    "the peer closed the connection before its PROXY header was complete".into()
+                );
+            }
             Ok(count) => bytes.extend_from_slice(&chunk[..count]),
             Err(error) => {
-                return Err(format!("the connection failed in its PROXY header: {error}"));
+                return Err(format!("cannot read the PROXY header of the peer: {error}"));
             }
         }
     }
@@ -198,7 +201,11 @@ pub async fn accept_all<T>(
                         Event::new("accept-paused")
                             .field("listen", &listener.address)
                             .field("error", &error)
-                            .field("next", &"connections wait in the kernel; raise LimitNOFILE"),
+                            .field(
+                                "next",
+                                "new connections wait in the kernel's queue; raise the limit of \
+                                 open files (LimitNOFILE= of the unit, or ulimit -n)",
+                            ),
                     );
                     tokio::time::sleep(SHORTAGE_PAUSE).await;
                 }

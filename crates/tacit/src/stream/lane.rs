@@ -1,4 +1,4 @@
-//! What the connections of one worker thread share.
+//! The state that all connections of a worker thread share, and the state that all threads share.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
-//! The stream lane: a connection passes through these stages.
+//! The stream lane: serves TCP and UNIX stream connections in these stages.
 //!
 //! ```text
 //!   accept ──> admit ──> establish ──> relay ──> account
 //!   Arrival    Admitted  Established   Finished
 //! ```
 //!
-//! Each stage takes by value what the stage before made, and knows none of the later stages.
-//! [`serve`] has the whole life of a connection. It runs on one data worker from beginning to end,
-//! or on an engine up to the relay.
+//! Each stage consumes the value that the previous stage returned, and does not know later stages.
+//! [`serve`] calls them in this order. A connection is served by one data worker from beginning to
+//! end, or by an engine up to the relay.
 
 mod bulk;
 pub mod data;

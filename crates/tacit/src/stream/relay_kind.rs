@@ -1,4 +1,5 @@
-//! An established connection, with its sockets and state by the kind of its relay.
+//! The types of an established connection: for each kind of relay, the sockets and the state that
+//! it needs.
 
 use std::convert::Infallible;
 use std::io;

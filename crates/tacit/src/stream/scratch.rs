@@ -1,4 +1,4 @@
-//! The buffers of one worker thread, which its connections use one after the other.
+//! The read and write buffers of a worker thread, which its connections use one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

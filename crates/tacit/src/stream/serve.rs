@@ -1,14 +1,14 @@
-//! The life of one connection.
+//! Serves one connection: calls the stages of the lane in order.
 //!
 //! ```text
 //!   accept ──> admit ──> establish ──> relay ──> account
 //!                            └─ on an engine ── hand over ──> the same, on a data worker
 //! ```
 //!
-//! Without engines, the data worker that accepts serves the whole connection. An engine serves the
-//! first part and hands the connection over once, in the [`Stage`] that it has reached: before the
-//! dial if the connection is in clear, otherwise before its relay. A rule may keep the relay on the
-//! engine.
+//! Without engines, the data worker that accepts a connection serves it to the end. An engine
+//! serves the first stages and then hands the connection over to a data worker: before the dial if
+//! the connection is in clear, otherwise before the relay. If the rule has `relay = "engine"`, the
+//! engine also relays.
 
 use std::io;
 use std::os::fd::AsFd;

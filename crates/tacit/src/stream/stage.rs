@@ -1,4 +1,5 @@
-//! What one stage of a connection's life gives to the next, and one thread to another.
+//! The values that one stage of a connection returns for the next stage, and that an engine hands
+//! over to a worker.
 
 use std::io;
 use std::sync::Arc;

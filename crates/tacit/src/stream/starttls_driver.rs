@@ -1,4 +1,5 @@
-//! Reads and writes the sockets of a STARTTLS [`Dialogue`], before TLS and under TLS.
+//! Drives a STARTTLS exchange: moves bytes between the two sockets and the state machine, before
+//! the TLS handshake and after it.
 //!
 //! ```text
 //!   peer    <── PeerTransport ──> to_peer    ┐
@@ -6,12 +7,12 @@
 //!   program <── StreamSocket ───> to_program ┘
 //! ```
 //!
-//! One loop serves both phases: it asks the state machine for its next step, writes its output, and
-//! reads both ends for it. A [`PeerTransport`] is the peer's socket in clear or with its TLS
-//! session. This code need not be fast: the relay moves the bulk of the bytes.
+//! One loop serves both phases: it writes the output of the state machine, and reads both sockets
+//! for its input. A [`PeerTransport`] is the peer's socket, in clear or with its TLS session. This
+//! code need not be fast: the relay moves the bulk of the bytes.
 //!
-//! The state machine limits its buffers, the caller limits the time. Bytes in clear before TLS do
-//! not count as relayed.
+//! Limits: the state machine limits its buffers, and the caller limits the time. Bytes of the
+//! exchange before TLS are not counted as relayed bytes.
 
 use std::io;
 use std::ops::Range;

@@ -311,11 +311,11 @@ fn a_missing_or_broken_header_is_refused_and_nothing_is_forwarded() {
     cut.write_all(&HEADER[..20]).unwrap();
     cut.shutdown(Shutdown::Write).unwrap();
     assert!(is_reset(&mut cut));
-    agent.wait_for_log("closed before its PROXY header was complete");
+    agent.wait_for_log("closed the connection before its PROXY header was complete");
     let mut stalled = connect(("127.0.0.1", clear));
     stalled.write_all(&HEADER[..20]).unwrap();
     assert!(is_reset(&mut stalled));
-    agent.wait_for_log("did not send its PROXY header in time");
+    agent.wait_for_log("did not send a PROXY header in time");
     assert!(app.1.try_recv().is_err(), "the program behind saw nothing");
 }
 

@@ -1,13 +1,13 @@
-//! Turns of the connections of one thread that have much to move, so that the others need not wait
-//! for all of them.
+//! Schedules the bulk transfers of a thread, so that short messages of other connections do not
+//! have to wait for all of them.
 //!
-//! A connection whose polls fill their batches is *bulk*, any other *brief*. While there are brief
-//! ones on the thread, a bulk connection moves [`TURN_RECORDS`] at a time, and one of them has a
-//! turn each time the runtime has asked the kernel for what has come. So a message of a brief
-//! connection waits for one turn at most, however many bulk streams there are. A thread that has
-//! only connections of one kind carries them as fast as it can.
+//! A connection that fills its whole batch when it is polled is *bulk*; any other is *brief*. While
+//! a thread has brief connections, only one bulk connection may move data between two polls of the
+//! kernel, and at most [`TURN_RECORDS`]: that is its turn. So a short message waits for at most one
+//! turn, however many bulk connections there are. If all connections of a thread are of one kind,
+//! there are no turns.
 //!
-//! Turns are given in the order in which they were asked for.
+//! Turns are given in the order of the requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
-//! The listener of one data connection.
+//! Accepts one data connection of FTP.
 //!
 //! ```text
 //!   outside   a listening socket; only the peer address of the control connection may connect
-//!   inside    the address that a run's program connects to, captured for this connection
+//!   inside    the address that the program of a run will connect to, which is captured meanwhile
 //! ```
 
 use std::io;
@@ -67,7 +67,9 @@ impl DataListener {
             ports => {
                 let mut ports = ports.iter().cloned().flatten();
                 ports.find_map(|port| listen(port).ok()).ok_or_else(|| {
-                    format!("every port of `data-ports` on {ip} is in use: add ports to the list")
+                    format!(
+                        "all ports of `data-ports` are in use on {ip}: add ports to `data-ports`"
+                    )
                 })?
             }
         };
@@ -82,7 +84,7 @@ impl DataListener {
     /// It cannot be captured; the text is for the log.
     pub async fn inside(run: &Arc<Run>, address: SocketAddr) -> Result<Self, String> {
         let expected = run.expect(address).await.map_err(|error| {
-            format!("cannot capture the run's connection to {address}: {error}")
+            format!("cannot capture the data connection of the run to {address}: {error}")
         })?;
         Ok(Self::Inside(expected))
     }

@@ -1,5 +1,8 @@
-//! FTP data connections. A control connection announces each one and opens a listener for it; it is
-//! then a connection of its own, under the rule of its control connection.
+//! Data connections of FTP.
+//!
+//! The relay of a control connection opens a listener for each data connection that FTP commands
+//! announce. The data connection is then served like any other, under the rule of its control
+//! connection.
 
 mod listener;
 mod pending;

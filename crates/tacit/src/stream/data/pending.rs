@@ -1,4 +1,4 @@
-//! A data connection from its announcement to its accepted socket.
+//! A data connection of FTP that was announced and is not accepted yet.
 
 use std::convert::Infallible;
 use std::sync::Arc;

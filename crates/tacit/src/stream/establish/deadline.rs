@@ -1,4 +1,4 @@
-//! Work that must be done by a certain time.
+//! Limits the set-up of a connection to a deadline.
 
 use std::time::Instant;
 

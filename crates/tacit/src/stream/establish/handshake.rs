@@ -1,7 +1,6 @@
-//! A TLS handshake over one socket of a connection.
+//! Does the TLS handshake on one socket of a connection.
 //!
-//! A handshake needs a permit of the handshake limiter. A connection without one waits for it, and
-//! the handshake timeout includes that wait.
+//! A handshake waits for a permit of the handshake limiter; `handshake-timeout` includes that wait.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,22 +1,24 @@
-//! Stage 3, establish: dials upstream and puts TLS on the socket that the plan says.
+//! Stage 3, establish: connects to the upstream, and does the TLS handshake on one of the two
+//! sockets.
 //!
 //! ```text
-//!   TLS arrives     [STARTTLS] ── handshake ── dial
-//!   TLS is dialled  dial ── [STARTTLS] ── handshake
-//!   data of FTP     dial ── handshake ── proof that it is the same client
-//!   clear           dial
+//!   TLS downstream       [STARTTLS] ── handshake ── dial
+//!   TLS upstream         dial ── [STARTTLS] ── handshake
+//!   FTP data connection  dial ── handshake ── check that the client is the same
+//!   clear                dial
 //! ```
 //!
-//! What a program has sent by the time that our Finished is ready leaves together with it, in one
-//! send; what came together with a client's Finished is sent in the relay's first step.
+//! Data of the program that has arrived when our Finished message is ready is sent together with
+//! it. Data that arrived together with the client's Finished message is relayed first.
 //!
-//! Where TLS arrives, the client proves itself before anything is dialled, but for a program whose
-//! greeting STARTTLS needs. A server of FTP accepts a data connection first and tells its client on
-//! the control connection then that it may begin: the other end is dialled before the handshake,
-//! and what fails after that resets the end in clear, so that nothing looks complete.
+//! If TLS is downstream, the client is authenticated before the upstream is dialled. The exception
+//! is a STARTTLS protocol that needs the greeting of the server first. For FTP data connections the
+//! upstream is dialled before the handshake, because an FTP server sends its reply on the control
+//! connection only after it has accepted. If the handshake fails then, the socket in clear is
+//! reset, so that the transfer does not look complete.
 //!
-//! Limits: `handshake-timeout` of the rule for everything before TLS and the handshake together,
-//! `CONNECT_TIMEOUT` for dialling where no rule says it.
+//! Limits: `handshake-timeout` of the rule limits the STARTTLS exchange and the handshake together;
+//! `CONNECT_TIMEOUT` limits the dial if the rule has no `connect-timeout`.
 
 use std::io;
 use std::sync::Arc;

@@ -1,11 +1,12 @@
-//! The plan of a connection: who does TLS, what is exchanged before it, and when to dial.
+//! Makes the plan of a connection: which socket gets TLS, what is exchanged before TLS, and when to
+//! dial.
 //!
 //! | connection | before TLS | TLS on | dial |
 //! |---|---|---|---|
-//! | permit, or TLS when the program asks for it | | | at once |
-//! | TLS arrives | STARTTLS, as a server | downstream | after the handshake |
-//! | TLS is dialled | STARTTLS, as a client | upstream | before |
-//! | data connection of FTP | the client's first bytes | either side | before |
+//! | permit, or TLS that the program starts later | | | at once |
+//! | TLS as a server | STARTTLS, as a server | downstream | after the handshake |
+//! | TLS as a client | STARTTLS, as a client | upstream | before the handshake |
+//! | FTP data connection | the client's first bytes | either socket | before the handshake |
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
-//! Whether a data connection comes from the client of its control connection.
-//!
-//! It resumes that connection's session, or shows the same certificate.
+//! Checks that an FTP data connection comes from the client of its control connection: it must
+//! resume the TLS session of the control connection, or present the same certificate.
 
 use std::sync::Arc;
 
@@ -32,8 +31,8 @@ pub(super) fn check(parent: &ConnectionRecord, record: &ConnectionRecord) -> Res
         return Ok(());
     }
     Err(Failure::Data(
-        "the data connection neither resumes the TLS session of its control connection nor shows \
-         the same certificate, so it may come from another client: enable session resumption in \
-         the client, or set data-resumption = \"off\"",
+        "the data connection may come from another client, because it neither resumes the TLS \
+         session of its control connection nor presents the same certificate: enable session \
+         resumption in the client, or set data-resumption = \"off\" in the rule",
     ))
 }

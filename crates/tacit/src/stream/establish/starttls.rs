@@ -1,4 +1,5 @@
-//! The STARTTLS exchange: run it, reject it, or continue after it.
+//! Runs the STARTTLS exchange of a connection before its handshake, and rejects a connection whose
+//! exchange fails.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What does not depend on the downstream socket is done before there is one.
+//! Tests that the upstream is dialled before the downstream connection is accepted.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
@@ -87,7 +87,7 @@ async fn a_connection_is_dialled_before_it_is_accepted() {
     let mut establishing = establishing(&lane, &connection);
     establishing.begin(&plan).await.unwrap();
     server.accept().unwrap();
-    assert!(connection.record().sockets.get().is_none(), "there is only one socket");
+    assert!(connection.record().sockets.get().is_none(), "the upstream is connected once");
 
     let client = TcpListener::bind("127.0.0.1:0").unwrap();
     let _client = TcpStream::connect(client.local_addr().unwrap()).unwrap();

@@ -1,4 +1,5 @@
-//! The handshake limiter: neither one source nor one rule can take all handshakes in flight.
+//! Limits the number of concurrent TLS handshakes, so that neither one source nor one rule can use
+//! up all of them.
 //!
 //! A handshake counts against three limits: of its source, of its rule, and of the agent. The last
 //! quarter of a rule's permits and of the agent's is a reserve: only a source with no other

@@ -1,4 +1,4 @@
-//! The relay between two sockets in clear: `permit`.
+//! Relays bytes between two sockets in clear, for rules with `permit`.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

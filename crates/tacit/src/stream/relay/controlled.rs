@@ -1,20 +1,19 @@
-//! The relay of a connection whose program says when TLS begins and ends.
+//! Relays a connection whose program decides when TLS begins and ends (`start = "controlled"`).
 //!
 //! ```text
 //!            start                       stop
 //!   clear ──────────> handshake ──> TLS ──────> clear ──> …
 //! ```
 //!
-//! Between two requests it is one of the other relays, at their speed. A change comes through the
-//! socket of its own, beside the bytes; what the program wrote before it pending is waited for,
-//! what it writes after the answer comes after the change. On the way in, the border is what the
-//! program has read: what it has not read when it asks for `start` is taken back from its socket,
-//! and is the beginning of the handshake. So a peer that begins TLS at once is understood, and
-//! clear bytes that somebody slips in behind the last answer in clear are no TLS and end the
-//! connection.
+//! Between two requests, one of the other relays runs at its full speed. Requests arrive on the
+//! query socket, not among the bytes. Bytes that the program wrote before its request are sent
+//! before the change; bytes that it writes after the answer are sent after the change. Bytes of the
+//! peer that the program has not read when it requests `start` are taken back from its socket, and
+//! are the beginning of the handshake: so the peer may begin TLS at once. If an attacker inserts
+//! bytes in clear there, they are not TLS, and the connection ends.
 //!
-//! Limits: the rule's `handshake-timeout` for each change; what is taken back is
-//! [`INCOMING_BYTES_MAX`] at most.
+//! Limits: `handshake-timeout` of the rule for each change; at most [`INCOMING_BYTES_MAX`] are
+//! taken back.
 
 use std::fmt::Display;
 use std::future::{Future, poll_fn};
@@ -46,9 +45,9 @@ use tacit_tls::{INCOMING_BYTES_MAX, NoRekey};
 use super::sealed::{Direction, Stop};
 use super::{clear, sealed};
 
-/// How often is looked for bytes that are on their way within this machine.
+/// The interval of checks for bytes that are in transit within this machine.
 const UNDER_WAY_POLL: Duration = Duration::from_millis(1);
-/// Bytes read at once meanwhile.
+/// The size of a read during these checks.
 const READ_BYTES: usize = 16 * 1024;
 
 /// A connection in clear.
@@ -63,7 +62,7 @@ struct ClearPhase {
     to_program: Vec<u8>,
 }
 
-/// A connection whose program has pending for TLS: nothing of it is under way any more.
+/// A connection whose program has requested TLS. All bytes in clear were delivered.
 #[derive(Debug)]
 struct UpgradePhase {
     /// The socket to the program.
@@ -291,7 +290,7 @@ async fn start(
     };
     let taken = tokio::time::timeout(change.tls.common().handshake_timeout, work).await;
     match taken.unwrap_or(Err(ConnectionEnd::Asked(
-        "the peer did not take what the program sent in clear",
+        "the peer did not receive the program's last bytes in clear before handshake-timeout",
     ))) {
         Ok(mut incoming) => {
             incoming.extend_from_slice(to_program.unwritten());
@@ -308,19 +307,19 @@ async fn start(
     }
 }
 
-/// The next bytes that the program wrote before it pending; `None`: there are no more.
+/// The next bytes that the program wrote before its request; `None` if there are no more.
 async fn next_of_program(
     program: &StreamSocket,
     pending: &PendingTlsRequest,
     bytes: &mut [u8],
 ) -> Result<Option<usize>, ConnectionEnd> {
     loop {
-        // First this, then the read: what it says is here is found by the read.
+        // Checked before the read: bytes that were delivered by now are found by the read.
         let all_here = is_delivered(pending);
         match program.read_now(bytes).map_err(broken(BrokenSocket::Clear))? {
             Some(0) => {
                 return Err(ConnectionEnd::Asked(
-                    "the program ended its side of what it pending for",
+                    "the program closed its side of the connection before its request was done",
                 ));
             }
             Some(count) => return Ok(Some(count)),
@@ -340,7 +339,11 @@ async fn take_back(
     loop {
         let all_there = program.is_delivered();
         match query::take_unread(pending.program.as_fd(), bytes) {
-            Ok(0) => return Err(ConnectionEnd::Asked("the peer ended before TLS could begin")),
+            Ok(0) => {
+                return Err(ConnectionEnd::Asked(
+                    "the peer closed the connection before TLS could begin",
+                ));
+            }
             Ok(count) => taken.extend_from_slice(&bytes[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && all_there => {
                 return Ok(taken);
@@ -352,7 +355,7 @@ async fn take_back(
         }
         if taken.len() > INCOMING_BYTES_MAX {
             return Err(ConnectionEnd::Asked(
-                "the program left too much unread before it pending for TLS",
+                "the program requested TLS before it had read the peer's data in clear",
             ));
         }
     }
@@ -375,8 +378,8 @@ fn rekey(pump: &mut sealed::Pump<'_>, connection: &Connection) -> Result<(), Tls
         reason: Some(reason.to_owned()),
     };
     pump.session.rekey(Instant::now(), pump.to_tls.tail()).map_err(|why| match why {
-        NoRekey::OldVersion => refused("TLS 1.2 has no new keys within a connection"),
-        NoRekey::TooOften => refused("send data before you ask for new keys again"),
+        NoRekey::OldVersion => refused("TLS 1.2 cannot replace the keys of a connection"),
+        NoRekey::TooOften => refused("the keys are new: send data before the next rekey"),
         NoRekey::Closed => QueryError::Ended.into(),
         NoRekey::Session(error) => refused(&error.to_string()),
     })?;
@@ -418,9 +421,9 @@ async fn stop(
         .await
     };
     let stopped = tokio::time::timeout(tls.common().handshake_timeout, work).await;
-    if let Err(end) =
-        stopped.unwrap_or(Err(ConnectionEnd::Asked("the peer did not end TLS in time")))
-    {
+    if let Err(end) = stopped.unwrap_or(Err(ConnectionEnd::Asked(
+        "the peer did not answer close_notify before handshake-timeout",
+    ))) {
         let refusal = match &end {
             ConnectionEnd::Orderly | ConnectionEnd::KeyLimit => QueryError::Ended.into(),
             end => failed(end),

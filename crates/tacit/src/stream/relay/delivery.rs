@@ -1,12 +1,13 @@
-//! One message in clear, and nothing else: a CancelRequest of PostgreSQL.
+//! Relays one message in clear and nothing else: a CancelRequest of PostgreSQL.
 //!
 //! ```text
 //!   downstream ── the message, read before ──> upstream
 //!            <── both are closed when it ends ──
 //! ```
 //!
-//! What either end sends besides does not pass. The client learns by the end of its connection that
-//! the server has acted on the message, so it is not ended before. Limit: [`END_WAIT_MAX`].
+//! All other bytes of client and server are dropped. The server closes the connection when it has
+//! handled the message; only then is the client's connection closed, because the client waits for
+//! that. Limit: [`END_WAIT_MAX`].
 
 use std::io;
 use std::time::Duration;

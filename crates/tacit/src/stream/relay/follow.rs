@@ -1,12 +1,12 @@
-//! Whether a connection of a run should be carried on another CPU: the one its program is on.
+//! Decides whether a connection of a run moves to the worker on the CPU of its program.
 //!
-//! The kernel receives from a local program on the CPU where the program sends, and tells it of the
-//! socket (`SO_INCOMING_CPU`). That is looked at after every [`TRANSFERS`] reads or writes. Looks
-//! that agree often enough move the connection to the worker on that CPU; after the first
-//! move twice as many must agree: the kernel moves programs about.
+//! For data of a local program, `SO_INCOMING_CPU` is the CPU on which the program sent it. The
+//! relay checks it after every [`TRANSFERS`] reads or writes. If consecutive checks find the same
+//! other CPU, the connection moves to the worker on that CPU. After the first move twice as many
+//! checks must agree, because the kernel moves programs between CPUs.
 //!
-//! On one CPU a wake-up needs no interrupt of another one and the bytes are in its cache: two
-//! programs that exchange 2 KB need a third less CPU time for it.
+//! If relay and program are on one CPU, a wake-up needs no interrupt of another CPU, and the bytes
+//! are in the cache: two programs that exchange 2 KB use a third less CPU time.
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
@@ -146,7 +146,7 @@ mod tests {
     fn looks_that_agree_are_followed_and_others_are_not() {
         assert_eq!(due(&[1, 1], Some(0), 2), Some(2));
         assert_eq!(due(&[1, 1], None, 2), Some(2), "a worker without a CPU of its own");
-        assert_eq!(due(&[0, 0, 0, 0], Some(0), 2), None, "they are together");
+        assert_eq!(due(&[0, 0, 0, 0], Some(0), 2), None, "program and worker are on the same CPU");
         assert_eq!(due(&[1, 0, 1, 0, 1], Some(0), 2), None);
         assert_eq!(due(&[1, 2, 1, 2, 2], Some(0), 2), Some(5));
         assert_eq!(due(&[0, 1, 1, 1, 1], Some(0), 4), Some(5));

@@ -1,4 +1,4 @@
-//! Stage 4, relay: moves the bytes between the two sockets until both directions have ended.
+//! Stage 4, relay: moves bytes between the two sockets until both directions have ended.
 //!
 //! ```text
 //!            read many     seal in place     write once
@@ -112,7 +112,7 @@ fn is_passing(error: &io::Error) -> bool {
 
 /// Relays the bytes of a connection until it ends. `None`: a handshake that its program asked for
 /// failed, and that is accounted for.
-#[expect(clippy::boxed_local, reason = "the caller holds a box and no more")]
+#[expect(clippy::boxed_local, reason = "the caller has the value in a box")]
 pub fn run(
     lane: &StreamLane,
     established: Box<Established>,

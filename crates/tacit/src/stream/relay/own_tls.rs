@@ -1,12 +1,14 @@
-//! A program that speaks TLS itself on a connection that a rule protects.
+//! Ends or passes on a connection whose program uses TLS itself, although its rule has `tls`
+//! (`on-tls`).
 //!
 //! ```text
 //!   refuse   alert access_denied ──> program        close_notify ──> upstream
 //!   pass     program's bytes ──> a new connection   close_notify ──> upstream
 //! ```
 //!
-//! The program's first bytes are looked at when they are relayed; nothing waits for them. A server
-//! that has spoken by then has spoken to somebody else than the program's TLS: that is refused.
+//! The relay checks the program's first bytes when they arrive; it does not wait for them. If the
+//! server has sent data before, the connection is refused, because that data was not meant for the
+//! program's TLS.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The relay between a socket in clear and a TLS socket.
+//! Relays bytes between a socket in clear and a TLS socket: seals and opens records.
 
 use std::future::{Future, poll_fn};
 use std::io;

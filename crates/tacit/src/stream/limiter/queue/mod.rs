@@ -1,4 +1,5 @@
-//! Which handshakes have a permit, which wait, and which is next. It has no clock and no runtime.
+//! The state of the handshake limiter: which handshakes have a permit, which wait, and which gets
+//! the next permit. It uses no clock and no runtime.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The data listeners of a control connection.
+//! Opens the listeners for the data connections of an FTP control connection.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -66,7 +66,7 @@ impl<'a> DataListeners<'a> {
                     Err(refused) => {
                         refused.into_inner().listener.close().await;
                         self.report(
-                            "too many data connections start at once on this worker: retry",
+                            "too many data connections are starting on this worker: try again",
                         );
                         None
                     }
@@ -95,7 +95,8 @@ impl<'a> DataListeners<'a> {
     ) -> Result<Opened, String> {
         let full = || {
             format!(
-                "this control connection has {DATA_CONNECTIONS_MAX} data connections: close one"
+                "this control connection has {DATA_CONNECTIONS_MAX} data connections, the \
+                 maximum: close one first"
             )
         };
         let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
@@ -129,7 +130,9 @@ impl<'a> DataListeners<'a> {
         self.last = Some(last);
         let data_tls = self.data_tls.clone().filter(|_| request.secure);
         if request.secure && data_tls.is_none() {
-            return Err("TLS is requested for data, and the control connection has none".into());
+            return Err("TLS was requested for the data connection, and the control connection \
+                        does not use TLS"
+                .into());
         }
         let pending = PendingDataConnection {
             parent: Arc::clone(self.record),

@@ -1,5 +1,5 @@
-//! STARTTLS exchanges that continue after the handshake, or without one: until a plain relay
-//! continues, or to the end of the connection.
+//! Relays a connection whose STARTTLS protocol must be followed after the handshake too, until a
+//! plain relay can continue, or to the end of the connection (FTP).
 //!
 //! ```text
 //!   peer <──(TLS)──> StarttlsDriver <──in clear──> program
