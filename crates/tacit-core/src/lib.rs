@@ -17,6 +17,7 @@
 //! * [`query`]: requests of programs about their connections;
 //! * [`refusal`]: what was refused, and the policy line that would allow it;
 //! * [`limiter`]: limits repeated log lines to one a second;
+//! * [`message_id`]: identifiers of messages;
 //! * [`record`]: the TLS record layer, sealed and opened in place;
 //! * [`starttls`]: STARTTLS exchanges, for programs without TLS;
 //! * [`projection`]: the CPU cost of a change, computed from measurements;
@@ -33,6 +34,7 @@ pub mod held;
 pub mod icmp;
 mod ip;
 pub mod limiter;
+pub mod message_id;
 pub mod meter;
 pub mod packet;
 pub mod page;

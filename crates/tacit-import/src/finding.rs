@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::text::one_line;
 use tacit_core::policy::{self, Diagnostic};
 
@@ -51,6 +52,8 @@ impl Severity {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Finding {
+    /// Which kind of finding.
+    pub id: MessageId,
     /// Its severity.
     pub severity: Severity,
     /// The file, as it was named.
@@ -67,15 +70,15 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// `file:line: error: message`, the fix indented on lines of its own.
+    /// `file:line: error[id]: message`, the fix indented on lines of its own.
     #[must_use]
     pub fn render(&self) -> String {
-        let Self { severity, file, line, column, message, fix } = self;
+        let Self { id, severity, file, line, column, message, fix } = self;
         let at = match column {
             Some(column) => format!("{file}:{line}:{column}"),
             None => format!("{file}:{line}"),
         };
-        let mut text = format!("{at}: {}: {message}", severity.word());
+        let mut text = format!("{at}: {}[{id}]: {message}", severity.word());
         if let Some(fix) = fix {
             text.push_str("\n    fix: ");
             text.push_str(&fix.replace('\n', "\n         "));
@@ -135,21 +138,41 @@ pub struct Findings {
 impl Findings {
     /// Records an error, which stops the import.
     pub fn error(&mut self, at: &Origin, message: impl Into<String>, fix: impl Into<String>) {
-        self.push(Severity::Error, at, message.into(), Some(fix.into()));
+        self.push(
+            MessageId("cannot-import"),
+            Severity::Error,
+            at,
+            message.into(),
+            Some(fix.into()),
+        );
     }
 
     /// Records a change, and how to avoid it.
     pub fn changed(&mut self, at: &Origin, message: impl Into<String>, fix: impl Into<String>) {
-        self.push(Severity::Changed, at, message.into(), Some(fix.into()));
+        self.push(
+            MessageId("imported-changed"),
+            Severity::Changed,
+            at,
+            message.into(),
+            Some(fix.into()),
+        );
     }
 
     /// Records information.
     pub fn info(&mut self, at: &Origin, message: impl Into<String>) {
-        self.push(Severity::Info, at, message.into(), None);
+        self.push(MessageId("import-note"), Severity::Info, at, message.into(), None);
     }
 
-    fn push(&mut self, severity: Severity, at: &Origin, message: String, fix: Option<String>) {
+    fn push(
+        &mut self,
+        id: MessageId,
+        severity: Severity,
+        at: &Origin,
+        message: String,
+        fix: Option<String>,
+    ) {
         let finding = Finding {
+            id,
             severity,
             file: at.file.to_string(),
             line: at.line,
@@ -177,12 +200,13 @@ impl Findings {
 
     /// Adds the diagnostics of a tacit policy; warnings do not stop the import.
     pub fn extend(&mut self, file: &str, diagnostics: Vec<Diagnostic>) {
-        for Diagnostic { severity, position, message, fix, .. } in diagnostics {
+        for Diagnostic { id, severity, position, message, fix, .. } in diagnostics {
             let severity = match severity {
                 policy::DiagnosticSeverity::Error => Severity::Error,
                 policy::DiagnosticSeverity::Warning => Severity::Info,
             };
             self.add(Finding {
+                id,
                 severity,
                 file: file.to_owned(),
                 line: position.line,

@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::{Value, json};
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent::{self, AgentError, RunningAgent, Supervisor, supervisor};
 use crate::control::{self, PeerState, Request, client};
-use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
+use crate::exit::{
+    EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, complain_of, fail, fail_policy,
+    pretty, print,
+};
 use crate::live::check_file;
 use crate::log::{Format, LogDestination};
 use crate::policy_file::{self, NO_POLICY};
@@ -221,12 +225,20 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         Ok(cli) => dispatch(cli.verb, &arguments),
         Err(error) => {
             if arguments.get(1).is_some_and(|verb| verb == "version") {
-                return fail("`version` is not a verb\n    fix: tacit --version", EXIT_USAGE);
+                return fail(
+                    MessageId("usage"),
+                    "`version` is not a verb\n    fix: tacit --version",
+                    EXIT_USAGE,
+                );
             }
             // Help and version come this way too, and are no errors.
-            let code = if error.use_stderr() { EXIT_USAGE } else { EXIT_OK };
-            let _ = error.print();
-            code.into()
+            if !error.use_stderr() {
+                let _ = error.print();
+                return EXIT_OK.into();
+            }
+            let text = error.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            fail(MessageId("usage"), text.trim_end(), EXIT_USAGE)
         }
     }
 }
@@ -258,7 +270,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             let request = Request::Close { ids: args.ids, stale: args.stale, peer: args.peer };
             match client::ask(&args.control.path(), &request) {
                 Ok(value) => closed(&value),
-                Err(error) => fail(error, EXIT_FAILURE),
+                Err(error) => fail(error.id(), error, EXIT_FAILURE),
             }
         }
         Verb::Project(args) => project::run(&args),
@@ -266,7 +278,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Import(args) => import::run(&args),
         Verb::Ca(args) => match ca::run(args) {
             Ok(()) => EXIT_OK.into(),
-            Err(error) => fail(error, EXIT_FAILURE),
+            Err(error) => fail(error.id(), error, EXIT_FAILURE),
         },
         Verb::Completions { shell } => {
             let mut script = Vec::new();
@@ -289,10 +301,10 @@ enum Parent {
 /// reports both at once; then it becomes the supervisor of an agent, or an agent without one.
 fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     let Some(policy) = policy_file::named(args.policy.as_deref()) else {
-        return fail(NO_POLICY, EXIT_USAGE);
+        return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
     };
     if let Err(findings) = check_file(&policy, &KeyProvider::local()) {
-        return fail(AgentError::Policy(policy, findings), EXIT_POLICY);
+        return fail_policy(AgentError::Policy(policy, findings));
     }
     let control = args.control.clone().unwrap_or_else(control::default_path);
     if let Some(running) = RunningAgent::at(&control) {
@@ -303,25 +315,28 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
              or name another socket with --control",
             running.pid
         );
-        return fail(reason, EXIT_FAILURE);
+        return fail(MessageId("agent-runs-already"), reason, EXIT_FAILURE);
     }
     if args.no_supervisor {
         return agent(args, Parent::Other);
     }
     match supervisor::run(arguments) {
         Ok(code) => code,
-        Err(error) => fail(format_args!("the agent cannot be started: {error}"), EXIT_FAILURE),
+        Err(error) => {
+            let reason = format_args!("the agent cannot be started: {error}");
+            fail(MessageId("agent-not-started"), reason, EXIT_FAILURE)
+        }
     }
 }
 
 fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
     let Some(policy) = policy_file::named(args.policy.as_deref()) else {
-        return fail(NO_POLICY, EXIT_USAGE);
+        return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
     };
     let inherited = descriptor::take_inherited(descriptor::ACTIVATION_FIRST, activated(parent));
     let inherited = match inherited {
         Ok(inherited) => inherited,
-        Err(error) => return fail(error, EXIT_FAILURE),
+        Err(error) => return fail(MessageId("descriptors-unusable"), error, EXIT_FAILURE),
     };
     let supervisor = match parent {
         Parent::Supervisor if args.with_secret => Supervisor::inherit_with_secret().map(Some),
@@ -330,7 +345,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
     };
     let supervisor = match supervisor {
         Ok(supervisor) => supervisor,
-        Err(error) => return fail(error, EXIT_FAILURE),
+        Err(error) => return fail(MessageId("descriptors-unusable"), error, EXIT_FAILURE),
     };
     let unix = UnixSocket { mode: args.enrol_mode, owner: args.enrol_owner, replace_stale: true };
     let options = agent::AgentOptions {
@@ -348,8 +363,9 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
     };
     match agent::run(options, agent::PassedSockets::Listening(inherited), supervisor) {
         Ok(()) => EXIT_OK.into(),
-        Err(error) if error.is_policy() => fail(error, EXIT_POLICY),
-        Err(error) => fail(error, EXIT_FAILURE),
+        Err(error @ AgentError::Policy(..)) => fail_policy(error),
+        Err(error) if error.is_policy() => fail(error.id(), error, EXIT_POLICY),
+        Err(error) => fail(error.id(), error, EXIT_FAILURE),
     }
 }
 
@@ -371,7 +387,7 @@ fn check(args: &CheckArgs) -> ExitCode {
     let Some(path) = policy_file::named(args.file.as_deref()) else {
         let next =
             "no policy is named\n    fix: tacit check FILE, or set the variable TACIT_POLICY";
-        return fail(next, EXIT_USAGE);
+        return fail(MessageId("no-policy"), next, EXIT_USAGE);
     };
     let (findings, policy) = match check_file(&path, &KeyProvider::local()) {
         Ok(checked) => (checked.warnings, Some(checked.policy)),
@@ -416,7 +432,7 @@ fn exposed(policy: &Policy, file: &Path) -> Vec<String> {
 fn tell(args: &ControlArgs, request: &Request, render: impl Fn(&Value) -> String) -> ExitCode {
     match client::ask(&args.path(), request) {
         Ok(value) => print(render(&value), EXIT_OK),
-        Err(error) => fail(error, EXIT_FAILURE),
+        Err(error) => fail(error.id(), error, EXIT_FAILURE),
     }
 }
 
@@ -447,7 +463,7 @@ fn closed(value: &Value) -> ExitCode {
     let count = value["closed"].as_array().map_or(0, Vec::len);
     let unknown = value["unknown"].as_array().map(Vec::as_slice).unwrap_or_default();
     for id in unknown {
-        complain(format_args!("tacit: no open connection has the id {id}"));
+        complain_of(MessageId("no-connection"), format_args!("no open connection has the id {id}"));
     }
     print(format!("closed {count}\n"), if unknown.is_empty() { EXIT_OK } else { EXIT_FAILURE })
 }

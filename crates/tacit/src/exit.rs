@@ -8,6 +8,8 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
+use tacit_core::message_id::MessageId;
+
 /// It worked.
 pub const EXIT_OK: u8 = 0;
 /// It did not work.
@@ -28,9 +30,11 @@ pub fn pretty(value: &Value) -> String {
 pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
     let mut out = std::io::stdout();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            fail(format_args!("cannot write to standard output: {error}"), EXIT_FAILURE)
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(
+            MessageId("output-failed"),
+            format_args!("cannot write to standard output: {error}"),
+            EXIT_FAILURE,
+        ),
         _ => code.into(),
     }
 }
@@ -41,8 +45,24 @@ pub fn complain(line: impl std::fmt::Display) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Says why it failed.
-pub fn fail(error: impl std::fmt::Display, code: u8) -> ExitCode {
-    complain(format_args!("tacit: {error}"));
+/// Prints why a command failed.
+pub fn fail(id: MessageId, error: impl std::fmt::Display, code: u8) -> ExitCode {
+    complain_of(id, error);
     code.into()
+}
+
+/// Prints an error of a command, with its identifier.
+pub fn complain_of(id: MessageId, error: impl std::fmt::Display) {
+    complain(format_args!("tacit: error[{id}]: {error}"));
+}
+
+/// Prints a warning of a command, with its identifier.
+pub fn warn(id: MessageId, warning: impl std::fmt::Display) {
+    complain(format_args!("tacit: warning[{id}]: {warning}"));
+}
+
+/// Prints the errors of a policy, each with its identifier and place.
+pub fn fail_policy(errors: impl std::fmt::Display) -> ExitCode {
+    complain(errors);
+    EXIT_POLICY.into()
 }

@@ -33,7 +33,7 @@ impl Source {
         if self.path.ends_with("/tests.rs") {
             return "";
         }
-        let end = self.code.find("#[cfg(test)]\nmod tests").unwrap_or(self.code.len());
+        let end = self.code.find("#[cfg(test)]\nmod tests {").unwrap_or(self.code.len());
         self.code.get(..end).unwrap_or_default()
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::message_id::MessageId;
 use crate::printable::{is_printable, printable};
 
 /// A place in the policy text; both count from 1, columns in characters.
@@ -46,6 +47,8 @@ impl DiagnosticSeverity {
 /// One finding about a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
+    /// Which kind of mistake.
+    pub id: MessageId,
     /// How bad.
     pub severity: DiagnosticSeverity,
     /// Where.
@@ -118,8 +121,9 @@ fn shown(c: char) -> char {
 impl Diagnostic {
     /// A finding that stops the policy.
     #[must_use]
-    pub fn error(position: SourcePosition, message: impl Into<String>) -> Self {
+    pub fn error(id: MessageId, position: SourcePosition, message: impl Into<String>) -> Self {
         Self {
+            id,
             severity: DiagnosticSeverity::Error,
             position,
             message: one_line(message),
@@ -130,8 +134,9 @@ impl Diagnostic {
 
     /// A finding that does not.
     #[must_use]
-    pub fn warning(position: SourcePosition, message: impl Into<String>) -> Self {
+    pub fn warning(id: MessageId, position: SourcePosition, message: impl Into<String>) -> Self {
         Self {
+            id,
             severity: DiagnosticSeverity::Warning,
             position,
             message: one_line(message),
@@ -161,12 +166,12 @@ impl Diagnostic {
         }
     }
 
-    /// `file:line:column: error: message`; then, indented, the quoted line with a mark below the
-    /// column, and the fix.
+    /// `file:line:column: error[id]: message`; then, indented, the quoted line with a mark below
+    /// the column, and the fix.
     #[must_use]
     pub fn render(&self, file: &str) -> String {
-        let Self { severity, position, message, fix, line } = self;
-        let mut text = format!("{file}:{position}: {}: {message}", severity.word());
+        let Self { id, severity, position, message, fix, line } = self;
+        let mut text = format!("{file}:{position}: {}[{id}]: {message}", severity.word());
         if let Some(QuotedLine { text: quoted, before }) = line {
             let number = position.line.to_string();
             let width = number.len();
@@ -199,16 +204,18 @@ pub fn one_line(text: impl Into<String>) -> String {
 mod tests {
     use super::*;
 
+    const ID: MessageId = MessageId("i");
+
     #[test]
     fn quoted_control_characters_are_escaped() {
-        let finding =
-            Diagnostic::error(SourcePosition::default(), "no `a\n\u{1b}[31mé`").with_fix("x\ty");
+        let finding = Diagnostic::error(ID, SourcePosition::default(), "no `a\n\u{1b}[31mé`")
+            .with_fix("x\ty");
         assert_eq!(finding.message, "no `a\\n\\u{1b}[31mé`");
         assert_eq!(finding.fix.as_deref(), Some("x\\ty"));
     }
 
     fn quoted(text: &str, line: usize, column: usize) -> String {
-        let error = Diagnostic::error(SourcePosition { line, column }, "no").with_fix("yes");
+        let error = Diagnostic::error(ID, SourcePosition { line, column }, "no").with_fix("yes");
         let mut all = [error];
         Diagnostic::quote(&mut all, text);
         all[0].render("f")
@@ -219,13 +226,17 @@ mod tests {
         let text = "\u{feff}a = 1\n\tb = \u{1b}\u{e9}\n";
         assert_eq!(
             quoted(text, 1, 5),
-            "f:1:5: error: no\n    1 | a = 1\n      |     ^\n    fix: yes"
+            "f:1:5: error[i]: no\n    1 | a = 1\n      |     ^\n    fix: yes"
         );
         assert_eq!(
             quoted(text, 2, 7),
-            "f:2:7: error: no\n    2 |  b = \u{fffd}\u{e9}\n      |       ^\n    fix: yes"
+            "f:2:7: error[i]: no\n    2 |  b = \u{fffd}\u{e9}\n      |       ^\n    fix: yes"
         );
-        assert_eq!(quoted(text, 3, 1), "f:3:1: error: no\n    fix: yes", "there is no such line");
+        assert_eq!(
+            quoted(text, 3, 1),
+            "f:3:1: error[i]: no\n    fix: yes",
+            "there is no such line"
+        );
     }
 
     #[test]
@@ -240,7 +251,7 @@ mod tests {
             ("root:$6$salt$hash:1:0::", 1),
             ("{\"kty\":\"EC\",\"d\":\"secret\"}", 1),
         ] {
-            assert_eq!(quoted(text, line, 1), format!("f:{line}:1: error: no\n    fix: yes"));
+            assert_eq!(quoted(text, line, 1), format!("f:{line}:1: error[i]: no\n    fix: yes"));
         }
         assert!(quoted("[agent", 1, 7).contains("[agent"));
     }

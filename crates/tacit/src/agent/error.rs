@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::Diagnostic;
 
 use crate::control::client::ClientError;
@@ -35,6 +36,22 @@ impl AgentError {
     #[must_use]
     pub fn is_policy(&self) -> bool {
         matches!(self, Self::Policy(..) | Self::Rule(_))
+    }
+}
+
+impl AgentError {
+    /// The identifier of the message.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::Process(_) => MessageId("kernel-refused"),
+            Self::Log(_) => MessageId("log-unusable"),
+            Self::Policy(..) => MessageId("policy-refused"),
+            Self::Rule(_) => MessageId("rule-refused"),
+            Self::Listen(_) => MessageId("cannot-listen"),
+            Self::Control(..) => MessageId("control-unusable"),
+            Self::TakeOver(_) => MessageId("no-take-over"),
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use crate::exit::complain;
+use tacit_core::message_id::MessageId;
+
+use crate::exit::complain_of;
 
 /// Notifies the service manager, if there is one, that the agent serves. The main process of the
 /// service calls this: the supervisor, or an agent without one.
@@ -14,7 +16,10 @@ pub(super) fn notify_ready(agent: u32) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let state = format!("READY=1\nSTATUS=agent {agent} serves");
     if let Err(error) = send(&path, state.as_bytes()) {
-        complain(format_args!("tacit: cannot notify the service manager: {error}"));
+        complain_of(
+            MessageId("not-notified"),
+            format_args!("cannot notify the service manager: {error}"),
+        );
     }
 }
 

@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use tacit_core::message_id::MessageId;
 use tacit_sys::process::{self, Signal};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
@@ -39,7 +40,7 @@ use tokio::sync::mpsc;
 use super::supervised::Supervisor;
 use super::{AgentOptions, PassedSockets, service_manager};
 use crate::control::secret::SuccessorSecret;
-use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
 use crate::log::{Format, LogDestination};
 use crate::run::protocol::{self, ToLauncher};
 
@@ -296,9 +297,10 @@ impl Agents {
             return;
         }
         if let Err(error) = self.start(Start::Successor) {
-            complain(format_args!(
-                "tacit: cannot start a successor: {error}; the agent continues to serve"
-            ));
+            complain_of(
+                MessageId("no-successor"),
+                format_args!("cannot start a successor: {error}; the agent continues to serve"),
+            );
         }
     }
 
@@ -369,8 +371,11 @@ impl Agents {
 /// Prints that a signal has killed an agent, which cannot log that itself.
 fn report_killed(pid: u32, signal: Option<i32>) {
     let signal = signal.map_or_else(|| "unknown".to_owned(), |signal| signal.to_string());
-    complain(format_args!(
-        "tacit: the agent, process {pid}, was killed by signal {signal}: all its connections \
+    complain_of(
+        MessageId("agent-killed"),
+        format_args!(
+            "the agent, process {pid}, was killed by signal {signal}: all its connections \
          were reset"
-    ));
+        ),
+    );
 }

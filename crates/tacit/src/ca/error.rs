@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tacit_core::message_id::MessageId;
+
 /// What went wrong, who is at fault and what to do next.
 #[derive(Debug)]
 pub enum CaError {
@@ -44,6 +46,25 @@ pub enum CaError {
     Output(io::Error),
     /// The certificate library failed.
     Library(rcgen::Error),
+}
+
+impl CaError {
+    /// The identifier of the message.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::Exists(_) => MessageId("file-exists"),
+            Self::NoCa(_) => MessageId("no-ca"),
+            Self::NothingToRenew(_) => MessageId("nothing-to-renew"),
+            Self::KeyOpenToOthers(..) => MessageId("key-exposed"),
+            Self::Unusable(..) => MessageId("unusable-ca-file"),
+            Self::Mismatch { .. } => MessageId("key-mismatch"),
+            Self::Outlives { .. } => MessageId("outlives-ca"),
+            Self::File { .. } => MessageId("file-failed"),
+            Self::Output(_) => MessageId("output-failed"),
+            Self::Library(_) => MessageId("certificate-not-made"),
+        }
+    }
 }
 
 impl fmt::Display for CaError {

@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tacit_core::message_id::MessageId;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -26,6 +28,23 @@ pub enum ClientError {
     Silent(Duration),
     /// A successor of the first agent answered the second request.
     Restarted,
+}
+
+impl ClientError {
+    /// The identifier of the message.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::NoAgent(_, error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                MessageId("agent-not-permitted")
+            }
+            Self::NoAgent(..) => MessageId("no-agent"),
+            Self::Refused(_) => MessageId("refused-by-agent"),
+            Self::Broken(_) => MessageId("answer-unusable"),
+            Self::Silent(_) => MessageId("agent-silent"),
+            Self::Restarted => MessageId("agent-restarted"),
+        }
+    }
 }
 
 impl fmt::Display for ClientError {

@@ -11,11 +11,13 @@ use jiff::Timestamp;
 use rustls_pki_types::UnixTime;
 use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Explanation, Policy, explain, parse};
 
 use crate::clock;
-use crate::control::{self, Request, client};
-use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
+use crate::control::client::{self, ClientError};
+use crate::control::{self, Request};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, fail_policy, pretty, print};
 use crate::live::{directory_of, localize};
 use crate::policy_file::{self, NO_POLICY};
 
@@ -106,41 +108,49 @@ enum ProtocolArg {
     Udp,
 }
 
+/// A flow that cannot exist.
+const NO_FLOW: MessageId = MessageId("no-such-flow");
+
 /// Runs the verb. Its exit code is 0 whatever the verdict is, 64 for a flow that cannot exist, 78
 /// for a policy with errors.
 #[must_use]
 pub fn run(args: &ExplainArgs) -> ExitCode {
     let path = policy_file::named(args.policy.as_deref()).filter(|_| args.control.is_none());
-    let (explanation, code) = match &path {
-        None if args.control.is_none() => return fail(NO_POLICY, EXIT_USAGE),
+    let explanation = match &path {
+        None if args.control.is_none() => {
+            return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
+        }
         None => match flow(args) {
-            Ok(flow) => (ask(args, flow), EXIT_FAILURE),
-            Err(next_step) => return fail(next_step, EXIT_USAGE),
+            Ok(flow) => ask(args, flow),
+            Err(next_step) => return fail(NO_FLOW, next_step, EXIT_USAGE),
         },
         Some(path) => {
             let policy = match read(path) {
                 Ok(policy) => policy,
-                Err(errors) => return fail(errors, EXIT_POLICY),
+                Err(errors) => return fail_policy(errors),
             };
             if let Some(file) = &args.peer {
                 return explain_peer(args, &policy, &directory_of(path), file);
             }
-            (flow(args).map(|flow| explain(&policy, &flow)).map_err(str::to_owned), EXIT_USAGE)
+            match flow(args) {
+                Ok(flow) => Ok(explain(&policy, &flow)),
+                Err(next_step) => return fail(NO_FLOW, next_step, EXIT_USAGE),
+            }
         }
     };
     let explanation = match explanation {
         Ok(explanation) => explanation,
-        Err(error) => return fail(error, code),
+        Err(error) => return fail(error.id(), error, EXIT_FAILURE),
     };
     let json = || pretty(&json!(explanation));
     print(if args.json { json() } else { format!("{explanation}\n") }, EXIT_OK)
 }
 
 /// Has an agent evaluate its policy.
-fn ask(args: &ExplainArgs, flow: Flow) -> Result<Explanation, String> {
+fn ask(args: &ExplainArgs, flow: Flow) -> Result<Explanation, ClientError> {
     let control = args.control.clone().flatten().unwrap_or_else(control::default_path);
     let request = Request::Explain { flow: Box::new(flow) };
-    client::ask_typed(&control, &request).map_err(|error| error.to_string())
+    client::ask_typed(&control, &request)
 }
 
 /// Reads a policy file without the files that it names, and writes a warning about its time zone to
@@ -180,7 +190,7 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
     match answer {
         Ok(answer) if args.json => print(pretty(&json!(answer)), EXIT_OK),
         Ok(answer) => print(format!("{answer}\n"), EXIT_OK),
-        Err(error) => fail(error, EXIT_USAGE),
+        Err(error) => fail(MessageId("no-answer"), error, EXIT_USAGE),
     }
 }
 

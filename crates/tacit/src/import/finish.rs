@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
+use tacit_core::message_id::MessageId;
 use tacit_import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
 use tacit_tls::credentials::load_chain;
 use tacit_tls::{CertificateFacts, HandshakeRole};
@@ -40,12 +41,22 @@ pub(super) fn finish(
     told(&findings);
     let Some(policy) = policy else {
         let count = count(&findings, Severity::Error);
-        return fail(format_args!("nothing is imported: {}", of("error", count)), code);
+        return fail(
+            MessageId("nothing-imported"),
+            format_args!("nothing is imported: {}", of("error", count)),
+            code,
+        );
     };
     let Some(path) = &output.output else { return print(policy, code) };
     let written = match output::write(path, policy, &disk.read.borrow()) {
         Ok(written) => written,
-        Err(error) => return fail(format_args!("{}: {error}", path.display()), EXIT_FAILURE),
+        Err(error) => {
+            return fail(
+                MessageId("file-failed"),
+                format_args!("{}: {error}", path.display()),
+                EXIT_FAILURE,
+            );
+        }
     };
     let path = path.display();
     let rules = of("rule", policy.matches("[[rule]]").count());

@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use tacit_core::message_id::MessageId;
 use tacit_sys::process::StandardError;
 use tacit_sys::{process, socket};
 
@@ -15,7 +16,7 @@ use super::error::RunError;
 use super::policy::{self, PolicySource};
 use crate::agent::supervisor::{self, Private};
 use crate::control;
-use crate::exit::{EXIT_FAILURE, complain};
+use crate::exit::{EXIT_FAILURE, complain_of};
 use crate::run::protocol::{self, Enrolment, FromLauncher, RunTerms, ToLauncher};
 
 /// Names of directories that are tried for one run.
@@ -91,7 +92,7 @@ impl Agent {
             match ended {
                 Ok(code) => code,
                 Err(error) => {
-                    complain(format_args!("tacit: no agent: {error}"));
+                    complain_of(MessageId("agent-not-started"), format_args!("no agent: {error}"));
                     EXIT_FAILURE
                 }
             }

@@ -6,13 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tacit_core::message_id::MessageId;
 use tacit_sys::namespace::NamespaceSockets;
 use tacit_sys::process::{self, StandardError};
 
 use super::covers::{self, Covers, ToCover};
 use super::error::RunError;
 use super::helper::{self, JoinedNamespaces, Ready};
-use crate::exit::complain;
+use crate::exit::{complain_of, warn};
 use crate::run::protocol;
 
 /// Helpers start no sooner one after the other: one that cannot live must not cost a CPU.
@@ -97,10 +98,13 @@ impl Helper {
     /// Has it keep these files hidden in the mounts of a program, and the helpers after it.
     pub(super) fn keep_hidden(&mut self, mounts: Option<OwnedFd>, paths: Vec<PathBuf>) {
         if let (Some(_), Err(error)) = (&mounts, &self.changes) {
-            complain(format_args!(
-                "tacit: cannot be hidden from the program at once: files that take the place of \
+            warn(
+                MessageId("hidden-late"),
+                format_args!(
+                    "cannot be hidden from the program at once: files that take the place of \
                  hidden ones: {error}; raise fs.inotify.max_user_instances"
-            ));
+                ),
+            );
         }
         self.hidden = Hidden { mounts, paths };
         if let Some(helper) = self.covers.take() {
@@ -201,7 +205,7 @@ fn ending(result: io::Result<()>) -> u8 {
     match result {
         Ok(()) => 0,
         Err(error) => {
-            complain(format_args!("tacit: the helper ended: {error}"));
+            complain_of(MessageId("no-helper"), format_args!("the helper ended: {error}"));
             1
         }
     }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 
+use tacit_core::message_id::MessageId;
 use tacit_sys::spawn::SpawnError;
 
 use super::{OptionsError, inherited, user};
@@ -32,6 +33,22 @@ pub enum RunError {
     Options(OptionsError),
     /// This program cannot be started.
     Start(OsString, SpawnError),
+}
+
+impl RunError {
+    /// The identifier of the message.
+    pub(super) fn id(&self) -> MessageId {
+        match self {
+            Self::User(_) => MessageId("sudo-user"),
+            Self::Inherit(_) => MessageId("inherited-descriptor"),
+            Self::Own(..) => MessageId("run-failed"),
+            Self::Namespace(_) => MessageId("no-namespace"),
+            Self::Agent(_) => MessageId("run-not-served"),
+            Self::Options(_) => MessageId("tls-options"),
+            Self::Start(_, SpawnError::Program(_)) => MessageId("program-not-run"),
+            Self::Start(..) => MessageId("program-not-started"),
+        }
+    }
 }
 
 impl fmt::Display for RunError {

@@ -30,10 +30,11 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
+use tacit_core::message_id::MessageId;
 use tacit_sys::schedule;
 use tacit_sys::spawn::{self, LauncherState, SpawnOptions};
 
-use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, print};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain_of, fail, print, warn};
 use crate::run::protocol::{Enrolment, RunTerms, SocketSet};
 use agent::Agent;
 pub use agent::control_of;
@@ -50,20 +51,26 @@ const QUERY_VARIABLE: &str = "TACIT_QUERY";
 /// Runs the verb.
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
-    let Some(source) = args.policy_source() else { return fail(HOW_TO_START, EXIT_USAGE) };
+    let Some(source) = args.policy_source() else {
+        return fail(MessageId("usage"), HOW_TO_START, EXIT_USAGE);
+    };
     if args.tls.print_policy {
         return match args.tls.policy_text() {
             Ok(text) => print(text, EXIT_OK),
-            Err(error) => fail(error, EXIT_FAILURE),
+            Err(error) => fail(MessageId("tls-options"), error, EXIT_FAILURE),
         };
     }
     if args.command.is_empty() {
-        return fail("no program is named\n    fix: add it behind `--`: -- CMD", EXIT_USAGE);
+        return fail(
+            MessageId("usage"),
+            "no program is named\n    fix: add it behind `--`: -- CMD",
+            EXIT_USAGE,
+        );
     }
     match start(args, &source).and_then(|running| running.wait(args.orphans)) {
         Ok(code) => code,
         Err(error) => {
-            complain(format_args!("tacit: {error}"));
+            complain_of(error.id(), &error);
             error.exit_code().into()
         }
     }
@@ -89,7 +96,7 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     };
     let terms = agent.enrol(enrolment, sockets)?;
     for warning in &terms.warnings {
-        complain(format_args!("tacit: warning: {warning}"));
+        warn(MessageId("run-policy"), warning);
     }
     let cpus = cpus(&terms);
     let (directories, files): (Vec<_>, Vec<_>) =
@@ -117,7 +124,7 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     // The helper has the listener, or sees by this that there is none.
     drop(channel);
     for path in &started.not_hidden {
-        complain(format_args!("tacit: cannot be hidden from the program: {path}"));
+        warn(MessageId("not-hidden"), format_args!("cannot be hidden from the program: {path}"));
     }
     helper.keep_hidden(started.mounts, files);
     Ok(Running { child: started.child, agent, helper })
@@ -141,8 +148,9 @@ fn cpus(terms: &RunTerms) -> Vec<usize> {
     };
     let cpus: Vec<_> = allowed.into_iter().filter(left).collect();
     if cpus.is_empty() {
-        complain(
-            "tacit: the program runs on whatever CPU it may: none is left of those that the \
+        warn(
+            MessageId("no-wanted-cpu"),
+            "the program runs on whatever CPU it may: none is left of those that the \
              agent's policy wants",
         );
     }

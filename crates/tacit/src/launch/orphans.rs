@@ -12,13 +12,14 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use tacit_core::message_id::MessageId;
 use tacit_sys::job::{self, Arrived};
 use tacit_sys::orphan;
 use tacit_sys::process::Signal;
 
 use super::arguments::Orphans;
 use super::running::Running;
-use crate::exit::complain;
+use crate::exit::warn;
 
 /// How long a process has to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
@@ -53,10 +54,13 @@ impl Running {
         let left = self.orphans().len();
         let grace = GRACE.as_secs();
         let what = if left == 1 { "process" } else { "processes" };
-        complain(format_args!(
-            "tacit: the program has ended and left {left} {what}: told to end, killed after \
+        warn(
+            MessageId("orphans-ended"),
+            format_args!(
+                "the program has ended and left {left} {what}: told to end, killed after \
              {grace} s (--orphans says otherwise)"
-        ));
+            ),
+        );
         // A stopped process handles no signal before it continues.
         self.signal_orphans(&[Signal::TERM, Signal::CONT]);
         if self.wait_for_orphans(Some(GRACE))? == Waited::NobodyLeft {
@@ -71,7 +75,10 @@ impl Running {
             }
         }
         let left = self.orphans().len();
-        complain(format_args!("tacit: {left} {what} cannot be killed and stay behind"));
+        warn(
+            MessageId("orphans-left"),
+            format_args!("{left} {what} cannot be killed and stay behind"),
+        );
         Ok(())
     }
 

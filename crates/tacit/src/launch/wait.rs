@@ -3,13 +3,14 @@
 use std::io;
 use std::process::ExitCode;
 
+use tacit_core::message_id::MessageId;
 use tacit_sys::job::{self, ChildState};
 use tacit_sys::{orphan, process};
 
 use super::arguments::Orphans;
 use super::error::RunError;
 use super::running::Running;
-use crate::exit::complain;
+use crate::exit::complain_of;
 
 impl Running {
     /// Forwards signals, stops when CMD stops, and returns its status when it has ended and its
@@ -57,7 +58,10 @@ impl Running {
     /// have ended.
     pub(super) fn look_after_others(&mut self) {
         if self.agent.has_just_ended() {
-            complain("tacit: the agent has ended: the program's connections are refused");
+            complain_of(
+                MessageId("agent-ended"),
+                "the agent has ended: the program's connections are refused",
+            );
         }
         if let Some(helper) = self.helper.pid()
             && process::try_wait(helper).is_ok_and(|ended| ended.is_some())
@@ -67,7 +71,10 @@ impl Running {
             if self.agent.serves()
                 && let Err(error) = self.replace_helper()
             {
-                complain(format_args!("tacit: the helper ended, and no other starts: {error}"));
+                complain_of(
+                    MessageId("no-helper"),
+                    format_args!("the helper ended, and no other starts: {error}"),
+                );
             }
         }
         orphan::reap(&self.own_children());

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, Rule, SourcePosition, parse};
 use tacit_tls::signer::KeyProvider;
 
@@ -42,6 +43,7 @@ pub fn read_policy(path: &Path) -> Result<String, Vec<Diagnostic>> {
     std::fs::read_to_string(path).map_err(|error| {
         vec![
             Diagnostic::error(
+                MessageId("unreadable-policy"),
                 SourcePosition { line: 1, column: 1 },
                 format!("cannot read the policy file: {error}"),
             )
@@ -97,7 +99,9 @@ fn check_whole(
     findings.extend(localize(&mut policy));
     let materials = Materials::load(&policy, base, keys, &mut findings);
     let misfits = misfits(&policy, &materials);
-    let errors = misfits.iter().map(|one| Diagnostic::error(one.rule.position, one.to_string()));
+    let errors = misfits.iter().map(|one| {
+        Diagnostic::error(MessageId("wrong-certificate-usage"), one.rule.position, one.to_string())
+    });
     findings.extend(errors);
     findings.sort_by_key(|finding| finding.position);
     if findings.iter().any(|finding| finding.severity == DiagnosticSeverity::Error) {
@@ -128,7 +132,10 @@ pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
                 format!("cannot determine the time zone of this host, so UTC is used: {error}");
             let fix = "set `zone` in `when`, such as zone = \"Europe/Berlin\", or make \
                        /etc/localtime a link to the time zone of this host";
-            Some(Diagnostic::warning(position, message).with_fix(fix))
+            Some(
+                Diagnostic::warning(MessageId("time-zone-unknown"), position, message)
+                    .with_fix(fix),
+            )
         }
     }
 }

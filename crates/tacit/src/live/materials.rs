@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Action, Diagnostic, Policy, Rule, SourcePosition, Tls};
 use tacit_tls::HandshakeRole;
 use tacit_tls::credentials::{LoadedIdentity, LoadedTrust, load_identity, load_trust};
@@ -46,7 +47,11 @@ impl Materials {
                     materials.identities.insert(name.clone(), Arc::new(material));
                 }
                 Err(error) => {
-                    findings.push(Diagnostic::error(identity.position, error.to_string()));
+                    findings.push(Diagnostic::error(
+                        MessageId("unusable-file"),
+                        identity.position,
+                        error.to_string(),
+                    ));
                 }
             }
         }
@@ -56,7 +61,11 @@ impl Materials {
                     findings.extend(warnings(trust.position, &material.warnings));
                     materials.trusts.insert(name.clone(), Arc::new(material));
                 }
-                Err(error) => findings.push(Diagnostic::error(trust.position, error.to_string())),
+                Err(error) => findings.push(Diagnostic::error(
+                    MessageId("unusable-file"),
+                    trust.position,
+                    error.to_string(),
+                )),
             }
         }
         materials
@@ -183,7 +192,7 @@ pub(super) fn misfits<'p>(policy: &'p Policy, materials: &Materials) -> Vec<Misf
 }
 
 fn warnings(position: SourcePosition, texts: &[String]) -> impl Iterator<Item = Diagnostic> {
-    texts.iter().map(move |text| Diagnostic::warning(position, text))
+    texts.iter().map(move |text| Diagnostic::warning(MessageId("doubtful-file"), position, text))
 }
 
 /// The names of the credentials that a rule uses.

@@ -22,6 +22,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Placement, Policy, SourcePosition};
 use tacit_sys::schedule;
 
@@ -119,7 +120,8 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
                 list(&missing)
             );
             let fix = format!("use some of the CPUs that this process may use: {}", list(allowed));
-            found.push(Diagnostic::error(position, message).with_fix(fix));
+            found
+                .push(Diagnostic::error(MessageId("no-such-cpu"), position, message).with_fix(fix));
         }
     };
     missing("placement-cpus", &policy.agent.placement_cpus, SourcePosition { line: 1, column: 1 });
@@ -131,7 +133,9 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
                 list(allowed)
             );
             let fix = "leave at least one CPU for the data workers";
-            found.push(Diagnostic::error(engine.position, message).with_fix(fix));
+            found.push(
+                Diagnostic::error(MessageId("no-cpu-left"), engine.position, message).with_fix(fix),
+            );
         }
     }
     found

@@ -21,6 +21,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::text::{
     Diagnostics, TableKeys, TableSchema, TomlDocument, TomlTable, TomlValue, nearest_word,
     word_list,
@@ -141,7 +142,9 @@ impl TestFile {
                     None => format!("name a rule of the policy, or `{DENIED}`"),
                 };
                 let message = format!("the policy has no rule `{name}`");
-                unknown.push(Diagnostic::error(*position, message).with_fix(fix));
+                unknown.push(
+                    Diagnostic::error(MessageId("unknown-name"), *position, message).with_fix(fix),
+                );
             }
         }
         // The ports of one flow are several tests.
@@ -418,36 +421,63 @@ mod tests {
     fn each_mistake_has_its_place_and_a_fix() {
         let flow = "[[flow]]\nremote = \"10.0.0.1:1\"\nexpect = \"a\"\n";
         for (text, wanted) in [
-            ("policy = \"p\"\n".to_owned(), "1:1: error: the top of the file has no `flow`"),
-            ("[[flow]]\nexpect = \"a\"\n".to_owned(), "1:1: error: [[flow]] has no `remote`"),
+            (
+                "policy = \"p\"\n".to_owned(),
+                "1:1: error[missing-key]: the top of the file has no `flow`",
+            ),
+            (
+                "[[flow]]\nexpect = \"a\"\n".to_owned(),
+                "1:1: error[missing-key]: [[flow]] has no `remote`",
+            ),
             (
                 "[[flow]]\nremote = \"10.0.0.1:1\"\n".to_owned(),
-                "1:1: error: [[flow]] has neither `expect` nor `action`",
+                "1:1: error[missing-key]: [[flow]] has neither `expect` nor `action`",
             ),
-            (format!("{flow}colour = 1\n"), "4:1: error: unknown key `colour` in [[flow]]"),
-            (format!("{flow}action = \"allow\"\n"), "4:10: error: `action` cannot be `allow`"),
-            (format!("{flow}ports = 1\n"), "4:1: error: `ports` does not belong here"),
-            (format!("{flow}address = \"10.0.0.2\"\n"), "4:1: error: `address` does not belong"),
-            (format!("{flow}at = \"now\"\n"), "4:6: error: `at` is not a time"),
-            (format!("{flow}direction = \"inbound\"\n"), "1:1: error: an inbound flow has no"),
+            (
+                format!("{flow}colour = 1\n"),
+                "4:1: error[unknown-key]: unknown key `colour` in [[flow]]",
+            ),
+            (
+                format!("{flow}action = \"allow\"\n"),
+                "4:10: error[unknown-word]: `action` cannot be `allow`",
+            ),
+            (
+                format!("{flow}ports = 1\n"),
+                "4:1: error[misplaced-key]: `ports` does not belong here",
+            ),
+            (
+                format!("{flow}address = \"10.0.0.2\"\n"),
+                "4:1: error[misplaced-key]: `address` does not belong",
+            ),
+            (format!("{flow}at = \"now\"\n"), "4:6: error[invalid-value]: `at` is not a time"),
+            (
+                format!("{flow}direction = \"inbound\"\n"),
+                "1:1: error[missing-key]: an inbound flow has no",
+            ),
             (
                 format!("{flow}direction = \"outbound\"\nlisten = \"0.0.0.0:1\"\n"),
-                "5:1: error: `listen` does not belong here",
+                "5:1: error[misplaced-key]: `listen` does not belong here",
             ),
-            (flow.replace(":1\"", "\""), "1:1: error: [[flow]] has no `ports`"),
-            (flow.replace("10.0.0.1:1", "a b:1"), "2:10: error: `remote` cannot be `a b:1`"),
-            (flow.replace("10.0.0.1:1", "a:1x"), "2:10: error: `remote` cannot be `a:1x`"),
+            (flow.replace(":1\"", "\""), "1:1: error[missing-key]: [[flow]] has no `ports`"),
+            (
+                flow.replace("10.0.0.1:1", "a b:1"),
+                "2:10: error[invalid-value]: `remote` cannot be `a b:1`",
+            ),
+            (
+                flow.replace("10.0.0.1:1", "a:1x"),
+                "2:10: error[invalid-value]: `remote` cannot be `a:1x`",
+            ),
             (
                 format!("{}ports = [\"1-65\"]\n", flow.replace(":1\"", "\"")),
-                "4:9: error: `ports` has 65 ports",
+                "4:9: error[too-many]: `ports` has 65 ports",
             ),
             (
                 format!("{}ports = [\"9-1\"]\n", flow.replace(":1\"", "\"")),
-                "4:10: error: `ports` is not a range",
+                "4:10: error[invalid-value]: `ports` is not a range",
             ),
             (
                 flow.replace("\"a\"", "\"denied\"\naction = \"tls\""),
-                "4:1: error: `action` does not belong here",
+                "4:1: error[misplaced-key]: `action` does not belong here",
             ),
         ] {
             let errors = TestFile::parse(&text).unwrap_err();

@@ -14,7 +14,7 @@ use tacit_core::policy::{Diagnostic, Explanation, Policy, explain};
 
 use self::file::{Expectation, ExpectedRule, FlowTest, TestFile};
 use crate::control::render::table::lay_out;
-use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, fail, pretty, print};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, fail_policy, pretty, print};
 use crate::explain;
 use crate::live::directory_of;
 use crate::policy_file;
@@ -54,7 +54,7 @@ pub fn run(args: &TestArgs) -> ExitCode {
             let code = if report.unexpected == 0 { EXIT_OK } else { EXIT_FAILURE };
             print(if args.json { pretty(&json!(report)) } else { report.text() }, code)
         }
-        Err(errors) => fail(errors, EXIT_POLICY),
+        Err(errors) => fail_policy(errors),
     }
 }
 

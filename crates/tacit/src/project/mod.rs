@@ -19,6 +19,7 @@ use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use tacit_core::message_id::MessageId;
 use tacit_core::projection::{MeasuredCosts, ProjectionError, ProjectionRequest, project};
 
 pub use self::arguments::ProjectArgs;
@@ -41,6 +42,18 @@ enum ProjectError {
     Refused(ProjectionError),
     /// Units could not be measured.
     Units(CannotMeasure),
+}
+
+impl ProjectError {
+    /// The identifier of the message.
+    fn id(&self) -> MessageId {
+        match self {
+            Self::Interval(_) => MessageId("no-interval"),
+            Self::Engines { .. } => MessageId("too-many-engines"),
+            Self::Refused(_) => MessageId("projection-refused"),
+            Self::Units(_) => MessageId("suite-not-measured"),
+        }
+    }
 }
 
 impl fmt::Display for ProjectError {
@@ -76,7 +89,7 @@ pub fn run(args: &ProjectArgs) -> ExitCode {
     match answer(args) {
         Ok(answer) if args.json => print(pretty(&answer.json()), EXIT_OK),
         Ok(answer) => print(answer.text(), EXIT_OK),
-        Err(error) => fail(&error, error.exit_code()),
+        Err(error) => fail(error.id(), &error, error.exit_code()),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::parse_duration;
 
 use crate::control::client::{self, ClientError};
@@ -78,7 +79,7 @@ pub struct ShowArgs {
 #[must_use]
 pub fn run(args: &ShowArgs) -> ExitCode {
     if let Err(reason) = check(args) {
-        return fail(reason, EXIT_USAGE);
+        return fail(MessageId("usage"), reason, EXIT_USAGE);
     }
     let shown = match (args.what, &args.of) {
         (Display::Connections, Some(id)) => return show_one(args, id),
@@ -93,7 +94,7 @@ pub fn run(args: &ShowArgs) -> ExitCode {
     };
     match shown {
         Ok(shown) => print(shown, EXIT_OK),
-        Err(error) => fail(error, EXIT_FAILURE),
+        Err(error) => fail(error.id(), error, EXIT_FAILURE),
     }
 }
 
@@ -166,7 +167,7 @@ fn show_one(args: &ShowArgs, id: &str) -> ExitCode {
             "`{id}` is no id of a connection\n    \
              fix: `tacit show connections` prints the ids"
         );
-        return fail(reason, EXIT_USAGE);
+        return fail(MessageId("usage"), reason, EXIT_USAGE);
     };
     let ask = || -> Result<ConnectionDisplay, ClientError> {
         let mut shown: ConnectionsDisplay = args.ask(&Request::ShowConnection { id })?;
@@ -175,7 +176,7 @@ fn show_one(args: &ShowArgs, id: &str) -> ExitCode {
     };
     let first = match ask() {
         Ok(first) => first,
-        Err(error) => return fail(error, EXIT_FAILURE),
+        Err(error) => return fail(error.id(), error, EXIT_FAILURE),
     };
     if args.csv {
         return sample(first, args.interval, ask);
@@ -201,12 +202,16 @@ fn sample(
         match (written, &shown) {
             (Err(error), _) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK.into(),
             (Err(error), _) => {
-                return fail(format_args!("standard output: {error}"), EXIT_FAILURE);
+                return fail(
+                    MessageId("output-failed"),
+                    format_args!("standard output: {error}"),
+                    EXIT_FAILURE,
+                );
             }
             (Ok(()), Ok(shown)) => written = write(&connections::csv_row(shown)),
             // The agent knows it no more: it has ended.
             (Ok(()), Err(ClientError::Refused(_))) => return EXIT_OK.into(),
-            (Ok(()), Err(error)) => return fail(error, EXIT_FAILURE),
+            (Ok(()), Err(error)) => return fail(error.id(), error, EXIT_FAILURE),
         }
         let Some(interval) = interval else { return EXIT_OK.into() };
         std::thread::sleep(interval);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::net::{SendFlags, send};
+use tacit_core::message_id::MessageId;
 use tacit_sys::process::Signal;
 use tacit_sys::sandbox::{CapabilitySet, Reach, Rules};
 use tacit_sys::{cpu, descriptor, process, sandbox, schedule};
@@ -16,7 +17,7 @@ use tacit_tls::signer::wire::{
 };
 
 use super::{CHANNELS_MAX, receive};
-use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
 
 /// Serves the agent whose control channel is standard input, until that closes.
 #[must_use]
@@ -37,7 +38,10 @@ pub fn run() -> ExitCode {
     match served {
         Ok(()) => EXIT_OK.into(),
         Err(error) => {
-            complain(format!("tacit: the signer cannot continue: {error}"));
+            complain_of(
+                MessageId("signer-not-served"),
+                format_args!("the signer cannot continue: {error}"),
+            );
             EXIT_FAILURE.into()
         }
     }

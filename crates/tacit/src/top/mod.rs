@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::parse_duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -80,6 +81,17 @@ enum TopError {
     Terminal(io::Error),
 }
 
+impl TopError {
+    /// The identifier of the message.
+    fn id(&self) -> MessageId {
+        match self {
+            Self::Agent(error) => error.id(),
+            Self::NoTerminal => MessageId("no-terminal"),
+            Self::Terminal(_) => MessageId("terminal-failed"),
+        }
+    }
+}
+
 impl std::fmt::Display for TopError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -105,7 +117,7 @@ pub fn run(args: &TopArgs) -> ExitCode {
     } else {
         live(sampler, args.interval).map(|()| EXIT_OK.into())
     };
-    done.unwrap_or_else(|error| fail(error, EXIT_FAILURE))
+    done.unwrap_or_else(|error| fail(error.id(), error, EXIT_FAILURE))
 }
 
 /// One frame as text.

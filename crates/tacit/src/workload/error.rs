@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use tacit_core::flow::Address;
+use tacit_core::message_id::MessageId;
 
 use crate::control::client::ClientError;
 
@@ -46,6 +47,30 @@ pub(super) enum WorkloadError {
     Beside(PathBuf, io::Error),
     /// Time was up before anything was done.
     Nothing,
+}
+
+impl WorkloadError {
+    /// The identifier of the message.
+    pub(super) fn id(&self) -> MessageId {
+        match self {
+            Self::Usage(_) => MessageId("usage"),
+            Self::Resolve(..) => MessageId("name-unresolved"),
+            Self::Connect(..) => MessageId("no-server"),
+            Self::Broken(..) => MessageId("connection-broken"),
+            Self::Mixed(_) => MessageId("wrong-bytes"),
+            Self::Listen(..) => MessageId("cannot-listen"),
+            Self::ServerEnded | Self::Panicked => MessageId("thread-ended"),
+            Self::Process(..) => MessageId("no-process"),
+            Self::Ledger(_, error) => error.id(),
+            Self::NoRun(_) => MessageId("no-run"),
+            Self::Descriptors(_) | Self::TooFewDescriptors { .. } => MessageId("few-open-files"),
+            Self::Thread(_) => MessageId("no-thread"),
+            Self::Steering(_) => MessageId("steering-failed"),
+            Self::Write(..) => MessageId("file-failed"),
+            Self::Beside(..) => MessageId("report-unreadable"),
+            Self::Nothing => MessageId("nothing-measured"),
+        }
+    }
 }
 
 impl std::fmt::Display for WorkloadError {

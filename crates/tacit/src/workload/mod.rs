@@ -110,8 +110,8 @@ pub fn run(args: &WorkloadArgs) -> ExitCode {
     };
     match result {
         Ok(()) => EXIT_OK.into(),
-        Err(error @ WorkloadError::Usage(_)) => fail(error, EXIT_USAGE),
-        Err(error) => fail(error, EXIT_FAILURE),
+        Err(error @ WorkloadError::Usage(_)) => fail(error.id(), error, EXIT_USAGE),
+        Err(error) => fail(error.id(), error, EXIT_FAILURE),
     }
 }
 

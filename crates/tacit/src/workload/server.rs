@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 use tacit_core::flow::Address;
+use tacit_core::message_id::MessageId;
 use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, Sampling, WorkloadRequest, repeated_bytes};
 use tacit_sys::process;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -142,7 +143,7 @@ async fn accept(socket: OwnedFd, family: Family, room: Arc<Room>) {
     };
     let listener = match adopted {
         Ok(listener) => listener,
-        Err(error) => return exit::complain(format_args!("tacit: the listening socket: {error}")),
+        Err(error) => return exit::complain_of(MessageId("cannot-listen"), error),
     };
     loop {
         // The semaphore is never closed.

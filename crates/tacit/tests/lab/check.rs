@@ -49,7 +49,7 @@ fn every_error_has_its_place_and_the_next_step() {
     ] {
         let Checked { code, stdout, stderr: said } = check(&lab, &text, &[]);
         assert_eq!((code, stdout.as_str()), (Some(78), ""), "{text}\n{said}");
-        assert!(said.contains(&format!("{place}: error: ")), "{text}\n{said}");
+        assert!(said.contains(&format!("{place}: error[")), "{text}\n{said}");
         assert!(said.contains(words) && said.contains("fix: "), "{text}\n{said}");
         let agent = lab.run(TACIT, &["agent", "--policy", "p.toml", "--control", "c.sock"]);
         assert_eq!(agent.status.code(), Some(78));
@@ -95,7 +95,7 @@ fn files_that_cannot_be_used_are_told_where_they_are_named() {
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &identity(cert, key), &[]);
         assert_eq!(code, Some(78), "{cert} {key}: {said}");
-        let place = said.contains("p.toml:2:1: error: ");
+        let place = said.contains("p.toml:2:1: error[");
         assert!(place && (said.contains(words) || cert == "valid.pem"), "{cert} {key}: {said}");
     }
     let Checked { code, stdout: said, .. } = check(&lab, &identity("valid.pem", "valid.key"), &[]);
@@ -127,7 +127,7 @@ fn certificates_that_do_not_fit_their_use_are_refused() {
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text(identity, trust, tls), &[]);
         assert_eq!(code, Some(78), "{identity} {trust}: {said}");
-        assert!(said.contains(&format!("p.toml:{place}: error: ")), "{said}");
+        assert!(said.contains(&format!("p.toml:{place}: error[")), "{said}");
         assert!(said.contains(words), "{said}");
         let agent = lab.run(TACIT, &["agent", "--policy", "p.toml", "--control", "c.sock"]);
         assert_eq!(agent.status.code(), Some(78));
@@ -168,7 +168,7 @@ fn warnings_are_told_and_no_error() {
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    assert!(!said.contains("error: "), "{said}");
+    assert!(!said.contains(": error["), "{said}");
     let Checked { stdout: json, .. } = check(&lab, text, &["--json"]);
     let value: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&value["ok"], &value["rules"]), (&Value::Bool(true), &Value::from(3)));
@@ -247,7 +247,7 @@ fn rules_about_runs_say_what_they_need() {
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);
         assert_eq!(code, Some(78), "{text}\n{said}");
-        assert!(said.contains(&format!("p.toml:{place}: error: ")), "{text}\n{said}");
+        assert!(said.contains(&format!("p.toml:{place}: error[")), "{text}\n{said}");
         assert!(said.contains(words) && said.contains("fix: "), "{text}\n{said}");
     }
 }
@@ -276,10 +276,7 @@ fn explain_says_that_this_host_must_be_named() {
     let Checked { code, stderr: said, .. } =
         check(&lab, &text.replace("\"loopback\"", "\"localhost\""), &[]);
     assert_eq!(code, Some(78));
-    assert!(
-        said.contains("p.toml:10:10: error: ") && said.contains("write \"loopback\""),
-        "{said}"
-    );
+    assert!(said.contains("p.toml:10:10: error[") && said.contains("write \"loopback\""), "{said}");
 }
 
 #[test]
@@ -297,7 +294,7 @@ fn windows_are_checked_and_explained_for_any_time() {
         let Checked { code, stderr: said, .. } =
             check(&lab, &format!("{rule}when = {when}\n"), &[]);
         assert_eq!(code, Some(78), "{when}: {said}");
-        assert!(said.contains(&format!("p.toml:{place}: error: ")), "{when}: {said}");
+        assert!(said.contains(&format!("p.toml:{place}: error[")), "{when}: {said}");
         assert!(said.contains(words) && said.contains("fix: "), "{when}: {said}");
     }
     let when = "{ days = \"fri\", hours = \"22:00-06:00\", zone = \"Europe/Berlin\" }";
@@ -358,5 +355,5 @@ fn the_line_of_an_error_is_quoted_with_a_mark_below_the_column() {
     let Checked { stdout, .. } = check(&lab, rule, &["--json"]);
     let value: Value = serde_json::from_str(&stdout).unwrap();
     let keys: Vec<_> = value["findings"][0].as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["fix", "message", "position", "severity"]);
+    assert_eq!(keys, ["fix", "id", "message", "position", "severity"]);
 }

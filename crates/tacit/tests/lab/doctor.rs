@@ -16,7 +16,11 @@ fn refused(prefix: &str, wanted: &str) {
         let text = text_of(&output);
         let said = String::from_utf8_lossy(&output.stdout);
         let lines: Vec<_> = said.lines().collect();
-        assert!(lines[0].starts_with("tacit: cannot ") && lines[0].contains(wanted), "{text}");
+        assert!(
+            lines[0].starts_with("tacit: error[no-namespace]: cannot ")
+                && lines[0].contains(wanted),
+            "{text}"
+        );
         assert_eq!(lines[1], "125", "{text}");
         let network = lines[2].strip_prefix("network namespace");
         assert!(

@@ -69,7 +69,11 @@ fn an_import_of_attls_is_all_or_nothing_and_says_what_it_found() {
     assert!(String::from_utf8(old.stdout).unwrap().contains("verify = \"chain\""));
     let missing = lab.run(TACIT, &["import", "attls", "none.policy"]);
     assert_eq!(missing.status.code(), Some(78));
-    assert!(text_of(&missing).contains("none.policy:1: error:"), "{}", text_of(&missing));
+    assert!(
+        text_of(&missing).contains("none.policy:1: error[cannot-import]:"),
+        "{}",
+        text_of(&missing)
+    );
     assert_eq!(lab.run(TACIT, &["import", "attls"]).status.code(), Some(64));
 }
 

@@ -186,9 +186,12 @@ fn an_import_is_all_or_nothing() {
     let output = lab.run(TACIT, &arguments);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(78), 0));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.starts_with("bad.conf:6: error: `exec = /bin/cat`"), "{said}");
-    assert!(said.contains("bad.conf:7: changed: `TIMEOUTidle`"), "{said}");
-    assert!(said.ends_with("tacit: nothing is imported: 1 error\n"), "{said}");
+    assert!(said.starts_with("bad.conf:6: error[cannot-import]: `exec = /bin/cat`"), "{said}");
+    assert!(said.contains("bad.conf:7: changed[imported-changed]: `TIMEOUTidle`"), "{said}");
+    assert!(
+        said.ends_with("tacit: error[nothing-imported]: nothing is imported: 1 error\n"),
+        "{said}"
+    );
     assert_eq!(std::fs::read_to_string(lab.path("policy.toml")).unwrap(), written);
 
     let output = lab.run(TACIT, &["import", "stunnel", "--json", "bad.conf"]);

@@ -48,11 +48,19 @@ fn decisions_as_expected_end_with_0_and_others_with_1() {
 fn a_file_with_mistakes_ends_with_78_and_their_places() {
     let lab = lab();
     for (flows, more, wanted) in [
-        (FLOWS.replace("\"db\"", "\"bd\""), &[][..], "flows.toml:5:10: error: the policy has no"),
-        (FLOWS.replace("expect", "expct"), &[], "flows.toml:5:1: error: unknown key `expct`"),
+        (
+            FLOWS.replace("\"db\"", "\"bd\""),
+            &[][..],
+            "flows.toml:5:10: error[unknown-name]: the policy has no",
+        ),
+        (
+            FLOWS.replace("expect", "expct"),
+            &[],
+            "flows.toml:5:1: error[unknown-key]: unknown key `expct`",
+        ),
         (FLOWS.replace("policy =", "# "), &[], "names no policy"),
         (FLOWS.to_owned(), &["--policy", "absent.toml"], "absent.toml: No such file"),
-        (FLOWS.to_owned(), &["--policy", "tests/flows.toml"], "flows.toml:1:1: error: "),
+        (FLOWS.to_owned(), &["--policy", "tests/flows.toml"], "flows.toml:1:1: error["),
     ] {
         let (code, said) = test(&lab, &flows, more);
         assert_eq!(code, Some(78), "{said}");

@@ -134,7 +134,7 @@ fn a_run_without_a_policy_says_how_to_start() {
 
 #[test]
 fn a_policy_with_forwarding_rules_alone_is_warned_about_in_a_run() {
-    let warning = "tacit: warning: no rule of the policy has `direction`";
+    let warning = "tacit: warning[run-policy]: no rule of the policy has `direction`";
     let forward = "printf 'version = 1\\n[[rule]]\\nname = \"r\"\\nlisten = \"unix:@x\"\\n\
                    deny = true\\n' >run.toml; run true";
     expect(forward, warning);

@@ -119,7 +119,10 @@ fn a_reload_that_takes_unix_sockets_is_refused_where_workers_make_none() {
     let refused = agent.verb(&["reload"]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success(), "{text}");
-    assert!(text.contains("error: this agent cannot connect to UNIX sockets"), "{text}");
+    assert!(
+        text.contains("error[needs-restart]: this agent cannot connect to UNIX sockets"),
+        "{text}"
+    );
     assert!(text.contains("fix: run `tacit restart`"), "{text}");
     assert!(is_served(&lab, port), "the old policy stays");
     agent.ok(&["restart"]);

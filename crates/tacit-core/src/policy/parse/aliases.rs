@@ -6,6 +6,7 @@ use super::address;
 use super::review::Read;
 use crate::dns::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasPolicy, AliasRanges, Aliases, is_nameable};
 use crate::flow::Direction;
+use crate::message_id::MessageId;
 use crate::policy::selector::AddressSelector;
 use crate::policy::text::{TomlTable, TomlValue};
 
@@ -75,7 +76,7 @@ pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
         );
         let fix = "write the name or the true address; if this host exists, set another network \
                    in `alias-ranges` of [agent], or aliases = \"never\"";
-        value.report.error(&at, message, fix);
+        value.report.error(MessageId("alias-range"), &at, message, fix);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{address, value};
 use crate::flow::Address;
+use crate::message_id::MessageId;
 use crate::policy::rule::{Action, ForwardRule, Rule, SendProxy, UnixSocket};
 use crate::policy::starttls::Start;
 use crate::policy::target::{Connect, TARGETS_MAX, Target, TargetOrder};
@@ -209,14 +210,14 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
         (Some(ClearLeg { key, place, message }), _) if !allowed => {
             let at = item(table, key, place).map_or_else(|| table.at.clone(), |value| value.at);
             let fix = "use loopback or a UNIX socket; if that network is trusted, set clear = true";
-            table.report.error(&at, message, fix);
+            table.report.error(MessageId("clear-leaves-host"), &at, message, fix);
             false
         }
         (None, Some(clear)) if allowed => {
             let position = table.report.position(clear.name_at.start);
             let message = "`clear = true` changes nothing: no TLS of this rule ends in clear \
                            off this host";
-            table.report.warning(position, message, "remove it");
+            table.report.warning(MessageId("no-effect"), position, message, "remove it");
             true
         }
         _ => true,

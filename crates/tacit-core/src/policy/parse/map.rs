@@ -3,6 +3,7 @@
 use super::address;
 use super::value;
 use super::words::Scope;
+use crate::message_id::MessageId;
 use crate::policy::map::IdentityMap;
 use crate::policy::map::distinguished::{ATTRIBUTES_MAX, DnFault, DnPattern, TYPES};
 use crate::policy::map::pattern::Pattern;
@@ -16,6 +17,7 @@ use crate::policy::text::{TomlTable, TomlValue, nearest_word, word_list};
 pub(super) fn read(name: &str, value: &TomlValue<'_>) -> Option<IdentityMap> {
     if !value.value.is_array() {
         value.report.error(
+            MessageId("wrong-type"),
             &value.at,
             format!("[map.{name}] is not a list of entries"),
             format!("begin each entry with [[map.{name}]]"),
@@ -33,7 +35,7 @@ pub(super) fn read(name: &str, value: &TomlValue<'_>) -> Option<IdentityMap> {
             earlier.position.line
         );
         let fix = "add a condition to one of them";
-        value.report.error_at(later.position, message, fix);
+        value.report.error_at(MessageId("ambiguous-entries"), later.position, message, fix);
     }
     let sound = conflicts.is_empty();
     sound.then_some(map)
@@ -66,7 +68,12 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         }
         (Some(_), Some(deny)) => {
             let message = format!("{} has both `name` and `deny`", table.title);
-            table.report.error(&deny.name_at, message, "keep one, or write two entries");
+            table.report.error(
+                MessageId("conflicting-keys"),
+                &deny.name_at,
+                message,
+                "keep one, or write two entries",
+            );
             None
         }
         (None, None) => {
@@ -78,13 +85,23 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
     };
     if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
         let fix = "remove it; `warn` belongs to `deny = true` and only logs what it would reject";
-        table.report.error(&warn.name_at, "`warn` has no effect in an entry with `name`", fix);
+        table.report.error(
+            MessageId("conflicting-keys"),
+            &warn.name_at,
+            "`warn` has no effect in an entry with `name`",
+            fix,
+        );
         return None;
     }
     if outcome == Some(MapOutcome::Warn) {
         let position = table.report.position(table.at.start);
         let fix = "remove `warn` when the log shows the expected clients";
-        table.report.warning(position, "this entry only logs, it rejects no client yet", fix);
+        table.report.warning(
+            MessageId("only-warns"),
+            position,
+            "this entry only logs, it rejects no client yet",
+            fix,
+        );
     }
     outcome
 }

@@ -2,6 +2,7 @@
 
 use super::address;
 use crate::flow::Address;
+use crate::message_id::MessageId;
 use crate::policy::text::TomlTable;
 
 /// Reads both: `Some(None)` if nothing is served, `None` after an error.
@@ -21,13 +22,13 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
         let message = format!("metrics would be served to other hosts in clear at {metrics}");
         let fix = "use loopback or a UNIX socket; if that network is trusted, set metrics-clear \
                    = true";
-        value.error(message, fix);
+        value.error_of(MessageId("clear-leaves-host"), message, fix);
         return None;
     }
     if let Some(clear) = clear.filter(|_| metrics.stays_on_host() && allowed) {
         let position = table.report.position(clear.name_at.start);
         let message = "`metrics-clear = true` changes nothing: metrics do not leave this host";
-        table.report.warning(position, message, "remove it");
+        table.report.warning(MessageId("no-effect"), position, message, "remove it");
     }
     Some(Some(metrics))
 }

@@ -22,6 +22,7 @@ use super::diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
 use super::engine::EngineSettings;
 use super::rule::Rule;
 use super::text::{Diagnostics, TomlDocument, TomlTable};
+use crate::message_id::MessageId;
 use names::{Names, Tables};
 use review::Read;
 use words::Scope;
@@ -72,7 +73,7 @@ pub fn parse(text: &str) -> ParsedPolicy {
     if text.len() > POLICY_BYTES_MAX {
         let message = format!("the policy has {} bytes", text.len());
         let fix = format!("the limit is {POLICY_BYTES_MAX}: merge rules by lists and networks");
-        let error = Diagnostic::error(START, message).with_fix(fix);
+        let error = Diagnostic::error(MessageId("policy-too-large"), START, message).with_fix(fix);
         return ParsedPolicy { policy: None, diagnostics: vec![error] };
     }
     let document = TomlDocument::parse(text);
@@ -108,7 +109,12 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
             "the outbound rules need {CAPTURE_RANGES_MAX} ranges of addresses and ports or more, \
              too many for the kernel"
         );
-        top.report.error(&(0..0), message, "merge rules by networks and ranges of ports");
+        top.report.error(
+            MessageId("too-many-ranges"),
+            &(0..0),
+            message,
+            "merge rules by networks and ranges of ports",
+        );
     }
     let tables = names.finish();
     version?;
@@ -237,7 +243,12 @@ fn rules(
     let items = value.map_or(Some(Vec::new()), |value| value.list(RULES_MAX))?;
     if items.is_empty() {
         let fix = "add a [[rule]]; what no rule matches is denied";
-        top.report.warning(START, "the policy has no rule, so every connection is denied", fix);
+        top.report.warning(
+            MessageId("no-rules"),
+            START,
+            "the policy has no rule, so every connection is denied",
+            fix,
+        );
     }
     let rules: Vec<Option<Arc<Rule>>> =
         items.iter().map(|item| rule::read(item, names).map(Arc::new)).collect();

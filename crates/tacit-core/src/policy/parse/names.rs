@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::map;
 use super::value;
 use super::words::Scope;
+use crate::message_id::MessageId;
 use crate::policy::credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
 use crate::policy::diagnostic::SourcePosition;
 use crate::policy::map::IdentityMap;
@@ -92,7 +93,12 @@ impl<'a> Names<'a> {
     pub(super) fn warn_of_unused(&self) {
         let warn = |kind: &str, name: &str, position: SourcePosition| {
             let message = format!("[{kind}.{name}] is not used by any rule");
-            self.report.warning(position, message, "remove it, or name it in a rule's `tls`");
+            self.report.warning(
+                MessageId("unused"),
+                position,
+                message,
+                "remove it, or name it in a rule's `tls`",
+            );
         };
         for (name, identity) in &self.identities {
             if let Some(identity) = identity
@@ -171,7 +177,12 @@ fn identity(name: &str, value: &TomlValue<'_>) -> Option<Identity> {
 fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
     if name == SYSTEM {
         let fix = "choose another name; `system` is the distribution's own bundle";
-        value.report.error(&value.name_at, "[trust.system] is built in", fix);
+        value.report.error(
+            MessageId("reserved-name"),
+            &value.name_at,
+            "[trust.system] is built in",
+            fix,
+        );
         return None;
     }
     let table = value.table(Scope::Trust, format!("[trust.{name}]"))?;
@@ -231,7 +242,12 @@ fn lists(table: &TomlTable<'_>) -> Option<Lists> {
     if revocation == Revocation::Off {
         let fix = "set revocation = \"hard\" or \"soft\", or remove `crl`";
         let position = table.report.position(crl.name_at.start);
-        table.report.warning(position, "`crl` is not looked at: revocation is off", fix);
+        table.report.warning(
+            MessageId("no-effect"),
+            position,
+            "`crl` is not looked at: revocation is off",
+            fix,
+        );
     }
     Some(Lists { crls: crls?, revocation })
 }
@@ -254,6 +270,11 @@ fn check_known(
         Some(nearest) => format!("did you mean `{nearest}`?"),
         None => format!("add a table [{kind}.{name}] with {keys}"),
     };
-    value.report.missing(&value.at, format!("there is no [{kind}.{name}]"), fix);
+    value.report.missing(
+        MessageId("unknown-name"),
+        &value.at,
+        format!("there is no [{kind}.{name}]"),
+        fix,
+    );
     None
 }

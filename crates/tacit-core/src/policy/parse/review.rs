@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::flow::{Address, Direction, Flow};
+use crate::message_id::MessageId;
 use crate::policy::lookup::Index;
 use crate::policy::rule::{Action, ForwardRule, Rule, RuleForm};
 use crate::policy::selector::Selectors;
@@ -24,7 +25,7 @@ pub(super) fn names(rules: &[TomlValue<'_>]) {
             let line = rule.report.position(*first).line;
             let message = format!("two rules are named `{}`", text.escape_debug());
             let fix = format!("rename one; the other is in line {line}");
-            rule.report.error(&name.span(), message, fix);
+            rule.report.error(MessageId("name-taken"), &name.span(), message, fix);
         } else {
             seen.insert(text, name.span().start);
         }
@@ -73,7 +74,7 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
             weak.name, strict.name
         );
         let fix = format!("put it behind `{}`, or give the two different ports", strict.name);
-        report.warning(weak.position, message, fix);
+        report.warning(MessageId("unchecked-name"), weak.position, message, fix);
         if compared > COMPARED_MAX {
             return;
         }
@@ -112,7 +113,7 @@ fn shared_listens(rules: &[Read<'_, '_>]) {
             };
             let message = format!("rules `{}` and `{}` {problem}", first.name, rule.name);
             let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
-            value.report.error(&at, message, fix);
+            value.report.error(MessageId("shared-listen"), &at, message, fix);
         }
     }
 }
@@ -179,7 +180,7 @@ fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
             rule.name, cover.name
         );
         let fix = format!("put it before `{}`, or remove it", cover.name);
-        report.warning(rule.position, message, fix);
+        report.warning(MessageId("unreachable-rule"), rule.position, message, fix);
     }
 }
 

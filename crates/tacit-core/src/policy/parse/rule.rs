@@ -10,6 +10,7 @@ use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
 use crate::flow::{Direction, Protocol};
+use crate::message_id::MessageId;
 use crate::policy::rule::{Action, Deny, ForwardRule, Rule, RuleForm};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, NamePattern};
@@ -125,7 +126,7 @@ fn action_word(table: &TomlTable<'_>) -> Option<Word> {
                 format!("{} has two actions, `{}` and `{}`", table.title, first.name, second.name);
             let fix =
                 "keep one; for different actions write two rules, the first that matches wins";
-            table.report.error(&second.name_at, message, fix);
+            table.report.error(MessageId("two-actions"), &second.name_at, message, fix);
             None
         }
     }
@@ -218,7 +219,12 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
     for value in ["remote", "remote-ports"].into_iter().filter_map(|key| table.value(key)) {
         let position = table.report.position(value.name_at.start);
         let message = format!("`{}` matches no client of a UNIX socket", value.name);
-        table.report.warning(position, message, "remove it; `unix-mode` controls who may connect");
+        table.report.warning(
+            MessageId("no-effect"),
+            position,
+            message,
+            "remove it; `unix-mode` controls who may connect",
+        );
     }
 }
 
@@ -230,7 +236,12 @@ fn allowed_names(
 ) -> Option<Vec<NamePattern>> {
     let Some(value) = table.value("names") else { return Some(Vec::new()) };
     let refuse = |message: &str, fix: &str| {
-        table.report.error(&value.name_at, message.to_owned(), fix.to_owned());
+        table.report.error(
+            MessageId("misplaced-key"),
+            &value.name_at,
+            message.to_owned(),
+            fix.to_owned(),
+        );
         None
     };
     let direction = selectors.map(|selectors| selectors.direction);
@@ -263,7 +274,7 @@ fn warn_of_all_names(table: &TomlTable<'_>, rule: &Rule) {
             table.title
         );
         let fix = "write the domains that are needed: names = [\"*.example.com\"]";
-        table.report.warning(position, message, fix);
+        table.report.warning(MessageId("all-names"), position, message, fix);
     }
 }
 
@@ -272,7 +283,12 @@ fn check_protocol(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let sound = rule.selectors.protocol == Protocol::Tcp || !matches!(rule.action, Action::Tls(_));
     if !sound && let Some(tls) = table.value("tls") {
         let fix = "set protocol = \"tcp\", or use `permit = true` or `deny = true`";
-        table.report.error(&tls.name_at, "`tls` needs TCP, and this rule is for UDP", fix);
+        table.report.error(
+            MessageId("conflicting-keys"),
+            &tls.name_at,
+            "`tls` needs TCP, and this rule is for UDP",
+            fix,
+        );
     }
     sound
 }
@@ -284,6 +300,7 @@ fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     if is_wrong && let Some(deny) = table.value("deny") {
         let message = "`prohibited` is for programs of runs, and this rule is for clients";
         table.report.error(
+            MessageId("conflicting-keys"),
             &deny.name_at,
             message,
             "set `deny = true`, which resets the \
@@ -299,7 +316,7 @@ fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.idle.is_some() && (!has_streams || matches!(rule.action, Action::Deny(_)));
     if is_wrong && let Some(idle) = table.value("idle") {
         let message = "`idle` is for TCP connections that are relayed";
-        table.report.error(&idle.name_at, message, "remove it");
+        table.report.error(MessageId("conflicting-keys"), &idle.name_at, message, "remove it");
     }
     !is_wrong
 }
@@ -325,6 +342,6 @@ fn warn_of_names(table: &TomlTable<'_>, rule: &Rule) {
             table.title
         );
         let fix = "write addresses, or use `tls`, which checks the name";
-        table.report.warning(position, message, fix);
+        table.report.warning(MessageId("permit-by-name"), position, message, fix);
     }
 }

@@ -10,6 +10,7 @@ use super::names::Names;
 use super::starttls;
 use super::words::Scope;
 use super::{address, value};
+use crate::message_id::MessageId;
 use crate::policy::engine::RelayOn;
 use crate::policy::starttls::{Start, StarttlsProtocol};
 use crate::policy::suite::{Group, Suite, TlsVersion};
@@ -101,6 +102,7 @@ pub(super) fn read(value: &TomlValue<'_>, setting: &Setting, names: &Names<'_>) 
     {
         let message = "`starttls` is spoken by clients and servers, and `role` turns them round";
         value.report.error(
+            MessageId("conflicting-keys"),
             &starttls.name_at,
             message,
             "remove `role`: it follows from `direction`",
@@ -292,12 +294,12 @@ fn verify_kind(
                            this trust is accepted";
             let fix =
                 "set verify = \"full\", with `server-name` if the certificate has another name";
-            value.report.warning(position, message, fix);
+            value.report.warning(MessageId("name-not-checked"), position, message, fix);
         }
         Kind::None => {
             let message = "the server's certificate is not checked: any server is accepted";
             let fix = "give `trust`, with the server's CA (`ca`) or its own certificate (`pinned`)";
-            value.report.warning(position, message, fix);
+            value.report.warning(MessageId("server-not-checked"), position, message, fix);
         }
     }
     Some(kind)
@@ -331,7 +333,7 @@ fn common(table: &TomlTable<'_>, names: &Names<'_>) -> Option<TlsCommon> {
     if let (Some(TlsVersion::V1_2), Some(rekey)) = (min_version, table.value("rekey")) {
         let message = "`rekey` needs TLS 1.3, and this rule also accepts 1.2";
         let fix = "add min-version = \"1.3\" or remove `rekey`";
-        table.report.error(&rekey.name_at, message, fix);
+        table.report.error(MessageId("conflicting-keys"), &rekey.name_at, message, fix);
     }
     let relay = table.value("relay").map_or(Some(RelayOn::Worker), |value| relay(&value, names));
     let words = [("log", RecheckAction::Log), ("close", RecheckAction::Close)];
@@ -371,7 +373,12 @@ fn suites(table: &TomlTable<'_>, min_version: Option<TlsVersion>) -> Option<Vec<
     for suite in unused {
         let message = format!("`{}` is never used: it belongs to TLS 1.2", suite.name());
         let position = table.report.position(value.at.start);
-        table.report.warning(position, message, "remove it, or set min-version = \"1.2\"");
+        table.report.warning(
+            MessageId("no-effect"),
+            position,
+            message,
+            "remove it, or set min-version = \"1.2\"",
+        );
     }
     Some(used)
 }

@@ -1,5 +1,6 @@
 //! Values with a grammar of their own: durations, sizes, ports, names and paths.
 
+use crate::message_id::MessageId;
 use crate::policy::text::{TomlTable, TomlValue};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -98,7 +99,7 @@ pub(super) fn check_name(value: &TomlValue<'_>, name: &str) -> bool {
         let shown: String = name.chars().take(NAME_BYTES_MAX).collect();
         let message = format!("`{}` is not a name", shown.escape_debug());
         let fix = format!("1 to {NAME_BYTES_MAX} of the characters A-Z a-z 0-9 . _ -");
-        value.report.error(&value.at, message, fix);
+        value.report.error(MessageId("invalid-name"), &value.at, message, fix);
     }
     good
 }

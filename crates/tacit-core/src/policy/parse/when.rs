@@ -3,6 +3,7 @@
 use jiff::civil::DateTime;
 
 use super::words::Scope;
+use crate::message_id::MessageId;
 use crate::policy::text::{TomlTable, TomlValue, nearest_word, word_list};
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, When, Zone};
 
@@ -34,7 +35,7 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     if !keys.iter().any(|key| table.holds(key)) {
         let fix = "set days = \"mon-fri\", hours = \"06:00-22:00\", or another of these keys";
         let message = format!("`when` has none of {}", word_list(&keys));
-        value.report.missing(&value.at, message, fix);
+        value.report.missing(MessageId("missing-key"), &value.at, message, fix);
         return None;
     }
     let when = When {

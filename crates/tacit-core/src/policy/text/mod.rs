@@ -16,7 +16,7 @@
 //! // An unknown key is read as the similar known one, and is the only error.
 //! assert_eq!((port, host.as_deref()), (Some(80), Some("a")));
 //! let found: Vec<String> = report.finish().iter().map(|found| found.render("f")).collect();
-//! assert_eq!(found, ["f:2:1: error: unknown key `hots` in the top of the file\n    \
+//! assert_eq!(found, ["f:2:1: error[unknown-key]: unknown key `hots` in the top of the file\n    \
 //!                     fix: did you mean `host`?"]);
 //! ```
 //!

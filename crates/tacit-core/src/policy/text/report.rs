@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::document::TomlDocument;
+use crate::message_id::MessageId;
 use crate::policy::diagnostic::{Diagnostic, SourcePosition};
 
 /// Bytes of the text, from and to.
@@ -49,16 +50,28 @@ impl<'t> Diagnostics<'t> {
     }
 
     /// Records an error: the text is not used.
-    pub fn error(&self, at: &ByteSpan, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn error(
+        &self,
+        id: MessageId,
+        at: &ByteSpan,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
         if self.silent.borrow().iter().any(|silent| silent.contains(&at.start)) {
             return;
         }
-        self.error_at(self.position(at.start), message, fix);
+        self.error_at(id, self.position(at.start), message, fix);
     }
 
     /// The same where only the position is known by now.
-    pub fn error_at(&self, at: SourcePosition, message: impl Into<String>, fix: impl Into<String>) {
-        self.found.borrow_mut().push(Diagnostic::error(at, message).with_fix(fix));
+    pub fn error_at(
+        &self,
+        id: MessageId,
+        at: SourcePosition,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        self.found.borrow_mut().push(Diagnostic::error(id, at, message).with_fix(fix));
     }
 
     /// Suppresses further errors in a part of the text that has one.
@@ -67,11 +80,17 @@ impl<'t> Diagnostics<'t> {
     }
 
     /// Records a warning, if the text is TOML.
-    pub fn warning(&self, at: SourcePosition, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn warning(
+        &self,
+        id: MessageId,
+        at: SourcePosition,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
         if !self.is_toml() {
             return;
         }
-        let warning = Diagnostic::warning(at, message);
+        let warning = Diagnostic::warning(id, at, message);
         self.found.borrow_mut().push(warning.with_fix(fix));
     }
 
@@ -82,9 +101,15 @@ impl<'t> Diagnostics<'t> {
     }
 
     /// Records that a key is missing, if the text is valid TOML.
-    pub fn missing(&self, at: &ByteSpan, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn missing(
+        &self,
+        id: MessageId,
+        at: &ByteSpan,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
         if self.is_toml() {
-            self.error(at, message, fix);
+            self.error(id, at, message, fix);
         }
     }
 
@@ -112,6 +137,7 @@ impl<'t> Diagnostics<'t> {
             header if header.contains("table") => "write headers as [limits] or [[rule]]",
             _ => "write `key = value`, text in double quotes, lists as [ \"a\", \"b\" ]",
         };
-        Diagnostic::error(self.position(at), format!("not TOML: {message}")).with_fix(fix)
+        Diagnostic::error(MessageId("not-toml"), self.position(at), format!("not TOML: {message}"))
+            .with_fix(fix)
     }
 }

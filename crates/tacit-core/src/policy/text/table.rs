@@ -12,6 +12,7 @@ use super::document::TomlDocument;
 use super::report::{ByteSpan, Diagnostics};
 use super::schema::{TableKeys, TableSchema};
 use super::words::{nearest_word, word_list};
+use crate::message_id::MessageId;
 
 /// Most entries of a list within a rule or table.
 pub const LIST_ITEMS_MAX: usize = 4096;
@@ -113,7 +114,7 @@ impl<'a> TomlTable<'a> {
     /// Reports that something is missing, unless an unknown key may be it.
     pub fn incomplete(&self, message: impl Into<String>, fix: &str) {
         if !self.unknown.others {
-            self.report.missing(&self.at, message, fix);
+            self.report.missing(MessageId("missing-key"), &self.at, message, fix);
         }
     }
 
@@ -124,7 +125,7 @@ impl<'a> TomlTable<'a> {
         }
         for value in keys.iter().filter_map(|key| self.value(key)) {
             let message = format!("`{}` does not belong here: {why}", value.name);
-            self.report.error(&value.name_at, message, fix);
+            self.report.error(MessageId("misplaced-key"), &value.name_at, message, fix);
         }
     }
 
@@ -159,7 +160,12 @@ impl<'a> TomlTable<'a> {
             return;
         }
         if let Some(planned) = self.schema.planned.iter().find(|planned| planned.key == key) {
-            self.report.error(at, format!("`{key}` is not built yet"), planned.instead);
+            self.report.error(
+                MessageId("not-built"),
+                at,
+                format!("`{key}` is not built yet"),
+                planned.instead,
+            );
             return;
         }
         let home = (self.schema.home)(key);
@@ -173,7 +179,7 @@ impl<'a> TomlTable<'a> {
             (None, Some(word)) => format!("did you mean `{word}`?"),
             (None, None) => format!("known here: {}", word_list(known)),
         };
-        self.report.error(at, message, fix);
+        self.report.error(MessageId("unknown-key"), at, message, fix);
         match nearest.filter(|_| home.is_none()) {
             Some(known) if self.written(known).is_none() => {
                 self.unknown.misspelled.push(Misspelled { known, written: key });
@@ -203,7 +209,12 @@ pub struct TomlValue<'a> {
 impl<'a> TomlValue<'a> {
     /// Reports an error in this value.
     pub fn error(&self, message: impl Into<String>, fix: impl Into<String>) {
-        self.report.error(&self.at, message, fix);
+        self.error_of(MessageId("invalid-value"), message, fix);
+    }
+
+    /// The same, of a kind that has an identifier of its own.
+    pub fn error_of(&self, id: MessageId, message: impl Into<String>, fix: impl Into<String>) {
+        self.report.error(id, &self.at, message, fix);
     }
 
     /// Text: not empty, one line, without control characters.
@@ -244,7 +255,11 @@ impl<'a> TomlValue<'a> {
         let inside = value.filter(|value| (min..=max).contains(value));
         if inside.is_none() {
             let message = format!("`{}` is {number}, outside {min} to {max}", self.name);
-            self.error(message, format!("write a number from {min} to {max}"));
+            self.error_of(
+                MessageId("out-of-range"),
+                message,
+                format!("write a number from {min} to {max}"),
+            );
         }
         inside
     }
@@ -285,7 +300,11 @@ impl<'a> TomlValue<'a> {
         };
         if list.len() > max {
             let message = format!("`{}` has {} entries", self.name, list.len());
-            self.error(message, format!("the limit is {max}: merge some, or use several rules"));
+            self.error_of(
+                MessageId("too-many"),
+                message,
+                format!("the limit is {max}: merge some, or use several rules"),
+            );
             return None;
         }
         let item = |value: &'a toml::Spanned<DeValue<'a>>| Self {
@@ -310,7 +329,11 @@ impl<'a> TomlValue<'a> {
             match read(&item) {
                 None => complete = false,
                 Some(value) if distinct.contains(&value) => {
-                    item.error(format!("named twice in `{}`", self.name), "remove one of the two");
+                    item.error_of(
+                        MessageId("named-twice"),
+                        format!("named twice in `{}`", self.name),
+                        "remove one of the two",
+                    );
                     complete = false;
                 }
                 Some(value) => distinct.push(value),
@@ -336,7 +359,11 @@ impl<'a> TomlValue<'a> {
             Some(word) => format!("did you mean `{word}`?"),
             None => format!("one of {}", word_list(known)),
         };
-        self.error(format!("`{}` cannot be `{text}`", self.name), fix);
+        self.error_of(
+            MessageId("unknown-word"),
+            format!("`{}` cannot be `{text}`", self.name),
+            fix,
+        );
     }
 
     /// Reports a value of the wrong kind.
@@ -350,6 +377,10 @@ impl<'a> TomlValue<'a> {
             DeValue::Array(_) => "a list",
             DeValue::Table(_) => "a table",
         };
-        self.error(format!("`{}` cannot be {found}", self.name), format!("write {wanted}"));
+        self.error_of(
+            MessageId("wrong-type"),
+            format!("`{}` cannot be {found}", self.name),
+            format!("write {wanted}"),
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tacit_core::flow::Address;
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy, Rule, SourcePosition};
 use tacit_sys::sandbox::Reach;
 
@@ -75,7 +76,9 @@ pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), D
     if let Some(rule) = program_rule(policy) {
         let message = "this agent cannot find the programs of clients: its sandbox was set up for \
                        a policy without `program` in a rule with `listen`";
-        return Err(Diagnostic::error(rule.position, message).with_fix(RESTART));
+        return Err(
+            Diagnostic::error(MessageId("needs-restart"), rule.position, message).with_fix(RESTART)
+        );
     }
     for Named { position, path } in named_files(policy, base) {
         // A missing file is reported when it is opened.
@@ -101,7 +104,7 @@ fn out_of_reach(position: SourcePosition, path: &Path, directory: &Path, verb: &
         path.display(),
         directory.display()
     );
-    Diagnostic::error(position, message).with_fix(RESTART)
+    Diagnostic::error(MessageId("needs-restart"), position, message).with_fix(RESTART)
 }
 
 fn position_of_listener(policy: &Policy, address: &str) -> SourcePosition {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Access, access};
 use tacit_core::flow::Address;
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy, Rule, SourcePosition, Target};
 use tacit_sys::sandbox::{self, CapabilitySet, Reach, WorkerSockets};
 use tacit_sys::socket;
@@ -138,7 +139,8 @@ pub(super) fn check_sockets(made: WorkerSockets, policy: &Policy) -> Result<(), 
         Some(rule) if made == WorkerSockets::Internet => {
             let message = "this agent cannot connect to UNIX sockets: its sandbox was set up for \
                            a policy without such targets";
-            Err(Diagnostic::error(rule.position, message).with_fix(RESTART))
+            Err(Diagnostic::error(MessageId("needs-restart"), rule.position, message)
+                .with_fix(RESTART))
         }
         _ => Ok(()),
     }
@@ -156,7 +158,7 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
     let position = rule.map_or(SourcePosition { line: 1, column: 1 }, |rule| rule.position);
     let message = "this agent cannot change the owner of a socket file: its sandbox was set up \
                    for a policy without `unix-owner`";
-    Err(Diagnostic::error(position, message).with_fix(RESTART))
+    Err(Diagnostic::error(MessageId("needs-restart"), position, message).with_fix(RESTART))
 }
 
 /// The names of the capabilities, for displays.
