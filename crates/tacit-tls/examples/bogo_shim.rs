@@ -221,7 +221,8 @@ impl Settings {
             false => ClientCert::None,
         };
         let identities = identity.into_iter().map(Arc::new).collect::<Vec<_>>();
-        let tls = ServerTls { identities: vec!["shim".into()], client_cert, common };
+        let tls =
+            ServerTls { identities: vec!["shim".into()], client_cert, clear_clients: None, common };
         let settings = ServerSettings::new(&tls, &identities, None, None, None)?;
         Ok(Self::Server(Arc::new(settings)))
     }

@@ -90,7 +90,7 @@ pub(super) fn settings(
         }),
         ServerAsks::Nothing => ClientCert::None,
     };
-    let server = ServerTls { identities: vec![name], client_cert, common };
+    let server = ServerTls { identities: vec![name], client_cert, clear_clients: None, common };
     let identities = [Arc::new(identity)];
     Ok(SettingsPair {
         client: Arc::new(ClientSettings::new(&client, None, None, None)?),

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::LazyLock;
 
 use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
 use tacit_core::flow::Address;
 use tacit_sys::socket::{SocketAddress, UnixAddress};
 
@@ -126,7 +127,7 @@ fn lookup(file: &str, key: &str, key_at: usize, value_at: usize) -> Option<Strin
 }
 
 /// One source of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Source {
     /// An address of IPv4.
     V4(u32),

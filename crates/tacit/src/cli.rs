@@ -203,10 +203,11 @@ struct DrainArgs {
 Examples:
   tacit close 17 18
   tacit close --stale        those whose rule was changed or removed since they opened
-  tacit close --peer invalid those whose peer is not trusted, or no longer")]
+  tacit close --peer invalid those whose peer is not trusted, or no longer
+  tacit close --clear        those in clear of rules that accept both, and no more of them")]
 struct CloseArgs {
     /// Connection ids, as `tacit show connections` prints them
-    #[arg(required_unless_present_any = ["stale", "peer"])]
+    #[arg(required_unless_present_any = ["stale", "peer", "clear"])]
     ids: Vec<u64>,
     /// All connections whose rule is no longer the installed one
     #[arg(long)]
@@ -214,6 +215,9 @@ struct CloseArgs {
     /// All connections whose peer's certificate is expired, revoked or otherwise invalid
     #[arg(long, value_name = "STATE")]
     peer: Option<PeerState>,
+    /// All connections in clear of rules with `accept = "both"`, which then accept only TLS
+    #[arg(long)]
+    clear: bool,
     #[command(flatten)]
     control: ControlArgs,
 }
@@ -267,7 +271,12 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             format!("a successor starts; {} open connections stay where they are\n", value["open"])
         }),
         Verb::Close(args) => {
-            let request = Request::Close { ids: args.ids, stale: args.stale, peer: args.peer };
+            let request = Request::Close {
+                ids: args.ids,
+                stale: args.stale,
+                peer: args.peer,
+                clear: args.clear,
+            };
             match client::ask(&args.control.path(), &request) {
                 Ok(value) => closed(&value),
                 Err(error) => fail(error.id(), error, EXIT_FAILURE),

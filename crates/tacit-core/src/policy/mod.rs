@@ -10,6 +10,7 @@
 
 mod agent;
 mod capture;
+mod clear_clients;
 mod client_cert;
 mod content;
 mod credentials;
@@ -33,6 +34,7 @@ pub use capture::{
     CAPTURE_RANGES_MAX, CaptureRange, Extension, LearntName, can_match_name, captured,
     denial_of_name, extend, is_disputed, may_ask,
 };
+pub use clear_clients::{ClearClients, ClientProtocol};
 pub use client_cert::{
     Absent, ChainCheck, ClientCert, ClientCertPolicy, Invalid, PeerName, Preset,
 };

@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::clear_clients::ClearClients;
 use super::client_cert::ClientCert;
 use super::engine::RelayOn;
 use super::starttls::Start;
@@ -45,6 +46,8 @@ pub struct ServerTls {
     pub identities: Vec<String>,
     /// How the client is authenticated.
     pub client_cert: ClientCert,
+    /// Clients that are accepted without TLS; `None`: every client needs TLS.
+    pub clear_clients: Option<ClearClients>,
     /// Settings of both roles.
     pub common: TlsCommon,
 }

@@ -1,6 +1,7 @@
 //! Answers requests of the control socket: displays, reload, drain, restart, closing connections,
 //! and the hand-over of sockets to a successor.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::control::display::{VERSION, connections};
 use crate::control::server::{PendingRequest, Reply};
 use crate::control::{Display, PeerState, Request, display};
 use crate::ledger::on_own_thread;
+use crate::live::{ClearAccessState, Live};
 use crate::log::Event;
 use crate::session::ConnectionRecord;
 
@@ -45,11 +47,13 @@ impl Agent {
                 Err(reason) => Reply::error(reason),
             },
             Request::Identify => Reply::ok(self.identify()),
-            Request::Close { ids, stale, peer } => {
-                let also = Also { stale, invalid_peer: peer == Some(PeerState::Invalid) };
+            Request::Close { ids, stale, peer, clear } => {
+                let invalid_peer = peer == Some(PeerState::Invalid);
+                let also = Also { stale, invalid_peer, clear };
                 Reply::ok(self.close(&ids, also))
             }
             Request::TakeOver { .. } => self.hand_over(),
+            Request::ClearAccess => Reply::written(&self.clear_access()),
             Request::Release => match self.release().await {
                 Ok(reply) => reply,
                 Err(error) => Reply::error(error),
@@ -211,11 +215,15 @@ impl Agent {
         let live = self.shared.live.load();
         let is_invalid =
             |record: &ConnectionRecord| record.tls.get().is_some_and(|tls| tls.check.is_rejected());
+        if also.clear {
+            self.end_clear(&live);
+        }
         let mut closed = Vec::new();
         for record in self.shared.table.snapshot() {
             let is_meant = ids.contains(&record.id)
                 || (also.stale && !live.is_current(&record.rule))
-                || (also.invalid_peer && is_invalid(&record));
+                || (also.invalid_peer && is_invalid(&record))
+                || (also.clear && record.is_accepted_in_clear());
             if is_meant {
                 record.close();
                 closed.push(record.id);
@@ -223,6 +231,27 @@ impl Agent {
         }
         let unknown: Vec<_> = ids.iter().filter(|id| !closed.contains(id)).collect();
         json!({ "closed": closed, "unknown": unknown })
+    }
+
+    /// Requires TLS of all clients of rules with `accept = "both"`.
+    fn end_clear(&self, live: &Live) {
+        let with_clear =
+            live.rules.iter().filter_map(|rule| Some((rule, rule.clear_access.as_ref()?)));
+        for (rule, access) in with_clear.filter(|(_, access)| !access.has_ended()) {
+            access.end();
+            let event = Event::new("clear-ended").field("rule", &rule.name());
+            self.shared.log.info(event.field("reason", "tacit close --clear"));
+        }
+    }
+
+    /// Which clients need TLS, by rule, for a successor.
+    fn clear_access(&self) -> BTreeMap<String, ClearAccessState> {
+        let live = self.shared.live.load();
+        let states = live
+            .rules
+            .iter()
+            .filter_map(|rule| Some((rule.name().to_owned(), rule.clear_access.as_ref()?.state())));
+        states.collect()
     }
 
     /// Stops accepting connections and runs.
@@ -324,6 +353,8 @@ struct Also {
     stale: bool,
     /// Connections whose peer sent a certificate that is not trusted.
     invalid_peer: bool,
+    /// Connections in clear of rules with `accept = "both"`.
+    clear: bool,
 }
 
 /// The maximum number of displays that are made at the same time, each on its own thread.

@@ -174,7 +174,7 @@ impl Agent {
         &self,
         handover: takeover::Handover,
     ) -> Result<Vec<takeover::HandedRun>, AgentError> {
-        match handover.release() {
+        match self.adopt_clear_access(&handover).and_then(|()| handover.release()) {
             Ok(runs) => Ok(runs),
             Err(error @ ClientError::Broken(_)) => {
                 let event = Event::new("predecessor-lost").field("error", &error);
@@ -185,6 +185,20 @@ impl Agent {
             }
             Err(error) => Err(AgentError::TakeOver(error)),
         }
+    }
+
+    /// Remembers the clients of which the agent before this one required TLS.
+    fn adopt_clear_access(&self, handover: &takeover::Handover) -> Result<(), ClientError> {
+        let live = self.shared.live.load();
+        if live.rules.iter().all(|rule| rule.clear_access.is_none()) {
+            return Ok(());
+        }
+        for (name, state) in handover.clear_access()? {
+            if let Some(access) = live.find(&name).and_then(|rule| rule.clear_access.as_ref()) {
+                access.adopt(state);
+            }
+        }
+        Ok(())
     }
 
     /// All listening sockets.

@@ -5,6 +5,7 @@
 //!   TakeOver ───────────────────────> addresses of its listening sockets,
 //!            <─────────────────────── then the sockets, one in each message
 //!   (opens missing sockets, serves)
+//!   ClearAccess  ───────────────────> clients that need TLS, where rules accept both
 //!   Release  ───────────────────────> accepts no more, serves open connections to their end
 //!            <─────────────────────── runs, then their sockets, one in each message
 //! ```
@@ -13,6 +14,7 @@
 //! before `Release`, the predecessor continues unchanged. Runs are handed over at `Release`;
 //! connections and datagrams that arrive during the hand-over wait in their sockets.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -26,11 +28,12 @@ use tokio::net::UnixListener;
 
 use crate::address;
 use crate::control::Request;
-use crate::control::client::{ClientError, ask_on};
+use crate::control::client::{ClientError, ask_long_on, ask_on};
 use crate::control::secret::SuccessorSecret;
 use crate::control::server::Reply;
 
 use super::opened::{self, Inherited, InheritedFile, ListenError, Opened, Wanted};
+use crate::live::ClearAccessState;
 use crate::run::handover::RunState;
 
 /// Sockets that were passed to this agent and are not used yet.
@@ -85,6 +88,21 @@ impl Handover {
         match given.map(|at| self.sockets.swap_remove(at)) {
             Some(given) => opened::adopt(wanted, given.inherited, congestion_control),
             None => opened::open(wanted, congestion_control),
+        }
+    }
+
+    /// Which clients need TLS, by rule, as the predecessor knows; nothing if its version has no
+    /// such rules.
+    ///
+    /// # Errors
+    /// The predecessor has ended.
+    pub(super) fn clear_access(&self) -> Result<BTreeMap<String, ClearAccessState>, ClientError> {
+        let Some(predecessor) = &self.predecessor else { return Ok(BTreeMap::new()) };
+        match ask_long_on(predecessor, &Request::ClearAccess) {
+            Ok(states) => serde_json::from_value(states)
+                .map_err(|error| ClientError::Broken(io::Error::other(error))),
+            Err(ClientError::Refused(_)) => Ok(BTreeMap::new()),
+            Err(error) => Err(error),
         }
     }
 

@@ -167,6 +167,14 @@ pub fn ask_on(stream: &UnixStream, request: &Request) -> Result<Value, ClientErr
     ask_by(stream, request, 1)
 }
 
+/// The same for an answer that nothing follows: reads more at once.
+///
+/// # Errors
+/// As [`ask_on`].
+pub fn ask_long_on(stream: &UnixStream, request: &Request) -> Result<Value, ClientError> {
+    ask_by(stream, request, READ_BYTES)
+}
+
 fn connect(control: &Path) -> Result<UnixStream, ClientError> {
     directory::check(control)
         .and_then(|()| UnixStream::connect(control))

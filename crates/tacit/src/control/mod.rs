@@ -61,6 +61,10 @@ pub enum Request {
         /// Also reset all connections whose peer is in this state.
         #[serde(default)]
         peer: Option<PeerState>,
+        /// Also reset all connections in clear of rules with `accept = "both"`, and require TLS
+        /// of their clients from now on.
+        #[serde(default)]
+        clear: bool,
     },
     /// From a successor: send the listening sockets.
     TakeOver {
@@ -68,6 +72,8 @@ pub enum Request {
         #[serde(default)]
         secret: Option<String>,
     },
+    /// From a successor, on the same connection: return which clients need TLS, by rule.
+    ClearAccess,
     /// From a successor, on the same connection: the successor serves; stop accepting and drain.
     Release,
 }

@@ -159,7 +159,9 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
         };
         let reply = match parse(&line) {
             Ok(Request::TakeOver { secret }) if !is_secret(&secret) => Reply::error(NO_SUCCESSOR),
-            Ok(Request::Release) if !is_successor => Reply::error(NO_SUCCESSOR),
+            Ok(Request::ClearAccess | Request::Release) if !is_successor => {
+                Reply::error(NO_SUCCESSOR)
+            }
             Ok(request) => {
                 is_successor |= matches!(request, Request::TakeOver { .. });
                 ask(&requests, request).await

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tacit_core::policy::{ClientCert, ConnectAfter, Deny, OwnTls, Tls, TlsCommon};
+use tacit_core::policy::{ClearClients, ClientCert, ConnectAfter, Deny, OwnTls, Tls, TlsCommon};
 use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 
 /// What is done with a rule's connections.
@@ -107,6 +107,15 @@ impl LiveTls {
         match &self.parsed {
             Tls::Client(tls) => tls.own_tls,
             Tls::Server(_) => None,
+        }
+    }
+
+    /// Clients that are accepted without TLS; `None`: every client needs TLS.
+    #[must_use]
+    pub fn clear_clients(&self) -> Option<&ClearClients> {
+        match &self.parsed {
+            Tls::Server(tls) => tls.clear_clients.as_ref(),
+            Tls::Client(_) => None,
         }
     }
 

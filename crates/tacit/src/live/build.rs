@@ -19,7 +19,7 @@ use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 use crate::net::target::LiveTargets;
 
 use super::materials::CredentialNames;
-use super::{Live, LiveAction, LiveRule, LiveTls, Materials, RuleCounters, Search};
+use super::{ClearAccess, Live, LiveAction, LiveRule, LiveTls, Materials, RuleCounters, Search};
 
 /// What rules are built with.
 #[derive(Clone, Copy, Debug)]
@@ -205,18 +205,25 @@ struct Kept {
     counters: Arc<RuleCounters>,
     /// Its targets, where both have the same.
     targets: Option<Arc<LiveTargets>>,
+    /// What it remembers of clients in clear.
+    clear_access: Option<Arc<ClearAccess>>,
 }
 
 impl Kept {
     /// For a rule that takes no other's place.
     fn nothing(rule: &Rule) -> Self {
-        Self { counters: Arc::new(RuleCounters::new(&rule.name)), targets: None }
+        Self {
+            counters: Arc::new(RuleCounters::new(&rule.name)),
+            targets: None,
+            clear_access: None,
+        }
     }
 
     fn of(old: &LiveRule, new: &Rule) -> Self {
         let same = old.rule.connect() == new.connect();
         let targets = old.targets.as_ref().filter(|_| same).map(Arc::clone);
-        Self { counters: Arc::clone(&old.counters), targets }
+        let clear_access = old.clear_access.clone();
+        Self { counters: Arc::clone(&old.counters), targets, clear_access }
     }
 }
 
@@ -228,13 +235,16 @@ fn build_rule(
 ) -> Result<Arc<LiveRule>, RuleRefused> {
     let action = build_action(policy, rule, context)
         .map_err(|error| RuleRefused { rule: rule.name.clone(), error })?;
-    let Kept { counters, targets } = kept;
+    let Kept { counters, targets, clear_access } = kept;
     let made = || rule.connect().map(|connect| Arc::new(LiveTargets::new(connect)));
     let targets = targets.or_else(made);
+    let accepts_clear = action.tls().is_some_and(|tls| tls.clear_clients().is_some());
+    let clear_access = accepts_clear.then(|| clear_access.unwrap_or_default());
     Ok(Arc::new(LiveRule {
         rule: Arc::clone(rule),
         action,
         targets,
+        clear_access,
         handshakes: Arc::default(),
         counters,
         replaced: AtomicBool::default(),

@@ -28,6 +28,7 @@ use crate::net::target::LiveTargets;
 mod action;
 mod build;
 mod check;
+mod clear_access;
 mod counters;
 mod failures;
 mod latency;
@@ -37,6 +38,7 @@ mod names;
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
 pub use check::{Checked, check_file, check_text, directory_of, localize, read_policy};
+pub use clear_access::{ClearAccess, ClearAccessState, TLS_SOURCES_MAX};
 pub use counters::RuleCounters;
 pub use latency::{Latency, LatencyCounts};
 pub use materials::{CredentialNames, Materials, Refreshed};
@@ -66,6 +68,9 @@ pub struct LiveRule {
     /// Where its connections go; `None` for a deny and for rules about runs. It outlives a change
     /// of the rule that leaves that as it is.
     pub targets: Option<Arc<LiveTargets>>,
+    /// Which of its clients may be in clear; `None`: every client needs TLS. It outlives a reload
+    /// that changes the rule.
+    pub clear_access: Option<Arc<ClearAccess>>,
     /// Places for handshakes of this rule.
     pub handshakes: Arc<AtomicUsize>,
     /// Counters; they outlive a reload that changes the rule.

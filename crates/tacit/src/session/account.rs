@@ -177,6 +177,15 @@ pub fn cancel_opened(log: &Log, connection: &Connection) {
     begun(log, connection, Event::new("opened"), "cancel");
 }
 
+/// A client is accepted without TLS by a rule with `accept = "both"`: logged once a second for a
+/// client, because this is what a migration has to find.
+pub fn accepted_in_clear(log: &Log, connection: &Connection) {
+    let record = connection.record();
+    let client = record.client();
+    let key = format!("accepted-in-clear {} {}", record.rule.name(), client.host());
+    log.info(about(Event::new("accepted-in-clear"), record).limited(key));
+}
+
 /// A program has started TLS on an open connection.
 pub fn secured(log: &Log, connection: &Connection) {
     begun(log, connection, Event::new("secured"), "clear");
@@ -195,6 +204,9 @@ fn begun(log: &Log, connection: &Connection, event: Event, in_clear: &'static st
     let mut event = level(about(event, record), record);
     if tls.is_none() && record.rule.starttls().is_some() {
         event = event.field("starttls", in_clear);
+    }
+    if tls.is_none() && record.rule.clear_access.is_some() {
+        event = event.field("tls", "none");
     }
     if let Some(tls) = tls {
         event = event.field("suite", &tls.agreed.suite).field("check", tls.check.word());

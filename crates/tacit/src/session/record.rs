@@ -199,6 +199,14 @@ impl Closing {
 }
 
 impl ConnectionRecord {
+    /// Whether it is open without TLS, by a rule with `accept = "both"`.
+    #[must_use]
+    pub fn is_accepted_in_clear(&self) -> bool {
+        self.rule.clear_access.is_some()
+            && self.open.load(Ordering::Relaxed)
+            && self.tls.get().is_none()
+    }
+
     pub(super) fn new(id: u64, opening: Opening) -> Self {
         let Opening { rule, protocol, local, remote, proxied, scope, parent } = opening;
         Self {

@@ -19,6 +19,7 @@ mod programs;
 mod public;
 mod schema;
 
+mod accept_both;
 mod audit;
 mod check;
 mod cli;

@@ -30,6 +30,7 @@ use words::Scope;
 mod address;
 mod aliases;
 mod ciphers;
+mod clear_clients;
 mod client_cert;
 mod engine;
 mod forward;

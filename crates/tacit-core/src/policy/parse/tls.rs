@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ciphers;
+use super::clear_clients;
 use super::client_cert;
 use super::names::Names;
 use super::starttls;
@@ -139,7 +140,8 @@ fn server(
     client_cert::refuse_in_clear(table, &client_cert, &common.start)?;
     refuse_recheck(table, client_cert.trust())?;
     starttls::check_data(table, &common, &client_cert)?;
-    Some(ServerTls { identities: identities?, client_cert, common })
+    let clear_clients = clear_clients::read(table, &client_cert, &common)?;
+    Some(ServerTls { identities: identities?, client_cert, clear_clients, common })
 }
 
 fn client(
@@ -167,6 +169,7 @@ fn client(
     let identity = named.map_or(Some(None), |read| read.map(Some));
     let sound = common.filter(|common| starttls::refuse_optional(table, &common.start).is_some());
     starttls::refuse_in_client(table);
+    clear_clients::refuse_in_client(table);
     let connect = connect_after(table, setting, sound.as_ref());
     let own_tls = sound.as_ref().map(|common| own_tls(table, common, setting));
     Some(ClientTls {

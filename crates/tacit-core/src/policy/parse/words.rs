@@ -198,6 +198,9 @@ const TLS: &[&str] = &[
     "relay",
     "start",
     "starttls",
+    "accept",
+    "clear-sources",
+    "clear-until",
 ];
 
 /// The table that a key belongs in; `tls` before the top of the file for `trust` and `identity`.

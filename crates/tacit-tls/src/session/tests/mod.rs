@@ -83,8 +83,12 @@ fn settings(suite: Suite) -> Settings {
         own_tls: None,
         common: common.clone(),
     };
-    let server =
-        ServerTls { identities: vec!["web".into()], client_cert: ClientCert::None, common };
+    let server = ServerTls {
+        identities: vec!["web".into()],
+        client_cert: ClientCert::None,
+        clear_clients: None,
+        common,
+    };
     let Certificates { trust, identities } = &*CERTIFICATES;
     Settings {
         client: Arc::new(ClientSettings::new(&client, None, Some(trust), None).unwrap()),

@@ -13,12 +13,12 @@ use tacit_core::dns::{AliasPolicy, AliasRanges};
 use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::map::{CONDITIONS, Conditions};
 use tacit_core::policy::{
-    Absent, Action, AgentSettings, Cancel, ChainCheck, ClientCert, ClientCertPolicy, ClientTls,
-    ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings, ExpiredAnchors, ForwardRule,
-    Group, Identity, IdentityMap, InboundRule, Invalid, Limits, NamePattern, OwnTls, PeerName,
-    Placement, Policy, RecheckAction, RelayOn, Revocation, Rule, RuleForm, Selectors, SendProxy,
-    ServerTls, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite, TargetOrder, Tls, TlsCommon,
-    TlsVersion, Trust, TrustSource, Verify,
+    Absent, Action, AgentSettings, Cancel, ChainCheck, ClearClients, ClientCert, ClientCertPolicy,
+    ClientTls, ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings, ExpiredAnchors,
+    ForwardRule, Group, Identity, IdentityMap, InboundRule, Invalid, Limits, NamePattern, OwnTls,
+    PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation, Rule, RuleForm, Selectors,
+    SendProxy, ServerTls, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite, TargetOrder, Tls,
+    TlsCommon, TlsVersion, Trust, TrustSource, Verify,
 };
 
 use crate::clock::Rfc3339;
@@ -364,9 +364,11 @@ fn tls_settings(settings: &mut Settings, tls: &Tls, form: &RuleForm) {
     settings.add("tls.role", tls.role(), usual_role == Some(tls.role()));
     match tls {
         Tls::Server(server) => {
-            let ServerTls { identities, client_cert: asked, common: _ } = &**server;
+            let ServerTls { identities, client_cert: asked, clear_clients: clear, common: _ } =
+                &**server;
             settings.add("tls.identity", identities.clone(), false);
             client_cert(settings, asked);
+            clear_clients(settings, clear.as_ref());
         }
         Tls::Client(client) => client_settings(settings, client, form),
     }
@@ -400,6 +402,16 @@ fn client_cert(settings: &mut Settings, asked: &ClientCert) {
     };
     settings.add("tls.client-cert.identity", word, false);
     settings.add("tls.map", map, false);
+}
+
+fn clear_clients(settings: &mut Settings, clear: Option<&ClearClients>) {
+    let word = if clear.is_some() { "both" } else { "tls" };
+    settings.add("tls.accept", word, clear.is_none());
+    let Some(ClearClients { sources, until }) = clear else { return };
+    let sources: Vec<_> = sources.iter().map(ToString::to_string).collect();
+    settings.add("tls.clear-sources", sources.clone(), sources.is_empty());
+    let until = until.map(|until| until.to_string());
+    settings.add("tls.clear-until", until.clone(), until.is_none());
 }
 
 fn client_settings(settings: &mut Settings, client: &ClientTls, form: &RuleForm) {

@@ -81,6 +81,21 @@ impl HandshakeIo<'_> {
         Ok(handshaken)
     }
 
+    /// Waits for a permit, then for the first bytes of a client; none if it closes its connection.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn first_bytes(&self, limiter: &HandshakeLimiter) -> Result<Vec<u8>, Failure> {
+        let permit = self.acquire_permit(limiter).await?;
+        let reading = async { Ok(first_bytes(self.socket).await?) };
+        let reading = within(self.deadline, || stalled(self.tls), reading);
+        tokio::select! {
+            biased;
+            read = reading => read,
+            Displaced = permit.displaced() => Err(Failure::Displaced),
+        }
+    }
+
     async fn run_within_limits(
         &self,
         limiter: &HandshakeLimiter,

@@ -3,6 +3,8 @@
 //!
 //! ```text
 //!   TLS downstream       [STARTTLS] ── handshake ── dial
+//!   TLS or clear         first byte ─┬─ handshake ── dial
+//!                                    └─ dial
 //!   TLS upstream         dial ── [STARTTLS] ── handshake
 //!   FTP data connection  dial ── handshake ── check that the client is the same
 //!   clear                dial
@@ -26,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
-use tacit_core::policy::{ConnectAfter, Starttls};
+use tacit_core::policy::{ClientProtocol, ConnectAfter, Starttls};
 use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX, begins_client_hello};
 use tacit_core::starttls::{self as exchange, Dialogue, StarttlsSide};
 use tacit_sys::socket::StreamOptions;
@@ -50,6 +52,7 @@ use super::starttls_driver::StarttlsDriver;
 use super::{dial, header};
 
 mod deadline;
+mod detect;
 mod ending;
 mod handshake;
 mod plan;
@@ -225,6 +228,12 @@ impl Establishing<'_> {
                     incoming = std::mem::take(&mut self.early);
                 }
             }
+            Before::Detect => {
+                if self.detect(tls, deadline).await? == ClientProtocol::Clear {
+                    return self.continue_in_clear(plan, Agreed::Clear).await;
+                }
+                incoming = std::mem::take(&mut self.early);
+            }
             Before::Starttls(starttls) => {
                 let driver = self.begin_exchange(plan, tls, starttls).await?;
                 let agreed = self.hold_exchange(tls, driver, deadline).await?;
@@ -253,24 +262,36 @@ impl Establishing<'_> {
         incoming: Vec<u8>,
         deadline: Instant,
     ) -> Result<Handshaken, Failure> {
-        let io = HandshakeIo {
-            record: self.connection.record(),
-            peer_of: tls.parent.unwrap_or(self.connection.record()),
-            socket: self.socket(tls.on)?,
-            tls: settings,
-            deadline,
-            // A client waits for our last flight, and must not wait for what is dialled.
-            last_flight: match tls.dial {
-                Dial::AfterHandshake => LastFlight::Sent,
-                Dial::First => LastFlight::Kept,
-            },
-            required_alpn: self.driver.as_ref().and_then(|driver| driver.dialogue.required_alpn()),
+        // A client waits for our last flight, and must not wait for what is dialled.
+        let last_flight = match tls.dial {
+            Dial::AfterHandshake => LastFlight::Sent,
+            Dial::First => LastFlight::Kept,
         };
+        let io = self.handshake_io(tls, settings, deadline, last_flight)?;
         let handshaken = io.run(&self.lane.shared.limiter, incoming).await;
         if handshaken.is_err() {
             self.close_refused(tls).await;
         }
         handshaken
+    }
+
+    /// What a handshake on one of the sockets needs.
+    fn handshake_io<'s>(
+        &'s self,
+        tls: &'s TlsPlan<'_>,
+        settings: &'s LiveTls,
+        deadline: Instant,
+        last_flight: LastFlight,
+    ) -> Result<HandshakeIo<'s>, Failure> {
+        Ok(HandshakeIo {
+            record: self.connection.record(),
+            peer_of: tls.parent.unwrap_or(self.connection.record()),
+            socket: self.socket(tls.on)?,
+            tls: settings,
+            deadline,
+            last_flight,
+            required_alpn: self.driver.as_ref().and_then(|driver| driver.dialogue.required_alpn()),
+        })
     }
 
     /// What is left to do when the handshake is complete.
@@ -281,6 +302,7 @@ impl Establishing<'_> {
         settings: Arc<LiveTls>,
         handshaken: Handshaken,
     ) -> Result<RelayKind, Failure> {
+        self.note_tls(tls);
         let record = self.connection.record();
         let Handshaken { mut session, incomplete, mut last_flight } = handshaken;
         if let (Some(parent), TlsRole::Server(_)) = (tls.parent, settings.role())
@@ -371,7 +393,7 @@ impl Establishing<'_> {
         }
     }
 
-    /// The client did not ask for TLS, and the rule allows that.
+    /// The client does not use TLS, and the rule allows that.
     async fn continue_in_clear(
         mut self,
         plan: &Plan<'_>,
@@ -387,6 +409,7 @@ impl Establishing<'_> {
         }
         self.show_sockets();
         let driver = self.driver.take();
+        let initial = std::mem::take(&mut self.early);
         let Sockets { downstream, upstream } = self.into_sockets()?;
         Ok(match driver {
             Some(driver) if agreed == Agreed::Delivery => {
@@ -394,7 +417,6 @@ impl Establishing<'_> {
             }
             Some(driver) => relay_in_clear(driver, downstream, upstream),
             None => {
-                let initial = Vec::new();
                 let relay = ClearRelay { downstream, upstream, initial };
                 RelayKind::Clear(Box::new(relay))
             }

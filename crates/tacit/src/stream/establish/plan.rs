@@ -5,6 +5,7 @@
 //! |---|---|---|---|
 //! | permit, or TLS that the program starts later | | | at once |
 //! | TLS as a server | STARTTLS, as a server | downstream | after the handshake |
+//! | TLS as a server, or clear | the client's first byte | downstream, if it is TLS | after that |
 //! | TLS as a client | STARTTLS, as a client | upstream | before the handshake |
 //! | FTP data connection | the client's first bytes | either socket | before the handshake |
 
@@ -69,6 +70,8 @@ pub(super) struct TlsPlan<'r> {
 pub(super) enum Before<'r> {
     /// Nothing.
     Nothing,
+    /// The client's address, or else its first byte, decides whether there is TLS.
+    Detect,
     /// What the protocol needs until TLS begins.
     Starttls(&'r Starttls),
     /// The client's first bytes come when it has been told on its control connection that it may
@@ -102,6 +105,7 @@ impl<'r> Plan<'r> {
         }
         let before = match settings.common().start.starttls() {
             Some(starttls) => Before::Starttls(starttls),
+            None if settings.clear_clients().is_some() => Before::Detect,
             None => Before::Nothing,
         };
         let on = tls_position(rule);

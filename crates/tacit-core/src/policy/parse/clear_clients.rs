@@ -1,0 +1,89 @@
+//! Parses `accept`, `clear-sources` and `clear-until` of a server rule.
+
+use jiff::Timestamp;
+
+use super::address;
+use crate::policy::clear_clients::ClearClients;
+use crate::policy::client_cert::{Absent, ClientCert};
+use crate::policy::selector::AddressSelector;
+use crate::policy::starttls::Start;
+use crate::policy::text::{TomlTable, TomlValue};
+use crate::policy::tls::TlsCommon;
+
+/// Keys of clients that are in clear.
+const CLEAR_KEYS: [&str; 2] = ["clear-sources", "clear-until"];
+
+/// Reads the keys; the outer `None` means that an error was reported, the inner one that every
+/// client needs TLS.
+#[expect(clippy::option_option, reason = "an error, or a rule without clients in clear")]
+pub(super) fn read(
+    table: &TomlTable<'_>,
+    client_cert: &ClientCert,
+    common: &TlsCommon,
+) -> Option<Option<ClearClients>> {
+    let accept = table.value("accept");
+    let accepts_clear = match &accept {
+        Some(value) => value.choice(&[("tls", false), ("both", true)])?,
+        None => false,
+    };
+    if !accepts_clear {
+        let why = "this rule accepts no clients without TLS";
+        table.refuse(&CLEAR_KEYS, why, "remove it, or set accept = \"both\"");
+        return CLEAR_KEYS.iter().all(|key| !table.holds(key)).then_some(None);
+    }
+    let value = accept?;
+    if common.start != Start::Immediate {
+        let message = "`accept = \"both\"` is for protocols with TLS from the first byte";
+        let fix = "remove it; with `starttls`, set mode = \"optional\" to accept clients in clear";
+        value.error(message, fix);
+        return None;
+    }
+    let sources = table.value("clear-sources").map_or(Some(Vec::new()), |it| it.each(source));
+    let until = table.value("clear-until").map_or(Some(None), |it| time(&it).map(Some));
+    warn(&value, client_cert);
+    Some(Some(ClearClients { sources: sources?, until: until? }))
+}
+
+/// Reports the keys in a client rule.
+pub(super) fn refuse_in_client(table: &TomlTable<'_>) {
+    let why = "it is for the server role, and this rule is a client";
+    table.refuse(&["accept"], why, "remove it, or set role = \"server\"");
+    table.refuse(&CLEAR_KEYS, why, "remove it, or set role = \"server\"");
+}
+
+/// An address, a network or a range.
+fn source(value: &TomlValue<'_>) -> Option<AddressSelector> {
+    match address::selector(value)? {
+        selector @ (AddressSelector::Prefix { .. } | AddressSelector::Range { .. }) => {
+            Some(selector)
+        }
+        AddressSelector::Name { .. } | AddressSelector::Near(_) => {
+            let fix = "write addresses or networks, as in [\"10.1.0.0/16\", \"2001:db8::7\"]";
+            value.error("`clear-sources` holds something other than an address", fix);
+            None
+        }
+    }
+}
+
+fn time(value: &TomlValue<'_>) -> Option<Timestamp> {
+    let text = value.string()?;
+    let time = text.parse().ok();
+    if time.is_none() {
+        let fix = "write date, time and offset, as in \"2027-01-31T00:00:00Z\" or \
+                   \"2027-01-31T00:00:00+01:00\"";
+        value.error(format!("`clear-until` cannot be `{text}`"), fix);
+    }
+    time
+}
+
+/// Warns about clients that show no certificate.
+fn warn(value: &TomlValue<'_>, client_cert: &ClientCert) {
+    let denies = client_cert.requested().is_some_and(|policy| policy.absent == Absent::Deny);
+    let message = if denies {
+        "clients in clear are accepted, and show no certificate although `client-cert` requires one"
+    } else {
+        "clients in clear are accepted: their data is not protected"
+    };
+    let fix = "set `clear-until` to the end of the migration, then remove `accept`";
+    value.report.warning(value.report.position(value.at.start), message, fix);
+}

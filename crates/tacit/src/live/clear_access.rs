@@ -1,0 +1,163 @@
+//! Decides which clients of a rule with `accept = "both"` may be in clear.
+//!
+//! A client that has completed a TLS handshake is not accepted in clear again: a client that was
+//! migrated cannot fall back without notice. `tacit close --clear` ends clear connections of the
+//! rule for all clients. Both outlive a reload and `tacit restart`, and are lost when the agent
+//! ends.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tacit_core::flow::Address;
+use tacit_core::policy::{ClearClients, ClientProtocol};
+
+use crate::address::Source;
+
+/// Most sources of one rule that are remembered. When the table is full, the rule accepts only
+/// clients with TLS.
+pub const TLS_SOURCES_MAX: usize = 65_536;
+
+/// What one rule remembers of its clients.
+#[derive(Debug, Default)]
+pub struct ClearAccess {
+    /// Whether every client needs TLS from now on.
+    ended: AtomicBool,
+    /// The sources with a completed handshake.
+    tls_sources: Mutex<BTreeSet<Source>>,
+    /// Connections that continued in clear.
+    clear_connections: AtomicU64,
+}
+
+/// A [`ClearAccess`] as one agent hands it to its successor.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClearAccessState {
+    /// Whether every client needs TLS.
+    ended: bool,
+    /// The sources with a completed handshake.
+    tls_sources: BTreeSet<Source>,
+}
+
+impl ClearAccess {
+    /// The protocol of a client, at a time in seconds since 1970.
+    #[must_use]
+    pub fn protocol_of(
+        &self,
+        clients: &ClearClients,
+        client: &Address,
+        unix_s: i64,
+    ) -> ClientProtocol {
+        let protocol = clients.protocol_of(client.ip(), unix_s);
+        if protocol == ClientProtocol::Tls || self.needs_tls(client) {
+            return ClientProtocol::Tls;
+        }
+        protocol
+    }
+
+    /// Whether a client needs TLS whatever the rule says.
+    fn needs_tls(&self, client: &Address) -> bool {
+        if self.ended.load(Ordering::Relaxed) {
+            return true;
+        }
+        let sources = self.tls_sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.len() >= TLS_SOURCES_MAX || sources.contains(&Source::of(client))
+    }
+
+    /// Notes that a client has completed a TLS handshake; returns whether that fills the table.
+    #[must_use]
+    pub fn note_tls(&self, client: &Address) -> bool {
+        let mut sources = self.tls_sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.len() < TLS_SOURCES_MAX
+            && sources.insert(Source::of(client))
+            && sources.len() == TLS_SOURCES_MAX
+    }
+
+    /// Counts a connection in clear.
+    pub fn count_clear(&self) {
+        self.clear_connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Connections in clear so far.
+    #[must_use]
+    pub fn clear_connections(&self) -> u64 {
+        self.clear_connections.load(Ordering::Relaxed)
+    }
+
+    /// Accepts only clients with TLS from now on.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Self::end`] was called.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// A copy for a successor.
+    #[must_use]
+    pub fn state(&self) -> ClearAccessState {
+        let sources = self.tls_sources.lock().unwrap_or_else(PoisonError::into_inner);
+        ClearAccessState { ended: self.has_ended(), tls_sources: sources.clone() }
+    }
+
+    /// Adds what the agent before this one knew.
+    pub fn adopt(&self, state: ClearAccessState) {
+        if state.ended {
+            self.end();
+        }
+        let mut sources = self.tls_sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = TLS_SOURCES_MAX.saturating_sub(sources.len());
+        sources.extend(state.tls_sources.into_iter().take(free));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DETECTS: ClearClients = ClearClients { sources: Vec::new(), until: None };
+
+    fn client(number: u32) -> Address {
+        let ip = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number);
+        Address::Inet((ip, 1000).into())
+    }
+
+    #[test]
+    fn a_client_that_used_tls_needs_it_from_then_on() {
+        let access = ClearAccess::default();
+        assert_eq!(access.protocol_of(&DETECTS, &client(1), 0), ClientProtocol::Detect);
+        assert!(!access.note_tls(&client(1)));
+        assert_eq!(access.protocol_of(&DETECTS, &client(1), 0), ClientProtocol::Tls);
+        assert_eq!(access.protocol_of(&DETECTS, &client(2), 0), ClientProtocol::Detect);
+        let successor = ClearAccess::default();
+        successor.adopt(access.state());
+        assert_eq!(successor.protocol_of(&DETECTS, &client(1), 0), ClientProtocol::Tls);
+        assert_eq!(successor.protocol_of(&DETECTS, &client(2), 0), ClientProtocol::Detect);
+    }
+
+    #[test]
+    fn the_end_counts_for_all_clients_and_for_the_successor() {
+        let access = ClearAccess::default();
+        access.end();
+        let successor = ClearAccess::default();
+        successor.adopt(access.state());
+        for access in [access, successor] {
+            assert_eq!(access.protocol_of(&DETECTS, &client(1), 0), ClientProtocol::Tls);
+        }
+    }
+
+    #[test]
+    fn a_full_table_accepts_no_client_in_clear() {
+        let access = ClearAccess::default();
+        let max = u32::try_from(TLS_SOURCES_MAX).unwrap();
+        for number in 1..max {
+            assert!(!access.note_tls(&client(number)), "{number}");
+        }
+        assert_eq!(access.protocol_of(&DETECTS, &client(max), 0), ClientProtocol::Detect);
+        assert!(access.note_tls(&client(max)), "the last place");
+        assert!(!access.note_tls(&client(max)), "reported once");
+        assert_eq!(access.protocol_of(&DETECTS, &client(max + 1), 0), ClientProtocol::Tls);
+    }
+}

@@ -1,0 +1,64 @@
+//! Decides whether a client of a rule with `accept = "both"` uses TLS.
+//!
+//! A client that sends nothing waits like a client that is slow in its handshake: it needs a permit
+//! of the handshake limiter, can be displaced, and has until `handshake-timeout`.
+
+use std::time::Instant;
+
+use tacit_core::policy::ClientProtocol;
+
+use crate::clock;
+use crate::live::TLS_SOURCES_MAX;
+use crate::log::Event;
+use crate::net::Position;
+use crate::session::{Failure, account};
+
+use super::plan::TlsPlan;
+use super::{Establishing, LastFlight};
+
+impl Establishing<'_> {
+    /// Returns the protocol of the client: by its address, or else by its first byte. What was read
+    /// for that is in `early`.
+    pub(super) async fn detect(
+        &mut self,
+        tls: &TlsPlan<'_>,
+        deadline: Instant,
+    ) -> Result<ClientProtocol, Failure> {
+        let record = self.connection.record();
+        let rule = &record.rule;
+        let (Some(access), Some(clients)) = (&rule.clear_access, tls.settings.clear_clients())
+        else {
+            return Ok(ClientProtocol::Tls);
+        };
+        let mut protocol = access.protocol_of(clients, record.client(), clock::now_unix_s());
+        if protocol == ClientProtocol::Detect {
+            if self.early.is_empty() {
+                let io = self.handshake_io(tls, &tls.settings, deadline, LastFlight::Sent)?;
+                self.early = io.first_bytes(&self.lane.shared.limiter).await?;
+            }
+            // A client that has closed its connection gets the error of a handshake.
+            protocol = self
+                .early
+                .first()
+                .map_or(ClientProtocol::Tls, |byte| ClientProtocol::of_first_byte(*byte));
+        }
+        if protocol == ClientProtocol::Clear {
+            access.count_clear();
+            account::accepted_in_clear(&self.lane.shared.log, self.connection);
+        }
+        Ok(protocol)
+    }
+
+    /// Notes that the client uses TLS, where the rule remembers that.
+    pub(super) fn note_tls(&self, tls: &TlsPlan<'_>) {
+        let record = self.connection.record();
+        let Some(access) = &record.rule.clear_access else { return };
+        if tls.on == Position::Downstream && access.note_tls(record.client()) {
+            let event = Event::new("clear-table-full")
+                .field("rule", &record.rule.name())
+                .field("sources", &TLS_SOURCES_MAX)
+                .field("reason", "from now on all clients of the rule need TLS");
+            self.lane.shared.log.warn(event);
+        }
+    }
+}
