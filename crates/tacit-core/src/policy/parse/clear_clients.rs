@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::address;
+use crate::message_id::MessageId;
 use crate::policy::clear_clients::ClearClients;
 use crate::policy::client_cert::{Absent, ClientCert};
 use crate::policy::selector::AddressSelector;
@@ -35,7 +36,7 @@ pub(super) fn read(
     if common.start != Start::Immediate {
         let message = "`accept = \"both\"` is for protocols with TLS from the first byte";
         let fix = "remove it; with `starttls`, set mode = \"optional\" to accept clients in clear";
-        value.error(message, fix);
+        table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
         return None;
     }
     let sources = table.value("clear-sources").map_or(Some(Vec::new()), |it| it.each(source));
@@ -85,5 +86,6 @@ fn warn(value: &TomlValue<'_>, client_cert: &ClientCert) {
         "clients in clear are accepted: their data is not protected"
     };
     let fix = "set `clear-until` to the end of the migration, then remove `accept`";
-    value.report.warning(value.report.position(value.at.start), message, fix);
+    let position = value.report.position(value.at.start);
+    value.report.warning(MessageId("clients-in-clear"), position, message, fix);
 }
