@@ -12,7 +12,8 @@ use tacit_core::policy::{Diagnostic, Policy, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
 use tacit_tls::signer::KeyProvider;
 
-use crate::agent::{self, AgentError, RunningAgent, Supervisor, supervisor};
+use crate::agent::{self, AgentError, Supervisor, supervisor};
+use crate::control::running::RunningAgent;
 use crate::control::{self, PeerState, Request, client};
 use crate::exit::{
     EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, complain_of, fail, fail_policy,

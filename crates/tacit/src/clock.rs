@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
 use rustls_pki_types::UnixTime;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The time that certificates are checked at; 1970 on a host whose clock stands before.
 #[must_use]
@@ -28,9 +29,53 @@ pub fn local_zone() -> Result<TimeZone, String> {
     TimeZone::try_system().map_err(|error| error.to_string())
 }
 
-/// A time as RFC 3339 writes it, in UTC with milliseconds.
-#[derive(Clone, Copy, Debug)]
+/// A time as RFC 3339 writes it, in UTC with milliseconds; so displays serialise it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rfc3339(pub SystemTime);
+
+impl Rfc3339 {
+    /// A time in seconds since 1970; a time before 1970 is taken for the beginning of that year.
+    #[must_use]
+    pub fn of_unix_s(unix_s: i64) -> Self {
+        let since = Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
+        Self(SystemTime::UNIX_EPOCH + since)
+    }
+
+    /// The time in seconds since 1970.
+    #[must_use]
+    pub fn unix_s(self) -> f64 {
+        self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    }
+
+    /// The time that a text of this form means; `None`: it has another form.
+    fn parse(text: &str) -> Option<Self> {
+        let number = |range: std::ops::Range<usize>| {
+            let digits = text.get(range)?;
+            digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u64>().ok())?
+        };
+        let date = Date { year: number(0..4)?, month: number(5..7)?, day: number(8..10)? };
+        let of_day = (number(11..13)? * 60 + number(14..16)?) * 60 + number(17..19)?;
+        let since = date.days_since_1970()? * 86_400 + of_day;
+        let since = Duration::from_secs(since) + Duration::from_millis(number(20..23)?);
+        let time = Self(SystemTime::UNIX_EPOCH + since);
+        // The separators, and days that a month does not have.
+        (time.to_string() == text).then_some(time)
+    }
+}
+
+impl Serialize for Rfc3339 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rfc3339 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || serde::de::Error::custom("a time has the form 2025-12-31T23:59:59.000Z");
+        Self::parse(&text).ok_or_else(wrong)
+    }
+}
 
 impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,13 +88,6 @@ impl fmt::Display for Rfc3339 {
         let ms = since.subsec_millis();
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
     }
-}
-
-/// A time in seconds since 1970 as RFC 3339 writes it; a time before 1970 as that year's beginning.
-#[must_use]
-pub fn rfc3339(unix_s: i64) -> String {
-    let since = Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
-    Rfc3339(SystemTime::UNIX_EPOCH + since).to_string()
 }
 
 /// A date of the proleptic Gregorian calendar.
@@ -75,6 +113,17 @@ impl Date {
         let year = era * 400 + year_of_era + u64::from(month <= 2);
         Self { year, month, day }
     }
+
+    /// The number of the day, the reverse of [`Self::of`]; `None` before 1970.
+    fn days_since_1970(&self) -> Option<u64> {
+        let Self { year, month, day } = self;
+        let year = year.checked_sub(u64::from(*month <= 2))?;
+        let shifted_month = (month + 9) % 12;
+        let day_of_year = (153 * shifted_month + 2) / 5 + day.checked_sub(1)?;
+        let year_of_era = year % 400;
+        let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+        (year / 400 * 146_097 + day_of_era).checked_sub(719_468)
+    }
 }
 
 #[cfg(test)]
@@ -92,5 +141,29 @@ mod tests {
         assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59.000Z");
         assert_eq!(at(4_107_542_399), "2100-02-28T23:59:59.000Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_time_is_read_as_it_is_written() {
+        // The last is the time that certificates without an end have (RFC 5280, 4.1.2.5).
+        for seconds in [0, 951_782_400, 1_767_225_599, 4_107_542_400, 253_402_300_799] {
+            let time = Rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 7));
+            let json = serde_json::to_string(&time).unwrap();
+            assert_eq!(serde_json::from_str::<Rfc3339>(&json).unwrap(), time, "{json}");
+        }
+        for wrong in [
+            "",
+            "2025-02-30T00:00:00.000Z",
+            "2025-12-31T24:00:00.000Z",
+            "2025-12-31 23:59:59.000Z",
+            "2025-12-31T23:59:59Z",
+            "2025-12-31T23:59:59.000+01:00",
+            "1969-12-31T23:59:59.000Z",
+            "2025-00-10T00:00:00.000Z",
+            "+025-12-31T23:59:59.000Z",
+            "2025-12-31T23:59:59.000Zé",
+        ] {
+            assert_eq!(Rfc3339::parse(wrong), None, "{wrong}");
+        }
     }
 }

@@ -10,7 +10,6 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, crypto::aws_lc_rs};
 use rustls_pki_types::CertificateRevocationListDer;
 use rustls_pki_types::pem::PemObject as _;
-use serde::Serialize;
 use tacit_core::policy::Revocation;
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _};
 
@@ -32,8 +31,7 @@ pub struct Crl {
 }
 
 /// The fields of a CRL.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrlFacts {
     /// The CA that issued it, as certificates name their issuer.
     pub issuer: String,

@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tacit_core::flow::Flow;
-use tacit_core::policy::Limits;
-use tacit_core::refusal::REFUSALS_MAX;
-use tacit_sys::socket;
-use tacit_tls::verify::CHAINS_MAX;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::opened::Opened;
 use super::reload::Asker;
-use super::sandbox;
-use super::{Agent, Control, Drain, RunningAgent, service_manager, takeover};
+use super::{Agent, Control, Drain, service_manager, takeover};
+use crate::control::display::engines::EnginesDisplay;
+use crate::control::display::identities::identities;
 use crate::control::display::policy::policy;
-use crate::control::display::{VERSION, connections};
+use crate::control::display::refused::refused;
+use crate::control::display::rules::rules;
+use crate::control::display::{VERSION, connections, costs};
+use crate::control::running::RunningAgent;
 use crate::control::server::{PendingRequest, Reply};
-use crate::control::{Display, PeerState, Request, display};
+use crate::control::{Display, PeerState, Request};
 use crate::ledger::on_own_thread;
 use crate::live::{ClearAccessState, Live};
 use crate::log::Event;
@@ -64,23 +64,31 @@ impl Agent {
     }
 
     fn show(&self, what: Display, back: oneshot::Sender<Reply>) {
-        let value = match what {
+        let reply = match what {
             Display::Connections => return self.show_connections(back),
             Display::Costs => return self.show_costs(back),
             Display::Metrics => return self.show_metrics(back),
             Display::Rules => return self.show_rules(back),
             Display::Policy => return self.show_policy(back),
             Display::Identities => return self.show_identities(back),
-            Display::Runs => json!({ "version": VERSION, "runs": self.runs.show() }),
-            Display::Engines => display::versioned(self.workers.show()),
-            Display::Refused => display::refused(&self.shared.refusals),
-            Display::Limits => {
-                let limits = self.limits(self.shared.live.load().limits());
-                json!({ "version": VERSION, "limits": limits })
-            }
+            Display::Runs => Reply::written(&self.runs.show()),
+            Display::Engines => Reply::written(&self.show_engines()),
+            Display::Refused => Reply::written(&refused(&self.shared.refusals)),
+            Display::Limits => Reply::written(&self.show_limits()),
         };
         // The client may have closed its connection.
-        let _ = back.send(Reply::ok(value));
+        let _ = back.send(reply);
+    }
+
+    fn show_engines(&self) -> EnginesDisplay {
+        EnginesDisplay {
+            version: VERSION,
+            threads: self.workers.threads(),
+            engines: self.workers.engine_count(),
+            spill: self.workers.spill(),
+            workers: self.workers.count(),
+            workers_max: self.workers.count_max(),
+        }
     }
 
     /// Answers after the helpers of runs have reported which programs own their connections. Other
@@ -121,16 +129,15 @@ impl Agent {
         let publisher = self.workers.publisher();
         tokio::task::spawn_local(async move {
             publisher.publish().await;
-            let costs = display::costs(&table, &live, &runs, since).await;
-            let reply = serde_json::to_value(costs).map_or_else(Reply::error, Reply::ok);
-            let _ = back.send(reply);
+            let costs = costs(&table, &live, &runs, since).await;
+            let _ = back.send(Reply::written(&costs));
         });
     }
 
     fn show_rules(&self, back: oneshot::Sender<Reply>) {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
-        show_aside(back, move || Reply::written(&display::rules(&table, &live)));
+        show_aside(back, move || Reply::written(&rules(&table, &live)));
     }
 
     fn show_policy(&self, back: oneshot::Sender<Reply>) {
@@ -149,66 +156,7 @@ impl Agent {
     fn show_identities(&self, back: oneshot::Sender<Reply>) {
         let materials = self.credentials.materials.clone();
         let live = self.shared.live.load_full();
-        show_aside(back, move || Reply::written(&display::identities(&materials, &live)));
-    }
-
-    fn limits(&self, limits: &Limits) -> Value {
-        use crate::stream::relay;
-        let chains = self.credentials.chains.as_ref();
-        let mut all = json!([
-            { "name": "connections", "max": self.connections_max, "used": self.shared.table.len(),
-              "beyond": "connections wait in the kernel's queue" },
-            { "name": "handshakes", "max": limits.handshakes,
-              "used": self.shared.limiter.in_flight(), "beyond": "handshakes wait" },
-            { "name": "handshakes-per-rule", "max": limits.handshakes_per_rule,
-              "beyond": "handshakes wait" },
-            { "name": "handshakes-per-source", "max": limits.handshakes_per_source,
-              "beyond": "handshakes wait" },
-            { "name": "connections-per-source", "max": limits.connections_per_source,
-              "beyond": "connections are refused" },
-            { "name": "connections-per-rule", "max": limits.connections_per_rule,
-              "beyond": "connections are refused" },
-            { "name": "connections-per-run", "max": limits.connections_per_run,
-              "beyond": "connections are refused" },
-            { "name": "handshake-bytes", "max": tacit_tls::INCOMING_BYTES_MAX,
-              "beyond": "the connection is refused" },
-            { "name": "verified-chains", "max": chains.map_or(0, |_| CHAINS_MAX),
-              "used": chains.map_or(0, |chains| chains.len()),
-              "beyond": "the least recently used chain is removed, and verified again if needed" },
-            { "name": "batch-records", "max": relay::BATCH_RECORDS_MAX },
-            { "name": "held-bytes-per-worker", "max": relay::HELD_BYTES_MAX,
-              "beyond": "further connections have batches of one record" },
-            { "name": "listen-backlog", "max": socket::LISTEN_BACKLOG,
-              "beyond": "the kernel drops the SYN; the client sends it again" },
-            { "name": "datagram-flows-per-run", "max": crate::datagram::FLOWS_MAX,
-              "beyond": "the flow that was idle for the longest is closed" },
-            { "name": "held-syns-per-run", "max": self.runs.held_syns_max,
-              "used": self.runs.most_held(),
-              "beyond": "the SYN gets no answer; the program's kernel sends it again" },
-            { "name": "questions-per-run", "max": crate::dns::QUESTIONS_MAX,
-              "beyond": "DNS questions are dropped and counted; the program asks again" },
-            { "name": "query-connections-per-run", "max": crate::query::QUERY_CLIENTS_MAX,
-              "beyond": "the connection that was idle for the longest is closed" },
-            { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
-              "used": self.shared.log.lost(),
-              "beyond": "lines are lost (USED is the number of lost lines)" },
-            { "name": "refusals-shown", "max": REFUSALS_MAX,
-              "used": self.shared.refusals.entries().len(),
-              "beyond": "the refusal that was repeated least recently is removed" },
-            { "name": "runs", "max": crate::run::launchers::RUNS_MAX,
-              "used": self.runs.registry.len(), "beyond": "runs are refused" },
-            { "name": "workers", "max": self.workers.count_max(), "used": self.workers.count(),
-              "beyond": "the existing workers serve all connections" },
-            { "name": "handed-per-worker", "max": crate::engine::HAND_OVER_QUEUE_MAX,
-              "beyond": "engines wait before they hand over more connections" },
-        ]);
-        if let Some(rows) = all.as_array_mut() {
-            match &self.sandbox {
-                Some(sandbox) => rows.extend(sandbox.show()),
-                None => rows.push(sandbox::show_none()),
-            }
-        }
-        all
+        show_aside(back, move || Reply::written(&identities(&materials, &live)));
     }
 
     fn close(&self, ids: &[u64], also: Also) -> Value {

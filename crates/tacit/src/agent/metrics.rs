@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::json;
 use tacit_core::flow::Address;
 use tacit_core::policy::{Policy, UnixSocket};
 use tokio::net::{TcpListener, UnixListener};
@@ -13,6 +13,12 @@ use super::answer::show_aside;
 use super::opened::{ListenError, Opened, Wanted};
 use super::takeover::Handover;
 use super::{Agent, AgentError};
+use crate::clock::Rfc3339;
+use crate::control::display::VERSION;
+use crate::control::display::identities::identities;
+use crate::control::display::metrics::MetricsDisplay;
+use crate::control::display::refused::refused;
+use crate::control::display::rules::rules;
 use crate::control::metrics::server::{self, Listening};
 use crate::control::metrics::{self, Sources};
 use crate::control::server::{PendingRequest, Reply};
@@ -79,19 +85,20 @@ impl Agent {
             // The CPU time of programs of runs is not read, because metrics do not contain it.
             let costs = Costs::read(since, failures, Vec::new());
             show_aside(back, move || {
-                let page = metrics::text(&Sources {
+                let text = metrics::text(&Sources {
                     costs: &costs,
+                    rules: &rules(&table, &live),
                     live: &live,
                     table: &table,
-                    materials: &materials,
-                    since,
+                    identities: &identities(&materials, &live),
+                    since: Rfc3339(since),
                     handshakes,
                     connections_max,
                     runs,
                     log_lines_lost: log.lost(),
-                    refusals: &refusals,
+                    refused: &refused(&refusals),
                 });
-                Reply::ok(Value::String(page))
+                Reply::ok(json!(MetricsDisplay { version: VERSION, text }))
             });
         });
     }

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
 use tacit_core::dns::KnownName;
 use tacit_core::flow::Address;
 use tacit_core::held::HELD_MAX;
@@ -25,6 +24,8 @@ use super::services::{self, Candidate, Enrolled, RunContext, RunEvent, Services}
 use super::{AgentError, AgentOptions, takeover};
 use crate::address;
 use crate::clock::{self, Rfc3339};
+use crate::control::display::VERSION;
+use crate::control::display::runs::{RunDisplay, RunListener, RunName, RunsDisplay};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::log::Event;
@@ -517,38 +518,36 @@ impl Runs {
     }
 
     /// `tacit show runs`.
-    pub(super) fn show(&self) -> Value {
+    pub(super) fn show(&self) -> RunsDisplay {
         let open = self.shared.table.snapshot();
         let now = SystemTime::now();
-        let runs = self.registry.all().map(|enrolled| {
-            let run = &enrolled.run;
-            let of_run = |record: &&Arc<ConnectionRecord>| record.is_of_run(run.id);
-            let names = run.learnt().into_iter().map(|known| {
-                let KnownName { name, address, alias, remaining, .. } = known;
-                let seconds = remaining.as_secs();
-                json!({ "name": name, "address": address, "alias": alias, "seconds": seconds })
-            });
-            let listen = enrolled
-                .services
-                .inbound
-                .shown()
-                .map(|(address, open)| json!({ "address": address, "open": open }));
-            json!({
-                "id": run.id,
-                "name": run.name,
-                "pid": run.pid,
-                "user": run.user,
-                "claimed": run.claimed,
-                "since": Rfc3339(run.since).to_string(),
-                "age-s": now.duration_since(run.since).unwrap_or_default().as_secs(),
-                "open": open.iter().filter(of_run).count(),
-                "captured": enrolled.capture.count(),
-                "names": names.collect::<Vec<_>>(),
-                "listen": listen.collect::<Vec<_>>(),
-                "listening": *run.listening(),
-            })
-        });
-        runs.collect()
+        let runs = self.registry.all().map(|enrolled| one_run(enrolled, &open, now));
+        RunsDisplay { version: VERSION, runs: runs.collect() }
+    }
+}
+
+fn one_run(enrolled: &Enrolled, open: &[Arc<ConnectionRecord>], now: SystemTime) -> RunDisplay {
+    let run = &enrolled.run;
+    let names = run.learnt().into_iter().map(|known| {
+        let KnownName { name, address, alias, remaining, .. } = known;
+        RunName { name, address, alias, seconds: remaining.as_secs() }
+    });
+    let listen = enrolled.services.inbound.shown();
+    let listen = listen.map(|(address, open)| RunListener { address: address.clone(), open });
+    RunDisplay {
+        id: run.id,
+        name: run.name.clone(),
+        pid: run.pid,
+        user: run.user.clone(),
+        claimed: run.claimed,
+        since: Rfc3339(run.since),
+        age_s: now.duration_since(run.since).unwrap_or_default().as_secs(),
+        open: open.iter().filter(|record| record.is_of_run(run.id)).count(),
+        captured: enrolled.capture.count(),
+        cpu: run.cpu(),
+        names: names.collect(),
+        listen: listen.collect(),
+        listening: run.listening().to_vec(),
     }
 }
 

@@ -91,7 +91,7 @@ impl std::error::Error for ClientError {}
 /// # Errors
 /// See [`ClientError`].
 pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, ClientError> {
-    let read = || to_costs(ask(control, &Request::Show { what: Display::Costs })?);
+    let read = || ask_typed::<Costs>(control, &Request::Show { what: Display::Costs });
     let Some(interval) = interval else { return read() };
     let before = read()?;
     std::thread::sleep(interval);
@@ -116,14 +116,6 @@ pub fn ask_typed<T: DeserializeOwned>(control: &Path, request: &Request) -> Resu
 /// # Errors
 /// The answer has another form.
 pub fn typed<T: DeserializeOwned>(answer: Value) -> Result<T, ClientError> {
-    serde_json::from_value(answer).map_err(|error| broken(&error))
-}
-
-/// Converts the answer of [`Display::Costs`].
-///
-/// # Errors
-/// The answer has another form.
-pub fn to_costs(answer: Value) -> Result<Costs, ClientError> {
     serde_json::from_value(answer).map_err(|error| broken(&error))
 }
 

@@ -10,6 +10,7 @@ pub mod directory;
 pub mod display;
 pub mod metrics;
 pub mod render;
+pub mod running;
 pub mod secret;
 pub mod server;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::net::UCred;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tacit_sys::{descriptor, process, query, socket};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -69,6 +70,23 @@ impl Reply {
         match serde_json::to_vec(&Written { ok: value }) {
             Ok(text) => Self { body: Body::Written(text), descriptors: Vec::new() },
             Err(error) => Self::error(error),
+        }
+    }
+
+    /// Reads the answer as a type, within the agent.
+    ///
+    /// # Errors
+    /// The reason of the agent, in words.
+    pub fn typed<T: DeserializeOwned>(self) -> Result<T, String> {
+        let answer = match self.body {
+            Body::Answer(answer) => answer,
+            Body::Written(text) => {
+                serde_json::from_slice(&text).map_err(|error| error.to_string())?
+            }
+        };
+        match answer {
+            Answer::Ok(value) => serde_json::from_value(value).map_err(|error| error.to_string()),
+            Answer::Error(reason) => Err(reason),
         }
     }
 

@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use serde_json::{Value, json};
 use tacit_sys::schedule::{Scheduling, SchedulingClass};
 use tacit_sys::{cpu, schedule};
 
 use super::slots::EngineSlots;
+use super::state::{ThreadPurpose, ThreadState};
 
 /// One thread, an engine or a data worker.
 #[derive(Debug)]
@@ -131,18 +131,22 @@ impl ThreadLoad {
         thread.and_then(|thread| cpu::thread_ns_of(thread).ok()).unwrap_or(0)
     }
 
-    /// That time, and the time that the thread was ready and had no CPU, where the kernel keeps
+    /// The time that the thread was ready and had no CPU, in nanoseconds, where the kernel keeps
     /// count.
+    fn waited_ns(&self) -> Option<u64> {
+        let thread = self.started.get().map(|started| started.thread);
+        thread.and_then(|thread| cpu::thread_waited_ns_of(thread).ok())
+    }
+
+    /// Both times together.
     #[must_use]
     pub fn busy_ns(&self) -> u64 {
-        let thread = self.started.get().map(|started| started.thread);
-        let waited = thread.and_then(|thread| cpu::thread_waited_ns_of(thread).ok());
-        self.cpu_ns() + waited.unwrap_or(0)
+        self.cpu_ns() + self.waited_ns().unwrap_or(0)
     }
 
     /// A row of `tacit show engines`; `before` is an earlier look at its clock.
     #[must_use]
-    pub fn show(&self, before: ClockLook) -> Value {
+    pub fn show(&self, before: ClockLook) -> ThreadState {
         let now = Instant::now();
         let cpu_ns = self.cpu_ns();
         let percent = |since: Instant, before_ns: u64| {
@@ -150,26 +154,28 @@ impl ThreadLoad {
             (wall > 0.0).then(|| round(as_us(cpu_ns.saturating_sub(before_ns)) / wall / 1e4))
         };
         let started = self.started.get();
+        let queue = self.queue.as_ref();
         let counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        json!({
-            "thread": self.name,
-            "kind": if self.queue.is_some() { "engine" } else { "worker" },
-            "cpu": self.cpu,
-            "class": started.map(|started| class_word(started.class)),
-            "nice": started.map(|started| started.nice),
-            "state": self.state(),
-            "in-flight": self.queue.as_ref().map(EngineSlots::in_flight),
-            "queue": self.queue.as_ref().map(EngineSlots::max),
-            "connections": self.connections(),
-            "relays": self.relays.load(Ordering::Relaxed),
-            "handshakes": counter(&self.handshakes),
-            "handed": counter(&self.handed),
-            "left": self.queue.is_none().then(|| counter(&self.left)),
-            "spilled": self.queue.as_ref().map(|_| counter(&self.spilled)),
-            "cpu-us": as_us(cpu_ns),
-            "percent": started.and_then(|started| percent(started.at, 0)),
-            "percent-recent": percent(before.at, before.cpu_ns),
-        })
+        ThreadState {
+            thread: self.name.clone(),
+            kind: if queue.is_some() { ThreadPurpose::Engine } else { ThreadPurpose::Worker },
+            cpu: self.cpu,
+            class: started.map(|started| class_word(started.class).to_owned()),
+            nice: started.map(|started| started.nice),
+            state: self.state().to_owned(),
+            in_flight: queue.map(EngineSlots::in_flight),
+            queue: queue.map(EngineSlots::max),
+            connections: self.connections(),
+            relays: self.relays.load(Ordering::Relaxed),
+            handshakes: counter(&self.handshakes),
+            handed: counter(&self.handed),
+            left: queue.is_none().then(|| counter(&self.left)),
+            spilled: queue.map(|_| counter(&self.spilled)),
+            cpu_us: as_us(cpu_ns),
+            delay_us: self.waited_ns().map(as_us),
+            percent: started.and_then(|started| percent(started.at, 0)),
+            percent_recent: percent(before.at, before.cpu_ns),
+        }
     }
 
     fn state(&self) -> &'static str {

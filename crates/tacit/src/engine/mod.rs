@@ -20,6 +20,7 @@
 mod cpu_workers;
 mod load;
 mod slots;
+mod state;
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ use crate::placement::CpuBinding;
 pub use cpu_workers::{CPU_WORKERS_MAX, CpuWorkers};
 pub use load::{ClockLook, LoadGuard, ThreadLoad};
 pub use slots::EngineSlots;
+pub use state::{ThreadPurpose, ThreadState};
 
 /// Connections that wait for one worker: what an engine sets up in half a second. Beyond that,
 /// engines wait and count as busy.

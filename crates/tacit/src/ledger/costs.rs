@@ -27,7 +27,7 @@ pub struct Costs {
     #[serde(default)]
     pub version: u32,
     /// Since when.
-    pub since: String,
+    pub since: Rfc3339,
     /// How long that is.
     pub interval_s: f64,
     /// CPUs that the agent was started with, those of its engines among them.
@@ -201,7 +201,7 @@ impl Costs {
         let cpus = placement::started_with().len().max(1);
         Self {
             version: VERSION,
-            since: Rfc3339(since).to_string(),
+            since: Rfc3339(since),
             interval_s: interval.as_secs_f64(),
             cpus,
             agent_cpu_us,

@@ -19,6 +19,7 @@ use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde_json::json;
 use tacit_core::message_id::MessageId;
 use tacit_core::projection::{MeasuredCosts, ProjectionError, ProjectionRequest, project};
 
@@ -87,7 +88,7 @@ impl ProjectError {
 #[must_use]
 pub fn run(args: &ProjectArgs) -> ExitCode {
     match answer(args) {
-        Ok(answer) if args.json => print(pretty(&answer.json()), EXIT_OK),
+        Ok(answer) if args.json => print(pretty(&json!(answer.display())), EXIT_OK),
         Ok(answer) => print(answer.text(), EXIT_OK),
         Err(error) => fail(error.id(), &error, error.exit_code()),
     }

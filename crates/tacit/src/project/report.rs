@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use tacit_core::meter::Component;
 use tacit_core::projection::{
-    CpuLoad, CpuReading, EngineSplit, MeasuredCosts, PlaceCosts, Projection, ProjectionRequest,
-    RateAtUtilisation, of_whole, rate_per_utilisation,
+    Components, CpuLoad, CpuReading, EngineSplit, MeasuredCosts, PlaceCosts, Projection,
+    ProjectionRequest, RateAtUtilisation, of_whole, rate_per_utilisation,
 };
+
+use crate::control::display::VERSION;
 
 /// A projection and what it is worth.
 #[derive(Debug)]
@@ -180,41 +182,88 @@ impl Answer {
         }
     }
 
-    /// Everything, with keys that stay.
-    pub(super) fn json(&self) -> Value {
+    /// Everything, as `--json` prints it.
+    pub(super) fn display(&self) -> ProjectionDisplay<'_> {
         let Projection { before, after, landed, engine_capacity, programs } = &self.projected;
         let [general_before, general_after] = self.general();
-        json!({
-            "interval-s": self.interval_s,
-            "cpus": self.cpus,
-            "scale": self.scale,
-            "before": self.side(before, &general_before),
-            "after": self.side(after, &general_after),
-            "engines": landed.map(|EngineSplit { on_engines, spilled }| json!({
-                "count": self.engines,
-                "capacity-percent": engine_capacity,
-                "on-engines-percent": on_engines,
-                "spilled-percent": spilled,
-            })),
-            "programs-percent": programs,
-            "work-per-cpu": self.work_per_cpu(),
-            "of-whole-percent": self.of_whole_percent(),
-            "assumptions": self.assumptions,
-        })
+        ProjectionDisplay {
+            version: VERSION,
+            interval_s: self.interval_s,
+            cpus: self.cpus,
+            scale: self.scale,
+            before: self.side(before, &general_before),
+            after: self.side(after, &general_after),
+            engines: landed.map(|EngineSplit { on_engines, spilled }| ProjectedEngines {
+                count: self.engines,
+                capacity_percent: *engine_capacity,
+                on_engines_percent: on_engines,
+                spilled_percent: spilled,
+            }),
+            programs_percent: *programs,
+            work_per_cpu: self.work_per_cpu(),
+            of_whole_percent: self.of_whole_percent(),
+            assumptions: &self.assumptions,
+        }
     }
 
-    fn side(&self, load: &CpuLoad, general: &General) -> Value {
+    fn side<'a>(&'a self, load: &'a CpuLoad, general: &General) -> SideDisplay<'a> {
         let cells = self.rules.iter().zip(&load.rules);
-        let rules = cells.map(|(name, cell)| json!({ "rule": name, "percent": cell }));
-        json!({
-            "total": load.total(),
-            "components": load.components,
-            "uncaptured": load.uncaptured,
-            "rules": rules.collect::<Vec<_>>(),
-            "general-cpus": general.cpus,
-            "percent-of-each-general-cpu": general.percent_each(),
-        })
+        let rules = cells.map(|(rule, percent)| RuleShare { rule, percent: *percent });
+        SideDisplay {
+            total: load.total(),
+            components: &load.components,
+            uncaptured: load.uncaptured,
+            rules: rules.collect(),
+            general_cpus: general.cpus,
+            percent_of_each_general_cpu: general.percent_each(),
+        }
     }
+}
+
+/// A projection. Percentages are of one CPU.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct ProjectionDisplay<'a> {
+    version: u32,
+    interval_s: f64,
+    cpus: u32,
+    scale: f64,
+    before: SideDisplay<'a>,
+    after: SideDisplay<'a>,
+    engines: Option<ProjectedEngines>,
+    programs_percent: f64,
+    work_per_cpu: f64,
+    of_whole_percent: Option<f64>,
+    assumptions: &'a [String],
+}
+
+/// What was measured, or what is projected.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct SideDisplay<'a> {
+    total: PlaceCosts,
+    components: &'a Components,
+    uncaptured: f64,
+    rules: Vec<RuleShare<'a>>,
+    general_cpus: u32,
+    percent_of_each_general_cpu: f64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct RuleShare<'a> {
+    rule: &'a str,
+    percent: PlaceCosts,
+}
+
+/// What engines can do, and what they would do of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ProjectedEngines {
+    count: Option<u32>,
+    capacity_percent: f64,
+    on_engines_percent: f64,
+    spilled_percent: f64,
 }
 
 /// The name's column, then three for what was measured and three for what is projected.
@@ -234,8 +283,9 @@ fn row(out: &mut String, name: &str, cells: [PlaceCosts; 2]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
     use std::collections::BTreeMap;
-    use tacit_core::projection::{Components, MeasuredRuleCosts, project};
+    use tacit_core::projection::{MeasuredRuleCosts, project};
 
     /// Bulk data: 105.17 % eligible, 8.59 % not, and programs beside.
     fn costs() -> MeasuredCosts {
@@ -301,7 +351,7 @@ mod tests {
 
     #[test]
     fn json_has_the_same_figures() {
-        let value = answer(Some(2), 1.0).json();
+        let value = json!(answer(Some(2), 1.0).display());
         let near = |value: &Value, wanted: f64| {
             let found = value.as_f64().unwrap();
             assert!((found - wanted).abs() < 1e-9, "{found} is not {wanted}");

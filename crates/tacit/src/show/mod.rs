@@ -6,16 +6,23 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::parse_duration;
 
 use crate::control::client::{self, ClientError};
 use crate::control::display::VERSION;
 use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
+use crate::control::display::engines::EnginesDisplay;
+use crate::control::display::identities::IdentitiesDisplay;
+use crate::control::display::limits::LimitsDisplay;
+use crate::control::display::metrics::MetricsDisplay;
 use crate::control::display::policy::PolicyDisplay;
+use crate::control::display::refused::RefusedDisplay;
+use crate::control::display::rules::RulesDisplay;
+use crate::control::display::runs::RunsDisplay;
 use crate::control::render::costs::By;
-use crate::control::render::{self, connections};
+use crate::control::render::{self, Table, connections};
 use crate::control::{self, Display, Request};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail, pretty, print};
 use crate::ledger::costs::Costs;
@@ -86,11 +93,13 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Connections, None) => show_connections(args),
         (Display::Policy, _) => show_policy(args),
         (Display::Costs, _) => show_costs(args),
-        (what, _) => args.ask::<Value>(&Request::Show { what }).map(|value| match what {
-            Display::Metrics if args.json => pretty(&json!({ "version": VERSION, "text": value })),
-            _ if args.json => pretty(&value),
-            _ => render::render(what, &value),
-        }),
+        (Display::Rules, _) => args.show::<RulesDisplay>(),
+        (Display::Runs, _) => args.show::<RunsDisplay>(),
+        (Display::Engines, _) => args.show::<EnginesDisplay>(),
+        (Display::Metrics, _) => args.show::<MetricsDisplay>(),
+        (Display::Identities, _) => args.show::<IdentitiesDisplay>(),
+        (Display::Limits, _) => args.show::<LimitsDisplay>(),
+        (Display::Refused, _) => args.show::<RefusedDisplay>(),
     };
     match shown {
         Ok(shown) => print(shown, EXIT_OK),
@@ -130,6 +139,17 @@ impl ShowArgs {
         client::ask_typed(&self.path(), request)
     }
 
+    /// The display that the command line names, as the agent answers.
+    fn show<T: Table>(&self) -> Result<String, ClientError> {
+        let display: T = self.ask(&Request::Show { what: self.what })?;
+        Ok(self.printed(&display))
+    }
+
+    /// A display as JSON or as text.
+    fn printed(&self, display: &impl Table) -> String {
+        if self.json { pretty(&json!(display)) } else { display.text() }
+    }
+
     fn path(&self) -> PathBuf {
         self.control.clone().unwrap_or_else(control::default_path)
     }
@@ -153,11 +173,8 @@ fn show_connections(args: &ShowArgs) -> Result<String, ClientError> {
     if let Some(filter) = args.filter() {
         shown.connections.retain(|connection| filter.matches(connection));
     }
-    Ok(match (args.json, args.wide) {
-        (true, _) => pretty(&json!(shown)),
-        (false, true) => connections::wide(&shown.connections),
-        (false, false) => connections::narrow(&shown.connections),
-    })
+    let is_wide = args.wide && !args.json;
+    Ok(if is_wide { connections::wide(&shown.connections) } else { args.printed(&shown) })
 }
 
 /// One connection, once or again and again.
@@ -229,8 +246,7 @@ fn show_policy(args: &ShowArgs) -> Result<String, ClientError> {
             return Err(ClientError::Refused(reason));
         }
     }
-    let json = || pretty(&json!(policy));
-    Ok(if args.json { json() } else { render::policy::render(&policy) })
+    Ok(args.printed(&policy))
 }
 
 fn show_costs(args: &ShowArgs) -> Result<String, ClientError> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 use crate::control::client::{self, ClientError};
 use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
@@ -63,7 +63,7 @@ impl Sampler {
 
     /// What has happened since the last call; since the agent started, at the first.
     pub(super) fn sample(&mut self) -> Result<Sample, ClientError> {
-        let now = client::to_costs(self.ask(Display::Costs)?)?;
+        let now = self.ask::<Costs>(Display::Costs)?;
         // Another agent's figures have nothing to be compared with.
         let earlier = self.earlier.as_ref().filter(|earlier| earlier.since == now.since);
         let costs = earlier.map_or_else(|| now.clone(), |earlier| now.since(earlier));
@@ -71,7 +71,7 @@ impl Sampler {
         self.earlier = Some(now);
         if self.connections_due.is_none_or(|due| Instant::now() >= due) {
             let asked = Instant::now();
-            let shown: ConnectionsDisplay = client::typed(self.ask(Display::Connections)?)?;
+            let shown: ConnectionsDisplay = self.ask(Display::Connections)?;
             self.connections = connections(shown.connections, &self.connections);
             let took: Duration = asked.elapsed();
             self.connections_due = Some(Instant::now() + took * (CONNECTIONS_SHARE - 1));
@@ -79,8 +79,9 @@ impl Sampler {
         Ok(Sample { costs, age_s, connections: self.connections.clone() })
     }
 
-    fn ask(&self, what: Display) -> Result<Value, ClientError> {
-        client::ask_within(&self.control, &Request::Show { what }, ANSWER_TIME_MAX)
+    fn ask<T: DeserializeOwned>(&self, what: Display) -> Result<T, ClientError> {
+        let request = Request::Show { what };
+        client::typed(client::ask_within(&self.control, &request, ANSWER_TIME_MAX)?)
     }
 }
 

@@ -199,7 +199,7 @@ pub(super) mod tests {
             })
         };
         let costs = json!({
-            "since": "2025-06-01T12:00:00Z", "interval-s": 1.0, "cpus": 2,
+            "since": "2025-06-01T12:00:00.000Z", "interval-s": 1.0, "cpus": 2,
             "agent-cpu-us": 410_000.0, "captured-cpu-us": 405_000.0,
             "uncaptured-cpu-us": 5_000.0, "uncaptured-percent": 1.2,
             "accounting": { "stamp-ns": 10.0, "clock-read-ns": 400.0, "stamps": 1,

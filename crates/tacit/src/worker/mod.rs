@@ -23,7 +23,6 @@ use std::sync::{Arc, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use tacit_core::policy::{self, Policy};
 use tacit_sys::sandbox::WorkerRights;
 use tacit_sys::schedule;
@@ -31,7 +30,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::{
     CPU_WORKERS_MAX, ClockLook, CpuWorkers, EngineSlots, EngineThread, HAND_OVER_QUEUE_MAX,
-    ThreadLoad, WhenSaturated, WorkerHandle, WorkerHandles,
+    ThreadLoad, ThreadState, WhenSaturated, WorkerHandle, WorkerHandles,
 };
 use crate::ledger::meter;
 use crate::log::{Event, Log};
@@ -505,20 +504,26 @@ impl<L: Lanes> Workers<L> {
         }
     }
 
-    /// `tacit show engines`.
+    /// Rows of `tacit show engines`: engines first.
     #[must_use]
-    pub fn show(&self) -> Value {
+    pub fn threads(&self) -> Vec<ThreadState> {
         let workers = self.workers.borrow();
         let cpu_workers = self.cpu_workers.borrow();
         let all = self.engines.iter().chain(workers.iter()).chain(cpu_workers.iter());
-        let threads: Vec<_> = all.map(|handle| handle.load.show(handle.recent())).collect();
-        json!({
-            "threads": threads,
-            "engines": self.engines.len(),
-            "spill": (!self.engines.is_empty()).then_some(self.spill),
-            "workers": workers.len(),
-            "workers-max": self.count_max(),
-        })
+        all.map(|handle| handle.load.show(handle.recent())).collect()
+    }
+
+    /// The number of engines.
+    #[must_use]
+    pub fn engine_count(&self) -> usize {
+        self.engines.len()
+    }
+
+    /// Whether workers set connections up when all engines are saturated; `None`: there are no
+    /// engines.
+    #[must_use]
+    pub fn spill(&self) -> Option<bool> {
+        (!self.engines.is_empty()).then_some(self.spill)
     }
 }
 

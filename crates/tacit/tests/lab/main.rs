@@ -11,6 +11,7 @@
 #![allow(unreachable_pub, reason = "nobody but this binary sees it")]
 
 mod certificates;
+mod fits;
 mod harness;
 mod lane;
 mod peers;

@@ -277,7 +277,7 @@ fn probes_see_whether_the_agent_lives_and_accepts_connections() {
     assert!(probe("/healthz").head.starts_with("HTTP/1.1 200 OK\r\n"));
     let Answered { head, body } = probe("/readyz");
     assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
-    assert!(body.contains("drains"), "{body}");
+    assert!(body.contains("is draining"), "{body}");
 }
 
 /// Names of metrics of this program in a text, without the suffixes of a histogram's samples.

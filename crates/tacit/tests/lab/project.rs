@@ -8,6 +8,7 @@ use std::thread;
 
 use serde_json::Value;
 
+use crate::fits::assert_fits;
 use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, text_of};
 use crate::peers::ping;
 
@@ -61,6 +62,7 @@ fn exchange(stream: &mut TcpStream) {
 fn project(lab: &Lab, question: &[&str]) -> Value {
     let files = ["project", "--json", "--costs", "before.json", "--costs", "after.json"];
     let answer = lab.tacit(&[&files[..], question].concat());
+    assert_fits("project", &answer);
     serde_json::from_str(&answer).unwrap()
 }
 

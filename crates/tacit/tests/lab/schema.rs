@@ -1,98 +1,50 @@
-//! The JSON of displays and their schemas in docs/schema/.
+//! The JSON of displays and their schemas in docs/schema/. Those that need a run are compared in
+//! the tests of runs.
 
-use std::path::Path;
-
-use serde_json::Value;
-
-use crate::harness::{Lab, connect, echo, free_port};
-use crate::peers::ping;
+use crate::certificates::Ca;
+use crate::fits::assert_fits;
+use crate::harness::{Lab, connect, echo, free_port, wait_for};
+use crate::peers::{is_reset, ping};
 use crate::programs::{client_rule, server_rule};
 
-/// What of a value does not fit a schema: the keywords that the schemas here use.
-fn misfits(schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
-    if let Some(choices) = schema["anyOf"].as_array() {
-        let fits = |choice: &Value| {
-            let mut found = Vec::new();
-            misfits(choice, value, at, &mut found);
-            found.is_empty()
-        };
-        if !choices.iter().any(fits) {
-            found.push(format!("{at}: {value} fits none of {schema}"));
-        }
-        return;
-    }
-    let is_of = |word: &Value| match word.as_str().unwrap() {
-        "string" => value.is_string(),
-        "integer" => value.is_i64() || value.is_u64(),
-        "number" => value.is_number(),
-        "boolean" => value.is_boolean(),
-        "null" => value.is_null(),
-        "array" => value.is_array(),
-        "object" => value.is_object(),
-        other => panic!("{at}: unknown type {other}"),
-    };
-    let fits = match &schema["type"] {
-        Value::Array(words) => words.iter().any(is_of),
-        word => is_of(word),
-    };
-    if !fits {
-        found.push(format!("{at}: {value} is no {}", schema["type"]));
-        return;
-    }
-    let constant = &schema["const"];
-    if !constant.is_null() && constant != value {
-        found.push(format!("{at}: {value} is not {constant}"));
-    }
-    if schema["enum"].as_array().is_some_and(|words| !words.contains(value)) {
-        found.push(format!("{at}: {value} is not in {}", schema["enum"]));
-    }
-    if let (Some("date-time"), Some(time)) = (schema["format"].as_str(), value.as_str())
-        && time.parse::<jiff::Timestamp>().is_err()
-    {
-        found.push(format!("{at}: {time} is no time"));
-    }
-    for (place, item) in value.as_array().into_iter().flatten().enumerate() {
-        if schema["items"].is_object() {
-            misfits(&schema["items"], item, &format!("{at}[{place}]"), found);
-        }
-    }
-    let Some(properties) = schema["properties"].as_object().filter(|_| value.is_object()) else {
-        return;
-    };
-    for key in schema["required"].as_array().into_iter().flatten() {
-        if value.get(key.as_str().unwrap()).is_none() {
-            found.push(format!("{at}: {key} is missing"));
-        }
-    }
-    for (key, item) in value.as_object().into_iter().flatten() {
-        match properties.get(key) {
-            Some(schema) => misfits(schema, item, &format!("{at}.{key}"), found),
-            None => found.push(format!("{at}: {key} is not in the schema")),
-        }
-    }
-}
+const LATER: i64 = 4_000_000_000;
 
-fn assert_fits(name: &str, text: &str) {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema");
-    let schema = std::fs::read_to_string(directory.join(name).with_extension("json")).unwrap();
-    let schema: Value = serde_json::from_str(&schema).unwrap();
-    let value: Value = serde_json::from_str(text).unwrap();
-    let mut found = Vec::new();
-    misfits(&schema, &value, name, &mut found);
-    assert!(found.is_empty(), "{found:#?}");
+/// The words that `tacit show` takes.
+fn subjects(lab: &Lab) -> Vec<String> {
+    let help = lab.tacit(&["show", "--help"]);
+    let words = help.lines().filter_map(|line| line.trim().strip_prefix("- ")?.split_once(':'));
+    let states = ["setting-up", "open", "stale", "rule", "component", "program", "connection"];
+    let subjects: Vec<_> = words
+        .map(|(word, _)| word.to_owned())
+        .filter(|word| !states.contains(&word.as_str()))
+        .collect();
+    assert!(subjects.len() >= 10, "{help}");
+    subjects
 }
 
 #[test]
 fn every_display_fits_its_schema() {
     let lab = Lab::new();
-    let clear = free_port();
-    let tls = free_port();
+    let corp = Ca::new("corp CA");
+    lab.write("corp.pem", corp.pem());
+    lab.write("corp.crl", corp.crl(&[], LATER));
+    let [clear, tls, elsewhere] = [(); 3].map(|()| free_port());
     let inward = server_rule("in", tls, &echo().to_string(), "");
-    let agent = lab.agent(&(inward + &client_rule("out", clear, tls, "")));
+    let more = format!(
+        "[trust.corp]\nca = \"corp.pem\"\ncrl = \"corp.crl\"\nrevocation = \"hard\"\n\
+         [[rule]]\nname = \"elsewhere\"\nlisten = \"127.0.0.1:{elsewhere}\"\n\
+         connect = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\nremote = \"10.9.8.0/24\"\npermit = true\n\
+         [[rule]]\nname = \"absent\"\nlisten = \"unix:@absent-{elsewhere}\"\n\
+         connect = \"127.0.0.1:1\"\npermit = true\n"
+    );
+    let agent = lab.agent(&(more + &inward + &client_rule("out", clear, tls, "")));
     let mut held = connect(("127.0.0.1", clear));
     assert!(ping(&mut held));
-    for what in ["connections", "policy", "rules", "identities", "limits", "runs", "metrics"] {
-        let shown = agent.ok(&["show", what, "--json"]);
+    assert!(is_reset(&mut connect(("127.0.0.1", elsewhere))));
+    let is_refused = || !agent.show("refused")["refused"].as_array().unwrap().is_empty();
+    wait_for("the refusal", is_refused);
+    for what in subjects(&lab) {
+        let shown = agent.ok(&["show", &what, "--json"]);
         assert_fits(&format!("show-{what}"), &shown);
     }
     lab.write(

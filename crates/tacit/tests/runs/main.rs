@@ -8,6 +8,8 @@
 )]
 #![allow(unreachable_pub, reason = "nobody but this binary sees it")]
 
+#[path = "../lab/fits.rs"]
+mod fits;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/harness.rs"]
 mod harness;
@@ -35,6 +37,7 @@ mod query;
 mod refused;
 mod refused_sockets;
 mod resolvers;
+mod schema;
 mod sockets;
 mod starttls;
 mod workload;

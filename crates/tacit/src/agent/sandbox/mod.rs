@@ -20,13 +20,13 @@ mod rights;
 use std::io;
 use std::path::Path;
 
-use serde_json::{Value, json};
 use tacit_core::policy::{Diagnostic, Policy};
 use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, Reach, WorkerRights, WorkerSockets};
 
 use reach::Reachable;
 
 use super::AgentOptions;
+use crate::control::display::limits::LimitDisplay;
 use crate::live::directory_of;
 use crate::log::{Event, Log};
 use crate::signer::Client;
@@ -135,7 +135,7 @@ impl Sandbox {
     }
 
     /// The rows of `tacit show limits`.
-    pub(super) fn show(&self) -> [Value; 3] {
+    pub(super) fn show(&self) -> [LimitDisplay; 3] {
         let refused = "the kernel refuses the call";
         let files = match &self.files {
             Files::Within(reachable) => reachable.text.clone(),
@@ -150,17 +150,16 @@ impl Sandbox {
             "not limited: this kernel has no seccomp filters"
         };
         [
-            json!({ "name": "sandbox-files", "max": files, "beyond": refused }),
-            json!({ "name": "sandbox-calls", "max": calls, "beyond": refused }),
-            json!({ "name": "sandbox-capabilities", "max": rights::text(self.kept),
-                    "beyond": refused }),
+            LimitDisplay::new("sandbox-files", files).beyond(refused),
+            LimitDisplay::new("sandbox-calls", calls).beyond(refused),
+            LimitDisplay::new("sandbox-capabilities", rights::text(self.kept)).beyond(refused),
         ]
     }
 }
 
 /// The row of `tacit show limits` for an agent without a sandbox.
-pub(super) fn show_none() -> Value {
-    json!({ "name": "sandbox", "max": "off: sandbox = false in [agent]" })
+pub(super) fn show_none() -> LimitDisplay {
+    LimitDisplay::new("sandbox", "off: sandbox = false in [agent]")
 }
 
 fn warn_of(part: &str, error: &io::Error, log: &Log) {

@@ -15,7 +15,7 @@ use tacit_tls::PeerCheck;
 use tacit_tls::facts::CertificateFacts;
 use tacit_tls::verify::{PeerIdentity, identity};
 
-use crate::clock::{Rfc3339, rfc3339};
+use crate::clock::Rfc3339;
 use crate::live::Live;
 use crate::run::Scope;
 use crate::run::protocol::SocketOwner;
@@ -79,7 +79,7 @@ pub struct ConnectionDisplay {
     /// CPU time of the agent, in microseconds.
     pub cpu_us: f64,
     /// When the connection was accepted.
-    pub since: String,
+    pub since: Rfc3339,
     /// The age of the connection, in seconds.
     pub age_s: u64,
     /// The results of the TLS handshake.
@@ -181,9 +181,9 @@ pub struct CertificateState {
     /// The names in subjectAltName.
     pub sans: Vec<String>,
     /// When it becomes valid.
-    pub not_before: String,
+    pub not_before: Rfc3339,
     /// When it expires.
-    pub not_after: String,
+    pub not_after: Rfc3339,
     /// The version of X.509.
     pub version: u32,
     /// The kind and size of its key.
@@ -341,7 +341,7 @@ fn connection(
         messages_in: record.sent_messages(),
         messages_out: record.received_messages(),
         cpu_us: record.cpu_ns() as f64 / 1000.0,
-        since: Rfc3339(record.since).to_string(),
+        since: Rfc3339(record.since),
         age_s: now.duration_since(record.since).unwrap_or_default().as_secs(),
         tls: tls.map(|tls| tls_state(record, &tls)),
         accepted_tcp: sockets.and_then(|sockets| tcp(&sockets.downstream)),
@@ -399,8 +399,8 @@ impl CertificateState {
             issuer: facts.issuer.clone(),
             serial: facts.serial.clone(),
             sans: facts.sans.clone(),
-            not_before: rfc3339(facts.not_before),
-            not_after: rfc3339(facts.not_after),
+            not_before: Rfc3339::of_unix_s(facts.not_before),
+            not_after: Rfc3339::of_unix_s(facts.not_after),
             version: facts.version,
             key: facts.key.clone(),
             is_self_signed: facts.is_self_signed,
@@ -469,7 +469,7 @@ pub(crate) fn example(id: u64) -> ConnectionDisplay {
         messages_in: 0,
         messages_out: 0,
         cpu_us: 0.0,
-        since: "2025-01-01T00:00:00Z".to_owned(),
+        since: Rfc3339(SystemTime::UNIX_EPOCH),
         age_s: 0,
         tls: None,
         accepted_tcp: None,

@@ -37,7 +37,7 @@ pub struct PolicyDisplay {
     /// The number of the installation, from 1.
     pub generation: u64,
     /// When the policy was installed.
-    pub installed: String,
+    pub installed: Rfc3339,
     /// All tables except the rules, in the order of the manual.
     pub tables: Vec<PolicyTable>,
     /// The rules in their order.
@@ -95,7 +95,7 @@ pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay 
         version: VERSION,
         file: file.to_owned(),
         generation: live.generation,
-        installed: Rfc3339(installed).to_string(),
+        installed: Rfc3339(installed),
         tables: tables(policy),
         rules: rules.map(|(place, one)| rule(one, live.line(place))).collect(),
     }

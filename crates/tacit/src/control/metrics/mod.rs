@@ -15,32 +15,35 @@ pub mod server;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tacit_core::meter::{Component, CpuPlace};
-use tacit_core::refusal::RefusalReason;
 
 pub use self::exposition::CONTENT_TYPE;
 use self::exposition::{Kind, Page};
-use super::display::{first_end, lists_until};
+use super::display::identities::IdentitiesDisplay;
+use super::display::refused::RefusedDisplay;
+use super::display::rules::RulesDisplay;
 use super::render::costs::name;
+use crate::clock::Rfc3339;
 use crate::ledger::costs::{Costs, Places, RuleCosts};
-use crate::live::{Live, LiveAction, LiveRule, Materials};
-use crate::session::{ConnectionTable, RefusalTable};
+use crate::live::{Live, LiveAction, LiveRule};
+use crate::session::ConnectionTable;
 
 /// The state of the agent that metrics are computed from.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
     /// The ledger.
     pub costs: &'a Costs,
-    /// The policy in force.
+    /// The rules, as `tacit show rules` has them.
+    pub rules: &'a RulesDisplay,
+    /// The policy in force, for the durations of its rules.
     pub live: &'a Live,
     /// Open connections.
     pub table: &'a ConnectionTable,
-    /// The certificates, keys and CRLs of the policy.
-    pub materials: &'a Materials,
+    /// The certificates and CRLs, as `tacit show identities` has them.
+    pub identities: &'a IdentitiesDisplay,
     /// When the agent started.
-    pub since: SystemTime,
+    pub since: Rfc3339,
     /// Handshakes in progress.
     pub handshakes: usize,
     /// The maximum number of connections.
@@ -49,8 +52,8 @@ pub struct Sources<'a> {
     pub runs: usize,
     /// Lines of the log that were lost.
     pub log_lines_lost: u64,
-    /// Refused requests of programs.
-    pub refusals: &'a RefusalTable,
+    /// Refused requests of programs, as `tacit show refused` has them.
+    pub refused: &'a RefusedDisplay,
 }
 
 /// All metrics, as text.
@@ -59,25 +62,32 @@ pub fn text(sources: &Sources<'_>) -> String {
     let mut page = Page::default();
     agent(&mut page, sources);
     connections(&mut page, sources);
-    let live = |value: fn(&LiveRule) -> u64| {
-        move |rule: &Arc<LiveRule>| (rule.name().to_owned(), value(rule))
-    };
-    let rules = &sources.live.rules;
+    decided(&mut page, sources.rules);
+    latencies(&mut page, &sources.live.rules);
+    refused(&mut page, sources.refused);
+    traffic(&mut page, &sources.costs.rules);
+    cpu_time(&mut page, sources.costs);
+    certificates(&mut page, sources.identities);
+    page.finish()
+}
+
+fn decided(page: &mut Page, display: &RulesDisplay) {
+    let rules = &display.rules;
     let mut hits = page.family(
         "tacit_rule_hits_total",
         Kind::Counter,
         "Connections and datagram flows that matched the rule, including those that it denied.",
     );
-    for (rule, value) in rules.iter().map(live(|rule| rule.counters.hits())) {
-        hits.sample(&[("rule", &rule)], value as f64);
+    for rule in rules {
+        hits.sample(&[("rule", &rule.name)], rule.hits as f64);
     }
     let mut failures = page.family(
         "tacit_connections_failed_total",
         Kind::Counter,
         "Connections that failed before the first byte was relayed.",
     );
-    for (rule, value) in rules.iter().map(live(|rule| rule.counters.failures())) {
-        failures.sample(&[("rule", &rule)], value as f64);
+    for rule in rules {
+        failures.sample(&[("rule", &rule.name)], rule.failures as f64);
     }
     let mut by_kind = page.family(
         "tacit_failures_total",
@@ -85,28 +95,21 @@ pub fn text(sources: &Sources<'_>) -> String {
         "Connections that failed before the first byte was relayed, by kind of failure.",
     );
     for rule in rules {
-        for (kind, count) in rule.counters.failures_by_kind() {
-            by_kind.sample(&[("rule", rule.name()), ("kind", kind)], count as f64);
+        for (kind, count) in &rule.failures_by_kind {
+            by_kind.sample(&[("rule", &rule.name), ("kind", kind)], *count as f64);
         }
     }
-    latencies(&mut page, rules);
     let mut down = page.family(
         "tacit_targets_down",
         Kind::Gauge,
         "Targets that are down, of rules with several targets: the last connect failed.",
     );
     for rule in rules {
-        let several = rule.targets.as_ref().and_then(|targets| targets.several());
-        if let Some(several) = several {
-            let count = several.states().filter(|(_, is_down)| *is_down).count();
-            down.sample(&[("rule", rule.name())], count as f64);
+        if let Some(targets) = &rule.targets {
+            let count = targets.states.iter().filter(|target| target.down).count();
+            down.sample(&[("rule", &rule.name)], count as f64);
         }
     }
-    refused(&mut page, sources.refusals);
-    traffic(&mut page, &sources.costs.rules);
-    cpu_time(&mut page, sources.costs);
-    certificates(&mut page, sources.materials);
-    page.finish()
 }
 
 fn latencies(page: &mut Page, rules: &[Arc<LiveRule>]) {
@@ -132,23 +135,22 @@ fn latencies(page: &mut Page, rules: &[Arc<LiveRule>]) {
 fn agent(page: &mut Page, sources: &Sources<'_>) {
     page.family("tacit_build_info", Kind::Gauge, "The agent's version as a label; always 1.")
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-    let since = sources.since.duration_since(UNIX_EPOCH).unwrap_or_default();
     page.family(
         "process_start_time_seconds",
         Kind::Gauge,
         "Time at which the agent started, in seconds since the Unix epoch.",
     )
-    .sample(&[], since.as_secs_f64());
+    .sample(&[], sources.since.unix_s());
     page.family(
         "tacit_policy_revision",
         Kind::Gauge,
         "Number of policies that were installed since the agent started.",
     )
-    .sample(&[], sources.live.generation as f64);
+    .sample(&[], sources.rules.generation as f64);
     let mut rules =
         page.family("tacit_rule_info", Kind::Gauge, "The action of a rule as a label; always 1.");
-    for rule in &sources.live.rules {
-        rules.sample(&[("rule", rule.name()), ("action", rule.action.word())], 1.0);
+    for rule in &sources.rules.rules {
+        rules.sample(&[("rule", &rule.name), ("action", &rule.action)], 1.0);
     }
     page.family("tacit_runs_active", Kind::Gauge, "Runs: programs under tacit run.")
         .sample(&[], sources.runs as f64);
@@ -160,14 +162,14 @@ fn agent(page: &mut Page, sources: &Sources<'_>) {
     .sample(&[], sources.log_lines_lost as f64);
 }
 
-fn refused(page: &mut Page, refusals: &RefusalTable) {
+fn refused(page: &mut Page, display: &RefusedDisplay) {
     let mut refused = page.family(
         "tacit_refused_total",
         Kind::Counter,
         "Refused DNS names, connections, datagram flows, clients and sockets, by reason.",
     );
-    for why in RefusalReason::ALL {
-        refused.sample(&[("why", why.word())], refusals.total(why) as f64);
+    for total in &display.totals {
+        refused.sample(&[("why", total.why.word())], total.count as f64);
     }
 }
 
@@ -290,19 +292,20 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     .sample(&[], seconds(costs.accounting.cpu_us));
 }
 
-fn certificates(page: &mut Page, materials: &Materials) {
+fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut not_after = page.family(
         "tacit_cert_not_after_seconds",
         Kind::Gauge,
         "Expiry of a certificate, or of the first certificate of a trust, in Unix time.",
     );
-    for (name, identity) in &materials.identities {
-        let labels = [("kind", "identity"), ("name", name.as_str())];
-        not_after.sample(&labels, identity.facts.not_after as f64);
+    for identity in &display.identities {
+        let labels = [("kind", identity.kind.as_str()), ("name", identity.name.as_str())];
+        not_after.sample(&labels, identity.certificate.not_after.unix_s());
     }
-    for (name, trust) in &materials.trusts {
-        if let Some(first) = first_end(trust) {
-            not_after.sample(&[("kind", "trust"), ("name", name.as_str())], first as f64);
+    for trust in &display.trusts {
+        if let Some(first) = trust.expires {
+            let labels = [("kind", trust.kind.as_str()), ("name", trust.name.as_str())];
+            not_after.sample(&labels, first.unix_s());
         }
     }
     let mut next_update = page.family(
@@ -310,9 +313,9 @@ fn certificates(page: &mut Page, materials: &Materials) {
         Kind::Gauge,
         "Next update of the first CRL of a trust that becomes out of date, in Unix time.",
     );
-    for (name, trust) in &materials.trusts {
-        if let Some(first) = lists_until(trust) {
-            next_update.sample(&[("name", name.as_str())], first as f64);
+    for trust in &display.trusts {
+        if let Some(first) = trust.lists_until {
+            next_update.sample(&[("name", &trust.name)], first.unix_s());
         }
     }
 }

@@ -18,8 +18,10 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::CONTENT_TYPE;
 use crate::control::clients::{Clients, Waits};
-use crate::control::server::{Body, PendingRequest, ask};
-use crate::control::{Answer, Display, Request};
+use crate::control::display::metrics::MetricsDisplay;
+use crate::control::running::RunningAgent;
+use crate::control::server::{PendingRequest, ask};
+use crate::control::{Display, Request};
 use crate::log::{Event, Log};
 
 /// The maximum size of the request line and headers. Scrapers and browsers send much less.
@@ -123,14 +125,9 @@ struct Page {
 async fn page(requests: &mpsc::Sender<PendingRequest>) -> Page {
     let request = Request::Show { what: Display::Metrics };
     let unavailable = |body| Page { verdict: Verdict::Unavailable, body };
-    match ask(requests, request).await.body {
-        Body::Answer(Answer::Ok(serde_json::Value::String(text))) => {
-            Page { verdict: Verdict::Metrics, body: text }
-        }
-        Body::Answer(Answer::Error(reason)) => unavailable(format!("{reason}\n")),
-        Body::Answer(Answer::Ok(_)) | Body::Written(_) => {
-            unavailable("the agent returned no metrics; this is a bug in tacit\n".to_owned())
-        }
+    match ask(requests, request).await.typed::<MetricsDisplay>() {
+        Ok(display) => Page { verdict: Verdict::Metrics, body: display.text },
+        Err(reason) => unavailable(format!("{reason}\n")),
     }
 }
 
@@ -138,16 +135,12 @@ async fn page(requests: &mpsc::Sender<PendingRequest>) -> Page {
 async fn state(requests: &mpsc::Sender<PendingRequest>, asked: Verdict) -> Page {
     let unavailable =
         |reason: &str| Page { verdict: Verdict::Unavailable, body: format!("{reason}\n") };
-    let Body::Answer(Answer::Ok(value)) = ask(requests, Request::Identify).await.body else {
-        return unavailable("the agent is ending");
-    };
-    let is_draining = value.get("draining").and_then(serde_json::Value::as_bool);
-    match is_draining {
-        Some(true) if asked == Verdict::Ready => {
+    match ask(requests, Request::Identify).await.typed::<RunningAgent>() {
+        Ok(agent) if agent.draining && asked == Verdict::Ready => {
             unavailable("the agent is draining and accepts no new connections")
         }
-        Some(_) => Page { verdict: asked, body: "ok\n".to_owned() },
-        None => unavailable("the agent did not report its state; this is a bug in tacit"),
+        Ok(_) => Page { verdict: asked, body: "ok\n".to_owned() },
+        Err(reason) => unavailable(&reason),
     }
 }
 

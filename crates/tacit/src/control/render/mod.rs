@@ -1,182 +1,186 @@
-//! Renders displays as text tables with fixed columns, one line for each entry.
+//! Renders displays as text tables with fixed columns, one line for each entry. The table and the
+//! JSON of a display come from the same value.
 
 pub(crate) mod column;
 pub mod connections;
 pub mod costs;
+mod identities;
 pub mod policy;
 pub(crate) mod table;
 
-use serde_json::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use self::table::{Column, table, text};
+use self::table::{Column, list, optional, table};
 use super::display::connections::ConnectionsDisplay;
-use super::{Display, client};
+use super::display::engines::EnginesDisplay;
+use super::display::limits::{LimitDisplay, LimitValue, LimitsDisplay};
+use super::display::metrics::MetricsDisplay;
+use super::display::policy::PolicyDisplay;
+use super::display::refused::{RefusedDisplay, RefusedEntry};
+use super::display::rules::{RuleDisplay, RulesDisplay, TargetState};
+use super::display::runs::{RunDisplay, RunsDisplay};
+use crate::engine::ThreadState;
+use crate::ledger::costs::Costs;
 
-/// A display as text; ends with a newline.
-#[must_use]
-pub fn render(what: Display, value: &Value) -> String {
-    match what {
-        Display::Connections => match serde_json::from_value::<ConnectionsDisplay>(value.clone()) {
-            Ok(shown) => connections::wide(&shown.connections),
-            Err(error) => format!("{error}\n"),
-        },
-        Display::Rules => rules(value),
-        Display::Runs => runs(value),
-        Display::Engines => engines(value),
-        Display::Identities => identities(value),
-        Display::Limits => limits(value),
-        Display::Refused => refused(value),
-        Display::Policy => match serde_json::from_value(value.clone()) {
-            Ok(shown) => policy::render(&shown),
-            Err(error) => format!("{error}\n"),
-        },
-        Display::Metrics => value.as_str().unwrap_or_default().to_owned(),
-        Display::Costs => match client::to_costs(value.clone()) {
-            Ok(costs) => costs::render(&costs, costs::By::Rule),
-            Err(error) => format!("{error}\n"),
-        },
+/// A display: the agent's answer, which `--json` prints as it is.
+pub trait Table: Serialize + DeserializeOwned {
+    /// The display as text; ends with a newline.
+    fn text(&self) -> String;
+}
+
+impl Table for ConnectionsDisplay {
+    fn text(&self) -> String {
+        connections::narrow(&self.connections)
     }
 }
 
-fn runs(value: &Value) -> String {
-    const COLUMNS: [Column; 8] = [
-        ("ID", |r| text(&r["id"])),
-        ("RUN", |r| text(&r["name"])),
-        ("PID", |r| text(&r["pid"])),
-        ("USER", |r| text(&r["user"])),
-        ("OPEN", |r| text(&r["open"])),
-        ("NAMES", |r| r["names"].as_array().map_or(0, Vec::len).to_string()),
-        ("LISTEN", open_addresses),
-        ("AGE", |r| format!("{}s", text(&r["age-s"]))),
-    ];
-    table(&value["runs"], &COLUMNS)
+impl Table for PolicyDisplay {
+    fn text(&self) -> String {
+        policy::render(self)
+    }
+}
+
+impl Table for MetricsDisplay {
+    fn text(&self) -> String {
+        self.text.clone()
+    }
+}
+
+impl Table for Costs {
+    fn text(&self) -> String {
+        costs::render(self, costs::By::Rule)
+    }
+}
+
+impl Table for RunsDisplay {
+    fn text(&self) -> String {
+        const COLUMNS: [Column<RunDisplay>; 8] = [
+            ("ID", |run| run.id.to_string()),
+            ("RUN", |run| run.name.clone()),
+            ("PID", |run| run.pid.to_string()),
+            ("USER", |run| run.user.clone()),
+            ("OPEN", |run| run.open.to_string()),
+            ("NAMES", |run| run.names.len().to_string()),
+            ("LISTEN", outside_addresses),
+            ("AGE", |run| format!("{}s", run.age_s)),
+        ];
+        table(&self.runs, &COLUMNS)
+    }
 }
 
 /// The outside addresses of a run; those that refuse connections are in parentheses.
-fn open_addresses(run: &Value) -> String {
-    let listen = run["listen"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let addresses = listen.iter().map(|one| match one["open"] == true {
-        true => text(&one["address"]),
-        false => format!("({})", text(&one["address"])),
+fn outside_addresses(run: &RunDisplay) -> String {
+    let addresses = run.listen.iter().map(|one| match one.open {
+        true => one.address.to_string(),
+        false => format!("({})", one.address),
     });
-    let shown = addresses.collect::<Vec<_>>().join(",");
-    if shown.is_empty() { "-".into() } else { shown }
+    addresses.collect::<Vec<_>>().join(",")
 }
 
-fn rules(value: &Value) -> String {
-    const COLUMNS: [Column; 9] = [
-        ("RULE", |r| text(&r["name"])),
-        ("ACTION", |r| text(&r["action"])),
-        ("ROLE", |r| text(&r["role"])),
-        ("LISTEN", |r| text(&r["listen"])),
-        ("CONNECT", targets),
-        ("OPEN", |r| text(&r["open"])),
-        ("HITS", |r| text(&r["hits"])),
-        ("FAILED", |r| text(&r["failures"])),
-        ("LAST-HIT", |r| text(&r["last-hit"])),
-    ];
-    format!(
-        "{}(connections that match no rule are rejected; policy generation {})\n",
-        table(&value["rules"], &COLUMNS),
-        text(&value["generation"])
-    )
-}
-
-/// Where a rule connects to; of several targets, one that is down in parentheses.
-fn targets(rule: &Value) -> String {
-    let Some(states) = rule["targets"]["states"].as_array() else { return text(&rule["connect"]) };
-    let target = |state: &Value| match state["down"] == true {
-        true => format!("({})", text(&state["connect"])),
-        false => text(&state["connect"]),
-    };
-    states.iter().map(target).collect::<Vec<_>>().join(",")
-}
-
-fn identities(value: &Value) -> String {
-    const IDENTITIES: [Column; 7] = [
-        ("IDENTITY", |i| text(&i["name"])),
-        ("SUBJECT", |i| text(&i["certificate"]["subject"])),
-        ("NAMES", |i| text(&i["certificate"]["sans"])),
-        ("KEY", |i| text(&i["certificate"]["key"])),
-        ("EXPIRES", |i| day(&i["certificate"]["not-after"])),
-        ("DAYS", |i| text(&i["days-left"])),
-        ("RULES", |i| text(&i["rules"])),
-    ];
-    const TRUSTS: [Column; 9] = [
-        ("TRUST", |t| text(&t["name"])),
-        ("ANCHORS", |t| text(&t["anchors"])),
-        ("PINNED", |t| t["pinned"].as_array().map_or(0, Vec::len).to_string()),
-        ("SUBJECT", |t| {
-            let [anchors, pinned] = ["certificates", "pinned"].map(|list| &t[list][0]["subject"]);
-            text(if anchors.is_null() { pinned } else { anchors })
-        }),
-        ("EXPIRES", |t| day(&t["expires"])),
-        ("DAYS", |t| text(&t["days-left"])),
-        ("REVOCATION", |t| text(&t["revocation"])),
-        ("LISTS-UNTIL", |t| day(&t["lists-until"])),
-        ("RULES", |t| text(&t["rules"])),
-    ];
-    let identities = table(&value["identities"], &IDENTITIES);
-    format!("{identities}\n{}", table(&value["trusts"], &TRUSTS))
-}
-
-fn engines(value: &Value) -> String {
-    const COLUMNS: [Column; 14] = [
-        ("THREAD", |t| text(&t["thread"])),
-        ("CPU", |t| if t["cpu"].is_null() { "any".into() } else { text(&t["cpu"]) }),
-        ("CLASS", |t| text(&t["class"])),
-        ("NICE", |t| text(&t["nice"])),
-        ("STATE", |t| text(&t["state"])),
-        ("IN-FLIGHT", |t| text(&t["in-flight"])),
-        ("OPEN", |t| text(&t["connections"])),
-        ("RELAYS", |t| text(&t["relays"])),
-        ("HANDSHAKES", |t| text(&t["handshakes"])),
-        ("HANDED", |t| text(&t["handed"])),
-        ("LEFT", |t| text(&t["left"])),
-        ("SPILLED", |t| text(&t["spilled"])),
-        ("CPU-MS", |t| format!("{:.0}", t["cpu-us"].as_f64().unwrap_or(0.0) / 1e3)),
-        ("PERCENT", |t| format!("{} ({})", text(&t["percent"]), text(&t["percent-recent"]))),
-    ];
-    let end = match value["spill"].as_bool() {
-        None => "no engines: workers do all the work".to_owned(),
-        Some(true) => "if all engines are saturated, workers set connections up".to_owned(),
-        Some(false) => "if all engines are saturated, connections wait".to_owned(),
-    };
-    let count = text(&value["workers"]);
-    let max = text(&value["workers-max"]);
-    format!("{}({end}; {count} of at most {max} workers)\n", table(&value["threads"], &COLUMNS))
-}
-
-fn refused(value: &Value) -> String {
-    const COLUMNS: [Column; 8] = [
-        ("LAST", |r| text(&r["last"])),
-        ("TIMES", |r| text(&r["count"])),
-        ("RUN", |r| text(&r["run"]["name"])),
-        ("KIND", |r| text(&r["kind"])),
-        ("DESTINATION", |r| text(&r["destination"])),
-        ("PROGRAM", |r| text(&r["program"])),
-        ("WHY", why),
-        ("WHAT-WOULD-ALLOW-IT", |r| text(&r["next"])),
-    ];
-    table(&value["refused"], &COLUMNS)
-}
-
-/// The reason of a refusal, with the rule that decided it, if there is one.
-fn why(refusal: &Value) -> String {
-    match &refusal["rule"] {
-        Value::String(rule) => format!("{} by {rule}", text(&refusal["why"])),
-        _ => text(&refusal["why"]),
+impl Table for RulesDisplay {
+    fn text(&self) -> String {
+        const COLUMNS: [Column<RuleDisplay>; 9] = [
+            ("RULE", |rule| rule.name.clone()),
+            ("ACTION", |rule| rule.action.clone()),
+            ("ROLE", |rule| optional(rule.role.as_ref())),
+            ("LISTEN", |rule| list(rule.listen.as_deref().unwrap_or_default())),
+            ("CONNECT", targets),
+            ("OPEN", |rule| rule.open.to_string()),
+            ("HITS", |rule| rule.hits.to_string()),
+            ("FAILED", |rule| rule.failures.to_string()),
+            ("LAST-HIT", |rule| optional(rule.last_hit)),
+        ];
+        let generation = self.generation;
+        let rules = table(&self.rules, &COLUMNS);
+        format!(
+            "{rules}(connections that match no rule are rejected; policy generation {generation})\n"
+        )
     }
 }
 
-fn limits(value: &Value) -> String {
-    const COLUMNS: [Column; 4] = [
-        ("LIMIT", |l| text(&l["name"])),
-        ("MAX", |l| text(&l["max"])),
-        ("USED", |l| text(&l["used"])),
-        ("BEYOND", |l| text(&l["beyond"])),
-    ];
-    table(&value["limits"], &COLUMNS)
+/// Where a rule connects to; of several targets, one that is down in parentheses.
+fn targets(rule: &RuleDisplay) -> String {
+    let Some(targets) = &rule.targets else { return optional(rule.connect.as_ref()) };
+    let target = |state: &TargetState| match state.down {
+        true => format!("({})", state.connect),
+        false => state.connect.clone(),
+    };
+    targets.states.iter().map(target).collect::<Vec<_>>().join(",")
+}
+
+impl Table for EnginesDisplay {
+    fn text(&self) -> String {
+        const COLUMNS: [Column<ThreadState>; 15] = [
+            ("THREAD", |one| one.thread.clone()),
+            ("CPU", |one| one.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())),
+            ("CLASS", |one| optional(one.class.as_ref())),
+            ("NICE", |one| optional(one.nice)),
+            ("STATE", |one| one.state.clone()),
+            ("IN-FLIGHT", |one| optional(one.in_flight)),
+            ("OPEN", |one| one.connections.to_string()),
+            ("RELAYS", |one| one.relays.to_string()),
+            ("HANDSHAKES", |one| one.handshakes.to_string()),
+            ("HANDED", |one| one.handed.to_string()),
+            ("LEFT", |one| optional(one.left)),
+            ("SPILLED", |one| optional(one.spilled)),
+            ("CPU-MS", |one| format!("{:.0}", one.cpu_us / 1e3)),
+            ("DELAY-MS", |one| optional(one.delay_us.map(|us| format!("{:.0}", us / 1e3)))),
+            ("PERCENT", |one| {
+                let [all, recent] = [one.percent, one.percent_recent].map(optional);
+                format!("{all} ({recent})")
+            }),
+        ];
+        let end = match self.spill {
+            None => "no engines: workers do all the work",
+            Some(true) => "if all engines are saturated, workers set connections up",
+            Some(false) => "if all engines are saturated, connections wait",
+        };
+        let Self { workers, workers_max, .. } = self;
+        let threads = table(&self.threads, &COLUMNS);
+        format!("{threads}({end}; {workers} of at most {workers_max} workers)\n")
+    }
+}
+
+impl Table for RefusedDisplay {
+    fn text(&self) -> String {
+        const COLUMNS: [Column<RefusedEntry>; 8] = [
+            ("LAST", |one| one.last.to_string()),
+            ("TIMES", |one| one.count.to_string()),
+            ("RUN", |one| optional(one.refusal.run.as_ref().map(|run| &run.name))),
+            ("KIND", |one| one.refusal.kind.word().to_owned()),
+            ("DESTINATION", |one| one.refusal.destination.clone()),
+            ("PROGRAM", |one| optional(one.refusal.program.as_ref().map(|path| path.display()))),
+            ("WHY", why),
+            ("WHAT-WOULD-ALLOW-IT", |one| one.refusal.next.clone()),
+        ];
+        table(&self.refused, &COLUMNS)
+    }
+}
+
+/// The reason of a refusal, with the rule that decided it, if there is one.
+fn why(entry: &RefusedEntry) -> String {
+    let why = entry.refusal.why.word();
+    match &entry.refusal.rule {
+        Some(rule) => format!("{why} by {rule}"),
+        None => why.to_owned(),
+    }
+}
+
+impl Table for LimitsDisplay {
+    fn text(&self) -> String {
+        const COLUMNS: [Column<LimitDisplay>; 4] = [
+            ("LIMIT", |limit| limit.name.clone()),
+            ("MAX", |limit| match &limit.max {
+                LimitValue::None => String::new(),
+                LimitValue::Number(max) => max.to_string(),
+                LimitValue::Text(max) => max.clone(),
+            }),
+            ("USED", |limit| optional(limit.used)),
+            ("BEYOND", |limit| optional(limit.beyond.as_ref())),
+        ];
+        table(&self.limits, &COLUMNS)
+    }
 }
 
 /// A count of bytes with three digits and a unit.
@@ -191,26 +195,27 @@ fn bytes(count: u64) -> String {
     format!("{}.{}{unit}", tenths / 10, tenths % 10)
 }
 
-/// The date and minute of an RFC 3339 time.
-fn day(value: &Value) -> String {
-    let parts = value.as_str().and_then(|time| time.get(..16)?.split_once('T'));
-    parts.map_or_else(|| "-".into(), |(day, minute)| format!("{day} {minute} UTC"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::display;
-    use serde_json::json;
+    use crate::clock::Rfc3339;
+    use crate::control::display::VERSION;
+    use crate::control::display::connections::example;
+    use std::time::SystemTime;
+    use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason, RunLabel};
+
+    fn limits(first: &str, second: &str) -> LimitsDisplay {
+        let limits = vec![
+            LimitDisplay::new(first, 9_usize).used(1_usize).beyond("wait"),
+            LimitDisplay::new(second, 32_usize),
+        ];
+        LimitsDisplay { version: VERSION, limits }
+    }
 
     #[test]
     fn columns_line_up_and_absent_values_are_a_dash() {
-        let value = json!({ "limits": [
-            { "name": "connections", "max": 9, "used": 1, "beyond": "wait" },
-            { "name": "batch-records", "max": 32 },
-        ] });
         assert_eq!(
-            render(Display::Limits, &value),
+            limits("connections", "batch-records").text(),
             "LIMIT          MAX  USED  BEYOND\n\
              connections    9    1     wait\n\
              batch-records  32   -     -\n"
@@ -219,12 +224,8 @@ mod tests {
 
     #[test]
     fn columns_line_up_in_every_script() {
-        let value = json!({ "limits": [
-            { "name": "数据库", "max": 9, "used": 1, "beyond": "wait" },
-            { "name": "cafe\u{301}", "max": 32 },
-        ] });
         assert_eq!(
-            render(Display::Limits, &value),
+            limits("数据库", "cafe\u{301}").text(),
             "LIMIT   MAX  USED  BEYOND\n\
              数据库  9    1     wait\n\
              cafe\u{301}    32   -     -\n"
@@ -234,21 +235,42 @@ mod tests {
     #[test]
     fn control_characters_in_cells_are_escaped() {
         let hostile = "a\nb\x1b[31m\u{202e}";
-        let run = json!({ "name": hostile, "program": { "name": hostile, "pid": 7 } });
-        let refused = json!({ "refused": [{
-            "last": "now", "count": 1, "run": run, "kind": "name", "destination": hostile,
-            "program": format!("/tmp/{hostile}"), "why": "denied", "rule": hostile, "next": hostile,
-        }] });
-        let mut connection = display::connections::example(1);
-        connection.rule = hostile.to_owned();
-        let connections = [connection];
-        let runs = json!({ "runs": [{ "id": 1, "name": hostile, "pid": 7, "user": hostile }] });
-        for (what, value) in [(Display::Refused, refused), (Display::Runs, runs)] {
-            let shown = render(what, &value);
+        let refusal = Refusal {
+            kind: RefusalKind::Name,
+            run: Some(RunLabel { id: 1, name: hostile.to_owned() }),
+            destination: hostile.to_owned(),
+            program: Some(format!("/tmp/{hostile}").into()),
+            why: RefusalReason::Denied,
+            rule: Some(hostile.to_owned()),
+            next: hostile.to_owned(),
+        };
+        let last = Rfc3339(SystemTime::UNIX_EPOCH);
+        let refused = vec![RefusedEntry { last, count: 1, refusal }];
+        let refused = RefusedDisplay { version: VERSION, refused, totals: Vec::new() };
+        let run = RunDisplay {
+            id: 1,
+            name: hostile.to_owned(),
+            pid: 7,
+            user: hostile.to_owned(),
+            claimed: false,
+            since: last,
+            age_s: 0,
+            open: 0,
+            captured: None,
+            cpu: None,
+            names: Vec::new(),
+            listen: Vec::new(),
+            listening: Vec::new(),
+        };
+        let runs = RunsDisplay { version: VERSION, runs: vec![run] };
+        for shown in [refused.text(), runs.text()] {
             assert_eq!(shown.lines().count(), 2, "{shown}");
             assert!(!shown.contains(['\x1b', '\u{202e}']), "{shown:?}");
             assert!(shown.contains(r"a\nb\u{1b}[31m\u{202e}"), "{shown}");
         }
+        let mut connection = example(1);
+        connection.rule = hostile.to_owned();
+        let connections = [connection];
         for shown in [connections::wide, connections::narrow, costs::connections] {
             let shown = shown(&connections);
             assert_eq!(shown.lines().count(), 2, "{shown}");

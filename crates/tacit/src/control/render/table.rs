@@ -1,20 +1,25 @@
 //! Lays out rows as a table with aligned columns, one line for each row.
 
-use serde_json::Value;
 use tacit_core::printable::printable;
 
 use super::column;
 
 /// A column: its heading, and the function that makes the cell of an entry.
-pub(super) type Column = (&'static str, fn(&Value) -> String);
+pub(super) type Column<T> = (&'static str, fn(&T) -> String);
+
+/// The cell of a value that is absent.
+pub(super) const ABSENT: &str = "-";
 
 /// A table of these entries. A column is as wide as its widest cell; two spaces separate columns.
-pub(super) fn table(entries: &Value, columns: &[Column]) -> String {
-    let entries = entries.as_array().map(Vec::as_slice).unwrap_or_default();
+pub(super) fn table<T>(entries: &[T], columns: &[Column<T>]) -> String {
     let mut rows: Vec<Vec<String>> =
         vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
     for entry in entries {
-        rows.push(columns.iter().map(|(_, cell)| cell(entry)).collect());
+        let cell = |(_, cell): &Column<T>| {
+            let text = cell(entry);
+            if text.is_empty() { ABSENT.to_owned() } else { text }
+        };
+        rows.push(columns.iter().map(cell).collect());
     }
     lay_out(&rows)
 }
@@ -40,13 +45,12 @@ pub(crate) fn lay_out(rows: &[Vec<String>]) -> String {
     out
 }
 
-pub(super) fn text(value: &Value) -> String {
-    match value {
-        Value::Null => "-".into(),
-        Value::String(text) if text.is_empty() => "-".into(),
-        Value::String(text) => text.clone(),
-        Value::Array(list) if list.is_empty() => "-".into(),
-        Value::Array(list) => list.iter().map(text).collect::<Vec<_>>().join(","),
-        other => other.to_string(),
-    }
+/// The cell of a value that may be absent.
+pub(super) fn optional(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| ABSENT.to_owned(), |value| value.to_string())
+}
+
+/// The cell of a list, separated by commas.
+pub(super) fn list<T: ToString>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tacit_sys::socket;
 
-use crate::control::Request;
-use crate::control::client;
-use crate::control::directory;
+use super::Request;
+use super::client;
+use super::directory;
 
 /// How long a start waits for the answer of the running agent.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);

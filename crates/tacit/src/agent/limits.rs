@@ -1,0 +1,91 @@
+//! The limits of a running agent, as `tacit show limits` has them.
+
+use tacit_core::refusal::REFUSALS_MAX;
+use tacit_sys::socket;
+use tacit_tls::verify::CHAINS_MAX;
+
+use super::{Agent, sandbox};
+use crate::control::display::VERSION;
+use crate::control::display::limits::{LimitDisplay, LimitsDisplay};
+use crate::stream::relay;
+
+impl Agent {
+    /// `tacit show limits`.
+    pub(super) fn show_limits(&self) -> LimitsDisplay {
+        let mut all = self.limits_of_connections();
+        all.extend(self.limits_of_runs());
+        all.extend(self.limits_of_threads());
+        match &self.sandbox {
+            Some(sandbox) => all.extend(sandbox.show()),
+            None => all.push(sandbox::show_none()),
+        }
+        LimitsDisplay { version: VERSION, limits: all }
+    }
+
+    fn limits_of_connections(&self) -> Vec<LimitDisplay> {
+        let live = self.shared.live.load();
+        let limits = live.limits();
+        let chains = self.credentials.chains.as_ref();
+        vec![
+            LimitDisplay::new("connections", self.connections_max)
+                .used(self.shared.table.len())
+                .beyond("connections wait in the kernel's queue"),
+            LimitDisplay::new("handshakes", limits.handshakes)
+                .used(self.shared.limiter.in_flight())
+                .beyond("handshakes wait"),
+            LimitDisplay::new("handshakes-per-rule", limits.handshakes_per_rule)
+                .beyond("handshakes wait"),
+            LimitDisplay::new("handshakes-per-source", limits.handshakes_per_source)
+                .beyond("handshakes wait"),
+            LimitDisplay::new("connections-per-source", limits.connections_per_source)
+                .beyond("connections are refused"),
+            LimitDisplay::new("connections-per-rule", limits.connections_per_rule)
+                .beyond("connections are refused"),
+            LimitDisplay::new("connections-per-run", limits.connections_per_run)
+                .beyond("connections are refused"),
+            LimitDisplay::new("handshake-bytes", tacit_tls::INCOMING_BYTES_MAX)
+                .beyond("the connection is refused"),
+            LimitDisplay::new("verified-chains", chains.map_or(0, |_| CHAINS_MAX))
+                .used(chains.map_or(0, |chains| chains.len()))
+                .beyond("the least recently used chain is removed, and verified again if needed"),
+            LimitDisplay::new("batch-records", relay::BATCH_RECORDS_MAX),
+            LimitDisplay::new("held-bytes-per-worker", relay::HELD_BYTES_MAX)
+                .beyond("further connections have batches of one record"),
+            LimitDisplay::new("listen-backlog", u32::try_from(socket::LISTEN_BACKLOG).ok())
+                .beyond("the kernel drops the SYN; the client sends it again"),
+        ]
+    }
+
+    fn limits_of_runs(&self) -> Vec<LimitDisplay> {
+        vec![
+            LimitDisplay::new("datagram-flows-per-run", crate::datagram::FLOWS_MAX)
+                .beyond("the flow that was idle for the longest is closed"),
+            LimitDisplay::new("held-syns-per-run", self.runs.held_syns_max)
+                .used(self.runs.most_held())
+                .beyond("the SYN gets no answer; the program's kernel sends it again"),
+            LimitDisplay::new("questions-per-run", crate::dns::QUESTIONS_MAX)
+                .beyond("DNS questions are dropped and counted; the program asks again"),
+            LimitDisplay::new("query-connections-per-run", crate::query::QUERY_CLIENTS_MAX)
+                .beyond("the connection that was idle for the longest is closed"),
+            LimitDisplay::new("refusals-shown", REFUSALS_MAX)
+                .used(self.shared.refusals.entries().len())
+                .beyond("the refusal that was repeated least recently is removed"),
+            LimitDisplay::new("runs", crate::run::launchers::RUNS_MAX)
+                .used(self.runs.registry.len())
+                .beyond("runs are refused"),
+        ]
+    }
+
+    fn limits_of_threads(&self) -> Vec<LimitDisplay> {
+        vec![
+            LimitDisplay::new("log-queue-lines", crate::log::QUEUE_LINES_MAX)
+                .used(self.shared.log.lost())
+                .beyond("lines are lost (USED is the number of lost lines)"),
+            LimitDisplay::new("workers", self.workers.count_max())
+                .used(self.workers.count())
+                .beyond("the existing workers serve all connections"),
+            LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX)
+                .beyond("engines wait before they hand over more connections"),
+        ]
+    }
+}

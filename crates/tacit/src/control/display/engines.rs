@@ -1,0 +1,24 @@
+//! `tacit show engines`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::ThreadState;
+
+/// The engines and data workers of an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct EnginesDisplay {
+    /// The version of this format.
+    pub version: u32,
+    /// Engines first, then data workers.
+    pub threads: Vec<ThreadState>,
+    /// The number of engines.
+    pub engines: usize,
+    /// Whether workers set up connections for which no engine has a free slot; `None`: there are no
+    /// engines.
+    pub spill: Option<bool>,
+    /// The number of data workers, but for those that follow programs.
+    pub workers: usize,
+    /// What that number is at most.
+    pub workers_max: usize,
+}

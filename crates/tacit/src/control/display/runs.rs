@@ -1,0 +1,74 @@
+//! `tacit show runs`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+use tacit_core::flow::Address;
+
+use crate::clock::Rfc3339;
+
+/// The programs under `tacit run`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RunsDisplay {
+    /// The version of this format.
+    pub version: u32,
+    /// The runs, the oldest first.
+    pub runs: Vec<RunDisplay>,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RunDisplay {
+    /// Counts from 1 since the agent started.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// The process of its launcher.
+    pub pid: u32,
+    /// Its user.
+    pub user: String,
+    /// Whether pid, user and programs are claims of another user's launcher.
+    pub claimed: bool,
+    /// When it was enrolled.
+    pub since: Rfc3339,
+    /// How long ago that is, in seconds.
+    pub age_s: u64,
+    /// Its open connections and flows.
+    pub open: usize,
+    /// The number of address ranges that are captured for it; `None` while that changes.
+    pub captured: Option<usize>,
+    /// The CPU that it was placed on, beside a worker; `None`: on none.
+    pub cpu: Option<usize>,
+    /// The names that its programs have resolved.
+    pub names: Vec<RunName>,
+    /// The addresses outside that lead into it.
+    pub listen: Vec<RunListener>,
+    /// Where its programs listen, if a rule leads into runs.
+    pub listening: Vec<SocketAddr>,
+}
+
+/// A name that a run has resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RunName {
+    /// The name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The address that programs use instead, if any.
+    pub alias: Option<IpAddr>,
+    /// How long the answer is still valid, in seconds.
+    pub seconds: u64,
+}
+
+/// An address outside that leads into a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RunListener {
+    /// The address.
+    pub address: Address,
+    /// Whether a program of the run listens, so that the agent accepts.
+    pub open: bool,
+}

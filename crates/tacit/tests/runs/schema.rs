@@ -1,0 +1,32 @@
+//! The JSON of displays with a run in them, and their schemas in docs/schema/.
+
+use crate::fits::assert_fits;
+use crate::network::Network;
+use crate::refused::STAY;
+
+/// Displays that show something of a run.
+const SUBJECTS: [&str; 5] = ["runs", "connections", "refused", "costs", "engines"];
+
+#[test]
+fn displays_of_runs_fit_their_schemas() {
+    let server = "start python3 -c 'import socket, time; held = []\n\
+                  server = socket.create_server((\"10.9.8.7\", 7000))\n\
+                  while True: held.append(server.accept())'\n\
+                  await 7000\n";
+    let network = Network::new(&[7000], &(STAY.to_owned() + server));
+    let subjects = SUBJECTS.join(" ");
+    let shown = network.ok(&format!(
+        "show_all() {{ for what in {subjects}; do echo; echo =$what; show $what --json; done; }}\n\
+         refused 'getent hosts absent.example; exec 7<>/dev/tcp/clear.example/7000' show_all",
+    ));
+    let mut parts = shown.split("\n=").skip(1);
+    for subject in SUBJECTS {
+        let (title, json) = parts.next().unwrap().split_once('\n').unwrap();
+        assert_eq!(title, subject);
+        let expected = if subject == "refused" { "absent.example" } else { "\"version\": 1" };
+        assert!(json.contains(expected), "{json}");
+        let has_run = subject == "engines" || json.contains("\"user\"") || subject == "refused";
+        assert!(has_run, "{json}");
+        assert_fits(&format!("show-{subject}"), json);
+    }
+}
