@@ -1,4 +1,4 @@
-//! Arguments that several workloads take, and how their values are read.
+//! Options that every client of `tacit workload` takes, and the parsers of their values.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::socket::resolve;
 /// The options of every client.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ClientArgs {
-    /// The address of the server, or of the agent before it
+    /// The address to connect to: the server's, or that of the proxy in front of it
     #[arg(long, value_name = "HOST:PORT|unix:PATH")]
     pub(super) connect: String,
-    /// Try to connect for this long [default: give up at the first refusal]
+    /// Retry the first connection for this long [default: fail at the first refusal]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(super) wait: Option<Duration>,
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(super) struct ClientArgs {
 }
 
 impl ClientArgs {
-    /// The addresses of the far end, once it answers if `--wait` asks for that.
+    /// Resolves `--connect`. With `--wait`, retries until the server accepts a connection.
     pub(super) fn reach(&self) -> Result<Vec<Address>, WorkloadError> {
         let addresses = resolve(&self.connect)?;
         if let Some(wait) = self.wait {
@@ -36,37 +36,37 @@ impl ClientArgs {
     }
 }
 
-/// Reads a number from 1 to `max`.
+/// Parses a number from 1 to `max`.
 pub(super) fn count(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
     count_from(1, max)
 }
 
-/// Reads a number from `min` to `max`.
+/// Parses a number from `min` to `max`.
 pub(super) fn count_from(min: usize, max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
     move |text| match text.parse() {
         Ok(count) if (min..=max).contains(&count) => Ok(count),
-        _ => Err(format!("write a number from {min} to {max}")),
+        _ => Err(format!("expected a number from {min} to {max}")),
     }
 }
 
-/// Reads bytes from 1 to `max`.
+/// Parses a size from 1 byte to `max` bytes.
 pub(super) fn bytes(max: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
     move |text| match text.parse().ok().or_else(|| parse_size(text)) {
         Some(bytes) if (1..=max).contains(&bytes) => Ok(bytes),
-        _ => Err(format!("write bytes from 1 to {max}, or such as 64KiB")),
+        _ => Err(format!("expected a size from 1 to {max} bytes, such as 500 or 64KiB")),
     }
 }
 
-/// Reads a time that is not zero.
+/// Parses a duration longer than zero.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).filter(|time| !time.is_zero() && *time <= TIME_MAX);
-    time.ok_or_else(|| "write a time up to a day, such as 10s or 500ms".to_owned())
+    time.ok_or_else(|| "expected a duration of at most one day, such as 10s or 500ms".to_owned())
 }
 
-/// Reads requests a second.
+/// Parses a rate per second.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(rate) if rate > 0.0 && rate <= RATE_MAX => Ok(rate),
-        _ => Err(format!("write requests a second, above 0 and up to {RATE_MAX}")),
+        _ => Err(format!("expected a rate per second above 0 and at most {RATE_MAX}")),
     }
 }

@@ -1,13 +1,14 @@
-//! CPU time of the client and of every process that the caller names.
+//! Measures the CPU time of the client and of the processes given with `--cpu-of`.
 //!
-//! A name stands for a process and for all that it had started when the clocks were first read:
-//! an agent works as the child of one that could start its successor. The kernel's clocks count
-//! nanoseconds, user and system time together; what ends meanwhile would be missing, so that is
-//! an error. Network work on loopback is done, and counted, in the process that sends or is
-//! interrupted: compare sums rather than sides.
+//! Each `--cpu-of` stands for a process and its descendants at the start of the measurement: an
+//! agent runs as a child of its supervisor, so counting one process would miss it. The kernel
+//! counts user and system time together, in nanoseconds. If one of these processes ends during
+//! the measurement, its time is lost, and the measurement fails. Linux charges network work on
+//! loopback to the process that sends or is interrupted, so compare the sum of all processes
+//! rather than single ones.
 //!
-//! An agent that is named by its control socket counts in the same way, and its ledger is read
-//! with the clocks: before they start and after they have stopped, so that they do not count it.
+//! Agents given with `--ledger-of` are measured in the same way. Their ledgers are read before the
+//! clocks start and after they stop, so that reading the ledgers is not part of the measurement.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -19,19 +20,19 @@ use super::error::WorkloadError;
 use super::ledgers::{Agent, Spent};
 use crate::ledger::costs::Costs;
 
-/// Whose clocks and ledgers are read.
+/// The options that select processes and agents.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct ClocksArgs {
-    /// Also count the CPU time of this process and its children; may be repeated
+    /// Also measure the CPU time of this process and its children; may be repeated
     #[arg(long, value_name = "PID|NAME=PID")]
     pub(super) cpu_of: Vec<Named>,
-    /// Also count the CPU time of this agent, by the components of its ledger: its control socket,
-    /// or the process of the `tacit run` that started it; may be repeated
+    /// Also measure the CPU time of this agent, by component of its ledger. Give the agent's
+    /// control socket, or the process id of the `tacit run` that started it; may be repeated
     #[arg(long, value_name = "NAME=SOCKET|NAME=PID")]
     pub(super) ledger_of: Vec<Agent>,
 }
 
-/// A process by a name of the caller's.
+/// A process, under a name chosen by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     name: String,
@@ -45,56 +46,56 @@ impl FromStr for Named {
         let (name, pid) = text.rsplit_once('=').unwrap_or((text, text));
         match pid.parse() {
             Ok(pid) if pid > 0 && !name.is_empty() => Ok(Self { name: name.to_owned(), pid }),
-            _ => Err("write a process id, or a name and a process id: agent=1234".to_owned()),
+            _ => Err("expected a process id or NAME=PID, such as agent=1234".to_owned()),
         }
     }
 }
 
-/// How long processes are looked at to see whether they are idle.
+/// For how long CPU use is sampled to decide whether processes are idle.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the client itself is called.
+/// The name of the client's own row in reports.
 pub(super) const CLIENT: &str = "client";
 
-/// The clocks of a measurement.
+/// The processes and agents of a measurement.
 #[derive(Debug)]
 pub(super) struct Clocks {
     components: Vec<ProcessGroup>,
     agents: Vec<Agent>,
 }
 
-/// A component: processes whose clocks are added up.
+/// One row of the report: a group of processes whose CPU times are added.
 #[derive(Debug)]
 struct ProcessGroup {
     name: String,
     pids: Vec<u32>,
 }
 
-/// What the clocks said at one instant.
+/// The CPU times at one instant.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     at: Instant,
     machine_ns: u64,
     components_ns: Vec<u64>,
-    /// By agent.
+    /// The ledger of each agent.
     costs: Vec<Costs>,
 }
 
-/// What was used between two readings, in nanoseconds.
+/// The CPU time used between two readings, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Used {
     pub(super) seconds: f64,
-    /// Everything that ran on the machine, in steps of 10 ms.
+    /// CPU time of the whole machine, in steps of 10 ms.
     pub(super) machine_ns: u64,
     /// In the order of [`Clocks::names`].
     pub(super) components_ns: Vec<u64>,
-    /// By agent.
+    /// One entry for each agent.
     pub(super) ledgers: Vec<Spent>,
 }
 
 impl Clocks {
-    /// Finds the processes, and the agents among them. An agent whose process has a name already
-    /// counts once.
+    /// Finds the processes and agents. An agent that is also given with `--cpu-of` is counted
+    /// once.
     pub(super) fn of(args: &ClocksArgs) -> Result<Self, WorkloadError> {
         let mut named = args.cpu_of.clone();
         for agent in &args.ledger_of {
@@ -107,7 +108,7 @@ impl Clocks {
         let mut components = vec![client];
         for Named { name, pid } in &named {
             let mut family = process::descendants(*pid).map_err(|error| gone(name, *pid, error))?;
-            // What ended before anything is measured will not be missed.
+            // A process that ended before the measurement has no time to lose.
             family.retain(|pid| cpu::process_ns(*pid).is_ok());
             family.push(*pid);
             components.push(ProcessGroup { name: name.clone(), pids: family });
@@ -117,7 +118,7 @@ impl Clocks {
         Ok(clocks)
     }
 
-    /// Clocks of components without a process.
+    /// A set without processes and agents.
     #[cfg(test)]
     pub(super) fn called(names: &[&str]) -> Self {
         let group = |name: &&str| ProcessGroup { name: (*name).to_owned(), pids: Vec::new() };
@@ -125,18 +126,18 @@ impl Clocks {
         Self { components, agents: Vec::new() }
     }
 
-    /// What the components are called; the client first.
+    /// The names of the components; the client is the first.
     pub(super) fn names(&self) -> Vec<String> {
         self.components.iter().map(|group| group.name.clone()).collect()
     }
 
-    /// Begins an interval: asks the agents, then reads the clocks.
+    /// Starts an interval: reads the ledgers, then the clocks.
     pub(super) fn read(&self) -> Result<Reading, WorkloadError> {
         let costs = self.ask()?;
         Ok(Reading { costs, ..self.read_clocks()? })
     }
 
-    /// What was used since an earlier reading: reads the clocks, then asks the agents.
+    /// Returns the time used since an earlier reading: reads the clocks, then the ledgers.
     pub(super) fn since(&self, earlier: &Reading) -> Result<Used, WorkloadError> {
         let now = self.read_clocks()?;
         let costs = self.ask()?;
@@ -152,7 +153,7 @@ impl Clocks {
         })
     }
 
-    /// Waits until the named processes are almost idle, for at most this long.
+    /// Waits until the measured processes are almost idle, for at most this long.
     pub(super) fn wait_until_idle(&self, at_most: Duration) -> Result<(), WorkloadError> {
         /// Of a CPU, in which it may still tick.
         const LITTLE: f64 = 0.03;
@@ -180,20 +181,19 @@ impl Clocks {
             pids.iter().map(each).sum()
         };
         let components_ns = self.components.iter().map(of).collect::<Result<_, _>>()?;
-        // A machine that does not say how busy it is leaves only the warning out.
+        // Without the machine's total, only the warning about other programs is missing.
         let machine_ns = cpu::machine_ns().unwrap_or(0);
         Ok(Reading { at: Instant::now(), machine_ns, components_ns, costs: Vec::new() })
     }
 }
 
 impl Used {
-    /// All components together.
+    /// The sum of all components.
     pub(super) fn sum_ns(&self) -> u64 {
         self.components_ns.iter().sum()
     }
 
-    /// What is looked at where cost is the question: the named processes, or the client where none
-    /// is named.
+    /// The time of the measured processes; the client's own time if the user gave no process.
     pub(super) fn named_ns(&self) -> u64 {
         match self.components_ns.as_slice() {
             [client] => *client,
@@ -202,7 +202,7 @@ impl Used {
         }
     }
 
-    /// Adds what was used in another part of the measurement.
+    /// Adds the time of another part of the measurement.
     pub(super) fn add(&mut self, other: &Self) {
         self.seconds += other.seconds;
         self.machine_ns += other.machine_ns;
@@ -219,8 +219,8 @@ impl Used {
         }
     }
 
-    /// Whether something else used the machine: more than an eighth of what the components did,
-    /// and more than three steps of the clock.
+    /// Whether other programs used the machine: the machine's total exceeds the components' by more
+    /// than an eighth, and by more than three clock steps.
     pub(super) fn is_disturbed(&self) -> bool {
         let own = self.sum_ns();
         self.machine_ns.saturating_sub(own) > (own / 8).max(3 * cpu::MACHINE_STEP_NS)
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_named_or_stand_for_themselves() {
+    fn a_process_is_given_by_pid_or_by_name_and_pid() {
         let named = |name: &str, pid| Ok(Named { name: name.to_owned(), pid });
         assert_eq!("agent=12".parse(), named("agent", 12));
         assert_eq!("12".parse(), named("12", 12));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_this_process_is_the_clients_and_a_lost_process_is_an_error() {
+    fn own_cpu_time_counts_for_the_client_and_a_missing_process_is_an_error() {
         let mut idle = std::process::Command::new("sleep").arg("20").spawn().unwrap();
         let name = format!("idle={}", idle.id());
         let args = ClocksArgs { cpu_of: vec![name.parse().unwrap()], ..ClocksArgs::default() };
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_busy_is_waited_for_until_it_is_not_or_time_is_up() {
+    fn waiting_for_idle_ends_when_idle_or_after_the_time_limit() {
         let spin =
             |word: &str| std::process::Command::new("sh").args(["-c", word]).spawn().unwrap();
         let wait = |pid: u32, at_most| {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_neighbour_is_noticed() {
+    fn cpu_time_of_other_programs_is_detected() {
         let mut used = Used {
             seconds: 1.0,
             machine_ns: 1_100_000_000,

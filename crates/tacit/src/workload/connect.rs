@@ -1,4 +1,4 @@
-//! `connect`: connections that are opened, used once and closed.
+//! The `connect` workload: opens connections, exchanges one request on each, and closes them.
 
 use std::time::{Duration, Instant};
 
@@ -18,36 +18,36 @@ use super::schedule::Schedule;
 use super::socket::allow_descriptors;
 use super::watch::{Done, Ends, Watch};
 
-/// Connections that are opened, used once and closed
+/// Open connections, exchange one request on each, and close them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tacit workload connect client --connect 127.0.0.1:7000
   tacit workload connect client --connect 127.0.0.1:7000 --rate 200 --ledger-of near=agent.sock
 
-Whether handshakes are full or resumed is decided by the policy of the agent between the ends
-(`resumption` of its rules); --ledger-of counts both.")]
+The programs themselves use no TLS. The policy of the agent between them (`resumption` of a rule)
+decides whether handshakes are full or resumed; --ledger-of counts both.")]
 pub(super) struct ConnectArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// Connections in total
+    /// Total number of connections
     #[arg(long, value_name = "N", default_value = "3000", value_parser = count(OPENED_MAX))]
     connections: usize,
-    /// Bytes of the one request, and of its reply
+    /// Size of the request and of the reply
     #[arg(long, value_name = "BYTES", default_value = "1", value_parser = bytes(MESSAGE_BYTES_MAX))]
     bytes: u64,
-    /// Connections opened and closed before measuring [default: a twentieth]
+    /// Connections to open and close before measuring [default: a twentieth of --connections]
     #[arg(long, value_name = "N", value_parser = count_from(0, OPENED_MAX))]
     warm_up: Option<usize>,
-    /// How many are opened at a time
+    /// Maximum number of connections open at the same time
     #[arg(long, value_name = "N", default_value = "4", value_parser = count(THREADS_MAX))]
     at_once: usize,
-    /// Connections a second [default: a closed loop]
+    /// Connections to open per second [default: open the next one when one is closed]
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
 }
 
-/// What was seen.
+/// The results.
 struct Seen {
     latency: Histogram,
     used: Used,
@@ -58,8 +58,8 @@ pub(super) fn run(args: &ConnectArgs) -> Result<(), WorkloadError> {
     let buffers = args.bytes.saturating_mul(2 * args.at_once as u64);
     if buffers > BUFFERS_BYTES_MAX as u64 {
         return Err(WorkloadError::Usage(format!(
-            "{buffers} bytes of requests and replies at a time are more than {BUFFERS_BYTES_MAX}: \
-             use fewer connections at a time or smaller messages"
+            "--bytes times --at-once needs {buffers} bytes of buffers, more than the limit of \
+             {BUFFERS_BYTES_MAX}: lower one of them"
         )));
     }
     let clocks = Clocks::of(&args.client.output.clocks)?;
@@ -75,7 +75,7 @@ fn drive(
     clocks: &Clocks,
 ) -> Result<Seen, WorkloadError> {
     let bytes = usize::try_from(args.bytes).unwrap_or(usize::MAX);
-    // Caches of certificates and of memory are filled first.
+    // Warm-up fills the caches of certificates and of memory.
     let warm_up = args.warm_up.unwrap_or_else(|| args.connections.div_ceil(20));
     share(warm_up, args.at_once, |_, _, _: &mut ()| open_with(addresses, bytes).map(drop))?;
     std::thread::sleep(SETTLE_TIME);
@@ -106,11 +106,11 @@ fn report(args: &ConnectArgs, clocks: &Clocks, seen: Seen) -> Report {
     let Seen { latency, used, charts } = seen;
     let ConnectArgs { connections, at_once, bytes, rate, .. } = args;
     let how = match rate {
-        Some(rate) => format!("{rate} a second"),
+        Some(rate) => format!("{rate} connections/s"),
         None => "closed loop".to_owned(),
     };
     let each_way = match bytes {
-        1 => "a byte each way".to_owned(),
+        1 => "1 byte each way".to_owned(),
         _ => format!("{bytes} bytes each way"),
     };
     let summary = format!(
@@ -127,16 +127,19 @@ fn report(args: &ConnectArgs, clocks: &Clocks, seen: Seen) -> Report {
     report.figure("connections", "connections", "", opened);
     report.figure("connections_per_s", "rate", "/s", opened / used.seconds);
     report.figure("seconds", "time", "s", used.seconds);
-    let from = if rate.is_some() { "open since due" } else { "open" };
+    let from = if rate.is_some() { "latency since due" } else { "latency" };
     report.latency("latency", from, &latency);
     report.cpu(&clocks.names(), &used, "connection", opened);
     if rate.is_none() {
-        report.note("closed loop: the next connection waits for one before it; see --rate");
+        report.note(
+            "closed loop: the client opens the next connection only after closing another one, so \
+             slow connections lower the load; use --rate for a fixed load",
+        );
     }
     if used.ledgers.is_empty() {
         report.note(
-            "the programs use no TLS: the agents between decide whether handshakes are full or \
-             resumed; --ledger-of counts both",
+            "the client and the server use no TLS, so they cannot count handshakes: use \
+             --ledger-of to report the full and resumed handshakes of the agents between them",
         );
     }
     report.charts.extend(charts);
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_connections_are_made_as_were_asked_for_with_messages_of_any_size() {
+    fn the_requested_number_of_connections_is_made_with_any_message_size() {
         for bytes in ["1", "100", "70000"] {
             let words = ["", "--connect", "here", "--connections", "20", "--bytes", bytes];
             let args = Words::try_parse_from(words).unwrap().args;

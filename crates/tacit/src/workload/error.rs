@@ -1,4 +1,4 @@
-//! Why a workload could not be measured.
+//! The reasons why a workload cannot be measured.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,44 +8,44 @@ use tacit_core::message_id::MessageId;
 
 use crate::control::client::ClientError;
 
-/// Why a workload could not be measured.
+/// The reason why a workload cannot be measured.
 #[derive(Debug)]
 pub(super) enum WorkloadError {
-    /// The command line asks for something that is not there.
+    /// An option, or a combination of options, is invalid.
     Usage(String),
-    /// A name or address that leads nowhere.
+    /// A host name or address cannot be resolved.
     Resolve(String, io::Error),
-    /// No server answered.
+    /// The server does not accept connections.
     Connect(Address, io::Error),
-    /// A connection that was open broke.
+    /// An open connection failed.
     Broken(&'static str, io::Error),
-    /// Bytes came back that do not belong.
+    /// Received bytes violate the protocol.
     Mixed(&'static str),
-    /// The server's address.
+    /// The server cannot listen at its address.
     Listen(Address, io::Error),
-    /// The server's threads are gone.
+    /// The server's threads ended.
     ServerEnded,
-    /// A process that was named with `--cpu-of`.
+    /// A process given with `--cpu-of` cannot be read.
     Process(String, u32, io::Error),
-    /// An agent that was named with `--ledger-of`.
+    /// The ledger of an agent given with `--ledger-of` cannot be read.
     Ledger(String, ClientError),
-    /// A run that was named there, and is not.
+    /// `--ledger-of` names a process that did not start a run.
     NoRun(String),
-    /// The kernel gave no more descriptors.
+    /// The limit of open files cannot be raised.
     Descriptors(io::Error),
-    /// There are too few.
+    /// The limit of open files is too low.
     TooFewDescriptors { wanted: usize, limit: u64 },
-    /// The kernel gave no thread.
+    /// A thread cannot be started.
     Thread(io::Error),
-    /// A thread of ours panicked.
+    /// A thread of this process panicked.
     Panicked,
-    /// The program that steers this one is gone.
+    /// The connection to the program that controls the measurement failed.
     Steering(io::Error),
-    /// A report could not be written.
+    /// A report cannot be written.
     Write(PathBuf, io::Error),
-    /// An earlier report could not be read.
+    /// An earlier report cannot be read.
     Beside(PathBuf, io::Error),
-    /// Time was up before anything was done.
+    /// No operation finished in time.
     Nothing,
 }
 
@@ -78,53 +78,79 @@ impl std::fmt::Display for WorkloadError {
         match self {
             Self::Usage(text) => f.write_str(text),
             Self::Resolve(name, error) => {
-                write!(f, "{name}: {error}: give a name or an address and a port, or unix:PATH")
+                write!(
+                    f,
+                    "cannot resolve {name}: {error}: use HOST:PORT, ADDRESS:PORT or unix:PATH"
+                )
             }
             Self::Connect(address, error) => write!(
                 f,
-                "{address}: {error}: is the server (or the agent before it) running? Start one \
-                 with \
-                 `tacit workload MODE server --listen ADDRESS`"
+                "cannot connect to {address}: {error}: start a server with `tacit workload MODE \
+                 server --listen ADDRESS`, and check that the proxy in front of it, if any, runs"
             ),
             Self::Broken(what, error) => write!(
                 f,
-                "{what} broke: {error}: check the logs of the agents between, and that the far \
-                 end is a `tacit workload` server"
+                "{what} failed: {error}: check the logs of the proxies between client and server, \
+                 and that the server is a `tacit workload` server"
             ),
             Self::Mixed(what) => write!(
                 f,
-                "{what} does not match the request: a proxy between mixes up or loses bytes, or \
-                 the far end is not a `tacit workload` server"
+                "{what} does not match the request: a proxy between client and server lost or \
+                 mixed up bytes, or the server is not a `tacit workload` server"
             ),
-            Self::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
-            Self::ServerEnded => f.write_str("the server's threads have ended"),
-            Self::Process(name, pid, error) => {
-                write!(f, "--cpu-of {name}={pid}: {error}: is it running?")
+            Self::Listen(address, error) => {
+                write!(f, "cannot listen at {address}: {error}: use another address")
             }
-            Self::Ledger(agent, error) => write!(f, "--ledger-of {agent}: {error}"),
+            Self::ServerEnded => {
+                f.write_str("all threads of the server ended: see the messages above")
+            }
+            Self::Process(name, pid, error) => {
+                write!(
+                    f,
+                    "cannot read the CPU time of process {pid} (--cpu-of {name}={pid}): {error}: \
+                     give a process that runs until the measurement ends"
+                )
+            }
+            Self::Ledger(agent, error) => {
+                write!(f, "cannot read the ledger of the agent --ledger-of {agent}: {error}")
+            }
             Self::NoRun(agent) => write!(
                 f,
-                "--ledger-of {agent}: this process is not the launcher of a `tacit run --policy` \
-                 here: give its agent's control socket"
+                "--ledger-of {agent}: this process is not a `tacit run` with an agent of its own: \
+                 give the path of the agent's control socket"
             ),
-            Self::Descriptors(error) => write!(f, "the limit of open files: {error}"),
+            Self::Descriptors(error) => write!(
+                f,
+                "cannot raise the limit of open files: {error}: raise it with `ulimit -n`"
+            ),
             Self::TooFewDescriptors { wanted, limit } => write!(
                 f,
-                "{wanted} connections need as many open files, and the limit is {limit}: raise it \
-                 (ulimit -Hn), or use fewer connections"
+                "{wanted} connections need more open files than the limit of {limit}: raise the \
+                 limit (ulimit -Hn), or use fewer connections"
             ),
-            Self::Thread(error) => write!(f, "a thread could not be started: {error}"),
-            Self::Panicked => f.write_str("a thread panicked: see the message above"),
-            Self::Steering(error) => {
-                write!(f, "standard input or output, which control --steered: {error}")
+            Self::Thread(error) => {
+                write!(f, "cannot start a thread: {error}: use fewer connections")
             }
-            Self::Write(path, error) => write!(f, "writing {}: {error}", path.display()),
+            Self::Panicked => {
+                f.write_str("a thread of tacit workload panicked: see the message above")
+            }
+            Self::Steering(error) => {
+                write!(
+                    f,
+                    "--steered: cannot read standard input or write standard output: {error}: the \
+                     controlling program must keep both open"
+                )
+            }
+            Self::Write(path, error) => write!(f, "cannot write {}: {error}", path.display()),
             Self::Beside(path, error) => write!(
                 f,
-                "--beside {}: {error}: give a file that --json of this verb wrote",
+                "cannot read --beside {}: {error}: give a report that `tacit workload --json` \
+                 wrote",
                 path.display()
             ),
-            Self::Nothing => f.write_str("no operation ended within the time: allow more time"),
+            Self::Nothing => f.write_str(
+                "no operation finished during the measurement: measure longer (--seconds)",
+            ),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Requests and replies: `interactive` and `request-reply`.
+//! The workloads `interactive` and `request-reply`: exchange requests and replies.
 //!
-//! Each connection has a thread. In a closed loop it sends again when its reply is there; with
-//! `--rate` it sends when the next request is due, and latency counts from that instant. Requests
-//! that were due and never sent count as having waited until the end: nothing is left out.
+//! Each connection has a thread. Without `--rate`, a thread sends its next request when the reply
+//! to the last one arrives (a closed loop). With `--rate`, it sends each request at a scheduled
+//! time, and latency counts from that time. A scheduled request that could not be sent before the
+//! end counts with the time it waited, so that a slow server cannot hide its slowest requests.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ use super::socket::{Stream, allow_descriptors, dial};
 use super::threads::at_once;
 use super::watch::{Done, Ends, Unit, Watch};
 
-/// Short messages in both directions on several connections
+/// Exchange short messages on several connections
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -34,10 +35,10 @@ Examples:
 pub(super) struct InteractiveArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// Connections, each with its own requests
+    /// Number of connections
     #[arg(long, value_name = "N", default_value = "10", value_parser = count(THREADS_MAX))]
     connections: usize,
-    /// Bytes of each message, in either direction
+    /// Size of each request and of each reply
     #[arg(long, value_name = "BYTES", default_value = "100",
           value_parser = bytes(MESSAGE_BYTES_MAX))]
     bytes: u64,
@@ -45,7 +46,7 @@ pub(super) struct InteractiveArgs {
     pace: PaceArgs,
 }
 
-/// Requests and replies of chosen sizes
+/// Exchange requests and replies of given sizes
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -55,14 +56,14 @@ Examples:
 pub(super) struct RequestReplyArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// Connections, each with its own requests
+    /// Number of connections
     #[arg(long, value_name = "N", default_value = "10", value_parser = count(THREADS_MAX))]
     connections: usize,
-    /// Bytes of each request
+    /// Size of each request
     #[arg(long, value_name = "BYTES", default_value = "2KiB",
           value_parser = bytes(MESSAGE_BYTES_MAX))]
     request: u64,
-    /// Bytes of each reply
+    /// Size of each reply
     #[arg(long, value_name = "BYTES", default_value = "2KiB",
           value_parser = bytes(MESSAGE_BYTES_MAX))]
     reply: u64,
@@ -70,21 +71,22 @@ pub(super) struct RequestReplyArgs {
     pace: PaceArgs,
 }
 
-/// How fast, and for how long.
+/// The rate and the duration of a measurement.
 #[derive(Clone, Debug, Args)]
 struct PaceArgs {
-    /// Requests a second on all connections together [default: a closed loop]
+    /// Requests per second of all connections together [default: send the next request when the
+    /// reply arrives]
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
-    /// How long to measure
+    /// Duration of the measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     seconds: Duration,
-    /// How long to run before measuring
+    /// Duration of the load before the measurement starts
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = time)]
     warm_up: Duration,
 }
 
-/// What every connection does.
+/// The load of a measurement.
 #[derive(Debug)]
 struct Load {
     connections: usize,
@@ -104,7 +106,7 @@ pub(super) fn request_reply(args: &RequestReplyArgs) -> Result<(), WorkloadError
     measure("request-reply", client, &Load::of(*connections, sizes, pace))
 }
 
-/// How long messages are.
+/// The sizes of messages.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     request_bytes: u64,
@@ -119,7 +121,7 @@ impl Sizes {
 
 impl Load {
     fn of(connections: usize, sizes: Sizes, pace: &PaceArgs) -> Self {
-        // The command line bounds them far below.
+        // The options limit both to far less.
         let in_memory = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {
             connections,
@@ -129,19 +131,20 @@ impl Load {
         }
     }
 
-    /// Each option is bounded by itself; some are too much together.
+    /// Checks the limits that depend on several options.
     fn check(&self) -> Result<(), WorkloadError> {
         let bytes = self.connections * (self.request_bytes + self.reply_bytes);
         if bytes > BUFFERS_BYTES_MAX {
             return Err(WorkloadError::Usage(format!(
-                "{bytes} bytes of requests and replies at a time are more than \
-                 {BUFFERS_BYTES_MAX}: use fewer connections or smaller messages"
+                "requests and replies of all connections need {bytes} bytes, more than the limit \
+                 of {BUFFERS_BYTES_MAX}: use fewer connections or smaller messages"
             )));
         }
         let due = self.pace.rate.unwrap_or(0.0) * self.pace.seconds.as_secs_f64();
         if due > DUE_MAX {
             return Err(WorkloadError::Usage(format!(
-                "{due} requests are more than {DUE_MAX}: use a lower rate or less time"
+                "--rate times --seconds is {due} requests, more than the limit of {DUE_MAX}: lower \
+                 one of them"
             )));
         }
         Ok(())
@@ -163,24 +166,24 @@ fn measure(mode: &'static str, client: &ClientArgs, load: &Load) -> Result<(), W
     report(mode, load, &clocks, &measured)?.write(&client.output)
 }
 
-/// A measurement.
+/// The results of a measurement.
 struct Measured {
     seen: Seen,
     used: Used,
     charts: Vec<Chart>,
-    /// Open until the report is written.
+    /// Keeps the connections open until the report is written.
     _connections: Vec<Connection>,
 }
 
-/// What was seen on connections.
+/// The counts and latencies of one or several connections.
 #[derive(Debug, Default)]
 struct Seen {
     done: u64,
-    /// Requests that were due and never sent.
+    /// Scheduled requests that were not sent before the end.
     unsent: u64,
-    /// From when they were due, or from when they were sent in a closed loop.
+    /// Time from when a request was scheduled (in a closed loop: sent) to its reply.
     latency: Histogram,
-    /// From when they were sent.
+    /// Time from when a request was sent to its reply.
     service: Histogram,
 }
 
@@ -203,7 +206,7 @@ fn drive(
     let mut connections = (0..load.connections)
         .map(|_| Connection::open(addresses, load))
         .collect::<Result<Vec<_>, _>>()?;
-    // Warm-up opens windows, faults in buffers and lets the scheduler place the processes.
+    // Warm-up opens TCP windows, faults in buffers and lets the scheduler distribute the threads.
     let failed = AtomicBool::new(false);
     let warm_up = Pace { start: Instant::now(), length: load.pace.warm_up };
     at_once(&mut connections, &failed, |_, connection| {
@@ -217,7 +220,7 @@ fn drive(
     let watch =
         Watch::start(Unit { plural: "exchanges", of: 1.0 }, &done, ends, output.progress_lines());
     let before = clocks.read()?;
-    // The threads have to be there when the first requests are due.
+    // All threads must have started when the first requests are due.
     let start = Instant::now() + THREAD_START_TIME * u32::try_from(load.connections).unwrap_or(0);
     let seen = at_once(&mut connections, &failed, |number, connection| {
         let schedule = load.pace.rate.map(|rate| Schedule::share(rate, load.connections, number));
@@ -234,10 +237,10 @@ fn drive(
     Ok(Measured { seen: all, used, charts: watch.finish(None), _connections: connections })
 }
 
-/// How long a thread takes to start, at most.
+/// An upper estimate of the time that starting a thread takes.
 const THREAD_START_TIME: Duration = Duration::from_micros(100);
 
-/// When a connection works.
+/// When a connection starts and for how long it sends.
 struct Pace {
     start: Instant,
     length: Duration,
@@ -273,7 +276,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends when the last reply has come.
+    /// Sends the next request when the reply to the last one arrives.
     fn closed_loop(
         &mut self,
         pace: &Pace,
@@ -294,7 +297,7 @@ impl Connection {
         Ok(seen)
     }
 
-    /// Sends when the next request is due, or at once where that has passed.
+    /// Sends each request at its scheduled time, or immediately if that time has passed.
     fn scheduled(
         &mut self,
         pace: &Pace,
@@ -332,7 +335,7 @@ impl Connection {
 }
 
 fn broken(error: std::io::Error) -> WorkloadError {
-    WorkloadError::Broken("a connection", error)
+    WorkloadError::Broken("an exchange", error)
 }
 
 fn ns(time: Duration) -> u64 {
@@ -353,7 +356,7 @@ fn report(
     let sizes = if request_bytes == reply_bytes {
         format!("{request_bytes} bytes each way")
     } else {
-        format!("{request_bytes} bytes out, {reply_bytes} back")
+        format!("requests of {request_bytes} bytes, replies of {reply_bytes} bytes")
     };
     let how = match pace.rate {
         Some(rate) => format!("{rate} requests/s"),
@@ -373,22 +376,22 @@ fn report(
     report.figure("exchanges_per_s", "rate", "/s", done / used.seconds);
     report.figure("seconds", "time", "s", used.seconds);
     let bytes = done * (request_bytes + reply_bytes) as f64;
-    report.figure("mb_per_s", "both directions", "MB/s", bytes / 1e6 / used.seconds);
+    report.figure("mb_per_s", "data rate, both directions", "MB/s", bytes / 1e6 / used.seconds);
     if pace.rate.is_some() {
-        report.latency("latency", "latency since due", &seen.latency);
-        report.latency("service", "latency since sent", &seen.service);
-        report.figure("unsent", "due and never sent", "", seen.unsent as f64);
+        report.latency("latency", "latency since due time", &seen.latency);
+        report.latency("service", "latency since sending", &seen.service);
+        report.figure("unsent", "scheduled, not sent", "", seen.unsent as f64);
         if seen.unsent > 0 {
             report.note(
-                "the rate was not reached: requests that were due and never sent count as having \
-                 waited until the end",
+                "the client could not reach the rate: scheduled requests that were not sent count \
+                 with the time from their due time to the end of the measurement",
             );
         }
     } else {
         report.latency("latency", "latency", &seen.latency);
         report.note(
-            "closed loop: the next request waits for the last reply, so these latencies are lower \
-             than those of users who do not wait; use --rate to measure those",
+            "closed loop: the client sends the next request only after a reply, so a slow server \
+             receives fewer requests and these latencies are too low; use --rate for a fixed load",
         );
     }
     report.cpu(&clocks.names(), used, "exchange", done);
@@ -430,7 +433,7 @@ mod tests {
     fn every_request_that_is_due_is_counted_sent_or_not() {
         for rate in [500.0, 1e6] {
             let seen = driven(&load(100, 100, Some(rate)));
-            // Turns are rounded to nanoseconds.
+            // The interval between requests is rounded to nanoseconds.
             let due = rate * 0.2;
             let counted = seen.latency.count() as f64;
             assert!((counted - due).abs() <= due * 1e-3 + 3.0, "{counted} of {due}");

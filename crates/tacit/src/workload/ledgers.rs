@@ -1,8 +1,8 @@
-//! Ledgers of agents: what their CPU time went to, by component, and what they counted.
+//! Reads the ledgers of agents: their CPU time by component, and their counters.
 //!
-//! An agent is asked at its control socket, as `tacit show costs` does it. It is asked before the
-//! clocks of an interval start and after they have stopped; what the asking costs stands under
-//! `control` in its ledger, but not in the clocks.
+//! The ledger comes from the agent's control socket, as in `tacit show costs`. It is read before
+//! the clocks of an interval start and after they stop. So the CPU time of these queries appears in
+//! the ledger, under `control`, but not in the measured CPU time.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -18,18 +18,18 @@ use crate::control::client::{self, ClientError};
 use crate::launch;
 use crate::ledger::costs::{Costs, Places};
 
-/// An agent by a name of the caller's.
+/// An agent, under a name chosen by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agent {
     pub(super) name: String,
     place: Place,
 }
 
-/// Where it is found.
+/// How to find the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     Control(PathBuf),
-    /// It is the private one of the run that this process has launched.
+    /// The private agent of the run that this process launched.
     RunOf(u32),
 }
 
@@ -38,8 +38,8 @@ impl FromStr for Agent {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            "write a name and a control socket, or the process of a `tacit run`: near=agent.sock, \
-             near=1234"
+            "expected NAME=SOCKET or NAME=PID, the control socket of an agent or the process id of \
+             a `tacit run`, such as near=agent.sock or near=1234"
                 .to_owned()
         };
         let (name, place) = text.split_once('=').ok_or_else(wrong)?;
@@ -64,7 +64,7 @@ impl std::fmt::Display for Agent {
 }
 
 impl Agent {
-    /// Its control socket.
+    /// The path of the agent's control socket.
     pub(super) fn control(&self) -> Result<PathBuf, WorkloadError> {
         match &self.place {
             Place::Control(path) => Ok(path.clone()),
@@ -75,7 +75,7 @@ impl Agent {
         }
     }
 
-    /// Its process, as the kernel knows who listens at the socket.
+    /// The process id of the agent, as the kernel reports it for the socket.
     pub(super) fn pid(&self) -> Result<u32, WorkloadError> {
         let control = self.control()?;
         let credentials = UnixStream::connect(&control)
@@ -84,7 +84,7 @@ impl Agent {
         Ok(credentials.pid.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// Its ledger since it started.
+    /// The agent's ledger since its start.
     pub(super) fn costs(&self) -> Result<Costs, WorkloadError> {
         client::costs(&self.control()?, None).map_err(|error| self.failed(error))
     }
@@ -94,31 +94,31 @@ impl Agent {
     }
 }
 
-/// What an agent's ledger says of an interval, or of several.
+/// The CPU time and the counters of an agent in one or several intervals.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) agent: String,
     components_us: [f64; Component::ALL.len()],
     places_us: Places,
-    /// The kernel's clock of the process.
+    /// CPU time of the process by the kernel's clock.
     all_us: f64,
     accounting_us: f64,
     counts: [f64; COUNTS.len()],
 }
 
-/// What is counted, in the order of [`Spent`].
+/// The names of the counters, in the order of `counts`.
 const COUNTS: [&str; 7] = [
     "connections",
     "handshakes, full",
     "handshakes, resumed",
     "failures",
-    "messages in",
-    "messages out",
+    "messages received",
+    "messages sent",
     "MB in both directions",
 ];
 
 impl Spent {
-    /// What came between two readings of an agent.
+    /// The difference between two readings of an agent's ledger.
     pub(super) fn between(agent: &str, earlier: &Costs, later: &Costs) -> Self {
         let costs = later.since(earlier);
         let mut spent = Self {
@@ -157,22 +157,23 @@ impl Spent {
         self.counts.iter_mut().zip(other.counts).for_each(|(sum, count)| *sum += count);
     }
 
-    /// The rows of its column: each a microsecond's only place, then their sum, then parts of it.
+    /// The rows of the table: the components, which do not overlap, then their sum, then parts of
+    /// the sum.
     fn rows(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let captured: f64 = self.components_us.iter().sum();
         let components = Component::ALL.iter().map(|component| component.word());
         components.zip(self.components_us).chain([
-            // A window that closed between two readings shows as less than nothing.
+            // The difference is negative if a measuring window ended between two readings.
             ("uncaptured", (self.all_us - captured).max(0.0)),
             ("all", self.all_us),
-            ("of it on engines", self.places_us.engine),
-            ("of it an engine could do", self.places_us.eligible),
-            ("of it accounting", self.accounting_us),
+            ("of which on engines", self.places_us.engine),
+            ("of which movable to engines", self.places_us.eligible),
+            ("of which for accounting", self.accounting_us),
         ])
     }
 }
 
-/// What the agents spent for each of `units`, and what they counted.
+/// Tables of the agents' CPU time for each unit of work, and of their counters.
 pub(super) fn tables(spent: &[Spent], unit: &str, units: f64) -> Vec<DataTable> {
     let Some(first) = spent.first() else { return Vec::new() };
     let columns = |first: &str, tail: &str| {
@@ -195,12 +196,12 @@ pub(super) fn tables(spent: &[Spent], unit: &str, units: f64) -> Vec<DataTable> 
         .map(|(at, name)| row(name, &mut spent.iter().map(|one| one.counts[at])));
     vec![
         DataTable {
-            title: format!("Agents' ledgers: CPU by component, for each {unit}"),
+            title: format!("CPU time of agents by component, per {unit}"),
             columns: columns("component", &format!(" us/{unit}")),
             rows: costs.collect(),
         },
         DataTable {
-            title: format!("Agents' ledgers: counts ({unit})"),
+            title: format!("Counters of agents ({unit})"),
             columns: columns("count", ""),
             rows: counts.collect(),
         },
@@ -215,7 +216,7 @@ pub(super) mod tests {
     use super::*;
 
     #[test]
-    fn agents_are_named_by_their_socket_or_their_run() {
+    fn an_agent_is_given_by_its_socket_or_its_run() {
         let agent = |text: &str| text.parse::<Agent>().map(|agent| agent.place);
         assert_eq!(agent("near=run/a=b.sock"), Ok(Place::Control("run/a=b.sock".into())));
         assert_eq!(agent("near=1234"), Ok(Place::RunOf(1234)));
@@ -269,7 +270,7 @@ pub(super) mod tests {
             (2, "seal", 1.2),
             (8, "uncaptured", 400.0 - 8.0 * 1.2),
             (9, "all", 400.0),
-            (10, "of it on engines", 8.0 * 0.8),
+            (10, "of which on engines", 8.0 * 0.8),
         ] {
             assert_eq!(rows[at].0, TableCell::Text(name.to_owned()));
             let TableCell::Number(found) = rows[at].1 else { panic!("{rows:?}") };

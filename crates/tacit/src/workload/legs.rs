@@ -1,7 +1,7 @@
-//! Sockets of agents: the kernel's figures of the connection that has TLS, while it runs.
+//! Samples the TCP state of a socket with TLS in an agent, while the workload runs.
 //!
-//! An agent is asked for its connections as `tacit show connections` does it. Of these one is
-//! followed: the one that has carried the most when it is asked for the second time.
+//! The agent reports its connections as for `tacit show connections`. Of these, the module follows
+//! one: the connection that has relayed the most bytes between the first and the second query.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ use crate::control::client;
 use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
 use crate::control::{Display, Request};
 
-/// An agent with more connections is not asked again: its answer would cost more than the bytes.
+/// An agent with more connections is not queried again: the queries would disturb the measurement.
 const CONNECTIONS_MAX: usize = 200;
 
-/// Follows one connection of an agent until `ended`.
+/// Samples one connection of an agent until `ended` is set.
 pub(super) fn follow(agent: &Agent, start: Instant, ended: &AtomicBool) -> Trace {
     let mut samples = Samples::starting(start);
     let mut choice = Choice::default();
@@ -43,10 +43,10 @@ fn ask(agent: &Agent) -> Option<Vec<ConnectionDisplay>> {
     (connections.len() <= CONNECTIONS_MAX).then_some(connections)
 }
 
-/// Which connection is followed.
+/// Selects the connection to follow.
 #[derive(Default)]
 struct Choice {
-    /// What each had carried when they were first seen.
+    /// The bytes of each connection at the first query.
     first_bytes: HashMap<u64, u64>,
     id: Option<u64>,
 }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leg_is_the_one_that_carries_tls() {
+    fn the_socket_with_tls_is_sampled() {
         let tcp = |rtt_us| Some(TcpState { rtt_us, ..TcpState::default() });
         let both = ConnectionDisplay { accepted_tcp: tcp(1), dialled_tcp: tcp(2), ..example(1) };
         let rtt_us = |role: &str| {

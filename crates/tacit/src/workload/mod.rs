@@ -1,27 +1,25 @@
-//! `tacit workload`: the papers' drivers as one tool.
+//! `tacit workload`: generates network load and measures its throughput, latency and CPU time.
 //!
 //! ```text
 //! client ── plain stream ──> (nothing | an agent | `tacit run` | any other proxy) ──> server
 //!    │
-//!    ├ clocks.rs      CPU time of the client and of every process named with --cpu-of
-//!    ├ ledgers.rs     what agents named with --ledger-of spent theirs on
-//!    ├ watch.rs       progress, and what kernels report of connections while they run: tcp.rs,
-//!    │                and `legs.rs` for those of agents
-//!    └ report/        figures, tables and charts: text, JSON, HTML
+//!    ├ clocks.rs          CPU time of the client and of the processes given with --cpu-of
+//!    ├ ledgers.rs         CPU time and counters of the agents given with --ledger-of
+//!    ├ watch.rs           progress, and the TCP state of sockets (tcp.rs, agent_sockets.rs)
+//!    └ report/            figures, tables and charts as text, JSON and HTML
 //!
-//! socket.rs                streams of TCP and UNIX
-//! server.rs                one server serves every mode; `tacit_core::workload` is the protocol
-//! exchange.rs              interactive, request-reply       schedule.rs: when requests are due
-//! stream.rs                stream
-//! open.rs                  opening connections, many at a time: for connect, ramp, start-stop
-//! steering.rs              another program that measures with a client, at the same instants
+//! socket.rs              TCP and UNIX stream sockets
+//! server.rs              the server of all workloads; the protocol is `tacit_core::workload`
+//! exchange.rs            interactive, request-reply      schedule.rs: when requests are due
+//! stream.rs              stream
+//! open.rs                opens connections for connect, ramp and start-stop
+//! steering.rs            lets another program start and stop the measurement
 //! ```
 //!
-//! Both ends are plain programs that know nothing of TLS or policy, so the same command measures
-//! a network as it is, and with anything put between.
-//!
-//! Limits: limits.rs. Latencies count from the instant at which a request was due where `--rate`
-//! says so. Not here: a verdict; two reports are set beside each other with `--beside`.
+//! Client and server use no TLS and know no policy. So the same command measures a direct
+//! connection and a connection through an agent or another proxy, and the difference is the cost
+//! of the proxy. `--beside` prints the figures of an earlier report next to the new ones; the
+//! module does not judge them. limits.rs has the limits.
 
 mod arguments;
 mod clocks;
@@ -52,7 +50,7 @@ use clap::{Args, Subcommand};
 use self::error::WorkloadError;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail};
 
-/// Load a network as programs do, and measure what that costs
+/// Generate network load, and measure throughput, latency and CPU time
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -61,7 +59,7 @@ Examples:
   tacit workload request-reply client --connect 127.0.0.1:7000 --rate 2000 --html report.html
   tacit workload ramp client --connect 127.0.0.1:7000 --cpu-of agent=1234 --json ramp.json
 
-Exit status: 0 measured, 1 not measured, 64 the command line is wrong.")]
+Exit status: 0 the measurement succeeded, 1 it failed, 64 the command line is invalid.")]
 pub struct WorkloadArgs {
     #[command(subcommand)]
     mode: Mode,
@@ -69,17 +67,17 @@ pub struct WorkloadArgs {
 
 #[derive(Debug, Subcommand)]
 enum Mode {
-    /// Short messages in both directions on several connections
+    /// Exchange short messages on several connections
     Interactive(Ends<exchange::InteractiveArgs>),
-    /// Requests and replies of chosen sizes
+    /// Exchange requests and replies of given sizes
     RequestReply(Ends<exchange::RequestReplyArgs>),
-    /// Long one-way transfers, in or out
+    /// Send or receive long streams
     Stream(Ends<stream::StreamArgs>),
-    /// Connections that are opened, used once and closed
+    /// Open connections, exchange one request on each, and close them
     Connect(Ends<connect::ConnectArgs>),
-    /// Connections that are opened and held: the cost of each next connection
+    /// Open connections, keep them open, and measure the CPU time of each further one
     Ramp(Ends<ramp::RampArgs>),
-    /// Thousands of connections started, then stopped
+    /// Start thousands of connections, then stop them
     StartStop(Ends<start_stop::StartStopArgs>),
 }
 
@@ -91,13 +89,13 @@ struct Ends<C: Args> {
 
 #[derive(Debug, Subcommand)]
 enum End<C: Args> {
-    /// The near end: loads, measures and reports
+    /// Connect to the server, generate the load, and report
     Client(C),
-    /// The far end: answers clients of every mode until it is ended
+    /// Answer the clients of all workloads until terminated
     Server(server::ServerArgs),
 }
 
-/// Runs the verb.
+/// Runs the command.
 #[must_use]
 pub fn run(args: &WorkloadArgs) -> ExitCode {
     let result = match &args.mode {

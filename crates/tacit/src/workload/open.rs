@@ -1,8 +1,8 @@
-//! Opening connections, several at a time: what `connect`, `ramp` and `start-stop` share.
+//! Opens connections on several threads, for the workloads `connect`, `ramp` and `start-stop`.
 //!
-//! A connection counts as open when bytes have gone to the server and come back: whatever stands
-//! between has then done its handshake. The ends speak no TLS: whether a handshake is full or
-//! resumed is decided by what stands between, and reported by its ledger.
+//! A connection counts as open when a request has reached the server and its reply has arrived:
+//! by then every proxy between client and server has finished its handshakes. Client and server
+//! use no TLS; the proxies decide whether handshakes are full or resumed.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -18,24 +18,24 @@ use super::socket::{Stream, dial};
 use super::threads::at_once;
 use super::watch::Unit;
 
-/// What the progress line counts.
+/// The unit of the progress line.
 pub(super) const CONNECTIONS: Unit = Unit { plural: "connections", of: 1.0 };
 
-/// Bytes of the first request and of its reply, where nothing else is asked for.
+/// Default size of the first request and of its reply.
 pub(super) const KNOCK_BYTES: usize = 1;
 
-/// How long is waited between two attempts to reach the far end.
+/// Pause between two attempts to connect to the server.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Opens one connection, and sends a byte each way on it.
+/// Opens a connection, and exchanges a request and a reply of one byte on it.
 pub(super) fn open(addresses: &[Address]) -> Result<Stream, WorkloadError> {
     open_with(addresses, KNOCK_BYTES)
 }
 
-/// Opens one connection, and sends so many bytes each way on it.
+/// Opens a connection, and exchanges a request and a reply of `bytes` bytes on it.
 pub(super) fn open_with(addresses: &[Address], bytes: usize) -> Result<Stream, WorkloadError> {
     const KNOCK: u8 = 0x55;
-    let broken = |error| WorkloadError::Broken("a new connection", error);
+    let broken = |error| WorkloadError::Broken("opening a connection", error);
     let mut stream = dial(addresses)?;
     let request =
         WorkloadRequest::Exchange { request_bytes: bytes as u64, reply_bytes: bytes as u64 };
@@ -51,7 +51,7 @@ pub(super) fn open_with(addresses: &[Address], bytes: usize) -> Result<Stream, W
     Ok(stream)
 }
 
-/// Opens and closes a connection, again and again until one succeeds or `wait` is over.
+/// Opens and closes a connection, and repeats this until it succeeds or `wait` is over.
 pub(super) fn reach(addresses: &[Address], wait: Duration) -> Result<(), WorkloadError> {
     let start = Instant::now();
     loop {
@@ -63,20 +63,20 @@ pub(super) fn reach(addresses: &[Address], wait: Duration) -> Result<(), Workloa
     }
 }
 
-/// Ends a connection and waits until the far end has done so too.
+/// Shuts a connection down, and waits until the server closes it as well.
 pub(super) fn close(mut stream: Stream) -> Result<(), WorkloadError> {
     let ended = stream.shutdown(Shutdown::Write).and_then(|()| stream.read(&mut [0]));
     match ended {
-        // A reset ends it as well: nothing was on its way.
+        // A reset closes the connection as well, and no byte was in transit.
         Ok(0) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
-        Ok(_) => Err(WorkloadError::Mixed("a byte at the end")),
-        Err(error) => Err(WorkloadError::Broken("a connection that was ended", error)),
+        Ok(_) => Err(WorkloadError::Mixed("the end of a connection")),
+        Err(error) => Err(WorkloadError::Broken("closing a connection", error)),
     }
 }
 
-/// Numbers from 0 up to `total`, handed out to `at_once` threads, each calling `work` for its own.
-/// Returns what each thread gathered.
+/// Distributes the numbers from 0 to `total` - 1 to `at_once` threads, each of which calls `work`
+/// for its numbers. Returns the state of each thread.
 pub(super) fn share<T: Send + Default>(
     total: usize,
     threads: usize,
@@ -98,12 +98,12 @@ pub(super) fn share<T: Send + Default>(
     })
 }
 
-/// Counts the time since an instant.
+/// Records the time since `from`.
 pub(super) fn record(seen: &mut Histogram, from: Instant) {
     seen.record(u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX));
 }
 
-/// What all threads have counted.
+/// Merges the histograms of all threads.
 pub(super) fn merged<'a>(parts: impl IntoIterator<Item = &'a Histogram>) -> Histogram {
     let mut all = Histogram::default();
     parts.into_iter().for_each(|part| all.add(part));
@@ -157,7 +157,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nobody_there_is_told_with_the_address() {
+    fn a_refused_connection_is_reported_with_its_address() {
         let address: Address = "127.0.0.1:1".parse().unwrap();
         let error = open(&[address]).unwrap_err().to_string();
         assert!(error.contains("127.0.0.1:1") && error.contains("workload MODE server"), "{error}");

@@ -1,13 +1,15 @@
-//! Samples at equal distances of time, and never too many: every other one is dropped when there
-//! are, and the distance doubles.
+//! Collects samples at equal intervals, in bounded memory.
+//!
+//! When the buffer is full, every second sample is dropped and the interval is doubled. So the
+//! samples always cover the whole measurement.
 
 use std::time::{Duration, Instant};
 
-/// Samples kept.
+/// The maximum number of samples.
 pub(super) const SAMPLES_MAX: usize = 600;
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is looked at again and again.
+/// Samples of one quantity.
 #[derive(Debug)]
 pub(super) struct Samples<T> {
     start: Instant,
@@ -21,17 +23,17 @@ impl<T> Samples<T> {
         Self { start, interval: INTERVAL, next: start + INTERVAL, kept: Vec::new() }
     }
 
-    /// Since when.
+    /// The start of the measurement.
     pub(super) fn start(&self) -> Instant {
         self.start
     }
 
-    /// How long until the next one is due.
+    /// The time until the next sample is due.
     pub(super) fn wait(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Keeps one that was due.
+    /// Adds the sample that is due.
     pub(super) fn keep(&mut self, sample: T) {
         self.kept.push(sample);
         if self.kept.len() == SAMPLES_MAX {
@@ -45,9 +47,9 @@ impl<T> Samples<T> {
         self.skip();
     }
 
-    /// Leaves one out that was due.
+    /// Skips the sample that is due.
     pub(super) fn skip(&mut self) {
-        // Those that could not be had in time are left out as well.
+        // Samples that were missed because sampling took too long are skipped as well.
         self.next = (self.next + self.interval).max(Instant::now());
     }
 
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_bounded_and_span_all_of_the_time() {
+    fn samples_are_bounded_and_cover_the_whole_time() {
         let mut samples = Samples::starting(Instant::now());
         (0..10_000).for_each(|number| samples.keep(number));
         assert!(samples.interval > INTERVAL);
@@ -72,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_is_due_after_its_distance() {
+    fn the_next_sample_is_due_after_one_interval() {
         let samples = Samples::<()>::starting(Instant::now());
         assert!(samples.wait() > INTERVAL / 2 && samples.wait() <= INTERVAL);
     }

@@ -1,10 +1,10 @@
-//! When requests are due, whatever became of those before them.
+//! The times at which a client with `--rate` sends its requests.
 //!
-//! A client that sends its next request when the last reply has come waits together with a slow
-//! server, and sees few of the waits its users would: coordinated omission. Here a request has an
-//! instant at which it is due, and its latency counts from that.
+//! A client that waits for each reply before it sends the next request sends fewer requests while
+//! the server is slow, and measures too few of the long delays ("coordinated omission"). With a
+//! schedule, each request has a time at which it is due, and its latency counts from that time.
 
-/// The arrivals of one connection: at equal distances.
+/// The due times of one connection, at equal intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Schedule {
     first_ns: f64,
@@ -12,14 +12,15 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The share of one of `connections` in `rate` requests a second; they take turns.
+    /// The schedule of connection `number` of `connections`, which together send `rate` requests
+    /// per second in turns.
     pub(super) fn share(rate: f64, connections: usize, number: usize) -> Self {
         let turn_ns = 1e9 / rate;
         let interval_ns = turn_ns * connections as f64;
         Self { first_ns: turn_ns * number as f64, interval_ns }
     }
 
-    /// When request `number`, from 0, is due, in nanoseconds from the start.
+    /// The time at which request `number` (from 0) is due, in nanoseconds from the start.
     pub(super) fn due_ns(self, number: u64) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -30,7 +31,7 @@ impl Schedule {
         due
     }
 
-    /// The requests from `number` on that are due before `end_ns`, as their instants.
+    /// The due times of the requests from `number` on that are due before `end_ns`.
     pub(super) fn due_before(self, number: u64, end_ns: u64) -> impl Iterator<Item = u64> {
         (number..).map(move |number| self.due_ns(number)).take_while(move |due| *due < end_ns)
     }

@@ -1,8 +1,8 @@
-//! The server end: one program for every mode, and for as many clients as come.
+//! The server of `tacit workload`: answers the clients of all workloads.
 //!
-//! A thread for each CPU, each with a runtime of its own that takes connections as they come and
-//! keeps them; thousands that are only held cost it a task each. It trusts no client: sizes
-//! are bounded, and a client that violates the protocol is disconnected.
+//! It has one thread per CPU, each with its own async runtime. A thread keeps the connections that
+//! it accepts; an idle connection costs only one task. The server does not trust clients: it limits
+//! sizes, and closes the connection of a client that violates the protocol.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,31 +27,31 @@ use super::tcp::Sample;
 use super::threads;
 use crate::{address, exit};
 
-/// The far end: answers clients of every mode until it is ended
+/// Answer the clients of all workloads until terminated
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tacit workload interactive server --listen 127.0.0.1:7000
   tacit run --policy inbound.toml -- tacit workload ramp server --listen 127.0.0.1:7000")]
 pub(super) struct ServerArgs {
-    /// Where to listen; port 0 selects a free port
+    /// The address to listen at; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS|unix:PATH", default_value = "127.0.0.1:0")]
     listen: Address,
-    /// Threads, from 1 to 64 [default: one for each CPU]
+    /// Number of threads, from 1 to 64 [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Option<u16>,
-    /// Print the address as JSON
+    /// Print the address and process id as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Pause after the kernel could not give us a descriptor or memory.
+/// Pause after the kernel ran out of descriptors or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
-/// What all connections share.
+/// The limits that all connections share.
 struct Room {
     places: Arc<Semaphore>,
-    /// For requests and replies.
+    /// Memory for requests and replies.
     kilobytes: Semaphore,
 }
 
@@ -64,7 +64,7 @@ impl Room {
     }
 }
 
-/// Serves until the process is ended.
+/// Serves until the process is terminated.
 pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
     process::raise_descriptor_limit().map_err(WorkloadError::Descriptors)?;
     let listening = listen(&args.listen)?;
@@ -78,20 +78,20 @@ pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
     exit::print(line, exit::EXIT_OK);
     let threads = args.threads.map_or_else(threads::cpus, usize::from);
     for thread in spawn(&listening, threads)? {
-        // A thread ends only by a panic, of which it has told.
+        // A thread ends only by a panic, which has printed its message.
         let _ = thread.join();
     }
     Err(WorkloadError::ServerEnded)
 }
 
-/// A socket that listens, and where.
+/// A listening socket and its address.
 #[derive(Debug)]
 pub(super) struct Listening {
     socket: OwnedFd,
     pub(super) address: Address,
 }
 
-/// Opens it; port 0 becomes the one that the kernel has chosen.
+/// Opens the listening socket; the kernel chooses a port instead of port 0.
 pub(super) fn listen(wanted: &Address) -> Result<Listening, WorkloadError> {
     let failed = |error| WorkloadError::Listen(wanted.clone(), error);
     let socket = super::socket::listen(wanted).map_err(failed)?;
@@ -99,7 +99,7 @@ pub(super) fn listen(wanted: &Address) -> Result<Listening, WorkloadError> {
     Ok(Listening { socket, address: address::from_socket(&address) })
 }
 
-/// Serves from `count` threads that never end.
+/// Starts `count` threads that serve until the process ends.
 pub(super) fn spawn(
     listening: &Listening,
     count: usize,
@@ -129,7 +129,7 @@ fn spawn_in(
     (0..count).map(start).collect::<io::Result<_>>().map_err(WorkloadError::Thread)
 }
 
-/// Of the listening socket.
+/// The address family of the listening socket.
 #[derive(Clone, Copy)]
 enum Family {
     Inet,
@@ -160,7 +160,7 @@ enum Listener {
 }
 
 impl Listener {
-    /// Waits for a connection, and has it served.
+    /// Accepts a connection and starts a task that serves it.
     async fn take(&self, room: &Arc<Room>, place: OwnedSemaphorePermit) -> io::Result<()> {
         match self {
             Self::Tcp(listener) => begin(listener.accept().await?.0, room, place),
@@ -177,8 +177,8 @@ fn begin(
 ) {
     let room = Arc::clone(room);
     tokio::task::spawn_local(async move {
-        // The client notices and reports what goes wrong on a connection; a reset by a proxy after
-        // the last byte is its way to close.
+        // The client detects and reports errors of its connection. A proxy may close with a reset
+        // after the last byte.
         let _ = serve(stream, &room).await;
         drop(place);
     });
@@ -219,7 +219,7 @@ async fn exchange(
     let reply_bytes = size(reply)?;
     let kilobytes =
         u32::try_from((request_bytes + reply_bytes).div_ceil(KILOBYTE)).unwrap_or(u32::MAX);
-    // A request for more than is available fails at once instead of waiting for others to end.
+        // A request for more than the limit fails immediately instead of waiting for others.
     let taken = room.kilobytes.try_acquire_many(kilobytes);
     let _taken = taken.map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut request = vec![0; request_bytes];
@@ -251,8 +251,8 @@ async fn swallow(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Resu
     }
 }
 
-/// Sends blocks for as long as `left`, given what was sent, is not zero; then what its socket was
-/// like meanwhile, if that was asked for.
+/// Sends blocks while `left`, called with the bytes sent, is not zero; then sends the samples of
+/// the socket if the client requested them.
 async fn pour(
     stream: &mut (impl AsyncWrite + AsFd + Unpin),
     sampling: Sampling,
@@ -313,11 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_cut_off() {
+    fn a_client_with_another_protocol_is_disconnected() {
         let mut stream = served();
         stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let mut answer = Vec::new();
-        // An end or a reset, as the bytes that were not read happen to be met.
+            // An end or a reset, depending on whether the kernel has unread bytes.
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty());
     }
@@ -339,21 +339,21 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_more_memory_than_there_is_is_cut_off() {
+    fn a_client_that_requests_too_much_memory_is_disconnected() {
         let listening = listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
         spawn_in(&Room::of(2 * KILOBYTE), &listening, 1).unwrap();
         for (bytes, is_served) in [(2048, false), (1024, true), (1025, false)] {
             let mut stream = connect(&listening);
             let asked = WorkloadRequest::Exchange { request_bytes: bytes, reply_bytes: 1024 };
             stream.write_all(&asked.encode()).unwrap();
-            // What is cut off may be reset before it is read.
+            // The connection may be reset before the client reads.
             let _ = stream.write_all(&vec![1; usize::try_from(bytes).unwrap()]);
             assert_eq!(matches!(stream.read(&mut [0]), Ok(1)), is_served, "{bytes}");
         }
     }
 
     #[test]
-    fn streams_have_the_length_that_was_asked_for_one_after_the_other() {
+    fn consecutive_streams_have_the_requested_length() {
         let mut stream = served();
         let bytes = BLOCK_BYTES as u64 + 3;
         stream.write_all(&WorkloadRequest::In { bytes, sampling: Sampling::Off }.encode()).unwrap();

@@ -1,4 +1,4 @@
-//! Stream sockets as plain programs have them, of TCP and of UNIX.
+//! TCP and UNIX stream sockets of the client and the server, with timeouts.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -15,16 +15,16 @@ use super::error::WorkloadError;
 use super::limits::SILENCE_MAX;
 use crate::address;
 
-/// A connection. No wait on it is without end.
+/// A connection. Reads and writes time out after [`SILENCE_MAX`].
 #[derive(Debug)]
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// Makes room for so many connections.
+/// Raises the limit of open files so that it suffices for `connections`.
 pub(super) fn allow_descriptors(connections: usize) -> Result<(), WorkloadError> {
-    /// For everything else that is open.
+    /// Descriptors for everything else.
     const SPARE: u64 = 64;
     let limit = tacit_sys::process::raise_descriptor_limit().map_err(WorkloadError::Descriptors)?;
     if connections as u64 + SPARE > limit {
@@ -33,7 +33,7 @@ pub(super) fn allow_descriptors(connections: usize) -> Result<(), WorkloadError>
     Ok(())
 }
 
-/// Where `--connect` leads. It is resolved once: under `tacit run` that is when the name is learnt.
+/// Resolves `--connect` once. Under `tacit run`, the agent learns the name by this query.
 pub(super) fn resolve(connect: &str) -> Result<Vec<Address>, WorkloadError> {
     let wrong = |error| WorkloadError::Resolve(connect.to_owned(), error);
     if connect.starts_with("unix:") {
@@ -47,7 +47,7 @@ pub(super) fn resolve(connect: &str) -> Result<Vec<Address>, WorkloadError> {
     }
 }
 
-/// Connects to the first address that answers. Small writes are not delayed.
+/// Connects to the first address that accepts, with `TCP_NODELAY`.
 pub(super) fn dial(addresses: &[Address]) -> Result<Stream, WorkloadError> {
     let mut refused = WorkloadError::Nothing;
     for address in addresses {
@@ -59,8 +59,8 @@ pub(super) fn dial(addresses: &[Address]) -> Result<Stream, WorkloadError> {
     Err(refused)
 }
 
-/// Opens a listening socket, with small writes not delayed and a long queue. A socket file
-/// without a listener is replaced.
+/// Opens a listening socket with `TCP_NODELAY` and a long queue. A socket file that no process
+/// listens at is replaced.
 pub(super) fn listen(address: &Address) -> io::Result<OwnedFd> {
     let wanted = address::to_socket(address)?;
     let listen = || socket::listen(&wanted, &StreamOptions::default());
@@ -75,11 +75,11 @@ pub(super) fn listen(address: &Address) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether it is a socket file without a listener.
+/// Whether the path is a socket file that no process listens at.
 fn is_stale(path: &Path) -> bool {
     let is_socket = |file: std::fs::Metadata| file.file_type().is_socket();
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    // A file of another kind refuses connections as well.
+    // A file of another type refuses connections as well.
     std::fs::symlink_metadata(path).is_ok_and(is_socket)
         && UnixStream::connect(path).is_err_and(is_refused)
 }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_file_is_replaced_only_where_nobody_listens() {
+    fn a_socket_file_is_replaced_only_without_a_listener() {
         let name = format!("tacit-workload-{}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
         let address = Address::Path(path.clone());
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn abstract_names_are_addresses_too() {
+    fn abstract_names_are_addresses() {
         let address = resolve(&format!("unix:@workload-{}", std::process::id())).unwrap();
         let _listening = listen(&address[0]).unwrap();
         assert!(matches!(dial(&address), Ok(Stream::Unix(_))));

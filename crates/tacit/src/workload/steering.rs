@@ -1,18 +1,18 @@
-//! Another program that measures with a client, and reads clocks of its own at the same instants.
+//! Lets another program control a client, in order to read its own clocks at the same instants.
 //!
 //! ```text
-//! the other program            the client
+//! controlling program          client (--steered)
 //!                              connects, warms up
 //!          <- {"ready":true,"pid":P}
 //!    a line ->
-//!                              measures; in a ramp, after each step:
+//!                              measures; the ramp workload, after each step:
 //!          <- {"held":N,"pid":P}
 //!    a line ->
-//!          <- the report, one line of JSON
-//!    a line, or the end of input ->
-//!                              closes its connections, ends
+//!          <- the report as one line of JSON
+//!    a line, or end of file ->
+//!                              closes its connections, exits
 //! ```
-//! The connections stay open until the last line, except where closing them is measured.
+//! The connections stay open until the last line, unless the workload measures closing them.
 
 use std::io::{self, BufRead, Write};
 
@@ -20,27 +20,27 @@ use serde_json::{Value, json};
 
 use super::error::WorkloadError;
 
-/// Whether another program steers this one.
+/// Whether another program controls the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Steering {
     /// The client starts and ends by itself.
     Absent,
-    /// By standard input and output.
+    /// Another program controls it through standard input and output.
     ByPipes,
 }
 
 impl Steering {
-    /// Reports that the next thing is the measurement, and waits until it may begin.
+    /// Reports that the client is ready to measure, and waits for permission.
     pub(super) fn ready(self) -> Result<(), WorkloadError> {
         self.turn(|pid| json!({ "ready": true, "pid": pid }))
     }
 
-    /// Reports so many open connections, and waits until the next ones may be opened.
+    /// Reports the number of open connections, and waits for permission to open more.
     pub(super) fn held(self, count: usize) -> Result<(), WorkloadError> {
         self.turn(|pid| json!({ "held": count, "pid": pid }))
     }
 
-    /// Hands the report over, and waits until the connections may be closed.
+    /// Sends the report, and waits for permission to close the connections.
     pub(super) fn measured(self, report: &Value) -> Result<(), WorkloadError> {
         self.turn(|_| report.clone())
     }
@@ -53,7 +53,7 @@ impl Steering {
     }
 }
 
-/// Writes a line and reads one. The end of the input counts as a line.
+/// Writes a line and reads one. End of file counts as a line.
 fn exchange_lines(line: &Value) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;

@@ -1,7 +1,8 @@
-//! `stream`: long transfers in one direction, from the client's point of view out or in.
+//! The `stream` workload: long transfers in one direction.
 //!
-//! Each connection has a thread. A stream out counts when the server has said how much of it
-//! arrived, a stream in when its last block is read.
+//! Each connection has a thread. `out` sends from the client to the server, `in` from the server to
+//! the client. A stream out is complete when the server has confirmed how many bytes arrived, a
+//! stream in when the client has read the last block.
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ use super::tcp::{SAMPLE_BYTES, Sample, Trace};
 use super::threads::at_once;
 use super::watch::{Done, Ends, Unit, Watch};
 
-/// Long one-way transfers, in or out
+/// Send or receive long streams
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,17 +38,17 @@ pub(super) struct StreamArgs {
     direction: Direction,
     #[command(flatten)]
     client: ClientArgs,
-    /// Streams at a time
+    /// Number of connections; each transfers one stream at a time
     #[arg(long, value_name = "N", default_value = "5", value_parser = count(THREADS_MAX))]
     connections: usize,
-    /// Bytes of each stream
+    /// Size of each stream
     #[arg(long, value_name = "BYTES", default_value = "20000000",
           value_parser = bytes(STREAM_BYTES_MAX))]
     bytes: u64,
-    /// Streams of each connection, one after the other
+    /// Number of streams on each connection, one after the other
     #[arg(long, value_name = "N", default_value = "1", value_parser = count(STREAMS_MAX))]
     times: usize,
-    /// Stream for this long instead
+    /// Transfer each stream for this long, instead of a fixed size
     #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = time)]
     seconds: Option<Duration>,
 }
@@ -60,14 +61,14 @@ enum Direction {
     Out,
 }
 
-/// How much one stream is.
+/// The length of one stream.
 #[derive(Clone, Copy, Debug)]
 enum Amount {
     Bytes(u64),
     Time(Duration),
 }
 
-/// What the measured streams are preceded by: it opens windows and faults in buffers.
+/// A short stream before the measurement: it opens TCP windows and faults in buffers.
 const WARM_UP: Amount = Amount::Bytes(1_000_000);
 
 pub(super) fn run(args: &StreamArgs) -> Result<(), WorkloadError> {
@@ -77,12 +78,12 @@ pub(super) fn run(args: &StreamArgs) -> Result<(), WorkloadError> {
     report(args, &clocks, &measured)?.write(&args.client.output)
 }
 
-/// A measurement.
+/// The results of a measurement.
 struct Measured {
     bytes: u64,
     used: Used,
     charts: Vec<Chart>,
-    /// Open until the report is written.
+    /// Keeps the connections open until the report is written.
     _connections: Vec<Connection>,
 }
 
@@ -106,7 +107,7 @@ fn drive(
     args.client.output.steering().ready()?;
 
     let done = Done::new(args.connections);
-    // The end that sends is looked at: of a stream in, the server tells of it.
+    // TCP state is sampled at the sender; for a stream in, the server sends the samples.
     let own = match direction {
         Direction::In => None,
         Direction::Out => connections.first().and_then(|first| first.stream.try_clone().ok()),
@@ -139,7 +140,7 @@ struct Connection {
     stream: Stream,
     /// A block with its length in front, so that one write sends both.
     block: Vec<u8>,
-    /// What the server's socket was like in the last stream, if it is to report it.
+    /// Samples of the server's socket during the last stream, if the server sends them.
     samples: Option<Vec<Sample>>,
 }
 
@@ -233,7 +234,7 @@ impl Connection {
         }
     }
 
-    /// What the server says of its socket after a stream.
+    /// Reads the samples that the server sends after a stream.
     fn take_samples(&mut self) -> Result<(), WorkloadError> {
         if self.samples.is_none() {
             return Ok(());
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_as_long_as_was_said_or_an_error() {
+    fn a_stream_of_the_wrong_length_is_an_error() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().into();
         let liar = std::thread::spawn(move || {

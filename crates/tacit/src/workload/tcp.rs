@@ -1,8 +1,8 @@
-//! What kernels say of TCP connections while they run, as the AT-TLS measurements plot it:
-//! congestion window, smoothed round trip and its deviation, and what is queued to be sent.
+//! Samples the kernel's TCP state of connections: congestion window, smoothed round-trip time and
+//! its deviation, and queued bytes. Published measurements of AT-TLS plot the same quantities.
 //!
-//! Samples are taken at the end that sends: the client, the server for a stream in, and the agent
-//! at its socket with TLS.
+//! Samples are taken at the sender: the client, the server for a stream in, and the agent's socket
+//! with TLS.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -13,11 +13,11 @@ use tacit_sys::socket;
 
 use crate::control::display::connections::TcpState;
 
-/// Bytes of a sample on the wire.
+/// Size of an encoded sample.
 pub(super) const SAMPLE_BYTES: usize = 6 * NUMBER_BYTES;
 const NUMBER_BYTES: usize = size_of::<u64>();
 
-/// What one connection was like at one instant.
+/// The TCP state of one connection at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sample {
     at_us: u64,
@@ -28,16 +28,16 @@ pub(super) struct Sample {
     unsent_bytes: u64,
 }
 
-/// One connection over time.
+/// The samples of one connection.
 #[derive(Debug)]
 pub(super) struct Trace {
-    /// Whose it is.
+    /// The process that has the socket, for the legend of charts.
     pub(super) of: String,
     pub(super) samples: Vec<Sample>,
 }
 
 impl Sample {
-    /// Of a socket of this process; `None` if it is not a TCP socket.
+    /// Samples a socket of this process; `None` if it is not a TCP socket.
     pub(super) fn of(socket: BorrowedFd<'_>, start: Instant) -> Option<Self> {
         let info = socket::tcp_info(socket).ok()?;
         let segments = u64::from(info.congestion_window_segments);
@@ -51,7 +51,7 @@ impl Sample {
         })
     }
 
-    /// Of an agent's socket, as `tacit show connections` reports it.
+    /// Converts the state that an agent reports, as in `tacit show connections`.
     pub(super) fn of_leg(leg: &TcpState, start: Instant) -> Option<Self> {
         Some(Self {
             at_us: micros(start),
@@ -63,7 +63,7 @@ impl Sample {
         })
     }
 
-    /// What a server sends of it.
+    /// Encodes the sample for the server's reply.
     pub(super) fn encode(&self) -> [u8; SAMPLE_BYTES] {
         let Self { at_us, window_bytes, rtt_us, .. } = *self;
         let Self { rtt_deviation_us, unacknowledged_bytes, unsent_bytes, .. } = *self;
@@ -76,7 +76,7 @@ impl Sample {
         bytes
     }
 
-    /// What a client understands.
+    /// Decodes a sample of the server.
     pub(super) fn decode(bytes: &[u8; SAMPLE_BYTES]) -> Self {
         let mut numbers = bytes
             .chunks_exact(NUMBER_BYTES)
@@ -97,7 +97,7 @@ fn micros(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What the AT-TLS measurements plot, and the part of the queue that has not left yet.
+/// The charts: each quantity with a line for each connection.
 pub(super) fn charts(traces: &[Trace]) -> Vec<Chart> {
     let chart = |title: &str, y: &str, value: fn(&Sample) -> f64| Chart {
         title: title.to_owned(),
@@ -107,12 +107,12 @@ pub(super) fn charts(traces: &[Trace]) -> Vec<Chart> {
     };
     vec![
         chart("congestion window", "KB", |one| one.window_bytes as f64 / 1000.0),
-        chart("smoothed round trip", "us", |one| one.rtt_us as f64),
-        chart("deviation of the round trip", "us", |one| one.rtt_deviation_us as f64),
-        chart("send data queued, not acknowledged", "KB", |one| {
+        chart("smoothed round-trip time", "us", |one| one.rtt_us as f64),
+        chart("deviation of the round-trip time", "us", |one| one.rtt_deviation_us as f64),
+        chart("sent or queued, not acknowledged", "KB", |one| {
             one.unacknowledged_bytes as f64 / 1000.0
         }),
-        chart("send data queued, not sent yet", "KB", |one| one.unsent_bytes as f64 / 1000.0),
+        chart("queued, not sent yet", "KB", |one| one.unsent_bytes as f64 / 1000.0),
     ]
 }
 
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_survive_the_wire() {
+    fn encoded_samples_are_decoded_unchanged() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let sample = Sample::of(stream.as_fd(), Instant::now()).unwrap();

@@ -1,4 +1,4 @@
-//! The client's threads.
+//! Runs the work of each connection on a thread of its own.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,16 +6,16 @@ use std::thread;
 
 use super::error::WorkloadError;
 
-/// CPUs that this process may use.
+/// The number of CPUs that this process may use.
 pub(super) fn cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A thread of the client needs little: its buffers are on the heap.
+/// Stack size of a thread. Its buffers are on the heap.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Lets every worker do its work, each on a thread, and returns what each of them made. When one
-/// fails, `failed` tells the others to stop.
+/// Calls `work` for each worker on its own thread, and returns the results. If one fails, `failed`
+/// is set, and the other workers should stop.
 pub(super) fn at_once<W: Send, T: Send>(
     workers: &mut [W],
     failed: &AtomicBool,
@@ -31,8 +31,8 @@ pub(super) fn at_once<W: Send, T: Send>(
             let do_work = &do_work;
             let builder = thread::Builder::new().stack_size(STACK_BYTES);
             let thread = builder.spawn_scoped(scope, move || {
-                // The kernel lets a sleeper oversleep by 50 us otherwise, which would count as
-                // latency where a rate is kept; where it refuses, it does.
+                // By default the kernel may wake a sleeping thread 50 us late, which would count as
+                // latency with --rate. If the kernel refuses, the latency includes it.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
                 do_work(number, worker)
             });
@@ -44,7 +44,7 @@ pub(super) fn at_once<W: Send, T: Send>(
             Ok(made) => made,
             Err(_) => Err(WorkloadError::Panicked),
         });
-        // All of them are joined, whatever the first one says.
+        // Joins all threads before it returns the first error.
         made.collect::<Vec<_>>().into_iter().collect()
     })
 }

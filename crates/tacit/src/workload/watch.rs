@@ -1,7 +1,8 @@
-//! What is looked at while a workload runs: how far it is, and what kernels say of a connection.
+//! Observes a running workload: its progress, and the TCP state of one connection.
 //!
-//! A thread samples ten times a second, less often if sampling takes long; each agent has a thread
-//! of its own. Workers count in cells of their own, so that no thread waits for another.
+//! A thread takes a sample ten times a second, or less often if sampling takes long; each agent has
+//! its own sampling thread. Each worker counts in its own cell, so that workers do not wait for each
+//! other.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -21,7 +22,7 @@ use super::tcp::{self, Trace};
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the workers have done so far; each writes its own cell.
+/// The progress of the workers; each writes its own cell.
 #[derive(Clone, Debug)]
 pub(super) struct Done(Arc<[AtomicU64]>);
 
@@ -30,57 +31,57 @@ impl Done {
         Self((0..workers).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Counts for one worker.
+    /// Adds to the count of one worker.
     pub(super) fn count(&self, worker: usize, more: u64) {
         if let Some(cell) = self.0.get(worker) {
-            // One writer: no need for a locked add.
+            // Each cell has one writer, so a plain add suffices.
             cell.store(cell.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         }
     }
 
-    /// Of all workers.
+    /// The sum of all workers.
     pub(super) fn total(&self) -> u64 {
         self.0.iter().map(|cell| cell.load(Ordering::Relaxed)).sum()
     }
 }
 
-/// What is counted, in the words of the progress line.
+/// The unit of the progress line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unit {
     /// `exchanges`, `MB`, `connections`.
     pub(super) plural: &'static str,
-    /// How many of what is counted make one.
+    /// The number of counted items that make one unit.
     pub(super) of: f64,
 }
 
-/// The connections that are looked at.
+/// The connections whose TCP state is sampled.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    /// The client's own, where the client sends.
+    /// The client's connection, if the client sends.
     pub(super) own: Option<Stream>,
-    /// Those of agents.
+    /// The agents whose connections are sampled.
     pub(super) agents: Vec<Agent>,
 }
 
-/// Where a line is written every second.
+/// Where a progress line is written every second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProgressLines {
-    /// Nowhere.
+    /// Not at all.
     Never,
     /// To standard error if that is a terminal.
     OnTerminal,
-    /// To standard error, whatever it is.
+    /// To standard error.
     Always,
 }
 
-/// How far it was at one instant.
+/// The progress at one instant.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     at_s: f64,
     done: u64,
 }
 
-/// A watch that runs.
+/// The running observer.
 #[derive(Debug)]
 pub(super) struct Watch {
     ended: Arc<AtomicBool>,
@@ -90,8 +91,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts to look at `done`, and at connections. A thread that cannot be had leaves progress
-    /// and charts out.
+    /// Starts to sample `done` and the connections. If a thread cannot be started, its charts are
+    /// missing from the report.
     pub(super) fn start(unit: Unit, done: &Done, ends: Ends, lines: ProgressLines) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let start = Instant::now();
@@ -110,7 +111,7 @@ impl Watch {
         Self { ended, look: thread().spawn(move || look.run(start)).ok(), legs, unit }
     }
 
-    /// Ends it, and draws what was seen; the far end may have seen something as well.
+    /// Stops the threads, and returns the charts; `far` has the samples of the server.
     pub(super) fn finish(mut self, far: impl Into<Option<Trace>>) -> Vec<Chart> {
         self.stop();
         let looked = self.look.take().and_then(|look| look.join().ok());
@@ -129,7 +130,7 @@ impl Watch {
         charts
     }
 
-    /// Tells the threads to end.
+    /// Signals the threads to end.
     fn stop(&self) {
         self.ended.store(true, Ordering::Relaxed);
         let threads = self.look.iter().map(JoinHandle::thread);
@@ -142,13 +143,13 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.stop();
-        // A watch that is dropped shows nothing of what its threads have seen.
+        // A dropped observer discards its samples.
         let _ = self.look.take().map(JoinHandle::join);
         self.legs.drain(..).for_each(|leg| drop(leg.join()));
     }
 }
 
-/// What was looked at: how far the workload was, and the client's connection.
+/// The samples of the progress and of the client's connection.
 #[derive(Debug)]
 struct Looked {
     progress: Vec<Progress>,
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_line_tells_all_and_the_last_second() {
+    fn a_progress_line_has_the_total_and_the_last_second() {
         let done = Done::new(1);
         let lines = ProgressLines::Always;
         let look = Look { ended: Arc::default(), unit: MB, done, own: None, lines };
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_looked_at_while_it_runs() {
+    fn a_connection_is_sampled_while_it_runs() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let done = Done::new(1);

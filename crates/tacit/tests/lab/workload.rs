@@ -175,8 +175,8 @@ fn rows(report: &Value, title: &str) -> BTreeMap<String, Value> {
     rows.iter().map(|row| (word(row).unwrap(), row.clone())).collect()
 }
 
-const COSTS: &str = "Agents' ledgers: CPU by component, for each ";
-const COUNTS: &str = "Agents' ledgers: counts";
+const COSTS: &str = "CPU time of agents by component, per ";
+const COUNTS: &str = "Counters of agents";
 
 #[test]
 fn an_agents_ledger_says_what_each_unit_was_spent_on() {
@@ -198,11 +198,11 @@ fn an_agents_ledger_says_what_each_unit_was_spent_on() {
     // Two rules carry each request and each reply.
     let exchanges = report["figures"]["exchanges"].as_f64().unwrap();
     let counts = rows(&report, COUNTS);
-    for row in ["messages in", "messages out"] {
+    for row in ["messages received", "messages sent"] {
         assert_eq!(counts[row]["agent"].as_f64().unwrap(), 2.0 * exchanges, "{counts:?}");
     }
     // The agent's process counts without another word.
-    let cpu = rows(&report, "CPU by component, for each exchange");
+    let cpu = rows(&report, "CPU time by component, per exchange");
     assert!(cpu["agent"]["CPU us"].as_f64().unwrap() > 0.0, "{cpu:?}");
 }
 
@@ -255,7 +255,7 @@ fn the_end_that_sends_is_looked_at_and_so_are_the_legs_of_agents() {
     );
     for (direction, sender) in [("in", "server"), ("out", "client")] {
         let report = report(&lab, &format!("stream client {direction} {more}"));
-        for title in ["congestion window", "smoothed round trip", "deviation of the round trip"] {
+        for title in ["congestion window", "smoothed round-trip time", "deviation of the round-trip time"] {
             let series = chart(&report, title);
             assert_eq!(series.len(), 2, "{direction}: {series:?}");
             for end in [sender, "near, TLS"] {
@@ -289,7 +289,7 @@ fn ends_meet_at_unix_sockets() {
     let words = "interactive client --connect unix:server.sock";
     let output = client(&lab, words);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("unix:server.sock: Connection refused"), "{said}");
+    assert!(said.contains("cannot connect to unix:server.sock: Connection refused"), "{said}");
     // What a server that was killed has left is replaced.
     Server::listening(&lab, &["--listen", "unix:server.sock"]);
 }
@@ -309,9 +309,9 @@ fn ramps_by_several_ways_take_turns() {
     assert_eq!(report["settings"]["ways"], json!(["clear", "tls"]));
     assert_eq!(report["settings"]["line_of"], "agent");
     let tables = report["tables"].as_array().unwrap();
-    let beside = tables.iter().find(|table| table["rows"][0].get("way").is_some()).unwrap();
-    let more = beside["rows"][1]["more than clear"].as_f64().unwrap();
-    assert!(beside["rows"][1]["way"] == "tls" && more > 0.0, "{beside}");
+    let beside = tables.iter().find(|table| table["rows"][0].get("route").is_some()).unwrap();
+    let more = beside["rows"][1]["difference to clear"].as_f64().unwrap();
+    assert!(beside["rows"][1]["route"] == "tls" && more > 0.0, "{beside}");
     let counts = tables.iter().filter(|table| table["rows"][0]["count"] == "connections");
     let opened: Vec<_> = counts.map(|table| &table["rows"][0]["agent"]).collect();
     // Two rules, three ramps of forty.
@@ -485,10 +485,10 @@ fn what_cannot_be_measured_is_told_with_its_status() {
     for (words, status, told) in [
         (format!("interactive client --connect {to} --connections 0"), 64, "from 1 to 1000"),
         (format!("interactive client --connect {to} --bytes 1GiB"), 64, "16777216"),
-        (format!("interactive client --connect {to} --rate 0"), 64, "requests a second"),
-        (format!("interactive client --connect {to} --seconds 2d"), 64, "up to a day"),
+        (format!("interactive client --connect {to} --rate 0"), 64, "rate per second"),
+        (format!("interactive client --connect {to} --seconds 2d"), 64, "at most one day"),
         (format!("interactive client --connect {to} --cpu-of x"), 64, "process id"),
-        (format!("interactive client --connect {to} --rate 1e6 --seconds 1h"), 64, "lower rate"),
+        (format!("interactive client --connect {to} --rate 1e6 --seconds 1h"), 64, "--rate times --seconds"),
         (
             format!("interactive client --connect {to} --bytes 16MiB --connections 100"),
             64,
@@ -505,8 +505,8 @@ fn what_cannot_be_measured_is_told_with_its_status() {
         ),
         (format!("connect client --connect {to} --steered --json -"), 64, "cannot be used with"),
         ("interactive client --connect 127.0.0.1:1".to_owned(), 1, "workload MODE server"),
-        ("interactive client --connect nonsense".to_owned(), 1, "a name or an address"),
-        (format!("connect client --connect {stranger} --connections 3"), 1, "broke"),
+        ("interactive client --connect nonsense".to_owned(), 1, "cannot resolve nonsense"),
+        (format!("connect client --connect {stranger} --connections 3"), 1, "opening a connection failed"),
         (format!("interactive client --connect {to} --cpu-of gone=4194303"), 1, "gone=4194303"),
         (format!("connect client --connect {to} --ledger-of agent.sock"), 64, "near=agent.sock"),
         (format!("connect client --connect {to} --ledger-of x=gone.sock"), 1, "no agent answers"),

@@ -1,4 +1,4 @@
-//! The command line of `ramp`.
+//! The options of the `ramp` workload.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use clap::Args;
 use super::super::arguments::{ClientArgs, count, time};
 use super::super::limits::{CONNECTIONS_MAX, THREADS_MAX};
 
-/// Connections that are opened and held: the cost of each next connection
+/// Open connections, keep them open, and measure the CPU time of each further one
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -18,30 +18,30 @@ Examples:
 pub(in crate::workload) struct RampArgs {
     #[command(flatten)]
     pub(super) client: ClientArgs,
-    /// Another address, whose ramps alternate with those of --connect; the difference in cost is
-    /// printed; may be repeated
+    /// Another address to measure in turns with --connect; the report has the difference in CPU
+    /// time; may be repeated
     #[arg(long, value_name = "NAME=HOST:PORT")]
     pub(super) also: Vec<Way>,
-    /// Connections held at the end of a ramp
+    /// Number of open connections at the end of each ramp
     #[arg(long, value_name = "N", default_value = "9000", value_parser = count(CONNECTIONS_MAX))]
     pub(super) connections: usize,
-    /// Connections of a step
+    /// Connections to open in each step
     #[arg(long, value_name = "N", default_value = "500", value_parser = count(CONNECTIONS_MAX))]
     pub(super) step: usize,
-    /// Ramps
+    /// Number of ramps
     #[arg(long, value_name = "N", default_value = "5", value_parser = count(RAMPS_MAX))]
     pub(super) ramps: usize,
-    /// How many are opened at a time
+    /// Connections to open at the same time
     #[arg(long, value_name = "N", default_value = "1", value_parser = count(THREADS_MAX))]
     pub(super) at_once: usize,
-    /// How long to wait between two ramps, and for the measured processes to be idle
+    /// How long to wait between two ramps; then the measured processes must become idle
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub(super) pause: Duration,
 }
 
 const RAMPS_MAX: usize = 100;
 
-/// A way by a name of the caller's.
+/// An address to measure, under a name chosen by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) name: String,
@@ -56,7 +56,7 @@ impl FromStr for Way {
             Some((name, connect)) if !name.is_empty() && !connect.is_empty() => {
                 Ok(Self { name: name.to_owned(), connect: connect.to_owned() })
             }
-            _ => Err("write a name and where it leads: preferred=127.0.0.1:7102".to_owned()),
+            _ => Err("expected NAME=HOST:PORT, such as preferred=127.0.0.1:7102".to_owned()),
         }
     }
 }
@@ -79,7 +79,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ways_have_names() {
+    fn routes_have_names() {
         let way = Way { name: "none".to_owned(), connect: "here:7101".to_owned() };
         assert_eq!("none=here:7101".parse(), Ok(way));
         for wrong in ["here:7101", "=here:7101", "none="] {

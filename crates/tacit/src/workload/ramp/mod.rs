@@ -1,13 +1,15 @@
-//! `ramp`: connections are opened and held, and the CPU time of each step is divided by what it
-//! opened. Is the next one dearer because so many are there?
+//! The `ramp` workload: measures whether a new connection needs more CPU time when many are open.
 //!
-//! Several ramps are run one after the other, and one line is laid through the steps of all of
-//! them: how much it rises from nothing held to the end, and how sure that is. What is looked at
-//! is the CPU time of the processes named with `--cpu-of` and `--ledger-of`, or of the client where
-//! none is.
+//! A ramp opens connections in steps and keeps them open. The CPU time of a step divided by the
+//! connections that it opened is one point. The report fits a straight line through the points of
+//! all ramps, and gives the line's rise from no open connections to the maximum with a confidence
+//! interval. The CPU time is that of the processes given with `--cpu-of` and `--ledger-of`; without
+//! these options it is the client's own.
 //!
-//! Several ways take turns, ramp by ramp: whatever else changes on the machine meanwhile meets all
-//! of them, and what one costs more than the first is known with an interval of its own.
+//! With `--also`, the addresses take turns, one ramp each, so that other load on the machine
+//! affects all of them. The report gives the difference between each address and the first, with
+//! its own confidence interval.
+
 
 mod arguments;
 mod report;
@@ -28,16 +30,17 @@ use super::open::{CONNECTIONS, merged, open, record, share};
 use super::socket::{Stream, allow_descriptors, resolve};
 use super::watch::{Done, Ends, Watch};
 
-/// Connections opened and closed before the first ramp: caches fill only once.
+/// Connections to open and close before the first ramp, in order to fill caches.
 const WARM_UP_MAX: usize = 200;
 
-/// How long the ends of a ramp's connections are waited for, after the pause.
+/// How long to wait, after the pause, until the processes have closed the connections of the last
+/// ramp.
 const IDLE_WAIT_MAX: Duration = Duration::from_secs(20);
 
 pub(super) fn run(args: &RampArgs) -> Result<(), WorkloadError> {
     if args.step > args.connections {
         return Err(WorkloadError::Usage(format!(
-            "--step {} is more than the {} connections of a ramp: use a smaller step",
+            "--step {} exceeds --connections {}: use a smaller step",
             args.step, args.connections
         )));
     }
@@ -53,15 +56,15 @@ pub(super) fn run(args: &RampArgs) -> Result<(), WorkloadError> {
     report::report(args, &driven.seen, &clocks, driven.charts).write(&args.client.output)
 }
 
-/// A way with its addresses.
+/// A route with its resolved addresses.
 struct Route {
     name: String,
     addresses: Vec<Address>,
 }
 
-/// What came of all ramps.
+/// The results of all ramps.
 struct Driven {
-    /// By way.
+    /// For each route.
     seen: Vec<Seen>,
     charts: Vec<Chart>,
 }
@@ -84,7 +87,7 @@ fn drive(ways: &[Route], args: &RampArgs, clocks: &Clocks) -> Result<Driven, Wor
     for _ in 0..args.ramps {
         for (way, seen) in ways.iter().zip(&mut seen) {
             std::thread::sleep(args.pause);
-            // What the last ramp has left to be taken apart would count as this one's.
+            // Otherwise the work of closing the last connections would count for this ramp.
             clocks.wait_until_idle(IDLE_WAIT_MAX)?;
             seen.ramps.push(climb(&way.addresses, args, clocks, &done, &mut seen.latency)?);
         }
@@ -92,14 +95,14 @@ fn drive(ways: &[Route], args: &RampArgs, clocks: &Clocks) -> Result<Driven, Wor
     Ok(Driven { seen, charts: watch.finish(None) })
 }
 
-/// What one thread has opened.
+/// What one thread opened.
 #[derive(Default)]
 struct Part {
     streams: Vec<Stream>,
     latency: Histogram,
 }
 
-/// One ramp.
+/// Runs one ramp.
 fn climb(
     addresses: &[Address],
     args: &RampArgs,
@@ -120,7 +123,7 @@ fn climb(
             Ok(())
         };
         let parts = share(opened, args.at_once, open_one)?;
-        // What others still do for these belongs to them.
+        // The other processes may still work for these connections; that work belongs to the step.
         std::thread::sleep(SETTLE_TIME);
         steps.push(Step { held: held.len(), opened, used: clocks.since(&before)? });
         latency.add(&merged(parts.iter().map(|part| &part.latency)));
@@ -138,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_hold_what_was_opened_before_them() {
+    fn steps_count_the_connections_opened_before_them() {
         let args = args(&["--connections", "50", "--step", "20", "--ramps", "2"]);
         let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
         let ways =

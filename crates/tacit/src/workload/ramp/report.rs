@@ -1,4 +1,4 @@
-//! What came of ramps: a line with its interval, and what each way costs more than the first.
+//! The report of the `ramp` workload: the fitted lines, and the differences between routes.
 
 use tacit_core::page::{Chart, DataTable, Series, SeriesMark, TableCell};
 use tacit_core::statistics::{FittedLine, Mean, Point, median};
@@ -9,10 +9,10 @@ use super::super::report::Report;
 use super::arguments::RampArgs;
 use super::steps::{Ramp, Seen, Step};
 
-/// Ramps below which the interval says little.
+/// With fewer ramps, the confidence interval is not reliable.
 const RAMPS_WANTED: usize = 5;
 
-/// What is looked at: a component, or the sum of several.
+/// A quantity to report: the CPU time of one component, or of several together.
 struct Of<'a> {
     name: String,
     ns: Box<dyn Fn(&Used) -> u64 + 'a>,
@@ -25,7 +25,7 @@ pub(super) fn report(
     charts: Vec<Chart>,
 ) -> Report {
     let RampArgs { connections, step, at_once, ramps, .. } = args;
-    let each = if seen.len() > 1 { " by each way, in turns" } else { "" };
+    let each = if seen.len() > 1 { " for each address, in turns" } else { "" };
     let summary = format!(
         "{ramps} ramps to {connections} connections in steps of {step}, {at_once} at a time{each}"
     );
@@ -58,10 +58,15 @@ pub(super) fn report(
         report.charts.push(chart_by_way(seen));
     }
     if *ramps < RAMPS_WANTED {
-        report.note(format!("fewer than {RAMPS_WANTED} ramps: the intervals are not reliable"));
+        report.note(format!(
+            "fewer than {RAMPS_WANTED} ramps: the confidence intervals are not reliable; use more \
+             (--ramps)"
+        ));
     }
     if names.len() == 1 {
-        report.note("no process was given with --cpu-of: this is the cost of the client alone");
+        report.note(
+            "without --cpu-of or --ledger-of, this report covers only the CPU time of the client",
+        );
     }
     report.charts.extend(charts);
     report
@@ -91,7 +96,7 @@ fn component(at: usize) -> impl Fn(&Used) -> u64 {
     move |used| used.components_ns.get(at).copied().unwrap_or(0)
 }
 
-/// The sum that is looked at, and what it is the sum of.
+/// The sum of the measured components, and each of them.
 fn ofs<'a>(names: &[String], looked_at: &str) -> Vec<Of<'a>> {
     let mut ofs = vec![Of { name: looked_at.to_owned(), ns: Box::new(Used::named_ns) }];
     if names.len() > 2 {
@@ -113,27 +118,29 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
     let mut series = vec![Series::new(looked_at, SeriesMark::Dots, all.clone())];
     if let Some(line) = FittedLine::through(&all) {
         let last = line.intercept + line.slope * end;
-        report.figure("line_at_0_us", "CPU of a connection with none held", "us", line.intercept);
-        report.figure("line_at_end_us", "CPU of a connection at the end", "us", last);
+        report.figure("line_at_0_us", "CPU time of a connection, none open", "us", line.intercept);
+        report.figure("line_at_end_us", "CPU time of a connection, all open", "us", last);
         let ends = vec![Point { x: 0.0, y: line.intercept }, Point { x: end, y: last }];
         series.push(Series::new("line", SeriesMark::Line, ends));
         if let Some(rise) = line.rise(end) {
-            report.figure("rise_percent", "rise from none held to the end", "%", rise.percent);
+            report.figure("rise_percent", "rise from none open to all open", "%", rise.percent);
             report.figure("rise_low_percent", "  95 % interval from", "%", rise.low);
             report.figure("rise_high_percent", "  to", "%", rise.high);
         }
     } else {
-        report.note("too few steps to fit a line: use more ramps or smaller steps");
+        report.note(
+            "too few steps to fit a line: use more ramps (--ramps) or smaller steps (--step)",
+        );
     }
     report.charts.push(Chart {
-        title: "CPU of a new connection by connections held".to_owned(),
-        x: "connections held".to_owned(),
+        title: "CPU time of a new connection by number of open connections".to_owned(),
+        x: "open connections".to_owned(),
         y: "us".to_owned(),
         series,
     });
 }
 
-/// A line for each component.
+/// The fitted line of each component.
 fn lines(seen: &Seen, names: &[String], end: usize) -> DataTable {
     let rows = names.iter().enumerate().filter_map(|(at, name)| {
         let line = FittedLine::through(&points(&seen.ramps, component(at)))?;
@@ -143,24 +150,24 @@ fn lines(seen: &Seen, names: &[String], end: usize) -> DataTable {
         let numbers = [line.intercept, last].into_iter().chain(rise).map(TableCell::Number);
         Some([TableCell::Text(name.clone())].into_iter().chain(numbers).collect())
     });
-    let columns = ["component", "us at none", "us at the end", "rise %", "from", "to"];
+    let columns = ["component", "us, none open", "us, all open", "rise %", "from", "to"];
     DataTable {
-        title: format!("A line for each component: {}", seen.way),
+        title: format!("Fitted line of each component: {}", seen.way),
         columns: columns.map(str::to_owned).to_vec(),
         rows: rows.collect(),
     }
 }
 
-/// Medians of the ramps, step by step.
+/// Medians of all ramps for each step.
 fn steps(ramps: &[Ramp], names: &[String]) -> DataTable {
-    let mut columns = vec!["connections held".to_owned()];
+    let mut columns = vec!["open connections".to_owned()];
     columns.extend(names.iter().map(|name| format!("{name} us")));
     let row = |at: usize| {
         let of = |name: usize| TableCell::Number(step_us(ramps, at, component(name)));
         Some([held(ramps, at)?].into_iter().chain((0..names.len()).map(of)).collect())
     };
     DataTable {
-        title: "CPU of a new connection, medians of the ramps".to_owned(),
+        title: "CPU time of a new connection, median of all ramps".to_owned(),
         columns,
         rows: (0..step_count(ramps)).filter_map(row).collect(),
     }
@@ -170,19 +177,19 @@ fn step_count(ramps: &[Ramp]) -> usize {
     ramps.first().map_or(0, Vec::len)
 }
 
-/// Between which numbers held a step is.
+/// The range of open connections during a step.
 fn held(ramps: &[Ramp], at: usize) -> Option<TableCell> {
     let step = ramps.first()?.get(at)?;
     Some(TableCell::Text(format!("{}-{}", step.held, step.held + step.opened)))
 }
 
-/// The median of the ramps of one step.
+/// The median of one step over all ramps.
 fn step_us(ramps: &[Ramp], at: usize, of: impl Fn(&Used) -> u64) -> f64 {
     let steps = ramps.iter().filter_map(|ramp| ramp.get(at));
     median(&steps.map(|step| step.us(&of)).collect::<Vec<_>>())
 }
 
-/// What each way costs more than the first: pairs of ramps that followed each other.
+/// The difference of each route to the first, from pairs of consecutive ramps.
 fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
     let mut rows = Vec::new();
     for Of { name, ns } in ofs {
@@ -205,22 +212,24 @@ fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
             rows.push(row(&other.way, mean(&theirs), more));
         }
     }
-    let columns = ["way", "component", "us", &format!("more than {}", first.way), "from", "to"];
+    let columns =
+        ["route", "component", "us", &format!("difference to {}", first.way), "from", "to"];
     report.tables.push(DataTable {
-        title: "What a connection costs by each way, and more than by the first (95 %)".to_owned(),
+        title: "CPU time of a connection by route, and difference to the first (95 % interval)"
+            .to_owned(),
         columns: columns.map(str::to_owned).to_vec(),
         rows,
     });
 }
 
-/// CPU time of a connection of a whole ramp.
+/// CPU time per connection in one whole ramp.
 fn ramp_us(ramp: &Ramp, of: impl Fn(&Used) -> u64) -> f64 {
     let opened: usize = ramp.iter().map(|step| step.opened).sum();
     let ns: u64 = ramp.iter().map(|step| of(&step.used)).sum();
     ns as f64 / 1000.0 / opened as f64
 }
 
-/// The first way in the first column, medians of the ramps step by step.
+/// A table with a column for each route: medians of all ramps for each step.
 fn by_way(seen: &[Seen]) -> DataTable {
     let count = seen.first().map_or(0, |first| step_count(&first.ramps));
     let row = |at: usize| {
@@ -228,10 +237,10 @@ fn by_way(seen: &[Seen]) -> DataTable {
         let of = |seen: &Seen| TableCell::Number(step_us(&seen.ramps, at, Used::named_ns));
         Some([first].into_iter().chain(seen.iter().map(of)).collect())
     };
-    let mut columns = vec!["connections held".to_owned()];
+    let mut columns = vec!["open connections".to_owned()];
     columns.extend(seen.iter().map(|seen| format!("{} us", seen.way)));
     DataTable {
-        title: "CPU of a new connection by each way, medians of the ramps".to_owned(),
+        title: "CPU time of a new connection by route, median of all ramps".to_owned(),
         columns,
         rows: (0..count).filter_map(row).collect(),
     }
@@ -246,8 +255,8 @@ fn chart_by_way(seen: &[Seen]) -> Chart {
         Series::new(&seen.way, SeriesMark::Line, points.collect())
     });
     Chart {
-        title: "CPU of a new connection by each way".to_owned(),
-        x: "connections held".to_owned(),
+        title: "CPU time of a new connection by route".to_owned(),
+        x: "open connections".to_owned(),
         y: "us".to_owned(),
         series: series.collect(),
     }
@@ -285,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rising_cost_is_found_with_its_end_points() {
+    fn a_rising_cost_is_fitted_with_its_end_points() {
         let report = reported(&[seen("none", [0, 0])]);
         let figures = &report["figures"];
         assert_eq!(figures["line_at_0_us"], 100.0);
@@ -293,25 +302,25 @@ mod tests {
         for key in ["rise_percent", "rise_low_percent", "rise_high_percent"] {
             assert_eq!(figures[key], 40.0, "{key}");
         }
-        let table = table(&report, "CPU of a new connection, medians");
-        assert_eq!(table[3]["connections held"], "300-400");
+        let table = table(&report, "CPU time of a new connection, median");
+        assert_eq!(table[3]["open connections"], "300-400");
         assert_eq!(table[3]["agent us"], 135.0);
         assert_eq!(table[3]["client us"], 10.0);
     }
 
     #[test]
-    fn what_a_way_costs_more_is_the_mean_of_pairs_with_its_interval() {
+    fn the_difference_of_routes_is_the_mean_of_pairs_with_its_interval() {
         let report = reported(&[seen("none", [0, 4]), seen("preferred", [20, 28])]);
-        let rows = table(&report, "What a connection costs by each way");
-        assert_eq!((&rows[0]["way"], &rows[0]["us"]), (&"none".into(), &122.0.into()));
+        let rows = table(&report, "CPU time of a connection by route");
+        assert_eq!((&rows[0]["route"], &rows[0]["us"]), (&"none".into(), &122.0.into()));
         let other = &rows[1];
-        assert_eq!((&other["way"], &other["component"]), (&"preferred".into(), &"agent".into()));
-        assert_eq!((&other["us"], &other["more than none"]), (&144.0.into(), &22.0.into()));
+        assert_eq!((&other["route"], &other["component"]), (&"preferred".into(), &"agent".into()));
+        assert_eq!((&other["us"], &other["difference to none"]), (&144.0.into(), &22.0.into()));
         // 20 and 24: two pairs that differ by 4 deviate by 2 from their mean.
         assert_eq!((&other["from"], &other["to"]), (&(-3.412).into(), &47.412.into()));
-        let steps = table(&report, "CPU of a new connection by each way");
+        let steps = table(&report, "CPU time of a new connection by route");
         assert_eq!(steps[0]["none us"], 107.0);
         assert_eq!(steps[3]["preferred us"], 159.0);
-        assert_eq!(table(&report, "A line for each component: preferred")[1]["us at none"], 124.0);
+        assert_eq!(table(&report, "Fitted line of each component: preferred")[1]["us, none open"], 124.0);
     }
 }

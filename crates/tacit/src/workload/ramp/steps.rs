@@ -1,4 +1,4 @@
-//! What ramps have shown.
+//! The measured steps of ramps.
 
 use tacit_core::statistics::Histogram;
 
@@ -7,7 +7,7 @@ use super::super::clocks::Used;
 /// The steps of one ramp.
 pub(super) type Ramp = Vec<Step>;
 
-/// What was seen on one way.
+/// The ramps of one route.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) way: String,
@@ -15,7 +15,7 @@ pub(super) struct Seen {
     pub(super) latency: Histogram,
 }
 
-/// What one step opened, and what that took.
+/// What one step opened, and the CPU time it used.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) held: usize,
@@ -24,12 +24,12 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// How many were held in its middle.
+    /// The number of open connections in the middle of the step.
     pub(super) fn middle(&self) -> f64 {
         self.held as f64 + self.opened as f64 / 2.0
     }
 
-    /// CPU time for each that it opened.
+    /// CPU time per connection that the step opened.
     pub(super) fn us(&self, of: impl Fn(&Used) -> u64) -> f64 {
         of(&self.used) as f64 / 1000.0 / self.opened as f64
     }

@@ -1,4 +1,4 @@
-//! The report itself, its JSON, and how it stands beside an earlier one.
+//! The content of a report, its JSON form, and the comparison with an earlier report.
 
 use std::path::Path;
 
@@ -10,25 +10,25 @@ use super::super::clocks::Used;
 use super::super::error::WorkloadError;
 use super::super::{ledgers, threads};
 
-/// The longest earlier report that is read.
+/// The largest earlier report that is read.
 const BESIDE_BYTES_MAX: u64 = 16 << 20;
 
 /// One number of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::workload) struct Figure {
-    /// Its name in JSON; it ends with the unit.
+    /// The key in JSON; ends with the unit.
     pub(in crate::workload) key: String,
-    /// What people read.
+    /// The title in text and HTML.
     pub(in crate::workload) title: String,
     pub(in crate::workload) unit: &'static str,
     pub(in crate::workload) value: f64,
 }
 
-/// What came of a workload.
+/// The results of a workload.
 #[derive(Debug, Default)]
 pub(in crate::workload) struct Report {
     pub(in crate::workload) mode: &'static str,
-    /// One line: what was done.
+    /// One line that describes the workload.
     pub(in crate::workload) summary: String,
     pub(in crate::workload) settings: Map<String, Value>,
     pub(in crate::workload) figures: Vec<Figure>,
@@ -51,7 +51,7 @@ impl Report {
         Self { mode, summary, ..Self::default() }
     }
 
-    /// Keeps what the workload was asked for.
+    /// Records an option of the workload.
     pub(in crate::workload) fn set(&mut self, key: &str, value: impl Into<Value>) {
         self.settings.insert(key.to_owned(), value.into());
     }
@@ -70,8 +70,8 @@ impl Report {
         self.notes.push(note.into());
     }
 
-    /// Percentiles of nanoseconds. Keys begin with `key`, and the chart shows them up to the
-    /// 99th: beyond, the few that are far off would make the rest a line on the ground.
+    /// Adds percentiles of a histogram of nanoseconds. The keys begin with `key`. The chart ends at
+    /// the 99th percentile: a few outliers above would flatten the rest.
     pub(in crate::workload) fn latency(&mut self, key: &str, title: &str, values: &Histogram) {
         let us = |ns: u64| ns as f64 / 1000.0;
         for (name, word, value) in [
@@ -96,7 +96,7 @@ impl Report {
         }
     }
 
-    /// CPU time by component, for each of `units` and as a share of one CPU.
+    /// Adds the CPU time of each component, per unit of work and as a share of one CPU.
     pub(in crate::workload) fn cpu(
         &mut self,
         names: &[String],
@@ -108,7 +108,7 @@ impl Report {
         let share = |ns: u64| ns as f64 / 1e7 / used.seconds;
         let sum = used.sum_ns();
         let key = format!("cpu_us_per_{}", unit.to_ascii_lowercase());
-        self.figure(key, format!("CPU per {unit}"), "us", us(sum) / units);
+        self.figure(key, format!("CPU time per {unit}"), "us", us(sum) / units);
         let columns = ["component", "CPU us", &format!("us/{unit}"), "% of one CPU"];
         let parts = names.iter().map(String::as_str).zip(used.components_ns.iter().copied());
         let rows = parts.chain([("all", sum)]).map(|(name, ns)| {
@@ -120,22 +120,23 @@ impl Report {
             ]
         });
         self.tables.push(DataTable {
-            title: format!("CPU by component, for each {unit}"),
+            title: format!("CPU time by component, per {unit}"),
             columns: columns.map(str::to_owned).to_vec(),
             rows: rows.collect(),
         });
         self.tables.extend(ledgers::tables(&used.ledgers, unit, units));
         if used.is_disturbed() {
             self.note(format!(
-                "{unit}: the machine was busy for {:.0} ms, the components for {:.0}: another \
-                 program ran, or a process was not given with --cpu-of",
+                "per {unit}: the whole machine used {:.0} ms of CPU time, the measured processes \
+                 {:.0} ms: other programs disturbed the measurement, or a process is missing from \
+                 --cpu-of",
                 used.machine_ns as f64 / 1e6,
                 sum as f64 / 1e6
             ));
         }
     }
 
-    /// Everything, for programs.
+    /// The whole report as JSON.
     pub(in crate::workload) fn json(&self) -> Value {
         let figures: Map<String, Value> =
             self.figures.iter().map(|one| (one.key.clone(), rounded(one.value))).collect();
@@ -181,13 +182,13 @@ impl Beside {
         Ok(Self { label, figures })
     }
 
-    /// The same figure in the earlier report.
+    /// The value of the same figure in the earlier report.
     pub(super) fn value(&self, figure: &Figure) -> Option<f64> {
         self.figures.get(&figure.key)?.as_f64()
     }
 
-    /// The figure divided by the earlier one. Shares and rises are not divided: two of them have
-    /// a difference.
+    /// The figure divided by the earlier one; `None` for percentages, which are compared by their
+    /// difference.
     pub(super) fn ratio(&self, figure: &Figure) -> Option<f64> {
         let value = self.value(figure).filter(|value| *value != 0.0 && figure.unit != "%")?;
         Some(figure.value / value)
@@ -220,7 +221,7 @@ fn chart(chart: &Chart) -> Value {
 
 const LATENCY_AXIS: &str = "percentile";
 
-/// Six digits are more than is known.
+/// Rounds to six digits: the measurement is not more precise.
 fn rounded(value: f64) -> Value {
     json!(format!("{value:.5e}").parse::<f64>().ok().filter(|value| value.is_finite()))
 }
@@ -229,7 +230,7 @@ pub(super) fn kernel() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
-/// A number with its noun.
+/// Formats a count with its noun in singular or plural.
 pub(in crate::workload) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
@@ -256,7 +257,7 @@ pub(in crate::workload) mod tests {
     }
 
     #[test]
-    fn json_has_its_keys_and_its_figures() {
+    fn json_has_all_keys_and_figures() {
         let json = report().json();
         let keys: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(
@@ -280,7 +281,7 @@ pub(in crate::workload) mod tests {
     }
 
     #[test]
-    fn an_earlier_report_is_stood_beside_by_its_keys() {
+    fn figures_are_compared_with_an_earlier_report_by_key() {
         let mut now = report();
         let mut figures = Map::new();
         figures.insert("exchanges_per_s".to_owned(), json!(24_691.357_8));
@@ -293,7 +294,7 @@ pub(in crate::workload) mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_null() {
+    fn infinite_values_are_null() {
         assert_eq!(rounded(f64::INFINITY), Value::Null);
         assert_eq!(rounded(1.234_567_89), json!(1.234_57));
     }

@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else.
+//! Writes a report as one HTML page without external files.
 
 use tacit_core::page::{DataTable, HtmlPage, PagePart, TableCell, number};
 

@@ -1,12 +1,12 @@
-//! What came of a workload, as text, as JSON and as a page.
+//! The report of a workload as text, JSON and HTML.
 //!
 //! ```text
-//! content.rs   the report, its JSON, and how it stands beside an earlier one
-//! text.rs      what is printed
+//! content.rs   the report, its JSON form, and the comparison with an earlier report
+//! text.rs      text for a terminal
 //! html.rs      one self-contained page
 //! ```
-//! A figure has a key that does not change and appears under `figures` in the JSON; whatever is
-//! set beside an earlier report is found by it.
+//! Each figure has a stable key. The JSON report lists the figures by key under `figures`, and
+//! `--beside` compares the figures of two reports that have the same key.
 
 mod content;
 mod html;
@@ -25,52 +25,52 @@ use super::steering::Steering;
 use super::watch::ProgressLines;
 use crate::exit;
 
-/// Where a report goes.
+/// The options that select the output.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct OutputArgs {
     #[command(flatten)]
     pub(super) clocks: ClocksArgs,
-    /// The name of this measurement in its report
+    /// A name for this measurement in its report
     #[arg(long, value_name = "TEXT")]
     pub(super) label: Option<String>,
-    /// Print every figure beside that of an earlier report, and their ratio
+    /// Print the figures of an earlier JSON report next to the new ones, with their ratio
     #[arg(long, value_name = "FILE")]
     beside: Option<PathBuf>,
-    /// Write the report as JSON to this file, or to standard output instead of text
+    /// Write the report as JSON to this file; `-` prints JSON instead of text
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
-    /// Write the report as a self-contained page with charts
+    /// Write the report to this file as a self-contained HTML page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Report progress every second, even if standard error is not a terminal
+    /// Print a progress line every second, even if standard error is not a terminal
     #[arg(long)]
     progress: bool,
-    /// Wait for a line of standard input before measuring and before closing connections; the
-    /// report is a line of JSON on standard output
+    /// Let another program control the measurement: read a line from standard input before
+    /// measuring and before closing connections, and print the report as one line of JSON
     #[arg(long, conflicts_with = "json")]
     steered: bool,
 }
 
 impl OutputArgs {
-    /// Agents whose sockets are sampled while it runs: for charts only, because sampling costs CPU
-    /// time.
+    /// The agents whose sockets are sampled. They are sampled only for charts, because sampling
+    /// uses CPU time.
     pub(super) fn watched(&self) -> Vec<Agent> {
         if self.html.is_some() { self.clocks.ledger_of.clone() } else { Vec::new() }
     }
 
-    /// Where progress is reported.
+    /// Where progress lines are printed.
     pub(super) fn progress_lines(&self) -> ProgressLines {
         if self.progress { ProgressLines::Always } else { ProgressLines::OnTerminal }
     }
 
-    /// Whether another program decides when it is measured.
+    /// Whether another program controls the measurement.
     pub(super) fn steering(&self) -> Steering {
         if self.steered { Steering::ByPipes } else { Steering::Absent }
     }
 }
 
 impl Report {
-    /// Writes it where `output` says.
+    /// Writes the report to the outputs that the options select.
     pub(super) fn write(mut self, output: &OutputArgs) -> Result<(), WorkloadError> {
         self.label.clone_from(&output.label);
         self.beside = output.beside.as_deref().map(Beside::read).transpose()?;

@@ -1,4 +1,4 @@
-//! The report as it is printed.
+//! Writes a report as text in columns.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use tacit_core::page::number;
 
 use super::content::Report;
 
-/// The report in columns.
+/// The report as text.
 pub(super) fn text(report: &Report) -> String {
     let mut out = format!("{}: {}\n", report.mode, report.summary);
     if let Some(label) = &report.label {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_and_tables_stand_in_columns() {
+    fn figures_and_tables_are_aligned_in_columns() {
         let text = text(&report());
         for line in [
             "interactive: 10 connections, 100 bytes & more",
