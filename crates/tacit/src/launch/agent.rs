@@ -1,4 +1,4 @@
-//! The launcher's side of the agent: a private one that it starts, or one that runs already.
+//! Starts the private agent of a run, or connects to a running agent, and enrols the run with it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,34 +19,34 @@ use crate::control;
 use crate::exit::{EXIT_FAILURE, complain_of};
 use crate::run::protocol::{self, Enrolment, FromLauncher, RunTerms, ToLauncher};
 
-/// Names of directories that are tried for one run.
+/// How many directory names a launcher tries.
 const DIRECTORIES_TRIED_MAX: u32 = 100;
-/// The control socket in them.
+/// The name of the control socket in the directory.
 const CONTROL: &str = "agent.sock";
 
-/// The agent of this run. Closing the line tells it that the run is over.
+/// The agent of this run. It ends the run when this connection is closed.
 pub(super) struct Agent {
     line: UnixStream,
     private: Option<PrivateAgent>,
     serves: bool,
 }
 
-/// A process of this run's own, and where it answers its operator.
+/// An agent that serves only this run, and the directory of its control socket.
 struct PrivateAgent {
-    /// 0 once it has ended.
+    /// The process id; 0 after the agent has ended.
     pid: u32,
     directory: PathBuf,
 }
 
 impl PrivateAgent {
-    /// Makes its directory.
+    /// Creates the directory.
     fn new() -> io::Result<Self> {
         Ok(Self { pid: 0, directory: make_directory()? })
     }
 }
 
 impl Agent {
-    /// Starts a private one, or connects to the one that the command line names.
+    /// Starts a private agent, or connects to the agent of `--agent`.
     pub(super) fn start(args: &RunArgs, source: &PolicySource) -> Result<Self, RunError> {
         let own = |error| RunError::Own("start the agent", error);
         let private = || PrivateAgent::new().map_err(own);
@@ -66,7 +66,7 @@ impl Agent {
         let line = UnixStream::connect(path).map_err(|error| {
             let path = path.display();
             RunError::Agent(format!(
-                "no agent takes runs at {path}: {error}; start one with \
+                "cannot connect to an agent at {path}: {error}\n    fix: start one with \
                  `tacit agent --enrol {path}`"
             ))
         })?;
@@ -83,11 +83,11 @@ impl Agent {
             launcher: format!("{}[{}]", args.run_name(), std::process::id()),
         };
         let work = || {
-            // Neither the terminal's signals nor those that mean CMD are for the agent.
+            // The agent must not receive the terminal's signals or those sent to CMD.
             let ended = process::keep_only(&[theirs.as_fd()], StandardError::Kept)
                 .and_then(|()| process::lead_process_group())
                 .and_then(|()| supervisor::run_private(private, theirs));
-            // A launcher that was killed has not done it.
+            // A launcher that is killed does not remove the directory.
             let _ = std::fs::remove_dir_all(&made.directory);
             match ended {
                 Ok(code) => code,
@@ -102,12 +102,12 @@ impl Agent {
         Ok(Self { line: ours, private: Some(made), serves: true })
     }
 
-    /// Gives the agent the run; returns the terms for CMD.
+    /// Enrols the run; returns the agent's terms for CMD.
     pub(super) fn enrol(&self, enrolment: Enrolment, given: Given) -> Result<RunTerms, RunError> {
         let own = |error| RunError::Own("enrol with the agent", error);
         let sockets: Vec<_> = given.sockets.iter().map(AsFd::as_fd).collect();
-        // An agent that could not start has said why before it closed the line: what cannot be
-        // sent to it is of no interest beside that.
+        // An agent that cannot start prints the reason before it closes the connection, so the
+        // error of this write adds nothing.
         let _ = protocol::write(&self.line, &FromLauncher::Enrol(enrolment), &sockets);
         drop(given);
         let answer = protocol::read::<ToLauncher>(&self.line).map_err(own)?;
@@ -119,22 +119,24 @@ impl Agent {
             }
             Some(ToLauncher::Refused(reason)) => Err(RunError::Agent(reason)),
             None => {
-                Err(RunError::Agent("the agent ended without an answer; its log says why".into()))
+                Err(RunError::Agent(
+                    "the agent ended before it answered; the reason is in its log (--log)".into(),
+                ))
             }
         }
     }
 
-    /// Brings the line of a new helper.
+    /// Sends the agent the channel to a new helper.
     pub(super) fn bring(&self, line: &OwnedFd) -> io::Result<()> {
         protocol::write(&self.line, &FromLauncher::HelperChannel, &[line.as_fd()])
     }
 
-    /// The process of a private one that has not ended.
+    /// The process id of a private agent that runs.
     pub(super) fn private_pid(&self) -> Option<u32> {
         self.private.as_ref().map(|private| private.pid).filter(|pid| *pid > 0)
     }
 
-    /// Whether it has ended since this was last asked.
+    /// Whether the agent has ended since the last call.
     pub(super) fn has_just_ended(&mut self) -> bool {
         if let Some(private) = &mut self.private
             && private.pid > 0
@@ -146,14 +148,14 @@ impl Agent {
         served && !self.serves
     }
 
-    /// Whether it was there when that was last asked.
+    /// Whether the agent was running at the last check.
     pub(super) fn serves(&self) -> bool {
         self.serves
     }
 }
 
-/// A directory that only this user may enter. One of a launcher that was killed, with the same
-/// process number, may still be there, or one of somebody else's who guessed the name.
+/// Creates a directory that only this user may enter. The name may be taken: by a killed launcher
+/// with the same process id, or by another user who guessed it.
 fn make_directory() -> io::Result<PathBuf> {
     let mut taken = io::Error::from(io::ErrorKind::AlreadyExists);
     for directory in directories(std::process::id()) {
@@ -169,7 +171,7 @@ fn make_directory() -> io::Result<PathBuf> {
     Err(taken)
 }
 
-/// The names of them that a launcher tries.
+/// The directory names that a launcher tries, in this order.
 fn directories(launcher: u32) -> impl Iterator<Item = PathBuf> {
     let base = control::runtime_directory().unwrap_or_else(std::env::temp_dir);
     (0..DIRECTORIES_TRIED_MAX).map(move |attempt| {
@@ -181,8 +183,8 @@ fn directories(launcher: u32) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Where the private agent of the run answers its operator that a launcher has started. What one
-/// of the same number has left comes before, if it was killed.
+/// The control socket of the private agent that the launcher `launcher` started. The first name
+/// that exists is used, which may belong to a killed launcher with the same process id.
 #[must_use]
 pub fn control_of(launcher: u32) -> Option<PathBuf> {
     directories(launcher)
@@ -193,7 +195,7 @@ pub fn control_of(launcher: u32) -> Option<PathBuf> {
 
 impl Drop for PrivateAgent {
     fn drop(&mut self) {
-        // It ends by itself, once what the program has sent is on its way.
+        // The agent ends by itself after it has sent the program's last bytes.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

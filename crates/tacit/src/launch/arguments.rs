@@ -10,10 +10,10 @@ use super::policy::{PolicySource, TlsArgs};
 use crate::log::LogDestination;
 use crate::policy_file;
 
-/// How much of a program's name a run takes on; four bytes each are within what an agent takes.
+/// Length limit of a run's default name. Four bytes per character are within the agent's limit.
 const NAME_CHARACTERS: usize = 16;
 
-/// Run a program whose connections the policy decides
+/// Run a program in a network namespace, and protect its connections as a policy says
 #[derive(Debug, Args)]
 #[command(override_usage = "\
 tacit run --tls --ca FILE [OPTIONS] -- CMD...
@@ -27,43 +27,44 @@ Examples:
   tacit run --policy policy.toml --log stderr -- ./batch-job
   tacit run --agent /run/tacit/enrol.sock --name orders -- ./orders-server
 
-Exit status: CMD's; 125 if tacit itself fails, 126 if CMD cannot be run, 127 if it is not there.")]
+Exit status: that of CMD; 125 if tacit itself fails, 126 if CMD cannot be run, 127 if it does not
+exist.")]
 pub struct RunArgs {
-    /// The policy file, for an agent of this run's own [default: $TACIT_POLICY]
+    /// The policy file, for a private agent of this run [default: $TACIT_POLICY]
     #[arg(long, value_name = "FILE")]
     pub(super) policy: Option<PathBuf>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
-    /// Enrol with the agent that serves this socket, and its policy, instead
+    /// Use the running agent that serves this enrolment socket, and its policy
     #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
     pub(super) agent: Option<PathBuf>,
-    /// What displays and rules (`run`) call the run [default: the program's name]
+    /// The name of the run in displays and in `run` of rules [default: the program's name]
     #[arg(long, value_name = "NAME")]
     pub(super) name: Option<String>,
-    /// Ask this resolver instead of those in /etc/resolv.conf; may be repeated
+    /// Send DNS queries to this resolver instead of those in /etc/resolv.conf; may be repeated
     #[arg(long = "resolver", value_name = "ADDRESS")]
     pub(super) resolvers: Vec<SocketAddr>,
-    /// Where the log of this run's agent goes: state (run.log in $XDG_STATE_HOME/tacit or
-    /// ~/.local/state/tacit), stderr, journal, syslog, none or a path with a `/`
+    /// Where the agent of this run writes its log: `state` (run.log in $XDG_STATE_HOME/tacit or
+    /// ~/.local/state/tacit), `stderr`, `journal`, `syslog`, `none` or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "state", conflicts_with = "agent")]
     pub(super) log: LogDestination,
-    /// What becomes of processes that the program leaves behind when it ends
+    /// What to do with processes that still run when CMD ends
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(super) orphans: Orphans,
-    /// Let the program have this open network socket or io_uring, which goes past the policy, or
-    /// this open directory, in which the policy and its keys are not hidden; may be repeated
+    /// Let CMD inherit this open network socket or io_uring, which the policy does not protect, or
+    /// this open directory, in which the files of the policy are not hidden; may be repeated
     #[arg(long = "inherit-fd", value_name = "NUMBER")]
     pub(super) inherit: Vec<i32>,
-    /// Under sudo, stay root instead of becoming the user who called it
+    /// With sudo, run CMD as root instead of the user who called sudo
     #[arg(long)]
     pub(super) as_root: bool,
-    /// The program and its arguments
+    /// The program to run, and its arguments
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
 }
 
 impl RunArgs {
-    /// Where the policy comes from; `None` if the command line and the environment name none.
+    /// The source of the policy; `None` if neither the command line nor the environment has one.
     pub(super) fn policy_source(&self) -> Option<PolicySource> {
         if self.tls.tls {
             return Some(PolicySource::Options);
@@ -74,7 +75,7 @@ impl RunArgs {
         policy_file::named(self.policy.as_deref()).map(PolicySource::File)
     }
 
-    /// What displays call the run.
+    /// The name of the run in displays.
     pub(super) fn run_name(&self) -> String {
         let program = self.command.first().map(Path::new);
         self.name.clone().or_else(|| program.map(name_of)).unwrap_or_default()
@@ -89,15 +90,15 @@ fn name_of(program: &Path) -> String {
     if name.is_empty() { "run".into() } else { name }
 }
 
-/// What to do with processes that outlive CMD
+/// What to do with processes that still run when CMD ends
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Orphans {
-    /// Ask them to end, and kill them after 5 seconds
+    /// Send SIGTERM, and SIGKILL after 5 seconds
     #[default]
     Terminate,
-    /// End when the last of them has
+    /// Wait until all have ended
     Wait,
-    /// Leave them, without a network
+    /// Leave them running without a network
     Leave,
 }
 
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_contradict_each_other_are_refused() {
+    fn conflicting_options_are_refused() {
         use ErrorKind::{ArgumentConflict, MissingRequiredArgument};
         for (words, wanted) in [
             ("--tls -- true", MissingRequiredArgument),

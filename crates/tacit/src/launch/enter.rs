@@ -1,4 +1,4 @@
-//! The launcher's side of the helper: starting it, and restarting it.
+//! The launcher's side of the helper: starts it, and restarts it if it dies.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,45 +16,45 @@ use super::helper::{self, JoinedNamespaces, Ready};
 use crate::exit::{complain_of, warn};
 use crate::run::protocol;
 
-/// Helpers start no sooner one after the other: one that cannot live must not cost a CPU.
+/// Minimum time between two starts, so that a helper that fails at once does not use up a CPU.
 const START_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The process inside, and the namespaces it made.
+/// The helper process and the namespaces that it made.
 pub(super) struct Helper {
-    /// 0 once it has ended.
+    /// The process id; 0 after the helper has ended.
     pid: u32,
     started: Instant,
     pub(super) network: OwnedFd,
-    /// None for root, which shares the launcher's.
+    /// The user namespace; `None` for root, which uses the launcher's.
     pub(super) user: Option<OwnedFd>,
-    /// To the helper, which awaits here what it keeps hidden; `None`: it knows.
+    /// Sends the helper the files to hide; `None` after they were sent.
     covers: Option<UnixStream>,
-    /// For helpers to come.
+    /// The files to hide, for helpers that are started later.
     hidden: Hidden,
-    /// Of all helpers; without it they look at the files once a second.
+    /// The inotify instance of all helpers. Without it they check the files once a second.
     changes: io::Result<OwnedFd>,
 }
 
-/// What is hidden from the program.
+/// The files that are hidden from the program.
 #[derive(Default)]
 struct Hidden {
-    /// The program's mounts; `None`: it has none of its own, and nothing is to be covered.
+    /// The program's mount namespace; `None` if it has none of its own, so that nothing is hidden.
     mounts: Option<OwnedFd>,
     paths: Vec<PathBuf>,
 }
 
 impl Hidden {
-    /// Has a helper keep it hidden.
+    /// Sends the files to a helper.
     fn tell(&self, helper: &UnixStream) {
         if let Some(mounts) = &self.mounts {
             let word = ToCover { paths: self.paths.clone() };
-            // A helper that has ended is replaced, and the next one gets it.
+            // If the helper has ended, its successor gets the message.
             let _ = protocol::write(helper, &word, &[mounts.as_fd()]);
         }
     }
 }
 
-/// A helper that is setting up.
+/// A helper that is making the namespace.
 pub(super) struct Starting {
     pid: u32,
     line: UnixStream,
@@ -62,21 +62,21 @@ pub(super) struct Starting {
     changes: io::Result<OwnedFd>,
 }
 
-/// What the agent is to have of the namespace.
+/// What the agent needs of the namespace.
 pub(super) struct Given {
     pub(super) sockets: Vec<OwnedFd>,
 }
 
-/// A helper that has set up the namespace.
+/// A helper that has made the namespace.
 pub(super) struct Prepared {
     pub(super) helper: Helper,
     pub(super) given: Given,
-    /// To the helper, which awaits the listener of the program's filter here.
+    /// Sends the helper the listener of the program's system call filter.
     pub(super) channel: UnixStream,
 }
 
 impl Helper {
-    /// Starts one.
+    /// Starts a helper.
     pub(super) fn start() -> Result<Starting, RunError> {
         let own = |error| RunError::Own("start the helper", error);
         let (ours, theirs) = UnixStream::pair().map_err(own)?;
@@ -95,7 +95,7 @@ impl Helper {
         Ok(Starting { pid, line: ours, covers, changes })
     }
 
-    /// Has it keep these files hidden in the mounts of a program, and the helpers after it.
+    /// Lets this helper and its successors hide these files in the program's mount namespace.
     pub(super) fn keep_hidden(&mut self, mounts: Option<OwnedFd>, paths: Vec<PathBuf>) {
         if let (Some(_), Err(error)) = (&mounts, &self.changes) {
             warn(
@@ -112,17 +112,17 @@ impl Helper {
         }
     }
 
-    /// Its process, unless it has ended.
+    /// The process id, unless the helper has ended.
     pub(super) fn pid(&self) -> Option<u32> {
         Some(self.pid).filter(|pid| *pid > 0)
     }
 
-    /// It has ended.
+    /// Records that the helper has ended.
     pub(super) fn forget(&mut self) {
         self.pid = 0;
     }
 
-    /// Starts another in the same namespaces; returns the line for the agent.
+    /// Starts another helper in the same namespaces; returns its channel for the agent.
     pub(super) fn start_anew(&mut self) -> io::Result<OwnedFd> {
         let (ours, theirs) = UnixStream::pair()?;
         let (covers, of_helper) = UnixStream::pair()?;
@@ -161,11 +161,15 @@ impl Drop for Helper {
 }
 
 impl Starting {
-    /// Waits until the namespace is there and the helper has closed its copies of the listeners: a
-    /// process that keeps a copy would continue to take connections after the agent's end.
+    /// Waits until the namespace exists and the helper has closed its copies of the listening
+    /// sockets: through such a copy, connections would be accepted after the agent has ended.
     pub(super) fn ready(self) -> Result<Prepared, RunError> {
         let own = |error| RunError::Own("start the helper", error);
-        let died = || RunError::Namespace("the helper ended without a word".into());
+        let died = || {
+            RunError::Namespace(
+                "the helper process ended unexpectedly while it made the namespace".into(),
+            )
+        };
         let frame = protocol::read::<Ready>(&self.line).map_err(own)?.ok_or_else(died)?;
         let mut descriptors = frame.descriptors;
         let has_own_user = match frame.message {
@@ -194,13 +198,13 @@ impl Starting {
     }
 }
 
-/// What a helper keeps hidden, for the process that it is.
+/// Prepares the helper's state for hiding files, in the helper process.
 fn awaited(launcher: &UnixStream, changes: &io::Result<OwnedFd>) -> io::Result<Covers> {
     let changes = changes.as_ref().ok().map(OwnedFd::try_clone).transpose()?;
     Ok(Covers::awaited(launcher.try_clone()?, changes))
 }
 
-/// A process's exit status for what it came to.
+/// The exit status of the helper process.
 fn ending(result: io::Result<()>) -> u8 {
     match result {
         Ok(()) => 0,

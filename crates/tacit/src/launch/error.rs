@@ -1,4 +1,4 @@
-//! Why a run could not start, and the exit codes for it.
+//! The errors of `tacit run`, and their exit codes.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,29 +9,29 @@ use tacit_sys::spawn::SpawnError;
 
 use super::{OptionsError, inherited, user};
 
-/// The launcher's own failure.
+/// tacit itself failed.
 const EXIT_OWN: u8 = 125;
-/// CMD cannot be run.
+/// CMD exists but cannot be run.
 const EXIT_NOT_RUN: u8 = 126;
-/// CMD is not there.
+/// CMD does not exist.
 const EXIT_NOT_FOUND: u8 = 127;
 
-/// Why a run could not start.
+/// The reason why a run cannot start.
 #[derive(Debug)]
 pub enum RunError {
-    /// The user who called sudo.
+    /// The launcher cannot become the user who called sudo.
     User(user::UserError),
-    /// The program would have a way past the policy.
+    /// The program would inherit a descriptor that bypasses the policy.
     Inherit(inherited::InheritError),
-    /// A process, socket or file of the launcher's own.
+    /// A system call of the launcher failed.
     Own(&'static str, io::Error),
-    /// The namespace cannot be made; says which knob.
+    /// The namespace cannot be made; the text names the kernel setting.
     Namespace(String),
-    /// The agent refuses the run, or ended.
+    /// The agent refused the run or ended.
     Agent(String),
-    /// The options of `--tls` stand for no policy.
+    /// The options of `--tls` are invalid.
     Options(OptionsError),
-    /// This program cannot be started.
+    /// The program cannot be started.
     Start(OsString, SpawnError),
 }
 

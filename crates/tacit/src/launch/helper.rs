@@ -1,12 +1,11 @@
-//! The process inside a run's namespace: it makes the namespace, and then does there what the
-//! agent asks for.
+//! The helper process: makes the namespaces of a run, and acts inside them for the agent.
 //!
-//! It holds rights over the namespace that no other process has, knows no policy, and ends with the
-//! launcher. It answers one question after the other, from as many lines as there are agents: one,
-//! and while an agent is replaced by its successor, two.
+//! The helper has rights over the namespaces that no other process has. It knows no policy, and
+//! ends with the launcher. It answers the agent's requests one after the other on a channel. While
+//! an agent is replaced, its successor has a second channel.
 //!
-//! It also answers the kernel's questions about sockets that programs are refused, and reports
-//! those (`notices/`): even while no agent is there.
+//! It also answers the kernel's notifications of refused system calls, and reports them
+//! (`notices/`), even while there is no agent.
 //!
 //! Limits: `LINES_MAX`, `OWNERS_TIME_MAX`.
 
@@ -32,34 +31,35 @@ use crate::net::pool::SOCKETS_AT_ONCE_MAX;
 use crate::run::host::HostAddresses;
 use crate::run::protocol::{self, Frame, HelperReply, HelperRequest, SocketEnds, SocketOwner};
 
-/// Lines that are served at once.
+/// Maximum number of open channels.
 const LINES_MAX: usize = 8;
-/// How long one question about owners may keep the others waiting: a look at a process costs as
-/// much as it has files open. Who is not found by then is not seen.
+/// Time limit for finding the owner of a socket, because other requests wait meanwhile. Inspecting
+/// a process takes time in proportion to its open files; an owner not found in time is unknown.
 const OWNERS_TIME_MAX: Duration = Duration::from_millis(200);
 
-/// What the helper tells the launcher once it has set up, or why it could not.
+/// The helper's message to the launcher after making the namespaces, or the reason it failed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ready {
-    /// The namespace is there.
+    /// The namespaces exist.
     Made {
         /// Whether there is a user namespace to join.
         has_own_user: bool,
         /// What was requested but is not available.
         missing: Vec<String>,
     },
-    /// It is not, and why.
+    /// The namespaces cannot be made, for this reason.
     Failed(String),
 }
 
-/// Makes the namespace and its sockets, hands them to the launcher, and serves to the end.
+/// Makes the namespaces and their sockets, sends them to the launcher, and serves until the end.
 ///
-/// What follows [`Ready`] to the launcher: the descriptors of
-/// [`namespace::NamespaceSockets`], then the first line; then an empty frame, when
-/// this process holds no listener any more. The launcher sends back the listener of the filter.
+/// After [`Ready`], the helper sends the descriptors of [`namespace::NamespaceSockets`], then its
+/// first channel, then an empty frame when it has closed its copies of the listening sockets. The
+/// launcher answers with the listener of the system call filter.
 ///
 /// # Errors
+/// The launcher has ended.
 /// The launcher is gone.
 pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Result<()> {
     let none = Families { v4: false, v6: false };
@@ -85,16 +85,16 @@ pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Res
 /// The namespaces of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct JoinedNamespaces<'a> {
-    /// Its network.
+    /// The network namespace.
     pub network: BorrowedFd<'a>,
-    /// `None` for root.
+    /// The user namespace; `None` for root.
     pub user: Option<BorrowedFd<'a>>,
 }
 
-/// Serves a namespace that another helper made, which has died.
+/// Serves the namespaces that an earlier helper made. That helper has died.
 ///
 /// # Errors
-/// It cannot be joined, or the launcher is gone.
+/// The namespaces cannot be joined, or the launcher has ended.
 pub(super) fn run_anew(
     line: UnixStream,
     parent: u32,
@@ -103,13 +103,13 @@ pub(super) fn run_anew(
 ) -> io::Result<()> {
     let JoinedNamespaces { network, user } = namespaces;
     let kernel = namespace::join(parent, network, user).map_err(io::Error::other)?;
-    // The listener ended with the helper that had it: the kernel refuses without asking.
+    // The filter's listener was lost with the earlier helper: the kernel refuses without a report.
     Servant { launcher: parent, kernel, covers }.serve(line, Notices::default())
 }
 
-/// The rights over the namespace, and who may hold sockets in it.
+/// The state of the helper: its rights over the namespace, and the program's processes.
 struct Servant {
-    /// Whose descendants own the run's sockets.
+    /// The descendants of this process own the run's sockets.
     launcher: u32,
     kernel: Netlinks,
     covers: Covers,
@@ -118,7 +118,7 @@ struct Servant {
 type Answer = (HelperReply, Vec<OwnedFd>);
 
 impl Servant {
-    /// Answers until neither an agent nor the kernel can ask any more.
+    /// Answers until neither an agent nor the kernel can send a request.
     fn serve(mut self, first: UnixStream, mut notices: Notices) -> io::Result<()> {
         let mut lines = vec![first];
         while !lines.is_empty() || notices.can_come() {
@@ -126,7 +126,7 @@ impl Servant {
             self.covers.serve(&of_covers);
             notices.serve(&of_notices);
             let Some(at) = line else { continue };
-            // A line that breaks is that agent's loss alone.
+            // An error on one channel affects only its agent.
             let kept = match protocol::read::<HelperRequest>(&lines[at]) {
                 Ok(Some(Frame { message: HelperRequest::Channel, .. })) => {
                     self.add_line(&mut lines, at).is_ok()
@@ -151,7 +151,7 @@ impl Servant {
 
     fn add_line(&self, lines: &mut Vec<UnixStream>, asked: usize) -> io::Result<()> {
         if lines.len() >= LINES_MAX {
-            let refused = HelperReply::Refused("the helper serves as many lines as it may".into());
+            let refused = HelperReply::Refused("the helper has too many open channels".into());
             return protocol::write(&lines[asked], &refused, &[]);
         }
         let (ours, theirs) = UnixStream::pair()?;
@@ -194,13 +194,13 @@ impl Servant {
             HelperRequest::Listening => self.listening().map(HelperReply::Listening),
             HelperRequest::Cpu => Ok(HelperReply::Cpu(self.cpu_ns())),
             HelperRequest::Hide(paths) => self.covers.replace(paths).map(|()| HelperReply::Done),
-            // They are answered where the lines are.
+            // `serve` handles these requests, because it owns the channels.
             HelperRequest::Channel | HelperRequest::Reports => Ok(HelperReply::Done),
         };
         (done.unwrap_or_else(HelperReply::Refused), Vec::new())
     }
 
-    /// Addresses come before the routes that use them as sources, and go after those.
+    /// Adds addresses before the routes that use them as sources, and removes them afterwards.
     fn network(&mut self, families: Families, host: &HostAddresses) -> Result<(), netlink::Error> {
         let Netlinks { route, netfilter, .. } = &mut self.kernel;
         let wanted = host.interfaces();
@@ -220,8 +220,8 @@ impl Servant {
         told(nft::change(&mut self.kernel.netfilter, &remove, &add))
     }
 
-    /// The process that holds a socket, or the listener that it will be accepted from; `None` if
-    /// none is seen to, whatever the reason.
+    /// The process that holds a socket, or the listener that will accept the connection; `None` if
+    /// it cannot be found.
     fn owner(&mut self, ends: &SocketEnds) -> Option<SocketOwner> {
         let SocketEnds { protocol, program, peer } = *ends;
         let found = diag::owner(&mut self.kernel.diagnosis, transport(protocol), program, peer);
@@ -231,8 +231,8 @@ impl Servant {
         Some(SocketOwner { pid, program: std::fs::read_link(format!("/proc/{pid}/exe")).ok() })
     }
 
-    /// The number of the socket that listens at an address; one that listens at that alone comes
-    /// before one that listens at all.
+    /// The inode of the listening socket of an address. A socket that listens at this address is
+    /// preferred to one that listens at all addresses.
     fn listener_at(&mut self, at: SocketAddr) -> Option<u32> {
         let ip = at.ip().to_canonical();
         let mut found = None;
@@ -251,7 +251,7 @@ impl Servant {
         found
     }
 
-    /// Whether a program waits there for the answer to a SYN that no program takes.
+    /// Whether a program has sent a SYN from this address and waits for the answer.
     fn is_connecting(&mut self, ends: &SocketEnds) -> bool {
         let SocketEnds { protocol, program, peer } = *ends;
         let own = self.listening().unwrap_or_default();
@@ -262,8 +262,8 @@ impl Servant {
         found.ok().flatten().is_some_and(|socket| socket.is_connecting) && !own.iter().any(is_own)
     }
 
-    /// What the programs have used: all that live in this network but the helper itself. What they
-    /// started elsewhere counts once they have waited for it.
+    /// CPU time of all processes in this network namespace except the helper. Processes that were
+    /// started elsewhere count after their parent here has waited for them.
     fn cpu_ns(&self) -> u64 {
         let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         let here = network("self");
@@ -274,7 +274,7 @@ impl Servant {
         programs.map(of).sum()
     }
 
-    /// Where programs listen; the agent's own listeners are known by their ports.
+    /// The addresses where programs listen. The agent's own listeners are recognised by their port.
     fn listening(&mut self) -> Result<Vec<SocketAddr>, String> {
         let mut found = Vec::new();
         for version in IpVersion::ALL {
@@ -289,17 +289,17 @@ impl Servant {
     }
 }
 
-/// What there is to do.
+/// The events to handle.
 struct Due {
-    /// The line on which an agent asks.
+    /// The channel on which an agent sent a request.
     line: Option<usize>,
-    /// What happened to each of [`Notices::descriptors`].
+    /// The events of [`Notices::descriptors`].
     of_notices: Vec<PollFlags>,
-    /// The same of [`Covers::descriptors`].
+    /// The events of [`Covers::descriptors`].
     of_covers: Vec<PollFlags>,
 }
 
-/// Waits until an agent, the kernel or the launcher asks.
+/// Waits for a request of an agent, the kernel or the launcher.
 fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<Due> {
     let of_lines = lines.iter().map(AsFd::as_fd);
     let all = of_lines.chain(notices.descriptors()).chain(covers.descriptors());
@@ -324,7 +324,7 @@ fn told(result: Result<(), netlink::Error>) -> Result<HelperReply, String> {
     result.map(|()| HelperReply::Done).map_err(|error| error.to_string())
 }
 
-/// So many sockets, or as many as there are; one at least.
+/// Makes `count` sockets, or fewer if the kernel refuses; fails if it cannot make one.
 fn stand_ins(wanted: transparent::SocketSpec, count: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = vec![transparent::make(wanted)?];
     while sockets.len() < count

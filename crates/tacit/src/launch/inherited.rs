@@ -1,15 +1,16 @@
-//! What the launcher was started with, and CMD would inherit: sockets, io_urings, directories.
+//! Checks the descriptors that the program would inherit: sockets, io_urings and directories.
 //!
-//! A socket stays in the network namespace that it was made in. One of the caller's would carry
-//! CMD's bytes past the agent, in clear, so the launcher refuses to start with one unless the
-//! command line names it. UNIX sockets lead to processes of this machine and pass.
+//! A socket stays in the network namespace in which it was created. Through an inherited network
+//! socket the program could send in clear, past the agent. The launcher therefore refuses to start
+//! the program unless `--inherit-fd` names the socket. UNIX sockets are allowed: they lead to
+//! processes on this machine.
 //!
-//! So would the sockets that the operations of an io_uring of the caller's make, and its kernel
-//! thread can poll the ring without a system call.
+//! An inherited io_uring can create sockets in the caller's network namespace as well, and its
+//! kernel thread works without a system call of the program.
 //!
-//! An open directory stays in the mount namespace that it was opened in, where the files of the
-//! policy are not hidden. The launcher refuses to start with one in the same way, and in a working
-//! directory of another mount namespace.
+//! A directory stays in the mount namespace in which it was opened, where the files of the policy
+//! are not hidden. The same rule applies to it. The working directory must not be in another mount
+//! namespace either.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,61 +21,65 @@ use std::path::PathBuf;
 
 use tacit_sys::descriptor::{self, DescriptorKind, Inheritable, SocketKind};
 
-/// Why the launcher does not start CMD.
+/// The reason why the launcher does not start the program.
 #[derive(Debug)]
 pub enum InheritError {
-    /// What is open cannot be told.
+    /// The open descriptors cannot be listed.
     Unknown(io::Error),
-    /// A socket that the command line does not name.
+    /// A network socket that no `--inherit-fd` names.
     Socket {
-        /// Its number.
+        /// The descriptor.
         number: RawFd,
-        /// What it is.
+        /// The type and addresses of the socket.
         kind: SocketKind,
     },
-    /// An io_uring that the command line does not name.
+    /// An io_uring that no `--inherit-fd` names.
     IoUring(RawFd),
-    /// A directory that the command line does not name.
+    /// A directory that no `--inherit-fd` names.
     Directory(RawFd),
-    /// One was named that is not there.
+    /// `--inherit-fd` names a descriptor that is not open.
     NotOpen(RawFd),
-    /// The working directory has no name here.
+    /// The working directory has no path in this mount namespace.
     WorkingDirectory(io::Error),
 }
 
 impl fmt::Display for InheritError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown(error) => write!(f, "cannot tell which files are open: {error}"),
+            Self::Unknown(error) => write!(f, "cannot list the open file descriptors: {error}"),
             Self::NotOpen(number) => {
-                write!(f, "--inherit-fd {number}: no such file is open here")
+                write!(
+                    f,
+                    "--inherit-fd {number}: file descriptor {number} is not open\n    \
+                     fix: remove the option, or open the descriptor in the calling process"
+                )
             }
             Self::IoUring(number) => write!(
                 f,
-                "file descriptor {number} is an io_uring, whose operations would go past the \
-                 policy: close it ({number}>&-), or let the program have it with --inherit-fd \
-                 {number}"
+                "the program would inherit file descriptor {number}, an io_uring, whose operations \
+                 bypass the policy\n    \
+                 fix: close it ({number}>&-), or allow it with --inherit-fd {number}"
             ),
             Self::Directory(number) => write!(
                 f,
-                "file descriptor {number} is a directory, opened outside, through which the \
-                 program would reach the policy and its keys: close it ({number}>&-), or let the \
-                 program have it with --inherit-fd {number}"
+                "the program would inherit file descriptor {number}, a directory in which the \
+                 policy and its keys are not hidden\n    \
+                 fix: close it ({number}>&-), or allow it with --inherit-fd {number}"
             ),
             Self::WorkingDirectory(error) => write!(
                 f,
-                "cannot determine the working directory ({error}): it was removed, or is in \
-                 another mount namespace, where the policy and its keys cannot be hidden from the \
-                 program; change to another directory first"
+                "cannot determine the working directory: {error}: it was removed, or is in another \
+                 mount namespace, where the policy and its keys cannot be hidden from the program\
+                 \n    fix: change to another directory"
             ),
             Self::Socket { number, kind } => {
-                write!(f, "file descriptor {number}")?;
+                write!(f, "the program would inherit file descriptor {number}")?;
                 if let Some(name) = ["standard input", "standard output", "standard error"]
                     .get(usize::try_from(*number).unwrap_or(usize::MAX))
                 {
                     write!(f, " ({name})")?;
                 }
-                f.write_str(" is a network socket")?;
+                f.write_str(", a network socket")?;
                 if let Some(local) = kind.local {
                     write!(f, " at {local}")?;
                 }
@@ -83,8 +88,8 @@ impl fmt::Display for InheritError {
                 }
                 write!(
                     f,
-                    ", which would carry the program's bytes past the policy: close it \
-                     ({number}>&-), or let the program have it with --inherit-fd {number}"
+                    ", which bypasses the policy\n    \
+                     fix: close it ({number}>&-), or allow it with --inherit-fd {number}"
                 )
             }
         }
@@ -93,13 +98,13 @@ impl fmt::Display for InheritError {
 
 impl std::error::Error for InheritError {}
 
-/// Refuses what would go round the policy. Call before the launcher opens anything itself.
+/// Refuses descriptors that bypass the policy. Call before the launcher opens any file.
 pub(super) fn check(allowed: &[RawFd]) -> Result<(), InheritError> {
     judge(&descriptor::inheritable().map_err(InheritError::Unknown)?, allowed)
 }
 
-/// The working directory. One that was removed has no path, and one of another mount namespace has
-/// one that begins with `(unreachable)`, as the kernel says it; libc looks for another path then.
+/// The path of the working directory. A removed directory has no path; one of another mount
+/// namespace has a path that starts with `(unreachable)`, which libc would replace by another.
 pub(super) fn working_directory() -> Result<PathBuf, InheritError> {
     let path = rustix::process::getcwd(Vec::new())
         .map_err(|errno| InheritError::WorkingDirectory(errno.into()))?;
@@ -135,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_network_sockets_that_nobody_named_are_refused() {
+    fn network_sockets_are_refused_unless_an_option_allows_them() {
         let kind = |leads_out| SocketKind {
             leads_out,
             local: "127.0.0.1:4000".parse().ok(),
@@ -161,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn only_io_urings_that_nobody_named_are_refused() {
+    fn io_urings_are_refused_unless_an_option_allows_them() {
         let open = [Inheritable { number: 5, kind: DescriptorKind::IoUring }];
         let refused = judge(&open, &[]).unwrap_err().to_string();
         assert!(refused.starts_with("file descriptor 5 is an io_uring, "), "{refused}");
@@ -169,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn only_directories_that_nobody_named_are_refused() {
+    fn directories_are_refused_unless_an_option_allows_them() {
         let open = [Inheritable { number: 5, kind: DescriptorKind::Directory }];
         let refused = judge(&open, &[]).unwrap_err().to_string();
         assert!(refused.starts_with("file descriptor 5 is a directory, "), "{refused}");

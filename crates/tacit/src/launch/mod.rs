@@ -1,15 +1,15 @@
-//! `tacit run`: a program with its children in a network namespace of their own, whose connections
-//! an agent carries.
+//! `tacit run`: runs a program in a network namespace, so that an agent relays its connections.
 //!
 //! ```text
-//!   launcher (this) ──forks──> helper    makes the namespace, then serves the agent inside
-//!                   ──forks──> agent     policy, keys, bytes; or one that runs already
-//!                   ──starts─> CMD       inside; the launcher's own child
+//!   launcher (this) ──forks──> helper    makes the namespaces, then acts in them for the agent
+//!                   ──forks──> agent     or connects to a running one; has policy and keys
+//!                   ──starts─> CMD       in the namespaces; a child of the launcher
 //! ```
 //!
-//! The launcher stays the parent of CMD and stands in for it: signals, stops and the exit status.
-//! It has one thread, reads no policy and holds no key. A helper that dies is restarted. Its
-//! own failures exit with 125; 126 and 127 are a shell's.
+//! The launcher is the parent of CMD. It forwards signals, stops and continues with CMD, and exits
+//! with CMD's status. It has one thread, reads no policy and holds no key. It restarts a helper
+//! that dies. The exit status is 125 if tacit itself fails, and 126 or 127 if CMD cannot be started,
+//! as in shells.
 
 mod agent;
 mod arguments;
@@ -45,10 +45,10 @@ pub use policy::OptionsError;
 use policy::{HOW_TO_START, PolicySource};
 use running::Running;
 
-/// Where CMD finds the address at which it may ask about its connections.
+/// The environment variable with the address of the query socket.
 const QUERY_VARIABLE: &str = "TACIT_QUERY";
 
-/// Runs the verb.
+/// Runs the command.
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
     let Some(source) = args.policy_source() else {
@@ -82,8 +82,8 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     inherited::check(&args.inherit).map_err(RunError::Inherit)?;
     let working = inherited::working_directory().map_err(RunError::Inherit)?;
     let original = LauncherState::capture();
-    // Both set up at the same time. They are started before signals are blocked: they would
-    // inherit that.
+    // Helper and agent start in parallel, and before signals are blocked, because child processes
+    // inherit the signal mask.
     let starting = Helper::start()?;
     let agent = Agent::start(args, source)?;
     tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
@@ -102,10 +102,10 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     let (directories, files): (Vec<_>, Vec<_>) =
         terms.hide.into_iter().partition(|path| path.is_dir());
     let mut hidden: Vec<PathBuf> = spawn::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
-    // Files first: what is in a directory is out of sight once that is hidden.
+    // Files first: the files in a directory cannot be reached after the directory is hidden.
     hidden.extend(real_paths(&files));
-    // From a directory that CMD starts in or below it would find what is in it: there, files are
-    // hidden one by one.
+    // A directory is not hidden if CMD's working directory is in it, because CMD would still see
+    // its content. The files in it are hidden one by one.
     hidden.extend(real_paths(&directories).into_iter().filter(|at| !working.starts_with(at)));
     let inside = SpawnOptions {
         network: helper.network.as_fd(),
@@ -121,7 +121,7 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     tacit_sys::orphan::collect().map_err(|error| RunError::Own("collect orphans", error))?;
     let started = spawn::spawn(command, &inside)
         .map_err(|error| RunError::Start(args.command[0].clone(), error))?;
-    // The helper has the listener, or sees by this that there is none.
+    // The helper now has the filter's listener, or sees end of file if there is none.
     drop(channel);
     for path in &started.not_hidden {
         warn(MessageId("not-hidden"), format_args!("cannot be hidden from the program: {path}"));
@@ -130,13 +130,13 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     Ok(Running { child: started.child, agent, helper })
 }
 
-/// Where these are, each once whatever its names.
+/// The canonical paths of these files, without duplicates.
 fn real_paths(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     paths.iter().filter_map(|path| path.canonicalize().ok()).collect()
 }
 
-/// The CPUs that CMD is to be on, where the policy says anything of them; else none. An agent of
-/// others may name CPUs that this process may not use.
+/// The CPUs for CMD if the policy assigns CPUs, otherwise an empty list. The agent of another user
+/// may assign CPUs that this process may not use.
 fn cpus(terms: &RunTerms) -> Vec<usize> {
     if terms.keep_off.is_empty() && terms.cpu.is_none() {
         return Vec::new();

@@ -1,13 +1,14 @@
-//! What becomes of the processes that CMD leaves behind when it ends.
+//! Handles the processes that still run when CMD ends, as `--orphans` says.
 //!
 //! ```text
-//! terminate   SIGTERM, a grace, SIGKILL until no process is left; reported on standard error
-//! wait        as long as it takes
-//! leave       nothing: they continue, and every connection of theirs is refused
+//! terminate   send SIGTERM, wait, then send SIGKILL until none is left; print a message
+//! wait        wait until all have ended
+//! leave       do nothing: they continue without a network
 //! ```
 //!
-//! While the launcher waits, the run's agent and helper keep serving them. A signal to end cuts
-//! the waiting short: `wait` then terminates, and `terminate` kills at once.
+//! While the launcher waits, the agent and the helper continue to serve these processes. If the
+//! launcher receives SIGTERM or a similar signal, `wait` changes to `terminate`, and `terminate`
+//! sends SIGKILL at once.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,32 +22,32 @@ use super::arguments::Orphans;
 use super::running::Running;
 use crate::exit::warn;
 
-/// How long a process has to end after SIGTERM.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long killed processes may take to be gone; one may hang in the kernel.
+/// How long to wait for killed processes; one may be blocked in the kernel.
 const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How often it is looked whether somebody is left, should no signal say so.
+/// How often to look for remaining processes if no signal arrives.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long orphans are not spoken of.
+/// How long to wait before the launcher prints a message about remaining processes.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Why a wait is over.
+/// The reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waited {
     NobodyLeft,
     TimeOver,
-    /// Somebody wants the launcher to end.
+    /// The launcher received a signal to end.
     Signal,
 }
 
 impl Running {
-    /// Does with them what the command line says; CMD has ended.
+    /// Handles the remaining processes as the command line says. CMD has ended.
     pub(super) fn see_off_orphans(&mut self, how: Orphans) -> io::Result<()> {
         if how == Orphans::Leave || self.orphans().is_empty() {
             return Ok(());
         }
-        // What is left for a moment, such as the agent of a run inside this one, ends by itself.
+        // Short-lived processes, such as the agent of a run inside this run, end by themselves.
         let patience = (how == Orphans::Terminate).then_some(PATIENCE);
         if self.wait_for_orphans(patience)? == Waited::NobodyLeft {
             return Ok(());
@@ -68,7 +69,7 @@ impl Running {
         }
         let end = Instant::now() + KILL_WAIT_MAX;
         while Instant::now() < end {
-            // Again and again: one may have started another before it was killed.
+            // Repeat: a process may have started another one before it was killed.
             self.signal_orphans(&[Signal::KILL]);
             if self.wait_for_orphans(Some(LOOK_EVERY))? == Waited::NobodyLeft {
                 return Ok(());
@@ -89,7 +90,7 @@ impl Running {
     fn signal_orphans(&self, signals: &[Signal]) {
         for pid in self.orphans() {
             for signal in signals {
-                // One that is gone needs none.
+                // It may have ended meanwhile.
                 let _ = orphan::signal(pid, *signal);
             }
         }
@@ -99,7 +100,7 @@ impl Running {
         let end = at_most.map(|wait| Instant::now() + wait);
         loop {
             if self.orphans().is_empty() {
-                // No other process collects the children that just ended.
+                // Only the launcher can reap these children.
                 orphan::reap(&self.own_children());
                 return Ok(Waited::NobodyLeft);
             }

@@ -1,8 +1,9 @@
-//! Where the policy of a run comes from: a file, or the options of `tacit run --tls`.
+//! Determines the policy of a run: a file, or the options of `tacit run --tls`.
 //!
-//! `--tls` stands for a policy of two rules about what the program opens, one for every server and
-//! one for those on this host's loopback, which a rule must name. Everything else is rejected: UDP
-//! other than DNS, and connections from outside.
+//! `--tls` generates a policy with two rules for the program's outbound TCP connections: one for
+//! all servers, and one for servers on this host's loopback addresses, which a rule must list
+//! explicitly. Connections that match neither rule are rejected, as are inbound connections and UDP
+//! other than DNS.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,58 +13,59 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-/// The word for the CA certificates of the distribution.
+/// The value of `--ca` that selects the CA certificates of the distribution.
 const SYSTEM: &str = "system";
-/// The file of a policy that `--tls` stands for, in the directory of the run.
+/// The file name of the generated policy in the directory of the run.
 const FILE: &str = "policy.toml";
 
-/// What `tacit run` prints if its command line does not say what protects the connections.
+/// The message of `tacit run` without a policy.
 pub(super) const HOW_TO_START: &str = "\
-say what protects the connections of the program:
-  tacit run --tls --ca ca.pem -- CMD          TLS for every TCP connection that CMD opens
-  tacit run --policy FILE -- CMD              what the rules of a policy say; or set TACIT_POLICY
-  tacit run --tls --ca ca.pem --print-policy  an example of a policy; tacit.toml(5) has others";
+the command line does not say how to protect the program's connections
+    fix: use one of
+      tacit run --tls --ca ca.pem -- CMD          use TLS for every TCP connection of CMD
+      tacit run --policy FILE -- CMD              use the rules of a policy (or set TACIT_POLICY)
+      tacit run --tls --ca ca.pem --print-policy  print an example policy; see tacit.toml(5)";
 
 /// TLS without a policy file
 #[derive(Debug, Args)]
 pub(super) struct TlsArgs {
-    /// Without a policy file: TLS for every TCP connection that the program opens
+    /// Use TLS for every outbound TCP connection of the program, without a policy file
     #[arg(long, requires = "ca", conflicts_with_all = ["policy", "agent"])]
     pub(super) tls: bool,
-    /// The CA certificates to verify servers with, a PEM file; may be repeated. `system`: those of
-    /// the distribution
+    /// PEM file with CA certificates that verify servers; may be repeated. `system` selects the CA
+    /// certificates of the distribution
     #[arg(long, value_name = "FILE", requires = "tls")]
     ca: Vec<PathBuf>,
-    /// The certificate for servers that require one, a PEM file
+    /// PEM file with a certificate for servers that require one
     #[arg(long, value_name = "FILE", requires_all = ["tls", "key"])]
     cert: Option<PathBuf>,
-    /// Its private key, a PEM file
+    /// PEM file with the private key of --cert
     #[arg(long, value_name = "FILE", requires_all = ["tls", "cert"])]
     key: Option<PathBuf>,
-    /// Print the policy that --tls stands for, and exit
+    /// Print the policy that --tls and its options generate, and exit
     #[arg(long, requires = "tls")]
     pub(super) print_policy: bool,
 }
 
-/// Where the policy of a run comes from.
+/// The source of the policy of a run.
 #[derive(Debug)]
 pub(super) enum PolicySource {
-    /// A file, for an agent of this run's own.
+    /// A policy file, for a private agent.
     File(PathBuf),
-    /// The options of `--tls`, for the same.
+    /// The options of `--tls`, for a private agent.
     Options,
-    /// The agent that serves this socket has one.
+    /// The policy of the running agent at this socket.
     Agent(PathBuf),
 }
 
-/// Why options stand for no policy.
+/// The reason why the options are invalid.
 #[derive(Debug)]
 pub enum OptionsError {
     /// A file cannot be read.
     Unreadable(&'static str, PathBuf, io::Error),
     /// The name of a file cannot be written in a policy.
     NotText(&'static str, PathBuf),
-    /// `--ca system` beside files.
+    /// `--ca system` together with files.
     SystemAndFiles,
 }
 
@@ -71,16 +73,16 @@ impl fmt::Display for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(option, path, error) => {
-                write!(f, "{option} {}: {error}", path.display())
+                write!(f, "cannot read {option} {}: {error}", path.display())
             }
             Self::NotText(option, path) => write!(
                 f,
-                "{option} {path:?}: a policy cannot hold this file name\n    \
+                "{option} {path:?}: this file name cannot be written in a policy\n    \
                  fix: use a name in UTF-8 without control characters"
             ),
             Self::SystemAndFiles => f.write_str(
-                "--ca system and --ca FILE cannot be combined\n    \
-                 fix: name files only; the CA certificates of the distribution are a file too, \
+                "--ca system cannot be combined with --ca FILE\n    \
+                 fix: give files only; the CA certificates of the distribution are a file too, \
                  such as /etc/ssl/certs/ca-certificates.crt",
             ),
         }
@@ -90,7 +92,7 @@ impl fmt::Display for OptionsError {
 impl std::error::Error for OptionsError {}
 
 impl TlsArgs {
-    /// The policy, with absolute paths.
+    /// The text of the policy, with absolute paths.
     pub(super) fn policy_text(&self) -> Result<String, OptionsError> {
         let is_system = |ca: &PathBuf| ca.as_os_str() == SYSTEM;
         let mut text = BEGINNING.to_owned();
@@ -101,7 +103,7 @@ impl TlsArgs {
             SYSTEM
         } else {
             let files = self.ca.iter().map(|ca| quoted("--ca", ca));
-            // A list of the policy has each file once.
+            // Remove duplicates: a list in a policy must not have any.
             let files: BTreeSet<String> = files.collect::<Result<_, _>>()?;
             let files: Vec<_> = files.into_iter().collect();
             text.push_str(&format!("\n[trust.given]\nca = [{}]\n", files.join(", ")));
@@ -120,8 +122,8 @@ impl TlsArgs {
     }
 }
 
-/// Writes the policy into the directory of the run, where a reload and a successor of the agent
-/// read it; returns its path.
+/// Writes the policy to the directory of the run, where a reload and the agent's successor find it;
+/// returns its path.
 pub(super) fn write(text: &str, directory: &Path) -> io::Result<PathBuf> {
     let path = directory.join(FILE);
     let mut file =
@@ -130,7 +132,7 @@ pub(super) fn write(text: &str, directory: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The absolute path of a file that can be read, as TOML.
+/// The absolute path of a readable file, as a TOML string.
 fn quoted(option: &'static str, path: &Path) -> Result<String, OptionsError> {
     let unreadable = |error| OptionsError::Unreadable(option, path.to_owned(), error);
     std::fs::File::open(path).map_err(unreadable)?;
@@ -173,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that every test can read, by a relative name.
+    /// A file that exists, by a relative path.
     const PEM: &str = "Cargo.toml";
 
     fn options(ca: &[&str], identity: Option<PathBuf>) -> TlsArgs {
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_options_stand_for_a_policy_of_two_rules() {
+    fn the_options_generate_a_policy_with_two_rules() {
         let absolute = std::path::absolute(PEM).unwrap();
         let identity = Some(PathBuf::from(PEM));
         for (ca, identity) in [(&[PEM][..], None), (&[PEM, PEM], identity), (&[SYSTEM], None)] {
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_written_so_that_they_are_read_as_they_are() {
+    fn paths_are_quoted_so_that_the_policy_reads_them_unchanged() {
         let base = std::env::temp_dir().join(format!("tacit-quoted-{}", std::process::id()));
         std::fs::create_dir(&base).unwrap();
         let odd = base.join("a\"b\\c.pem");

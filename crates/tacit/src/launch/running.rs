@@ -1,11 +1,11 @@
-//! A program that runs, with its agent and its helper.
+//! The state of the launcher while the program runs: program, agent and helper.
 
 use std::process::Child;
 
 use super::agent::Agent;
 use super::enter::Helper;
 
-/// A program that runs, and what ends with it.
+/// A running program, with the agent and helper that end with it.
 pub(super) struct Running {
     pub(super) child: Child,
     pub(super) agent: Agent,

@@ -1,7 +1,8 @@
-//! Whose run it is: under `sudo`, that of the user who called it.
+//! Selects the user of a run: with `sudo tacit run`, the user who called `sudo`.
 //!
-//! Root inside a run has a network namespace without a user namespace around it, and is less
-//! confined than any other user. A user who types `sudo tacit run` out of habit does not want that.
+//! The namespaces confine root less than other users, because the run of root has no user namespace
+//! of its own. A user who calls `sudo` out of habit should not lose this protection; `--as-root`
+//! keeps root.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,12 +10,12 @@ use std::io;
 
 use tacit_sys::process::{self, User};
 
-/// Why the launcher does not become the user it was called by.
+/// The reason why the launcher cannot become the user who called `sudo`.
 #[derive(Debug)]
 pub enum UserError {
-    /// `SUDO_UID` or `SUDO_GID` is no number.
+    /// `SUDO_UID` or `SUDO_GID` is not a number.
     NotANumber(&'static str),
-    /// The kernel refuses.
+    /// The kernel refused the change.
     Refused(u32, io::Error),
 }
 
@@ -22,12 +23,17 @@ impl fmt::Display for UserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotANumber(name) => {
-                write!(f, "{name} is no number: unset it, or say --as-root to stay root")
+                write!(
+                    f,
+                    "the environment variable {name} is not a number\n    \
+                     fix: unset it, or use --as-root to run as root"
+                )
             }
             Self::Refused(uid, error) => {
                 write!(
                     f,
-                    "cannot become user {uid}, who called sudo: {error}; --as-root stays root"
+                    "cannot become user {uid}, who called sudo: {error}\n    \
+                     fix: use --as-root to run as root"
                 )
             }
         }
@@ -36,16 +42,16 @@ impl fmt::Display for UserError {
 
 impl std::error::Error for UserError {}
 
-/// Whose run it is under `sudo`.
+/// The user of the run under `sudo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnderSudo {
-    /// That of the user who called it.
+    /// The user who called `sudo`.
     BecomeCaller,
-    /// Root's.
+    /// Root.
     StayRoot,
 }
 
-/// Becomes the user who called `sudo`, if a user did. Call before the launcher opens anything.
+/// Becomes the user who called `sudo`, if any. Call before the launcher opens any file.
 pub(super) fn settle(sudo: UnderSudo) -> Result<(), UserError> {
     if sudo == UnderSudo::StayRoot || process::effective_user() != 0 {
         return Ok(());
@@ -56,7 +62,7 @@ pub(super) fn settle(sudo: UnderSudo) -> Result<(), UserError> {
     }
 }
 
-/// What `sudo` says of its caller; `None` if that is root too.
+/// The user who called `sudo`; `None` if there is none or it is root.
 fn caller(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<User>, UserError> {
     let number = |name| {
         let value = variable(name);
@@ -84,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_is_who_sudo_says_it_is() {
+    fn the_caller_is_read_from_the_variables_of_sudo() {
         assert_eq!(of(&[]), Ok(None));
         assert_eq!(of(&[("SUDO_UID", "1000")]), Ok(None));
         assert_eq!(of(&[("SUDO_UID", "1000"), ("SUDO_GID", "100")]), Ok(Some(1000)));

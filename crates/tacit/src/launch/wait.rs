@@ -1,4 +1,4 @@
-//! Standing in for CMD until it ends.
+//! Waits for CMD, and acts like CMD towards the launcher's parent: signals, stops and exit status.
 
 use std::io;
 use std::process::ExitCode;
@@ -13,8 +13,8 @@ use super::running::Running;
 use crate::exit::complain_of;
 
 impl Running {
-    /// Forwards signals, stops when CMD stops, and returns its status when it has ended and its
-    /// orphans have been handled.
+    /// Forwards signals, stops when CMD stops, handles the processes that CMD leaves, and returns
+    /// CMD's exit status.
     pub(super) fn wait(mut self, orphans: Orphans) -> Result<ExitCode, RunError> {
         let own = |error| RunError::Own("wait for the program", error);
         let state = loop {
@@ -29,8 +29,8 @@ impl Running {
                         || signal.number == job::CONTINUE
                         || !job::shares_group(self.child.id())
                     {
-                        // The terminal's signals have gone to the whole group, CMD included. CMD
-                        // may have ended a moment ago.
+                        // The terminal sends its signals to CMD as well, which is in the same
+                        // process group. CMD may have ended meanwhile.
                         let _ = job::forward(self.child.id(), signal.number);
                     }
                 }
@@ -48,14 +48,13 @@ impl Running {
         }
     }
 
-    /// The launcher's children that are not of the program's making, and the program itself.
+    /// The program, and the children that the launcher itself started.
     pub(super) fn own_children(&self) -> Vec<u32> {
         let own = [Some(self.child.id()), self.helper.pid(), self.agent.private_pid()];
         own.into_iter().flatten().collect()
     }
 
-    /// Restarts a helper that died, reports when the agent has ended, and collects orphans that
-    /// have ended.
+    /// Restarts a helper that died, reports that the agent has ended, and reaps orphans.
     pub(super) fn look_after_others(&mut self) {
         if self.agent.has_just_ended() {
             complain_of(
@@ -67,7 +66,7 @@ impl Running {
             && process::try_wait(helper).is_ok_and(|ended| ended.is_some())
         {
             self.helper.forget();
-            // A helper serves agents: without one, none is needed.
+            // Without an agent, no helper is needed.
             if self.agent.serves()
                 && let Err(error) = self.replace_helper()
             {

@@ -9,13 +9,13 @@ const DAEMON: &str = "daemon='setsid -f sh -c \"$1 echo \\$\\$ >$scratch/new; \
     while [ ! -e $scratch/pid ]; do sleep 0.01; done'; export scratch\n";
 
 #[test]
-fn orphans_are_told_to_end_and_that_is_said() {
+fn orphans_are_terminated_with_a_message() {
     let script =
         format!("{DAEMON} tacit_run -- sh -c \"$daemon; exit 7\" sh ''; echo $?; gone pid");
     for output in as_each_user(&script) {
         let text = text_of(&output);
         assert!(output.status.success(), "{text}");
-        let counted = ["left 1 process: told to end", "left 2 processes: told to end"];
+        let counted = ["left 1 process running", "left 2 processes running"];
         assert!(counted.iter().any(|said| text.contains(said)), "itself and its sleep: {text}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "7\n");
     }
@@ -27,7 +27,7 @@ fn orphans_are_told_to_end_and_that_is_said() {
 }
 
 #[test]
-fn orphans_that_do_not_obey_are_killed() {
+fn orphans_that_ignore_sigterm_are_killed() {
     let script = format!(
         "{DAEMON} tacit_run -- sh -c \"$daemon\" sh 'trap \"\" TERM HUP;'; gone pid && echo gone"
     );
@@ -41,14 +41,14 @@ fn a_signal_cuts_the_grace_short() {
         "{DAEMON} timeout 60 ./tacit run --policy run.toml -- \
          sh -c \"$daemon\" sh 'trap \"\" TERM;' \
          2>$scratch/said & launcher=$!\n\
-         while ! grep -q 'told to end' $scratch/said; do sleep 0.01; done\n\
+         while ! grep -q 'sending SIGTERM' $scratch/said; do sleep 0.01; done\n\
          kill -TERM $launcher; wait $launcher; echo $?; gone pid && echo gone"
     );
     expect(&script, "0\ngone");
 }
 
 #[test]
-fn a_service_is_waited_for_and_a_signal_ends_that() {
+fn the_launcher_waits_for_a_service_until_a_signal() {
     expect(
         "export scratch; tacit_run --orphans wait -- sh -c 'setsid -f sh -c \"sleep 0.5; \
          echo done >\\$scratch/end\"'; cat $scratch/end",

@@ -129,7 +129,7 @@ fn a_run_without_a_policy_says_how_to_start() {
     }
     let output = lab.run(TACIT, &["run", "--tls", "--ca", "ca.pem"]);
     assert_eq!(output.status.code(), Some(64));
-    assert!(text_of(&output).contains("no program is named"), "{}", text_of(&output));
+    assert!(text_of(&output).contains("no program to run"), "{}", text_of(&output));
 }
 
 #[test]

@@ -164,8 +164,8 @@ if len(b"".join(received)) < before + 20:
 send("fg\n")
 see("going on")
 send("\x03")
-# The daemon that still runs is told to end.
-see("told to end")
+# The launcher terminates the daemon that still runs.
+see("sending SIGTERM")
 see("prompt> ")
 status(130)
 print("served a daemon while the job was stopped")

@@ -1,21 +1,20 @@
-//! Files that stay hidden from the program although others take their place.
+//! Keeps the files of the policy hidden from the program when they are replaced.
 //!
 //! ```text
-//!   launcher ── ToCover + the program's mounts ──> helper     once the program runs
-//!   agent    ── Hide, at each reload ────────────> helper
-//!   kernel   ── a directory has changed ─────────> helper     covers what stands there now
+//!   launcher ── FilesToHide + the program's mounts ──> helper  when the program has started
+//!   agent    ── Hide, at each reload ────────────────> helper
+//!   kernel   ── a directory has changed (inotify) ───> helper  hides the new file
 //! ```
 //!
-//! At its start the program's hidden files have something empty mounted over them. That mount goes
-//! with the file: a new one under the same name, behind a link that is turned, or in a directory
-//! that takes the place of another, is in sight until the helper has covered it, which takes well
-//! below a millisecond on an idle machine. A directory that is hidden whole has no such moment, and
-//! stays hidden as long as it stays. The helper covers files only: programs may be in a directory
-//! by now, and would see there what the helper no longer does.
+//! When the program starts, something empty is mounted over each file. This mount disappears with
+//! the file. If the file is then created again, or a link or a directory on its path is replaced,
+//! the program can see the new file until the helper has hidden it, usually for less than a
+//! millisecond. A directory that is hidden as a whole has no such gap. The helper hides files only:
+//! mounting over a directory would disturb programs that are already in it.
 //!
-//! What could not be covered or watched is tried again after [`AGAIN_AFTER`].
+//! If hiding or watching a file fails, the helper tries again after [`AGAIN_AFTER`].
 //!
-//! Limits: [`PATHS_MAX`]; those of `watches.rs`.
+//! Limits: [`PATHS_MAX`], and those of `watches.rs`.
 
 mod watches;
 
@@ -34,58 +33,59 @@ use tacit_sys::spawn;
 use crate::run::protocol::{self, Frame};
 use watches::Watches;
 
-/// Paths that a launcher or an agent names at most; further ones are refused.
+/// Maximum number of paths from a launcher or an agent; further ones are refused.
 const PATHS_MAX: usize = 1024;
-/// From one attempt to cover and watch everything to the next.
+/// The interval between attempts after a failure.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What a launcher has its helper keep hidden; the program's mounts ride along.
+/// The files that a launcher lets its helper hide; the message carries the program's mounts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ToCover {
-    /// Files, as the policy names them.
+    /// The paths in the policy.
     pub(super) paths: Vec<PathBuf>,
 }
 
-/// What is kept hidden.
+/// The files that the helper keeps hidden.
 #[derive(Debug)]
 pub(super) struct Covers {
     mounts: Mounts,
-    /// What the launcher named, to the end.
+    /// Paths from the launcher, which do not change.
     of_launcher: BTreeSet<PathBuf>,
-    /// What an agent named last.
+    /// Paths from the agent's last request.
     of_agent: BTreeSet<PathBuf>,
     watches: Watches,
-    /// Why one of the files may be in sight.
+    /// Why one of the files may be visible.
     failure: Option<String>,
-    /// When everything is looked at again whatever the kernel reports.
+    /// When to hide and watch all files again, even without an event.
     again_at: Option<Instant>,
 }
 
-/// The mounts of the program.
+/// The mount namespace of the program.
 #[derive(Debug)]
 enum Mounts {
-    /// The launcher's word comes from here.
+    /// The launcher will send it through this socket.
     Awaited(UnixStream),
-    /// There are none in which anything can be covered.
+    /// There is none in which files can be hidden.
     None,
-    /// They are this process's too.
+    /// This process has joined it.
     Joined,
-    /// They cannot be joined, and why.
+    /// This process cannot join it, for this reason.
     Refused(String),
 }
 
-/// Where the kernel reports changes of directories. The launcher makes it for all helpers: programs
-/// of the same user could take the place of one that ends with its helper.
+/// Creates the inotify instance. The launcher creates it for all helpers, because the number of
+/// instances is limited per user, and another program could use up the limit before a new helper
+/// starts.
 ///
 /// # Errors
-/// The user has as many as there may be.
+/// The user has reached the limit of inotify instances.
 pub(super) fn changes() -> io::Result<OwnedFd> {
     Ok(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?)
 }
 
 impl Covers {
-    /// Nothing yet; the launcher will say what. `changes` is of [`changes`].
+    /// No files yet: the launcher will send them. `changes` comes from [`changes`].
     pub(super) fn awaited(launcher: UnixStream, changes: Option<OwnedFd>) -> Self {
         Self {
             mounts: Mounts::Awaited(launcher),
@@ -97,7 +97,7 @@ impl Covers {
         }
     }
 
-    /// What to wait for.
+    /// The descriptors to poll.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let launcher = match &self.mounts {
             Mounts::Awaited(launcher) => Some(launcher.as_fd()),
@@ -106,13 +106,13 @@ impl Covers {
         launcher.into_iter().chain(self.watches.changes.as_ref().map(AsFd::as_fd))
     }
 
-    /// How long to wait at most.
+    /// The time until the next attempt.
     pub(super) fn timeout(&self) -> Option<Timespec> {
         let wait = self.again_at?.saturating_duration_since(Instant::now());
         Timespec::try_from(wait).ok()
     }
 
-    /// Does what is to be done; `events` are those of [`Self::descriptors`].
+    /// Handles the events of [`Self::descriptors`].
     pub(super) fn serve(&mut self, events: &[PollFlags]) {
         if let Mounts::Awaited(launcher) = &self.mounts
             && events.first().is_some_and(|event| !event.is_empty())
@@ -127,11 +127,11 @@ impl Covers {
         }
     }
 
-    /// Keeps these files hidden, in place of those that an agent named before.
+    /// Hides these files in place of those of the agent's last request.
     ///
     /// # Errors
-    /// In words: a file that stays in sight, and why. Before the launcher's word, or where nothing
-    /// can be covered, there is none.
+    /// Why a file stays visible. None before the launcher's message, or if there is no mount
+    /// namespace in which files can be hidden.
     pub(super) fn replace(&mut self, mut paths: Vec<PathBuf>) -> Result<(), String> {
         let beyond = paths.split_off(paths.len().min(PATHS_MAX));
         self.of_agent = paths.into_iter().collect();
@@ -142,7 +142,7 @@ impl Covers {
                 Err(reason.clone())
             }
             (Mounts::Joined, None, Some(path)) => Err(format!(
-                "{} and {} others: a run hides {PATHS_MAX} files at most",
+                "{} and {} others: a run hides at most {PATHS_MAX} files",
                 path.display(),
                 beyond.len() - 1
             )),
@@ -156,13 +156,15 @@ impl Covers {
         let Some(mounts) = descriptors.first() else { return };
         self.mounts = match spawn::join_mounts(mounts.as_fd()) {
             Ok(()) => Mounts::Joined,
-            Err(error) => Mounts::Refused(format!("the program's mounts: {error}")),
+            Err(error) => {
+                Mounts::Refused(format!("cannot join the program's mount namespace: {error}"))
+            }
         };
         self.of_launcher = paths.into_iter().take(PATHS_MAX).collect();
         self.cover_all();
     }
 
-    /// Covers what stands at the paths now. It watches first: what changes in between is seen.
+    /// Hides the files at all paths. Watching comes first, so that no change in between is missed.
     fn cover_all(&mut self) {
         if !matches!(self.mounts, Mounts::Joined) {
             return;
@@ -171,7 +173,7 @@ impl Covers {
         let mut renewal = self.watches.renew();
         for path in self.of_launcher.union(&self.of_agent) {
             renewal.add(path);
-            // What is not there needs no cover, and what the helper may not look at no program may.
+            // A missing file needs no hiding, and the program sees no file that the helper cannot.
             let Ok(real) = path.canonicalize() else { continue };
             match spawn::cover(&real) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_agent_names_replaces_what_it_named_before() {
+    fn an_agents_request_replaces_its_previous_one() {
         let (_launcher, of_helper) = UnixStream::pair().unwrap();
         let mut covers = Covers::awaited(of_helper, None);
         let named = |count: usize| (0..count).map(|number| format!("/none/{number}").into());
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_stay_in_sight_are_refused_by_name() {
+    fn files_that_stay_visible_are_reported_by_name() {
         let (_launcher, of_helper) = UnixStream::pair().unwrap();
         let mut covers = Covers::awaited(of_helper, None);
         let named = |count: usize| (0..count).map(|number| format!("/none/{number}").into());

@@ -1,9 +1,10 @@
-//! The directories in which a name that counts may come to stand for another file.
+//! Watches the directories in which a change can make a hidden path lead to another file.
 //!
-//! Every name on the way of a path counts: those of directories, of links, and the last one. A
-//! directory is watched before the name in it is looked at, so that no change in between is missed.
+//! A change counts if it affects a name on the path: a directory, a symbolic link, or the file
+//! itself. Each directory is watched before the name in it is looked up, so that no change in
+//! between is missed.
 //!
-//! Limits: [`DIRECTORIES_MAX`]; [`LINKS_MAX`] for one path.
+//! Limits: [`DIRECTORIES_MAX`], and [`LINKS_MAX`] for one path.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, OsStr, OsString};
@@ -17,30 +18,30 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
-/// Directories that are watched at most.
+/// Maximum number of watched directories.
 const DIRECTORIES_MAX: usize = 8192;
-/// Links on the way of one path at most, as the kernel follows them.
+/// Maximum number of symbolic links on one path, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// Bytes of events that are read at once.
+/// Size of the buffer for events.
 const EVENTS_BYTES: usize = 4096;
 
-/// The directories that are watched.
+/// The watched directories.
 #[derive(Debug)]
 pub(super) struct Watches {
-    /// `None`: the kernel watches no more.
+    /// The inotify instance; `None` if the kernel has none left.
     pub(super) changes: Option<OwnedFd>,
-    /// The names that count in each directory, by the number of its watch, which stays the same for
-    /// another helper: programs may make any number of other files there.
+    /// The relevant names of each directory, by watch descriptor, which is the same in each helper.
+    /// Programs may create any number of other files there.
     names: HashMap<i32, BTreeSet<OsString>>,
 }
 
 impl Watches {
-    /// None yet.
+    /// Watches no directory yet.
     pub(super) fn new(changes: Option<OwnedFd>) -> Self {
         Self { changes, names: HashMap::new() }
     }
 
-    /// Takes what the kernel reports; returns whether a name that counts has changed.
+    /// Reads the events; returns whether a relevant name has changed.
     pub(super) fn take_changes(&mut self) -> bool {
         let Some(changes) = &self.changes else { return false };
         let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];
@@ -52,56 +53,56 @@ impl Watches {
             let is_known = names.zip(name).is_some_and(|(names, name)| names.contains(name));
             let kind = event.events();
             if names.is_none() && event.wd() > 0 {
-                // A helper that has ended watched it.
+                // An earlier helper added this watch.
                 let _ = inotify::remove_watch(changes, event.wd());
             }
             counts |= is_known || kind.contains(ReadFlags::QUEUE_OVERFLOW);
             if kind.contains(ReadFlags::IGNORED) {
-                // The directory is gone.
+                // The directory was removed.
                 self.names.remove(&event.wd());
             }
         }
         counts
     }
 
-    /// Begins to look at all paths: only the directories on their ways stay watched.
+    /// Starts to add all paths again. Directories that are on no path are dropped at the end.
     pub(super) fn renew(&mut self) -> Renewal<'_> {
         let before = std::mem::take(&mut self.names);
         Renewal { watches: self, before, numbers: HashMap::new(), outcome: Outcome::default() }
     }
 }
 
-/// What became of the directories on the ways of all paths.
+/// The result of adding all paths.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Whether there is one that is not watched.
+    /// Whether some directory is not watched.
     pub(super) is_blind: bool,
-    /// Why one is not watched that should be.
+    /// Why a directory that should be watched is not.
     pub(super) failure: Option<String>,
 }
 
-/// One look at all paths.
+/// One pass that adds all paths.
 #[derive(Debug)]
 pub(super) struct Renewal<'a> {
     watches: &'a mut Watches,
     before: HashMap<i32, BTreeSet<OsString>>,
-    /// What was watched in this look.
+    /// The directories that this pass watches.
     numbers: HashMap<PathBuf, i32>,
     outcome: Outcome,
 }
 
 impl Renewal<'_> {
-    /// Watches the way of a path.
+    /// Watches the directories on a path.
     pub(super) fn add(&mut self, path: &Path) {
         follow(path, |directory, name| match self.watch(directory, name) {
-            // One that is gone comes again through the directory that names it.
+            // If the directory appears again, its parent reports that.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
             Err(errno) => {
                 self.outcome.is_blind = true;
-                // What only others may list only others may change.
+                // A directory that only other users may read is one that only they may change.
                 if errno != Errno::ACCESS && self.outcome.failure.is_none() {
                     let error = io::Error::from(errno);
-                    let text = format!("{}: cannot be watched: {error}", directory.display());
+                    let text = format!("cannot watch {} for changes: {error}", directory.display());
                     self.outcome.failure = Some(text);
                 }
             }
@@ -127,12 +128,12 @@ impl Renewal<'_> {
         Ok(())
     }
 
-    /// Gives up the directories that are on no way any more.
+    /// Stops watching the directories that are on no path.
     pub(super) fn finish(self) -> Outcome {
         let Self { watches: Watches { changes, names }, before, outcome, .. } = self;
         for number in before.keys().filter(|number| !names.contains_key(number)) {
             if let Some(changes) = changes {
-                // The kernel gives up those of removed directories itself.
+                // The kernel removes the watches of removed directories.
                 let _ = inotify::remove_watch(changes, *number);
             }
         }
@@ -140,7 +141,7 @@ impl Renewal<'_> {
     }
 }
 
-/// Visits every name on the way to a file, each with its directory and before it is looked at.
+/// Calls `visit` with each name on the path of a file and its directory, before looking it up.
 fn follow(path: &Path, mut visit: impl FnMut(&Path, &OsStr)) {
     let mut ahead: VecDeque<OsString> = names_of(path);
     let mut here = PathBuf::from("/");
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_on_the_way_is_found() {
+    fn every_name_on_a_path_is_visited() {
         let root = std::env::temp_dir().join(format!("tacit-covers-{}", std::process::id()));
         let root_of = |name: &str| root.join(name);
         fs::create_dir_all(root_of("mount/..1")).unwrap();
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!(found("mount/tls.key"), of_mount);
         let of_archive = all(&["mount", "mount/key.pem", "archive", "archive/key1.pem"]);
         assert_eq!(found("mount/key.pem"), of_archive);
-        // What does not exist may come.
+        // A path that does not exist may be created.
         assert_eq!(found("none/none.pem"), all(&["none", "none/none.pem"]));
         symlink("loop", root.join("loop")).unwrap();
         assert_eq!(found("loop"), all(&["loop"]));

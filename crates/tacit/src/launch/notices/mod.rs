@@ -1,19 +1,19 @@
-//! The kernel's questions about sockets that programs are refused: the helper answers each and
-//! reports it.
+//! Answers the kernel's notifications of sockets that a program was refused, and reports them to
+//! the agent.
 //!
 //! ```text
 //!   kernel ── Listener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent
 //!          <── Listener::answer ──┘
 //! ```
 //!
-//! Every question is answered whether or not an agent takes the report: a report that finds no room
-//! is sent later, with all that came meanwhile. A program that asks again and again costs its own
-//! time: it waits for each answer, and one is given for each turn of the helper's loop, which
-//! serves the agent as often. Why the helper does this is said in `tacit_sys::spawn`'s
-//! `notify.rs`.
+//! The helper answers each notification whether or not an agent takes the report. A report that
+//! cannot be sent is sent later, together with those that were added meanwhile. A program that
+//! repeats a refused call slows down only itself: it waits for each answer, and the helper answers
+//! one in each turn of its loop, in which it also serves the agent. `notify.rs` of
+//! `tacit_sys::spawn` explains why the helper has this task.
 //!
-//! Limits: a report for each kind of socket every [`REPORT_INTERVAL`], of which there are 67. Of
-//! repetitions in the last of these intervals of a run the count may be lost.
+//! Limits: one report for each kind of socket (there are 67) every [`REPORT_INTERVAL`]. The count
+//! of repetitions in the last interval of a run may be lost.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,35 +30,35 @@ use tacit_sys::spawn::{Call, NotifyListener, RefusedCall};
 
 use crate::run::protocol::{self, HelperReport, RefusedSocket};
 
-/// How often one kind of socket is reported.
+/// Minimum time between two reports of one kind of socket.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the kernel asks, and what of it is not reported yet.
+/// The notifications of the kernel, and the refusals that are not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     source: Source,
-    /// Whether it is to be said that nothing can be reported.
+    /// Whether to report that no refusals can be reported.
     is_unreported: bool,
-    /// To the agent, and while it is replaced, to its successor, which is the last.
+    /// The connections to the agent and, while it is replaced, to its successor, which is last.
     reporters: Vec<UnixStream>,
     refused: BTreeMap<RefusedSocketKind, Refused>,
 }
 
-/// Where questions come from.
+/// The source of notifications.
 #[derive(Debug, Default)]
 enum Source {
-    /// None can come.
+    /// There will be none.
     #[default]
     None,
-    /// The listener comes from here, when the program starts.
+    /// The listener is received through this socket when the program starts.
     Awaited(UnixStream),
     Listening(NotifyListener),
 }
 
-/// Refusals of one kind.
+/// The refusals of one kind of socket.
 #[derive(Debug, Default)]
 struct Refused {
-    /// Since the last report.
+    /// The number since the last report.
     times: u64,
     program: Option<PathBuf>,
     reported: Option<Instant>,
@@ -71,17 +71,17 @@ impl Refused {
 }
 
 impl Notices {
-    /// Those of a listener that is still to come.
+    /// Waits for the listener.
     pub(super) fn awaited(from: UnixStream) -> Self {
         Self { source: Source::Awaited(from), ..Self::default() }
     }
 
-    /// Whether the kernel asks, or will.
+    /// Whether notifications can arrive, now or later.
     pub(super) fn can_come(&self) -> bool {
         !matches!(self.source, Source::None)
     }
 
-    /// What to wait for: the source, if there is one, then the sockets that receive the reports.
+    /// The descriptors to poll: the source, if there is one, then the connections to agents.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let source = match &self.source {
             Source::None => None,
@@ -91,23 +91,23 @@ impl Notices {
         source.into_iter().chain(self.reporters.iter().map(AsFd::as_fd))
     }
 
-    /// When there is something to do at the latest.
+    /// The time until the next report is due.
     pub(super) fn timeout(&self) -> Option<Timespec> {
         let waits = self.is_unreported || self.refused.values().any(|refused| refused.times > 0);
         let wait = waits && !self.reporters.is_empty();
         wait.then(|| Timespec::try_from(REPORT_INTERVAL).ok()).flatten()
     }
 
-    /// Reports there from now on.
+    /// Adds a connection to an agent.
     pub(super) fn report_on(&mut self, line: UnixStream) {
         self.reporters.push(line);
         self.report_due(Instant::now());
     }
 
-    /// Does what is to be done; `events` are those of [`Self::descriptors`].
+    /// Handles the events of [`Self::descriptors`].
     pub(super) fn serve(&mut self, events: &[PollFlags]) {
         let (source, reporters) = events.split_at(usize::from(self.can_come()).min(events.len()));
-        // They say nothing: what is readable there is the end.
+        // Agents send nothing here: an event means that the agent has closed the connection.
         let mut ended = reporters.iter().map(|event| !event.is_empty());
         self.reporters.retain(|_| !ended.next().unwrap_or(false));
         if let Some(event) = source.first().filter(|event| !event.is_empty()) {
@@ -130,16 +130,16 @@ impl Notices {
                 let served = if event.contains(PollFlags::IN) {
                     self.answer_one(&mut listener)
                 } else {
-                    // The last program has ended.
+                    // All programs have ended.
                     Err(io::ErrorKind::UnexpectedEof.into())
                 };
-                // Without the listener the kernel refuses what comes.
+                // Without a listener, the kernel refuses the calls by itself.
                 if served.is_ok() { Source::Listening(listener) } else { Source::None }
             }
         }
     }
 
-    /// Reports before it answers: the program may end with the answer, and the run with it.
+    /// Reports before answering: the answer may end the program, and with it the run.
     fn answer_one(&mut self, listener: &mut NotifyListener) -> io::Result<()> {
         let Some(call) = listener.take()? else { return Ok(()) };
         if let Some(socket) = socket_of(call.call) {
@@ -174,7 +174,7 @@ impl Notices {
     }
 }
 
-/// The listener of the program's filter; `None`: it has none.
+/// Receives the listener of the program's filter; `None` if the program has no filter.
 fn receive(from: &UnixStream) -> Option<NotifyListener> {
     let mut received = descriptor::receive(from, &mut [0; 1]).ok()?;
     NotifyListener::adopt(received.descriptors.pop()?).ok()
@@ -194,14 +194,14 @@ fn program_of(listener: &NotifyListener, call: &Call) -> Option<PathBuf> {
     program.filter(|_| listener.is_waiting(call))
 }
 
-/// Writes a report whole or not at all; returns whether it is written. The agent of another user
-/// may take its time: the program must not wait for it.
+/// Writes a report completely or not at all; returns whether it was written. It does not wait for
+/// the agent, because the program waits for the helper.
 fn write(reporter: &UnixStream, report: &HelperReport) -> bool {
     let Ok(frame) = protocol::encode(report) else { return false };
     let sent = send(reporter, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     let is_whole = sent.is_ok_and(|bytes| bytes == frame.len());
     if !is_whole && sent.is_ok() {
-        // What comes after half a frame is no frame: the agent sees the end.
+        // After an incomplete frame the connection is useless; the agent sees end of file.
         let _ = reporter.shutdown(std::net::Shutdown::Both);
     }
     is_whole

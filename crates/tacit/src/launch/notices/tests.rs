@@ -39,7 +39,7 @@ fn the_first_is_reported_at_once_and_repetitions_together() {
 }
 
 #[test]
-fn what_finds_no_agent_or_no_room_is_reported_later() {
+fn refusals_that_cannot_be_sent_are_reported_later() {
     let mut notices = Notices::default();
     let mut now = Instant::now();
     note(&mut notices, 38, now);
@@ -62,7 +62,7 @@ fn what_finds_no_agent_or_no_room_is_reported_later() {
 }
 
 #[test]
-fn kinds_of_sockets_that_are_remembered_are_bounded() {
+fn the_number_of_remembered_kinds_of_sockets_is_limited() {
     let mut notices = Notices::default();
     for family in 0..100_000 {
         note(&mut notices, family, Instant::now());
@@ -71,7 +71,7 @@ fn kinds_of_sockets_that_are_remembered_are_bounded() {
 }
 
 #[test]
-fn a_program_without_a_listener_is_said_once() {
+fn a_program_without_a_listener_is_reported_once() {
     let (channel, launcher) = UnixStream::pair().unwrap();
     let (near, far) = UnixStream::pair().unwrap();
     let mut notices = Notices::awaited(channel);
