@@ -8,8 +8,8 @@
 //!
 //! The launcher is the parent of CMD. It forwards signals, stops and continues with CMD, and exits
 //! with CMD's status. It has one thread, reads no policy and holds no key. It restarts a helper
-//! that dies. The exit status is 125 if tacit itself fails, and 126 or 127 if CMD cannot be started,
-//! as in shells.
+//! that dies. The exit status is 125 if tacit itself fails, and 126 or 127 if CMD cannot be
+//! started, as in shells.
 
 mod agent;
 mod arguments;

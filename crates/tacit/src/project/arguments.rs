@@ -7,60 +7,60 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tacit_core::policy::{Suite, parse_duration};
 
-/// The shortest interval between two snapshots: the ledger is a few milliseconds late.
+/// The shortest interval to measure: the ledger is updated with a delay of a few milliseconds.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// The longest interval between two snapshots.
+/// The longest interval to measure.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// The highest factor: measurements say nothing about traffic beyond it.
+/// The highest factor: beyond it, the measurement does not support a projection.
 const SCALE_MAX: f64 = 1000.0;
 
-/// Project what measured traffic would cost with other settings
+/// Estimate the CPU time of measured traffic with other settings
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  One engine for what an agent does now:
+  The traffic of a running agent, with one engine:
     tacit project --engines 1
-  Twice the traffic, with ChaCha20, from snapshots taken before and after a test:
+  Twice the traffic of a test, with ChaCha20, from files written before and after the test:
     tacit show costs --json > before.json; ...; tacit show costs --json > after.json
     tacit project --costs before.json --costs after.json --scale 2 --suite chacha20
-  The price of TLS: what would remain without it, and what it would add elsewhere:
+  The cost of TLS: without TLS for one rule, and with TLS for another:
     tacit project --rule orders-db=permit --rule resolver=tls
 
-Exit status: 0 a projection, 1 no projection, 64 invalid options.")]
+Exit status: 0 success, 1 no result (the message says why), 64 invalid options.")]
 pub struct ProjectArgs {
-    /// A file of measured costs; two files, earlier first, for the interval between them
+    /// Output of `tacit show costs --json`; give two files (earlier first) for the time between them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["control", "interval"])]
     pub(super) costs: Vec<PathBuf>,
-    /// The control socket of the agent to measure [default: as all verbs]
+    /// The control socket of the agent to measure [default: as for all commands]
     #[arg(long, value_name = "PATH")]
     pub(super) control: Option<PathBuf>,
-    /// How long to measure it
+    /// How long to measure the agent
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = interval)]
     pub(super) interval: Duration,
-    /// CPUs set aside as engines
+    /// Number of CPUs that are reserved as engines
     #[arg(long, value_name = "N")]
     pub(super) engines: Option<u32>,
-    /// The cipher suite of all rules with TLS
+    /// Cipher suite of all rules with TLS
     #[arg(long, value_enum, ignore_case = true, value_name = "SUITE")]
     pub(super) suite: Option<SuiteArg>,
-    /// Change a rule to permit, tls, or engine (its relay runs on engines); may be repeated
+    /// Change a rule to permit, tls, or engine (engines relay its connections); may be repeated
     #[arg(long = "rule", value_name = "NAME=WHAT")]
     pub(super) rules: Vec<RuleChange>,
     /// Multiply the traffic by this factor
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = scale)]
     pub(super) scale: f64,
-    /// Print the answer as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// The suites, without their version: a megabyte costs the same in both.
+/// The cipher suites without a TLS version: the record cost is the same in TLS 1.2 and 1.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum SuiteArg {
     /// The default
     #[value(name = "aes-128-gcm")]
     Aes128Gcm,
-    /// Longer keys
+    /// AES with 256-bit keys
     #[value(name = "aes-256-gcm")]
     Aes256Gcm,
     /// For CPUs without AES instructions
@@ -77,7 +77,7 @@ impl SuiteArg {
         }
     }
 
-    /// The TLS 1.3 suite with the same AEAD as one of IANA's names.
+    /// The TLS 1.3 suite with the same AEAD as the suite with this IANA name.
     pub(super) fn of_name(name: &str) -> Option<Suite> {
         let words = [
             ("AES_128_GCM", Self::Aes128Gcm),
@@ -88,7 +88,7 @@ impl SuiteArg {
     }
 }
 
-/// A rule and what becomes of it.
+/// A rule and its new setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleChange {
     pub(super) name: String,
@@ -116,22 +116,22 @@ impl FromStr for RuleChange {
         let change =
             split.and_then(|(name, word)| Some(Self { name: name.to_owned(), what: what(word)? }));
         change.ok_or_else(|| {
-            "write NAME=permit, NAME=tls or NAME=engine: orders-db=permit".to_owned()
+            "expected NAME=permit, NAME=tls or NAME=engine, such as orders-db=permit".to_owned()
         })
     }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration(text).ok_or("write a duration such as 10s or 1m30s")?;
+    let duration = parse_duration(text).ok_or("expected a duration such as 10s or 1m30s")?;
     if duration < INTERVAL_MIN || duration > INTERVAL_MAX {
-        return Err(format!("from {INTERVAL_MIN:?} to {INTERVAL_MAX:?}"));
+        return Err(format!("expected a duration from {INTERVAL_MIN:?} to {INTERVAL_MAX:?}"));
     }
     Ok(duration)
 }
 
 fn scale(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok().filter(|factor| *factor > 0.0 && *factor <= SCALE_MAX);
-    factor.ok_or_else(|| format!("write a factor such as 1.5, above 0 and up to {SCALE_MAX}"))
+    factor.ok_or_else(|| format!("expected a factor above 0 and at most {SCALE_MAX}, such as 1.5"))
 }
 
 #[cfg(test)]
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rules_change_is_its_name_and_a_word() {
+    fn a_change_is_a_rule_name_and_a_setting() {
         let change = |name: &str, what| Ok(RuleChange { name: name.into(), what });
         assert_eq!("web=permit".parse(), change("web", Becomes::Permit));
         assert_eq!("a=b=tls".parse(), change("a=b", Becomes::Tls));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn suites_are_known_by_their_aead() {
+    fn suites_are_recognised_by_their_aead() {
         let of = |name| SuiteArg::of_name(name).map(Suite::name);
         assert_eq!(of("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"), Some("TLS_AES_256_GCM_SHA384"));
         for suite in Suite::DEFAULT {

@@ -1,4 +1,4 @@
-//! What was measured, as the model takes it.
+//! Reads the measured costs from files or from an agent, and converts them for the projection.
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -14,63 +14,71 @@ use crate::control::render::costs::name;
 use crate::control::{self, Display, Request};
 use crate::ledger::costs::{self, Kind, Places};
 
-/// A file of costs at most.
+/// The largest file that is read.
 const COSTS_BYTES_MAX: u64 = 64 << 20;
 
-/// An interval, and what is known of the rules' suites.
+/// The costs of an interval, and the cipher suites of its rules as far as they are known.
 pub(super) struct Interval {
     pub(super) costs: MeasuredCosts,
     pub(super) suites: Vec<KnownSuite>,
 }
 
-/// The suite that a rule's connections speak.
+/// The cipher suite of a rule's connections.
 pub(super) struct KnownSuite {
     pub(super) rule: String,
     pub(super) suite: Suite,
 }
 
-/// Why there is none.
+/// The reason why there are no measured costs.
 #[derive(Debug)]
 pub(super) enum NoInterval {
-    /// A file of costs cannot be read.
+    /// A file cannot be read.
     File(PathBuf, io::Error),
-    /// It holds something else.
+    /// A file does not contain costs.
     NotCosts(PathBuf, serde_json::Error),
-    /// More than two.
+    /// `--costs` was given more than twice.
     TooManyFiles(usize),
-    /// The agent does not answer, or not as it should.
+    /// The agent did not send its costs.
     Agent(ClientError),
-    /// The two ends are of two agents.
+    /// The two files are from different agents.
     OtherAgent,
-    /// The second is not later.
+    /// The second file is not later than the first.
     NotLater,
 }
 
 impl fmt::Display for NoInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::File(path, error) => write!(f, "cannot read --costs {}: {error}", path.display()),
             Self::NotCosts(path, error) => write!(
                 f,
-                "{} contains no costs: {error}\n    \
+                "{} does not contain costs: {error}\n    \
                  fix: write it with `tacit show costs --json` of the same version",
                 path.display()
             ),
             Self::TooManyFiles(count) => {
-                write!(f, "--costs was given {count} times: name one interval, or its two ends")
+                write!(
+                    f,
+                    "--costs was given {count} times\n    \
+                     fix: give one file, or the two files from the start and the end of an interval"
+                )
             }
             Self::Agent(error) => write!(f, "{error}"),
             Self::OtherAgent => f.write_str(
-                "the two files are from two agents: the agent was restarted in between; measure \
-                 again",
+                "the two --costs files are from different agents, because the agent was restarted \
+                 between them\n    \
+                 fix: measure again without a restart",
             ),
-            Self::NotLater => f.write_str("the second file is not later than the first; swap them"),
+            Self::NotLater => f.write_str(
+                "the second --costs file is not later than the first\n    \
+                 fix: give the earlier file first",
+            ),
         }
     }
 }
 
 impl Interval {
-    /// Reads the files, or asks the agent at both ends.
+    /// Reads the files, or queries the agent at the start and the end of the interval.
     pub(super) fn measured(args: &ProjectArgs) -> Result<Self, NoInterval> {
         let costs = match args.costs.as_slice() {
             [] => return ask(args),
@@ -109,7 +117,7 @@ fn between(earlier: &costs::Costs, later: &costs::Costs) -> Result<costs::Costs,
     Ok(later.since(earlier))
 }
 
-/// The ledger as the model takes it.
+/// Converts the ledger to the input of the projection.
 fn model(ledger: &costs::Costs) -> MeasuredCosts {
     let programs = ledger.runs.iter().filter_map(|run| run.program_cpu_us);
     MeasuredCosts {
@@ -140,7 +148,7 @@ fn rule(ledger: &costs::RuleCosts) -> MeasuredRuleCosts {
     }
 }
 
-/// The suite of an open connection of each rule.
+/// The cipher suite of each rule, from one of its open connections.
 fn suites(connections: &[ConnectionDisplay]) -> Vec<KnownSuite> {
     let suite = |connection: &ConnectionDisplay| {
         let suite = SuiteArg::of_name(&connection.tls.as_ref()?.suite)?;

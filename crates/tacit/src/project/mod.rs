@@ -1,14 +1,13 @@
-//! `tacit project`: what the traffic of an interval would cost with engines, another suite, another
-//! rule, or more of it.
+//! `tacit project`: estimates the CPU time of measured traffic with other settings: with engines,
+//! another cipher suite, a rule with or without TLS, or more traffic.
 //!
 //! ```text
-//!   interval.rs: two files, one file, or an agent asked twice ─┐
-//!   units.rs: what TLS costs on this machine, tried now ───────┴─> model ──> report.rs: text, JSON
+//!   interval.rs: costs from files or a running agent ─────┐
+//!   units.rs: cost of TLS, measured on this machine now ──┴─> projection ──> report.rs: text, JSON
 //! ```
 //!
-//! The arithmetic is [`tacit_core::projection`]'s. Everything that was taken for granted is
-//! printed with the answer. Limits: `INTERVAL_MAX`; `TRIAL_TIME` for each suite and length
-//! that is tried out.
+//! [`tacit_core::projection`] does the arithmetic. The output lists all assumptions. The
+//! measurement takes [`TRIAL_TIME`] for each cipher suite and message length.
 
 mod arguments;
 mod interval;
@@ -29,19 +28,19 @@ use self::units::Units;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail, pretty, print};
 use tacit_tls::measure::CannotMeasure;
 
-/// How long a suite is tried out at one length of message.
+/// How long one cipher suite is measured at one message length.
 const TRIAL_TIME: Duration = Duration::from_millis(100);
 
-/// Why there is no answer.
+/// The reason why there is no result.
 #[derive(Debug)]
 enum ProjectError {
-    /// There is no interval.
+    /// There are no measured costs.
     Interval(NoInterval),
-    /// More engines than CPUs.
+    /// There are not enough CPUs for the engines.
     Engines { asked: u32, cpus: u32 },
-    /// The question does not fit.
+    /// The projection does not support the request.
     Refused(ProjectionError),
-    /// Units could not be measured.
+    /// The cost of TLS cannot be measured.
     Units(CannotMeasure),
 }
 
@@ -63,7 +62,9 @@ impl fmt::Display for ProjectError {
             Self::Interval(error) => write!(f, "{error}"),
             Self::Engines { asked, cpus } => write!(
                 f,
-                "{asked} engines leave no general CPU: there are {cpus} CPUs, one must stay"
+                "{asked} engines would leave no general CPU of the {cpus} CPUs\n    \
+                 fix: use at most {} engines",
+                cpus.saturating_sub(1)
             ),
             Self::Refused(error) => write!(f, "{error}"),
             Self::Units(error) => write!(f, "{error}"),
@@ -84,7 +85,7 @@ impl ProjectError {
     }
 }
 
-/// Runs the verb.
+/// Runs the command.
 #[must_use]
 pub fn run(args: &ProjectArgs) -> ExitCode {
     match answer(args) {
@@ -118,8 +119,8 @@ fn engines_in_use(costs: &MeasuredCosts, assumptions: &mut Vec<String>) -> Optio
     let engines = (1..costs.cpus).find(|&count| f64::from(count) * 100.0 >= percent)?;
     (percent > 0.0).then(|| {
         assumptions.push(format!(
-            "as many engines as what was measured on engines needs: {engines}; --engines says \
-             otherwise"
+            "{engines} engines, as many as the measured work on engines needs; set another number \
+             with --engines"
         ));
         engines
     })

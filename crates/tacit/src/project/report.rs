@@ -1,4 +1,4 @@
-//! The answer as text and as JSON.
+//! Formats the result of a projection as text and JSON.
 
 use std::fmt::Write as _;
 
@@ -23,10 +23,10 @@ pub(super) struct Answer {
     assumptions: Vec<String>,
 }
 
-/// The general CPUs of one side.
+/// The use of general CPUs, before or after the change.
 struct General {
     cpus: u32,
-    /// What the agent spends on them, in per cent of one CPU.
+    /// CPU time of the agent on them, in percent of one CPU.
     percent: f64,
 }
 
@@ -46,21 +46,21 @@ impl Answer {
     ) -> Self {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
         assume(
-            "the sizes of messages, and the shares of CPU time that the kernel charges to each \
-                process, stay as measured",
+            "message sizes, and the shares of CPU time that the kernel charges to each process, \
+             stay as measured",
         );
-        assume("costs of no rule stay as measured; uncaptured costs grow with the traffic");
+        assume("costs outside of rules stay as measured; uncaptured costs grow with the traffic");
         if question.scale != 1.0 {
             assume(
-                "each message costs the same at any rate. Busier ends are woken less often, so \
-                 more traffic costs at most this, and less traffic at least this",
+                "each message costs the same at any rate; in fact processes under higher load are \
+                 woken less often, so this overestimates more traffic and underestimates less",
             );
         }
         if question.engines.is_some() {
             assume(
-                "engines take handshakes with the work before them, and relays of rules with \
-                 relay on the engine, until they are full; the rest spills. Bursts that fill a \
-                 queue before that are not modelled; with spill = false they wait instead",
+                "engines do handshakes with the preceding work, and relay for rules that say so, \
+                 until they are fully used; data workers do the rest (spill). Short bursts are not \
+                 modelled. With spill = false connections wait for an engine instead",
             );
         }
         Self {
@@ -76,7 +76,7 @@ impl Answer {
 
     fn general(&self) -> [General; 2] {
         let before = &self.projected.before;
-        // Engines that were there before are as many as what ran on them needs.
+        // The number of engines before the change: as many as the measured work on engines needs.
         let in_use = (1..self.cpus)
             .find(|&count| f64::from(count) * 100.0 >= before.total().engine)
             .unwrap_or(1);
@@ -92,7 +92,7 @@ impl Answer {
         ]
     }
 
-    /// How many times as much traffic each second of the agent's CPU time carries.
+    /// The factor by which the traffic per second of the agent's CPU time changes.
     fn work_per_cpu(&self) -> f64 {
         let Projection { before, after, .. } = &self.projected;
         rate_per_utilisation(
@@ -101,8 +101,8 @@ impl Answer {
         )
     }
 
-    /// What the change is of programs and agent together, for the same traffic, in per cent;
-    /// `None` where no program's CPU time is known.
+    /// The change in the CPU time of programs and agent together for the same traffic, in percent;
+    /// `None` if the CPU time of programs is not known.
     fn of_whole_percent(&self) -> Option<f64> {
         let Projection { before, after, programs, .. } = &self.projected;
         let agent = before.total().total();
@@ -110,11 +110,11 @@ impl Answer {
         (*programs > 0.0).then(|| of_whole(change, agent / (agent + programs)) * 100.0)
     }
 
-    /// Columns that do not move.
+    /// The result as text, with fixed columns.
     pub(super) fn text(&self) -> String {
         let Projection { before, after, .. } = &self.projected;
         let mut out = format!(
-            "Measured for {:.1} s on {} CPUs; all in per cent of one CPU.\n\n",
+            "Measured for {:.1} s on {} CPUs. All values are percent of one CPU.\n\n",
             self.interval_s, self.cpus
         );
         heading(&mut out, "COMPONENT");
@@ -147,23 +147,23 @@ impl Answer {
             let all = on_engines + spilled;
             let _ = writeln!(
                 out,
-                "engines: {engines}, which can give {engine_capacity:.1} each; eligible {all:.1}, \
-                 on engines {on_engines:.1}, spilled {spilled:.1}"
+                "engines: {engines}, each with a capacity of {engine_capacity:.1}; eligible work \
+                 {all:.1}, on engines {on_engines:.1}, spilled to data workers {spilled:.1}"
             );
             if *spilled > 0.0 && engines > 0 {
                 let carried = on_engines / all;
                 let _ = writeln!(
                     out,
-                    "         with spill = false they would do {:.0} % of it",
+                    "         with spill = false, engines would do {:.0} % of the eligible work",
                     carried * 100.0
                 );
             }
         }
         let [before, after] = self.general();
-        for (what, side) in [("now", &before), ("then", &after)] {
+        for (what, side) in [("before", &before), ("after", &after)] {
             let _ = writeln!(
                 out,
-                "general CPUs {what}: {}, each {:.2} % busy with the agent",
+                "general CPUs {what}: {}, agent uses {:.2} % of each",
                 side.cpus,
                 side.percent_each()
             );
@@ -171,14 +171,14 @@ impl Answer {
         if after.percent_each() > 100.0 {
             let _ = writeln!(
                 out,
-                "         that is more than 100 %: the agent would relay less, or needs {:.0} \
-                 general CPUs",
+                "         more than 100 % is impossible: the agent would relay less, or needs \
+                 {:.0} general CPUs",
                 (after.percent / 100.0).ceil()
             );
         }
-        let _ = writeln!(out, "work for a second of CPU time: x{:.3}", self.work_per_cpu());
+        let _ = writeln!(out, "traffic per second of CPU time: x{:.3}", self.work_per_cpu());
         if let Some(percent) = self.of_whole_percent() {
-            let _ = writeln!(out, "programs and agent together, same traffic: {percent:+.1} %");
+            let _ = writeln!(out, "CPU time of programs and agent, same traffic: {percent:+.1} %");
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
     use std::collections::BTreeMap;
     use tacit_core::projection::{MeasuredRuleCosts, project};
 
-    /// Bulk data: 105.17 % eligible, 8.59 % not, and programs beside.
+    /// A bulk transfer: the agent uses 105.17 % eligible and 8.59 % other CPU time.
     fn costs() -> MeasuredCosts {
         let rule = |name: &str, component, cell| {
             let mut cpu_us = Components::default();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_both_sides_their_sums_and_what_was_assumed() {
+    fn text_has_measured_and_projected_values_sums_and_assumptions() {
         let text = answer(Some(1), 1.0).text();
         for cells in [
             ["seal", "0.00", "0.00", "105.17", "0.00", "100.00", "5.17"],
@@ -337,12 +337,13 @@ mod tests {
             assert!(text.lines().any(|line| row(line) == cells), "no {cells:?} in\n{text}");
         }
         for line in [
-            "engines: 1, which can give 100.0 each; eligible 105.2, on engines 100.0, spilled 5.2",
-            "         with spill = false they would do 95 % of it",
-            "general CPUs now: 3, each 37.92 % busy with the agent",
-            "general CPUs then: 2, each 6.88 % busy with the agent",
-            "work for a second of CPU time: x1.000",
-            "programs and agent together, same traffic: +0.0 %",
+            "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \
+             spilled to data workers 5.2",
+            "         with spill = false, engines would do 95 % of the eligible work",
+            "general CPUs before: 3, agent uses 37.92 % of each",
+            "general CPUs after: 2, agent uses 6.88 % of each",
+            "traffic per second of CPU time: x1.000",
+            "CPU time of programs and agent, same traffic: +0.0 %",
             "  a thing",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
@@ -368,12 +369,12 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_said() {
+    fn a_load_beyond_all_cpus_is_reported() {
         let text = answer(None, 4.0).text();
         assert!(text.contains("more than 100 %"), "{text}");
         assert!(text.contains("needs 5 general CPUs"), "{text}");
-        // The agent's own part does not grow with traffic: a little more for each second.
-        assert!(text.contains("work for a second of CPU time: x1.060"), "{text}");
+        // The CPU time outside of rules does not grow with the traffic.
+        assert!(text.contains("traffic per second of CPU time: x1.060"), "{text}");
         assert!(text.contains("same traffic: -2.8 %"), "{text}");
         assert!(!answer(None, 1.0).text().contains("more than 100 %"));
     }

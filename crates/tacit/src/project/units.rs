@@ -1,5 +1,5 @@
-//! What TLS costs, for a projection: measured on this machine by the way, at the length of message
-//! each rule has.
+//! Measures the CPU time of TLS on this machine, for a projection: records of each rule's message
+//! length in each cipher suite, and handshakes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use super::arguments::{Becomes, ProjectArgs, SuiteArg};
 use super::interval::KnownSuite;
 use tacit_tls::measure::{self, CannotMeasure, RecordCosts};
 
-/// A message where none was counted: one full record.
+/// Message length of a rule without messages: one full record.
 const MESSAGE_BYTES: usize = 16 * 1024;
 
-/// What is tried out.
+/// A measured combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TriedOut {
     suite: &'static str,
     message_bytes: usize,
 }
 
-/// What has been tried out so far.
+/// The measurements so far.
 pub(super) struct Units<'a> {
     costs: &'a MeasuredCosts,
     time: Duration,
@@ -34,7 +34,7 @@ impl<'a> Units<'a> {
         Self { costs, time, records: BTreeMap::new(), handshake_us: None }
     }
 
-    /// What the command line asks for, rule by rule, with what was taken for granted.
+    /// The changes that the command line requests for each rule; adds the assumptions made.
     pub(super) fn changes(
         &mut self,
         args: &ProjectArgs,
@@ -49,14 +49,14 @@ impl<'a> Units<'a> {
                 Becomes::Engine => RuleChange::Engine,
                 Becomes::Tls => {
                     let suite = wanted.unwrap_or(Suite::DEFAULT[0]);
-                    // A rule that is not there is refused by the model.
+                    // `project` refuses a rule that does not exist.
                     let measured = self.costs.rule(&rule.name);
                     RuleChange::Tls(self.tls(measured, suite, assumptions)?)
                 }
             };
             if what == RuleChange::Permit {
                 assumptions.push(format!(
-                    "rule {}: in clear, a byte costs as much to receive and send as in records",
+                    "rule {}: receiving and sending a byte costs the same in clear as in records",
                     rule.name
                 ));
             }
@@ -72,7 +72,7 @@ impl<'a> Units<'a> {
             let now = known.unwrap_or(Suite::DEFAULT[0]);
             if known.is_none() {
                 assumptions.push(format!(
-                    "rule {name} used {}: no open connection shows the cipher suite",
+                    "rule {name} used {}: no connection was open whose cipher suite could be read",
                     now.name()
                 ));
             }
@@ -82,7 +82,7 @@ impl<'a> Units<'a> {
         Ok(changes)
     }
 
-    /// How many times as much another suite costs.
+    /// The ratio of costs between two cipher suites.
     fn suite(
         &mut self,
         rule: &MeasuredRuleCosts,
@@ -94,8 +94,8 @@ impl<'a> Units<'a> {
         let before = self.records(now, message_bytes)?;
         let after = self.records(wanted, message_bytes)?;
         assumptions.push(format!(
-            "rule {}: measured on this machine just now, a MB in messages of {message_bytes} \
-             bytes costs {} to seal and {} to open in {}, {} and {} in {}",
+            "rule {}: 1 MB in messages of {message_bytes} bytes, measured on this machine now, \
+             takes {} to encrypt and {} to decrypt with {}, {} and {} with {}",
             rule.name,
             us(before.seal_us_per_mb),
             us(before.open_us_per_mb),
@@ -110,7 +110,7 @@ impl<'a> Units<'a> {
         })
     }
 
-    /// What TLS would add to a rule that has none.
+    /// The cost of TLS for a rule without TLS.
     fn tls(
         &mut self,
         rule: Option<&MeasuredRuleCosts>,
@@ -121,9 +121,9 @@ impl<'a> Units<'a> {
         let records = self.records(suite, message_bytes)?;
         let name = rule.map_or("", |rule| &rule.name);
         assumptions.push(format!(
-            "rule {name}: measured on this machine just now, a MB in messages of \
-             {message_bytes} bytes costs {} to seal and {} to open in {}; receiving and sending \
-             cost as much as in clear",
+            "rule {name}: 1 MB in messages of {message_bytes} bytes, measured on this machine now, \
+             takes {} to encrypt and {} to decrypt with {}; receiving and sending cost the same as \
+             in clear",
             us(records.seal_us_per_mb),
             us(records.open_us_per_mb),
             suite.name(),
@@ -131,8 +131,8 @@ impl<'a> Units<'a> {
         let handshake_us = match UnitCosts::measured_handshake_us(self.costs) {
             Some(handshake_us) => {
                 assumptions.push(format!(
-                    "rule {name}: a handshake for every connection, which costs {}, as the mean \
-                     of all rules in this interval",
+                    "rule {name}: each connection has a handshake, which takes {}, the mean of all \
+                     rules in this interval",
                     us(handshake_us)
                 ));
                 handshake_us
@@ -155,9 +155,9 @@ impl<'a> Units<'a> {
         };
         self.handshake_us = Some(handshake_us);
         assumptions.push(format!(
-            "rule {name}: a full handshake as server for every connection, which costs {}, \
-             measured on this machine just now with a P-256 certificate and without its I/O; \
-             no rule had a handshake in this interval",
+            "rule {name}: each connection has a full handshake as server, which takes {}, measured \
+             on this machine now with a P-256 certificate and without I/O, because no rule had a \
+             handshake in this interval",
             us(handshake_us)
         ));
         Ok(handshake_us)
@@ -182,7 +182,8 @@ fn us(us: f64) -> String {
     format!("{us:.0} us")
 }
 
-/// The mean length of a rule's messages, to two digits, so that rules alike are tried out once.
+/// The mean message length of a rule, rounded to two digits, so that similar rules share a
+/// measurement.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -202,7 +203,7 @@ mod tests {
     use tacit_core::projection::Components;
 
     #[test]
-    fn a_messages_length_keeps_two_digits() {
+    fn message_lengths_are_rounded_to_two_digits() {
         let of = |sent_bytes| {
             message_bytes(&MeasuredRuleCosts {
                 name: "web".into(),

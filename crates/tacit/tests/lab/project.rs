@@ -1,4 +1,4 @@
-//! `tacit project`: answers about what an agent really spent, and refusals.
+//! `tacit project` with the measured costs of a real agent, and with invalid input.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -89,7 +89,7 @@ fn measured(lab: &Lab) -> Agent {
 }
 
 #[test]
-fn a_projection_changes_what_was_asked_and_nothing_else() {
+fn a_projection_changes_only_the_requested_rules() {
     let lab = Lab::new();
     let _agent = measured(&lab);
     let same = project(&lab, &[]);
@@ -111,7 +111,7 @@ fn a_projection_changes_what_was_asked_and_nothing_else() {
 }
 
 #[test]
-fn suites_are_tried_out_and_what_was_assumed_is_said() {
+fn suites_are_measured_and_assumptions_are_listed() {
     let lab = Lab::new();
     let _agent = measured(&lab);
     let other = project(&lab, &["--suite", "CHACHA20"]);
@@ -127,7 +127,7 @@ fn suites_are_tried_out_and_what_was_assumed_is_said() {
 }
 
 #[test]
-fn engines_take_what_is_eligible_and_a_running_agent_can_be_asked() {
+fn eligible_work_of_a_running_agent_moves_to_engines() {
     let lab = Lab::new();
     let (agent, [clear, _]) = agent(&lab);
     let over = Arc::new(AtomicBool::new(false));
@@ -160,7 +160,7 @@ fn engines_take_what_is_eligible_and_a_running_agent_can_be_asked() {
 }
 
 #[test]
-fn questions_that_make_no_sense_are_refused_with_their_status() {
+fn invalid_input_is_refused_with_its_exit_status() {
     let lab = Lab::new();
     let _agent = measured(&lab);
     lab.write("wrong.json", "{}");
@@ -170,10 +170,10 @@ fn questions_that_make_no_sense_are_refused_with_their_status() {
     let cases: [(&[&str], i32, &str); 9] = [
         (&["--costs", later, "--costs", earlier], 1, "not later"),
         (&["--costs", later, "--costs", later, "--costs", later], 64, "3 times"),
-        (&["--costs", "wrong.json"], 1, "contains no costs"),
+        (&["--costs", "wrong.json"], 1, "does not contain costs"),
         (&["--costs", "absent.json"], 1, "absent.json"),
         (&["--costs", later, "--engines", &all], 64, "leave no general CPU"),
-        (&["--costs", later, "--rule", "nobody=permit"], 64, "there are in, out, plain"),
+        (&["--costs", later, "--rule", "absent=permit"], 64, "there are in, out, plain"),
         (&["--costs", later, "--rule", "in=tls"], 64, "already used TLS"),
         (&["--costs", later, "--rule", "in=deny"], 64, "NAME=permit"),
         (&["--costs", later, "--interval", "1s"], 64, "cannot be used with"),

@@ -123,9 +123,9 @@ fn a_run_without_a_policy_says_how_to_start() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
         let lines: Vec<_> = said.lines().collect();
-        assert_eq!(lines.len(), 4, "{said}");
+        assert_eq!(lines.len(), 5, "{said}");
         let ways = ["run --tls --ca ", "run --policy ", "--print-policy"];
-        assert!(ways.iter().zip(&lines[1..]).all(|(way, line)| line.contains(way)), "{said}");
+        assert!(ways.iter().zip(&lines[2..]).all(|(way, line)| line.contains(way)), "{said}");
     }
     let output = lab.run(TACIT, &["run", "--tls", "--ca", "ca.pem"]);
     assert_eq!(output.status.code(), Some(64));
