@@ -1,4 +1,4 @@
-//! `tacit import attls`.
+//! `tacit import attls`: the options, and the files that are read.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,44 +10,44 @@ use tacit_import::{Files, Findings, Input, Origin};
 use super::finish::{OnDisk, OutputArgs, finish, told};
 use crate::exit::{EXIT_OK, EXIT_POLICY, print};
 
-/// The files to import, and how.
+/// The options of `tacit import attls`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tacit import attls pagent.policy                          what the map file must contain
+  tacit import attls pagent.policy                          lists the missing lines of the map file
   tacit import attls pagent.policy --map map.toml -o policy.toml
-  tacit import attls --effective pagent.policy              all settings in effect
+  tacit import attls --effective pagent.policy              prints all settings in effect
 
-Several files are one policy. Job names, user IDs and key rings have other
-names here: the map file translates them, and each missing line is printed.
-Each difference is reported as `changed`; an error imports nothing.")]
+Several files form one policy. Job names, user IDs and key rings have other names on this host. The
+map file (--map) translates them; the command prints each line that it lacks. The command reports
+every difference in behaviour as `changed`. After an error it writes no policy.")]
 pub(super) struct AttlsArgs {
-    /// The policy files, or a main or image file of the Policy Agent, which names them
+    /// Policy files of AT-TLS, or a main or image configuration file that lists them
     #[arg(required_unless_present = "ipsec", value_name = "FILE")]
     files: Vec<String>,
-    /// A file of IP filter rules, which decide before TLS rules do; may be repeated
+    /// File of IP filter rules, which are evaluated before TLS rules; may be repeated
     #[arg(long, value_name = "FILE")]
     ipsec: Vec<String>,
-    /// The directory that replaces / in paths of main and image files
+    /// Directory that is prepended to the paths in main and image configuration files
     #[arg(long, value_name = "DIR")]
     root: Option<String>,
-    /// The map file: the names of job names, user IDs and key rings on this host
+    /// Map file: translates job names, user IDs and key rings to names on this host
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Keep clients that accept a certificate for any name, without a check of the name
+    /// Import clients that do not check the name in the server's certificate
     #[arg(long)]
     keep_no_name_check: bool,
-    /// Deny connections that match no rule; otherwise they pass in clear
+    /// Deny connections that match no rule, instead of permitting them in clear as AT-TLS does
     #[arg(long)]
     fail_closed: bool,
-    /// Print each rule with all its settings, and no policy
+    /// Print each rule with all its settings, and write no policy
     #[arg(long, conflicts_with_all = ["output", "json"])]
     effective: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Runs it.
+/// Runs the command.
 pub(super) fn run(args: &AttlsArgs) -> ExitCode {
     let disk = OnDisk::below(args.root.as_deref());
     let mut findings = Findings::default();
@@ -76,13 +76,14 @@ pub(super) fn run(args: &AttlsArgs) -> ExitCode {
     finish(&args.output, &disk, imported.policy.as_deref(), findings)
 }
 
-/// What the file holds; `None` after an error.
+/// Reads a file; `None` after an error.
 fn read(disk: &OnDisk, file: &str, findings: &mut Findings) -> Option<Vec<u8>> {
     match disk.read(file) {
         Ok(bytes) => Some(bytes),
         Err(error) => {
             let at = Origin { file: file.into(), line: 1 };
-            findings.error(&at, format!("cannot be read: {error}"), "name a file that can be read");
+            let fix = "give a file that the user of this command can read";
+            findings.error(&at, format!("cannot read the file: {error}"), fix);
             None
         }
     }

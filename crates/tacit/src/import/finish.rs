@@ -1,4 +1,4 @@
-//! The end of an import: what was found, and the policy; and the files that it reads.
+//! Reads the input files of an import, and writes its policy and diagnostics.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,18 @@ use tacit_tls::{CertificateFacts, HandshakeRole};
 use super::output::{self, FileId, Written};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
 
-/// Where the result of an import goes.
+/// The options that select the output.
 #[derive(Debug, Args)]
 pub(super) struct OutputArgs {
     /// Write the policy to this file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print policy and findings as JSON
+    /// Print policy and diagnostics as JSON
     #[arg(long, conflicts_with = "output")]
     json: bool,
 }
 
-/// Reports what was found and writes the policy.
+/// Prints the diagnostics and writes the policy.
 pub(super) fn finish(
     output: &OutputArgs,
     disk: &OnDisk,
@@ -64,14 +64,14 @@ pub(super) fn finish(
     let info = count(&findings, Severity::Info);
     let summary = format!("{path}: {rules}, {changed} changed, {info} info");
     if written == Written::Stream {
-        // Standard output may be where the policy went.
+        // The policy may have been written to standard output.
         complain(summary);
         return code.into();
     }
-    print(format!("{summary}\nnext: tacit check {path}\n"), code)
+    print(format!("{summary}\nnext step: tacit check {path}\n"), code)
 }
 
-/// Prints what was found, one below the other.
+/// Prints the diagnostics, one after the other.
 pub(super) fn told(findings: &[Finding]) {
     findings.iter().for_each(|finding| complain(finding.render()));
 }
@@ -84,22 +84,22 @@ fn of(what: &str, count: usize) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The files of this host.
+/// Access to the files of this host.
 #[derive(Default)]
 pub(super) struct OnDisk {
-    /// The directory that stands for `/`; what is below it stays below it.
+    /// The directory that replaces `/`; paths cannot leave it.
     root: Option<PathBuf>,
-    /// Those that were read.
+    /// The files that were read.
     read: RefCell<Vec<FileId>>,
 }
 
 impl OnDisk {
-    /// The files of this host, with a directory that stands for `/`.
+    /// Access to the files of this host, below a directory that replaces `/`.
     pub(super) fn below(root: Option<&str>) -> Self {
         Self { root: root.map(PathBuf::from), ..Self::default() }
     }
 
-    /// Refuses a path whose symbolic link leads out of the root.
+    /// Refuses a path that leaves the root through a symbolic link.
     fn check_root(&self, path: &str) -> Result<(), String> {
         let Some(root) = self.root.as_ref().filter(|root| Path::new(path).starts_with(root)) else {
             return Ok(());
@@ -108,7 +108,7 @@ impl OnDisk {
         if real(Path::new(path))?.starts_with(real(root)?) {
             return Ok(());
         }
-        Err("a symbolic link leads out of the directory of --root".to_owned())
+        Err("a symbolic link points outside of the directory of --root".to_owned())
     }
 }
 
@@ -117,10 +117,10 @@ impl Files for OnDisk {
         self.check_root(path)?;
         let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
         if !metadata.is_file() {
-            return Err("it is not a regular file".to_owned());
+            return Err("the file is not a regular file".to_owned());
         }
         if metadata.len() > FILE_BYTES_MAX {
-            return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
+            return Err(format!("the file is larger than {FILE_BYTES_MAX} bytes"));
         }
         self.read.borrow_mut().push(FileId::of(&metadata));
         std::fs::read(path).map_err(|error| error.to_string())
@@ -131,7 +131,8 @@ impl Files for OnDisk {
         let entries = std::fs::read_dir(directory).map_err(|error| error.to_string())?;
         let name = |entry: std::io::Result<std::fs::DirEntry>| {
             let name = entry.map_err(|error| error.to_string())?.file_name();
-            name.into_string().map_err(|_| "a name in it is not UTF-8".to_owned())
+            name.into_string()
+                .map_err(|_| "the directory has a file whose name is not UTF-8".to_owned())
         };
         entries.map(name).collect()
     }

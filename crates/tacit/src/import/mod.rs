@@ -1,7 +1,7 @@
-//! `tacit import`: the policy of another product as a policy of ours.
+//! `tacit import`: translates the configuration of another product to a policy of tacit.
 //!
-//! What was found goes to standard error, the policy to `-o` or standard output: all of it, or,
-//! after an error, nothing.
+//! Diagnostics are written to standard error, the policy to standard output or to the file of
+//! `--output`. After an error no policy is written.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ mod finish;
 mod output;
 mod stunnel;
 
-/// The product to import from.
+/// The options of `tacit import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     #[command(subcommand)]
@@ -21,13 +21,13 @@ pub struct ImportArgs {
 
 #[derive(Debug, Subcommand)]
 enum From {
-    /// Policies of AT-TLS, the TLS of z/OS
+    /// Import policies of AT-TLS, the TLS support of z/OS
     Attls(attls::AttlsArgs),
-    /// Configurations of stunnel
+    /// Import configuration files of stunnel
     Stunnel(stunnel::StunnelArgs),
 }
 
-/// Runs the verb: 0 if there is a policy, changed or not, 78 if there is none.
+/// Runs the command. The exit status is 0 if a policy was written, and 78 after an error.
 #[must_use]
 pub fn run(args: &ImportArgs) -> ExitCode {
     match &args.from {

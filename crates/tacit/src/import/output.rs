@@ -1,21 +1,21 @@
-//! Where the policy of an import is written.
+//! Writes the policy of an import to the file that `--output` names.
 //!
 //! ```text
-//!   no file, or a regular one     a new file takes its place in one step, with its mode and owner
-//!   a symbolic link               the same at what it points to; the link stays
-//!   a FIFO, a device              is opened and written
-//!   a descriptor, /dev/stdout     is written where it stands, whatever it leads to
+//!   no file, or a regular file    is replaced atomically; mode and owner are kept
+//!   a symbolic link               its target is replaced; the link is kept
+//!   a FIFO or a device            is opened and written
+//!   a descriptor, /dev/stdout     is written at its current position
 //! ```
 //!
-//! A file that the import has read is refused. Access control lists and other extended attributes
-//! of a replaced file are not kept.
+//! The file must not be one of the input files. Access control lists and other extended attributes
+//! of a replaced file are lost.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// Which file a name leads to, whatever the name.
+/// Identifies a file independently of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
     device: u64,
@@ -31,16 +31,16 @@ impl FileId {
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// A file, which another program can read by that name.
+    /// A file, which another program can read by its name.
     File,
     /// A descriptor, a FIFO or a device.
     Stream,
 }
 
-/// Writes the text there, unless the file is one of the `inputs`.
+/// Writes the text to `path`, unless the file is one of the `inputs`.
 ///
 /// # Errors
-/// What failed and what to do, in one line without the name of the file.
+/// What failed and what to do, in one line without the file name.
 pub(super) fn write(
     path: &Path,
     text: &str,
@@ -52,8 +52,8 @@ pub(super) fn write(
         Err(error) => return Err(cannot_write(&error)),
     };
     if found.as_ref().is_some_and(|metadata| inputs.contains(&FileId::of(metadata))) {
-        let fix = "name another file with --output";
-        return Err(format!("this import reads the file, so it is not overwritten: {fix}"));
+        let fix = "give another file with --output";
+        return Err(format!("the file is an input of this import and is not overwritten: {fix}"));
     }
     let written = match &found {
         None => create(path, text).map(|()| Written::File),
@@ -64,22 +64,22 @@ pub(super) fn write(
     written.map_err(|error| cannot_write(&error))
 }
 
-/// Whether the name is one of a descriptor of this process.
+/// Whether the path names a descriptor of this process.
 fn is_descriptor(path: &Path) -> bool {
     const NAMES: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
     NAMES.iter().any(|name| path.starts_with(name))
 }
 
-/// The shell has opened the file, and decided what stays of it.
+/// Appends the text, because the shell has opened the file and truncated it if it should.
 fn append(path: &Path, text: &str) -> Result<()> {
     OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes())
 }
 
 fn cannot_write(error: &Error) -> String {
-    format!("cannot write the policy: {error}; name a file that can be written with --output")
+    format!("{error}: give a file that you can write with --output")
 }
 
-/// A new file, or what a link without a target points to.
+/// Creates a new file, also as the target of a dangling link.
 fn create(path: &Path, text: &str) -> Result<()> {
     if std::fs::symlink_metadata(path).is_ok() {
         return std::fs::write(path, text);
@@ -89,21 +89,21 @@ fn create(path: &Path, text: &str) -> Result<()> {
     beside.rename_to(path)
 }
 
-/// A file with the same mode and owner takes the place of a regular file. An agent that reloads
-/// sees the old text or the new.
+/// Replaces a regular file by one with the same mode and owner. An agent that reloads reads either
+/// the old text or the new one.
 fn replace(path: &Path, old: &Metadata, text: &str) -> Result<()> {
-    // What a link points to is replaced, not the link.
+    // Replaces the target of a link, not the link.
     let target = std::fs::canonicalize(path)?;
     let is_denied = |error: &Error| error.kind() == ErrorKind::PermissionDenied;
     let beside = match Beside::new(&target, 0o600) {
         Ok(beside) => beside,
-        // The directory is closed, but the file may be open.
+        // The directory is not writable, but the file may be.
         Err(error) if is_denied(&error) => return write_in_place(&target, text),
         Err(error) => return Err(error),
     };
     match beside.take_owner(old) {
         Ok(()) => {}
-        // Only root may give a file to another user, and only to a user of its namespace.
+        // Only root may change the owner, and only to a user of its user namespace.
         Err(error) if is_denied(&error) || error.kind() == ErrorKind::InvalidInput => {
             drop(beside);
             return write_in_place(&target, text);
@@ -111,7 +111,7 @@ fn replace(path: &Path, old: &Metadata, text: &str) -> Result<()> {
         Err(error) => return Err(error),
     }
     beside.fill(text)?;
-    // The mode comes last: owners and writes clear bits of it.
+    // The mode is set last, because changing the owner and writing clear some of its bits.
     beside.file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
     beside.rename_to(&target)
 }
@@ -121,13 +121,13 @@ fn write_in_place(path: &Path, text: &str) -> Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// A FIFO, a device or the like is written and stays what it is.
+/// Opens and writes a FIFO, a device or a similar file.
 fn write_through(path: &Path, text: &str) -> Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(text.as_bytes())
 }
 
-/// A file beside another one, removed unless it takes the place of that one.
+/// A temporary file in the same directory, which is removed unless it replaces the other file.
 struct Beside {
     path: PathBuf,
     file: File,
@@ -135,7 +135,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Makes it; a file or link of that name is never followed.
+    /// Creates the file; fails if the name exists.
     fn new(path: &Path, mode: u32) -> Result<Self> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
@@ -144,7 +144,7 @@ impl Beside {
         Ok(Self { path, file, is_renamed: false })
     }
 
-    /// Gives it the owner of a file.
+    /// Sets the owner to that of another file.
     fn take_owner(&self, old: &Metadata) -> Result<()> {
         let new = self.file.metadata()?;
         if new.uid() != old.uid() || new.gid() != old.gid() {

@@ -1,4 +1,4 @@
-//! `tacit import stunnel`.
+//! `tacit import stunnel`: the options, and the files that are read.
 
 use std::process::ExitCode;
 
@@ -8,33 +8,33 @@ use tacit_import::stunnel::{StunnelOptions, import};
 
 use super::finish::{OnDisk, OutputArgs, finish};
 
-/// The files to import, and how.
+/// The options of `tacit import stunnel`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tacit import stunnel /etc/stunnel/stunnel.conf -o policy.toml
   tacit import stunnel /etc/stunnel/*.conf | less
 
-Each service becomes a rule. Each difference is reported as `changed`; an error
-imports nothing.")]
+Each service becomes a rule. The command reports every difference in behaviour as `changed`. After
+an error it writes no policy.")]
 pub(super) struct StunnelArgs {
-    /// The configurations, one for each stunnel
+    /// Configuration files; each is for one stunnel process
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
-    /// Keep clients that do not verify the server
+    /// Import clients that do not verify the server's certificate
     #[arg(long)]
     keep_no_verification: bool,
-    /// Keep clients that accept a certificate for any name, without a check of the name
+    /// Import clients that do not check the name in the server's certificate
     #[arg(long)]
     keep_no_name_check: bool,
-    /// Import services that use OCSP, without it: tacit does not support OCSP
+    /// Import services that use OCSP, but without OCSP, which tacit does not support
     #[arg(long)]
     without_ocsp: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Runs it.
+/// Runs the command.
 pub(super) fn run(args: &StunnelArgs) -> ExitCode {
     let options = StunnelOptions {
         keep_no_verification: args.keep_no_verification,

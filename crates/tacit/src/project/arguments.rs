@@ -28,7 +28,7 @@ Examples:
 
 Exit status: 0 success, 1 no result (the message says why), 64 invalid options.")]
 pub struct ProjectArgs {
-    /// Output of `tacit show costs --json`; give two files (earlier first) for the time between them
+    /// Output of `tacit show costs --json`; two files (earlier first) measure the time between them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["control", "interval"])]
     pub(super) costs: Vec<PathBuf>,
     /// The control socket of the agent to measure [default: as for all commands]

@@ -1,4 +1,4 @@
-//! Which connections `tacit show connections` prints.
+//! Filters the connections that `tacit show connections` prints.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use tacit_core::flow::Address;
 
 use crate::control::display::connections::ConnectionDisplay;
 
-/// What connections must have; `None` is no condition.
+/// The conditions of the filter; `None` matches every connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionFilter<'a> {
     pub(super) rule: Option<&'a str>,
@@ -19,31 +19,31 @@ pub(super) struct ConnectionFilter<'a> {
 /// A state of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum StateFilter {
-    /// Being connected, or in its handshake
+    /// Connecting, or in a handshake
     SettingUp,
     /// Relaying bytes
     Open,
-    /// Its rule was changed or removed
+    /// Its rule has been changed or removed since it was opened
     Stale,
 }
 
-/// An address, with its port or without, or a network.
+/// An address with or without a port, or a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RemoteFilter {
     /// Address and port.
     Whole(Address),
-    /// All ports of the addresses that share this many bits.
+    /// All ports of the addresses that have the same first bits; the length is the second field.
     Network(IpAddr, u8),
 }
 
 impl ConnectionFilter<'_> {
-    /// Whether there is any condition.
+    /// Whether there is a condition.
     pub(super) fn is_any(&self) -> bool {
         let Self { rule, remote, run, state } = self;
         rule.is_some() || remote.is_some() || run.is_some() || state.is_some()
     }
 
-    /// Whether all conditions hold.
+    /// Whether the connection satisfies all conditions.
     pub(super) fn matches(&self, connection: &ConnectionDisplay) -> bool {
         let run = connection.run.as_ref().map(|run| run.name.as_str());
         self.rule.is_none_or(|rule| connection.rule == rule)
@@ -73,7 +73,7 @@ impl RemoteFilter {
     }
 }
 
-/// The bits of an address, and how many they are.
+/// The bits of an address, and their number.
 fn bits(ip: IpAddr) -> (u128, u8) {
     match ip {
         IpAddr::V4(ip) => (ip.to_bits().into(), 32),
@@ -85,7 +85,7 @@ impl FromStr for RemoteFilter {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const FIX: &str = "write 10.7.0.9, 10.7.0.9:5432, 10.7.0.0/16 or unix:/PATH";
+        const FIX: &str = "expected 10.7.0.9, 10.7.0.9:5432, 10.7.0.0/16 or unix:/PATH";
         if let Ok(address) = text.parse::<SocketAddr>() {
             return Ok(Self::Whole(address.into()));
         }
@@ -109,7 +109,7 @@ mod tests {
     use crate::control::display::connections::example;
 
     #[test]
-    fn filters_take_what_they_name_and_nothing_else() {
+    fn filters_match_only_the_given_addresses() {
         let mut connection = example(1);
         connection.remote = "10.7.0.9:40000".parse().unwrap();
         connection.connect = Some("[2001:db8::1]:443".parse().unwrap());

@@ -1,4 +1,4 @@
-//! `tacit show`: asks an agent for a display and prints it.
+//! `tacit show`: queries an agent and prints the answer as tables or JSON.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ use self::filter::{ConnectionFilter, RemoteFilter, StateFilter};
 
 mod filter;
 
-/// What to show, of which agent.
+/// The options of `tacit show`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -46,35 +46,35 @@ pub struct ShowArgs {
     /// What to show
     #[arg(value_enum)]
     what: Display,
-    /// Connections: every fact of the one with this id; policy: the rule of this name
+    /// With connections: print all details of the one with this id. With policy: this rule only
     #[arg(value_name = "ID|RULE")]
     of: Option<String>,
-    /// Print everything that is known, as JSON; docs/schema/ has the schemas
+    /// Print as JSON, with all details; docs/schema/ has the schemas
     #[arg(long)]
     json: bool,
-    /// Connections: all columns
+    /// With connections: print all columns
     #[arg(long)]
     wide: bool,
-    /// Connections: of this rule
+    /// With connections: only those of this rule
     #[arg(long, value_name = "NAME")]
     rule: Option<String>,
-    /// Connections: from or to this address, network or address with port
+    /// With connections: only those from or to this address, network, or address with port
     #[arg(long, value_name = "ADDRESS")]
     remote: Option<RemoteFilter>,
-    /// Connections: of the run with this name
+    /// With connections: only those of the run with this name
     #[arg(long, value_name = "NAME")]
     run: Option<String>,
-    /// Connections: in this state
+    /// With connections: only those in this state
     #[arg(long, value_enum)]
     state: Option<StateFilter>,
-    /// Connections: samples of one connection as CSV, until it ends
+    /// With a connection's id: print samples as CSV until it ends
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// Costs: what a row is
+    /// With costs: what each row stands for
     #[arg(long, value_enum, value_name = "WHAT")]
     by: Option<By>,
-    /// Costs: for this long from now on [default: since the agent started]; with --csv: between two
-    /// samples
+    /// With costs: measure for this long [default: since the agent started]; with --csv: time
+    /// between samples
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     interval: Option<Duration>,
     /// The control socket of the agent
@@ -82,7 +82,7 @@ pub struct ShowArgs {
     control: Option<PathBuf>,
 }
 
-/// Runs the verb.
+/// Runs the command.
 #[must_use]
 pub fn run(args: &ShowArgs) -> ExitCode {
     if let Err(reason) = check(args) {
@@ -107,29 +107,30 @@ pub fn run(args: &ShowArgs) -> ExitCode {
     }
 }
 
-/// Whether the options belong to the display.
+/// Checks that the options fit the display.
 fn check(args: &ShowArgs) -> Result<(), &'static str> {
     let is_connections = args.what == Display::Connections;
     let filter = args.filter();
     if args.of.is_some() && !is_connections && args.what != Display::Policy {
-        return Err("an id or a rule is named after `show connections` and `show policy` only");
+        return Err("only `show connections` takes an id, and only `show policy` a rule");
     }
     if args.by.is_some() && args.what != Display::Costs {
-        return Err("--by belongs to `tacit show costs`");
+        return Err("--by is only for `tacit show costs`");
     }
     if (filter.is_some() || args.wide) && (!is_connections || args.of.is_some()) {
-        return Err("--wide, --rule, --remote, --run and --state belong to `tacit show \
+        return Err("--wide, --rule, --remote, --run and --state are only for `tacit show \
                     connections` without an id");
     }
     if args.csv && (!is_connections || args.of.is_none()) {
-        return Err("--csv belongs to `tacit show connections ID`");
+        return Err("--csv is only for `tacit show connections ID`");
     }
     if args.interval.is_some() && args.what != Display::Costs && !args.csv {
-        return Err("--interval belongs to `tacit show costs`, and to `tacit show connections ID \
+        return Err("--interval is only for `tacit show costs`, and for `tacit show connections ID \
                     --csv`");
     }
     if args.by == Some(By::Connection) && args.interval.is_some() {
-        return Err("connections show what they cost since they opened: no --interval");
+        return Err("--interval cannot be used with the costs of connections, which count from when \
+                    each connection was opened");
     }
     Ok(())
 }
@@ -154,7 +155,7 @@ impl ShowArgs {
         self.control.clone().unwrap_or_else(control::default_path)
     }
 
-    /// The connections that are wanted; `None`: all.
+    /// The filter of the options; `None` if there is no condition.
     fn filter(&self) -> Option<ConnectionFilter<'_>> {
         let Self { rule, remote, run, state, .. } = self;
         let filter = ConnectionFilter {
@@ -177,12 +178,12 @@ fn show_connections(args: &ShowArgs) -> Result<String, ClientError> {
     Ok(if is_wide { connections::wide(&shown.connections) } else { args.printed(&shown) })
 }
 
-/// One connection, once or again and again.
+/// Prints one connection, once or repeatedly.
 fn show_one(args: &ShowArgs, id: &str) -> ExitCode {
     let Ok(id) = id.parse::<u64>() else {
         let reason = format!(
-            "`{id}` is no id of a connection\n    \
-             fix: `tacit show connections` prints the ids"
+            "`{id}` is not an id of a connection\n    \
+             fix: use an id that `tacit show connections` prints"
         );
         return fail(MessageId("usage"), reason, EXIT_USAGE);
     };
@@ -226,7 +227,7 @@ fn sample(
                 );
             }
             (Ok(()), Ok(shown)) => written = write(&connections::csv_row(shown)),
-            // The agent knows it no more: it has ended.
+            // The agent does not have the connection any more: it has ended.
             (Ok(()), Err(ClientError::Refused(_))) => return EXIT_OK.into(),
             (Ok(()), Err(error)) => return fail(error.id(), error, EXIT_FAILURE),
         }
@@ -262,5 +263,5 @@ fn show_costs(args: &ShowArgs) -> Result<String, ClientError> {
 
 fn wait(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text).filter(|duration| !duration.is_zero());
-    duration.ok_or_else(|| "write a duration such as 100ms, 30s or 1h30m".to_owned())
+    duration.ok_or_else(|| "expected a duration such as 100ms, 30s or 1h30m".to_owned())
 }

@@ -1,7 +1,7 @@
-//! A frame: totals, components as bars, rules, connections, keys.
+//! Draws a frame of `tacit top`: totals, components with bars, rules, connections and key help.
 //!
-//! It is made for 80 columns and 24 lines; what is wider or higher gets more rules and
-//! connections, what is smaller loses connections, then rules.
+//! The layout is designed for 80 columns and 24 lines. A larger terminal shows more rules and
+//! connections; a smaller one shows fewer connections first, then fewer rules.
 
 use tacit_core::meter::Component;
 
@@ -12,40 +12,40 @@ use crate::control::render::column::{fit, pad};
 use crate::control::render::costs::{figure, name, perhaps};
 use crate::ledger::costs::{Costs, Places, RuleCosts, percent};
 
-/// Lines of totals, and a blank one.
+/// Lines of the totals, including a blank line.
 const TOTALS_LINES: usize = 3;
-/// Rows of components: two side by side.
+/// Lines of the components, two of them in each line.
 const COMPONENT_ROWS: usize = 4;
-/// Lines that are never for rules or connections: totals, components, a blank line, headings of
-/// connections, keys.
+/// Lines that rules and connections cannot use: totals, components, a blank line, headings of
+/// connections, key help.
 const FIXED_LINES: usize = TOTALS_LINES + COMPONENT_ROWS + 3;
-/// Rules get the space they need, up to this part of what is left.
+/// Rules use at most the remaining lines divided by this.
 const RULES_SHARE: usize = 2;
-/// The heading of rules and one rule are always there.
+/// Lines for rules on the smallest terminal: the heading and one rule.
 const RULES_LINES_MIN: usize = 2;
-/// What stands above the connections on their page: whose they are, and the columns' headings.
+/// Lines above the connections: the rule they belong to, and column headings.
 const CONNECTIONS_HEAD: usize = 2;
-/// Cells of a component's bar.
+/// Width of a component's bar in character cells.
 const BAR_CELLS: usize = 16;
 
 const HELP: &[&str] = &[
-    "Percentages are of one CPU; two busy CPUs are 200.",
+    "Percentages are relative to one CPU: two fully used CPUs are 200.",
     "",
-    "general   work that no engine can do",
+    "general   work on general CPUs that engines cannot do",
     "engine    work that engines did",
-    "eligible  work on general CPUs that an engine could do",
+    "eligible  work on general CPUs that engines could do",
     "",
-    "US/CONN   total cost of a rule, for each connection opened",
-    "US/MSG    receive, seal, open and send, for each message",
-    "US/MB     the same for each MB (10^6 bytes)",
+    "US/CONN   CPU time of a rule per opened connection, in microseconds",
+    "US/MSG    CPU time per message: receive, decrypt, encrypt, send",
+    "US/MB     the same per MB (10^6 bytes)",
     "",
     "q  quit                 s  sort rules by the next column",
-    "up, down  choose a rule; above the first: all",
-    "left, right  pages of its connections",
+    "up, down     select a rule; up from the first selects all",
+    "left, right  previous and next page of connections",
     "?  this help",
 ];
 
-/// Everything, in as many lines as the screen has.
+/// Draws the frame, at most as many lines as the terminal has.
 pub(super) fn frame(view: &mut View, size: Size) -> Vec<Line> {
     let left = size.lines.saturating_sub(FIXED_LINES);
     let rules_max = (left / RULES_SHARE).max(RULES_LINES_MIN);
@@ -113,7 +113,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Bars are as long as the greatest component is.
+/// The longest bar is that of the largest component.
 fn components(costs: &Costs) -> Vec<Line> {
     let percent_of = |component: Component| {
         let cells = costs.rules.iter().filter_map(|rule| rule.cpu_us.get(&component));
@@ -138,7 +138,7 @@ fn components(costs: &Costs) -> Vec<Line> {
     (0..COMPONENT_ROWS).map(row).collect()
 }
 
-/// A component: its name, its percentage, and a bar in which each place has its own shade.
+/// A component: its name, its percentage, and a bar with a shade for each kind of CPU time.
 fn with_bar(line: Line, component: Component, places: &Places, greatest: f64) -> Line {
     let cells = |percent: f64| {
         let share = if greatest > 0.0 { percent / greatest } else { 0.0 };
@@ -154,7 +154,7 @@ fn with_bar(line: Line, component: Component, places: &Places, greatest: f64) ->
         .and(Look::Plain, " ".repeat(BAR_CELLS - all))
 }
 
-/// The name's column, then numbers.
+/// A line of the rules table: the name, then the numbers.
 fn rule_line(name: &str, cells: [String; 7]) -> String {
     let [cpu, conn, messages, mb, per_conn, per_message, per_mb] = cells;
     format!(
@@ -170,7 +170,7 @@ fn rules(costs: &Costs, view: &View, lines_max: usize, columns: usize) -> Vec<Li
     let shown = view.rules();
     let room = lines_max.saturating_sub(1);
     let chosen = shown.iter().position(|rule| Some(&*name(rule)) == view.chosen());
-    // The choice stays in sight.
+        // Keeps the selected rule visible.
     let skipped = chosen.map_or(0, |at| (at + 1).saturating_sub(room));
     for (at, rule) in shown.into_iter().enumerate().skip(skipped).take(room) {
         let look = if chosen == Some(at) { Look::Chosen } else { Look::Plain };
@@ -230,7 +230,7 @@ fn keys(view: &View) -> Line {
     Line::of(Look::Hint, text)
 }
 
-/// Puts the help in the middle of what is there.
+/// Draws the help over the middle of the frame.
 fn cover_with_help(lines: &mut [Line]) {
     let first = lines.len().saturating_sub(HELP.len()) / 2;
     for (line, help) in lines.iter_mut().skip(first).zip(HELP) {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_a_lost_agent_are_seen() {
+    fn help_and_a_lost_agent_are_displayed() {
         let mut view = view();
         view.toggle_help();
         assert!(drawn(&mut view, 80, 24).contains("that an engine could do"));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_every_script_leave_the_columns_where_they_are() {
+    fn columns_are_aligned_with_names_in_any_script() {
         let mut sample = sample();
         sample.connections[0].program = "数据库服务器".to_owned();
         sample.connections[1].program = "\x1b[2Jcafe\u{301}".to_owned();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_and_headings_reach_across_the_screen() {
+    fn headings_and_the_selected_rule_are_highlighted_over_the_full_width() {
         let mut view = view();
         view.choose(1);
         let frame = frame(&mut view, Size { columns: 100, lines: 24 });

@@ -1,18 +1,18 @@
-//! `tacit top`: what a running agent does and costs, drawn again every second.
+//! `tacit top`: displays the activity and the CPU time of a running agent, updated every second.
 //!
 //! ```text
 //!   control socket ──> sample.rs ──> view.rs ──> draw.rs ──> terminal
 //!   costs, connections  an interval   order,      screen.rs
-//!                                     choice  <── keys
+//!                                     selection <── keys
 //! ```
 //!
-//! The agent is asked as any display asks it: data workers publish what they have, and nothing
-//! waits for this. With many connections they are asked for less often (`sample`). The terminal
-//! is given back as it was, however this ends; only a kill leaves it (then: `reset`).
+//! Queries read figures that the data workers have published, so they do not delay the agent. An
+//! agent with many connections is queried for them less often (`sample`). The terminal is restored
+//! however the program ends, except by SIGKILL (run `reset` then).
 //!
-//! Limits: `INTERVAL_MIN` to `INTERVAL_MAX` between frames; keys are answered within
-//! `KEYS_TIME`, later only while an agent is waited for that does not answer. Not here: history;
-//! that is what metrics are for.
+//! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between frames. A key is handled within
+//! `KEYS_TIME`, unless the program waits for an agent that does not answer. There is no history;
+//! use metrics for that.
 
 mod draw;
 mod sample;
@@ -40,26 +40,26 @@ use crate::control;
 use crate::control::client::ClientError;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, fail, print};
 
-/// The shortest interval between frames: each reads the whole ledger.
+/// The shortest interval between frames. Each frame reads the whole ledger.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
 /// The longest interval between frames.
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
-/// How long a key, or a signal to end, waits at most.
+/// The longest time until a key or a signal is handled.
 const KEYS_TIME: Duration = Duration::from_millis(100);
-/// A frame without a terminal: what every terminal shows.
+/// The size of a frame without a terminal.
 const ONCE_SIZE: Size = Size { columns: 80, lines: 24 };
 
-/// Show live what a running agent does and what it costs
+/// Display the activity and the CPU time of a running agent, continuously
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tacit top
   tacit top --once --interval 5s
 
-Keys: q quit, s sort, up and down choose a rule, left and right turn the pages of its
-connections, ? help.")]
+Keys: q quit, s sort, up and down select a rule, left and right page through its connections,
+? help.")]
 pub struct TopArgs {
-    /// The interval that each frame shows
+    /// Time between frames; each frame shows the interval since the last one
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Print one frame as text and exit
@@ -70,14 +70,14 @@ pub struct TopArgs {
     control: Option<PathBuf>,
 }
 
-/// Why nothing can be shown.
+/// The reason why nothing can be displayed.
 #[derive(Debug)]
 enum TopError {
-    /// The agent.
+    /// The agent did not answer.
     Agent(ClientError),
-    /// There is no terminal to draw on.
+    /// Standard output is not a terminal.
     NoTerminal,
-    /// The terminal fails.
+    /// Writing to the terminal failed.
     Terminal(io::Error),
 }
 
@@ -97,17 +97,17 @@ impl std::fmt::Display for TopError {
         match self {
             Self::Agent(error) => write!(f, "{error}"),
             Self::NoTerminal => f.write_str(
-                "there is no terminal to draw on\n    \
-                 fix: `tacit top --once` prints one frame, `tacit show costs` tables",
+                "standard input and output must be a terminal\n    \
+                 fix: use `tacit top --once` to print one frame, or `tacit show costs`",
             ),
-            Self::Terminal(error) => write!(f, "the terminal: {error}"),
+            Self::Terminal(error) => write!(f, "cannot use the terminal: {error}"),
         }
     }
 }
 
 impl std::error::Error for TopError {}
 
-/// Runs the verb.
+/// Runs the command.
 #[must_use]
 pub fn run(args: &TopArgs) -> ExitCode {
     let control = args.control.clone().unwrap_or_else(control::default_path);
@@ -138,7 +138,7 @@ fn live(mut sampler: Sampler, interval: Duration) -> Result<(), TopError> {
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return Err(TopError::NoTerminal);
     }
-    // Without an agent the terminal stays as it is.
+    // Queries the agent before it changes the terminal.
     let first = sampler.sample().map_err(TopError::Agent)?;
     let ended = Arc::new(AtomicBool::new(false));
     watch_signals(&ended).map_err(TopError::Terminal)?;
@@ -146,7 +146,7 @@ fn live(mut sampler: Sampler, interval: Duration) -> Result<(), TopError> {
     view.take(first);
     let mut screen = Screen::open().map_err(TopError::Terminal)?;
     let done = frames(&mut screen, &mut sampler, &mut view, interval, &ended);
-    // Before anything is printed.
+    // Installs the handlers before the terminal is changed.
     drop(screen);
     done.map_err(TopError::Terminal)
 }
@@ -175,14 +175,14 @@ fn frames(
             due = Instant::now() + interval;
             match sampler.sample() {
                 Ok(sample) => view.take(sample),
-                // It may be replaced just now: what was seen last stays, with the reason.
+                // The agent may be restarting: the last frame stays, with the reason.
                 Err(error) => view.lose(&error),
             }
         }
     }
 }
 
-/// What to do after a key.
+/// The next step after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Frame,
@@ -210,7 +210,7 @@ fn pressed(key: KeyEvent, view: &mut View) -> Next {
     Next::Frame
 }
 
-/// Handles signals that end the process, so that the terminal is restored first.
+/// Handles signals that terminate the process, so that the terminal is restored first.
 fn watch_signals(ended: &Arc<AtomicBool>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let inside = runtime.enter();
@@ -232,9 +232,9 @@ fn watch_signals(ended: &Arc<AtomicBool>) -> io::Result<()> {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration(text).ok_or("write a duration such as 1s or 500ms")?;
+    let duration = parse_duration(text).ok_or("expected a duration such as 1s or 500ms")?;
     if duration < INTERVAL_MIN || duration > INTERVAL_MAX {
-        return Err(format!("from {INTERVAL_MIN:?} to {INTERVAL_MAX:?}"));
+        return Err(format!("expected a duration from {INTERVAL_MIN:?} to {INTERVAL_MAX:?}"));
     }
     Ok(duration)
 }

@@ -1,4 +1,4 @@
-//! What the agent says, an interval at a time.
+//! Queries the agent, and computes the differences between consecutive answers.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay
 use crate::control::{Display, Request};
 use crate::ledger::costs::Costs;
 
-/// Connections are asked for so seldom that asking takes this part of the time at most: with very
-/// many, an answer costs the agent more than it costs us.
+/// The query for connections may use at most 1/20 of the time: with very many connections, the
+/// answer costs the agent more CPU time than this program.
 const CONNECTIONS_SHARE: u32 = 20;
 
-/// How long an agent may be silent: keys and signals wait meanwhile.
+/// How long to wait for an answer. Keys and signals are not handled meanwhile.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Asks an agent, again and again.
+/// Queries an agent repeatedly.
 #[derive(Debug)]
 pub(super) struct Sampler {
     control: PathBuf,
@@ -27,31 +27,31 @@ pub(super) struct Sampler {
     connections_due: Option<Instant>,
 }
 
-/// One interval.
+/// The figures of one interval.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
-    /// What was spent in it.
+    /// The costs of the interval.
     pub(super) costs: Costs,
-    /// How long the agent has run, in seconds.
+    /// The time since the agent started, in seconds.
     pub(super) age_s: f64,
-    /// What is open.
+    /// The open connections.
     pub(super) connections: Vec<Connection>,
 }
 
-/// One open connection.
+/// An open connection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) rule: String,
     pub(super) remote: String,
     pub(super) program: String,
-    /// The version agreed on.
+    /// The negotiated TLS version.
     pub(super) tls: String,
-    /// Payload, both ways.
+    /// Payload bytes in both directions.
     pub(super) bytes: u64,
     /// CPU time since it was opened.
     pub(super) cpu_us: f64,
-    /// CPU time since it was last asked for.
+    /// CPU time since the last query.
     pub(super) cpu_us_lately: f64,
     pub(super) age_s: u64,
 }
@@ -61,7 +61,7 @@ impl Sampler {
         Self { control, earlier: None, connections: Vec::new(), connections_due: None }
     }
 
-    /// What has happened since the last call; since the agent started, at the first.
+    /// The figures since the last call; at the first call, since the agent started.
     pub(super) fn sample(&mut self) -> Result<Sample, ClientError> {
         let now = self.ask::<Costs>(Display::Costs)?;
         // Another agent's figures have nothing to be compared with.
@@ -85,7 +85,7 @@ impl Sampler {
     }
 }
 
-/// The connections, with what each has used since `before`.
+/// Converts the connections, and computes the CPU time that each has used since `before`.
 fn connections(shown: Vec<ConnectionDisplay>, before: &[Connection]) -> Vec<Connection> {
     let before: HashMap<u64, f64> = before.iter().map(|one| (one.id, one.cpu_us)).collect();
     let one = |shown: ConnectionDisplay| Connection {
@@ -113,7 +113,7 @@ mod tests {
     use crate::control::display::connections::{ConnectionProgram, ConnectionRun, example};
 
     #[test]
-    fn connections_know_what_they_used_lately() {
+    fn connections_have_the_cpu_time_since_the_last_query() {
         let shown = |cpu_us: f64| {
             let program = ConnectionProgram { pid: 7, path: None, name: Some("psql".to_owned()) };
             let run = ConnectionRun {

@@ -1,7 +1,7 @@
-//! Lines on a terminal: what they are made of, and the terminal they are drawn on.
+//! Writes styled lines to the terminal.
 //!
-//! Only lines that have changed are written. [`Screen`] gives the terminal back when it is
-//! dropped, and before the message of a panic is printed.
+//! Only lines that have changed are written. [`Screen`] restores the terminal when it is dropped,
+//! and before the message of a panic is printed.
 
 use std::io::{self, Stdout, Write};
 use std::panic;
@@ -17,14 +17,14 @@ use tacit_core::printable::printable;
 
 use crate::control::render::column;
 
-/// Columns and lines of a screen.
+/// The size of a terminal in columns and lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) columns: usize,
     pub(super) lines: usize,
 }
 
-/// What a piece of a line is, and so what it looks like.
+/// The meaning of a piece of text, which determines its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Plain,
@@ -55,14 +55,14 @@ impl Look {
     }
 }
 
-/// A piece of a line.
+/// A piece of text with one style.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece {
     text: String,
     look: Look,
 }
 
-/// A line of the screen.
+/// A line of styled text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
     pieces: Vec<Piece>,
@@ -73,14 +73,14 @@ impl Line {
         Self::default().and(look, text)
     }
 
-    /// The line with one more piece at its end; no text leaves the line or controls the terminal.
+    /// Appends a piece of text. Control characters are removed.
     pub(super) fn and(mut self, look: Look, text: impl Into<String>) -> Self {
         let text = text.into();
         self.pieces.push(Piece { text: printable(&text).into_owned(), look });
         self
     }
 
-    /// The line without what these columns do not hold.
+    /// The line, cut to a number of columns.
     pub(super) fn cut(&self, columns: usize) -> Self {
         let mut cut = Self::default();
         let mut left = columns;
@@ -101,7 +101,7 @@ impl Line {
     }
 }
 
-/// The terminal while it is ours.
+/// The terminal while the program draws on it.
 pub(super) struct Screen {
     out: Stdout,
     size: Size,
@@ -109,7 +109,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Switches the terminal to the alternate screen.
     pub(super) fn open() -> io::Result<Self> {
         let report = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
@@ -123,7 +123,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Draws the lines that `frame` makes for the size that the terminal has now.
+    /// Draws the lines that `frame` returns for the current size of the terminal.
     pub(super) fn draw(&mut self, frame: impl FnOnce(Size) -> Vec<Line>) -> io::Result<()> {
         let (columns, lines) = terminal::size()?;
         let size = Size { columns: columns.into(), lines: lines.into() };
@@ -156,7 +156,7 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back as it was. One that is gone needs nothing, so errors do not matter.
+/// Restores the terminal. Errors are ignored: the terminal may be closed.
 fn restore() {
     let _ = terminal::disable_raw_mode();
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_cut_where_the_screen_ends() {
+    fn a_line_is_cut_at_the_width_of_the_screen() {
         let line = Line::of(Look::Plain, "abc").and(Look::Heading, "数据").and(Look::Hint, "x");
         assert_eq!(line.cut(9).text(), "abc数据x");
         assert_eq!(line.cut(6).text(), "abc数");

@@ -1,11 +1,11 @@
-//! What of a sample is shown, and in which order: the state that keys change.
+//! The state of the display: the last sample, the sort order, the selected rule and the page.
 
 use super::sample::{Connection, Sample};
 use crate::control::client::ClientError;
 use crate::control::render::costs::name;
 use crate::ledger::costs::{Costs, Kind, RuleCosts};
 
-/// What rules are sorted by, the greatest first; by name the first first.
+/// The sort order of rules: descending, except by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
     #[default]
@@ -34,9 +34,9 @@ impl Order {
             Self::Cpu => "CPU",
             Self::Connections => "connections",
             Self::Bytes => "MB",
-            Self::PerConnection => "us a connection",
-            Self::PerMessage => "us a message",
-            Self::PerMb => "us a MB",
+            Self::PerConnection => "us/connection",
+            Self::PerMessage => "us/message",
+            Self::PerMb => "us/MB",
             Self::Name => "name",
         }
     }
@@ -46,7 +46,7 @@ impl Order {
         Self::ALL[(at + 1) % Self::ALL.len()]
     }
 
-    /// Greater is shown first.
+    /// The sort key of a rule; the largest is first.
     fn key(self, rule: &RuleCosts) -> f64 {
         match self {
             Self::Cpu => rule.total_us(),
@@ -60,14 +60,14 @@ impl Order {
     }
 }
 
-/// What is on the screen.
+/// The state of the display.
 #[derive(Debug, Default)]
 pub(super) struct View {
     sample: Option<Sample>,
-    /// Why there is no newer one.
+    /// Why there is no newer sample.
     lost: Option<String>,
     order: Order,
-    /// The rule that is chosen, by its name: it stays when the order changes.
+    /// The name of the selected rule. The name is stable when the order changes.
     chosen: Option<String>,
     page: usize,
     help: bool,
@@ -96,11 +96,11 @@ impl View {
         self.help = false;
     }
 
-    /// Chooses the next rule up or down; above the first is none, which is all.
+    /// Moves the selection up or down. Above the first rule, all rules are selected.
     pub(super) fn choose(&mut self, step: isize) {
         let names: Vec<String> = self.rules().into_iter().map(name).collect();
         let chosen = names.iter().position(|name| Some(name) == self.chosen.as_ref());
-        // None is -1: one before the first.
+        // No selection is position -1, one before the first rule.
         let at = chosen.and_then(|at| isize::try_from(at).ok()).unwrap_or(-1);
         let to = usize::try_from(at.saturating_add(step)).ok();
         self.chosen = to.and_then(|to| names.get(to.min(names.len().saturating_sub(1))).cloned());
@@ -139,7 +139,7 @@ impl View {
         self.sample.as_ref().map_or(0, |sample| sample.connections.len())
     }
 
-    /// Rules in their order; the agent itself and rules that are gone come last.
+    /// The rules in sort order; the agent itself and removed rules are last.
     pub(super) fn rules(&self) -> Vec<&RuleCosts> {
         let mut rules: Vec<_> =
             self.costs().map(|costs| &costs.rules).into_iter().flatten().collect();
@@ -153,8 +153,8 @@ impl View {
         rules
     }
 
-    /// The page of connections that is shown, of so many lines: those of the chosen rule, or all,
-    /// those that work the most first. A page beyond the last is the last.
+    /// The current page of connections: those of the selected rule or of all rules, by CPU time in
+    /// descending order. If the page does not exist any more, the last page.
     pub(super) fn connections(&mut self, lines_max: usize) -> Page<'_> {
         let lines = lines_max.max(1);
         let Some(sample) = &self.sample else { return Page::default() };
@@ -173,9 +173,9 @@ impl View {
 #[derive(Debug, Default)]
 pub(super) struct Page<'a> {
     pub(super) connections: Vec<&'a Connection>,
-    /// Which, from 0.
+    /// The number of the page, from 0.
     pub(super) at: usize,
-    /// How many there are.
+    /// The number of pages.
     pub(super) count: usize,
 }
 
@@ -184,7 +184,7 @@ pub(super) mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Two rules in a second: `web` costs 30 % of a CPU, `plain` 10 % and carries more.
+    /// Two rules in one second: `web` uses 30 % of a CPU, `plain` 10 % but relays more bytes.
     pub(in crate::top) fn sample() -> Sample {
         let rule = |name: Option<&str>, us: f64, connections: u64, bytes: u64| {
             let cell = |us: f64| json!({ "general": us, "engine": 0.0, "eligible": us / 2.0 });
@@ -248,7 +248,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_choice_moves_within_the_rules_and_stays_when_they_are_sorted_anew() {
+    fn the_selection_moves_within_the_rules_and_survives_sorting() {
         let mut view = view();
         assert_eq!(view.chosen(), None);
         view.choose(-1);
@@ -267,7 +267,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn connections_are_those_of_the_choice_by_pages() {
+    fn connections_of_the_selected_rule_are_paged() {
         let mut view = view();
         let ids = |view: &mut View, lines| {
             let page = view.connections(lines);

@@ -97,5 +97,5 @@ fn no_link_leads_out_of_the_root() {
     let refused = import();
     assert!(!refused.status.success());
     let text = text_of(&refused);
-    assert!(text.contains("a symbolic link leads out of the directory of --root"), "{text}");
+    assert!(text.contains("a symbolic link points outside of the directory of --root"), "{text}");
 }
