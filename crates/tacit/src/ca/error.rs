@@ -1,4 +1,4 @@
-//! Why `tacit ca` made nothing.
+//! The errors of `tacit ca`.
 
 use std::fmt;
 use std::io;
@@ -9,37 +9,37 @@ use tacit_core::message_id::MessageId;
 /// What went wrong, who is at fault and what to do next.
 #[derive(Debug)]
 pub enum CaError {
-    /// A file that would be made is there already.
+    /// A file to create exists already.
     Exists(PathBuf),
-    /// The directory holds no CA.
+    /// The directory has no CA.
     NoCa(PathBuf),
-    /// There is no certificate of that name to renew.
+    /// The certificate to renew does not exist.
     NothingToRenew(PathBuf),
-    /// The key of the CA or of a leaf can be read by others.
+    /// Other users can read the private key.
     KeyOpenToOthers(PathBuf, u32),
-    /// A certificate or key file does not hold what its name says.
+    /// A file does not contain a valid certificate or key.
     Unusable(PathBuf, String),
-    /// The key does not belong to the certificate.
+    /// The private key does not match the certificate.
     Mismatch {
-        /// The certificate.
+        /// The file of the certificate.
         cert: PathBuf,
-        /// The key that is not its own.
+        /// The file of the key.
         key: PathBuf,
     },
-    /// The leaf would still be valid when its CA is not.
+    /// The certificate would expire after its CA.
     Outlives {
-        /// The day the CA expires.
+        /// The date on which the CA expires.
         ca_not_after: String,
-        /// Days the CA still has.
+        /// The days until the CA expires.
         ca_days_left: i64,
     },
-    /// The kernel refused an operation on a file.
+    /// A file operation failed.
     File {
-        /// What was tried: "cannot create", "cannot read".
+        /// The failed operation, such as "cannot create".
         what: &'static str,
-        /// On what.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The result could not be printed.
@@ -72,43 +72,45 @@ impl fmt::Display for CaError {
         match self {
             Self::Exists(path) => write!(
                 out,
-                "{} exists and is never overwritten; choose another --dir or NAME, \
-                 `--renew` a leaf, or move the file away",
+                "{} exists and is not overwritten\n    \
+                 fix: use another --dir or NAME, renew the certificate with --renew, or move the \
+                 file away",
                 path.display()
             ),
             Self::NoCa(path) => write!(
                 out,
-                "{} does not exist; create a CA first: tacit ca init --dir {}",
+                "{} does not exist\n    fix: create a CA first: tacit ca init --dir {}",
                 path.display(),
                 path.parent().unwrap_or_else(|| Path::new(".")).display()
             ),
             Self::NothingToRenew(path) => {
-                write!(out, "{} does not exist and cannot be renewed; omit --renew", path.display())
+                let path = path.display();
+                write!(out, "cannot renew {path}: it does not exist\n    fix: omit --renew")
             }
             Self::KeyOpenToOthers(path, mode) => write!(
                 out,
-                "{} has mode {mode:04o}: other users can read or change the key; if no other user \
-                 did, run chmod 600 {}",
+                "other users can read or change the private key {0} (mode {mode:04o})\n    \
+                 fix: if no other user has done so, run: chmod 600 {0}",
                 path.display(),
-                path.display()
             ),
             Self::Unusable(path, why) => write!(out, "cannot use {}: {why}", path.display()),
             Self::Mismatch { cert, key } => write!(
                 out,
-                "{} is not the key of {}; restore both files from the machine that made them",
+                "the private key {} does not match the certificate {}\n    \
+                 fix: restore both files from the same backup",
                 key.display(),
                 cert.display()
             ),
             Self::Outlives { ca_not_after, ca_days_left } => write!(
                 out,
-                "the CA expires on {ca_not_after}, before the certificate would; \
-                 use --days {ca_days_left} or fewer, or create a new CA"
+                "the CA expires on {ca_not_after}, before the new certificate\n    \
+                 fix: use --days {ca_days_left} or less, or create a new CA"
             ),
             Self::File { what, path, source } => {
                 write!(out, "{what} {}: {source}", path.display())
             }
             Self::Output(source) => write!(out, "cannot print the result: {source}"),
-            Self::Library(source) => write!(out, "cannot make the certificate: {source}"),
+            Self::Library(source) => write!(out, "cannot create the certificate: {source}"),
         }
     }
 }

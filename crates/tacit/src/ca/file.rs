@@ -1,9 +1,8 @@
-//! Files that are complete or not there, and keys that were never open to anybody else.
+//! Writes certificates and keys atomically, and private keys with mode 0600 from the start.
 //!
-//! A file is written under a hidden name in its own directory, with its final mode from the system
-//! call that creates it, synced, and only then given its name: by a hard link where nothing may be
-//! overwritten (the kernel refuses if the name is taken, without a moment between look and act),
-//! by a rename where the old one shall go.
+//! A file is created with its final mode under a hidden temporary name in the same directory, and
+//! synced to disk. Then it gets its name: by a hard link if it must not overwrite a file, because
+//! the kernel refuses a link to an existing name; by a rename if it replaces a file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,18 +11,18 @@ use std::path::{Path, PathBuf};
 
 use super::error::CaError;
 
-/// The certificate and the key of the CA in its directory.
+/// The files of the CA.
 pub(super) const CA_CERT: &str = "ca.pem";
 pub(super) const CA_KEY: &str = "ca.key";
 
-/// A PEM file is small; more is not one.
+/// The largest PEM file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 const KEY_MODE: u32 = 0o600;
 const CERT_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Makes the directory, private to us, unless it is there.
+/// Creates the directory with mode 0700, unless it exists.
 pub(super) fn make_directory(path: &Path) -> Result<(), CaError> {
     DirBuilder::new()
         .recursive(true)
@@ -32,14 +31,14 @@ pub(super) fn make_directory(path: &Path) -> Result<(), CaError> {
         .map_err(fault("cannot create", path))
 }
 
-/// Makes a certificate and its key, or neither; overwrites nothing.
+/// Creates a certificate and its key, or neither. Overwrites no file.
 pub(super) fn create_pair(
     cert_path: &Path,
     cert: &str,
     key_path: &Path,
     key: &str,
 ) -> Result<(), CaError> {
-    // Before anything is written: the usual refusal leaves no trace.
+    // Checks first, so that the usual error leaves no temporary files.
     if let Some(path) = [cert_path, key_path].into_iter().find(|path| path.exists()) {
         return Err(CaError::Exists(path.into()));
     }
@@ -49,7 +48,7 @@ pub(super) fn create_pair(
     cert_made.publish_new(cert_path).inspect_err(|_| drop(fs::remove_file(key_path)))
 }
 
-/// Replaces a certificate in one step.
+/// Replaces a certificate atomically.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), CaError> {
     let made = Hidden::write(path, text, CERT_MODE)?;
     fs::rename(&made.0, path).map_err(fault("cannot replace", path))
@@ -61,7 +60,7 @@ pub(super) fn read(path: &Path) -> Result<String, CaError> {
     read_limited(&file, path)
 }
 
-/// Reads a key, and refuses one that others can read: it may be theirs by now.
+/// Reads a private key; refuses one that other users can read, because they may have copied it.
 pub(super) fn read_private(path: &Path) -> Result<String, CaError> {
     let file = File::open(path).map_err(fault("cannot read", path))?;
     let metadata = file.metadata().map_err(fault("cannot read", path))?;
@@ -78,7 +77,7 @@ fn read_limited(file: &File, path: &Path) -> Result<String, CaError> {
     Ok(text)
 }
 
-/// A finished file without its name yet; removed unless it was renamed.
+/// A complete file under its temporary name; removed when dropped, unless it was renamed.
 struct Hidden(PathBuf);
 
 impl Hidden {
@@ -108,7 +107,7 @@ impl Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // Gone already where it was renamed; elsewhere a leftover is harmless and shows itself.
+        // Fails after a rename. Otherwise a leftover file is harmless.
         drop(fs::remove_file(&self.0));
     }
 }
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn publishing_over_a_file_fails_and_leaves_it_alone() {
+    fn publishing_over_a_file_fails_and_leaves_it_unchanged() {
         let dir = super::super::tests::scratch("publish");
         let path = dir.join("c.pem");
         let made = Hidden::write(&path, "new", CERT_MODE).unwrap();

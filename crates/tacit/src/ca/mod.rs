@@ -1,19 +1,19 @@
-//! `tacit ca`: a private certification authority, to set up mutual TLS within a minute.
+//! `tacit ca`: creates a private certification authority (CA) and certificates for mutual TLS.
 //!
 //! ```text
 //! tacit ca init            ca.pem       ca.key        the CA that peers trust
-//! tacit ca issue web.corp  web.corp.pem web.corp.key  the identity of one peer
-//! tacit ca show            the certificates in the directory, and when they expire
+//! tacit ca issue web.corp  web.corp.pem web.corp.key  the certificate and key of one peer
+//! tacit ca show            lists the certificates in the directory with their expiry dates
 //! ```
 //!
-//! One directory is one CA: a self-signed ECDSA P-256 certificate that may sign leaves but no other
-//! CA. Its key stays in the directory. Key files are created with mode 0600 and renamed into place
-//! when they are complete.
+//! A directory has one CA. Its certificate is self-signed, with an ECDSA P-256 key, and may sign
+//! end-entity certificates but no other CA. The CA's key stays in the directory. Key files are
+//! created with mode 0600 and appear under their names only when they are complete.
 //!
-//! Limits: [`DAYS_MAX`]; a leaf expires no later than its CA.
+//! Limits: [`DAYS_MAX`]. A certificate expires no later than its CA.
 //!
-//! It does not support revocation, passwords on keys, hardware keys, ACME or intermediate CAs.
-//! tacit accepts certificates of any CA that has those.
+//! `tacit ca` does not support revocation, encrypted keys, hardware keys, ACME or intermediate CAs.
+//! tacit itself accepts certificates of any CA, also of one with these features.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -39,20 +39,20 @@ use tacit_tls::facts::utc;
 /// The longest lifetime: 100 years.
 pub const DAYS_MAX: u32 = 36_500;
 
-/// The default lifetime of a CA: ten years, because replacing it changes every machine that trusts
-/// it.
+/// The default lifetime of a CA: ten years, because a new CA must be installed on every machine
+/// that trusts the old one.
 pub const CA_DAYS: u32 = 3_650;
 
-/// The default lifetime of a leaf: a quarter of a year, because a leaf cannot be revoked here and
-/// the agent loads a renewed one without a restart.
+/// The default lifetime of a certificate: 90 days, because `tacit ca` cannot revoke it, and agents
+/// load a renewed one without a restart.
 pub const LEAF_DAYS: u32 = 90;
 
-/// Certificates are valid from this long before their creation, for peers with late clocks.
+/// Certificates become valid this long before their creation, for peers whose clocks are slow.
 const BACKDATE: Duration = Duration::from_secs(3_600);
 
 const DAY_SECONDS: u64 = 86_400;
 
-/// Create a private CA, issue certificates, and list them.
+/// Create a private CA, issue certificates, and list them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -67,23 +67,23 @@ pub struct CaArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Create a CA: ca.pem to distribute, ca.key to keep secret.
+    /// Create a CA: ca.pem to distribute, and ca.key to keep secret
     #[command(after_help = "\
 Examples:
   tacit ca init
   tacit ca init --dir /etc/tacit/pki --name 'Corp test CA' --days 365")]
     Init(InitArgs),
-    /// Issue a certificate with a key for one server, client or machine.
+    /// Issue a certificate and a private key for a server, a client or both
     #[command(after_help = "\
 Examples:
-  A certificate for both roles, valid for the name and an address:
+  A certificate for servers and clients, valid for a host name and an address:
     tacit ca issue web.corp.example --san www.corp.example --san 10.0.0.7
-  One that can only be a client:
+  A certificate for clients only:
     tacit ca issue alice --client
-  The same names, usage and key for another 90 days:
+  Renew a certificate for 90 days; names, usage and key stay the same:
     tacit ca issue web.corp.example --renew")]
     Issue(IssueArgs),
-    /// List the certificates of a directory: names, usage, expiry.
+    /// List the certificates in a directory with names, usage and expiry dates
     #[command(after_help = "\
 Examples:
   tacit ca show --dir pki
@@ -93,14 +93,14 @@ Examples:
 
 #[derive(Debug, Args)]
 struct InitArgs {
-    /// The directory for ca.pem and ca.key; created with mode 0700 if it does not exist.
+    /// Directory for ca.pem and ca.key; created with mode 0700 if it does not exist
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// The common name of the CA, for people to read.
+    /// Common name of the CA, for display
     #[arg(long, value_name = "CN", default_value = "tacit private CA",
           value_parser = name::parse_common_name)]
     name: String,
-    /// Days until it expires.
+    /// Days until the CA expires
     #[arg(long, value_name = "N", default_value_t = CA_DAYS,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
     days: u32,
@@ -108,25 +108,25 @@ struct InitArgs {
 
 #[derive(Debug, Args)]
 struct IssueArgs {
-    /// Host name, IP address or plain name; also the first subject alternative name.
+    /// Host name, IP address or user name; becomes the first subject alternative name
     #[arg(value_name = "NAME")]
     name: LeafName,
-    /// The directory of ca.pem and ca.key, in which NAME.pem and NAME.key are created.
+    /// Directory of ca.pem and ca.key, in which NAME.pem and NAME.key are created
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Another name for the certificate; may be repeated.
+    /// Additional subject alternative name; may be repeated
     #[arg(long, value_name = "DNS|IP")]
     san: Vec<San>,
-    /// For servers only. Without --server and --client: for both roles.
+    /// Issue a certificate for servers only [default: for servers and clients]
     #[arg(long)]
     server: bool,
-    /// For clients only.
+    /// Issue a certificate for clients only
     #[arg(long, conflicts_with = "server")]
     client: bool,
-    /// Renew an existing NAME: keep its names, usage and key, and change only the dates.
+    /// Renew the certificate NAME: keep its names, usage and key, and change the dates
     #[arg(long, conflicts_with_all = ["san", "server", "client"])]
     renew: bool,
-    /// Days until it expires.
+    /// Days until the certificate expires
     #[arg(long, value_name = "N", default_value_t = LEAF_DAYS,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
     days: u32,
@@ -134,18 +134,18 @@ struct IssueArgs {
 
 #[derive(Debug, Args)]
 struct ShowArgs {
-    /// The directory to list.
+    /// Directory to list
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Print JSON.
+    /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Runs one verb and prints on standard output what it made or found.
+/// Runs the command and prints the result to standard output.
 ///
 /// # Errors
-/// As [`CaError`] says; files made before the error are removed again.
+/// See [`CaError`]. Files created before the error are removed.
 pub fn run(args: CaArgs) -> Result<(), CaError> {
     run_at(args, SystemTime::now(), &mut io::stdout().lock())
 }
@@ -178,14 +178,15 @@ fn init(args: &InitArgs, now: SystemTime) -> Result<String, CaError> {
 
     let dir = shown_directory(&args.dir);
     Ok(format!(
-        "made {cert}  the certificate: copy it to each host that trusts this CA\n\
-         made {key}  its private key: keep it secret, mode 0600; it can certify any name\n\
-         expires {expiry}\n\
+        "created {cert}  the certificate: copy it to each host that trusts this CA\n\
+         created {key}  its private key (mode 0600): keep it secret, because it can sign \
+         certificates for any name\n\
+         the CA expires {expiry}\n\
          \n\
-         In the policy:\n\
+         Add to the policy:\n\
          \n    [trust.private]\n    ca = {absolute}\n\
          \n\
-         Next: tacit ca issue{dir} NAME\n",
+         Next step: tacit ca issue{dir} NAME\n",
         cert = cert_path.display(),
         key = key_path.display(),
         expiry = utc(unix_seconds(now + days(args.days))),
@@ -218,11 +219,11 @@ fn issue(args: IssueArgs, now: SystemTime) -> Result<String, CaError> {
 
     let made = Certificate::read(&cert_path)?;
     Ok(format!(
-        "made {cert}  the certificate: {usage}; valid for {names}\n\
-         made {key}  its key, mode 0600\n\
-         expires {expiry}\n\
+        "created {cert}  the certificate: {usage}; valid for {names}\n\
+         created {key}  its private key (mode 0600)\n\
+         the certificate expires {expiry}\n\
          \n\
-         In the policy of the host that has the key:\n\
+         Add to the policy on the host of the key:\n\
          \n{policy}",
         cert = cert_path.display(),
         usage = made.roles().join(" and "),
@@ -250,20 +251,20 @@ fn renew(args: &IssueArgs, now: SystemTime) -> Result<String, CaError> {
     params.distinguished_name = common_name(args.name.as_str());
     params.subject_alt_names = old.sans(&cert_path)?;
     params.extended_key_usages = old.extended_key_usages();
-    // Only one file changes, so a running agent never sees a key beside a stranger's certificate.
+    // Only the certificate is replaced, so a running agent always sees a matching pair.
     file::replace(&cert_path, &ca.sign(params, &key)?)?;
 
     let made = Certificate::read(&cert_path)?;
     Ok(format!(
-        "renewed {}  expires {}; was {}\n\
-         A running agent loads it within seconds, or at once with: tacit reload\n",
+        "renewed {}  expires {}; the old one expired {}\n\
+         A running agent loads it within seconds; `tacit reload` loads it immediately\n",
         cert_path.display(),
         made.expiry(),
         old.expiry()
     ))
 }
 
-/// A CA that can sign: its key is private and belongs to its certificate.
+/// The CA of a directory, with its private key.
 struct Ca {
     certificate: Certificate,
     issuer: Issuer<'static, KeyPair>,
@@ -281,7 +282,7 @@ impl Ca {
         let key = read_key(&key_path)?;
         let certificate = Certificate::read(&cert_path)?;
         if !certificate.facts.is_ca {
-            let why = "it is not a CA certificate, so no peer would trust what it signs".to_owned();
+            let why = "it is not a CA certificate, so peers would reject what it signs".to_owned();
             return Err(CaError::Unusable(cert_path, why));
         }
         if !certificate.is_public_key_of(&key) {
@@ -291,7 +292,7 @@ impl Ca {
         Ok(Self { certificate, issuer })
     }
 
-    /// Refuses a leaf that would be valid after its CA.
+    /// Refuses a lifetime that ends after that of the CA.
     fn check_outlives(&self, now: SystemTime, leaf_days: u32) -> Result<(), CaError> {
         if unix_seconds(now + days(leaf_days)) <= self.certificate.facts.not_after {
             return Ok(());
@@ -330,7 +331,7 @@ fn common_name(name: &str) -> DistinguishedName {
     subject
 }
 
-/// Where the files of a leaf are.
+/// The files of a certificate and its key.
 struct LeafPaths {
     cert: PathBuf,
     key: PathBuf,
@@ -344,7 +345,7 @@ impl LeafPaths {
     }
 }
 
-/// What to write into a policy for a new leaf, both roles where it may have both.
+/// The lines for a policy with the new certificate, for each of its roles.
 fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) -> String {
     let word = name.bare_key();
     let mut text = format!(
@@ -354,26 +355,26 @@ fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) ->
     );
     if made.roles().contains(&"server") {
         text += &format!(
-            "    # in a rule that stands before a server, asking clients for a certificate:\n    \
+            "    # in a rule in front of a server; clients must present a certificate:\n    \
              tls = {{ role = \"server\", identity = \"{word}\", client-cert = \"required\", \
              trust = \"private\" }}\n"
         );
     }
     if made.roles().contains(&"client") {
         text += &format!(
-            "    # in a rule that speaks TLS for a client:\n    \
+            "    # in a rule in front of a client:\n    \
              tls = {{ role = \"client\", identity = \"{word}\", trust = \"private\" }}\n"
         );
     }
     text
 }
 
-/// ` --dir DIR` where the directory is not the default, to be pasted into the next command.
+/// ` --dir DIR`, unless it is the default, for the command to run next.
 fn shown_directory(dir: &Path) -> String {
     if dir == Path::new(".") { String::new() } else { format!(" --dir {}", dir.display()) }
 }
 
-/// The path as a TOML string; from the root, so that it is right wherever the policy lies.
+/// The absolute path as a TOML string, so that it is valid wherever the policy is stored.
 fn in_policy(path: &Path) -> String {
     let from_root = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     format!("{:?}", from_root.display().to_string())

@@ -1,7 +1,7 @@
-//! The names a certificate is made for, checked when the command line is read.
+//! The names of certificates, checked when the command line is parsed.
 //!
-//! A leaf's name is four things at once: common name, subject alternative name, file name and, with
-//! its odd characters replaced, a bare key of the policy. So it is held to what all four can be.
+//! The name of a certificate is also its common name, a subject alternative name, a file name, and
+//! a table name in the policy (with some characters replaced). It must be valid as all of them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use rustls_pki_types::DnsName;
 /// RFC 5280 appendix A.1, `ub-common-name`.
 const COMMON_NAME_CHARS_MAX: usize = 64;
 
-/// A subject alternative name: what a peer is compared with.
+/// A subject alternative name, which peers compare with the expected name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum San {
     /// A host name; the first label may be `*`.
@@ -40,16 +40,16 @@ impl FromStr for San {
         }
         let host = text.strip_prefix("*.").unwrap_or(text);
         if DnsName::try_from(host).is_err() {
-            return Err("neither a host name nor an IP address; \
-                        international names are written in their xn-- form"
+            return Err("expected a host name or an IP address; write an international name in its \
+                        xn-- form"
                 .into());
         }
         let lower = text.to_ascii_lowercase();
-        lower.try_into().map(Self::Dns).map_err(|_| "not ASCII".into())
+        lower.try_into().map(Self::Dns).map_err(|_| "the name is not ASCII".into())
     }
 }
 
-/// The name of a leaf: a [`San`] that can be a file name too.
+/// The name of a certificate: a [`San`] that is valid as a file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeafName {
     text: String,
@@ -65,7 +65,7 @@ impl LeafName {
         self.san.clone()
     }
 
-    /// A word that needs no quotes in a policy: `10.0.0.7` is `10-0-0-7`.
+    /// The name as a bare key of TOML: `10.0.0.7` becomes `10-0-0-7`.
     pub(super) fn bare_key(&self) -> String {
         let bare = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
         self.text.chars().map(bare).collect()
@@ -78,10 +78,10 @@ impl FromStr for LeafName {
     fn from_str(text: &str) -> Result<Self, String> {
         let text = parse_common_name(text)?.to_ascii_lowercase();
         if text == "ca" {
-            return Err("ca.pem and ca.key are the CA's own; choose another name".into());
+            return Err("`ca` is the name of the CA's own files; use another name".into());
         }
         if text.starts_with('*') {
-            return Err("a wildcard is not a file name; pass it with --san".into());
+            return Err("a name with a wildcard cannot be a file name; use it with --san".into());
         }
         let san = text.parse()?;
         Ok(Self { text, san })
@@ -94,13 +94,13 @@ impl fmt::Display for LeafName {
     }
 }
 
-/// A common name that every reader of certificates takes.
+/// Parses a common name that all programs accept.
 pub(super) fn parse_common_name(text: &str) -> Result<String, String> {
     if text.trim().is_empty() || text.chars().any(char::is_control) {
-        return Err("must be one line and not empty".into());
+        return Err("the name must be one line and not be empty".into());
     }
     if text.chars().count() > COMMON_NAME_CHARS_MAX {
-        return Err(format!("longer than {COMMON_NAME_CHARS_MAX} characters"));
+        return Err(format!("the name is longer than {COMMON_NAME_CHARS_MAX} characters"));
     }
     Ok(text.to_owned())
 }

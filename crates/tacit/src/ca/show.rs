@@ -1,6 +1,6 @@
-//! What a certificate says, and the list `tacit ca show` prints.
+//! Reads certificates, and formats the list of `tacit ca show`.
 //!
-//! Limits: [`FILES_MAX`] certificates a directory. It reads certificates only; keys stay closed.
+//! Limits: at most [`FILES_MAX`] certificates in a directory. Keys are not read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use super::file;
 use super::name::San;
 use tacit_tls::facts::{CertificateFacts, NAMES_MAX, utc};
 
-/// Certificates listed at most; a directory with more is not one that `tacit ca` keeps.
+/// Maximum number of certificates in a directory.
 const FILES_MAX: usize = 10_000;
 
-/// Under this many days the list says so.
+/// Certificates that expire in fewer days are marked.
 const SOON_DAYS: i64 = 21;
 
-/// The certificate at the start of a PEM file.
+/// The first certificate of a PEM file.
 #[derive(Debug, Serialize)]
 pub(super) struct Certificate {
     file: String,
@@ -34,7 +34,7 @@ pub(super) struct Certificate {
     public_key: Vec<u8>,
 }
 
-/// One line of the list.
+/// A line of the list.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Row {
@@ -53,10 +53,11 @@ impl Certificate {
     pub(super) fn read(path: &Path) -> Result<Self, CaError> {
         let unusable = |why: &str| CaError::Unusable(path.into(), why.to_owned());
         let der = CertificateDer::from_pem_slice(file::read(path)?.as_bytes())
-            .map_err(|error| unusable(&format!("no certificate in PEM form: {error}")))?;
-        let facts = CertificateFacts::from_der(&der).map_err(|_| unusable("not a certificate"))?;
+            .map_err(|error| unusable(&format!("it has no certificate in PEM format: {error}")))?;
+        let invalid = || unusable("it is not a valid certificate");
+        let facts = CertificateFacts::from_der(&der).map_err(|_| invalid())?;
         let (_, parsed) =
-            X509Certificate::from_der(&der).map_err(|_| unusable("not a certificate"))?;
+            X509Certificate::from_der(&der).map_err(|_| invalid())?;
         Ok(Self {
             file: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             public_key: parsed.public_key().raw.to_vec(),
@@ -64,12 +65,12 @@ impl Certificate {
         })
     }
 
-    /// Whether the certificate speaks for this key.
+    /// Whether the certificate has the public key that belongs to this private key.
     pub(super) fn is_public_key_of(&self, key: &KeyPair) -> bool {
         self.public_key == key.subject_public_key_info()
     }
 
-    /// What it may be used as: `ca`, `server`, `client`.
+    /// The permitted uses: `ca`, `server`, `client`.
     pub(super) fn roles(&self) -> Vec<&'static str> {
         let has = |usage: &str| self.facts.usages.iter().any(|word| word == usage);
         let words = [
@@ -80,34 +81,36 @@ impl Certificate {
         words.into_iter().filter_map(|(is, word)| is.then_some(word)).collect()
     }
 
-    /// When it expires, for people.
+    /// The expiry date for display.
     pub(super) fn expiry(&self) -> String {
         utc(self.facts.not_after)
     }
 
-    /// Whole days until it expires; negative when it has.
+    /// Whole days until the certificate expires; negative afterwards.
     pub(super) fn days_left(&self, now: SystemTime) -> i64 {
         self.facts.days_left(unix_seconds(now))
     }
 
-    /// The alternative names, to be put into a successor.
+    /// The subject alternative names, for the renewed certificate.
     pub(super) fn sans(&self, path: &Path) -> Result<Vec<SanType>, CaError> {
         let unusable = |why: String| CaError::Unusable(path.into(), why);
         if self.facts.sans.len() >= NAMES_MAX {
-            return Err(unusable(format!("it has {NAMES_MAX} names or more; issue a new one")));
+            return Err(unusable(format!(
+                "it has {NAMES_MAX} names or more\n    fix: issue a new certificate"
+            )));
         }
         let parse = |name: &String| {
             name.parse::<San>().map(San::into_rcgen).map_err(|_| {
                 unusable(format!(
-                    "its name {name} is of a kind that tacit does not issue; issue a \
-                                  new one"
+                    "tacit does not issue certificates with a name such as {name}\n    \
+                     fix: issue a new certificate"
                 ))
             })
         };
         self.facts.sans.iter().map(parse).collect()
     }
 
-    /// The usage, to be put into a successor.
+    /// The extended key usages, for the renewed certificate.
     pub(super) fn extended_key_usages(&self) -> Vec<ExtendedKeyUsagePurpose> {
         let of_word = |word: &'static str| match word {
             "server" => Some(ExtendedKeyUsagePurpose::ServerAuth),
@@ -128,20 +131,20 @@ impl Certificate {
     }
 }
 
-/// Seconds since 1970; zero for a clock before it.
+/// Seconds since 1970; 0 if the clock is earlier.
 pub(super) fn unix_seconds(time: SystemTime) -> i64 {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// How a list is written.
+/// The output format of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Table,
     Json,
 }
 
-/// The list of a directory's certificates, the CA first.
+/// Lists the certificates of a directory; the CA is the first.
 pub(super) fn directory(dir: &Path, form: Form, now: SystemTime) -> Result<String, CaError> {
     let mut rows = Vec::new();
     for path in certificate_files(dir)? {

@@ -1,4 +1,4 @@
-//! A CA as a user makes it, judged by an outsider: the `openssl` command.
+//! Tests with the `openssl` command, which verifies what `tacit ca` creates.
 
 use std::fs;
 use std::ops::Deref;
@@ -144,7 +144,7 @@ fn nothing_is_overwritten() {
 }
 
 #[test]
-fn renewal_keeps_names_usage_and_key_and_moves_the_end() {
+fn renewal_keeps_names_usage_and_key_and_changes_the_expiry() {
     let dir = scratch("renew");
     tacit_ca(&dir, "init").unwrap();
     assert!(matches!(tacit_ca(&dir, "issue web --renew"), Err(CaError::NothingToRenew(_))));
@@ -161,7 +161,7 @@ fn renewal_keeps_names_usage_and_key_and_moves_the_end() {
 }
 
 #[test]
-fn a_leaf_does_not_outlive_its_ca() {
+fn a_certificate_expires_no_later_than_its_ca() {
     let dir = scratch("outlive");
     tacit_ca(&dir, "init --days 30").unwrap();
     let error = tacit_ca(&dir, "issue web").unwrap_err();
@@ -172,7 +172,7 @@ fn a_leaf_does_not_outlive_its_ca() {
 }
 
 #[test]
-fn a_strangers_key_or_an_open_key_does_not_sign() {
+fn a_foreign_or_readable_key_does_not_sign() {
     let dir = scratch("stranger");
     let other = scratch("stranger-other");
     tacit_ca(&dir, "init").unwrap();
@@ -185,7 +185,7 @@ fn a_strangers_key_or_an_open_key_does_not_sign() {
 }
 
 #[test]
-fn show_lists_the_ca_first_and_says_what_has_expired() {
+fn show_lists_the_ca_first_and_marks_expired_certificates() {
     let dir = scratch("show");
     tacit_ca(&dir, "init").unwrap();
     tacit_ca(&dir, "issue aaa").unwrap();

@@ -1,17 +1,17 @@
-//! One line of what `tacit doctor` says.
+//! The result of one check of `tacit doctor`.
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) name: &'static str,
     pub(super) presence: Presence,
-    /// Whether `tacit run` needs it.
+    /// Whether `tacit run` requires it.
     pub(super) needed: bool,
-    /// What it is for, or what its lack costs.
+    /// What the feature is for, or what does not work without it.
     pub(super) note: String,
 }
 
-/// Whether something is there.
+/// Whether the feature exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     There,
@@ -19,7 +19,7 @@ pub(super) enum Presence {
 }
 
 impl Presence {
-    /// There if `condition` holds.
+    /// `There` if `condition` is true.
     #[expect(clippy::fn_params_excessive_bools, reason = "it turns a condition into a name")]
     pub(super) fn when(condition: bool) -> Self {
         if condition { Self::There } else { Self::Missing }
@@ -31,12 +31,12 @@ impl Finding {
         self.presence == Presence::There
     }
 
-    /// What `tacit run` does not work without.
+    /// The result for a feature that `tacit run` requires.
     pub(super) fn needed(name: &'static str, presence: Presence, note: impl Into<String>) -> Self {
         Self { name, presence, needed: true, note: note.into() }
     }
 
-    /// What something would be better with.
+    /// The result for an optional feature.
     pub(super) fn wanted(name: &'static str, presence: Presence, note: impl Into<String>) -> Self {
         Self { name, presence, needed: false, note: note.into() }
     }

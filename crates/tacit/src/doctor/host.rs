@@ -1,4 +1,4 @@
-//! What else of the host matters, read and not tried.
+//! Reads features and settings of the kernel and the host that do not need a trial run.
 
 use std::fs;
 use std::net::IpAddr;
@@ -11,9 +11,9 @@ use crate::dns::Resolvers;
 use crate::placement;
 use crate::run::capture::is_routable;
 
-/// The oldest kernel whose packet rules do.
+/// The oldest kernel that supports the packet rules of runs.
 const KERNEL_MIN: KernelVersion = KernelVersion { major: 5, minor: 9 };
-/// Descriptors below which busy programs feel the limit.
+/// A lower limit of open files is reported as too low.
 const DESCRIPTORS_WANTED: u64 = 16_384;
 
 /// The first two numbers of a kernel's release.
@@ -23,7 +23,7 @@ struct KernelVersion {
     minor: u32,
 }
 
-/// Everything, in the order in which it is shown.
+/// All checks, in the order of the output.
 pub(super) fn look() -> Vec<Finding> {
     let mut findings = vec![kernel(), security_module()];
     findings.extend(families());
@@ -33,8 +33,8 @@ pub(super) fn look() -> Vec<Finding> {
         descriptors(),
         cpus(),
         ktls(),
-        device("vsock", "/dev/vsock", "links to virtual machines of this host"),
-        device("TUN", "/dev/net/tun", "IPsec, which this version does not implement"),
+        device("vsock", "/dev/vsock", "for links to virtual machines of this host"),
+        device("TUN", "/dev/net/tun", "for IPsec, which this version does not implement"),
         cgroups(),
         sandbox(),
     ]);
@@ -49,7 +49,7 @@ fn kernel() -> Finding {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
     let KernelVersion { major, minor } = KERNEL_MIN;
     let is_new = version(&release).is_none_or(|version| version >= KERNEL_MIN);
-    let note = format!("Linux {release}; {major}.{minor} or later is needed");
+    let note = format!("Linux {release}; tacit needs {major}.{minor} or later");
     Finding::wanted("kernel", Presence::when(is_new), note)
 }
 
@@ -66,29 +66,29 @@ fn security_module() -> Finding {
         Some("1") => Finding::wanted(
             name,
             Presence::Missing,
-            "denies capabilities in user namespaces to programs without a profile \
-             (kernel.apparmor_restrict_unprivileged_userns=1): load the profile that comes with \
-             tacit",
+            "programs without an AppArmor profile get no capabilities in user namespaces \
+             (kernel.apparmor_restrict_unprivileged_userns=1): load the profile that tacit \
+             installs",
         ),
         Some(_) => Finding::wanted(name, Presence::There, "does not restrict user namespaces"),
         None => Finding::wanted(
             name,
             Presence::There,
-            "not active, or does not restrict user namespaces",
+            "does not restrict user namespaces, or is not active",
         ),
     }
 }
 
-/// Whether the host has a route to the world; a run has the families that its host has.
+/// Whether the host has default routes. A run has the address families of its host.
 fn families() -> [Finding; 2] {
     let finding = |name, exists: bool, world: &str| {
         let routable = world.parse::<IpAddr>().is_ok_and(is_routable);
         let note = if !exists {
-            "not in this kernel"
+            "the kernel does not support it"
         } else if routable {
-            "routed: programs can use it"
+            "the host has a default route"
         } else {
-            "no default route: programs can use it only where a rule names addresses with a route"
+            "the host has no default route: programs can connect only to addresses listed in a rule"
         };
         Finding::wanted(name, Presence::when(exists && routable), note)
     };
@@ -102,7 +102,7 @@ fn resolvers() -> Finding {
     let resolvers = Resolvers::new(&[]).addresses();
     let found: Vec<_> = resolvers.iter().map(|one| one.ip().to_string()).collect();
     let note = if found.is_empty() {
-        "none in /etc/resolv.conf: programs cannot resolve names (--resolver ADDRESS)".to_owned()
+        "/etc/resolv.conf has none: programs cannot resolve names; use --resolver".to_owned()
     } else {
         format!("{} from /etc/resolv.conf", found.join(", "))
     };
@@ -113,9 +113,9 @@ fn name_services() -> Finding {
     let there = |path: &&&str| Path::new(path).exists();
     let found: Vec<_> = spawn::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
     let note = if found.is_empty() {
-        "none that bypasses tacit".to_owned()
+        "no name service runs that would bypass tacit".to_owned()
     } else {
-        format!("{}: hidden from programs", found.join(", "))
+        format!("{}: runs hide these sockets, which would bypass tacit", found.join(", "))
     };
     Finding::wanted("name services", Presence::There, note)
 }
@@ -123,23 +123,22 @@ fn name_services() -> Finding {
 fn descriptors() -> Finding {
     let limit = process::raise_descriptor_limit().unwrap_or(0);
     let note = format!(
-        "at most {limit} open files, two to four for each connection \
-                        (RLIMIT_NOFILE)"
+        "at most {limit} open files (RLIMIT_NOFILE); a connection needs two to four"
     );
     Finding::wanted("open files", Presence::when(limit >= DESCRIPTORS_WANTED), note)
 }
 
-/// CPUs for engines and placement; whether threads may be bound to them is tried on this one.
+/// The CPUs for engines and placement. Tries to bind this thread to a CPU.
 fn cpus() -> Finding {
     let allowed = schedule::allowed_cpus().unwrap_or_default();
     let bound = schedule::pin_thread(&allowed).is_ok();
     let several = allowed.len() > 1;
     let use_of_them = if !bound {
-        "threads cannot be bound to CPUs here: [engine] and `placement` do not work"
+        "threads cannot be bound to CPUs: [engine] and `placement` do not work"
     } else if several {
-        "may be set aside for engines, and programs and workers be placed"
+        "available for engines, and for the placement of programs and workers"
     } else {
-        "one: [engine] and `placement` do not work"
+        "[engine] and `placement` need more than one CPU"
     };
     let note = format!("{}: {use_of_them}", placement::list(&allowed));
     Finding::wanted("CPUs", Presence::when(bound && several), note)
@@ -149,9 +148,9 @@ fn ktls() -> Finding {
     let protocols = read("/proc/sys/net/ipv4/tcp_available_ulp").unwrap_or_default();
     let has = protocols.split(' ').any(|one| one == "tls");
     let note = if has {
-        "the kernel's own TLS; this version does not use it"
+        "TLS in the kernel; this version does not use it"
     } else {
-        "the kernel's own TLS (module tls) is not loaded; this version does not use it"
+        "TLS in the kernel is not loaded (module tls); this version does not use it"
     };
     Finding::wanted("kTLS", Presence::when(has), note)
 }
@@ -169,7 +168,7 @@ fn cgroups() -> Finding {
     let mounts = read("/proc/self/mounts").unwrap_or_default();
     let has = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"));
     let is_root = process::effective_user() == 0;
-    let purpose = "policy for a whole host, which this version does not implement";
+    let purpose = "for policies for a whole host, which this version does not implement";
     let note = if !has {
         format!("{purpose} (no cgroup2 is mounted)")
     } else if is_root {
@@ -180,7 +179,7 @@ fn cgroups() -> Finding {
     Finding::wanted("cgroup BPF", Presence::when(has && is_root), note)
 }
 
-/// What the kernel has of an agent's sandbox.
+/// The sandbox features of the kernel that an agent uses.
 fn sandbox() -> Finding {
     let parts = [
         (sandbox::has_call_filters(), "system calls (seccomp)"),
@@ -192,9 +191,9 @@ fn sandbox() -> Finding {
     };
     let missing = list(false);
     let note = if missing.is_empty() {
-        format!("agents give up {}", list(true))
+        format!("agents restrict their own {}", list(true))
     } else {
-        format!("this kernel cannot confine {missing}: agents serve without that")
+        format!("this kernel cannot restrict {missing}: agents run without this protection")
     };
     Finding::wanted("sandbox", Presence::when(missing.is_empty()), note)
 }

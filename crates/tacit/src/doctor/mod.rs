@@ -1,12 +1,12 @@
-//! `tacit doctor`: what this kernel and host offer, and what each missing thing costs.
+//! `tacit doctor`: checks which features tacit needs the kernel and the host provide.
 //!
 //! ```text
-//! namespace.rs   makes a run's namespace and starts a program in it, as `tacit run` would
-//! host.rs        reads what else matters from /proc, /dev and the network's own tables
+//! namespace.rs   makes a namespace and starts a program in it, as `tacit run` does
+//! host.rs        reads features and settings from /proc, /dev and netlink
 //! ```
 //!
-//! One line a thing: its name, whether it is there, and what it is for, or what its lack costs and
-//! who can change that. Nothing is changed and no packet leaves.
+//! The output has one line for each feature: its name, whether it is available, and what it is for
+//! or what does not work without it. The command changes nothing and sends no packets.
 
 mod finding;
 mod host;
@@ -21,31 +21,31 @@ use serde_json::{Value, json};
 use self::finding::{Finding, Presence};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, pretty, print};
 
-/// Check what this kernel and host offer, and what each missing feature means
+/// Check which features of the kernel and the host are available to tacit
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tacit doctor
   tacit doctor --json | jq '.findings[] | select(.present | not)'
 
-Exit status: 0 if `tacit run` works here, else 1.")]
+Exit status: 0 if `tacit run` works on this host, otherwise 1.")]
 pub struct DoctorArgs {
-    /// Print the findings as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the verb.
+/// Runs the command.
 #[must_use]
 pub fn run(args: &DoctorArgs) -> ExitCode {
-    // First, while this process has one thread.
+    // Must come first: it forks, which requires that this process has one thread.
     let mut findings = namespace::look();
     findings.extend(host::look());
     let text = if args.json { pretty(&as_json(&findings)) } else { text(&findings) };
     print(text, if works(&findings) { EXIT_OK } else { EXIT_FAILURE })
 }
 
-/// Whether `tacit run` works here.
+/// Whether `tacit run` works on this host.
 fn works(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.is_present() || !finding.needed)
 }
@@ -74,9 +74,9 @@ fn text(findings: &[Finding]) -> String {
         let _ = writeln!(text, "{name:width$}  {answer:3}  {note}");
     }
     text.push_str(if works(findings) {
-        "`tacit run` works here\n"
+        "`tacit run` works on this host\n"
     } else {
-        "`tacit run` does not work here: see the lines with NO\n"
+        "`tacit run` does not work on this host: see the lines with NO\n"
     });
     text
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_say_the_same_and_what_is_needed_stands_out() {
+    fn text_and_json_agree_and_required_features_are_marked() {
         let findings = [
             Finding::needed(
                 "network namespace",

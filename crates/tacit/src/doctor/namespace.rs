@@ -1,4 +1,4 @@
-//! Making a run's namespace for the sake of it, and starting a program there.
+//! Checks whether a run works: makes its namespaces and starts a program in them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,11 +17,11 @@ use crate::run::protocol;
 
 const NAMESPACE: &str = "network namespace";
 const RULES: &str = "packet rules";
-const SOCKETS: &str = "sockets inside";
-const START: &str = "start inside";
+const SOCKETS: &str = "sockets in the namespace";
+const START: &str = "start in the namespace";
 const HIDE: &str = "hidden files";
 
-/// How a try to make a namespace went.
+/// The result of trying to make a namespace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Tried {
     Made {
@@ -37,7 +37,7 @@ enum Tried {
     },
 }
 
-/// What was missing.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum At {
     Namespace,
@@ -45,12 +45,12 @@ enum At {
     Sockets,
 }
 
-/// What a run needs of the kernel, each tried.
+/// Tries everything that a run needs of the kernel.
 pub(super) fn look() -> Vec<Finding> {
     let original = LauncherState::capture();
     match try_to_make() {
         Ok(attempt) => found(&attempt, &original),
-        Err(error) => refused(At::Namespace, format!("cannot be tried: {error}")),
+        Err(error) => refused(At::Namespace, format!("the check failed: {error}")),
     }
 }
 
@@ -69,24 +69,24 @@ fn found(attempt: &Attempt, original: &LauncherState) -> Vec<Finding> {
     }
 }
 
-/// Whose rights hold in the namespace.
+/// The user of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum User {
-    /// It has a user namespace of its own.
+    /// It has its own user namespace.
     Own,
-    /// It was made by root, without one.
+    /// Root made it without a user namespace.
     Root,
 }
 
-/// What a copy of this process found.
+/// The result of the child process.
 struct Attempt {
     tried: Tried,
     namespaces: Vec<OwnedFd>,
-    /// The copy stays in the namespaces until this is closed.
+    /// The child stays in the namespaces until this is closed.
     _channel: UnixStream,
 }
 
-/// Has a copy of this process move into namespaces.
+/// Makes the namespaces in a child process.
 fn try_to_make() -> io::Result<Attempt> {
     let (ours, theirs) = UnixStream::pair()?;
     let parent = std::process::id();
@@ -98,7 +98,7 @@ fn try_to_make() -> io::Result<Attempt> {
     process::fork(work)?;
     drop(theirs);
     let frame = protocol::read::<Tried>(&ours)?
-        .ok_or_else(|| io::Error::other("the process that tried it ended without a result"))?;
+        .ok_or_else(|| io::Error::other("the child process ended without a result"))?;
     Ok(Attempt { tried: frame.message, namespaces: frame.descriptors, _channel: ours })
 }
 
@@ -120,7 +120,7 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
                 missing,
             };
             protocol::write(line, &made, &[sockets.network.as_fd(), sockets.user.as_fd()])?;
-            // Until the other side has seen enough.
+            // Waits until the parent has finished its checks.
             io::Read::read(&mut &*line, &mut [0]).map(|_| ())
         }
         Err(error) => {
@@ -151,17 +151,17 @@ fn refused(at: At, reason: String) -> Vec<Finding> {
             findings.push(Finding::needed(name, Presence::Missing, reason));
             break;
         }
-        findings.push(Finding::needed(name, Presence::There, "needed by runs"));
+        findings.push(Finding::needed(name, Presence::There, "runs need it"));
     }
     findings
 }
 
 fn made(user: User) -> Vec<Finding> {
     let whose = match user {
-        User::Own => "with a user namespace: programs have no capabilities and need none",
+        User::Own => "with a user namespace: programs have no capabilities",
         User::Root => {
             "as root, without a user namespace: programs keep root's capabilities, except those \
-             that reach outside"
+             that act outside of the namespace"
         }
     };
     vec![
@@ -169,23 +169,23 @@ fn made(user: User) -> Vec<Finding> {
         Finding::needed(
             RULES,
             Presence::There,
-            "nftables with sets, tproxy, socket, reject: what is captured",
+            "nftables with sets, tproxy, socket and reject, which capture connections",
         ),
         Finding::needed(
             SOCKETS,
             Presence::There,
-            "they can use any address: both sides see the true address of the other",
+            "can use any address, so that both peers see the other's real address",
         ),
     ]
 }
 
-/// Starts a program there that ends at once, with a file hidden from it.
+/// Starts a program that exits immediately, with a file hidden from it.
 fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Finding> {
     let [network, user_namespace] = namespaces else {
         return vec![Finding::needed(
             START,
             Presence::Missing,
-            "the namespace was not handed over",
+            "the child process did not pass the namespace",
         )];
     };
     let hide = [PathBuf::from("/etc/passwd")];
@@ -206,19 +206,19 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                 None => Finding::wanted(
                     HIDE,
                     Presence::There,
-                    "keys, and name services that bypass tacit",
+                    "for keys, and for name services that bypass tacit",
                 ),
                 Some(why) => Finding::wanted(
                     HIDE,
                     Presence::Missing,
                     format!(
-                        "no mount namespace: programs can read all files of their user, keys \
-                         included, and may resolve names without tacit ({why})"
+                        "no mount namespace: programs can read all files of their user, including \
+                         keys, and may resolve names without tacit ({why})"
                     ),
                 ),
             };
             let ended = started.child.wait().is_ok_and(|status| status.success());
-            let note = "joined, with a filter: only UNIX, INET, INET6 and NETLINK sockets";
+            let note = "with a filter that allows only UNIX, INET, INET6 and NETLINK sockets";
             vec![Finding::needed(START, Presence::when(ended), note), hidden]
         }
         Err(error @ (SpawnError::Setup { .. } | SpawnError::Program(_))) => {
@@ -233,19 +233,18 @@ fn large_segments(large: LargeSegments) -> Finding {
         return Finding::wanted(
             name,
             Presence::There,
-            "256 KiB a packet between program and agent",
+            "packets of 256 KiB between program and agent",
         );
     }
     let missing = if large.v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
     let note = format!(
-        "not for {missing}: each byte between program and agent costs more CPU \
-                        time"
+        "not available for {missing}: data between program and agent costs more CPU time"
     );
     Finding::wanted(name, Presence::Missing, note)
 }
 
-/// Settings of the namespace, each with what it is for. Of the congestion control the one in force
-/// is named: not every host lets a namespace have the same.
+/// Settings of the namespace, each with its purpose. The congestion control is printed, because a
+/// namespace may not be allowed to use that of the host.
 fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
     let why = |setting| missing.iter().find(|what| what.contains(setting));
     let finding = |name, setting, good: String, bad: &str| match why(setting) {
@@ -256,20 +255,20 @@ fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
         finding(
             "low ports",
             "ip_unprivileged_port_start",
-            "programs bind ports below 1024".into(),
+            "programs can bind ports below 1024".into(),
             "programs cannot bind ports below 1024",
         ),
         finding(
             "ping",
             "ping_group_range",
-            "programs ping themselves".into(),
-            "programs cannot ping themselves",
+            "programs can ping their own addresses".into(),
+            "programs cannot ping their own addresses",
         ),
         finding(
             "congestion control",
             "tcp_congestion_control",
-            format!("{congestion_control} between program and agent, whatever the host uses"),
-            "the host's acts between program and agent too, and may pace",
+            format!("{congestion_control} between program and agent, independent of the host"),
+            "the host's is used between program and agent as well, and may delay packets",
         ),
     ]
 }
@@ -279,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_before_a_refusal_is_there_and_what_comes_after_is_not_known() {
+    fn features_before_a_failed_step_are_available_and_later_ones_unknown() {
         let findings = refused(At::Rules, "no tproxy".into());
         let shown: Vec<_> = findings.iter().map(|one| (one.name, one.is_present())).collect();
         assert_eq!(shown, [(NAMESPACE, true), (RULES, false)]);
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_was_refused_says_what_that_costs_and_why() {
+    fn a_refused_setting_is_reported_with_its_effect_and_reason() {
         let missing = ["net.ipv4.ping_group_range = 1 1: Read-only file system".to_owned()];
         let findings = settings(&missing, "reno");
         assert!(findings[0].is_present() && !findings[1].is_present() && findings[2].is_present());

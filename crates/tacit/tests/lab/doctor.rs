@@ -52,7 +52,7 @@ fn a_host_where_runs_work_is_found_fit_in_both_forms() {
             let present = one["present"].as_bool().unwrap();
             assert!(present || !one["needed"].as_bool().unwrap(), "{one}");
         }
-        for name in ["network namespace", "packet rules", "start inside", "hidden files"] {
+        for name in ["network namespace", "packet rules", "start in the namespace", "hidden files"] {
             let is_there = |one: &Value| one["name"] == name && one["present"] == true;
             assert!(findings.iter().any(is_there), "{name}: {text}");
         }
@@ -67,7 +67,7 @@ fn runs_work_in_a_user_namespace_of_the_callers() {
                   setpriv --no-new-privs ./tacit run --policy run.toml -- echo ran";
     for output in as_each_user(script) {
         let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said, "`tacit run` works here\nran\nran\nran\n", "{}", text_of(&output));
+        assert_eq!(said, "`tacit run` works on this host\nran\nran\nran\n", "{}", text_of(&output));
     }
 }
 
