@@ -14,13 +14,13 @@ use tacit_sys::socket::{SocketAddress, UnixAddress};
 
 use crate::host_file::HostFile;
 
-/// Where users have their names.
+/// The file with user names.
 const USERS: &str = "/etc/passwd";
 
-/// The kernel's form of an address.
+/// Converts an address to the kernel's form.
 ///
 /// # Errors
-/// The UNIX name is too long for the kernel, or the address is unnamed.
+/// The UNIX path is too long for the kernel, or the address is unnamed.
 pub fn to_socket(address: &Address) -> io::Result<SocketAddress> {
     Ok(match address {
         Address::Inet(inet) => SocketAddress::from(*inet),
@@ -30,7 +30,7 @@ pub fn to_socket(address: &Address) -> io::Result<SocketAddress> {
     })
 }
 
-/// Policy's form of an address; a family that tacit does not carry becomes [`Address::Unnamed`].
+/// Converts an address to the policy's form; an unsupported family becomes [`Address::Unnamed`].
 #[must_use]
 pub fn from_socket(address: &SocketAddress) -> Address {
     if let Ok(inet) = std::net::SocketAddr::try_from(address.clone()) {
@@ -46,13 +46,13 @@ pub fn from_socket(address: &SocketAddress) -> Address {
     }
 }
 
-/// A user's name, or its number where it has none.
+/// The name of a user, or its number if it has no name.
 #[must_use]
 pub fn user_name(uid: u32) -> String {
     lookup(USERS, &uid.to_string(), 2, 0).unwrap_or_else(|| uid.to_string())
 }
 
-/// The same, for threads that open no file: as [`UserNames`] has read it.
+/// Like [`user_name`], but without opening a file: uses the names that [`UserNames`] has read.
 #[must_use]
 pub fn known_user_name(uid: u32) -> String {
     KNOWN_USERS.load().get(&uid).cloned().unwrap_or_else(|| uid.to_string())
@@ -65,7 +65,7 @@ static KNOWN_USERS: LazyLock<ArcSwap<HashMap<u32, String>>> = LazyLock::new(ArcS
 pub struct UserNames(HostFile);
 
 impl UserNames {
-    /// Reads them for the first time.
+    /// Reads the names for the first time.
     #[must_use]
     pub fn new() -> Self {
         let mut names = Self(HostFile::new(USERS));
@@ -73,7 +73,7 @@ impl UserNames {
         names
     }
 
-    /// Reads them if they have changed.
+    /// Reads the names again if the file has changed.
     pub fn read_again(&mut self) {
         let Some(text) = self.0.news() else { return };
         let mut names = HashMap::new();
@@ -82,7 +82,7 @@ impl UserNames {
             let name = fields.next().map(str::to_owned);
             let uid = fields.nth(1).and_then(|uid| uid.parse().ok());
             if let (Some(name), Some(uid)) = (name, uid) {
-                // Of several names of a user the first one counts.
+                // If a user has several names, the first one is used.
                 names.entry(uid).or_insert(name);
             }
         }
@@ -96,19 +96,19 @@ impl Default for UserNames {
     }
 }
 
-/// The one word for a user that may be given by name or number: the name, if there is one.
+/// Normalises a user given by name or number: the name, if there is one.
 #[must_use]
 pub fn user_word(text: &str) -> String {
     text.parse().map_or_else(|_| text.to_owned(), user_name)
 }
 
-/// A user's number from its name or number.
+/// The number of a user given by name or number.
 #[must_use]
 pub fn user_id(name: &str) -> Option<u32> {
     id(USERS, name)
 }
 
-/// A group's number from its name or number.
+/// The number of a group given by name or number.
 #[must_use]
 pub fn group_id(name: &str) -> Option<u32> {
     id("/etc/group", name)
@@ -129,16 +129,16 @@ fn lookup(file: &str, key: &str, key_at: usize, value_at: usize) -> Option<Strin
 /// One source of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Source {
-    /// An address of IPv4.
+    /// An IPv4 address.
     V4(u32),
-    /// A /64: what one customer or one machine has at least.
+    /// An IPv6 /64, because a customer or a machine has at least that many addresses.
     V6(u64),
-    /// All UNIX sockets together.
+    /// All clients of UNIX sockets.
     Local,
 }
 
 impl Source {
-    /// The one that an address belongs to.
+    /// The source of an address.
     #[must_use]
     pub fn of(remote: &Address) -> Self {
         match remote.ip() {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_kernels_form() {
+    fn addresses_are_converted_to_the_kernels_form_and_back() {
         for text in
             ["192.0.2.1:443", "[2001:db8::1]:443", "unix:/run/x.sock", "unix:@name with space"]
         {

@@ -1,4 +1,4 @@
-//! The command line: its verbs and what each does.
+//! The command line: the commands of tacit, and how each is run.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::{
     ca, doctor, explain, import, launch, policy_test, project, show, signer, top, workload,
 };
 
-/// What `--version` prints; `-V` prints the first line.
+/// The output of `--version`; `-V` prints the first line.
 const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ncommit ",
@@ -59,44 +59,44 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Listen, connect and put TLS between, as the policy says
+    /// Serve a policy: accept connections, connect to their destinations, and relay them with TLS
     Agent(AgentArgs),
-    /// Run a program whose connections the policy decides
+    /// Run a program, and protect its connections as a policy says
     Run(launch::RunArgs),
-    /// Check a policy file and everything it names; print every error as file:line:column
+    /// Check a policy file and all files that it names; print errors as file:line:column
     Check(CheckArgs),
-    /// Say which rule a flow gets, and why the earlier ones did not match
+    /// Print which rule decides about a connection, and why earlier rules do not match
     Explain(explain::ExplainArgs),
-    /// Test a policy: compare the rule and action of each flow in a file with the expected ones
+    /// Test a policy: evaluate the flows in a file and compare the decisions with the expected ones
     Test(policy_test::TestArgs),
-    /// Say what this kernel and host offer, and what each missing thing costs
+    /// Check which features of the kernel and the host are available to tacit
     Doctor(doctor::DoctorArgs),
-    /// Show what a running agent does
+    /// Print the state of a running agent
     Show(show::ShowArgs),
-    /// Show what a running agent does and costs, live
+    /// Display the activity and the CPU time of a running agent, continuously
     Top(top::TopArgs),
-    /// Install the policy file as it is now, or change nothing
+    /// Let the agent read its policy file again; after an error it keeps the installed policy
     Reload(ControlArgs),
-    /// Accept no more connections; end when the last one has ended
+    /// Let the agent accept no more connections, and exit when the open ones have ended
     Drain(DrainArgs),
-    /// Start a successor that takes the listening sockets; no connection is refused or cut
+    /// Replace the agent by a new process without refusing or interrupting a connection
     Restart(ControlArgs),
-    /// Reset connections
+    /// Close connections with a reset
     Close(CloseArgs),
-    /// Say what measured traffic would cost with engines, another suite or another rule
+    /// Estimate the CPU time of measured traffic with other settings
     Project(project::ProjectArgs),
-    /// Load a network as programs would, and say what that cost
+    /// Generate network load, and measure throughput, latency and CPU time
     Workload(workload::WorkloadArgs),
-    /// Make a policy of the configuration of another product
+    /// Translate the configuration of another product to a policy
     Import(import::ImportArgs),
-    /// Make a private CA and certificates
+    /// Create a private CA and issue certificates
     Ca(ca::CaArgs),
-    /// Keep the private keys of the agent that starts this, and sign for it
+    /// Keep the private keys of an agent and sign for it; started by the agent
     #[command(hide = true)]
     Signer,
     /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
@@ -107,7 +107,7 @@ Examples:
   tacit agent --policy /etc/tacit/policy.toml
   tacit agent --policy policy.toml --control ./agent.sock --log-format json
 
-Signals: HUP reloads, USR2 restarts by a successor, TERM and INT end at once.")]
+Signals: HUP reloads, USR2 restarts, TERM and INT end the agent immediately.")]
 struct AgentArgs {
     /// The policy file [default: $TACIT_POLICY]
     #[arg(long, value_name = "FILE")]
@@ -116,46 +116,47 @@ struct AgentArgs {
     /// $XDG_RUNTIME_DIR or tacit-UID/agent.sock in the directory for temporary files]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Where the log goes: stderr, journal, syslog, state, none or a path with a `/`
+    /// Destination of the log: stderr, journal, syslog, state, none or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "stderr")]
     log: LogDestination,
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, default_value_t)]
     log_format: Format,
-    /// Append every allowed, denied and failed connection to this file, as JSON lines
+    /// Append a line of JSON to this file for each connection that was allowed, denied or failed
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
-    /// Log only what somebody must act on
+    /// Log only events that require an action
     #[arg(long)]
     quiet: bool,
-    /// Let launchers enrol their runs at this socket
+    /// Accept runs (`tacit run --agent`) at this socket
     #[arg(long, value_name = "PATH")]
     enrol: Option<PathBuf>,
-    /// Permissions of that socket: who may write to it may use the policy and its keys
+    /// Mode of the socket of --enrol; users who may write to it can use the policy and its keys
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
     enrol_mode: u32,
-    /// Owner of that socket: user, user:group or :group [default: who the agent is]
+    /// Owner of the socket of --enrol: user, user:group or :group [default: the agent's user]
     #[arg(long, value_name = "OWNER")]
     enrol_owner: Option<String>,
-    /// Ask this resolver for runs instead of those in /etc/resolv.conf; may be repeated
+    /// Send DNS queries of runs to this resolver instead of those in /etc/resolv.conf; may be
+    /// repeated
     #[arg(long = "resolver", value_name = "ADDRESS")]
     resolvers: Vec<std::net::SocketAddr>,
-    /// Serve one run and end with it
+    /// Serve one run, and exit when it ends
     #[arg(long, hide = true)]
     private: bool,
-    /// The launcher of that run, as `NAME[PID]`
+    /// The launcher of this run, as `NAME[PID]`
     #[arg(long, hide = true, value_name = "LAUNCHER")]
     launcher: Option<String>,
     /// Run the agent in this process, without a supervisor that starts its successor
     #[arg(long)]
     no_supervisor: bool,
-    /// Started by a supervisor; one of an older version says `--kept`
+    /// Set by a supervisor; an older version uses `--kept`
     #[arg(long, hide = true, alias = "kept")]
     supervised: bool,
-    /// The supervisor says first what proves a successor
+    /// The supervisor first sends the secret that authenticates the successor
     #[arg(long, hide = true)]
     with_secret: bool,
-    /// Take the listening sockets of the agent in place
+    /// Take over the listening sockets of the running agent
     #[arg(long, hide = true)]
     take_over: bool,
 }
@@ -168,7 +169,7 @@ Examples:
 struct CheckArgs {
     /// The policy file [default: $TACIT_POLICY]
     file: Option<PathBuf>,
-    /// Print findings as JSON
+    /// Print diagnostics as JSON
     #[arg(long)]
     json: bool,
 }
@@ -192,7 +193,7 @@ Examples:
   tacit drain
   tacit drain --timeout 30s")]
 struct DrainArgs {
-    /// Reset what is still open after this long [default: no limit]
+    /// Reset connections that are still open after this time [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -210,10 +211,10 @@ struct CloseArgs {
     /// Connection ids, as `tacit show connections` prints them
     #[arg(required_unless_present_any = ["stale", "peer", "clear"])]
     ids: Vec<u64>,
-    /// All connections whose rule is no longer the installed one
+    /// Close all connections whose rule has been changed or removed since they were opened
     #[arg(long)]
     stale: bool,
-    /// All connections whose peer's certificate is expired, revoked or otherwise invalid
+    /// Close all connections whose peer's certificate is expired, revoked or otherwise invalid
     #[arg(long, value_name = "STATE")]
     peer: Option<PeerState>,
     /// All connections in clear of rules with `accept = "both"`, which then accept only TLS
@@ -223,7 +224,7 @@ struct CloseArgs {
     control: ControlArgs,
 }
 
-/// Runs the command line and says how it went.
+/// Parses and runs the command line; returns the exit status.
 #[must_use]
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     match Cli::try_parse_from(&arguments) {
@@ -265,11 +266,14 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             let milliseconds = |timeout: Duration| timeout.as_millis().try_into();
             let timeout_ms = args.timeout.map(|timeout| milliseconds(timeout).unwrap_or(u64::MAX));
             tell(&args.control, &Request::Drain { timeout_ms }, |value| {
-                format!("draining: {} connections open\n", value["open"])
+                format!("draining: {} open connections\n", value["open"])
             })
         }
         Verb::Restart(args) => tell(&args, &Request::Restart, |value| {
-            format!("a successor starts; {} open connections stay where they are\n", value["open"])
+            format!(
+                "a new agent is starting; {} open connections stay with the old one\n",
+                value["open"]
+            )
         }),
         Verb::Close(args) => {
             let request = Request::Close {
@@ -298,17 +302,17 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// What started the process of an agent.
+/// The parent of the agent's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parent {
-    /// A supervisor of its own.
+    /// Its supervisor.
     Supervisor,
     /// A shell or a service manager.
     Other,
 }
 
-/// Looks at the policy and for an agent that runs already, so that the process that was started
-/// reports both at once; then it becomes the supervisor of an agent, or an agent without one.
+/// Checks the policy and whether an agent is running already, so that the started process reports
+/// both. Then it becomes the agent's supervisor, or the agent itself with `--no-supervisor`.
 fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     let Some(policy) = policy_file::named(args.policy.as_deref()) else {
         return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
@@ -320,9 +324,9 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     if let Some(running) = RunningAgent::at(&control) {
         let control = control.display();
         let reason = format!(
-            "an agent runs already at {control}: {running}\n    \
-             fix: end it with `tacit drain --control {control}` or, at once, `kill {}`; \
-             or name another socket with --control",
+            "an agent is already running at {control}: {running}\n    \
+             fix: end it with `tacit drain --control {control}` (or `kill {}` to end it \
+             immediately), or use another socket with --control",
             running.pid
         );
         return fail(MessageId("agent-runs-already"), reason, EXIT_FAILURE);
@@ -379,8 +383,8 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
     }
 }
 
-/// How many sockets systemd passed. It names the process that it started: the supervisor, or the
-/// agent itself.
+/// The number of sockets that systemd passed. systemd passes them to the process that it started,
+/// which is the supervisor or the agent itself.
 fn activated(parent: Parent) -> usize {
     let started = match parent {
         Parent::Supervisor => std::os::unix::process::parent_id(),
@@ -421,16 +425,17 @@ fn check(args: &CheckArgs) -> ExitCode {
     let mut text = format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" });
     if !exposed.is_empty() {
         text += &format!(
-            "in sight of programs under `tacit run` for milliseconds when another takes its place: \
-             {}\n    fix: a directory of mode 0700 with nothing but files of the policy is hidden \
-             whole\n",
+            "warning: programs under `tacit run` can read these files for some milliseconds after \
+             they have been replaced: {}\n    \
+             fix: put the files of the policy in a directory of their own with mode 0700, which is \
+             hidden as a whole\n",
             exposed.join(", ")
         );
     }
     print(text, code)
 }
 
-/// The files that programs of runs see for a moment when others take their place.
+/// The files that programs of runs can see for a moment after they have been replaced.
 fn exposed(policy: &Policy, file: &Path) -> Vec<String> {
     if policy.rules.iter().all(|rule| rule.forward().is_some()) {
         return Vec::new();
@@ -464,7 +469,7 @@ fn reloaded(value: &Value) -> String {
     }
     for part in value["needs-restart"].as_array().into_iter().flatten() {
         let name = part.as_str().unwrap_or_default();
-        out.push_str(&format!("{name} changed: takes effect with `tacit restart`\n"));
+        out.push_str(&format!("{name} changed: run `tacit restart` to apply the change\n"));
     }
     out
 }
@@ -479,10 +484,10 @@ fn closed(value: &Value) -> ExitCode {
 }
 
 fn wait(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "write a duration such as 30s or 1h30m".to_owned())
+    parse_duration(text).ok_or_else(|| "expected a duration such as 30s or 1h30m".to_owned())
 }
 
 fn mode(text: &str) -> Result<u32, String> {
     let octal = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    octal.ok_or_else(|| "write permission bits such as 0660".to_owned())
+    octal.ok_or_else(|| "expected permission bits such as 0660".to_owned())
 }

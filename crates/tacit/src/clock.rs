@@ -7,24 +7,24 @@ use jiff::tz::TimeZone;
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The time that certificates are checked at; 1970 on a host whose clock stands before.
+/// The current time for checks of certificates; 1970 if the clock is earlier.
 #[must_use]
 pub fn now() -> UnixTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     UnixTime::since_unix_epoch(since.unwrap_or_default())
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 #[must_use]
 pub fn now_unix_s() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The zone of this host: `TZ`, or else /etc/localtime.
+/// The time zone of this host: `TZ`, otherwise /etc/localtime.
 ///
 /// # Errors
-/// Neither says one, in words.
+/// Neither has a valid time zone; the text says why.
 pub fn local_zone() -> Result<TimeZone, String> {
     TimeZone::try_system().map_err(|error| error.to_string())
 }
@@ -98,8 +98,8 @@ struct Date {
 }
 
 impl Date {
-    /// The date of a day counted from 1970-01-01: years are taken to begin in March, so that the
-    /// leap day is a year's last.
+    /// Converts a day counted from 1970-01-01. Years are counted from March, so that the leap day
+    /// is the last day of a year.
     fn of(day_since_1970: u64) -> Self {
         let days = day_since_1970 + 719_468;
         let era = days / 146_097;

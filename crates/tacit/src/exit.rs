@@ -12,21 +12,21 @@ use tacit_core::message_id::MessageId;
 
 /// It worked.
 pub const EXIT_OK: u8 = 0;
-/// It did not work.
+/// Failure.
 pub const EXIT_FAILURE: u8 = 1;
-/// The command line is wrong (`EX_USAGE`).
+/// The command line is invalid (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
-/// The policy is wrong (`EX_CONFIG`).
+/// The policy is invalid (`EX_CONFIG`).
 pub const EXIT_POLICY: u8 = 78;
 
-/// JSON for people and programs alike.
+/// Formats JSON with indentation.
 #[must_use]
 pub fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// Prints to standard output and ends with `code`; with a failure if the text is lost, unless its
-/// reader has seen enough.
+/// Prints to standard output and returns `code`. Returns a failure if the text cannot be written,
+/// unless the reader has closed the pipe.
 pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
     let mut out = std::io::stdout();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
@@ -39,9 +39,9 @@ pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
     }
 }
 
-/// Writes a line to standard error. `eprintln` would panic where that is a full disk.
+/// Writes a line to standard error. `eprintln` would panic on an error, such as a full disk.
 pub fn complain(line: impl std::fmt::Display) {
-    // At one stroke: several processes of one run write to the same file.
+    // One write, because several processes of a run may write to the same file.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 

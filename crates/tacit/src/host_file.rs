@@ -3,33 +3,33 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// A file and what it looked like when it was read last.
+/// A file, and its state when it was last read.
 #[derive(Debug)]
 pub struct HostFile {
     path: PathBuf,
     seen: Option<Stamp>,
 }
 
-/// Changes when the file is written or replaced.
+/// Metadata that changes when the file is written or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
     inode: u64,
     bytes: u64,
     modified_s: i64,
-    /// The rest of that.
+    /// The nanoseconds of the modification time.
     modified_ns: i64,
 }
 
 impl HostFile {
-    /// A file that was never read.
+    /// A file that has not been read yet.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), seen: None }
     }
 
-    /// Its text, if it has changed since the last call. A file that cannot be read counts as
-    /// unchanged: another process may be replacing it.
+    /// The text of the file if it has changed since the last call. A file that cannot be read
+    /// counts as unchanged, because another process may be replacing it.
     pub fn news(&mut self) -> Option<String> {
         let stamp = self.new_stamp()?;
         let bytes = std::fs::read(&self.path).ok()?;
@@ -37,13 +37,13 @@ impl HostFile {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Whether it is another than at the last call of [`Self::news`]; it is not opened for that.
+    /// Whether the file has changed since the last call of [`Self::news`]. Does not open the file.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         self.new_stamp().is_some()
     }
 
-    /// What it looks like, if that is not what was seen.
+    /// The current metadata, if it differs from the last one.
     fn new_stamp(&self) -> Option<Stamp> {
         let data = std::fs::metadata(&self.path).ok()?;
         let stamp = Stamp {

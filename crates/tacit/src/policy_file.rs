@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-/// The variable that names a policy where the command line names none.
+/// The environment variable with the policy file.
 pub const POLICY_VARIABLE: &str = "TACIT_POLICY";
 
-/// What a verb without a policy prints.
+/// The error of a command without a policy.
 pub const NO_POLICY: &str =
     "no policy was given\n    fix: add --policy FILE, or set the environment variable TACIT_POLICY";
 
-/// The policy that the command line names, or else the one of the environment.
+/// The policy file of the command line, otherwise that of the environment.
 #[must_use]
 pub fn named(flag: Option<&Path>) -> Option<PathBuf> {
     let from_environment = || {

@@ -1,4 +1,4 @@
-//! A flow as a person describes it: most of its parts may be left out.
+//! A flow with optional parts, from the command line or from a test file.
 
 use std::path::PathBuf;
 
@@ -8,20 +8,20 @@ use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use crate::address::user_word;
 use crate::clock;
 
-/// A flow to evaluate a policy with; `None` stands for the usual value or for an unknown one.
+/// A flow to evaluate a policy with; `None` means the default or an unknown value.
 #[derive(Clone, Debug)]
 pub(crate) struct FlowDescription {
-    /// Who opens the connection; inbound if `listen` is given, else outbound.
+    /// The direction of the connection; inbound if `listen` is given, otherwise outbound.
     pub(crate) direction: Option<Direction>,
-    /// The transport.
+    /// The transport protocol.
     pub(crate) protocol: Protocol,
-    /// The address a rule listens at; inbound flows only.
+    /// The listening address of a rule; inbound flows only.
     pub(crate) listen: Option<Address>,
-    /// The near address; `listen` if that is given.
+    /// The local address; `listen` if that is given.
     pub(crate) local: Option<Address>,
-    /// The far address.
+    /// The remote address.
     pub(crate) remote: Address,
-    /// The names that the program asked for.
+    /// The names that the program resolved.
     pub(crate) names: Vec<String>,
     /// The executable.
     pub(crate) program: Option<PathBuf>,
@@ -29,21 +29,21 @@ pub(crate) struct FlowDescription {
     pub(crate) user: Option<String>,
     /// The name of the run.
     pub(crate) run: Option<String>,
-    /// When the connection opens; now.
+    /// The time at which the connection opens; default now.
     pub(crate) at: Option<Timestamp>,
 }
 
-/// Why a description is no flow.
+/// The reason why a description is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoFlow {
-    /// It is inbound and has no listening address.
+    /// An inbound flow has no listening address.
     ListenMissing,
-    /// It is outbound and has a listening address.
+    /// An outbound flow has a listening address.
     ListenUnexpected,
 }
 
 impl FlowDescription {
-    /// The flow.
+    /// Converts the description to a flow.
     ///
     /// # Errors
     /// Direction and listening address contradict each other.
@@ -55,11 +55,11 @@ impl FlowDescription {
             (Some(Direction::Outbound), Some(_)) => return Err(NoFlow::ListenUnexpected),
         };
         let protocol = match direction {
-            // A listening address takes TCP and UNIX streams only.
+            // Only TCP and UNIX streams can be accepted at a listening address.
             Direction::Inbound => Protocol::Tcp,
             Direction::Outbound => self.protocol,
         };
-        // A program that opens a connection leaves its own end to the kernel.
+        // The kernel chooses the local address of an outbound connection.
         let local = self.local.or_else(|| self.listen.clone()).unwrap_or(Address::Unnamed);
         Ok(Flow {
             direction,

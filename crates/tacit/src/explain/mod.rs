@@ -1,5 +1,5 @@
-//! `tacit explain`: which rule of a policy file or of the installed policy decides about a flow,
-//! and why the earlier ones did not match; or how a rule evaluates a certificate.
+//! `tacit explain`: prints which rule decides about a flow and why earlier rules do not match, with
+//! a policy file or an agent's installed policy; or how a rule evaluates a certificate.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -27,71 +27,71 @@ use self::peer::Peer;
 pub(crate) mod flow;
 mod peer;
 
-/// A flow, in the words of the policy.
+/// The options of `tacit explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  Who connects to a listening address of a rule, a forwarding rule or one about a run:
+  A connection to the listening address of a rule:
     tacit explain --policy policy.toml --listen 0.0.0.0:8443 --remote 192.0.2.7:40000
-  What a program opens:
+  A connection that a program opens:
     tacit explain --policy policy.toml --direction outbound \\
         --remote 10.7.0.9:5432 --name db.corp.example --program /usr/bin/psql
-  The same with the policy that the agent has installed:
+  The same with the policy that an agent has installed:
     tacit explain --control --direction outbound --remote 10.7.0.9:5432
-  What a rule makes of a client's certificate, and which entry of its map decides:
+  How a rule evaluates a client's certificate, and which entry of its map matches:
     tacit explain --policy policy.toml --peer alice.pem --address 10.7.0.9 --rule front")]
 pub struct ExplainArgs {
     /// The policy file [default: $TACIT_POLICY]
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Evaluate the policy that an agent has installed; PATH is its control socket
+    /// Use the policy that an agent has installed; PATH is its control socket
     #[arg(long, value_name = "PATH", num_args = 0..=1, conflicts_with_all = ["policy", "peer"])]
     control: Option<Option<PathBuf>>,
-    /// The address a rule listens at, as the policy writes it
+    /// The listening address of a rule, as written in the policy
     #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["direction", "peer"])]
     listen: Option<Address>,
-    /// Who opens the connection, seen from the program
+    /// The direction of the connection, seen from the program
     #[arg(long, value_enum)]
     direction: Option<DirectionArg>,
-    /// The transport
+    /// The transport protocol
     #[arg(long, value_enum, default_value_t = ProtocolArg::Tcp)]
     protocol: ProtocolArg,
-    /// The near address [default: the listening one]
+    /// The local address [default: that of --listen]
     #[arg(long, value_name = "ADDRESS")]
     local: Option<Address>,
-    /// The far address, with its port
+    /// The remote address, with its port
     #[arg(long, value_name = "ADDRESS", required_unless_present = "peer")]
     remote: Option<Address>,
-    /// A name the program asked for; may be repeated
+    /// A name that the program resolved; may be repeated
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
     /// The program's executable
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// The user the program runs as
+    /// The user who runs the program
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// The name of the program's run
+    /// The name of the run
     #[arg(long, value_name = "NAME", conflicts_with = "listen")]
     run: Option<String>,
-    /// A peer's certificate in a PEM file, with the intermediates it sends
+    /// PEM file with the certificate of a peer, and the intermediate certificates that it sends
     #[arg(long, value_name = "FILE", requires = "asked")]
     #[arg(conflicts_with_all = ["listen", "direction", "local", "remote"])]
     #[arg(conflicts_with_all = ["program", "user", "run"])]
     peer: Option<PathBuf>,
-    /// Where the peer comes from
+    /// The address of the peer
     #[arg(long, value_name = "IP", requires = "peer")]
     address: Option<IpAddr>,
-    /// The rule whose peer it is
+    /// The rule that checks the peer's certificate
     #[arg(long, value_name = "NAME", requires = "peer", group = "asked")]
     rule: Option<String>,
-    /// The map to ask alone, without a check of the certificate
+    /// Evaluate only this identity map, without checking the certificate
     #[arg(long, value_name = "NAME", requires = "peer", group = "asked")]
     map: Option<String>,
-    /// When it opens, as 2025-06-01T12:00:00Z or with an offset [default: now]
+    /// When the connection opens, such as 2025-06-01T12:00:00Z [default: now]
     #[arg(long, value_name = "TIME", value_parser = time)]
     at: Option<Timestamp>,
-    /// Print the answer as JSON
+    /// Print as JSON
     #[arg(long)]
     json: bool,
 }
@@ -153,14 +153,15 @@ fn ask(args: &ExplainArgs, flow: Flow) -> Result<Explanation, ClientError> {
     client::ask_typed(&control, &request)
 }
 
-/// Reads a policy file without the files that it names, and writes a warning about its time zone to
+/// Reads a policy file, but not the files that it names. Prints a warning about the time zone to
 /// standard error.
 ///
 /// # Errors
-/// What is wrong with it, as text.
+/// The errors of the policy, as text.
 pub(crate) fn read(path: &Path) -> Result<Policy, String> {
     let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{file}: {error}"))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read the policy {file}: {error}"))?;
     let mut parsed = parse(&text);
     Diagnostic::quote(&mut parsed.diagnostics, &text);
     let Some(mut policy) = parsed.policy else {
@@ -175,7 +176,7 @@ pub(crate) fn read(path: &Path) -> Result<Policy, String> {
     Ok(policy)
 }
 
-/// Evaluates a certificate instead of a flow.
+/// Evaluates a certificate.
 fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -> ExitCode {
     let at_unix_s = args.at.map_or_else(clock::now_unix_s, Timestamp::as_second);
     let at = Duration::from_secs(u64::try_from(at_unix_s).unwrap_or(0));
@@ -185,7 +186,7 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
         (Some(rule), _) => peer::ask_rule(policy, base, rule, &peer),
         (None, Some(map)) => peer::ask_map(policy, map, &peer),
         // INVARIANT: `requires = "asked"`.
-        (None, None) => Err("say --rule or --map".to_owned()),
+        (None, None) => Err("--peer needs --rule NAME or --map NAME".to_owned()),
     };
     match answer {
         Ok(answer) if args.json => print(pretty(&json!(answer)), EXIT_OK),
@@ -194,7 +195,7 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
     }
 }
 
-/// The flow that words of a command line describe, if they do: for the fuzzer.
+/// Parses a flow from the words of a command line; used by the fuzzer.
 #[cfg(feature = "fuzz")]
 pub(crate) fn parse_flow<'a>(words: impl Iterator<Item = &'a str>) -> Option<Flow> {
     #[derive(clap::Parser)]
@@ -232,14 +233,15 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     description.into_flow().map_err(|error| match error {
         NoFlow::ListenMissing => LISTEN_MISSING,
         NoFlow::ListenUnexpected => {
-            "leave out --listen or --direction: an outbound flow has no listening address"
+            "an outbound flow has no listening address\n    \
+             fix: omit --listen, or --direction outbound"
         }
     })
 }
 
 const LISTEN_MISSING: &str =
-    "say --listen ADDRESS too: an inbound flow arrives at the listening address of a rule";
+    "an inbound flow needs a listening address\n    fix: add --listen ADDRESS, as in a rule";
 
 pub(crate) fn time(text: &str) -> Result<Timestamp, &'static str> {
-    text.parse().map_err(|_| "write date, time and zone, as in 2025-06-01T12:00:00Z")
+    text.parse().map_err(|_| "expected date, time and zone, such as 2025-06-01T12:00:00Z")
 }

@@ -1,7 +1,7 @@
-//! `tacit explain --peer`: what a rule, or a map alone, makes of a certificate.
+//! `tacit explain --peer`: evaluates a certificate with a rule, or with an identity map only.
 //!
-//! It is asked as a handshake would ask, but for the proof that the peer holds the key: the same
-//! checks, the same map, the same words for a refusal.
+//! The checks are those of a handshake, with the same error messages, except for the proof that the
+//! peer has the private key.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,48 +19,48 @@ use tacit_tls::{CertificateFacts, PeerCheck, holder};
 
 use crate::live::CredentialNames;
 
-/// Who is asked about.
+/// The peer to evaluate.
 #[derive(Debug)]
 pub(super) struct Peer<'a> {
-    /// The file with the certificate.
+    /// The file with the certificate and its intermediates.
     pub(super) file: &'a Path,
-    /// Where it comes from.
+    /// The address of the peer.
     pub(super) address: Option<IpAddr>,
-    /// The names that a program of a run would ask for.
+    /// The names that the program resolved.
     pub(super) names: &'a [String],
-    /// When.
+    /// The time of the check.
     pub(super) now: UnixTime,
 }
 
-/// What the policy makes of a certificate.
+/// The result of the evaluation.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Answer {
-    /// The rule that was asked; absent where a map alone was.
+    /// The rule; absent for `--map`.
     rule: Option<String>,
-    /// Its level of client certificates, or how it checks servers.
+    /// The rule's `client-cert`, or its way to verify servers.
     level: Option<String>,
-    /// What came of the check; absent where a map alone was asked.
+    /// The result of the certificate check; absent for `--map`.
     check: Option<PeerCheck>,
-    /// What the map says; absent where none was asked.
+    /// The result of the identity map; absent if the rule has none.
     map: Option<MapAnswer>,
     /// `served` or `refused`.
     verdict: &'static str,
-    /// The name that the peer would have.
+    /// The name that the peer gets.
     identity: Option<String>,
-    /// Why it would be refused, in one line.
+    /// Why the peer is refused, in one line.
     reason: Option<String>,
-    /// What the certificate says.
+    /// The content of the certificate.
     certificate: CertificateFacts,
 }
 
-/// What a map says of a certificate.
+/// The result of an identity map.
 #[derive(Debug, Serialize)]
 struct MapAnswer {
     name: String,
-    /// The entries that decide: none, one, or two that say different things.
+    /// The deciding entries: none, one, or two that contradict each other.
     decide: Vec<Decides>,
-    /// The others, and why not they.
+    /// The other entries, and why they do not decide.
     passed: Vec<SkippedEntry>,
 }
 
@@ -70,7 +70,7 @@ struct Decides {
     outcome: String,
 }
 
-/// Asks a rule; files of the policy are relative to `base`.
+/// Evaluates the certificate with a rule. File names in the policy are relative to `base`.
 pub(super) fn ask_rule(
     policy: &Policy,
     base: &Path,
@@ -82,7 +82,7 @@ pub(super) fn ask_rule(
     };
     let Action::Tls(tls) = &rule.action else {
         let action = rule.action.word();
-        return Err(format!("rule `{name}` is a {action}: it looks at no certificate"));
+        return Err(format!("rule `{name}` has action {action}: it checks no certificates"));
     };
     let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
     let trust = match CredentialNames::of(rule).trust {
@@ -103,8 +103,8 @@ pub(super) fn ask_rule(
             let trust = trust.as_ref();
             if let (Some(hosts), []) = (own_names(rule, &tls.verify), peer.names) {
                 return Err(format!(
-                    "rule `{name}` checks the name of the target that it connects to: say one \
-                     with --name: {hosts}"
+                    "rule `{name}` verifies the name of each target: add one of them with --name: \
+                     {hosts}"
                 ));
             }
             let run = dry_run::server(&tls.verify, trust, &chain, peer.names, peer.now);
@@ -121,7 +121,7 @@ pub(super) fn ask_rule(
     Ok(Answer { rule, level: Some(level), check, map: asked, ..answer(&chain, run)? })
 }
 
-/// The hosts of a rule's targets, where each server must have a certificate for its own.
+/// The hosts of a rule's targets, if each server must have a certificate for its own name.
 fn own_names(rule: &Rule, verify: &Verify) -> Option<String> {
     let connect = rule.connect()?;
     let Verify::Full { server_name: None, .. } = verify else { return None };
@@ -129,7 +129,7 @@ fn own_names(rule: &Rule, verify: &Verify) -> Option<String> {
     Some(hosts.join(", "))
 }
 
-/// Asks a map alone, without a check of the certificate.
+/// Evaluates the certificate with an identity map, without checking the certificate.
 pub(super) fn ask_map(policy: &Policy, name: &str, peer: &Peer<'_>) -> Result<Answer, String> {
     let Some(map) = policy.maps.get(name) else {
         return Err(format!("the policy has no [[map.{name}]]"));
@@ -157,7 +157,7 @@ fn ask(
     chain: &[CertificateDer<'_>],
     peer: &Peer<'_>,
 ) -> Option<MapAnswer> {
-    // What cannot be read is refused, and the reason says so.
+    // A certificate that cannot be parsed is refused, with the reason.
     let subject = holder::holder(chain.first()?, peer.address).ok()?;
     let one = |entry: &MapEntry| Decides {
         line: entry.position.line,
@@ -189,7 +189,7 @@ fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, String> {
             let who = identity(&run.check, &mapped, Some(&answer.certificate));
             answer.identity = who.identity;
             answer.reason =
-                who.warned.map(|entry| format!("{entry} would deny it, and only warns"));
+                who.warned.map(|entry| format!("{entry} denies this name, but only warns"));
         }
         Err(reason) => {
             answer.verdict = "refused";
@@ -210,7 +210,7 @@ impl fmt::Display for Answer {
         }
         match check {
             Some(check) => writeln!(f, "check: {}", check.word())?,
-            None => writeln!(f, "check: none; the certificate is assumed to be trusted")?,
+            None => writeln!(f, "check: none (the certificate is assumed to be trusted)")?,
         }
         if let Some(MapAnswer { name, decide, passed }) = map {
             for SkippedEntry { line, why } in passed {

@@ -1,18 +1,18 @@
-//! The file of `tacit test`, with line, column and advice for each mistake in it.
+//! Parses the file of `tacit test`; each error has a line, a column and advice.
 //!
 //! ```toml
 //! policy = "policy.toml"
 //! [[flow]]
 //! name      = "psql reaches the database"
-//! direction = "outbound"              # the default; inbound if there is a `listen`
+//! direction = "outbound"              # the default, unless `listen` is given
 //! remote    = "db.corp.example"       # an address or a name, with or without a port
 //! address   = "10.7.0.9"              # what the name resolves to
-//! ports     = [5432, "6000-6002"]     # one test for each
+//! ports     = [5432, "6000-6002"]     # each port is a test
 //! protocol  = "tcp"
 //! program   = "/usr/bin/psql"
 //! user      = "orders"
 //! run       = "nightly"
-//! at        = "2025-06-01T12:00:00Z"  # now
+//! at        = "2025-06-01T12:00:00Z"  # default: now
 //! expect    = "db"                    # a rule, or "denied"
 //! action    = "tls"
 //! ```
@@ -31,15 +31,15 @@ use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, SourcePosition}
 use crate::explain::flow::{FlowDescription, NoFlow};
 use crate::explain::time;
 
-/// Most `[[flow]]` tables of a file.
+/// Maximum number of `[[flow]]` tables in a file.
 const FLOWS_MAX: usize = 10_000;
-/// Most ports of one `[[flow]]`: each is a test of its own.
+/// Maximum number of ports in one `[[flow]]`; each port is a test.
 const PORTS_MAX: usize = 64;
-/// The address of a remote name that has none in the file: reserved, so that no rule means it.
+/// The address of a remote name without `address`: a reserved one, which rules do not contain.
 const UNKNOWN_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1));
 /// The port of a client that connects to a listening address.
 const CLIENT_PORT: u16 = 40_000;
-/// What `expect` says for a flow that is denied, whether by a rule or because no rule matches.
+/// The value of `expect` for a flow that is denied, by a rule or because no rule matches.
 const DENIED: &str = "denied";
 
 const TOP: TableSchema = schema(&["policy", "flow"]);
@@ -65,21 +65,21 @@ const fn schema(keys: &'static [&'static str]) -> TableSchema {
     TableSchema { keys: TableKeys::Fixed(keys), planned: &[], home: |_| None }
 }
 
-/// A file of flows.
+/// A parsed file.
 #[derive(Debug)]
 pub(super) struct TestFile {
-    /// The policy, as the file names it.
+    /// The policy file, relative to this file.
     pub(super) policy: Option<PathBuf>,
-    /// One test for each flow and port.
+    /// The tests, one for each flow and port.
     pub(super) flows: Vec<FlowTest>,
 }
 
-/// A flow and what is expected of it.
+/// A flow and its expected decision.
 #[derive(Debug)]
 pub(super) struct FlowTest {
-    /// The line where its table begins.
+    /// The line of its `[[flow]]`.
     pub(super) line: usize,
-    /// Its name, or else its remote end.
+    /// Its name, or its remote address if it has no name.
     pub(super) name: String,
     /// The flow.
     pub(super) flow: Flow,
@@ -87,7 +87,7 @@ pub(super) struct FlowTest {
     pub(super) expectation: Expectation,
 }
 
-/// The expected decision; at least one of both is given.
+/// The expected decision: a rule, an action, or both.
 #[derive(Clone, Debug)]
 pub(super) struct Expectation {
     /// The rule.
@@ -96,25 +96,25 @@ pub(super) struct Expectation {
     pub(super) action: Option<&'static str>,
 }
 
-/// The rule that is expected to decide.
+/// The expected rule.
 #[derive(Clone, Debug)]
 pub(super) enum ExpectedRule {
-    /// Any deny, or none.
+    /// The flow is denied, by any rule or because no rule matches.
     Denied,
-    /// This one.
+    /// This rule decides.
     Rule {
         /// Its name.
         name: String,
-        /// Where the file names it.
+        /// The position of its name in the file.
         position: SourcePosition,
     },
 }
 
 impl TestFile {
-    /// Reads the text.
+    /// Parses the text.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors in the text.
     pub(super) fn parse(text: &str) -> Result<Self, Vec<Diagnostic>> {
         let document = TomlDocument::parse(text);
         let report = Diagnostics::new(&document);
@@ -139,7 +139,7 @@ impl TestFile {
             if policy.rule(name).is_none() {
                 let fix = match nearest_word(name, &names) {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("name a rule of the policy, or `{DENIED}`"),
+                    None => format!("write the name of a rule, or `{DENIED}`"),
                 };
                 let message = format!("the policy has no rule `{name}`");
                 unknown.push(
@@ -147,7 +147,7 @@ impl TestFile {
                 );
             }
         }
-        // The ports of one flow are several tests.
+        // A flow with several ports has several tests, but one error.
         unknown.dedup();
         unknown
     }
@@ -156,7 +156,7 @@ impl TestFile {
 fn read(top: &TomlTable<'_>) -> Option<TestFile> {
     let policy = top.value("policy").map(|value| value.string().map(PathBuf::from));
     let flows = top.required("flow", "add a [[flow]] with `remote` and `expect`")?;
-    // All of them are read, so that one run reports every mistake.
+    // Parses all tables, so that one run reports all errors.
     let read: Vec<Option<Vec<FlowTest>>> = flows.list(FLOWS_MAX)?.iter().map(flow).collect();
     let flows: Option<Vec<_>> = read.into_iter().collect();
     let policy = match policy {
@@ -166,7 +166,7 @@ fn read(top: &TomlTable<'_>) -> Option<TestFile> {
     Some(TestFile { policy, flows: flows?.into_iter().flatten().collect() })
 }
 
-/// The tests of one `[[flow]]`; `None` exactly if an error was reported.
+/// The tests of one `[[flow]]`; `None` only if an error was reported.
 fn flow(value: &TomlValue<'_>) -> Option<Vec<FlowTest>> {
     let table = value.table(FLOW, "[[flow]]")?;
     let line = value.report.position(value.at.start).line;
@@ -212,7 +212,7 @@ fn flow(value: &TomlValue<'_>) -> Option<Vec<FlowTest>> {
     };
     let name = name?;
     let expectation = expectation?;
-    // A client's own port does not matter, as a rule.
+        // Rules usually do not depend on the client's own port.
     let usual_port = description.listen.is_some().then_some(CLIENT_PORT);
     let remotes = remotes(&table, remote?, ip?, ports?, usual_port)?;
     let several = remotes.len() > 1;
@@ -247,7 +247,7 @@ fn refuse<T>(table: &TomlTable<'_>, error: NoFlow) -> Option<T> {
     None
 }
 
-/// What a key says: `Some(None)` if it is not given, `None` if it is wrong.
+/// The value of an optional key: `Some(None)` if it is absent, `None` if it is invalid.
 #[expect(clippy::option_option, reason = "a key may be absent, and a given one wrong")]
 fn optional<'t, T>(
     table: &TomlTable<'t>,
@@ -263,7 +263,7 @@ fn address(value: &TomlValue<'_>) -> Option<Address> {
         .ok()
 }
 
-/// The far end as the file has it.
+/// The remote address as written in the file.
 enum Remote {
     /// A UNIX socket.
     Unix(Address),
@@ -294,7 +294,7 @@ impl Remote {
                 Some(Self::Name(host, port))
             }
             _ => {
-                let message = format!("`remote` cannot be `{text}`");
+                let message = format!("`{text}` is not a valid `remote`");
                 value.error(
                     message,
                     "write \"10.7.0.9:5432\", \"[2001:db8::1]:443\" or \"db.example:5432\"",
@@ -305,12 +305,12 @@ impl Remote {
     }
 }
 
-/// A far end of a test.
+/// The remote end of one test.
 struct End {
     address: Address,
-    /// The name that the program asked for.
+    /// The name that the program resolved.
     host: Option<String>,
-    /// How results call it.
+    /// The name in the results.
     shown: String,
 }
 
@@ -328,7 +328,7 @@ fn remotes(
         }
         Remote::Address(ip, port) => {
             if address.is_some() {
-                let why = "`remote` is an address already";
+                let why = "`address` cannot be used if `remote` is an address";
                 table.refuse(&["address"], why, "remove one of the two");
                 return None;
             }
@@ -337,7 +337,8 @@ fn remotes(
         Remote::Name(host, port) => (address.unwrap_or(UNKNOWN_ADDRESS), Some(host), port),
     };
     if port.is_some() && ports.is_some() {
-        table.refuse(&["ports"], "`remote` has a port already", "remove one of the two");
+        let why = "`ports` cannot be used if `remote` has a port";
+        table.refuse(&["ports"], why, "remove one of the two");
         return None;
     }
     let Some(ports) = ports.or_else(|| port.or(usual_port).map(|port| vec![port])) else {
@@ -373,8 +374,8 @@ fn ports(value: &TomlValue<'_>) -> Option<Vec<u16>> {
     })?;
     let count: usize = ranges.iter().map(ExactSizeIterator::len).sum();
     if count > PORTS_MAX {
-        let message = format!("`ports` has {count} ports");
-        value.error(message, format!("the limit is {PORTS_MAX}: test the ends of each range"));
+        let message = format!("`ports` has {count} ports, more than the limit of {PORTS_MAX}");
+        value.error(message, format!("test only the first and the last port of each range"));
         return None;
     }
     Some(ranges.into_iter().flatten().collect())
@@ -405,7 +406,7 @@ fn expectation(table: &TomlTable<'_>) -> Option<Expectation> {
             None
         }
         (Some(ExpectedRule::Denied), Some("permit" | "tls")) => {
-            let why = format!("`expect` is `{DENIED}` already");
+            let why = format!("`action` contradicts `expect = \"{DENIED}\"`");
             table.refuse(&["action"], &why, "remove one of the two");
             None
         }
@@ -418,7 +419,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mistake_has_its_place_and_a_fix() {
+    fn each_error_has_a_position_and_a_fix() {
         let flow = "[[flow]]\nremote = \"10.0.0.1:1\"\nexpect = \"a\"\n";
         for (text, wanted) in [
             (
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_is_read_or_refused_with_a_reason() {
+    fn any_text_is_parsed_or_refused_with_a_reason() {
         let whole = "policy = \"p\"\n[[flow]]\nremote = \"10.0.0.1\"\nports = [1, \"2-3\"]\n\
                      expect = \"a\"\n";
         assert_eq!(TestFile::parse(whole).unwrap().flows.len(), 3);

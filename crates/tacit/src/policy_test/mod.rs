@@ -1,8 +1,8 @@
-//! `tacit test`: evaluates a policy with a table of flows and compares the decision for each with
-//! the expected one, for instance in the CI of a repository of policies.
+//! `tacit test`: evaluates a policy with a table of flows, and compares each decision with the
+//! expected one. It is meant for the CI of a repository of policies.
 //!
-//! The evaluation is that of `tacit explain`. No agent is needed, no connection is made, and the
-//! files of certificates and keys need not exist.
+//! It evaluates flows as `tacit explain` does. It needs no agent, makes no connections, and does
+//! not read the files of certificates and keys.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use crate::policy_file;
 
 mod file;
 
-/// A file with flows and the decisions expected for them.
+/// The options of `tacit test`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example of FILE:
@@ -33,20 +33,20 @@ Example of FILE:
   expect  = \"db\"                    # the name of a rule, or \"denied\"
   action  = \"tls\"                   # or \"permit\" or \"deny\"
 
-Exit status: 0 if every decision is as expected, 1 if one is not, 78 if a file has errors.
+Exit status: 0 if every decision is as expected, 1 if one differs, 78 if a file has errors.
 Manual: tacit(1); the project has an example in etc/flows.toml")]
 pub struct TestArgs {
-    /// The flows
+    /// File with flows and their expected decisions
     file: PathBuf,
-    /// Test this policy instead of the one that FILE names
+    /// Test this policy instead of the one in FILE
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Print the results as JSON
+    /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the verb.
+/// Runs the command.
 #[must_use]
 pub fn run(args: &TestArgs) -> ExitCode {
     match test(args) {
@@ -60,14 +60,15 @@ pub fn run(args: &TestArgs) -> ExitCode {
 
 fn test(args: &TestArgs) -> Result<TestReport, String> {
     let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file).map_err(|error| format!("{name}: {error}"))?;
+    let text = std::fs::read_to_string(&args.file)
+        .map_err(|error| format!("cannot read {name}: {error}"))?;
     let file = TestFile::parse(&text).map_err(|errors| render(errors, &text, &name))?;
     let of_file = file.policy.as_ref().map(|path| directory_of(&args.file).join(path));
     let path = args.policy.clone().or(of_file).or_else(|| policy_file::named(None));
     let path = path.ok_or_else(|| {
         format!(
-            "{name} names no policy\n    \
-             fix: begin it with policy = \"FILE\", or say --policy FILE"
+            "{name} has no `policy`\n    \
+             fix: add policy = \"FILE\" as its first line, or use --policy FILE"
         )
     })?;
     let policy = explain::read(&path)?;
@@ -105,23 +106,23 @@ struct FlowResult {
     expected: ExpectedJson,
     found: Found,
     as_expected: bool,
-    /// What explains a decision that was not expected.
+    /// The reasons for an unexpected decision.
     why: Vec<String>,
 }
 
-/// What a flow was expected to get; `null` is not tested.
+/// The expected decision; `null` is not compared.
 #[derive(Debug, Serialize)]
 struct ExpectedJson {
     rule: Option<String>,
     action: Option<&'static str>,
 }
 
-/// What a flow got.
+/// The actual decision.
 #[derive(Debug, Serialize)]
 struct Found {
-    /// The rule that decided; `None`: no rule matches.
+    /// The deciding rule; `None` if no rule matches.
     rule: Option<String>,
-    /// The line of the policy where the rule begins.
+    /// The line of that rule in the policy.
     line: Option<usize>,
     action: &'static str,
 }
@@ -166,7 +167,7 @@ impl TestReport {
         let count = self.flows.len();
         let flows = if count == 1 { "flow" } else { "flows" };
         let Self { as_expected, unexpected, .. } = self;
-        out += &format!("\n{count} {flows}: {as_expected} as expected, {unexpected} not\n");
+        out += &format!("\n{count} {flows}: {as_expected} as expected, {unexpected} different\n");
         out
     }
 }
@@ -197,7 +198,7 @@ impl FlowResult {
     }
 }
 
-/// The lines of an explanation that concern the expected rule and the deciding one.
+/// The lines of an explanation about the expected rule and the deciding rule.
 fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(ExpectedRule::Rule { name, .. }) = &test.expectation.rule {
@@ -209,7 +210,7 @@ fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<Strin
             )),
             (None, Some(decision)) if decision.rule != *name => {
                 let line = policy.rule(name).map_or(0, |rule| rule.position.line);
-                lines.push(format!("line {line}: rule `{name}` comes later"));
+                lines.push(format!("line {line}: rule `{name}` is after the deciding rule"));
             }
             _ => {}
         }
@@ -220,7 +221,7 @@ fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<Strin
             decision.line, decision.rule, explanation.verdict
         )),
         None => {
-            // The last rule tried may have matched without being applied.
+            // The last evaluated rule may match without being applied.
             let last = explanation.earlier.last().filter(|last| {
                 !lines.iter().any(|line| line.starts_with(&format!("line {}:", last.line)))
             });
@@ -297,7 +298,7 @@ permit = true
     }
 
     #[test]
-    fn each_flow_is_compared_with_what_is_expected() {
+    fn each_flow_is_compared_with_its_expected_decision() {
         let report = report(
             r#"
 [[flow]]

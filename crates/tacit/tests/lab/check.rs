@@ -223,7 +223,7 @@ fn explain_knows_who_comes_in_to_a_run() {
     assert!(said.contains("`telnet` does not match: the rule listens at 0.0.0.0:992"), "{said}");
     assert!(said.ends_with("rule `out` matches: permit\n"), "{said}");
     let (code, said) = explain(&["--direction", "inbound", "--remote", "192.0.2.7:80"]);
-    assert!(code == Some(64) && said.contains("say --listen ADDRESS"), "{said}");
+    assert!(code == Some(64) && said.contains("add --listen ADDRESS"), "{said}");
 }
 
 #[test]

@@ -376,7 +376,7 @@ fn a_reload_says_that_engines_change_with_a_restart() {
     assert!(!agent.ok(&["reload"]).contains("restart"));
     agent.write_policy(&format!("{engine}queue = 5\n{rule}"));
     let said = agent.ok(&["reload"]);
-    assert!(said.contains("[engine] changed: takes effect with `tacit restart`"), "{said}");
+    assert!(said.contains("[engine] changed: run `tacit restart` to apply the change"), "{said}");
     assert_eq!(thread(&agent, "engine-0")["queue"], 1024);
     agent.ok(&["restart"]);
     wait_for("a successor", || agent.log().matches(" serving ").count() == 2);

@@ -123,7 +123,7 @@ fn a_rule_says_what_it_makes_of_a_certificate_and_which_entry_decides() {
 
     let warned = asked.json("valid.pem --address 192.0.2.1 --rule in");
     assert_eq!((&warned["verdict"], &warned["identity"]), (&"served".into(), &Value::Null));
-    assert!(warned["reason"].as_str().unwrap().contains("would deny it, and only warns"));
+    assert!(warned["reason"].as_str().unwrap().contains("denies this name, but only warns"));
 
     let denied = asked.json("denied.pem --rule in");
     assert_eq!(denied["map"]["decide"][0]["outcome"], "deny", "{denied}");
@@ -170,7 +170,7 @@ fn servers_are_asked_about_by_the_name_a_program_would_ask_for() {
 #[test]
 fn what_makes_no_sense_is_told() {
     let asked = Asked::new();
-    assert!(asked.refuses("--peer valid.pem --rule clear").contains("looks at no certificate"));
+    assert!(asked.refuses("--peer valid.pem --rule clear").contains("checks no certificates"));
     assert!(asked.refuses("--peer valid.pem --rule gone").contains("no rule `gone`"));
     assert!(asked.refuses("--peer valid.pem --map gone").contains("no [[map.gone]]"));
     assert!(asked.refuses("--peer valid.key --rule in").contains("contains no certificate"));

@@ -31,7 +31,7 @@ fn decisions_as_expected_end_with_0_and_others_with_1() {
     let lab = lab();
     let (code, said) = test(&lab, FLOWS, &[]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("2 flows: 2 as expected, 0 not"), "{said}");
+    assert!(said.contains("2 flows: 2 as expected, 0 different"), "{said}");
     let wrong = FLOWS.replace("db.corp.example", "db.corp.test");
     let (code, said) = test(&lab, &wrong, &[]);
     assert_eq!(code, Some(1), "{said}");

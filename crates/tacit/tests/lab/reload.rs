@@ -225,8 +225,8 @@ fn what_only_a_restart_changes_is_named_and_not_shown_as_done() {
     agent.write_policy(&format!("[agent]\nworkers = 2\n[limits]\nhandshakes = 8\n{rule}"));
     for _ in 0..2 {
         let said = agent.ok(&["reload"]);
-        assert!(said.contains("[agent] changed: takes effect with `tacit restart`"), "{said}");
-        assert!(said.contains("[limits] changed: takes effect with `tacit restart`"), "{said}");
+        assert!(said.contains("[agent] changed: run `tacit restart`"), "{said}");
+        assert!(said.contains("[limits] changed: run `tacit restart`"), "{said}");
         assert_eq!(limit(&agent, "handshakes"), 1024);
     }
     let before = agent.serving_pids();
