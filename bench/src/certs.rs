@@ -1,17 +1,17 @@
-//! A throw-away CA and one leaf for each end, made with the `openssl` command.
+//! Creates a temporary CA and a certificate for each side with the `openssl` command.
 //!
-//! ECDSA P-256 throughout: what every peer supports and the cheapest that is in general use.
+//! All keys are ECDSA P-256, the cheapest kind that all peers support.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The name in the server's certificate, which every client side checks.
+/// The name in the server's certificate, which every client verifies.
 pub(crate) const SERVER_NAME: &str = "server.test";
 
-/// Writes `ca.pem` and, for `client` and `server`, `NAME.pem`, `NAME.key` and both in one as
-/// `NAME.both.pem` (HAProxy wants that) into `dir`.
+/// Writes `ca.pem`, and for `client` and `server` the files `NAME.pem`, `NAME.key`, and
+/// `NAME.both.pem` with both, which HAProxy needs, to `dir`.
 pub(crate) fn make(dir: &Path) -> Result<(), String> {
     let ca = ["-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=bench CA"];
     let usage = "keyUsage=critical,keyCertSign,cRLSign";
@@ -31,12 +31,12 @@ fn leaf(dir: &Path, name: &str, usage: &str, names: &str) -> Result<(), String> 
     let basic = ["-addext", "basicConstraints=critical,CA:FALSE"];
     openssl(dir, &[&files[..], &content, &basic].concat())?;
     let file = |name: &str| {
-        fs::read_to_string(dir.join(name)).map_err(|error| format!("reading {name}: {error}"))
+        fs::read_to_string(dir.join(name)).map_err(|error| format!("cannot read {name}: {error}"))
     };
     private(dir, &format!("{name}.both.pem"), &(file(&cert)? + &file(&key)?))
 }
 
-/// Makes one certificate with a key of its own.
+/// Creates a certificate with its key.
 fn openssl(dir: &Path, rest: &[&str]) -> Result<(), String> {
     let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
     let output = Command::new("openssl")
@@ -46,11 +46,17 @@ fn openssl(dir: &Path, rest: &[&str]) -> Result<(), String> {
         .current_dir(dir)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| format!("openssl: {error}; scripts/install-bench.sh installs it"))?;
+        .map_err(|error| {
+            format!("cannot run openssl: {error}: install it with scripts/install-bench.sh")
+        })?;
     if output.status.success() {
         return Ok(());
     }
-    Err(format!("openssl req {}: {}", rest.join(" "), String::from_utf8_lossy(&output.stderr)))
+    Err(format!(
+        "openssl req {} failed: {}",
+        rest.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    ))
 }
 
 /// Writes a file that only its owner can read.
@@ -59,5 +65,5 @@ fn private(dir: &Path, name: &str, text: &str) -> Result<(), String> {
     fs::write(&path, "")
         .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o600)))
         .and_then(|()| fs::write(&path, text))
-        .map_err(|error| format!("writing {name}: {error}"))
+        .map_err(|error| format!("cannot write {name}: {error}"))
 }

@@ -1,4 +1,4 @@
-//! The comparison with the peers: builds what is measured, starts all, takes the samples in turn.
+//! Runs the comparison with the peers: builds the programs, starts all peers, and takes samples.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::terms::Terms;
 use crate::workspace::{build, fresh_dir, lock, root, target_dir};
 use crate::{certs, memory, runs, sections};
 
-/// Builds what is measured, then becomes the driver: that one is optimised, and in a namespace.
+/// Builds the programs, then executes the driver: an optimised build, in its own namespace.
 pub(crate) fn launch(options: &Options, words: &[&str]) -> Result<(), String> {
     let target = target_dir()?;
     let sources = root();
@@ -31,7 +31,7 @@ pub(crate) fn launch(options: &Options, words: &[&str]) -> Result<(), String> {
     }
     let driver = target.join("release/bench");
     let mut command = network::private(&driver, "driver");
-    Err(format!("{}: {}", driver.display(), command.args(words).exec()))
+    Err(format!("cannot run {}: {}", driver.display(), command.args(words).exec()))
 }
 
 pub(crate) fn drive(options: &Options) -> Result<(), String> {
@@ -42,8 +42,9 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
     let dir = fresh_dir(&bench)?;
     let network = Network::set_up(options.namespace, options.congestion.as_deref())?;
     eprintln!("{}", network.describe());
-    // Thousands of connections are held at a time.
-    tacit_sys::process::raise_descriptor_limit().map_err(|error| format!("setrlimit: {error}"))?;
+    // The memory measurement opens thousands of connections.
+    tacit_sys::process::raise_descriptor_limit()
+        .map_err(|error| format!("cannot raise the limit of open files: {error}"))?;
     let tacit = target.join("release/tacit");
     let place = network.is_own().then(|| Place::make("bench", &tacit, &tacit)).transpose()?;
 
@@ -60,7 +61,7 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
             Some(measured.json)
         }
         None => {
-            let why = "not measured: no network namespace can be made here\n";
+            let why = "not measured: no network namespace could be made on this machine\n";
             report.add_columns("Programs under tacit run", why.to_owned());
             None
         }
@@ -76,16 +77,16 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
         sections::write_report(&report.markdown())?;
     }
     let seconds = begin.elapsed().as_secs_f64();
-    println!("\nevery sample: {}", json.display());
-    println!("with charts:  {}   ({seconds:.0} s in all)", page.display());
+    println!("\nall samples:     {}", json.display());
+    println!("page with charts: {}   (total time {seconds:.0} s)", page.display());
     Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))
+    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// Measures the peers, and adds them to the report; returns the same with every sample.
+/// Measures the peers and adds them to the report; returns the results with all samples.
 fn peers_in_turn(
     options: &Options,
     network: &Network,
@@ -103,7 +104,9 @@ fn peers_in_turn(
     if network.is_own() {
         match Room::open(network) {
             Ok(opened) => room = Some(opened),
-            Err(error) => progress.say(&format!("no room: {error}")),
+            Err(error) => {
+                progress.say(&format!("peers with large segments are not measured: {error}"))
+            }
         }
     }
     let setting = Setting {
@@ -126,14 +129,14 @@ fn peers_in_turn(
     Ok(report.add_peers(options, &seen))
 }
 
-/// Who takes part, and who does not, and why.
+/// The started peers, and those that could not be started, with the reason.
 struct Started {
     running: Vec<Running>,
     absent: Vec<String>,
 }
 
-/// Starts everybody on all terms that are asked for. Who cannot be started is left out, and the
-/// reason told.
+/// Starts all peers with all TLS settings that the options select. A peer that cannot be started is
+/// left out, and the report says why.
 fn start_all(options: &Options, setting: &Setting<'_>, progress: &Progress) -> Started {
     let mut running = Vec::new();
     let mut absent = Vec::new();
@@ -152,8 +155,8 @@ fn start_all(options: &Options, setting: &Setting<'_>, progress: &Progress) -> S
     Started { running, absent }
 }
 
-/// Takes the peers in turn inside each round, another one first each time: what changes on the
-/// machine meanwhile then meets them all alike.
+/// Measures the peers in turns. Each round starts with a different peer, so that changes on the
+/// machine during the measurement affect all peers alike.
 fn measure_all(
     options: &Options,
     running: &[Running],

@@ -1,8 +1,8 @@
-//! The network that the benchmark runs in: a namespace of its own, if it may have one.
+//! Runs the benchmark in a network namespace of its own, if the host allows it.
 //!
-//! There, loopback carries nothing else, ports are free, and every socket of every process has
-//! the same congestion control, the applications' included. That decides up to half of the cost
-//! of large transfers, so a comparison that leaves it to the host compares hosts.
+//! In such a namespace loopback carries no other traffic, all ports are free, and all sockets have
+//! the same congestion control. The congestion control decides up to half of the cost of large
+//! transfers: with that of the host, the comparison would depend on the host's settings.
 
 use std::fs;
 use std::path::Path;
@@ -10,20 +10,20 @@ use std::process::{Command, Stdio};
 
 const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// What most machines have, and what every namespace may choose where the host does not let it
-/// have the first; on loopback the two cost the same.
+/// The congestion controls to try. Most hosts use cubic; every namespace may use reno. On loopback
+/// the two cost the same.
 const PREFERRED: [&str; 2] = ["cubic", "reno"];
 
-/// Whose network namespace it is.
+/// The network namespace of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Namespace {
-    /// The host's, with everything else that is in there.
+    /// The host's, with all other traffic.
     Host,
-    /// One that was made for the benchmark, which may configure it.
+    /// One made for the benchmark, which may configure it.
     Own,
 }
 
-/// Where the samples were taken.
+/// The network in which samples are taken.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) namespace: Namespace,
@@ -31,8 +31,8 @@ pub(crate) struct Network {
     pub(crate) congestion: String,
 }
 
-/// Returns the command that runs `driver` with a verb in a namespace of its own, as root or
-/// without; if both are refused, in the host's.
+/// The command that runs `driver` with a subcommand in its own network namespace, as root or with a
+/// user namespace; if the host refuses both, in the host's namespace.
 pub(crate) fn private(driver: &Path, verb: &str) -> Command {
     for flags in [&["--net", "--mount"][..], &["--net", "--mount", "--map-root-user"]] {
         let unshare = || {
@@ -54,29 +54,29 @@ pub(crate) fn private(driver: &Path, verb: &str) -> Command {
 }
 
 impl Network {
-    /// Brings loopback up and sets the congestion control, if the namespace is ours to change.
+    /// Enables loopback and sets the congestion control, if the namespace is the benchmark's own.
     pub(crate) fn set_up(namespace: Namespace, wanted: Option<&str>) -> Result<Self, String> {
         if namespace == Namespace::Own {
             let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
             if !up.is_ok_and(|status| status.success()) {
-                return Err("ip link set lo up failed in the benchmark's namespace".to_owned());
+                return Err("cannot enable loopback: `ip link set lo up` failed".to_owned());
             }
             match wanted {
                 Some("host") => {}
                 Some(name) => fs::write(CONGESTION, name)
-                    .map_err(|error| format!("--congestion {name}: not to be had here: {error}"))?,
-                // If none is to be had, the report shows what there was instead.
+                    .map_err(|error| format!("cannot set --congestion {name}: {error}"))?,
+                // If none can be set, the report shows the actual one.
                 None => _ = PREFERRED.iter().find(|name| fs::write(CONGESTION, name).is_ok()),
             }
         } else if wanted.is_some_and(|name| name != "host") {
-            return Err("--congestion: no network namespace was granted to set it in".to_owned());
+            return Err("cannot set --congestion: no network namespace could be made".to_owned());
         }
-        let congestion =
-            fs::read_to_string(CONGESTION).map_err(|error| format!("{CONGESTION}: {error}"))?;
+        let congestion = fs::read_to_string(CONGESTION)
+            .map_err(|error| format!("cannot read {CONGESTION}: {error}"))?;
         Ok(Self { namespace, congestion: congestion.trim().to_owned() })
     }
 
-    /// Whether the benchmark may configure it.
+    /// Whether the benchmark may configure the network.
     pub(crate) fn is_own(&self) -> bool {
         self.namespace == Namespace::Own
     }
@@ -84,11 +84,11 @@ impl Network {
     pub(crate) fn describe(&self) -> String {
         let congestion = &self.congestion;
         if self.is_own() {
-            format!("network: a namespace of its own, TCP congestion control {congestion}")
+            format!("network: own namespace, TCP congestion control {congestion}")
         } else {
             format!(
-                "network: the host's, TCP congestion control {congestion} as it is there (no \
-                 namespace of its own: unshare was refused)"
+                "network: the host's namespace with its TCP congestion control {congestion} \
+                 (unshare was refused)"
             )
         }
     }

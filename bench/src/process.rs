@@ -1,7 +1,7 @@
-//! A program that the benchmark started, and that ends with it.
+//! A child process of the benchmark, with its descendants.
 //!
-//! A program may be several processes: tacit's agent works as the child of one that could start its
-//! successor. All of them are counted, and all of them are ended.
+//! A program may consist of several processes: tacit's agent is a child of its supervisor. The CPU
+//! time of all of them is added, and all of them are ended.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,15 +10,15 @@ use std::process::{Child, Command, Stdio};
 
 use tacit_sys::process::{Signal, descendants, signal};
 
-/// Lines of a log that an error message repeats.
+/// Number of log lines in an error message.
 const LOG_LINES_MAX: usize = 15;
 
-/// A running program; dropping it kills and reaps it.
+/// A running program. Dropping it kills and reaps its processes.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
     child: Child,
-    /// The processes that the child had started when it was ready.
+    /// The descendants of the child when it was ready.
     descendants: Vec<u32>,
     log: PathBuf,
 }
@@ -26,9 +26,9 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `command` with its output in `DIR/NAME.log`.
     ///
-    /// The kernel tells the program to terminate when the benchmark ends in any way, so an
-    /// interrupt or a kill of the benchmark leaves nothing behind either; setpriv (util-linux)
-    /// asks for that and then becomes the program, under the same process id.
+    /// The program gets SIGTERM from the kernel when the benchmark ends, even by SIGKILL. The
+    /// command setpriv (util-linux) sets this parent-death signal, and then executes the program
+    /// under the same process id.
     pub(crate) fn start(name: String, command: &Command, dir: &Path) -> Result<Self, String> {
         let log = dir.join(format!("{name}.log"));
         let start = || -> io::Result<Child> {
@@ -44,7 +44,7 @@ impl Process {
         Ok(Self { name, child, descendants: Vec::new(), log })
     }
 
-    /// Adopts a child that was started with [`guarded`] and talks over pipes.
+    /// Wraps a child that was started with [`guarded`] and uses pipes.
     pub(crate) fn adopt(name: &str, child: Child) -> Self {
         let name = name.to_owned();
         Self { name, child, descendants: Vec::new(), log: PathBuf::new() }
@@ -59,39 +59,45 @@ impl Process {
         &mut self.child
     }
 
-    /// Counts the processes that the program has started by now as part of it.
+    /// Adds the current descendants of the program to it.
     pub(crate) fn count_descendants(&mut self) -> Result<(), String> {
         self.descendants =
-            descendants(self.child.id()).map_err(|error| format!("reading /proc: {error}"))?;
+            descendants(self.child.id()).map_err(|error| format!("cannot read /proc: {error}"))?;
         Ok(())
     }
 
-    /// CPU time that all processes of the program have used so far, in nanoseconds. One that has
-    /// ended is an error: what it used would be missing.
+    /// CPU time of all processes of the program so far, in nanoseconds. It is an error if one of
+    /// them has ended, because its time would be missing.
     pub(crate) fn cpu_ns(&self) -> Result<u64, String> {
         let all = self.descendants.iter().copied().chain([self.child.id()]);
         let sum: io::Result<u64> = all.map(tacit_sys::cpu::process_ns).sum();
-        sum.map_err(|error| format!("{} has ended: {error}\n{}", self.name, self.log_tail()))
+        sum.map_err(|error| {
+            format!("{} has ended unexpectedly: {error}\n{}", self.name, self.log_tail())
+        })
     }
 
-    /// Resident memory of all processes of the program but `without`, in bytes.
+    /// Resident memory in bytes of all processes of the program except `without`.
     pub(crate) fn resident_bytes(&self, without: Option<u32>) -> Result<u64, String> {
         let all = self.descendants.iter().copied().chain([self.child.id()]);
         let others = all.filter(|pid| Some(*pid) != without);
         let sum: io::Result<u64> = others.map(resident_bytes).sum();
-        sum.map_err(|error| format!("{} has ended: {error}\n{}", self.name, self.log_tail()))
+        sum.map_err(|error| {
+            format!("{} has ended unexpectedly: {error}\n{}", self.name, self.log_tail())
+        })
     }
 
-    /// Says so if the program has ended by itself.
+    /// Fails if the program has ended.
     pub(crate) fn check_running(&mut self) -> Result<(), String> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(format!("{} ended: {status}\n{}", self.name, self.log_tail())),
-            Err(error) => Err(format!("{}: {error}", self.name)),
+            Ok(Some(status)) => {
+                Err(format!("{} ended unexpectedly: {status}\n{}", self.name, self.log_tail()))
+            }
+            Err(error) => Err(format!("cannot wait for {}: {error}", self.name)),
         }
     }
 
-    /// The end of what the program printed, for an error message.
+    /// The last lines of the program's output, for an error message.
     pub(crate) fn log_tail(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
@@ -103,8 +109,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Found before the child ends, while they are still known to be its own; ended after it,
-        // so that it starts no other. Each call fails only if that process has ended already.
+        // The descendants are determined before the child ends, and killed afterwards, because the
+        // child could start others. Errors are ignored: a process may have ended already.
         let descendants = descendants(self.child.id()).unwrap_or_default();
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -114,7 +120,7 @@ impl Drop for Process {
     }
 }
 
-/// What a process has in memory. Pages shared with others count in each.
+/// Resident memory of a process. Shared pages count in each process.
 fn resident_bytes(pid: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -122,7 +128,8 @@ fn resident_bytes(pid: u32) -> io::Result<u64> {
     Ok(kilobytes.unwrap_or(0) * 1024)
 }
 
-/// The same command, told to terminate by the kernel as soon as the caller's thread is gone.
+/// The same command with a parent-death signal: the kernel sends it SIGTERM when the calling thread
+/// ends.
 pub(crate) fn guarded(command: &Command) -> Command {
     let mut guarded = Command::new("setpriv");
     guarded.args(["--pdeathsig", "TERM", "--"]);
@@ -148,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn work_of_a_child_counts_and_the_child_ends_with_its_program() {
+    fn cpu_time_of_a_child_counts_and_the_child_ends_with_its_program() {
         let dir = std::env::temp_dir().join(format!("bench-process-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let mut shell = Command::new("sh");
-        // The child works in a process group of its own; the shell itself only waits.
+        // The child has its own process group; the shell only waits.
         shell.args(["-c", "setsid sh -c 'while :; do :; done' & wait"]);
         let mut process = Process::start("family".to_owned(), &shell, &dir).unwrap();
         assert!(within_seconds(|| !descendants(process.child.id()).unwrap().is_empty()));
@@ -162,7 +169,7 @@ mod tests {
         assert!(within_seconds(|| process.cpu_ns().unwrap() > before + 20_000_000));
         drop(process);
         let ended = || match fs::read_to_string(format!("/proc/{child}/stat")) {
-            // Its parent may have ended without reaping it.
+            // It may be a zombie if its parent has not reaped it.
             Ok(stat) => stat.contains(") Z "),
             Err(_) => true,
         };

@@ -1,9 +1,9 @@
-//! The line that says how far the benchmark is, on standard error.
+//! Prints the progress of the benchmark to standard error.
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
-/// How far we are.
+/// The progress of the benchmark.
 #[derive(Debug)]
 pub(crate) struct Progress {
     start: Option<Instant>,
@@ -13,15 +13,15 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `all` steps lie ahead.
+    /// Starts with `all` steps to do.
     pub(crate) fn start(all: usize) -> Self {
         Self { start: None, done: 0, all, terminal: std::io::stderr().is_terminal() }
     }
 
-    /// Shows the progress; on a terminal the next line replaces it.
+    /// Prints a line; on a terminal, the next line replaces it.
     pub(crate) fn say(&self, what: &str) {
         let mut stderr = std::io::stderr().lock();
-        // If standard error is not read, the benchmark continues.
+        // The benchmark continues if standard error is closed.
         let _ = if self.terminal {
             write!(stderr, "\r\x1b[K{what}").and_then(|()| stderr.flush())
         } else {
@@ -29,7 +29,7 @@ impl Progress {
         };
     }
 
-    /// Begins the next step.
+    /// Starts the next step.
     pub(crate) fn step(&mut self, what: &str) {
         let start = *self.start.get_or_insert_with(Instant::now);
         let left = match self.done {
@@ -45,7 +45,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Clears the line for what comes next, an error perhaps.
+    /// Clears the line for the following output.
     fn drop(&mut self) {
         if self.terminal {
             self.say("");

@@ -1,14 +1,15 @@
-//! `cargo xtask bench projection`: whether what `tacit project` foretells is what is then measured.
+//! `bench projection`: compares the estimates of `tacit project` with measurements.
 //!
 //! ```text
 //!   tacit workload ──> agent: front (TLS client) ==> back (TLS server) ──> workload server
 //!   an interval of costs ──> tacit project ──┐
-//!   another agent, as the question says ─────┴──> CPU time of a message, foretold and measured
+//!   another agent with the other settings ───┴──> CPU time per message, projected and measured
 //! ```
 //!
-//! The same constant rate of messages each time, so that answers can be held against a later run;
-//! settings alternate, and the median of all rounds counts. It reports and passes no judgement: a
-//! busy machine charges the same work differently from second to second. Not here: engines.
+//! The client sends messages at a constant rate, so that intervals are comparable. The settings
+//! take turns, and the medians of all rounds are compared. The command reports the error and does
+//! not fail, because on a busy machine the CPU time of the same work varies from second to second.
+//! Engines are not measured.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,22 +26,22 @@ use crate::workspace::root;
 type Outcome = Result<(), String>;
 
 const USAGE: &str = "usage: cargo xtask bench projection [--rounds N] [--program FILE]
-  --rounds N      samples of each setting; 5 if not given
-  --program FILE  the tacit to measure; built for release if not given";
+  --rounds N      samples of each setting [default: 5]
+  --program FILE  the tacit to measure [default: build one for release]";
 
-/// How far an answer may be from a later run, in per cent.
+/// The largest acceptable error of an estimate, in percent.
 const GOAL_PERCENT: f64 = 10.0;
-/// What an interval is, and what comes before it.
+/// Length of a measured interval, and of the load before it.
 const INTERVAL: Duration = Duration::from_secs(3);
 const WARM_UP: Duration = Duration::from_secs(1);
 const PORT: u16 = 17_541;
 
-/// Requests and replies of one size.
+/// Messages of one size at a constant rate.
 struct Traffic {
     name: &'static str,
-    /// Messages a second each way.
+    /// Messages per second in each direction.
     rate: u32,
-    /// Options of the workload.
+    /// Options of `tacit workload`.
     sizes: [&'static str; 4],
 }
 
@@ -49,20 +50,20 @@ const TRAFFIC: [Traffic; 2] = [
     Traffic { name: "64k", rate: 600, sizes: ["--request", "64KiB", "--reply", "64KiB"] },
 ];
 
-/// An agent's policy: the suite of both rules, or none for a permit.
+/// The cipher suite of both rules; `None` for rules without TLS.
 const AES: Option<&str> = Some("TLS_AES_128_GCM_SHA256");
 const CHACHA: Option<&str> = Some("TLS_CHACHA20_POLY1305_SHA256");
 const CLEAR: Option<&str> = None;
 
-/// How an agent is loaded.
+/// The settings and the load of a measured agent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Setting {
     suite: Option<&'static str>,
-    /// So many times the rate of the traffic.
+    /// The factor of the traffic's rate.
     times: u32,
 }
 
-/// What is measured.
+/// The measured settings.
 const SETTINGS: [Setting; 4] = [
     Setting { suite: AES, times: 1 },
     Setting { suite: CHACHA, times: 1 },
@@ -70,7 +71,7 @@ const SETTINGS: [Setting; 4] = [
     Setting { suite: AES, times: 2 },
 ];
 
-/// What `tacit project` is asked about one setting, and the setting that answers it.
+/// A question for `tacit project`, and the measured settings that answer it.
 struct Question {
     name: &'static str,
     about: Setting,
@@ -105,14 +106,14 @@ const QUESTIONS: [Question; 4] = [
     },
 ];
 
-/// CPU time of a message by one question, in microseconds, a value for each round.
+/// Results of one question: CPU time per message in microseconds, one value for each round.
 #[derive(Default)]
 struct Answers {
     foretold: Vec<f64>,
     real: Vec<f64>,
 }
 
-/// Runs the verb.
+/// Runs the command.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let mut rounds = 5_u32;
     let mut program = None;
@@ -128,10 +129,11 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         None => built()?,
     };
     let dir = std::env::temp_dir().join(format!("tacit-projection-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    std::fs::create_dir_all(&dir)
+        .map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
     let bench = Bench { program, dir };
     let reported = bench.prepare().and_then(|()| bench.report(rounds));
-    // A directory that cannot be removed does no harm.
+    // Ignores the error: a leftover temporary directory is harmless.
     let _ = std::fs::remove_dir_all(&bench.dir);
     reported
 }
@@ -142,21 +144,21 @@ fn built() -> Result<PathBuf, String> {
     let words = ["build", "--locked", "--release", "--package", "tacit", "--message-format=json"];
     let mut build = Command::new(cargo);
     build.args(words).current_dir(root).stderr(Stdio::inherit());
-    let output = build.output().map_err(|error| format!("cargo build: {error}"))?;
+    let output = build.output().map_err(|error| format!("cannot run cargo build: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut files =
         messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    files.next_back().ok_or_else(|| "cargo build: no program was made".to_owned())
+    files.next_back().ok_or_else(|| "cargo build reported no program".to_owned())
 }
 
-/// What one interval said.
+/// The measurements of one interval.
 struct Measured {
-    /// Messages each way.
+    /// Messages in each direction.
     messages: f64,
-    /// CPU time of the agent by the projection that asks for nothing, in per cent.
+    /// CPU time of the agent in percent of one CPU, from a projection without changes.
     percent: f64,
-    /// The same by each question about this setting.
+    /// The same, projected for each question.
     foretold: BTreeMap<&'static str, f64>,
 }
 
@@ -165,13 +167,13 @@ struct Bench {
     dir: PathBuf,
 }
 
-/// A process of this check; it ends with its place on the stack.
+/// A child process; dropping it ends the process.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself. An agent's parent must be told: killed, it leaves the
-        // agent behind.
+        // It may have ended already. SIGTERM to an agent's supervisor ends the agent as well;
+        // SIGKILL would leave the agent running.
         let _ = signal(self.0.id(), Signal::TERM);
         let _ = self.0.wait();
     }
@@ -184,10 +186,11 @@ impl Bench {
     }
 
     fn report(&self, rounds: u32) -> Outcome {
-        println!("us of CPU for a message each way; medians of {rounds}, aim {GOAL_PERCENT} %");
+        println!("CPU time per message in each direction, in us; medians of {rounds} rounds");
+        println!("largest acceptable error: {GOAL_PERCENT} %");
         println!(
             "{:8} {:24} {:>9} {:>9} {:>7}",
-            "TRAFFIC", "QUESTION", "FORETOLD", "MEASURED", "OFF"
+            "TRAFFIC", "QUESTION", "PROJECTED", "MEASURED", "ERROR"
         );
         for traffic in TRAFFIC {
             let mut us: BTreeMap<&str, Answers> = BTreeMap::new();
@@ -209,7 +212,7 @@ impl Bench {
                 let foretold = median(&answers.foretold);
                 let real = median(&answers.real);
                 let off = (foretold / real - 1.0) * 100.0;
-                let beyond = if off.abs() > GOAL_PERCENT { "  beyond the aim" } else { "" };
+                let beyond = if off.abs() > GOAL_PERCENT { "  too large" } else { "" };
                 println!(
                     "{:8} {name:24} {foretold:9.2} {real:9.2} {off:+6.1}%{beyond}",
                     traffic.name
@@ -219,7 +222,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Loads an agent and reads what an interval cost it.
+    /// Loads an agent, and reads the costs of an interval.
     fn measure(&self, setting: Setting, traffic: &Traffic) -> Result<Measured, String> {
         self.write("policy.toml", &policy(setting.suite))?;
         let far = format!("127.0.0.1:{}", PORT + 2);
@@ -252,18 +255,19 @@ impl Bench {
         Ok(Measured { messages: messages / seconds, percent, foretold })
     }
 
-    /// The agent's CPU time as it would be, in per cent of one CPU.
+    /// The projected CPU time of the agent, in percent of one CPU.
     fn project(&self, question: &[&str]) -> Result<f64, String> {
         let files = ["project", "--json", "--costs", "earlier.json", "--costs", "later.json"];
         let answer = json(&self.tacit(&[&files[..], question].concat())?)?;
         let total = &answer["after"]["total"];
         let places = ["general", "engine", "eligible"].map(|place| total[place].as_f64());
         let sum: Option<f64> = places.into_iter().sum();
-        sum.ok_or_else(|| format!("tacit project: no total in {answer}"))
+        sum.ok_or_else(|| format!("`tacit project` printed no total: {answer}"))
     }
 
     fn tacit(&self, words: &[&str]) -> Result<String, String> {
-        let output = self.command(words).output().map_err(|error| format!("tacit: {error}"))?;
+        let output =
+            self.command(words).output().map_err(|error| format!("cannot run tacit: {error}"))?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => Err(format!("tacit {words:?}: {}", String::from_utf8_lossy(&output.stderr))),
@@ -273,7 +277,10 @@ impl Bench {
     fn start(&self, words: &[&str]) -> Result<Running, String> {
         let mut command = self.command(words);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().map(Running).map_err(|error| format!("tacit {words:?}: {error}"))
+        command
+            .spawn()
+            .map(Running)
+            .map_err(|error| format!("cannot start tacit {words:?}: {error}"))
     }
 
     fn command(&self, words: &[&str]) -> Command {
@@ -284,16 +291,17 @@ impl Bench {
 
     fn write(&self, name: &str, text: &str) -> Outcome {
         let path: &Path = &self.dir.join(name);
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+        std::fs::write(path, text)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 }
 
-/// CPU time of one message each way, in microseconds, of per cent and messages a second.
+/// CPU time per message in microseconds, from percent of one CPU and messages per second.
 fn us_each(percent: f64, messages: f64) -> f64 {
     percent * 1e4 / messages.max(1.0)
 }
 
-/// The parts of a policy that depend on the suite.
+/// The parts of the policy that depend on the cipher suite.
 struct Parts {
     tables: &'static str,
     front: String,
@@ -332,15 +340,15 @@ fn policy(suite: Option<&str>) -> String {
     )
 }
 
-/// Messages that `front` has passed on so far.
+/// The number of messages that rule `front` has relayed.
 fn messages(costs: &str) -> Result<f64, String> {
     let costs = json(costs)?;
     let mut rules = costs["rules"].as_array().into_iter().flatten();
     let front = rules.find(|rule| rule["rule"] == "front");
     let sent = front.and_then(|rule| rule["messages-sent"].as_f64());
-    sent.ok_or_else(|| format!("no messages of rule front in {costs}"))
+    sent.ok_or_else(|| format!("the costs have no messages of rule front: {costs}"))
 }
 
 fn json(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("{error} in {text}"))
+    serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}: {text}"))
 }

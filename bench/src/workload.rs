@@ -1,67 +1,67 @@
-//! The rows of the comparison, and the words of `tacit workload` that make a sample of each.
+//! The workloads of the comparison, and the `tacit workload` command line for a sample of each.
 
 use crate::terms::Terms;
 
-/// One row of the comparison.
+/// A workload; one row of the comparison.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    /// What `--workloads` calls it.
+    /// The name for `--workloads`.
     pub(crate) name: &'static str,
-    /// What the report calls it.
+    /// The title in the report.
     pub(crate) title: &'static str,
-    /// Connections at a time, each with a thread of the client.
+    /// Concurrent connections; each has a thread in the client.
     pub(crate) connections: usize,
-    /// What each of them does.
+    /// What each connection does.
     pub(crate) kind: Kind,
-    /// The TLS between them.
+    /// The TLS settings.
     pub(crate) terms: Terms,
-    /// What tacit is to reach.
+    /// The goal for tacit.
     pub(crate) goal: Option<Goal>,
 }
 
-/// CPU time as a share of the best peer's, as installed.
+/// A goal: CPU time relative to the best peer as installed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
     pub(crate) target: f64,
     pub(crate) stretch: f64,
 }
 
-/// What a connection does, and how much of it makes a sample.
+/// What a connection does, and the size of a sample.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
-    /// Requests and replies of `bytes` each, one after the other, for a while.
+    /// Requests and replies of `bytes` each, for a fixed time.
     Exchange { bytes: usize },
-    /// The same while a client of its own has `streams` from the server all the time.
+    /// The same, while another client receives `streams` streams from the server.
     Beside { bytes: usize, streams: usize },
-    /// `bytes` from client to server, `times` on all connections together. Counted in MB.
+    /// Streams of `bytes` to the server, `times` over all connections together; counted in MB.
     Stream { bytes: u64, times: usize },
-    /// `count` times: connect, a byte each way, close.
+    /// `count` connections, each with one byte in each direction.
     Connect { count: usize },
-    /// `count` times: connect, a request and a reply of `bytes` each, close.
+    /// `count` connections, each with a request and a reply of `bytes`.
     Visit { count: usize, bytes: usize },
 }
 
-/// How long a sample is.
+/// The length of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// As the report wants it.
+    /// The length for the report.
     Whole,
-    /// Shorter, for a first look.
+    /// A shorter length for `--quick`.
     Quick,
 }
 
-/// How long one sample of requests and replies lasts, and that of a quick run.
+/// Duration of a sample of requests and replies, and of one with `--quick`.
 const EXCHANGE_TIME: &str = "1s";
 const EXCHANGE_TIME_QUICK: &str = "400ms";
-/// What comes before it.
+/// Duration of the warm-up before it.
 const EXCHANGE_WARM_UP: &str = "200ms";
-/// How long streams beside it last: longer than both, and than it takes to begin.
+/// Duration of the streams beside a sample: longer than the sample with its warm-up.
 const BESIDE_TIME: &str = "4s";
-/// Connections of a quick run are fewer.
+/// The number of connections is divided by this with `--quick`.
 const CONNECTIONS_QUICK_PART: usize = 3;
 
 impl Kind {
-    /// The unit that CPU time is stated per.
+    /// The unit of CPU time.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Self::Exchange { .. } | Self::Beside { .. } => "op",
@@ -70,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// The figure of the load client's report that counts these units.
+    /// The figure in the load client's report that counts these units.
     pub(crate) fn figure(self) -> &'static str {
         match self {
             Self::Exchange { .. } | Self::Beside { .. } => "exchanges",
@@ -81,7 +81,7 @@ impl Kind {
 }
 
 impl Workload {
-    /// The words behind `tacit workload` that make one sample, but for `--connect ADDRESS`.
+    /// The arguments of `tacit workload` for one sample, without `--connect ADDRESS`.
     pub(crate) fn words(&self, length: Length) -> Vec<String> {
         let connections = self.connections.to_string();
         let words = match self.kind {
@@ -110,8 +110,8 @@ impl Workload {
         [words, vec!["--steered".to_owned()]].concat()
     }
 
-    /// The same of what streams beside the sample, if something does, from before its first
-    /// connection to after its last.
+    /// The arguments for the streams beside the sample, if the workload has any. They start before
+    /// the sample and end after it.
     pub(crate) fn words_beside(&self) -> Option<Vec<String>> {
         let Kind::Beside { streams, .. } = self.kind else { return None };
         Some(words(&[
@@ -137,7 +137,7 @@ fn words(groups: &[&[&str]]) -> Vec<String> {
     groups.concat().into_iter().map(str::to_owned).collect()
 }
 
-/// Bytes of a gigabyte here, as on the packages of disks.
+/// A gigabyte: 10^9 bytes.
 const GB: u64 = 1_000_000_000;
 
 const fn exchange(
@@ -184,7 +184,7 @@ const CONNECT: Workload = Workload {
     goal: None,
 };
 
-/// Every row, in the order of the report: first those that have a goal.
+/// All workloads in the order of the report; those with a goal are the first.
 pub(crate) static WORKLOADS: [Workload; 26] = [
     with_goal(K2, 0.75, 0.50),
     with_goal(K64, 0.60, 0.55),
@@ -197,7 +197,7 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     K32,
     Workload {
         name: "beside",
-        title: "100 byte request and reply, 10 connections, beside 5 streams (CPU is that of all)",
+        title: "100 byte request and reply, 10 connections, beside 5 streams (CPU time of both)",
         connections: 10,
         kind: Kind::Beside { bytes: 100, streams: 5 },
         terms: Terms::Usual,
@@ -205,7 +205,7 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     },
     Workload {
         name: "5x20m",
-        title: "20 MB one way, again and again, 5 connections",
+        title: "20 MB one way, repeatedly, 5 connections",
         connections: 5,
         kind: Kind::Stream { bytes: GB / 50, times: 50 },
         terms: Terms::Usual,
@@ -233,13 +233,13 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     under(Terms::ChaCha20, "bulk-chacha20", "1 GB one way, ChaCha20-Poly1305", &BULK),
 ];
 
-/// The same on one connection: a round trip is then what one program waits for.
+/// The same workload on one connection, so that the latency is that of a single program.
 const fn alone(workload: Workload) -> Workload {
     let Workload { name, title, kind, terms, goal, .. } = workload;
     Workload { name, title, connections: 1, kind, terms, goal }
 }
 
-/// What programs inside a run do.
+/// The workloads for programs under `tacit run`.
 pub(crate) static RUN_WORKLOADS: [Workload; 2] = [
     Workload {
         name: "visit",
@@ -252,7 +252,7 @@ pub(crate) static RUN_WORKLOADS: [Workload; 2] = [
     Workload { name: "pour", ..BULK },
 ];
 
-/// Finds a row by its name.
+/// Finds a workload by its name.
 pub(crate) fn workload(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
 }
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_is_asked_for_in_the_words_of_tacit_workload() {
+    fn samples_use_the_options_of_tacit_workload() {
         let whole = |name: &str| workload(name).unwrap().words(Length::Whole).join(" ");
         assert_eq!(
             whole("2k"),

@@ -1,11 +1,11 @@
-//! What the samples say, for people and for programs.
+//! Writes the report of the benchmark as text, Markdown, HTML and JSON.
 //!
 //! ```text
-//! mod.rs       sections, and the ways they are written: text, Markdown, a page, JSON
-//! summary.rs   medians and minima of the samples that were not dropped
+//! mod.rs       sections, and the output formats
+//! summary.rs   medians and minima of the samples
 //! tables.rs    the tables
 //! ```
-//! No path and no name of the machine is in what is written: it can be kept beside the sources.
+//! The report contains no paths and no machine name, so that it can be committed.
 
 mod summary;
 mod tables;
@@ -24,17 +24,17 @@ use crate::peers::{METERED, Peer, Running, SUBJECT, UNMETERED};
 use crate::terms::Terms;
 use crate::workload::{Length, Workload};
 
-/// The report of a whole run.
+/// The report of a whole run of the benchmark.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// The command that writes the report again.
+    /// The command line that reproduces the report.
     command: String,
-    /// What was measured where, a line each.
+    /// The machine, the network and the number of rounds.
     head: Vec<String>,
     sections: Vec<Section>,
 }
 
-/// Something the report says.
+/// A section of the report.
 #[derive(Debug, Default)]
 struct Section {
     title: String,
@@ -42,22 +42,22 @@ struct Section {
     tables: Vec<DataTable>,
     bars: Vec<Bars>,
     notes: Vec<String>,
-    /// Text in columns of its own.
+    /// Preformatted text in columns.
     columns: String,
 }
 
-/// What the peers were seen to do.
+/// The results of the peers.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
     pub(crate) running: &'a [Running],
-    /// Who could not be started, and why.
+    /// The peers that could not be started, and why.
     pub(crate) absent: &'a [String],
     pub(crate) samples: &'a [Sample],
     pub(crate) idle: &'a [Idle],
 }
 
 impl Report {
-    /// A report about this machine.
+    /// An empty report about this machine.
     pub(crate) fn new(options: &Options, network: &Network) -> Self {
         let quick = if options.length == Length::Quick { ", short samples" } else { "" };
         let head = vec![
@@ -69,7 +69,7 @@ impl Report {
         Self { command, head, sections: Vec::new() }
     }
 
-    /// Adds what was seen of the peers; returns the same for programs.
+    /// Adds the results of the peers; returns them as JSON.
     pub(crate) fn add_peers(&mut self, options: &Options, seen: &Seen<'_>) -> Value {
         let peers: Vec<&'static Peer> = options.peers.clone();
         let summary = Summary::new(&peers, &options.workloads, seen.samples);
@@ -81,19 +81,19 @@ impl Report {
         self.sections.push(Section {
             title: "Goals".to_owned(),
             prose: format!(
-                "CPU time of all processes for one operation: {SUBJECT} (two tacit runs, default \
-                 settings) divided by the best peer as installed. The goals are about medians; \
-                 minima are the steadier figure on a machine that is not quiet."
+                "CPU time of all processes per operation: {SUBJECT} (two tacit runs, default \
+                 settings) divided by the best peer as installed. The goals apply to the medians; \
+                 the minima vary less if other programs use the machine."
             ),
             tables: goals.into_iter().flatten().collect(),
             ..Section::default()
         });
         if let Some(table) = tables::accounting(seen.samples, &options.workloads) {
             self.sections.push(Section {
-                title: "The price of the ledger".to_owned(),
+                title: "The cost of the ledger".to_owned(),
                 prose: format!(
-                    "{METERED} divided by {UNMETERED}, sample by sample as they followed each \
-                     other: means of the pairs, with the interval that holds 95 %."
+                    "{METERED} divided by {UNMETERED}, for pairs of consecutive samples: means of \
+                     the pairs, with their 95 % confidence interval."
                 ),
                 tables: vec![table],
                 ..Section::default()
@@ -101,7 +101,7 @@ impl Report {
         }
         let inside = [tables::inside(&summary), tables::paper(&summary)];
         self.sections.push(Section {
-            title: "Beside TLS in the programs".to_owned(),
+            title: "Comparison with TLS in the programs".to_owned(),
             tables: inside.into_iter().flatten().collect(),
             ..Section::default()
         });
@@ -116,13 +116,13 @@ impl Report {
         })
     }
 
-    /// Adds text that is in columns already.
+    /// Adds preformatted text.
     pub(crate) fn add_columns(&mut self, title: &str, columns: String) {
         let title = title.to_owned();
         self.sections.push(Section { title, columns, ..Section::default() });
     }
 
-    /// As it is printed.
+    /// The report as text.
     pub(crate) fn text(&self) -> String {
         let mut out = format!("{}\n", self.head.join("\n"));
         for section in self.filled() {
@@ -137,10 +137,10 @@ impl Report {
         out
     }
 
-    /// As it is kept beside the sources.
+    /// The report as Markdown.
     pub(crate) fn markdown(&self) -> String {
         let mut out = format!(
-            "# Benchmarks\n\nWritten by `{}`, which measures it again; \
+            "# Benchmarks\n\nWritten by `{}`. \
              [docs/benchmarks.md](docs/benchmarks.md) describes what is measured and how to read \
              it.\n\n",
             self.command
@@ -165,7 +165,7 @@ impl Report {
         out
     }
 
-    /// As a page.
+    /// The report as an HTML page.
     pub(crate) fn html(&self) -> String {
         let mut parts = Vec::new();
         for section in self.filled() {
@@ -183,7 +183,7 @@ impl Report {
             }
         }
         let subtitle = self.head.join("; ");
-        HtmlPage { title: "tacit beside its peers".to_owned(), subtitle, parts }.html()
+        HtmlPage { title: "tacit compared with its peers".to_owned(), subtitle, parts }.html()
     }
 
     fn filled(&self) -> impl Iterator<Item = &Section> {
@@ -193,7 +193,7 @@ impl Report {
     }
 }
 
-/// Who took part, and what was seen of each.
+/// The peers, and what each negotiated.
 fn who(seen: &Seen<'_>) -> Section {
     let mut notes: Vec<_> = seen
         .running
@@ -208,7 +208,7 @@ fn who(seen: &Seen<'_>) -> Section {
         format!("{}, {}: {negotiated}", peer.name, terms.name())
     }));
     notes.extend(seen.absent.iter().map(|absent| format!("not measured: {absent}")));
-    Section { title: "Who takes part".to_owned(), notes, ..Section::default() }
+    Section { title: "The peers".to_owned(), notes, ..Section::default() }
 }
 
 fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section> {
@@ -223,10 +223,10 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
         on(
             |workload| workload.goal.is_some(),
             "Workloads with a goal",
-            "CPU time in microseconds, median and minimum, then the median of each process; x is \
-             the row divided by the best peer as installed. Dropped: something else used the \
-             machine for more than 12 percent of what the processes did. A cell with over a third \
-             dropped is not measured; its minimum is then that of all samples.",
+            "CPU time in microseconds: median, minimum, and the median of each process. x is the \
+             row divided by the best peer as installed. A sample is dropped if other programs used \
+             more than 12 percent of the CPU time of the measured processes. A cell with more than \
+             a third of its samples dropped is not measured; its minimum is that of all samples.",
         ),
         on(
             |workload| workload.goal.is_none() && workload.terms <= Terms::Resumed,
@@ -236,7 +236,7 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
         on(
             |workload| workload.terms > Terms::Resumed,
             "Other suites and TLS 1.2",
-            "tacit and OpenSSL in both programs alone.",
+            "Only tacit, and OpenSSL in both programs.",
         ),
     ]
 }
@@ -247,9 +247,9 @@ fn idle(idle: &[Idle]) -> Option<Section> {
     Some(Section {
         title: "Memory".to_owned(),
         prose: format!(
-            "Growth of resident memory over {} idle connections, for one of them. The kernel's \
-             part is that of four TCP sockets in epoll sets, the same for every pair of proxies \
-             ({source}); the goal is about the processes.",
+            "Growth of resident memory per idle connection, measured with {} connections. The \
+             kernel's part is that of four TCP sockets in epoll sets, the same for every pair of \
+             proxies ({source}); the goal applies to the processes.",
             memory::COUNTED
         ),
         tables: vec![tables::memory(idle, kernel.bytes)?],
@@ -284,7 +284,7 @@ fn sample_json(sample: &Sample) -> Value {
     })
 }
 
-/// What kind of machine this is.
+/// A description of the machine.
 fn machine() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let value = |key: &str| {
@@ -300,7 +300,7 @@ fn machine() -> String {
 
 fn kernel() -> String {
     let version = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    // What follows the number is the name of somebody's build.
+    // The text after the version number names the builder of the kernel.
     version.trim().split('-').next().unwrap_or_default().to_owned()
 }
 
@@ -312,7 +312,7 @@ mod tests {
     use crate::network::Namespace;
 
     #[test]
-    fn every_form_of_the_report_has_the_goals_and_who_is_missing() {
+    fn all_formats_have_the_goals_and_the_missing_peers() {
         let options = Options::parse(&["--workloads", "2k"]).unwrap();
         let network = Network { namespace: Namespace::Own, congestion: "cubic".to_owned() };
         let mut report = Report::new(&options, &network);

@@ -1,4 +1,4 @@
-//! Samples to figures: medians and minima of what was not dropped.
+//! Computes medians and minima of the samples that were not dropped.
 
 use serde_json::{Value, json};
 use tacit_core::statistics::median;
@@ -7,41 +7,41 @@ use crate::measure::{Latency, PARTS, Sample};
 use crate::peers::{Peer, peer};
 use crate::workload::Workload;
 
-/// A cell with more than one dropped sample in so many is not measured.
+/// A cell is not measured if more than one in this many samples was dropped.
 const DROPPED_ONE_IN: usize = 3;
 
-/// One peer under one workload.
+/// The results of one peer in one workload.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) peer: &'static Peer,
     pub(crate) workload: &'static Workload,
     pub(crate) samples: usize,
     pub(crate) dropped: usize,
-    /// The least CPU time of all samples, dropped ones included: other work on the machine adds
-    /// to a sample and takes nothing away.
+    /// The smallest CPU time of all samples, including dropped ones: other programs on the machine
+    /// can only increase the CPU time of a sample.
     least_us: f64,
-    /// None if too many were dropped.
+    /// `None` if too many samples were dropped.
     pub(crate) figures: Option<Figures>,
 }
 
-/// What the samples say.
+/// The figures of the remaining samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) cpu_us: f64,
     pub(crate) cpu_us_min: f64,
-    /// Medians of each process.
+    /// Median CPU time of each process.
     pub(crate) parts_us: [f64; 4],
     pub(crate) rate: f64,
     /// Medians.
     pub(crate) latency: Latency,
 }
 
-/// All rows, in the order of workloads and peers.
+/// All results, in the order of workloads and peers.
 #[derive(Debug)]
 pub(crate) struct Summary(Vec<Row>);
 
 impl Row {
-    /// None without a sample.
+    /// `None` without samples.
     fn new(samples: &[&Sample]) -> Option<Self> {
         let first = samples.first()?;
         let kept: Vec<_> = samples.iter().filter(|sample| !sample.is_disturbed()).collect();
@@ -71,7 +71,7 @@ impl Row {
         })
     }
 
-    /// The least CPU time: of the kept samples, or of all where the cell is not measured.
+    /// The smallest CPU time: of the remaining samples, or of all if the cell is not measured.
     pub(crate) fn least_us(&self) -> f64 {
         self.figures.map_or(self.least_us, |figures| figures.cpu_us_min)
     }
@@ -106,7 +106,7 @@ impl Row {
 }
 
 impl Summary {
-    /// Sums up `samples`.
+    /// Summarises `samples`.
     pub(crate) fn new(
         peers: &[&'static Peer],
         workloads: &[&'static Workload],
@@ -137,13 +137,13 @@ impl Summary {
         self.0.iter().find(|row| row.workload.name == workload && row.peer.name == peer)
     }
 
-    /// The peer that others install, as they install it, with the least CPU time. One that is not
-    /// measured counts with its minimum: a worse one must not pass for the best.
+    /// The peer as installed, other than tacit, with the smallest CPU time. A peer that is not
+    /// measured counts with its minimum, so that a worse one does not count as the best.
     pub(crate) fn best(&self, workload: &str) -> Option<&Row> {
         self.least(workload, |row| row.peer.is_rival())
     }
 
-    /// The same of those that are given what `tacit run` has.
+    /// The best peer among those with large segments and pinned CPUs.
     pub(crate) fn best_given(&self, workload: &str) -> Option<&Row> {
         self.least(workload, |row| row.peer.is_given())
     }
@@ -154,12 +154,12 @@ impl Summary {
     }
 }
 
-/// One divided by the other, medians; none if either is not measured.
+/// The ratio of the medians; `None` if one of the two is not measured.
 pub(crate) fn ratio(row: Option<&Row>, to: Option<&Row>) -> Option<f64> {
     Some(row?.cpu_us()? / to?.cpu_us()?)
 }
 
-/// The same of minima, which both always have.
+/// The ratio of the minima.
 pub(crate) fn ratio_of_minima(row: Option<&Row>, to: Option<&Row>) -> Option<f64> {
     Some(row?.least_us() / to?.least_us())
 }
@@ -169,7 +169,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::workload::WORKLOADS;
 
-    /// A sample of the first workload; nothing of 90 us is undisturbed.
+    /// A sample of the first workload; one with 90 us is a disturbed one.
     pub(crate) fn sample(peer: &'static str, cpu_us: u64) -> Sample {
         Sample {
             peer,
@@ -207,7 +207,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_best_is_the_least_that_others_install_measured_or_not() {
+    fn the_best_peer_has_the_smallest_cpu_time_even_if_not_measured() {
         let found = summary(&[
             sample("nginx", 60),
             sample("envoy", 40),

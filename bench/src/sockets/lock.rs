@@ -1,4 +1,5 @@
-//! The lock around the table: one, a reader-writer lock, one for writers only, or none. It spins.
+//! The spin lock around the table: one for all calls, one for writers, a reader-writer lock, or
+//! none.
 
 use std::hint::spin_loop;
 use std::sync::{
@@ -9,23 +10,23 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 
-/// Tries before a spinning thread gives its CPU away.
+/// Attempts before a spinning thread yields its CPU.
 const SPINS_MAX: u32 = 1000;
 
-/// What is put around the table.
+/// The kind of lock around the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum LockKind {
-    /// One lock, held by every call
+    /// One lock, taken by every call
     Global,
-    /// A reader-writer lock; calls that only read share it
+    /// A reader-writer lock, shared by calls that only read
     Rw,
-    /// One lock, held by calls that change something: z/TPF's phase 1
+    /// One lock, taken by calls that write (phase 1 of z/TPF)
     Writers,
-    /// None: the table as the agent has it
+    /// No lock, as in the agent
     None,
 }
 
-/// How often, and how long, a lock was waited for.
+/// The number and the duration of waits for a lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waits {
     pub(super) count: u64,
@@ -40,7 +41,7 @@ pub(super) enum Lock {
     None,
 }
 
-/// A guard: its holder may use the table.
+/// A guard of the lock.
 #[expect(dead_code, reason = "held for its end")]
 pub(super) enum Held<'a> {
     Mutex(MutexGuard<'a, ()>),
@@ -72,14 +73,14 @@ impl Lock {
     pub(super) fn shared(&self, waits: &mut Waits) -> Held<'_> {
         match self {
             Self::Rw(lock) => spin(waits, || tried(lock.try_read()).map(Held::Read)),
-            // The table can be read while it is written, as the agent does it.
+            // As in the agent, the table can be read while it is written.
             Self::Writers(_) | Self::None => Held::Free,
             Self::Global(_) => self.exclusive(waits),
         }
     }
 }
 
-/// A lock that was free. One whose holder panicked is free too: it guards nothing of its own.
+/// The guard of a free lock. A lock is also free if its holder panicked: it protects no data.
 fn tried<G>(attempt: TryLockResult<G>) -> Option<G> {
     match attempt {
         Ok(guard) => Some(guard),
@@ -88,7 +89,7 @@ fn tried<G>(attempt: TryLockResult<G>) -> Option<G> {
     }
 }
 
-/// Tries until it succeeds. Only a wait costs a look at the clock.
+/// Tries until it succeeds. The clock is read only if the lock was taken.
 fn spin<'a>(waits: &mut Waits, attempt: impl Fn() -> Option<Held<'a>>) -> Held<'a> {
     if let Some(held) = attempt() {
         return held;
@@ -107,7 +108,7 @@ fn spin<'a>(waits: &mut Waits, attempt: impl Fn() -> Option<Held<'a>>) -> Held<'
     held
 }
 
-/// Does something while a lock is held.
+/// Calls `work` while a lock is held.
 pub(super) fn locked<T>(held: Held<'_>, work: impl FnOnce() -> T) -> T {
     let made = work();
     drop(held);
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_pass_a_lock_of_writers_and_wait_for_a_global_one() {
+    fn readers_ignore_a_writer_lock_and_wait_for_a_global_one() {
         for kind in [LockKind::Writers, LockKind::None] {
             let lock = Lock::of(kind);
             let mut waits = Waits::default();
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_is_waited_for_and_the_wait_is_counted() {
+    fn waits_for_a_taken_lock_are_counted() {
         let lock = Lock::of(LockKind::Rw);
         let mut ours = Waits::default();
         let mut theirs = Waits::default();

@@ -1,33 +1,33 @@
-//! `bench sockets`: what a lock around the connection table would cost.
+//! `bench sockets`: measures what a lock around the agent's connection table would cost.
 //!
-//! z/TPF's messages make ten calls on a socket each, which once shared one lock. Here each thread
-//! makes the same ten, on connections of its own, in the agent's own table (which has no lock),
-//! with a lock put around it:
+//! On z/TPF each message makes ten calls on a socket, which once shared one lock. Here each thread
+//! makes the same ten calls on its own connections, in the agent's connection table. The agent has
+//! no lock around this table; the benchmark adds one:
 //!
 //! ```text
 //!  call                      in the table                             global   rw
-//!  1 aor                     found                                    lock     write
-//!  2 ioctl                   marked open                              lock     write
-//!  3 getsockopt              whether it is open, its rekeys           lock     read
-//!  4 getpeername             its client                               lock     read
-//!  5 getsockname             its own address                          lock     read
-//!  6 read                    a message taken from a real socket       lock     write
-//!  7 message count, in       its bytes                                lock     write
-//!  8 send                    a packet built, then queued on a socket  --send   --send
-//!  9 message count, out      its bytes                                lock     write
-//! 10 aor                     found                                    lock     write
+//!  1 aor                     finds the connection                     lock     write
+//!  2 ioctl                   marks it open                            lock     write
+//!  3 getsockopt              reads its state and its rekeys           lock     read
+//!  4 getpeername             reads its client                         lock     read
+//!  5 getsockname             reads its own address                    lock     read
+//!  6 read                    takes a message from a real socket       lock     write
+//!  7 message count, in       counts its bytes                         lock     write
+//!  8 send                    builds a packet, queues it on a socket   --send   --send
+//!  9 message count, out      counts its bytes                         lock     write
+//! 10 aor                     finds the connection                     lock     write
 //! ```
-//! `writers` is z/TPF's phase 1: the global lock, taken from calls 3, 4 and 5 and from displays.
-//! The lock spins, as z/TPF's does, and gives its CPU away now and then: on a machine with fewer
-//! CPUs than threads the holder may not be running. Displays read the whole table, under the lock.
-//! One transaction in a thousand closes its connection and opens another. The messages come over
-//! UNIX sockets from the thread itself; there is no network, and no wait but for the lock.
+//! `writers` is phase 1 of z/TPF: the global lock, but not for calls 3, 4 and 5 and for displays.
+//! The lock spins, as on z/TPF, and yields the CPU sometimes, because the thread that holds the
+//! lock may be waiting for a CPU. Displays read the whole table under the lock. One transaction in
+//! a thousand replaces its connection. Messages arrive over UNIX sockets from the thread itself,
+//! so there is no network, and threads wait only for the lock.
 //!
 //! ```text
 //! arguments.rs   the command line
 //! lock.rs        the lock
 //! table.rs       the transactions
-//! report.rs      figures
+//! report.rs      the results
 //! ```
 
 mod arguments;
@@ -40,7 +40,7 @@ use clap::Parser;
 use self::arguments::SocketsArgs;
 use self::table::Bench;
 
-/// Runs the verb.
+/// Runs the command.
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     let args = match SocketsArgs::try_parse_from([&["sockets"], words].concat()) {
         Ok(args) => args,

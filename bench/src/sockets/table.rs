@@ -1,4 +1,4 @@
-//! Transactions on the agent's own connection table, by several threads, with a lock around it.
+//! Runs transactions on the agent's connection table with several threads and a lock.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -21,15 +21,15 @@ use super::arguments::{Send, SocketsArgs};
 use super::lock::{Lock, Waits, locked};
 
 const DISPLAY_INTERVAL: Duration = Duration::from_millis(10);
-/// Transactions after which a connection is replaced.
+/// Number of transactions after which a connection is replaced.
 const REPLACED_EVERY: u64 = 1000;
-/// What a packet has before its payload.
+/// Size of a packet's header.
 const HEADER_BYTES: usize = 40;
-/// Descriptors for everything else that is open.
+/// Descriptors for everything else.
 const DESCRIPTORS_SPARE: u64 = 64;
-const PANICKED: &str = "a thread panicked, as reported above";
+const PANICKED: &str = "a thread panicked: see the message above";
 
-/// The table with what is needed to fill it.
+/// The table, and what is needed to add connections.
 pub(super) struct Bench<'a> {
     args: &'a SocketsArgs,
     send: Send,
@@ -39,7 +39,7 @@ pub(super) struct Bench<'a> {
     places: Arc<Semaphore>,
 }
 
-/// One connection of the table, with a socket to both of its ends.
+/// A connection in the table, with sockets to both of its peers.
 struct Socket {
     connection: Connection,
     id: u64,
@@ -47,7 +47,7 @@ struct Socket {
     theirs: UnixStream,
 }
 
-/// What was seen by a thread.
+/// The measurements of one thread.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) transactions: u64,
@@ -56,7 +56,7 @@ pub(super) struct Seen {
     pub(super) display: Histogram,
 }
 
-/// What all threads have shown, and what that took.
+/// The measurements of all threads.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) seen: Seen,
@@ -71,14 +71,14 @@ impl<'a> Bench<'a> {
         let limit = process::raise_descriptor_limit().map_err(|error| wrong(&error))?;
         if 2 * args.connections as u64 + DESCRIPTORS_SPARE > limit {
             return Err(format!(
-                "{} connections need twice as many open files, and the limit is {limit}: raise it \
+                "{} connections need twice as many open files, but the limit is {limit}: raise it \
                  (ulimit -Hn), or use fewer connections",
                 args.connections
             ));
         }
         const POLICY: &str = "version = 1\n[[rule]]\nname = \"sockets\"\n\
             listen = \"127.0.0.1:1\"\nconnect = \"127.0.0.1:2\"\npermit = true\n";
-        let policy = parse(POLICY).policy.ok_or_else(|| wrong(&"its policy is refused"))?;
+        let policy = parse(POLICY).policy.ok_or_else(|| wrong(&"its policy is invalid"))?;
         let context = BuildContext { materials: &Materials::default(), chains: None };
         let live = live::build(policy, context).map_err(|refused| wrong(&refused))?;
         Ok(Self {
@@ -95,7 +95,7 @@ impl<'a> Bench<'a> {
         self.args.threads.unwrap_or_else(cpus).min(self.args.connections)
     }
 
-    /// Puts a connection into the table.
+    /// Adds a connection to the table.
     fn open(&self) -> Result<Socket, String> {
         let (ours, theirs) = UnixStream::pair().map_err(|error| wrong(&error))?;
         let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
@@ -115,7 +115,8 @@ impl<'a> Bench<'a> {
             at_unix_s: 0,
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|error| wrong(&error))?;
-        let rule = self.live.lookup(&flow).ok_or_else(|| wrong(&"its policy denies"))?;
+        let rule =
+            self.live.lookup(&flow).ok_or_else(|| wrong(&"its policy denies the connection"))?;
         let opening = Opening {
             rule: Arc::clone(rule),
             protocol: flow.protocol,
@@ -130,7 +131,7 @@ impl<'a> Bench<'a> {
         Ok(Socket { connection, id, ours, theirs })
     }
 
-    /// Lets every thread make its transactions for as long as was asked for.
+    /// Runs transactions on all threads for the given time.
     pub(super) fn measure(&self) -> Result<Measured, String> {
         let threads = self.threads();
         let mut shares: Vec<Vec<Socket>> = (0..threads).map(|_| Vec::new()).collect();
@@ -171,15 +172,15 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Transactions of one thread, connection after connection.
+    /// Runs the transactions of one thread on its connections in turns.
     fn transact(&self, mut share: Vec<Socket>, end: Instant) -> Result<Seen, String> {
-        let broken = |error: io::Error| format!("a socket of the table broke: {error}");
+        let broken = |error: io::Error| format!("a socket of a connection failed: {error}");
         let mut seen = Seen::default();
         let mut message = vec![7; self.args.bytes];
         let mut packet = vec![0; HEADER_BYTES + self.args.bytes];
         let mut start = Instant::now();
         let mut at = 0;
-        // A thread that was kept from its CPU until time was up does one all the same.
+        // A thread that got no CPU in time still does one transaction.
         while start < end || seen.transactions == 0 {
             at = (at + 1) % share.len();
             let Some(socket) = share.get_mut(at) else { break };
@@ -198,7 +199,7 @@ impl<'a> Bench<'a> {
         Ok(seen)
     }
 
-    /// What a program does for one message.
+    /// The ten calls of a program for one message.
     fn ten_calls(
         &self,
         socket: &mut Socket,
@@ -208,7 +209,7 @@ impl<'a> Bench<'a> {
     ) -> io::Result<()> {
         let Self { lock, table, .. } = self;
         let Socket { connection, id, ours, .. } = socket;
-        // 1 to 5: aor, ioctl, and what only reads.
+        // 1 to 5: aor, ioctl, and the calls that only read.
         locked(lock.exclusive(waits), || table.find(*id));
         locked(lock.exclusive(waits), || table.find(*id).map(|_| connection.mark_open()));
         let looked = |look: &dyn Fn(&ConnectionRecord), waits: &mut Waits| {
@@ -241,7 +242,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Closes a connection and puts another in its place.
+    /// Closes a connection and opens another.
     fn replace(&self, socket: &mut Socket, waits: &mut Waits) -> Result<(), String> {
         self.places.add_permits(1);
         let fresh = self.open()?;
@@ -250,7 +251,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Reads the whole table now and then; returns how long each time took, waits included.
+    /// Reads the whole table repeatedly; returns how long each pass took, with waits for the lock.
     fn display(&self, ended: &AtomicBool) -> Histogram {
         let mut taken = Histogram::default();
         let mut waits = Waits::default();
@@ -269,14 +270,14 @@ impl<'a> Bench<'a> {
 }
 
 fn wrong(text: &dyn std::fmt::Display) -> String {
-    format!("the connection table: {text}")
+    format!("cannot prepare the connection table: {text}")
 }
 
 fn joined<T>(thread: ScopedJoinHandle<'_, Result<T, String>>) -> Result<T, String> {
     thread.join().map_err(|_| PANICKED.to_owned())?
 }
 
-/// CPUs that this process may use.
+/// The number of CPUs that this process may use.
 pub(super) fn cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_lock_and_every_send_does_the_same_work() {
+    fn all_locks_and_sends_do_the_same_work() {
         for lock in ["global", "rw", "writers"] {
             for send in ["throughout", "queueing", "unlocked"] {
                 let seen = measured(&["--lock", lock, "--send", send]).seen;

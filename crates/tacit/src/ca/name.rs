@@ -40,9 +40,11 @@ impl FromStr for San {
         }
         let host = text.strip_prefix("*.").unwrap_or(text);
         if DnsName::try_from(host).is_err() {
-            return Err("expected a host name or an IP address; write an international name in its \
+            return Err(
+                "expected a host name or an IP address; write an international name in its \
                         xn-- form"
-                .into());
+                    .into(),
+            );
         }
         let lower = text.to_ascii_lowercase();
         lower.try_into().map(Self::Dns).map_err(|_| "the name is not ASCII".into())

@@ -56,8 +56,7 @@ impl Certificate {
             .map_err(|error| unusable(&format!("it has no certificate in PEM format: {error}")))?;
         let invalid = || unusable("it is not a valid certificate");
         let facts = CertificateFacts::from_der(&der).map_err(|_| invalid())?;
-        let (_, parsed) =
-            X509Certificate::from_der(&der).map_err(|_| invalid())?;
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|_| invalid())?;
         Ok(Self {
             file: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             public_key: parsed.public_key().raw.to_vec(),

@@ -122,9 +122,8 @@ fn name_services() -> Finding {
 
 fn descriptors() -> Finding {
     let limit = process::raise_descriptor_limit().unwrap_or(0);
-    let note = format!(
-        "at most {limit} open files (RLIMIT_NOFILE); a connection needs two to four"
-    );
+    let note =
+        format!("at most {limit} open files (RLIMIT_NOFILE); a connection needs two to four");
     Finding::wanted("open files", Presence::when(limit >= DESCRIPTORS_WANTED), note)
 }
 

@@ -237,9 +237,8 @@ fn large_segments(large: LargeSegments) -> Finding {
         );
     }
     let missing = if large.v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
-    let note = format!(
-        "not available for {missing}: data between program and agent costs more CPU time"
-    );
+    let note =
+        format!("not available for {missing}: data between program and agent costs more CPU time");
     Finding::wanted(name, Presence::Missing, note)
 }
 

@@ -118,11 +118,9 @@ impl Agent {
                 Ok(terms)
             }
             Some(ToLauncher::Refused(reason)) => Err(RunError::Agent(reason)),
-            None => {
-                Err(RunError::Agent(
-                    "the agent ended before it answered; the reason is in its log (--log)".into(),
-                ))
-            }
+            None => Err(RunError::Agent(
+                "the agent ended before it answered; the reason is in its log (--log)".into(),
+            )),
         }
     }
 

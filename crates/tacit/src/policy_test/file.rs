@@ -212,7 +212,7 @@ fn flow(value: &TomlValue<'_>) -> Option<Vec<FlowTest>> {
     };
     let name = name?;
     let expectation = expectation?;
-        // Rules usually do not depend on the client's own port.
+    // Rules usually do not depend on the client's own port.
     let usual_port = description.listen.is_some().then_some(CLIENT_PORT);
     let remotes = remotes(&table, remote?, ip?, ports?, usual_port)?;
     let several = remotes.len() > 1;
@@ -375,7 +375,7 @@ fn ports(value: &TomlValue<'_>) -> Option<Vec<u16>> {
     let count: usize = ranges.iter().map(ExactSizeIterator::len).sum();
     if count > PORTS_MAX {
         let message = format!("`ports` has {count} ports, more than the limit of {PORTS_MAX}");
-        value.error(message, format!("test only the first and the last port of each range"));
+        value.error(message, "test only the first and the last port of each range");
         return None;
     }
     Some(ranges.into_iter().flatten().collect())

@@ -125,12 +125,16 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
         return Err("--csv is only for `tacit show connections ID`");
     }
     if args.interval.is_some() && args.what != Display::Costs && !args.csv {
-        return Err("--interval is only for `tacit show costs`, and for `tacit show connections ID \
-                    --csv`");
+        return Err(
+            "--interval is only for `tacit show costs`, and for `tacit show connections ID \
+                    --csv`",
+        );
     }
     if args.by == Some(By::Connection) && args.interval.is_some() {
-        return Err("--interval cannot be used with the costs of connections, which count from when \
-                    each connection was opened");
+        return Err(
+            "--interval cannot be used with the costs of connections, which count from when \
+                    each connection was opened",
+        );
     }
     Ok(())
 }

@@ -170,7 +170,7 @@ fn rules(costs: &Costs, view: &View, lines_max: usize, columns: usize) -> Vec<Li
     let shown = view.rules();
     let room = lines_max.saturating_sub(1);
     let chosen = shown.iter().position(|rule| Some(&*name(rule)) == view.chosen());
-        // Keeps the selected rule visible.
+    // Keeps the selected rule visible.
     let skipped = chosen.map_or(0, |at| (at + 1).saturating_sub(room));
     for (at, rule) in shown.into_iter().enumerate().skip(skipped).take(room) {
         let look = if chosen == Some(at) { Look::Chosen } else { Look::Plain };

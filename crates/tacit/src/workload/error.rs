@@ -77,40 +77,26 @@ impl std::fmt::Display for WorkloadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Usage(text) => f.write_str(text),
-            Self::Resolve(name, error) => {
-                write!(
-                    f,
-                    "cannot resolve {name}: {error}: use HOST:PORT, ADDRESS:PORT or unix:PATH"
-                )
+            Self::Resolve(name, error) => write!(
+                f,
+                "cannot resolve {name}: {error}: use HOST:PORT, ADDRESS:PORT or unix:PATH"
+            ),
+            Self::Connect(address, error) => {
+                write!(f, "cannot connect to {address}: {error}: {START_A_SERVER}")
             }
-            Self::Connect(address, error) => write!(
-                f,
-                "cannot connect to {address}: {error}: start a server with `tacit workload MODE \
-                 server --listen ADDRESS`, and check that the proxy in front of it, if any, runs"
-            ),
-            Self::Broken(what, error) => write!(
-                f,
-                "{what} failed: {error}: check the logs of the proxies between client and server, \
-                 and that the server is a `tacit workload` server"
-            ),
-            Self::Mixed(what) => write!(
-                f,
-                "{what} does not match the request: a proxy between client and server lost or \
-                 mixed up bytes, or the server is not a `tacit workload` server"
-            ),
+            Self::Broken(what, error) => write!(f, "{what} failed: {error}: {CHECK_THE_PEERS}"),
+            Self::Mixed(what) => write!(f, "{what} does not match the request: {CHECK_THE_PEERS}"),
             Self::Listen(address, error) => {
                 write!(f, "cannot listen at {address}: {error}: use another address")
             }
             Self::ServerEnded => {
                 f.write_str("all threads of the server ended: see the messages above")
             }
-            Self::Process(name, pid, error) => {
-                write!(
-                    f,
-                    "cannot read the CPU time of process {pid} (--cpu-of {name}={pid}): {error}: \
-                     give a process that runs until the measurement ends"
-                )
-            }
+            Self::Process(name, pid, error) => write!(
+                f,
+                "cannot read the CPU time of process {pid} (--cpu-of {name}={pid}): {error}: give \
+                 a process that runs until the measurement ends"
+            ),
             Self::Ledger(agent, error) => {
                 write!(f, "cannot read the ledger of the agent --ledger-of {agent}: {error}")
             }
@@ -131,26 +117,22 @@ impl std::fmt::Display for WorkloadError {
             Self::Thread(error) => {
                 write!(f, "cannot start a thread: {error}: use fewer connections")
             }
-            Self::Panicked => {
-                f.write_str("a thread of tacit workload panicked: see the message above")
-            }
-            Self::Steering(error) => {
-                write!(
-                    f,
-                    "--steered: cannot read standard input or write standard output: {error}: the \
-                     controlling program must keep both open"
-                )
-            }
+            Self::Panicked => f.write_str("a thread panicked: see the message above"),
+            Self::Steering(error) => write!(f, "--steered: {error}: {KEEP_STEERING}"),
             Self::Write(path, error) => write!(f, "cannot write {}: {error}", path.display()),
-            Self::Beside(path, error) => write!(
-                f,
-                "cannot read --beside {}: {error}: give a report that `tacit workload --json` \
-                 wrote",
-                path.display()
-            ),
+            Self::Beside(path, error) => {
+                write!(f, "cannot read --beside {}: {error}: {GIVE_A_REPORT}", path.display())
+            }
             Self::Nothing => f.write_str(
                 "no operation finished during the measurement: measure longer (--seconds)",
             ),
         }
     }
 }
+
+const START_A_SERVER: &str = "start a server with `tacit workload MODE server --listen ADDRESS`, \
+    and check that the proxy in front of it, if any, runs";
+const CHECK_THE_PEERS: &str = "check the logs of the proxies between client and server, and that \
+    the server is a `tacit workload` server";
+const KEEP_STEERING: &str = "the controlling program must keep standard input and output open";
+const GIVE_A_REPORT: &str = "give a report that `tacit workload --json` wrote";

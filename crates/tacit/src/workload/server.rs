@@ -219,7 +219,7 @@ async fn exchange(
     let reply_bytes = size(reply)?;
     let kilobytes =
         u32::try_from((request_bytes + reply_bytes).div_ceil(KILOBYTE)).unwrap_or(u32::MAX);
-        // A request for more than the limit fails immediately instead of waiting for others.
+    // A request for more than the limit fails immediately instead of waiting for others.
     let taken = room.kilobytes.try_acquire_many(kilobytes);
     let _taken = taken.map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut request = vec![0; request_bytes];
@@ -317,7 +317,7 @@ mod tests {
         let mut stream = served();
         stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let mut answer = Vec::new();
-            // An end or a reset, depending on whether the kernel has unread bytes.
+        // An end or a reset, depending on whether the kernel has unread bytes.
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty());
     }

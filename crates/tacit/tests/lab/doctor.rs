@@ -52,7 +52,8 @@ fn a_host_where_runs_work_is_found_fit_in_both_forms() {
             let present = one["present"].as_bool().unwrap();
             assert!(present || !one["needed"].as_bool().unwrap(), "{one}");
         }
-        for name in ["network namespace", "packet rules", "start in the namespace", "hidden files"] {
+        for name in ["network namespace", "packet rules", "start in the namespace", "hidden files"]
+        {
             let is_there = |one: &Value| one["name"] == name && one["present"] == true;
             assert!(findings.iter().any(is_there), "{name}: {text}");
         }

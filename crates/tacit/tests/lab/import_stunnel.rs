@@ -179,7 +179,10 @@ fn an_import_is_all_or_nothing() {
     let output = lab.run(TACIT, &["import", "stunnel", "good.conf", "-o", "policy.toml"]);
     assert!(output.status.success(), "{}", text_of(&output));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said, "policy.toml: 1 rule, 0 changed, 0 info\nnext step: tacit check policy.toml\n");
+    assert_eq!(
+        said,
+        "policy.toml: 1 rule, 0 changed, 0 info\nnext step: tacit check policy.toml\n"
+    );
     let written = std::fs::read_to_string(lab.path("policy.toml")).unwrap();
 
     let arguments = ["import", "stunnel", "good.conf", "bad.conf", "-o", "policy.toml"];

@@ -255,7 +255,9 @@ fn the_end_that_sends_is_looked_at_and_so_are_the_legs_of_agents() {
     );
     for (direction, sender) in [("in", "server"), ("out", "client")] {
         let report = report(&lab, &format!("stream client {direction} {more}"));
-        for title in ["congestion window", "smoothed round-trip time", "deviation of the round-trip time"] {
+        for title in
+            ["congestion window", "smoothed round-trip time", "deviation of the round-trip time"]
+        {
             let series = chart(&report, title);
             assert_eq!(series.len(), 2, "{direction}: {series:?}");
             for end in [sender, "near, TLS"] {
@@ -488,7 +490,11 @@ fn what_cannot_be_measured_is_told_with_its_status() {
         (format!("interactive client --connect {to} --rate 0"), 64, "rate per second"),
         (format!("interactive client --connect {to} --seconds 2d"), 64, "at most one day"),
         (format!("interactive client --connect {to} --cpu-of x"), 64, "process id"),
-        (format!("interactive client --connect {to} --rate 1e6 --seconds 1h"), 64, "--rate times --seconds"),
+        (
+            format!("interactive client --connect {to} --rate 1e6 --seconds 1h"),
+            64,
+            "--rate times --seconds",
+        ),
         (
             format!("interactive client --connect {to} --bytes 16MiB --connections 100"),
             64,
@@ -506,7 +512,11 @@ fn what_cannot_be_measured_is_told_with_its_status() {
         (format!("connect client --connect {to} --steered --json -"), 64, "cannot be used with"),
         ("interactive client --connect 127.0.0.1:1".to_owned(), 1, "workload MODE server"),
         ("interactive client --connect nonsense".to_owned(), 1, "cannot resolve nonsense"),
-        (format!("connect client --connect {stranger} --connections 3"), 1, "opening a connection failed"),
+        (
+            format!("connect client --connect {stranger} --connections 3"),
+            1,
+            "opening a connection failed",
+        ),
         (format!("interactive client --connect {to} --cpu-of gone=4194303"), 1, "gone=4194303"),
         (format!("connect client --connect {to} --ledger-of agent.sock"), 64, "near=agent.sock"),
         (format!("connect client --connect {to} --ledger-of x=gone.sock"), 1, "no agent answers"),

@@ -10,7 +10,6 @@
 //! affects all of them. The report gives the difference between each address and the first, with
 //! its own confidence interval.
 
-
 mod arguments;
 mod report;
 mod steps;

@@ -321,6 +321,9 @@ mod tests {
         let steps = table(&report, "CPU time of a new connection by route");
         assert_eq!(steps[0]["none us"], 107.0);
         assert_eq!(steps[3]["preferred us"], 159.0);
-        assert_eq!(table(&report, "Fitted line of each component: preferred")[1]["us, none open"], 124.0);
+        assert_eq!(
+            table(&report, "Fitted line of each component: preferred")[1]["us, none open"],
+            124.0
+        );
     }
 }
