@@ -1,16 +1,16 @@
-//! How the programs with a TLS library in them are started (`bench/inprocess`).
+//! The command lines of the load programs with a TLS library (`bench/inprocess`).
 
 use std::path::{Path, PathBuf};
 
 use crate::terms::Terms;
 
-/// The program with both ends and both libraries.
+/// The program with client, server and both libraries.
 pub(crate) fn program(target: &Path) -> PathBuf {
     target.join("release/inprocess")
 }
 
-/// The words before those of `tacit workload`: by which library, on which terms, with the
-/// certificates of which directory.
+/// The words in front of those of `tacit workload`: library, TLS settings, and directory of the
+/// certificates.
 pub(crate) fn words(library: &str, terms: Terms, dir: &Path) -> Vec<String> {
     let resumption = if terms.resumes() { "resumed" } else { "full" };
     let dir = dir.to_string_lossy();

@@ -1,16 +1,17 @@
-//! The programs at the two ends: `tacit workload`, or a program of its own that speaks the same.
+//! Starts and controls the load client and the load server: `tacit workload`, or a program with a
+//! TLS library that uses the same protocol.
 //!
 //! ```text
-//! bench                    a client (crates/tacit/src/workload/steering.rs)
+//! bench                    load client (see crates/tacit/src/workload/steering.rs)
 //!                          connects, warms up
 //!      <- {"ready":true,"pid":P}
 //! reads clocks
 //!  a line ->
 //!                          measures
-//!      <- its report, a line of JSON
+//!      <- the report, a line of JSON
 //! reads clocks
-//!  end of input ->
-//!                          closes its connections, ends
+//!  end of file ->
+//!                          closes its connections, exits
 //! ```
 
 use std::ffi::OsStr;
@@ -27,26 +28,26 @@ use tacit_sys::cpu;
 
 use crate::process::{Process, guarded};
 
-/// How long proxies may tidy up after connections before somebody else is measured.
+/// How long proxies may finish their work before the next measurement.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
-/// A server that does not answer a probe for this long has failed.
+/// A server that does not answer a probe within this time has failed.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
-/// The words of a server that listens there.
+/// The arguments of a load server that listens at this address.
 pub(crate) fn server_words(address: SocketAddr) -> Vec<String> {
     let address = address.to_string();
     let words = ["workload", "interactive", "server", "--json", "--listen", &address];
     words.map(str::to_owned).to_vec()
 }
 
-/// The words of a client that opens and closes so many connections, one after the other.
+/// The arguments of a load client that opens and closes this many connections one after the other.
 pub(crate) fn knock_words(count: usize) -> Vec<String> {
     let count = count.to_string();
     let words = ["connect", "client", "--connections", &count, "--at-once", "1", "--warm-up", "0"];
     words.map(str::to_owned).to_vec()
 }
 
-/// One whole connection: a byte each way, in clear.
+/// Opens a connection, exchanges one byte in each direction in clear, and closes it.
 pub(crate) fn knock(address: SocketAddr) -> Result<(), String> {
     let once = || -> std::io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&address, SILENCE_MAX)?;
@@ -57,15 +58,15 @@ pub(crate) fn knock(address: SocketAddr) -> Result<(), String> {
         stream.write_all(&first)?;
         stream.read_exact(&mut [0])
     };
-    once().map_err(|error| format!("{address}: {error}"))
+    once().map_err(|error| format!("cannot exchange a byte with {address}: {error}"))
 }
 
-/// CPU time of a load program, and of all other processes that were started with it.
+/// CPU time of a load program, and of the other processes that were started with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuNs {
-    /// The load program itself.
+    /// The load program.
     pub(crate) own: u64,
-    /// What it runs under, if anything.
+    /// The processes around it, such as `tacit run`.
     pub(crate) around: u64,
 }
 
@@ -73,14 +74,14 @@ pub(crate) struct CpuNs {
 #[derive(Debug)]
 pub(crate) struct LoadServer {
     pub(crate) address: SocketAddr,
-    /// What was started: the load server, or what it runs under.
+    /// The started process: the load server or the program that runs it.
     pub(crate) process: Process,
-    /// The load server itself.
+    /// The process id of the load server.
     pid: u32,
 }
 
 impl LoadServer {
-    /// Starts a plain one of this tacit.
+    /// Starts `tacit workload` as a load server.
     pub(crate) fn start(
         tacit: impl AsRef<OsStr>,
         address: SocketAddr,
@@ -91,14 +92,14 @@ impl LoadServer {
         Self::adopt(&command, dir)
     }
 
-    /// Starts what this command is: in the end a load server, whatever stands before.
+    /// Starts a command that runs a load server.
     pub(crate) fn adopt(command: &Command, dir: &Path) -> Result<Self, String> {
         let mut process = with_pipes(command, dir, "load server")?;
         let line = Lines::of(&mut process)?.next()?;
         let address = line["listening"]
             .as_str()
             .and_then(|address| address.parse().ok())
-            .ok_or_else(|| format!("the load server printed {line}"))?;
+            .ok_or_else(|| format!("unexpected output of the load server: {line}"))?;
         Ok(Self { address, pid: number_of_process(&line)?, process })
     }
 
@@ -107,13 +108,13 @@ impl LoadServer {
         apart(&self.process, self.pid)
     }
 
-    /// Resident memory of what is around the load server.
+    /// Resident memory of the processes around the load server.
     pub(crate) fn resident_bytes(&self) -> Result<u64, String> {
         self.process.resident_bytes(Some(self.pid))
     }
 }
 
-/// A load client that has connected, warmed up and waits.
+/// A load client that has connected, warmed up, and waits.
 #[derive(Debug)]
 pub(crate) struct LoadClient {
     process: Process,
@@ -123,8 +124,8 @@ pub(crate) struct LoadClient {
 }
 
 impl LoadClient {
-    /// Starts one, and returns when it has reported that it is ready. Every process that it has
-    /// started by then counts as what it runs under.
+    /// Starts a load client, and returns when it is ready. All other processes that it was started
+    /// with by then count as the processes around it.
     pub(crate) fn start(command: Command) -> Result<Self, String> {
         let mut process = adopt_with_pipes(command, "load client")?;
         let mut lines = Lines::of(&mut process)?;
@@ -134,16 +135,18 @@ impl LoadClient {
         Ok(Self { process, lines, steering, pid })
     }
 
-    /// Sends it a line, and returns the one that it answers.
+    /// Sends a line, and returns the line of the answer.
     pub(crate) fn go(&mut self) -> Result<Value, String> {
         self.begin()?;
         self.lines.next()
     }
 
-    /// Sends it a line.
+    /// Sends a line.
     pub(crate) fn begin(&mut self) -> Result<(), String> {
-        let steering = self.steering.as_mut().ok_or("no pipe to the load client")?;
-        writeln!(steering, "go").map_err(|error| format!("load client: {error}"))
+        let steering =
+            self.steering.as_mut().ok_or("the load client has no pipe for its standard input")?;
+        writeln!(steering, "go")
+            .map_err(|error| format!("cannot write to the load client: {error}"))
     }
 
     /// CPU time so far.
@@ -151,29 +154,33 @@ impl LoadClient {
         apart(&self.process, self.pid)
     }
 
-    /// Resident memory of what is around it.
+    /// Resident memory of the processes around it.
     pub(crate) fn resident_bytes(&self) -> Result<u64, String> {
         self.process.resident_bytes(Some(self.pid))
     }
 
-    /// Lets it end, and everything that ends with it.
+    /// Lets the load client and its processes end.
     pub(crate) fn end(mut self) -> Result<(), String> {
         drop(self.steering.take());
-        // A report that nothing reads must not hold it up.
+        // Closes the output first, so that the client cannot block on it.
         drop(self.lines);
-        self.process.child().wait().map_err(|error| format!("load client: {error}"))?;
+        self.process
+            .child()
+            .wait()
+            .map_err(|error| format!("cannot wait for the load client: {error}"))?;
         thread::sleep(SETTLE_TIME);
         Ok(())
     }
 }
 
-/// The CPU time of `pid`, and of all other processes.
+/// The CPU time of `pid`, and of the other processes.
 fn apart(process: &Process, pid: u32) -> Result<CpuNs, String> {
-    let own = cpu::process_ns(pid).map_err(|error| format!("a load program has ended: {error}"))?;
+    let own = cpu::process_ns(pid)
+        .map_err(|error| format!("a load program has ended unexpectedly: {error}"))?;
     Ok(CpuNs { own, around: process.cpu_ns()?.saturating_sub(own) })
 }
 
-/// Starts a command that ends with the benchmark, with pipes.
+/// Starts a command with pipes; it ends with the benchmark.
 fn with_pipes(command: &Command, dir: &Path, name: &str) -> Result<Process, String> {
     let mut command = guarded(command);
     command.current_dir(dir);
@@ -186,13 +193,13 @@ fn adopt_with_pipes(mut command: Command, name: &str) -> Result<Process, String>
     Ok(Process::adopt(name, child))
 }
 
-/// Which process wrote a line.
+/// The process id in a line of a load program.
 fn number_of_process(line: &Value) -> Result<u32, String> {
     let pid = line["pid"].as_u64().and_then(|pid| pid.try_into().ok());
-    pid.ok_or_else(|| format!("a load program printed {line}"))
+    pid.ok_or_else(|| format!("unexpected output of a load program: {line}"))
 }
 
-/// The JSON lines that a load program prints.
+/// The lines of JSON that a load program prints.
 #[derive(Debug)]
 pub(crate) struct Lines {
     stdout: BufReader<std::process::ChildStdout>,
@@ -204,11 +211,11 @@ impl Lines {
         let child = process.child();
         match (child.stdout.take(), child.stderr.take()) {
             (Some(stdout), Some(stderr)) => Ok(Self { stdout: BufReader::new(stdout), stderr }),
-            _ => Err("no pipe from the load program".to_owned()),
+            _ => Err("the load program has no pipes for its output".to_owned()),
         }
     }
 
-    /// The load programs limit every wait of theirs, so this one ends too.
+    /// Reads the next line. The load programs have timeouts, so this ends.
     pub(crate) fn next(&mut self) -> Result<Value, String> {
         let mut line = String::new();
         let read = self.stdout.read_line(&mut line);
@@ -216,7 +223,7 @@ impl Lines {
             return Ok(value);
         }
         let mut text = String::new();
-        // Whatever could be read is what there is to say.
+        // The error message is all output that could be read.
         let _ = self.stderr.read_to_string(&mut text);
         Err(format!("{line}{text}"))
     }

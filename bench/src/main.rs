@@ -1,23 +1,23 @@
-//! `cargo xtask bench`: what a proxy costs, tacit's beside its peers'.
+//! `cargo xtask bench`: measures the CPU time, memory and latency of tacit and of other proxies.
 //!
 //! ```text
-//! bench              builds release, enters a network namespace of its own if it may, becomes:
+//! bench              builds for release, enters its own network namespace if allowed, and executes
 //! bench driver       load client -> client proxy == mutual TLS 1.3 ==> server proxy -> load server
-//!                    for each round, each workload, each peer: one sample
-//! bench room         a network for some peers
-//! bench compare      one tacit beside an older one, in turns
-//! bench projection   what `tacit project` foretells, beside a later run
-//! bench sockets      locks around the agent's connection table; no network
+//!                    takes one sample of each peer for each workload in each round
+//! bench room         a network with large segments for some peers
+//! bench compare      compares two versions of tacit
+//! bench projection   compares the estimates of `tacit project` with measurements
+//! bench sockets      measures locks around the agent's connection table, without a network
 //! ```
-//! The load client and the load server are `tacit workload`, processes of their own (`load`).
-//! Everybody runs from beginning to end, and one at a time is loaded. A sample is the CPU time of
-//! the four processes, the rate and the latency; `docs/benchmarks.md` says how to read them. There
-//! are proxies, programs with TLS in them (`bench/inprocess`), and programs under two `tacit run`s
-//! (`peers`); afterwards programs under `tacit run`, beside other ways to give a program a network
+//! Load client and load server are processes of `tacit workload` (`load`). All processes run from
+//! the beginning to the end; one peer at a time is loaded. A sample is the CPU time of the four
+//! processes, the rate and the latency; `docs/benchmarks.md` explains them. Peers are proxies,
+//! programs with a TLS library (`bench/inprocess`), and programs under two `tacit run`s (`peers`).
+//! Afterwards, programs under `tacit run` are compared with other ways to give a program a network
 //! (`runs`).
 //!
-//! Not done: traffic between hosts. It reports and passes no judgement: slower is not a failure,
-//! but a peer that loses bytes is. One that cannot be started is left out, and told.
+//! A peer that loses bytes makes the benchmark fail; a slow one does not. A peer that cannot be
+//! started is left out, and the report says so. Traffic between hosts is not measured.
 
 mod certs;
 mod compare;

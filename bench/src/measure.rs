@@ -1,4 +1,4 @@
-//! One sample: one load client against one peer, with the clocks read around it.
+//! Takes one sample: runs one load client through one peer, and reads CPU clocks before and after.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use crate::peers::{Far, Running, Setting};
 use crate::process::Process;
 use crate::workload::{Length, Workload};
 
-/// Names of the four processes, in the order of the bytes.
+/// The names of the four processes, in the order that bytes pass them.
 pub(crate) const PARTS: [&str; 4] = ["client app", "client proxy", "server proxy", "server app"];
 
-/// A machine that did so much more than the four processes was disturbed: 12 percent.
+/// A sample is disturbed if the machine used so much more CPU time than the four processes.
 const FOREIGN_PERCENT_MAX: u64 = 12;
-/// How long streams flow before what is measured beside them begins.
+/// How long streams run before the workload beside them starts.
 const BESIDE_START_TIME: Duration = Duration::from_millis(1500);
 
-/// What was seen once.
+/// The measurements of one sample.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     pub(crate) peer: &'static str,
     pub(crate) workload: &'static Workload,
-    /// Operations, connects or MB.
+    /// Operations, connections or MB.
     pub(crate) units: f64,
     pub(crate) seconds: f64,
     pub(crate) latency: Latency,
     /// CPU time of [`PARTS`].
     pub(crate) cpu_ns: [u64; 4],
-    /// CPU time of the whole machine meanwhile, in the kernel's steps of 10 ms.
+    /// CPU time of the whole machine, in steps of 10 ms.
     pub(crate) machine_ns: u64,
 }
 
-/// How long an operation took, in microseconds; no number where that is not measured.
+/// The duration of operations in microseconds; NaN if it is not measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Latency {
     pub(crate) p50_us: f64,
@@ -40,23 +40,23 @@ pub(crate) struct Latency {
 }
 
 impl Sample {
-    /// CPU time of each part for one unit of work, in microseconds.
+    /// CPU time of each process per unit, in microseconds.
     pub(crate) fn parts_us(&self) -> [f64; 4] {
         self.cpu_ns.map(|ns| ns as f64 / 1000.0 / self.units)
     }
 
-    /// CPU time of all parts for one unit of work, in microseconds.
+    /// CPU time of all processes per unit, in microseconds.
     pub(crate) fn cpu_us(&self) -> f64 {
         self.parts_us().iter().sum()
     }
 
-    /// Units of work in a second.
+    /// Units per second.
     pub(crate) fn rate(&self) -> f64 {
         self.units / self.seconds
     }
 
-    /// Whether something else used the machine: more than 12 percent of what the four did, and
-    /// more than three steps of the clock. Such a sample is dropped.
+    /// Whether other programs used the machine: by more than 12 percent of the four processes' CPU
+    /// time, and by more than three clock steps. Such a sample is dropped.
     pub(crate) fn is_disturbed(&self) -> bool {
         let own: u64 = self.cpu_ns.iter().sum();
         let allowed = (own / 100 * FOREIGN_PERCENT_MAX).max(3 * cpu::MACHINE_STEP_NS);
@@ -115,7 +115,11 @@ fn take(
     beside.map_or(Ok(()), LoadClient::end)?;
 
     let figures = &result["figures"];
-    let number = |key: &str| figures[key].as_f64().ok_or_else(|| format!("load client: {result}"));
+    let number = |key: &str| {
+        figures[key]
+            .as_f64()
+            .ok_or_else(|| format!("unexpected report of the load client: {result}"))
+    };
     let us = |key: &str| figures[key].as_f64().unwrap_or(f64::NAN);
     let cpu_ns = std::array::from_fn(|part| after[part].saturating_sub(before[part]));
     if peer.proxies.is_some() || peer.client_is_run() {
@@ -132,30 +136,30 @@ fn take(
     })
 }
 
-/// Has a client stream for as long as a sample takes, once the streams have found their rate.
+/// Starts streams, and returns when they have reached a steady rate.
 fn stream_beside(mut client: LoadClient) -> Result<LoadClient, String> {
     client.begin()?;
     std::thread::sleep(BESIDE_START_TIME);
     Ok(client)
 }
 
-/// A proxy receives and sends all that its program sends or receives, and encrypts it. One that
-/// seems to need a fraction of that program's time works in a process that is not counted.
+/// Checks the CPU times. A proxy handles and encrypts all bytes of its program, so one that uses
+/// almost no CPU time works in a process that is not counted.
 fn plausible(cpu_ns: &[u64; 4]) -> Result<(), String> {
     let [client_app, client_proxy, server_proxy, server_app] = cpu_ns;
     if *client_proxy < client_app / 4 || *server_proxy < server_app / 4 {
         return Err(format!(
-            "a proxy used next to no CPU time ({client_proxy} ns and {server_proxy} ns, beside \
-             {client_app} ns and {server_app} ns of the programs): not all its processes are \
-             counted"
+            "a proxy used almost no CPU time ({client_proxy} ns and {server_proxy} ns, compared \
+             with {client_app} ns and {server_app} ns of the programs): one of its processes is \
+             not counted"
         ));
     }
     Ok(())
 }
 
-/// What the machine's clock says, or why it says nothing.
+/// CPU time of the whole machine.
 fn machine_ns() -> Result<u64, String> {
-    cpu::machine_ns().map_err(|error| format!("/proc/stat: {error}"))
+    cpu::machine_ns().map_err(|error| format!("cannot read /proc/stat: {error}"))
 }
 
 #[cfg(test)]
@@ -164,14 +168,14 @@ mod tests {
     use crate::workload::WORKLOADS;
 
     #[test]
-    fn a_proxy_that_works_elsewhere_is_noticed() {
+    fn a_proxy_that_works_in_an_uncounted_process_is_detected() {
         assert!(plausible(&[8_600, 18_600, 18_700, 9_500]).is_ok());
         assert!(plausible(&[8_600, 3, 18_700, 9_500]).is_err());
         assert!(plausible(&[8_600, 18_600, 0, 9_500]).is_err());
     }
 
     #[test]
-    fn a_sample_is_per_unit_and_knows_when_it_was_disturbed() {
+    fn samples_are_per_unit_and_disturbed_ones_are_detected() {
         let mut sample = Sample {
             peer: "direct",
             workload: &WORKLOADS[0],

@@ -1,14 +1,14 @@
-//! The memory of an idle connection: how much the proxies grow by it.
+//! Measures the memory that an idle connection adds to the proxies.
 //!
 //! ```text
-//! some connections are held (buffers, tables and pools are then there), memory is read,
-//! many more are held, memory is read again: the difference by their number
+//! open some connections, so that buffers, tables and pools exist; read the memory
+//! open many more; read the memory again; divide the difference by their number
 //! ```
-//! That is resident memory of the processes. The kernel's own for the sockets is the larger part
-//! and alike for all who have a socket on each side; it is stated beside.
+//! Measured is the resident memory of the processes. The kernel's memory for the sockets is larger,
+//! but the same for all proxies with one socket per side; the report has it as well.
 //!
-//! Not looked at: pages that processes share, which no connection adds to; programs with TLS in
-//! them, whose memory is the library's and the program's.
+//! Shared pages do not matter, because connections do not add to them. Programs with a TLS library
+//! are not measured.
 
 use std::fs;
 
@@ -19,16 +19,16 @@ use crate::peers::{Far, Running, Setting};
 use crate::progress::Progress;
 use crate::terms::Terms;
 
-/// Connections held before memory is read, and those that are counted.
+/// Connections before the first reading, and connections that are counted.
 const BEFORE: usize = 100;
 pub(crate) const COUNTED: usize = 1000;
-/// Times that as many are added, the first of which is not counted.
+/// Number of groups of connections; the first group is not counted.
 const STEPS: usize = 1 + COUNTED / BEFORE;
 
-/// A proxy has one socket on each side, a pair four.
+/// A proxy has one socket per side, so a pair has four.
 const SOCKETS_OF_A_PAIR: u64 = 4;
 
-/// What the kernel keeps for a socket in an epoll set, and the sizes on x86-64 of a recent kernel.
+/// The kernel objects of a socket in an epoll set, with their sizes on x86-64 in a recent kernel.
 const OBJECTS: [(&str, u64); 5] = [
     ("TCP", 2368),
     ("sock_inode_cache", 832),
@@ -37,14 +37,15 @@ const OBJECTS: [(&str, u64); 5] = [
     ("eventpoll_epi", 128),
 ];
 
-/// What one idle connection adds.
+/// The memory of one idle connection.
 #[derive(Debug)]
 pub(crate) struct Idle {
     pub(crate) peer: &'static str,
     pub(crate) bytes: PerSide<f64>,
 }
 
-/// Measures all who have proxies. Who cannot hold so many is left out, and the reason told.
+/// Measures all peers with proxies. A peer that cannot keep the connections open is left out, and
+/// the report says why.
 pub(crate) fn measure(
     running: &[Running],
     setting: &Setting<'_>,
@@ -67,7 +68,7 @@ fn one(peer: &Running, setting: &Setting<'_>) -> Result<Idle, String> {
     Ok(Idle { peer: peer.peer.name, bytes: idle_bytes(peer, setting)? })
 }
 
-/// What one idle connection adds to each proxy.
+/// The memory that an idle connection adds to each proxy.
 pub(crate) fn idle_bytes(peer: &Running, setting: &Setting<'_>) -> Result<PerSide<f64>, String> {
     let mut client = LoadClient::start(peer.client_command(setting, &hold_words(), peer.entry))?;
     client.go()?;
@@ -84,7 +85,7 @@ pub(crate) fn idle_bytes(peer: &Running, setting: &Setting<'_>) -> Result<PerSid
     })
 }
 
-/// The words behind `tacit workload` that hold connections, step by step.
+/// The arguments of `tacit workload` that open connections step by step.
 fn hold_words() -> Vec<String> {
     let step = BEFORE.to_string();
     let all = (BEFORE + COUNTED).to_string();
@@ -98,7 +99,7 @@ fn hold_words() -> Vec<String> {
     .collect()
 }
 
-/// Something of each proxy.
+/// A value for each proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PerSide<T> {
     pub(crate) client: T,
@@ -118,29 +119,29 @@ fn resident(peer: &Running, client: &LoadClient) -> Result<PerSide<u64>, String>
     }
 }
 
-/// What the kernel keeps for the sockets of a pair.
+/// The kernel's memory for the sockets of a pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelBytes {
     pub(crate) bytes: u64,
-    /// How that is known.
+    /// How the value was determined.
     pub(crate) source: &'static str,
 }
 
-/// What the kernel keeps for the sockets of a pair.
+/// Computes the kernel's memory for the sockets of a pair.
 pub(crate) fn kernel_bytes() -> KernelBytes {
     let slabs = fs::read_to_string("/proc/slabinfo").unwrap_or_default();
     let sizes = OBJECTS.map(|(name, _)| object_bytes(&slabs, name));
     let known = sizes.iter().all(Option::is_some);
     let sum: u64 = sizes.iter().zip(OBJECTS).map(|(size, (_, usual))| size.unwrap_or(usual)).sum();
     let source = if known {
-        "sizes of /proc/slabinfo"
+        "sizes from /proc/slabinfo"
     } else {
-        "computed: not all sizes could be read from /proc/slabinfo"
+        "known sizes, because /proc/slabinfo cannot be read"
     };
     KernelBytes { bytes: sum * SOCKETS_OF_A_PAIR, source }
 }
 
-/// Name, objects in use, objects, bytes of an object.
+/// Parses the object size of a cache: name, objects in use, objects, bytes per object.
 fn object_bytes(slabs: &str, name: &str) -> Option<u64> {
     let line = slabs.lines().find(|line| line.split_whitespace().next() == Some(name))?;
     line.split_whitespace().nth(3)?.parse().ok()
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_by_their_whole_name() {
+    fn sizes_are_found_by_the_whole_name() {
         let slabs = "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize> \n\
                      TCPv6 1 2 2496 3\nTCP              36     52   2368   13    8 : tunables\n";
         assert_eq!(object_bytes(slabs, "TCP"), Some(2368));

@@ -1,4 +1,4 @@
-//! The command line of the benchmark.
+//! The command line of the comparison with the peers.
 
 use std::path::PathBuf;
 
@@ -11,28 +11,28 @@ usage: cargo xtask bench [OPTIONS]
        cargo xtask bench compare OLD NEW [OPTIONS]
        cargo xtask bench projection [--rounds N] [--program FILE]
        cargo xtask bench sockets --help
-  --workloads LIST   of 2k,64k,1m,bulk,connect (these have goals), 500,2k-1,16k,32k,5x20m,
+  --workloads LIST   some of 2k,64k,1m,bulk,connect (these have goals), 500,2k-1,16k,32k,5x20m,
                      resumed,
                      2k-aes256,1m-aes256,bulk-aes256,connect-aes256,
                      2k-tls12,1m-tls12,bulk-tls12,connect-tls12,
                      2k-chacha20,16k-chacha20,32k-chacha20,64k-chacha20,1m-chacha20,bulk-chacha20;
-                     all if not given
-  --peers LIST       of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
+                     [default: all]
+  --peers LIST       some of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
                      nginx-given,envoy-given,tacit-fixed,tacit-fixed-no-cache,tacit-given,
-                     tacit-unmetered,tacit-run,tacit-split,tacit-one-cpu; all if not given
-  --quick            under five minutes: short samples of what has a goal, beside the peers that
-                     have been the best; what stands before it on the line is chosen from
-  --only PART        proxies or runs; both if not given
-  --rounds N         samples of each pair of them; 5 if not given
-  --write            also replace BENCHMARKS.md at the root; it is always in target/bench/
-  --json FILE        every sample and the summary; bench/result.json in target/ if not given
-  --congestion NAME  of TCP, for all alike: if not given cubic or, where that is not allowed, reno;
-                     `host` for what the host has set";
+                     tacit-unmetered,tacit-run,tacit-split,tacit-one-cpu [default: all]
+  --quick            less than five minutes: short samples of the workloads with goals, for tacit
+                     and the best peers; restricts earlier --workloads and --peers further
+  --only PART        measure only the peers (proxies) or only programs under tacit run (runs)
+  --rounds N         number of samples of each peer in each workload [default: 5]
+  --write            also replace BENCHMARKS.md; a copy is always in target/bench/
+  --json FILE        write all samples and the summary [default: target/bench/result.json]
+  --congestion NAME  TCP congestion control of all sockets [default: cubic, or reno if the host
+                     does not allow cubic]; `host` uses the host's setting";
 
-/// Rounds below which a median says little.
+/// With fewer rounds a median is not meaningful.
 pub(crate) const ROUNDS_DEFAULT: usize = 5;
 
-/// Peers of a quick run: those that have been the best, and tacit.
+/// The peers of `--quick`: the best ones, and tacit.
 const QUICK: [&str; 8] = [
     "inproc-openssl",
     "nginx",
@@ -44,25 +44,25 @@ const QUICK: [&str; 8] = [
     peers::PLACED,
 ];
 
-/// A run of more than a day is a slip of the finger.
+/// More rounds would take longer than a day.
 const ROUNDS_MAX: usize = 1000;
 
-/// What to measure.
+/// The options.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) workloads: Vec<&'static Workload>,
     pub(crate) peers: Vec<&'static Peer>,
     pub(crate) rounds: usize,
     pub(crate) length: Length,
-    /// Replace `BENCHMARKS.md`.
+    /// Whether to replace `BENCHMARKS.md`.
     pub(crate) write: bool,
     pub(crate) json: Option<PathBuf>,
     pub(crate) congestion: Option<String>,
-    /// Proxies between two programs.
+    /// Whether to measure the peers.
     pub(crate) proxies: bool,
-    /// Programs under `tacit run`.
+    /// Whether to measure programs under `tacit run`.
     pub(crate) runs: bool,
-    /// The options as they were given, without what means this machine alone.
+    /// The options as given, without those that apply only to this machine.
     pub(crate) line: String,
     /// Set by the launcher.
     pub(crate) namespace: Namespace,
@@ -101,7 +101,7 @@ impl Options {
                 }
                 _ => {}
             }
-            let value = rest.next().ok_or_else(|| format!("{word}: a value is missing\n{USAGE}"));
+            let value = rest.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
             if word != "--json" {
                 let shown = value.as_deref().unwrap_or_default();
                 options.line.push_str(&format!(" {word} {shown}"));
@@ -114,7 +114,7 @@ impl Options {
                     let only = value?;
                     [options.proxies, options.runs] = [only == "proxies", only == "runs"];
                     if !options.proxies && !options.runs {
-                        return Err(format!("--only: no part `{only}` here\n{USAGE}"));
+                        return Err(format!("--only: there is no part `{only}`\n{USAGE}"));
                     }
                 }
                 "--json" => options.json = Some(PathBuf::from(value?)),
@@ -125,7 +125,7 @@ impl Options {
         Ok(options)
     }
 
-    /// What has a goal, beside who matters most.
+    /// Restricts the options to workloads with goals and the most important peers.
     fn hurry(&mut self) {
         self.length = Length::Quick;
         self.runs = false;
@@ -133,7 +133,7 @@ impl Options {
         self.peers.retain(|peer| QUICK.contains(&peer.name));
     }
 
-    /// Samples in all.
+    /// The total number of samples.
     pub(crate) fn samples(&self) -> usize {
         let of =
             |workload: &&Workload| self.peers.iter().filter(|peer| peer.carries(workload)).count();
@@ -144,14 +144,14 @@ impl Options {
 fn rounds(value: &str) -> Result<usize, String> {
     match value.parse() {
         Ok(rounds @ 1..=ROUNDS_MAX) => Ok(rounds),
-        _ => Err(format!("--rounds: {value} is not a number from 1 to {ROUNDS_MAX}")),
+        _ => Err(format!("--rounds {value}: expected a number from 1 to {ROUNDS_MAX}")),
     }
 }
 
 fn list<T>(option: &str, value: &str, find: fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
     value
         .split(',')
-        .map(|name| find(name).ok_or_else(|| format!("{option}: no `{name}` here\n{USAGE}")))
+        .map(|name| find(name).ok_or_else(|| format!("{option}: there is no `{name}`\n{USAGE}")))
         .collect()
 }
 
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_measured_five_times_unless_said_otherwise() {
+    fn everything_is_measured_five_times_by_default() {
         let all = Options::parse(&[]).unwrap();
         assert_eq!((all.rounds, all.workloads.len()), (5, WORKLOADS.len()));
         assert!(all.samples() > 5 * 10 * PEERS.len());
@@ -172,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_takes_what_has_a_goal_as_often_as_a_whole_one() {
+    fn a_quick_run_has_as_many_rounds_as_a_full_one() {
         let quick = Options::parse(&["--quick"]).unwrap();
         assert_eq!(quick.samples(), 5 * 5 * QUICK.len());
         assert!(quick.length == Length::Quick && !quick.runs);
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_invalid_option() {
         for (words, named) in [
             (&["--peers", "direct,apache"][..], "`apache`"),
             (&["--workloads", ""], "``"),

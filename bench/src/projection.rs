@@ -109,7 +109,7 @@ const QUESTIONS: [Question; 4] = [
 /// Results of one question: CPU time per message in microseconds, one value for each round.
 #[derive(Default)]
 struct Answers {
-    foretold: Vec<f64>,
+    projected: Vec<f64>,
     real: Vec<f64>,
 }
 
@@ -159,7 +159,7 @@ struct Measured {
     /// CPU time of the agent in percent of one CPU, from a projection without changes.
     percent: f64,
     /// The same, projected for each question.
-    foretold: BTreeMap<&'static str, f64>,
+    projected: BTreeMap<&'static str, f64>,
 }
 
 struct Bench {
@@ -204,17 +204,17 @@ impl Bench {
                     let answer = &measured[&question.answer];
                     let messages = about.messages * f64::from(question.answer.times);
                     let answers = us.entry(question.name).or_default();
-                    answers.foretold.push(us_each(about.foretold[question.name], messages));
+                    answers.projected.push(us_each(about.projected[question.name], messages));
                     answers.real.push(us_each(answer.percent, answer.messages));
                 }
             }
             for (name, answers) in us {
-                let foretold = median(&answers.foretold);
+                let projected = median(&answers.projected);
                 let real = median(&answers.real);
-                let off = (foretold / real - 1.0) * 100.0;
+                let off = (projected / real - 1.0) * 100.0;
                 let beyond = if off.abs() > GOAL_PERCENT { "  too large" } else { "" };
                 println!(
-                    "{:8} {name:24} {foretold:9.2} {real:9.2} {off:+6.1}%{beyond}",
+                    "{:8} {name:24} {projected:9.2} {real:9.2} {off:+6.1}%{beyond}",
                     traffic.name
                 );
             }
@@ -244,15 +244,15 @@ impl Bench {
         self.write("earlier.json", &earlier)?;
         self.write("later.json", &later)?;
         let messages = messages(&later)? - messages(&earlier)?;
-        let mut foretold = BTreeMap::new();
+        let mut projected = BTreeMap::new();
         for question in QUESTIONS {
             if question.about.suite == setting.suite {
-                foretold.insert(question.name, self.project(question.words)?);
+                projected.insert(question.name, self.project(question.words)?);
             }
         }
         let percent = self.project(&[])?;
         let seconds = INTERVAL.as_secs_f64();
-        Ok(Measured { messages: messages / seconds, percent, foretold })
+        Ok(Measured { messages: messages / seconds, percent, projected })
     }
 
     /// The projected CPU time of the agent, in percent of one CPU.

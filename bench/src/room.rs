@@ -1,11 +1,12 @@
-//! A second network, for peers that are given what `tacit run` gives its programs: a loopback
-//! with large segments, and CPUs of their own.
+//! A network namespace with large segments on loopback, for peers that are measured with the same
+//! network as programs under `tacit run`, and with one CPU for each side.
 //!
 //! ```text
-//! driver ── a child that holds a network namespace: lo with segments of 256 KiB, the same
-//!             congestion control; all that is to run in it is started by way of nsenter
+//! driver ── a child process keeps a network namespace: loopback with segments of 256 KiB and the
+//!             same congestion control; programs are started in it with nsenter
 //! ```
-//! All three connections of a peer inside have large segments. tacit has them only on the two
+//! All three connections of such a peer have large segments. tacit has them only between programs
+//! and agents; its TLS connection uses ordinary loopback.
 //! connections between programs and agents: its TLS connection is on the ordinary loopback.
 
 use std::io::Read;
@@ -19,24 +20,24 @@ use crate::load::Lines;
 use crate::network::{Namespace, Network};
 use crate::process::{Process, guarded};
 
-/// The ports of the peers inside; no other program listens there.
+/// The ports of the peers in the namespace, where no other program listens.
 pub(crate) const ENTRY: u16 = 7001;
 pub(crate) const TLS: u16 = 7002;
 pub(crate) const APPLICATION: u16 = 9000;
 
-/// An address of the loopback in the room, other ones for each peer.
+/// A loopback address in the namespace, different for each peer.
 pub(crate) fn address(peer: u8, port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(127, 0, 1, peer).into(), port)
 }
 
-/// The network, and the process that holds it.
+/// The namespace, and the process that keeps it.
 #[derive(Debug)]
 pub(crate) struct Room {
     holder: Process,
 }
 
 impl Room {
-    /// Opens one.
+    /// Creates the namespace.
     pub(crate) fn open(network: &Network) -> Result<Self, String> {
         let start = || {
             let own = std::env::current_exe()?;
@@ -45,14 +46,14 @@ impl Room {
             let mut command = guarded(&unshare);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
-        let child = start().map_err(|error| format!("unshare: {error}"))?;
+        let child = start().map_err(|error| format!("cannot run unshare: {error}"))?;
         let mut holder = Process::adopt("bench-room", child);
         Lines::of(&mut holder)?.next()?;
         Ok(Self { holder })
     }
 
-    /// What to put before a command that is to run in there, on one CPU. Split as tacit's
-    /// placement does it: a program and its proxy on one, the two sides on different ones.
+    /// The words in front of a command that runs it in the namespace on one CPU. As with tacit's
+    /// placement, a program and its proxy share a CPU, and the two sides have different CPUs.
     pub(crate) fn words(&self, cpu: usize) -> Vec<String> {
         let pid = self.holder.id();
         let net = format!("--net=/proc/{pid}/ns/net");
@@ -61,13 +62,15 @@ impl Room {
     }
 }
 
-/// The child: sets the network up, says so, and holds it until its input ends.
+/// The child process: configures the network, reports it, and waits for end of file.
 pub(crate) fn hold(congestion: &str) -> Result<(), String> {
     Network::set_up(Namespace::Own, Some(congestion))?;
     let mut link = Netlink::open(Subsystem::Route).map_err(|error| error.to_string())?;
     let large = route::allow_large_segments(&mut link).map_err(|error| error.to_string())?;
     if !large.v4 {
-        return Err("this kernel has no large segments on loopback (Linux 6.3)".to_owned());
+        return Err(
+            "this kernel does not support large segments on loopback (Linux 6.3 does)".to_owned()
+        );
     }
     println!("{}", json!({ "ready": true }));
     let mut nothing = Vec::new();

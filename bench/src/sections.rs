@@ -1,26 +1,26 @@
-//! BENCHMARKS.md at the root: the report of all peers, and after it sections of `bench compare`,
-//! which a new report leaves as they are.
+//! Writes BENCHMARKS.md: the report of all peers, followed by sections of `bench compare`, which a
+//! new report does not change.
 
 use std::fs;
 
 use crate::workspace::root;
 
-/// What the title of a section begins with.
+/// The start of a section's heading.
 const HEAD: &str = "\n## Compared: ";
 
-/// Writes a new report before the sections that there are.
+/// Replaces the report, and keeps the sections.
 pub(crate) fn write_report(report: &str) -> Result<(), String> {
     change(|before| format!("{}\n{}", report.trim_end(), sections(before)))
 }
 
-/// Writes a section in its place, or a new one after the others.
+/// Replaces the section of this title, or appends it.
 pub(crate) fn write_section(title: &str, text: &str) -> Result<(), String> {
     change(|before| with_section(before, title, text))
 }
 
 fn change(to: impl FnOnce(&str) -> String) -> Result<(), String> {
     let path = root().join("BENCHMARKS.md");
-    let failed = |error| format!("{}: {error}", path.display());
+    let failed = |error| format!("cannot write {}: {error}", path.display());
     let before = fs::read_to_string(&path).map_err(failed)?;
     fs::write(&path, to(&before)).map_err(failed)
 }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_section_is_written_in_its_place_and_outlives_a_report() {
+    fn a_section_is_replaced_in_place_and_kept_by_a_new_report() {
         let report = "# Benchmarks\n\ntext\n";
         let one = with_section(report, "a", "1\n");
         let two = with_section(&one, "b", "2\n");

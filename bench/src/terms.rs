@@ -1,21 +1,21 @@
-//! What the TLS of a comparison is to be, alike for all who take part in it.
+//! The TLS settings of the comparison, the same for all peers.
 
-/// The terms of one comparison.
+/// The TLS settings of one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Terms {
-    /// TLS 1.3, AES-128-GCM, X25519, each handshake in full: what everybody has.
+    /// TLS 1.3, AES-128-GCM, X25519, full handshakes: supported by all peers.
     Usual,
-    /// The same, but sessions are resumed.
+    /// The same with resumed sessions.
     Resumed,
-    /// AES-256-GCM instead.
+    /// The same with AES-256-GCM.
     Aes256,
-    /// ChaCha20-Poly1305 instead.
+    /// The same with ChaCha20-Poly1305.
     ChaCha20,
-    /// TLS 1.2 with the usual suite.
+    /// TLS 1.2 with AES-128-GCM.
     Tls12,
 }
 
-/// A handshake.
+/// The kind of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handshake {
     Full,
@@ -23,11 +23,11 @@ pub(crate) enum Handshake {
 }
 
 impl Terms {
-    /// All of them, the usual ones first.
+    /// All settings; the usual ones are the first.
     pub(crate) const ALL: [Self; 5] =
         [Self::Usual, Self::Resumed, Self::Aes256, Self::ChaCha20, Self::Tls12];
 
-    /// Names them in files and on command lines.
+    /// The name in file names and on command lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Usual => "usual",
@@ -38,7 +38,7 @@ impl Terms {
         }
     }
 
-    /// The one version.
+    /// The only TLS version.
     pub(crate) fn version(self) -> &'static str {
         match self {
             Self::Tls12 => "1.2",
@@ -46,7 +46,7 @@ impl Terms {
         }
     }
 
-    /// The one suite, by its name of IANA.
+    /// The only cipher suite, by its IANA name.
     pub(crate) fn suite(self) -> &'static str {
         match self {
             Self::Usual | Self::Resumed => "TLS_AES_128_GCM_SHA256",
@@ -56,12 +56,12 @@ impl Terms {
         }
     }
 
-    /// Whether a second connection takes up the session of the first.
+    /// Whether a second connection resumes the session of the first.
     pub(crate) fn resumes(self) -> bool {
         self == Self::Resumed
     }
 
-    /// What the second of two connections has to do.
+    /// The expected handshake of a second connection.
     pub(crate) fn second_handshake(self) -> Handshake {
         if self.resumes() { Handshake::Resumed } else { Handshake::Full }
     }

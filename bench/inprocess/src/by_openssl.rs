@@ -1,4 +1,4 @@
-//! Both ends by OpenSSL, the library of the distribution, with its defaults.
+//! Client and server with OpenSSL, the library of the distribution, with its default settings.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use openssl::ssl::{
 use crate::terms::{SERVER_NAME, Terms, Version};
 use crate::wire::{Answer, Dial, Wire, tcp};
 
-/// A connection through the library; its end is announced before it closes.
+/// A TLS connection; dropping it sends close_notify.
 struct Sealed(SslStream<TcpStream>);
 
 impl Wire for Sealed {}
@@ -37,12 +37,12 @@ impl Write for Sealed {
 
 impl Drop for Sealed {
     fn drop(&mut self) {
-        // The other side may be gone already.
+        // Ignores the error: the peer may have closed already.
         let _ = self.0.shutdown();
     }
 }
 
-/// The client end.
+/// Opens connections as a client.
 pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
     let mut builder = context(terms, dir, "client")?;
     builder.set_verify(SslVerifyMode::PEER);
@@ -57,7 +57,7 @@ pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
     }))
 }
 
-/// The server end.
+/// Accepts connections as a server.
 pub(crate) fn answer(terms: &Terms, dir: &Path) -> Result<Arc<Answer>, ErrorStack> {
     let mut builder = context(terms, dir, "server")?;
     builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
@@ -84,7 +84,7 @@ fn context(terms: &Terms, dir: &Path, name: &str) -> Result<SslContextBuilder, E
             context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
             context.set_max_proto_version(Some(SslVersion::TLS1_2))?;
             context.set_cipher_list("ECDHE-ECDSA-AES128-GCM-SHA256")?;
-            // In TLS 1.2 the list is also about the curves of certificates.
+            // In TLS 1.2 this list also restricts the curves of certificates.
             context.set_groups_list("X25519:P-256")?;
         }
         Version::Tls13 => {

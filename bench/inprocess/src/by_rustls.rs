@@ -1,4 +1,4 @@
-//! Both ends by rustls with aws-lc-rs, with its defaults.
+//! Client and server with rustls and aws-lc-rs, with their default settings.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ use crate::wire::{Answer, Dial, Wire, tcp};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A connection through the library; its end is announced before it closes.
+/// A TLS connection; dropping it sends close_notify.
 struct Near(StreamOwned<ClientConnection, TcpStream>);
 struct Far(StreamOwned<ServerConnection, TcpStream>);
 
@@ -48,7 +48,7 @@ macro_rules! wire {
         impl Drop for $end {
             fn drop(&mut self) {
                 self.0.conn.send_close_notify();
-                // The other side may be gone already.
+                // Ignores the error: the peer may have closed already.
                 let _ = self.0.conn.write_tls(&mut self.0.sock);
             }
         }
@@ -58,7 +58,7 @@ macro_rules! wire {
 wire!(Near);
 wire!(Far);
 
-/// The client end.
+/// Opens connections as a client.
 pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, Failure> {
     let Identity { certificates, key } = identity(dir, "client")?;
     let mut config = ClientConfig::builder_with_provider(provider(terms))
@@ -77,7 +77,7 @@ pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, Failure> {
     }))
 }
 
-/// The server end.
+/// Accepts connections as a server.
 pub(crate) fn answer(terms: &Terms, dir: &Path) -> Result<Arc<Answer>, Failure> {
     let Identity { certificates, key } = identity(dir, "server")?;
     let verifier =
@@ -99,7 +99,7 @@ pub(crate) fn answer(terms: &Terms, dir: &Path) -> Result<Arc<Answer>, Failure> 
     }))
 }
 
-/// One suite and one group.
+/// The crypto provider with one cipher suite and one group.
 fn provider(terms: &Terms) -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
     let name = |suite: rustls::CipherSuite| format!("{suite:?}").replace("TLS13_", "TLS_");

@@ -1,7 +1,7 @@
-//! The client: does what `tacit workload` does as a client, through a library.
+//! The load client: does the same as a client of `tacit workload`, with a TLS library.
 //!
-//! Each connection has a thread with a blocking socket. Lines on standard input and output steer
-//! it as they steer `tacit workload client --steered`, and its report has the figures of that one.
+//! Each connection has a thread with a blocking socket. Standard input and output control it as
+//! with `tacit workload client --steered`, and its report has the same figures.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;
@@ -17,25 +17,25 @@ use crate::load::{Kind, Load, Steering};
 use crate::wire::{Dial, Wire};
 
 const LENGTH_BYTES: usize = size_of::<u64>();
-/// What precedes the measured streams.
+/// Length of a stream before the measurement.
 const STREAM_WARM_UP_BYTES: u64 = 1_000_000;
 const FILLER: u8 = 7;
 
-/// What was done, and how long each operation took.
+/// The number of operations, and the duration of each.
 #[derive(Default)]
 struct Done {
     count: u64,
     latency: Histogram,
 }
 
-/// Runs a load to its end.
+/// Runs the load until its end.
 pub(crate) fn run(load: &Load, dial: &Dial) -> Result<(), String> {
     let done = match load.kind {
         Kind::Exchange { bytes, warm_up, time } => exchange(load, dial, bytes, warm_up, time),
         Kind::Stream { bytes, times } => stream(load, dial, bytes, times),
         Kind::Connect { bytes, warm_up, count } => connect(load, dial, bytes, warm_up, count),
     };
-    done.map_err(|error| format!("load client: {error}"))
+    done.map_err(|error| format!("the load client failed: {error}"))
 }
 
 fn exchange(
@@ -90,13 +90,13 @@ fn connect(load: &Load, dial: &Dial, bytes: usize, warm_up: usize, count: usize)
     report(load, &done, "connections", done.count as f64, start.elapsed())
 }
 
-/// A connection with requests and replies.
+/// A connection that exchanges requests and replies.
 struct Exchange {
     wire: Box<dyn Wire>,
     request: Vec<u8>,
     reply: Vec<u8>,
     sent: u64,
-    /// What is sent before the first request.
+    /// The header to send before the first request.
     header: Option<[u8; HEADER_BYTES]>,
 }
 
@@ -124,7 +124,7 @@ impl Exchange {
         }
         self.wire.read_exact(&mut self.reply)?;
         if self.reply[..repeated] != number[..repeated] {
-            return Err(io::Error::other("the reply belongs to another request"));
+            return Err(io::Error::other("the reply does not match the request"));
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Exchange {
     }
 }
 
-/// One stream to the server; returns its bytes.
+/// Sends one stream to the server; returns its length.
 fn pour(wire: &mut dyn Wire, bytes: u64) -> io::Result<Done> {
     wire.write_all(&WorkloadRequest::Out.encode())?;
     // A block with its length in front, so that one write sends both.
@@ -161,7 +161,7 @@ fn pour(wire: &mut dyn Wire, bytes: u64) -> io::Result<Done> {
     let mut arrived = [0; LENGTH_BYTES];
     wire.read_exact(&mut arrived)?;
     if u64::from_be_bytes(arrived) != bytes {
-        return Err(io::Error::other("the stream has lost bytes"));
+        return Err(io::Error::other("the server received fewer bytes than were sent"));
     }
     Ok(Done { count: bytes, ..Done::default() })
 }
@@ -173,7 +173,7 @@ impl Done {
     }
 }
 
-/// Lets each of `workers` do its work on a thread, and adds up what they have done.
+/// Calls `work` for each worker on its own thread, and adds the results.
 fn on_threads<W: Send>(
     workers: &mut [W],
     work: impl Fn(&mut W) -> io::Result<Done> + Sync,
@@ -214,7 +214,7 @@ fn report(load: &Load, done: &Done, unit: &str, units: f64, took: Duration) -> i
     exchange_lines(&report)
 }
 
-/// Writes a line and reads one. The end of the input counts as a line.
+/// Writes a line and reads one. End of file counts as a line.
 fn exchange_lines(line: &Value) -> io::Result<()> {
     println!("{line}");
     io::stdin().lock().read_line(&mut String::new()).map(|_| ())

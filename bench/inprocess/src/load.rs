@@ -1,16 +1,16 @@
-//! What the client is asked for: some of the words of `tacit workload`.
+//! Parses the command line of the load client: some of the options of `tacit workload`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tacit_core::policy::parse_duration;
 
-/// A load, and where it goes.
+/// A load, and the address of the server.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) kind: Kind,
     pub(crate) address: SocketAddr,
-    /// Connections at a time, each with a thread.
+    /// Concurrent connections; each has a thread.
     pub(crate) threads: usize,
     pub(crate) steering: Steering,
 }
@@ -18,15 +18,15 @@ pub(crate) struct Load {
 /// What each connection does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// Requests and replies of `bytes` each, for a while.
+    /// Requests and replies of `bytes` each, for a fixed time.
     Exchange { bytes: usize, warm_up: Duration, time: Duration },
     /// Streams of `bytes` to the server, `times` on each connection.
     Stream { bytes: u64, times: u64 },
-    /// `count` connections in all, after so many that are not measured.
+    /// `count` connections in total, after `warm_up` ones that are not measured.
     Connect { bytes: usize, warm_up: usize, count: usize },
 }
 
-/// Whether another program decides when it is measured.
+/// Whether another program controls the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steering {
     Absent,
@@ -34,7 +34,7 @@ pub(crate) enum Steering {
 }
 
 impl Load {
-    /// Reads the words behind `MODE client`.
+    /// Parses the words after `MODE client`.
     pub(crate) fn parse(mode: &str, words: &[&str]) -> Result<Self, String> {
         let options = Options(words);
         let kind = match mode {
@@ -55,7 +55,7 @@ impl Load {
                 };
                 Kind::Connect { bytes: options.number_or("--bytes", 1)?, warm_up, count }
             }
-            _ => return Err(format!("no mode `{mode}` here")),
+            _ => return Err(format!("there is no mode `{mode}`")),
         };
         let threads = match kind {
             Kind::Connect { .. } => options.number("--at-once")?,
@@ -69,7 +69,7 @@ impl Load {
     }
 }
 
-/// Words, some of which have a value behind them.
+/// Options with values.
 struct Options<'a>(&'a [&'a str]);
 
 impl Options<'_> {
@@ -78,10 +78,10 @@ impl Options<'_> {
         self.0.get(place + 1).copied()
     }
 
-    /// Whatever can be read from a word.
+    /// Parses the value of an option.
     fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T, String> {
-        let value = self.value(name).ok_or_else(|| format!("{name}: a value is missing"))?;
-        value.parse().map_err(|_| format!("{name}: cannot read {value}"))
+        let value = self.value(name).ok_or_else(|| format!("{name} needs a value"))?;
+        value.parse().map_err(|_| format!("{name} {value}: invalid number"))
     }
 
     fn number_or<T: std::str::FromStr>(&self, name: &str, otherwise: T) -> Result<T, String> {
@@ -89,7 +89,7 @@ impl Options<'_> {
     }
 
     fn time(&self, name: &str) -> Result<Duration, String> {
-        let value = self.value(name).ok_or_else(|| format!("{name}: a value is missing"))?;
-        parse_duration(value).ok_or_else(|| format!("{name}: cannot read {value}"))
+        let value = self.value(name).ok_or_else(|| format!("{name} needs a value"))?;
+        parse_duration(value).ok_or_else(|| format!("{name} {value}: invalid duration"))
     }
 }

@@ -1,14 +1,13 @@
-//! The load programs of the benchmark with a TLS library in them:
+//! The load client and load server of the benchmark with a TLS library.
 //!
 //! ```text
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR interactive server --json --listen ADDRESS
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR MODE client --connect ADDRESS ...
 //! inprocess version LIBRARY
 //! ```
-//! They speak the protocol of `tacit workload` (`tacit_core::workload`), and take some of its
-//! words. What they read and write goes through the library in their own threads, with blocking
-//! sockets, as its documentation shows. Nothing is tuned: this is what a program pays that has TLS
-//! built in.
+//! They use the protocol of `tacit workload` (`tacit_core::workload`) and some of its options. They
+//! call the library on their own threads with blocking sockets, as its documentation shows, and
+//! tune nothing: this is the cost of TLS in a program.
 
 mod by_openssl;
 mod by_rustls;
@@ -69,7 +68,7 @@ fn version(library: &str) -> Result<String, String> {
     match library {
         "openssl" => Ok(openssl::version::version().to_owned()),
         "rustls" => Ok("rustls 0.23 with aws-lc-rs".to_owned()),
-        _ => Err(format!("no library `{library}` here")),
+        _ => Err(format!("there is no library `{library}`")),
     }
 }
 
@@ -77,7 +76,7 @@ fn dial(library: &str, terms: &Terms, dir: &Path) -> Result<Arc<Dial>, String> {
     match library {
         "openssl" => by_openssl::dial(terms, dir).map_err(|error| format!("OpenSSL: {error}")),
         "rustls" => by_rustls::dial(terms, dir).map_err(|error| format!("rustls: {error}")),
-        _ => Err(format!("no library `{library}` here")),
+        _ => Err(format!("there is no library `{library}`")),
     }
 }
 
@@ -85,6 +84,6 @@ fn answer(library: &str, terms: &Terms, dir: &Path) -> Result<Arc<Answer>, Strin
     match library {
         "openssl" => by_openssl::answer(terms, dir).map_err(|error| format!("OpenSSL: {error}")),
         "rustls" => by_rustls::answer(terms, dir).map_err(|error| format!("rustls: {error}")),
-        _ => Err(format!("no library `{library}` here")),
+        _ => Err(format!("there is no library `{library}`")),
     }
 }

@@ -1,7 +1,7 @@
-//! The server: answers what `tacit workload` asks for, through a library. Runs until it is killed.
+//! The load server: answers requests as `tacit workload` does, with a TLS library, until killed.
 //!
-//! Its threads all wait in accept and serve a connection to its end, so that a short connection
-//! costs no start of a thread. Not here: streams to the client.
+//! All threads wait in accept and serve one connection at a time, so that a short connection does
+//! not start a thread. The server does not support streams to the client.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -13,13 +13,13 @@ use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, WorkloadRequest, repeated_
 
 use crate::wire::{Answer, Wire};
 
-/// Connections served at a time; more wait in the listener's queue.
+/// Number of threads, which is the number of concurrent connections. More wait in the queue.
 const CONNECTIONS_MAX: usize = 32;
 
-/// Listens at `address`, prints the full address and the process id as a line of JSON, and serves.
-/// Port 0 is a free one.
+/// Listens at `address`, prints the actual address and the process id as a line of JSON, and
+/// serves. The kernel chooses a port instead of port 0.
 pub(crate) fn run(address: SocketAddr, answer: &Arc<Answer>) -> Result<(), String> {
-    let failed = |error: io::Error| format!("load server: {address}: {error}");
+    let failed = |error: io::Error| format!("the load server cannot listen at {address}: {error}");
     let listener = TcpListener::bind(address).map_err(failed)?;
     let own = listener.local_addr().map_err(failed)?.to_string();
     println!("{}", json!({ "listening": own, "pid": std::process::id() }));
@@ -32,14 +32,14 @@ pub(crate) fn run(address: SocketAddr, answer: &Arc<Answer>) -> Result<(), Strin
     let threads: Vec<_> =
         (0..CONNECTIONS_MAX).map(start).collect::<io::Result<_>>().map_err(failed)?;
     for thread in threads {
-        thread.join().map_err(|_| "load server: a thread ended".to_owned())?;
+        thread.join().map_err(|_| "a thread of the load server ended".to_owned())?;
     }
     Ok(())
 }
 
 fn accept(listener: &TcpListener, answer: &Arc<Answer>) {
     loop {
-        // The client notices and reports what goes wrong on a connection.
+        // The client detects and reports errors of its connection.
         let _ = listener.accept().and_then(|(stream, _)| {
             stream.set_nodelay(true)?;
             serve(&mut *answer(stream)?)

@@ -1,25 +1,25 @@
-//! What the TLS of a comparison is to be, alike for all who take part in it.
+//! The TLS settings of the comparison, the same for all peers.
 
-/// The name in the server's certificate, which the client checks.
+/// The name in the server's certificate, which the client verifies.
 pub(crate) const SERVER_NAME: &str = "server.test";
 
-/// The terms of one comparison.
+/// The TLS settings of one comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) version: Version,
-    /// The one suite, by its name of IANA.
+    /// The only cipher suite, by its IANA name.
     pub(crate) suite: String,
     pub(crate) sessions: Sessions,
 }
 
-/// The one version.
+/// The only TLS version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Tls12,
     Tls13,
 }
 
-/// Whether a second connection takes up the session of the first.
+/// Whether a second connection resumes the session of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sessions {
     Full,
@@ -27,17 +27,17 @@ pub(crate) enum Sessions {
 }
 
 impl Terms {
-    /// Reads them as the benchmark writes them.
+    /// Parses the settings as the benchmark writes them.
     pub(crate) fn parse(version: &str, suite: &str, sessions: &str) -> Result<Self, String> {
         let version = match version {
             "1.2" => Version::Tls12,
             "1.3" => Version::Tls13,
-            _ => return Err(format!("no TLS version `{version}` here")),
+            _ => return Err(format!("there is no TLS version `{version}`")),
         };
         let sessions = match sessions {
             "full" => Sessions::Full,
             "resumed" => Sessions::Resumed,
-            _ => return Err(format!("write full or resumed, not `{sessions}`")),
+            _ => return Err(format!("expected full or resumed, not `{sessions}`")),
         };
         Ok(Self { version, suite: suite.to_owned(), sessions })
     }

@@ -1,22 +1,22 @@
-//! A connection as the load sees it: bytes in clear, whatever library carries them.
+//! A connection as the load programs use it: a byte stream, independent of the TLS library.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A peer that moves no byte for this long has failed.
+/// A peer that sends and receives nothing for this long has failed.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Dropping it closes it in order.
+/// A connection. Dropping it closes it with close_notify.
 pub(crate) trait Wire: Read + Write + Send {}
 
 /// Opens a connection as a client.
 pub(crate) type Dial = dyn Fn(SocketAddr) -> io::Result<Box<dyn Wire>> + Send + Sync;
 
-/// Makes what was accepted a connection in clear.
+/// Does the handshake on an accepted socket.
 pub(crate) type Answer = dyn Fn(TcpStream) -> io::Result<Box<dyn Wire>> + Send + Sync;
 
-/// A TCP connection, every wait of which ends.
+/// Opens a TCP connection with timeouts.
 pub(crate) fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, SILENCE_MAX)?;
     stream.set_nodelay(true)?;

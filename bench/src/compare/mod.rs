@@ -1,23 +1,24 @@
-//! `bench compare OLD NEW`: whether one tacit costs more than an older one.
+//! `bench compare OLD NEW`: measures whether a new version of tacit costs more than an old one.
 //!
 //! ```text
-//! for each round, each workload: OLD, NEW and OLD again, another one first each time
+//! for each round and each workload: OLD, NEW and OLD again, starting with a different one
 //!   load client -> client agent == mutual TLS 1.3 ==> server agent -> load server
 //!   tacit run [load client]     == mutual TLS 1.3 ==> tacit run [load server]
 //! ```
-//! What counts is the CPU time of the agents for an operation, their memory for an idle
-//! connection, and the CPU time of starting a run. The load programs are NEW's in every sample.
-//! OLD beside OLD, in the same rounds, shows how far two equal programs differ on this machine:
-//! NEW is within the limit if it is no more above OLD than that difference and 2 percent.
+//! Compared are the CPU time of the agents per operation, their memory per idle connection, and the
+//! CPU time of starting a run. NEW's `tacit workload` generates the load in every sample. The
+//! difference between OLD and OLD again shows how far two equal programs differ on this machine:
+//! NEW is within the limit if it exceeds OLD by at most this difference and 2 percent.
 //!
-//! The agents of all three run from beginning to end, but for memory, which is measured with new
-//! ones each time; one pair at a time is loaded. It ends after the round in which its time is over.
+//! All agents run from the beginning to the end, and one pair at a time is loaded. The exception is
+//! memory, which is measured with new agents. The command ends after the round in which its time
+//! limit is reached.
 //!
 //! ```text
 //! options.rs    the command line
-//! subjects.rs   the three, with their agents
-//! task.rs       what is compared; sample.rs: one sample of it
-//! report.rs     medians, ratios, the limit
+//! subjects.rs   the compared programs with their agents
+//! task.rs       the compared workloads; sample.rs takes one sample of one
+//! report.rs     medians, ratios, and the limit
 //! ```
 
 mod options;
@@ -42,7 +43,7 @@ use crate::progress::Progress;
 use crate::sections;
 use crate::workspace::{fresh_dir, lock, own_program, target_dir};
 
-/// Runs the verb: becomes [`drive`], in a network namespace of its own if it may.
+/// Runs the command: executes [`drive`] in its own network namespace, if the host allows it.
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     if matches!(words, ["--help" | "-h"]) {
         println!("{}", options::USAGE);
@@ -51,10 +52,10 @@ pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     Options::parse(words)?;
     let own = own_program()?;
     let mut command = network::private(&own, "compare-driver");
-    Err(format!("{}: {}", own.display(), command.args(words).exec()))
+    Err(format!("cannot run {}: {}", own.display(), command.args(words).exec()))
 }
 
-/// Measures, and prints what was seen.
+/// Takes all samples and prints the report.
 pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
     let options = Options::parse(words)?;
     let start = Instant::now();
@@ -63,7 +64,8 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
     let dir = fresh_dir(&bench)?;
     let network = Network::set_up(options.namespace, None)?;
     eprintln!("{}", network.describe());
-    tacit_sys::process::raise_descriptor_limit().map_err(|error| format!("setrlimit: {error}"))?;
+    tacit_sys::process::raise_descriptor_limit()
+        .map_err(|error| format!("cannot raise the limit of open files: {error}"))?;
     let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let server = LoadServer::start(&options.new, any_port, &dir)?;
 
@@ -79,7 +81,8 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
         let place = place.as_ref();
         subjects.push(Subject::start(role, &options, &network, place, &dir, &server)?);
     }
-    orphan::collect().map_err(|error| format!("cannot collect orphans: {error}"))?;
+    orphan::collect()
+        .map_err(|error| format!("cannot become the parent of orphaned processes: {error}"))?;
     for round in 0..options.rounds {
         let begun = Instant::now();
         for task in &options.tasks {
@@ -95,7 +98,7 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
         report.rounds = round + 1;
         if start.elapsed() + begun.elapsed() > options.time_max && report.rounds < options.rounds {
             report.note(format!(
-                "ended after {} of {} rounds: another one would take longer than --minutes allows",
+                "ended after {} of {} rounds because of --minutes",
                 report.rounds, options.rounds
             ));
             break;
@@ -108,7 +111,7 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
     report.write(options.json.as_deref(), start.elapsed())
 }
 
-/// A sample, or a note why there is none.
+/// Takes a sample, or adds a note why it cannot be taken.
 fn take(
     report: &mut Report,
     task: Task,

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `bench compare`.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use crate::network::Namespace;
 pub(super) const USAGE: &str = "\
 usage: cargo xtask bench compare OLD NEW [OPTIONS]
   OLD, NEW           two tacit programs, built for release
-  --rounds N         samples of each; 9 if not given
-  --minutes N        no round begins that would end later; 12 if not given
-  --old-without KEY  the agents of OLD have KEY = false in [agent]: what that costs NEW
-  --section TITLE    also write the table into BENCHMARKS.md at the root, under that title
-  --workloads LIST   of connect,resumed,2k,bulk,memory,run-2k,run-start; all if not given
-  --json FILE        every sample and the summary; - for standard output, instead of the table";
+  --rounds N         number of rounds [default: 9]
+  --minutes N        start no round that would end later than this [default: 12]
+  --old-without KEY  set KEY = false in [agent] for OLD: the cost of that feature in NEW
+  --section TITLE    also write the table to BENCHMARKS.md under this title
+  --workloads LIST   some of connect,resumed,2k,bulk,memory,run-2k,run-start [default: all]
+  --json FILE        write all samples and the summary; - prints them instead of the table";
 
 const ROUNDS_DEFAULT: usize = 9;
 const ROUNDS_MAX: usize = 1000;
 const MINUTES_DEFAULT: u64 = 12;
-/// A day.
+/// One day.
 const MINUTES_MAX: u64 = 1440;
 
-/// What to compare.
+/// The options.
 #[derive(Debug)]
 pub(super) struct Options {
     pub(super) old: PathBuf,
@@ -35,7 +35,7 @@ pub(super) struct Options {
     pub(super) json: Option<PathBuf>,
     pub(super) old_without: Option<String>,
     pub(super) section: Option<String>,
-    /// What was asked for, as it is typed.
+    /// The command line as typed by the user.
     pub(super) line: String,
     /// Set by the launcher.
     pub(super) namespace: Namespace,
@@ -66,8 +66,7 @@ impl Options {
                 programs.push(program(word)?);
                 continue;
             }
-            let value =
-                rest.next().ok_or_else(|| format!("{word}: a value is missing\n{USAGE}"))?;
+            let value = rest.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"))?;
             match word {
                 "--rounds" => options.rounds = number(word, value, ROUNDS_MAX)?,
                 "--minutes" => {
@@ -82,12 +81,12 @@ impl Options {
             }
         }
         let [old, new] = <[PathBuf; 2]>::try_from(programs)
-            .map_err(|_| format!("name two programs, OLD and NEW\n{USAGE}"))?;
+            .map_err(|_| format!("expected two programs, OLD and NEW\n{USAGE}"))?;
         Ok(Self { old, new, ..options })
     }
 }
 
-/// The words as a person types them, without what the launcher adds.
+/// The words as typed by the user, without those that the launcher adds.
 fn as_typed(words: &[&str]) -> String {
     let typed = words.iter().filter(|word| **word != "--private-network");
     let quoted = |word: &&str| {
@@ -98,7 +97,8 @@ fn as_typed(words: &[&str]) -> String {
 
 fn program(word: &str) -> Result<PathBuf, String> {
     let path = Path::new(word);
-    path.canonicalize().map_err(|error| format!("{word}: {error}: build it for release first"))
+    path.canonicalize()
+        .map_err(|error| format!("cannot find {word}: {error}: build it for release first"))
 }
 
 fn number<T: FromStr + PartialOrd + Display + From<u8>>(
@@ -108,14 +108,14 @@ fn number<T: FromStr + PartialOrd + Display + From<u8>>(
 ) -> Result<T, String> {
     match value.parse() {
         Ok(number) if number >= T::from(1) && number <= max => Ok(number),
-        _ => Err(format!("{option}: {value} is not a number from 1 to {max}")),
+        _ => Err(format!("{option} {value}: expected a number from 1 to {max}")),
     }
 }
 
 fn tasks(value: &str) -> Result<Vec<Task>, String> {
     let find = |name: &str| {
         let found = Task::ALL.into_iter().find(|task| task.name() == name);
-        found.ok_or_else(|| format!("--workloads: no `{name}` here\n{USAGE}"))
+        found.ok_or_else(|| format!("--workloads: there is no workload `{name}`\n{USAGE}"))
     };
     value.split(',').map(find).collect()
 }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_invalid_option() {
         for (words, named) in [
             (&["/bin/sh"][..], "name two programs"),
             (&["/bin/sh", "/nowhere/tacit"], "/nowhere/tacit"),
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn the_usage_names_every_workload() {
         let mut list = USAGE.lines().find(|line| line.contains("--workloads")).unwrap();
-        list = list.split("of ").nth(1).unwrap().split(';').next().unwrap();
+        list = list.split("of ").nth(1).unwrap().split(' ').next().unwrap();
         let names: Vec<_> = Task::ALL.iter().map(|task| task.name()).collect();
         assert_eq!(list, names.join(","));
     }

@@ -1,4 +1,4 @@
-//! Medians, ratios, and the limit.
+//! Computes medians, ratios and the limit, and writes the report of `bench compare`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::subjects::Role;
 use super::task::Task;
 use crate::network::Network;
 
-/// What NEW may cost beyond the difference between OLD and OLD.
+/// NEW may exceed OLD by this ratio in addition to the difference between OLD and OLD again.
 const ALLOWANCE: f64 = 0.02;
 
-/// One value.
+/// One measured value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) task: Task,
@@ -22,17 +22,17 @@ pub(super) struct Sample {
     pub(super) value: f64,
 }
 
-/// Everything that was seen.
+/// All samples.
 #[derive(Debug)]
 pub(super) struct Report {
     head: Vec<String>,
     notes: Vec<String>,
     samples: Vec<Sample>,
-    /// Rounds that were completed.
+    /// Number of completed rounds.
     pub(super) rounds: usize,
 }
 
-/// One workload.
+/// The medians of one workload.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     task: Task,
@@ -42,12 +42,12 @@ struct Row {
 }
 
 impl Row {
-    /// NEW divided by OLD, the samples of both OLD together.
+    /// NEW divided by the mean of OLD and OLD again.
     fn ratio(self) -> f64 {
         self.new / f64::midpoint(self.old, self.again)
     }
 
-    /// How far OLD is from OLD, as a part of it.
+    /// The difference between OLD and OLD again, relative to their mean.
     fn spread(self) -> f64 {
         let middle = f64::midpoint(self.old, self.again);
         (self.old - self.again).abs() / middle
@@ -69,7 +69,7 @@ impl Report {
                 Some(key) => format!("old: {} with {key} = false", options.old.display()),
                 None => format!("old: {}", options.old.display()),
             },
-            format!("new: {}, which also loads", options.new.display()),
+            format!("new: {}, which also generates the load", options.new.display()),
             network.describe(),
         ];
         Self { head, notes: Vec::new(), samples: Vec::new(), rounds: 0 }
@@ -85,10 +85,10 @@ impl Report {
         }
     }
 
-    /// A workload that cannot be measured here.
+    /// Records that a workload cannot be measured on this machine.
     pub(super) fn skip(&mut self, task: Task) {
         self.note(format!(
-            "{}: skipped: this machine grants no network namespace to start runs in",
+            "{}: skipped: no network namespace could be made for runs on this machine",
             task.name()
         ));
     }
@@ -114,7 +114,7 @@ impl Report {
     fn text(&self, took: Duration) -> String {
         let mut out = format!("{}\n", self.head.join("\n"));
         out.push_str(&format!(
-            "{} rounds in {:.0} s; medians of the agents' CPU time, or memory, for one unit\n\n",
+            "{} rounds in {:.0} s; medians of the agents' CPU time (or memory) per unit\n\n",
             self.rounds,
             took.as_secs_f64()
         ));
@@ -182,11 +182,11 @@ impl Report {
         })
     }
 
-    /// The same as a part of BENCHMARKS.md; `line` is what was asked for.
+    /// A section for BENCHMARKS.md; `line` is the command line.
     pub(super) fn markdown(&self, line: &str) -> String {
         let mut out = format!(
-            "`cargo xtask bench compare {line}`: {} rounds, medians of the agents' CPU time for \
-             one unit, old beside new and beside old again\n\n\
+            "`cargo xtask bench compare {line}`: {} rounds; medians of the agents' CPU time per \
+             unit of the old program (measured twice) and the new one\n\n\
              | workload | unit | old | old again | new | new/old | old/old % |\n\
              | --- | --- | ---: | ---: | ---: | ---: | ---: |\n",
             self.rounds
@@ -209,7 +209,7 @@ impl Report {
         out
     }
 
-    /// Prints the table, and writes JSON where that is asked for.
+    /// Prints the table or the JSON, and writes the JSON to a file if requested.
     pub(super) fn write(&self, json: Option<&Path>, took: Duration) -> Result<(), String> {
         match json {
             Some(path) if path == Path::new("-") => {
@@ -217,7 +217,7 @@ impl Report {
                 return Ok(());
             }
             Some(path) => std::fs::write(path, format!("{:#}\n", self.json(took)))
-                .map_err(|error| format!("writing {}: {error}", path.display()))?,
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))?,
             None => {}
         }
         print!("{}", self.text(took));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn new_may_cost_the_difference_of_old_and_old_and_two_percent_more() {
+    fn new_may_exceed_old_by_the_difference_of_two_olds_and_two_percent() {
         // The medians of OLD are 10.0 and 10.2: 10.1, and 1.98 % apart.
         for (new, is_within) in [(10.1, true), (10.5, true), (10.51, false), (2.0, true)] {
             let rows = report([new, 1.0, 99.0]).rows();

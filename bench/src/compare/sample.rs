@@ -1,4 +1,4 @@
-//! One sample.
+//! Takes one sample of one workload.
 
 use std::process::Stdio;
 
@@ -13,12 +13,12 @@ use crate::memory;
 use crate::peers::Running;
 use crate::workload::{Length, workload};
 
-/// Runs that are started for one sample.
+/// Number of runs that are started for one sample.
 const STARTS: u32 = 10;
 
-/// Which processes carry the load.
+/// The load of a workload.
 enum Load<'a> {
-    /// A pair that carries this row of the comparison with the peers.
+    /// A pair of agents, and a workload of the comparison with the peers.
     Pair {
         pair: &'a Running,
         row: &'static str,
@@ -46,8 +46,8 @@ fn load<'a>(task: Task, subject: &'a Subject<'_>) -> Load<'a> {
     }
 }
 
-/// One sample: CPU time of the agents, or their memory, for one unit. `None` where the machine
-/// does not allow what it takes.
+/// Takes one sample: CPU time of the agents, or their memory, per unit. `None` if the machine does
+/// not allow it.
 pub(super) fn sample(
     task: Task,
     subject: &Subject<'_>,
@@ -56,7 +56,7 @@ pub(super) fn sample(
     let value = match load(task, subject) {
         Load::Absent => return Ok(None),
         Load::Pair { pair, row } => {
-            let row = workload(row).ok_or_else(|| format!("no workload {row}"))?;
+            let row = workload(row).ok_or_else(|| format!("there is no workload {row}"))?;
             let setting = &subject.setting;
             let sample = measure::sample(pair, server, row, setting, Length::Whole)?;
             let [_, client_agent, server_agent, _] = sample.parts_us();
@@ -72,26 +72,32 @@ pub(super) fn sample(
     Ok(Some(value))
 }
 
-/// CPU time of one run, with everything that was started for it.
+/// CPU time of one run, including all processes that were started for it.
 fn starts(subject: &Subject<'_>) -> Result<f64, String> {
-    let clock = || cpu::children_ns().map_err(|error| format!("getrusage: {error}"));
-    let place = subject.setting.place.ok_or("no network namespace was granted")?;
+    let clock = || {
+        cpu::children_ns()
+            .map_err(|error| format!("cannot read the CPU time of child processes: {error}"))
+    };
+    let place = subject.setting.place.ok_or("no network namespace could be made")?;
     let before = clock()?;
     for _ in 0..STARTS {
-        let known = descendants(std::process::id()).map_err(|error| format!("/proc: {error}"))?;
+        let known = descendants(std::process::id())
+            .map_err(|error| format!("cannot read /proc: {error}"))?;
         let mut command = place.ordinary("./tacit", &["run", "--policy", RUN_POLICY, "true"]);
         let status = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status()
-            .map_err(|error| format!("tacit run: {error}"))?;
+            .map_err(|error| format!("cannot start tacit run: {error}"))?;
         if !status.success() {
-            return Err(format!("tacit run true: {status}"));
+            return Err(format!("tacit run true failed: {status}"));
         }
-        // The private agent ends after its run; it has come to this process, and counts.
-        for pid in descendants(std::process::id()).map_err(|error| format!("/proc: {error}"))? {
+        // The private agent ends after its run. It is reaped here as an orphan, so it counts.
+        for pid in descendants(std::process::id())
+            .map_err(|error| format!("cannot read /proc: {error}"))?
+        {
             if !known.contains(&pid) {
-                // A process that is no child of this one is counted by its parent.
+                // A process that is not a child of this one is counted by its parent.
                 let _ = process::wait(pid);
             }
         }

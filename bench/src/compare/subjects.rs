@@ -1,4 +1,4 @@
-//! The three programs that are compared, each with agents of its own.
+//! The compared programs, each with its own agents.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +10,18 @@ use crate::peers::{self, Peer, Running, Setting};
 use crate::place::Place;
 use crate::terms::Terms;
 
-/// The policy of runs that are only started.
+/// The policy of runs whose start is measured.
 pub(super) const RUN_POLICY: &str = "start.toml";
 
 const START_RULE: &str = "version = 1\n[agent]\n[[rule]]\nname = \"all\"\n\
                           direction = \"outbound\"\nremote = \"10.0.0.0/8\"\npermit = true\n";
 
-/// Which of the three.
+/// The compared programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Old,
     New,
-    /// OLD once more.
+    /// OLD, a second time.
     Again,
 }
 
@@ -37,20 +37,20 @@ impl Role {
     }
 }
 
-/// One of the three, with what runs all the time.
+/// A compared program with its running agents.
 #[derive(Debug)]
 pub(super) struct Subject<'a> {
     pub(super) role: Role,
     pub(super) full: Running,
     pub(super) resumed: Running,
-    /// Two runs, where they are allowed.
+    /// Two runs, if the host allows them.
     pub(super) runs: Option<Running>,
     pub(super) setting: Setting<'a>,
-    /// That of agents which are started for one sample.
+    /// The setting of agents that are started for a single sample.
     pub(super) setting_once: Setting<'a>,
 }
 
-/// The program of a role.
+/// The program file of a role.
 fn program(role: Role, options: &Options) -> &Path {
     match role {
         Role::New => &options.new,
@@ -58,7 +58,7 @@ fn program(role: Role, options: &Options) -> &Path {
     }
 }
 
-/// The key of `[agent]` that is false for a role.
+/// The key of `[agent]` to set to false for a role.
 fn left_out(role: Role, options: &Options) -> Option<&str> {
     match role {
         Role::New => None,
@@ -66,7 +66,7 @@ fn left_out(role: Role, options: &Options) -> Option<&str> {
     }
 }
 
-/// Makes the place of its runs, where there may be any.
+/// Creates the directory for runs, if the host allows runs.
 pub(super) fn place(
     role: Role,
     options: &Options,
@@ -83,7 +83,7 @@ pub(super) fn place(
 }
 
 impl<'a> Subject<'a> {
-    /// Starts its agents.
+    /// Starts the agents.
     pub(super) fn start(
         role: Role,
         options: &Options,
@@ -94,7 +94,8 @@ impl<'a> Subject<'a> {
     ) -> Result<Self, String> {
         let make_setting = |part: &str| {
             let dir = dir.join(format!("{}-{part}", role.name()));
-            std::fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+            std::fs::create_dir(&dir)
+                .map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
             certs::make(&dir)?;
             Ok::<_, String>(Setting {
                 application: server.address,
@@ -120,13 +121,13 @@ impl<'a> Subject<'a> {
         Ok(Self { role, full, resumed, runs, setting, setting_once })
     }
 
-    /// Starts a pair of agents that have carried nothing.
+    /// Starts a pair of agents that have not relayed anything.
     pub(super) fn start_once(&self) -> Result<Running, String> {
         let dir = &self.setting_once.dir;
-        let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+        let failed = |error: std::io::Error| format!("cannot read {}: {error}", dir.display());
         for entry in std::fs::read_dir(dir).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            // The agents before it were killed.
+            // Sockets of earlier agents, which were killed.
             if path.extension().is_some_and(|extension| extension == "sock") {
                 std::fs::remove_file(&path).map_err(failed)?;
             }
@@ -136,5 +137,5 @@ impl<'a> Subject<'a> {
 }
 
 fn known(name: &str) -> Result<&'static Peer, String> {
-    peers::peer(name).ok_or_else(|| format!("no peer {name}"))
+    peers::peer(name).ok_or_else(|| format!("there is no peer {name}"))
 }

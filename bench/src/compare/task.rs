@@ -1,17 +1,17 @@
-//! What is compared.
+//! The workloads of `bench compare`.
 
-/// One row.
+/// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     /// Full mutual handshakes.
     Connect,
-    /// Resumed ones.
+    /// Resumed handshakes.
     Resumed,
     /// Requests and replies of 2 KB on ten connections.
     Small,
     /// 1 GB one way.
     Bulk,
-    /// Connections that are held.
+    /// Idle connections.
     Memory,
     /// [`Task::Small`] between two runs.
     RunSmall,
@@ -20,7 +20,7 @@ pub(super) enum Task {
 }
 
 impl Task {
-    /// All, in the order of the report.
+    /// All workloads, in the order of the report.
     pub(super) const ALL: [Self; 7] = [
         Self::Connect,
         Self::Resumed,
@@ -31,7 +31,7 @@ impl Task {
         Self::RunStart,
     ];
 
-    /// What `--workloads` calls it.
+    /// The name for `--workloads`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -44,7 +44,7 @@ impl Task {
         }
     }
 
-    /// What a value is.
+    /// The unit of the values.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Connect | Self::Resumed => "us/connect",

@@ -1,10 +1,10 @@
-//! Looks at a pair of proxies before it may take part.
+//! Checks a pair of proxies before it is measured.
 //!
-//! A pair that spoke clear text, that let anybody in or that resumed sessions would be the fastest
-//! of all. So two connections are led past a tap between the two, which reads the server's hellos,
-//! and `openssl s_client` tries the server side without a certificate.
+//! A pair that sent clear text, accepted any client or resumed sessions would have an unfair
+//! advantage. Two connections pass through a tap between the proxies, which parses the server's
+//! hellos, and `openssl s_client` connects to the server side without a certificate.
 //!
-//! Not looked at: whether the client side verifies the server. That is bound by configuration.
+//! The check does not cover that the client side verifies the server; the configuration does.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,16 +17,16 @@ use super::hello::ServerHello;
 use crate::process::{Process, guarded};
 use crate::terms::Handshake;
 
-/// A server that has not closed by then has accepted a client without a certificate.
+/// A server that keeps a client without certificate connected for this long has accepted it.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// The tap takes a connection that moves no byte for this long as ended.
+/// The tap treats a connection without traffic for this long as ended.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// More than any hello of a server.
+/// Larger than the first flight of any server.
 const HELLO_BYTES_MAX: usize = 4096;
 
-/// A place between the two proxies that lets two connections through, one after the other.
+/// A relay between the proxies that accepts two connections, one after the other.
 #[derive(Debug)]
 pub(super) struct Tap {
     pub(super) address: SocketAddr,
@@ -34,7 +34,7 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// Leads the next connections on to `server`.
+    /// Relays the next two connections to `server`.
     pub(super) fn new(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -43,13 +43,13 @@ impl Tap {
         Ok(Self { address, connections })
     }
 
-    /// What the server said in those connections, which must have been made: version, suite and
-    /// group. The first must be a full handshake, and the second what is `wanted`.
+    /// What the server negotiated: version, cipher suite and group. Both connections must have been
+    /// made; the first must be a full handshake, the second as `wanted`.
     pub(super) fn negotiated(self, wanted: Handshake) -> Result<String, String> {
         let joined = self.connections.join().map_err(|_| "the tap panicked")?;
-        let seen = joined.map_err(|error| format!("the tap: {error}"))?;
+        let seen = joined.map_err(|error| format!("the tap failed: {error}"))?;
         let [Some(hello), Some(second)] = seen.map(|bytes| ServerHello::parse(&bytes)) else {
-            return Err("the server side spoke neither TLS 1.3 nor 1.2".to_owned());
+            return Err("the server side used neither TLS 1.3 nor TLS 1.2".to_owned());
         };
         if wanted == Handshake::Full && second.resumed {
             return Err("the second connection was not a full handshake".to_owned());
@@ -64,20 +64,20 @@ impl Tap {
     }
 }
 
-/// Returns the first bytes that came from `server`.
+/// Relays one connection; returns the first bytes from `server`.
 fn lead(listener: &TcpListener, server: SocketAddr) -> io::Result<Vec<u8>> {
     let (mut near, _) = listener.accept()?;
     let mut far = TcpStream::connect(server)?;
     far.set_read_timeout(Some(SILENCE_MAX))?;
     let [mut requests, mut onward] = [near.try_clone()?, far.try_clone()?];
     thread::spawn(move || {
-        // Either end may close first; the other direction reports what matters.
+        // Either side may close first; the other direction reports the relevant errors.
         let _ = io::copy(&mut requests, &mut onward);
         let _ = onward.shutdown(Shutdown::Write);
     });
     let mut seen = Vec::new();
     let mut buffer = [0; HELLO_BYTES_MAX];
-    // A reset or silence instead of a close comes after everything that matters, too.
+    // A reset or a timeout at the end does not matter: the hello has been read.
     while let Ok(read @ 1..) = far.read(&mut buffer) {
         seen.extend_from_slice(&buffer[..read.min(HELLO_BYTES_MAX - seen.len())]);
         if near.write_all(&buffer[..read]).is_err() {
@@ -88,19 +88,19 @@ fn lead(listener: &TcpListener, server: SocketAddr) -> io::Result<Vec<u8>> {
     Ok(seen)
 }
 
-/// Tries the server side at `address` without a certificate.
+/// Checks that the server side at `address` refuses a client without a certificate.
 pub(super) fn refuses_without_certificate(address: SocketAddr, dir: &Path) -> Result<(), String> {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-connect", &address.to_string(), "-CAfile", "ca.pem"]);
-    // In TLS 1.3 the client has finished before the server has seen that no certificate came.
-    // Input that stays open keeps s_client there until the server closes.
+    // In TLS 1.3 the client finishes before the server detects the missing certificate. s_client
+    // waits for the server to close because its standard input stays open.
     let child = guarded(&command)
         .current_dir(dir)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|error| format!("openssl s_client: {error}"))?;
+        .map_err(|error| format!("cannot run openssl s_client: {error}"))?;
     let mut probe = Process::adopt("openssl s_client", child);
     let start = Instant::now();
     while start.elapsed() < REFUSAL_TIME_MAX {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tap_leads_bytes_both_ways_and_keeps_what_came_back() {
+    fn the_tap_relays_both_directions_and_records_the_servers_bytes() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let tap = Tap::new(server.local_addr().unwrap()).unwrap();
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Envoy: one worker. It has BoringSSL, which chooses the TLS 1.3 suite by itself.
+//! Envoy with one worker. Its library, BoringSSL, chooses the TLS 1.3 cipher suite itself.
 
 use serde_json::{Value, json};
 
@@ -20,10 +20,10 @@ pub(super) const PROXY: Proxy = Proxy {
     },
 };
 
-/// How much Envoy may hold for a connection, each way; its default.
+/// Envoy's buffer limit per connection and direction; the default.
 const BUFFER_BYTES_MAX: u32 = 1024 * 1024;
 
-/// More than are ever held; its default is 1024.
+/// The connection limit; the default of 1024 would be too low.
 const CONNECTIONS_MAX: u32 = 16_384;
 
 fn config(plan: &Plan<'_>) -> String {

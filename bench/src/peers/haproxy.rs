@@ -1,5 +1,5 @@
-//! HAProxy in TCP mode, one thread: on a machine with two CPUs a second one makes every workload
-//! dearer for it.
+//! HAProxy in TCP mode with one thread. On a machine with two CPUs, two threads use more CPU time
+//! in every workload.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub(super) const PROXY: Proxy = Proxy {
     arguments: |_| ["-db", "-q", "-f"].map(str::to_owned).to_vec(),
 };
 
-/// What the configuration says about the resumption of sessions.
+/// The options for session resumption.
 struct Sessions {
     cache: &'static str,
     tickets: &'static str,
@@ -24,8 +24,8 @@ struct Sessions {
 fn config(plan: &Plan<'_>) -> String {
     let Plan { side, listen, connect, terms, .. } = plan;
     let tls = format!("ssl crt {}.both.pem ca-file ca.pem verify required", side.name());
-    // The group is set where it can be, on the accepting side; the connecting side offers X25519
-    // first by default.
+    // HAProxy can set the group only on the accepting side. The connecting side offers X25519 first
+    // by default.
     let (bind, server) = match side {
         Side::Client => {
             (String::new(), format!("{tls} verifyhost {SERVER_NAME} sni str({SERVER_NAME})"))

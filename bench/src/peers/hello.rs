@@ -1,5 +1,5 @@
-//! The first flight of a server, as far as it says what was negotiated (RFC 8446, section 4.1.3;
-//! RFC 5246, section 7.4).
+//! Parses the first flight of a TLS server, to determine what was negotiated (RFC 8446, section
+//! 4.1.3; RFC 5246, section 7.4).
 
 use std::fmt::{self, Display, Formatter};
 
@@ -12,24 +12,24 @@ const EXTENSION_SUPPORTED_VERSIONS: u16 = 43;
 const EXTENSION_KEY_SHARE: u16 = 51;
 const TLS12: u16 = 0x0303;
 const TLS13: u16 = 0x0304;
-/// How the random of a hello begins that asks the client to try again with another group.
+/// The random of a HelloRetryRequest, which asks for another key share (RFC 8446, section 4.1.3).
 const RETRY_RANDOM: [u8; 8] = [0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11];
 
-/// What the server chose.
+/// What the server negotiated.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServerHello {
     version: u16,
     suite: u16,
-    /// TLS 1.2 has none in a session that is taken up again.
+    /// The group of the key exchange; `None` in a resumed session of TLS 1.2.
     group: Option<u16>,
-    /// It asked for a second hello, which costs a round trip.
+    /// Whether the server sent a HelloRetryRequest, which costs a round trip.
     retried: bool,
-    /// It resumed an earlier session instead of a full handshake.
+    /// Whether the server resumed a session.
     pub(super) resumed: bool,
 }
 
 impl ServerHello {
-    /// Reads the first flight of a server; none unless it begins with a whole hello of TLS 1.3 or
+    /// Parses the first flight; `None` unless it starts with a complete ServerHello of TLS 1.3 or
     /// 1.2.
     pub(super) fn parse(stream: &[u8]) -> Option<Self> {
         let flight = handshake(stream);
@@ -41,7 +41,7 @@ impl ServerHello {
             while let Some(Message { kind, mut body }) = message(&mut rest) {
                 match kind {
                     CERTIFICATE => hello.resumed = false,
-                    // A named curve, and which.
+                    // The curve type `named_curve`, then the group.
                     SERVER_KEY_EXCHANGE if take(&mut body, 1)? == [3] => {
                         hello.group = number(&mut body);
                     }
@@ -105,7 +105,7 @@ impl Display for ServerHello {
     }
 }
 
-/// What the records at the beginning of a stream say of the handshake, in one piece.
+/// Joins the handshake messages of the first records.
 fn handshake(mut stream: &[u8]) -> Vec<u8> {
     let mut flight = Vec::new();
     while let Some(&[RECORD_HANDSHAKE, _, _, high, low]) = take(&mut stream, 5) {
@@ -117,14 +117,14 @@ fn handshake(mut stream: &[u8]) -> Vec<u8> {
     flight
 }
 
-/// A message of a handshake.
+/// A handshake message.
 struct Message<'a> {
     kind: u8,
     body: &'a [u8],
 }
 
-/// The next message of a handshake. One that was cut off at the end counts with what is there,
-/// unless it is the first: a hello must be whole.
+/// Takes the next handshake message. A truncated message counts with the available bytes, except
+/// the first: the ServerHello must be complete.
 fn message<'a>(rest: &mut &'a [u8]) -> Option<Message<'a>> {
     let &[kind, high, middle, low] = take(rest, 4)? else { return None };
     let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()?;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_taken_up_again_is_noticed() {
+    fn a_resumed_session_is_detected() {
         let usual = hello(TLS13, 0x1301, 0x1d);
         assert!(!ServerHello::parse(&usual).unwrap().resumed);
         let mut body = usual[5..].to_vec();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_1_2_says_its_group_later_and_without_a_certificate_is_resumed() {
+    fn in_tls_1_2_the_group_follows_and_no_certificate_means_resumed() {
         let mut body = vec![2, 0, 0, 38, 3, 3];
         body.extend([9; 32]);
         body.extend([0, 0xc0, 0x2b, 0]);

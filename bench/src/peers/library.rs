@@ -1,7 +1,7 @@
-//! Programs that do TLS themselves: the two load programs with a library in them.
+//! Peers with TLS in the programs: load client and load server with a TLS library.
 //!
-//! They are a package of their own (`bench/inprocess`), so that neither the libraries nor their
-//! headers are needed to build and test tacit.
+//! These programs are a separate package (`bench/inprocess`), so that building and testing tacit
+//! does not need the libraries and their headers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::inprocess;
 use crate::load::{LoadServer, server_words};
 use crate::terms::Terms;
 
-/// Starts the server end and looks at what the two negotiate.
+/// Starts the load server, and checks what the two sides negotiate.
 pub(super) fn start(
     peer: &'static Peer,
     library: &'static str,
@@ -23,7 +23,7 @@ pub(super) fn start(
 ) -> Result<Running, String> {
     let program = inprocess::program(&setting.target);
     let version = Command::new(&program).args(["version", library]).output().map_err(|error| {
-        format!("cannot run {}: {error}; `cargo xtask bench` builds it", program.display())
+        format!("cannot run {}: {error}: build it with `cargo xtask bench`", program.display())
     })?;
     let mut command = Command::new(&program);
     let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
@@ -31,7 +31,8 @@ pub(super) fn start(
     let server = LoadServer::adopt(&command, &setting.dir)?;
     check::refuses_without_certificate(server.address, &setting.dir)?;
 
-    let tap = check::Tap::new(server.address).map_err(|error| format!("the tap: {error}"))?;
+    let tap =
+        check::Tap::new(server.address).map_err(|error| format!("cannot open the tap: {error}"))?;
     let client = Client::InProcess { library };
     let mut running = Running {
         peer,

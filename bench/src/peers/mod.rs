@@ -1,4 +1,4 @@
-//! The peers: each a way to put mutual TLS between two programs.
+//! The peers: ways to put mutual TLS between two programs.
 //!
 //! ```text
 //! proxies      load client -> [client proxy] == mutual TLS ==> [server proxy] -> load server
@@ -6,10 +6,10 @@
 //! in-process   load client with a library == mutual TLS ==> load server with a library
 //! runs         [tacit run [load client]] == mutual TLS ==> [tacit run [load server]]
 //! ```
-//! One file a peer, which holds its configuration and what it needs to be compared fairly:
-//! X25519, TLS_AES_128_GCM_SHA256, both sides verify the chain and the client side the name, no
-//! resumption, no delay of small writes, one worker thread where that can be set, no log of
-//! connections. A new proxy is a file with a `PROXY` and a line in [`PEERS`].
+//! Each peer has a file with its configuration. For a fair comparison, all peers use X25519 and
+//! TLS_AES_128_GCM_SHA256, verify the certificate chain on both sides and the server's name on the
+//! client side, resume no sessions, do not delay small writes, have one worker thread if possible,
+//! and log no connections. A new proxy is a file with a `PROXY` and a line in [`PEERS`].
 
 mod check;
 mod envoy;
@@ -32,17 +32,17 @@ use self::running::Client;
 pub(crate) use self::running::{Far, Running};
 use crate::terms::Terms;
 
-/// The form that the goals are about: what a user gets who says nothing.
+/// The configuration that the goals apply to: the default.
 pub(crate) const SUBJECT: &str = "tacit-run";
-/// The form that has what the peers of [`Form::Given`] are given.
+/// The configuration with the same network as the peers of [`Form::Given`].
 pub(crate) const PLACED: &str = "tacit-split";
 
-/// The two whose difference is the price of the ledger.
+/// The two configurations whose difference is the cost of the ledger.
 pub(crate) const METERED: &str = "tacit-given";
 /// See [`METERED`].
 pub(crate) const UNMETERED: &str = "tacit-unmetered";
 
-/// Everybody, in the order of the report.
+/// All peers, in the order of the report.
 pub(crate) static PEERS: [Peer; 16] = [
     Peer { name: "direct", title: "no TLS at all", form: Form::Direct },
     Peer {
@@ -82,7 +82,7 @@ pub(crate) static PEERS: [Peer; 16] = [
     },
     Peer {
         name: UNMETERED,
-        title: "the same with accounting = false",
+        title: "as tacit-given, with accounting = false",
         form: Form::Given(tacit::UNMETERED),
     },
     Peer { name: SUBJECT, title: "two tacit runs, default settings", form: Form::Runs(None) },
@@ -103,7 +103,7 @@ pub(crate) fn peer(name: &str) -> Option<&'static Peer> {
     PEERS.iter().find(|peer| peer.name == name)
 }
 
-/// Starts what runs all the time, and returns once the pair has passed its check.
+/// Starts the proxies and the server of a peer, and returns when they have passed the check.
 pub(crate) fn start(
     peer: &'static Peer,
     terms: Terms,
@@ -128,7 +128,7 @@ pub(crate) fn start(
     started.map_err(|error| format!("{}: {error}", peer.name))
 }
 
-/// The place of a peer in the table, which is a number of its own.
+/// The index of a peer in the table.
 fn number_of(peer: &Peer) -> u8 {
     let place = PEERS.iter().position(|known| known.name == peer.name);
     place.and_then(|place| u8::try_from(place).ok()).unwrap_or(0)

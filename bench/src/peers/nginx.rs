@@ -1,4 +1,4 @@
-//! nginx with its stream module, one worker.
+//! nginx with its stream module and one worker.
 
 use std::path::PathBuf;
 
@@ -11,11 +11,11 @@ pub(super) const PROXY: Proxy = Proxy {
     version: "-v",
     extension: "conf",
     config,
-    // What it says before it has read its configuration would go to a log of the distribution.
+    // Messages before the configuration is read would go to a log file of the distribution.
     arguments: |_| ["-e", "stderr", "-c"].map(str::to_owned).to_vec(),
 };
 
-/// Where distributions put the module; nginx looks from its own prefix.
+/// The path of the module in distributions, relative to nginx's prefix.
 const MODULE: &str = "modules/ngx_stream_module.so";
 
 fn config(plan: &Plan<'_>) -> String {
@@ -83,7 +83,7 @@ stream {{
     )
 }
 
-/// How the server side remembers who was there.
+/// The option for the session cache of the server side.
 fn sessions(terms: Terms) -> &'static str {
     match terms.resumes() {
         true => "ssl_session_cache shared:bench:1m;",

@@ -1,48 +1,48 @@
-//! Who is compared, and on which terms.
+//! A peer: a way to protect the connection between two programs, and the workloads it supports.
 
 use super::plan::Proxy;
 use crate::terms::Terms;
 use crate::workload::{Kind, Workload};
 
-/// Who is compared.
+/// A peer of the comparison.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// What `--peers` calls it.
+    /// The name for `--peers`.
     pub(crate) name: &'static str,
-    /// What it is, for people.
+    /// A description for the report.
     pub(crate) title: &'static str,
     pub(super) form: Form,
 }
 
-/// How it is put between the programs.
+/// How the connection is protected.
 #[derive(Debug)]
 pub(super) enum Form {
-    /// Not at all, and no TLS: the price of the two programs and of loopback alone.
+    /// No TLS and no proxy: the cost of the two programs and of loopback.
     Direct,
-    /// By a library in both programs.
+    /// TLS by a library in both programs.
     InProcess(&'static str),
-    /// By two proxies.
+    /// Two proxies.
     Proxies(Proxy),
-    /// By the same two proxies in a [`crate::room::Room`], one CPU for each side.
+    /// Two proxies in a [`crate::room::Room`], one CPU for each side.
     Given(Proxy),
-    /// By `tacit run`, with the placement that its policy asks for.
+    /// Two `tacit run`s, with this `placement` in the policy.
     Runs(Option<&'static str>),
 }
 
 impl Peer {
-    /// Whether the peer carries a workload: programs with TLS in them do one thing at a time.
+    /// Whether the peer supports a workload. Programs with TLS use each connection for one purpose.
     pub(crate) fn carries(&self, workload: &Workload) -> bool {
         let is_alone = !matches!(workload.kind, Kind::Beside { .. });
         self.takes(workload.terms) && (is_alone || !matches!(self.form, Form::InProcess(_)))
     }
 
-    /// Whether the peer is measured on these terms. Other suites are for tacit and for OpenSSL in
-    /// the program: what the choice of a suite costs is a question to a library, and to a relay.
+    /// Whether the peer is measured with these TLS settings. Other cipher suites are measured only
+    /// for tacit and for OpenSSL in the programs: their cost depends on the library.
     pub(crate) fn takes(&self, terms: Terms) -> bool {
         match (&self.form, terms) {
             (_, Terms::Usual) => true,
             (Form::Direct | Form::Given(_), _) => false,
-            // Its sessions can be taken up by unsafe code alone.
+            // The openssl crate cannot resume a session without unsafe code.
             (Form::InProcess(library), Terms::Resumed) => *library != "openssl",
             (_, Terms::Resumed) => true,
             (Form::InProcess(library), _) => *library == "openssl",
@@ -51,17 +51,17 @@ impl Peer {
         }
     }
 
-    /// Whether it is a product that others install, as they install it.
+    /// Whether the peer is a product other than tacit, as installed.
     pub(crate) fn is_rival(&self) -> bool {
         matches!(self.form, Form::Proxies(_)) && !self.is_tacit()
     }
 
-    /// Whether it is such a product with what `tacit run` has.
+    /// Whether the peer is such a product with the network of `tacit run`.
     pub(crate) fn is_given(&self) -> bool {
         matches!(self.form, Form::Given(_)) && !self.is_tacit()
     }
 
-    /// Whether it is tacit, in whatever form.
+    /// Whether the peer is a configuration of tacit.
     pub(crate) fn is_tacit(&self) -> bool {
         self.name.starts_with("tacit")
     }

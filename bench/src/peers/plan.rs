@@ -1,4 +1,4 @@
-//! What one end of a pair of proxies is to do, and how it is started.
+//! The configuration of a proxy, and how the proxy is started.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,22 +10,22 @@ use crate::process::Process;
 use crate::room::Room;
 use crate::terms::Terms;
 
-/// How to run one end of a peer.
+/// How to run a proxy.
 #[derive(Debug)]
 pub(super) struct Proxy {
     /// The program.
     pub(super) program: fn(&Setting<'_>) -> PathBuf,
-    /// The argument that makes it print its version.
+    /// The argument that prints the version.
     pub(super) version: &'static str,
-    /// How its configuration file is called after the dot.
+    /// The extension of the configuration file.
     pub(super) extension: &'static str,
-    /// The text of its configuration.
+    /// Generates the configuration.
     pub(super) config: fn(&Plan<'_>) -> String,
-    /// Its arguments before the name of that file; the argument is the name of the process.
+    /// The arguments before the configuration file; the parameter is the name of the process.
     pub(super) arguments: fn(&str) -> Vec<String>,
 }
 
-/// What one proxy is to do.
+/// The configuration of one proxy.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub(super) side: Side,
@@ -35,42 +35,42 @@ pub(super) struct Plan<'a> {
     pub(super) setting: &'a Setting<'a>,
 }
 
-/// What is the same for all peers.
+/// The settings that all peers share.
 #[derive(Debug)]
 pub(crate) struct Setting<'a> {
-    /// Where the load server listens.
+    /// The address of the load server.
     pub(crate) application: SocketAddr,
-    /// Certificates, configurations and logs; the working directory of the proxies.
+    /// The directory of certificates, configurations and logs; working directory of the proxies.
     pub(crate) dir: PathBuf,
     /// The build directory.
     pub(crate) target: PathBuf,
-    /// The tacit that is measured.
+    /// The tacit to measure.
     pub(crate) tacit: PathBuf,
-    /// The tacit whose `workload` loads.
+    /// The tacit whose `workload` generates the load.
     pub(crate) load: PathBuf,
-    /// The congestion control of every socket, for a peer that would choose its own.
+    /// The congestion control of all sockets, for peers that would choose their own.
     pub(crate) congestion: String,
-    /// Where programs run as an ordinary user, if they can.
+    /// The directory for programs of an ordinary user, if runs are possible.
     pub(crate) place: Option<&'a Place>,
-    /// Where peers get what `tacit run` has, if that can be had.
+    /// The network with large segments, if the host supports it.
     pub(crate) room: Option<&'a Room>,
-    /// A key of tacit's `[agent]` that is false.
+    /// A key in `[agent]` of tacit's policy to set to false.
     pub(crate) without: Option<String>,
 }
 
-/// A policy of tacit with a key of its `[agent]` that is false.
+/// Sets a key of `[agent]` in a policy of tacit to false.
 pub(crate) fn without(policy: &str, key: &str) -> String {
     policy.replacen("[agent]", &format!("[agent]\n{key} = false"), 1)
 }
 
 impl Setting<'_> {
-    /// A policy of tacit with what is the same for all of them.
+    /// A policy of tacit with the shared settings.
     pub(super) fn policy(&self, text: &str) -> String {
         self.without.as_ref().map_or_else(|| text.to_owned(), |key| without(text, key))
     }
 }
 
-/// Which end of the TLS connection a proxy is.
+/// The side of the TLS connection that a proxy is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
@@ -78,7 +78,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// Names the side in files, and its certificate.
+    /// The name of the side, in file names and certificates.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -86,7 +86,7 @@ impl Side {
         }
     }
 
-    /// The CPU of the side in a room.
+    /// The CPU of the side in a [`Room`].
     pub(super) fn cpu(self) -> usize {
         match self {
             Self::Client => 0,
@@ -96,7 +96,7 @@ impl Side {
 }
 
 impl Proxy {
-    /// Starts one end, after the words in `before`.
+    /// Starts the proxy, with the words `before` in front of its command.
     pub(super) fn start(
         &self,
         name: &str,
@@ -106,19 +106,19 @@ impl Proxy {
         let dir = &plan.setting.dir;
         let file = dir.join(format!("{name}.{}", self.extension));
         fs::write(&file, plan.setting.policy(&(self.config)(plan)))
-            .map_err(|error| format!("writing {}: {error}", file.display()))?;
+            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         let mut command = command_of(before, &(self.program)(plan.setting));
         command.args((self.arguments)(name)).arg(file);
         Process::start(name.to_owned(), &command, dir)
     }
 
-    /// The first line of what the program prints that holds a digit.
+    /// The first line of the program's version output that contains a digit.
     pub(super) fn version(&self, setting: &Setting<'_>) -> Result<String, String> {
         let program = (self.program)(setting);
         let output = Command::new(&program).arg(self.version).output().map_err(|error| {
             format!(
-                "cannot run {}: {error}; scripts/install-bench.sh installs the peers, --peers \
-                 chooses among them",
+                "cannot run {}: {error}: install the peers with scripts/install-bench.sh, or \
+                 select others with --peers",
                 program.display()
             )
         })?;
@@ -130,7 +130,7 @@ impl Proxy {
     }
 }
 
-/// A command that begins with these words.
+/// A command of these words.
 pub(super) fn command(words: &[String]) -> Command {
     let mut words = words.iter();
     let mut command = Command::new(words.next().map_or("env", String::as_str));
@@ -138,7 +138,7 @@ pub(super) fn command(words: &[String]) -> Command {
     command
 }
 
-/// A program, after these words if there are any.
+/// A command for a program, with words in front of it if there are any.
 pub(super) fn command_of(before: &[String], program: &Path) -> Command {
     if before.is_empty() {
         return Command::new(program);

@@ -1,4 +1,4 @@
-//! Pairs of proxies: as they are installed, and in a room with what `tacit run` has.
+//! Starts pairs of proxies: as installed, or in a network with large segments.
 
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -13,10 +13,10 @@ use crate::process::Process;
 use crate::room;
 use crate::terms::Terms;
 
-/// A pair of proxies that cannot relay a byte this long after its start has failed.
+/// A pair that does not relay a byte within this time after its start has failed.
 const START_TIME_MAX: Duration = Duration::from_secs(15);
 
-/// Starts a pair as it is installed, and checks it.
+/// Starts a pair as installed, and checks it.
 pub(super) fn start(
     peer: &'static Peer,
     proxy: &Proxy,
@@ -37,7 +37,7 @@ pub(super) fn start(
     wait_ready(entry, &mut client, &mut server)?;
 
     check::refuses_without_certificate(tls, &setting.dir)?;
-    let tap = Tap::new(tls).map_err(|error| format!("the tap: {error}"))?;
+    let tap = Tap::new(tls).map_err(|error| format!("cannot open the tap: {error}"))?;
     let entry_of_probe = free_address()?;
     let plan = Plan { listen: entry_of_probe, connect: tap.address, ..plan };
     let mut probe = start("probe", &plan)?;
@@ -59,7 +59,7 @@ pub(super) fn start(
     })
 }
 
-/// The same configuration in a room. Its check was that of the peer as installed.
+/// Starts the same configuration in a [`Room`]. It was checked as the peer as installed.
 pub(super) fn start_in_room(
     peer: &'static Peer,
     number: u8,
@@ -67,7 +67,7 @@ pub(super) fn start_in_room(
     terms: Terms,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
-    let room = setting.room.ok_or("no network namespace with large segments was granted")?;
+    let room = setting.room.ok_or("no network namespace with large segments could be made")?;
     let entry = room::address(number, room::ENTRY);
     let tls = room::address(number, room::TLS);
     let application = room::address(number, room::APPLICATION);
@@ -105,13 +105,13 @@ pub(super) fn start_in_room(
     })
 }
 
-/// An address of loopback at which no socket listens.
+/// A loopback address at which no socket listens.
 fn free_address() -> Result<SocketAddr, String> {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    address.map_err(|error| format!("no free port on loopback: {error}"))
+    address.map_err(|error| format!("cannot find a free port on loopback: {error}"))
 }
 
-/// Waits until a connection goes through the whole chain.
+/// Waits until a connection through both proxies succeeds.
 fn wait_ready(entry: SocketAddr, client: &mut Process, server: &mut Process) -> Result<(), String> {
     wait_until(client, server, || knock(entry))
 }
@@ -129,7 +129,7 @@ fn wait_until(
         if start.elapsed() > START_TIME_MAX {
             let client = client.log_tail();
             let server = server.log_tail();
-            return Err(format!("carries no byte to the other end: {error}\n{client}\n{server}"));
+            return Err(format!("the proxies relay no byte: {error}\n{client}\n{server}"));
         }
         thread::sleep(Duration::from_millis(50));
     }

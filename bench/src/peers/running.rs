@@ -1,4 +1,4 @@
-//! A peer that was started, and how the load client reaches it.
+//! A started peer, and how the load client connects through it.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -10,19 +10,19 @@ use crate::load::{LoadServer, knock_words};
 use crate::process::{Process, guarded};
 use crate::terms::Terms;
 
-/// A peer that carries bytes.
+/// A running peer.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) peer: &'static Peer,
     pub(crate) terms: Terms,
-    /// What its program says of itself, one line.
+    /// The version that its program prints, one line.
     pub(crate) version: String,
-    /// What the pair was seen to negotiate.
+    /// What the two sides negotiated.
     pub(crate) negotiated: String,
-    /// Where the load client connects.
+    /// The address that the load client connects to.
     pub(crate) entry: SocketAddr,
     pub(super) client: Client,
-    /// The client proxy and the server proxy.
+    /// The client's proxy and the server's proxy.
     pub(crate) proxies: Option<[Process; 2]>,
     pub(crate) far: Far,
 }
@@ -30,27 +30,27 @@ pub(crate) struct Running {
 /// How the load client is started.
 #[derive(Debug)]
 pub(super) enum Client {
-    /// By itself, after these words.
+    /// As a program, after these words.
     Plain(Vec<String>),
-    /// With a library in it.
+    /// As a program with a TLS library.
     InProcess { library: &'static str },
     /// Under `tacit run` with this policy.
     Run { policy: String },
 }
 
-/// The load server at the far end.
+/// The load server.
 #[derive(Debug)]
 pub(crate) enum Far {
-    /// The one of all peers.
+    /// The one that most peers share.
     Shared,
-    /// One of its own.
+    /// One of this peer.
     Own(LoadServer),
-    /// One of its own, under `tacit run`, which is the server proxy.
+    /// One of this peer under `tacit run`, which is the server's proxy.
     Run(LoadServer),
 }
 
 impl Running {
-    /// The load client with these words of `tacit workload`, as it is started for this peer.
+    /// The command that starts the load client for this peer with these `tacit workload` options.
     pub(crate) fn client_command(
         &self,
         setting: &Setting<'_>,
@@ -81,18 +81,19 @@ impl Running {
         }
     }
 
-    /// Has the load client make two connections by way of `tap`.
+    /// Makes the load client open two connections through `tap`.
     pub(super) fn knock_twice(&self, tap: SocketAddr, setting: &Setting<'_>) -> Result<(), String> {
         let mut command = self.client_command(setting, &knock_words(2), tap);
-        let output = command.output().map_err(|error| format!("the load client: {error}"))?;
+        let output =
+            command.output().map_err(|error| format!("cannot run the load client: {error}"))?;
         if output.status.success() {
             return Ok(());
         }
         let printed = [output.stdout, output.stderr].concat();
-        Err(format!("the load client: {}", String::from_utf8_lossy(&printed).trim()))
+        Err(format!("the load client failed: {}", String::from_utf8_lossy(&printed).trim()))
     }
 
-    /// Whether the load client's descendants are the client proxy.
+    /// Whether the load client's child processes are the client's proxy.
     pub(crate) fn client_is_run(&self) -> bool {
         matches!(self.client, Client::Run { .. })
     }

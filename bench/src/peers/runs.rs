@@ -1,10 +1,10 @@
-//! tacit as most use it: two programs that know nothing of TLS, each under a `tacit run` of its
-//! own, as an ordinary user.
+//! tacit as most users run it: two programs without TLS, each under its own `tacit run`, as an
+//! ordinary user.
 //!
 //! ```text
 //! tacit run -- load client == mutual TLS on the loopback of the host ==> tacit run -- load server
 //! ```
-//! The client's run lasts for one sample, as the load client does. The server's run continues.
+//! The client's run lasts for one sample, like the load client. The server's run continues.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -18,20 +18,20 @@ use crate::load::{LoadServer, server_words};
 use crate::process::guarded;
 use crate::terms::Terms;
 
-/// Where the program listens inside its run.
+/// The port at which the program listens inside its run.
 const LOCAL_PORT: u16 = 9000;
 
-/// Starts the server's run and looks at what the two negotiate.
+/// Starts the server's run, and checks what the two sides negotiate.
 pub(super) fn start(
     peer: &'static Peer,
     placement: Option<&str>,
     terms: Terms,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
-    let place = setting.place.ok_or("no network namespace was granted to run programs in")?;
+    let place = setting.place.ok_or("no network namespace could be made for tacit run")?;
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let listen = free.map_err(|error| format!("no free port on loopback: {error}"))?;
-    let tap = check::Tap::new(listen).map_err(|error| format!("the tap: {error}"))?;
+    let listen = free.map_err(|error| format!("cannot find a free port on loopback: {error}"))?;
+    let tap = check::Tap::new(listen).map_err(|error| format!("cannot open the tap: {error}"))?;
     let ports = [listen.port(), tap.address.port()];
     let policies = policies(&setting.congestion, placement, terms, listen, ports);
     let [client, server] =
@@ -41,7 +41,7 @@ pub(super) fn start(
         let parsed = tacit_core::policy::parse(text);
         if parsed.policy.is_none() {
             let said = parsed.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();
-            return Err(format!("this tacit refuses the policy: {}", said.join("; ")));
+            return Err(format!("this tacit refuses the benchmark's policy: {}", said.join("; ")));
         }
         place.write(name, text)?;
     }
@@ -53,7 +53,7 @@ pub(super) fn start(
     let version = guarded(&std::process::Command::new(place.dir.join("tacit")))
         .arg("--version")
         .output()
-        .map_err(|error| format!("tacit: {error}"))?;
+        .map_err(|error| format!("cannot run tacit: {error}"))?;
     check::refuses_without_certificate(listen, &setting.dir)?;
     let mut running = Running {
         peer,
@@ -70,7 +70,7 @@ pub(super) fn start(
     Ok(running)
 }
 
-/// The policies of the client's run and of the server's.
+/// The policies of the client's run and of the server's run.
 fn policies(
     congestion: &str,
     placement: Option<&str>,
@@ -78,13 +78,13 @@ fn policies(
     listen: SocketAddr,
     remote_ports: [u16; 2],
 ) -> [String; 2] {
-    // An agent keeps away from the CPUs of others; here there are agents that do nothing.
+    // The CPU is fixed: an agent would avoid CPUs of the agents of other peers, which are idle.
     let placed = |cpu: u32| match placement {
         Some("split") => {
             format!("workers = 1\nplacement = \"split\"\nplacement-cpus = \"{cpu}\"\n")
         }
         Some(word) => format!("workers = 1\nplacement = \"{word}\"\n"),
-        // As a user gets it who says nothing.
+        // The default.
         None => String::new(),
     };
     let head = |name: &str, placement: String| {

@@ -1,4 +1,4 @@
-//! stunnel: a thread for each connection.
+//! stunnel, which uses a thread for each connection.
 
 use std::path::PathBuf;
 

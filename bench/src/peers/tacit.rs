@@ -1,6 +1,6 @@
-//! tacit itself: two agents with a rule each, one data worker.
+//! tacit with two agents, each with one rule and one data worker.
 //!
-//! It chooses a congestion control for its own sockets where it may; here it gets the others'.
+//! By default tacit chooses a congestion control for its sockets; here it uses that of all peers.
 
 use super::plan::{Plan, Proxy, Side, without};
 use crate::certs::SERVER_NAME;
@@ -8,10 +8,10 @@ use crate::terms::Terms;
 
 pub(super) const PROXY: Proxy = proxy(config);
 
-/// The same without its ledger.
+/// The same without the ledger.
 pub(super) const UNMETERED: Proxy = proxy(|plan| without(&config(plan), "accounting"));
 
-/// The same, but every handshake verifies the chain again, as the others do.
+/// The same, but every handshake verifies the whole chain, as the other peers do.
 pub(super) const WITHOUT_CHAIN_CACHE: Proxy = proxy(|plan| without(&config(plan), "chain-cache"));
 
 const fn proxy(config: fn(&Plan<'_>) -> String) -> Proxy {
@@ -20,7 +20,7 @@ const fn proxy(config: fn(&Plan<'_>) -> String) -> Proxy {
         version: "--version",
         extension: "toml",
         config,
-        // The proxy's working directory keeps the path of the control socket short.
+        // A relative path keeps the path of the control socket short.
         arguments: |name| {
             let control = format!("{name}.sock");
             ["agent", "--control", &control, "--policy"].map(str::to_owned).to_vec()
@@ -65,7 +65,7 @@ trust       = "bench"
     )
 }
 
-/// What a rule says about the TLS itself.
+/// The `tls` keys of a rule for these TLS settings.
 pub(super) fn tls(terms: Terms) -> String {
     format!(
         "\

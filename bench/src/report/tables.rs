@@ -1,4 +1,4 @@
-//! The tables of the report.
+//! Builds the tables of the report.
 
 use tacit_core::page::{Bar, Bars, DataTable, TableCell};
 use tacit_core::statistics::{Mean, median};
@@ -9,11 +9,11 @@ use crate::memory::{Idle, PerSide};
 use crate::peers::{METERED, PLACED, SUBJECT, UNMETERED};
 use crate::workload::{Goal, Workload};
 
-/// tacit beside OpenSSL in the programs: workload, and what was aimed at.
+/// Comparison with OpenSSL in the programs: workload, and the ratio that is the goal.
 const INSIDE: [(&str, f64); 3] = [("connect", 0.5), ("1m", 1.0), ("2k", 2.2)];
 
-/// Round trips with ChaCha20: workload, and how much longer they took in the measurement of TLS
-/// by the stack beside TLS in the program on z/OS, in percent.
+/// Round trips with ChaCha20: workload, and how much longer they took on z/OS with AT-TLS than with
+/// TLS in the program, in percent.
 const PAPER: [(&str, f64); 5] = [
     ("2k-chacha20", 1.24),
     ("16k-chacha20", 7.48),
@@ -22,19 +22,19 @@ const PAPER: [(&str, f64); 5] = [
     ("1m-chacha20", 37.87),
 ];
 
-/// What the 1 MB round trip may take more, in percent.
+/// The goal for the 1 MB round trip: at most this much longer, in percent.
 const PAPER_GOAL: f64 = 5.0;
 
-/// The forms of tacit whose ratios stand beside that of the goals.
+/// Further configurations of tacit in the table of goals.
 const FORMS: [&str; 4] = [PLACED, "tacit-fixed", "tacit-fixed-no-cache", "tacit-one-cpu"];
 
-/// What has a goal: whether it is reached.
+/// The workloads with a goal, and whether tacit reaches it.
 pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Option<DataTable> {
     let columns = [
         "workload",
         "best peer",
-        "its us",
-        "tacit us",
+        "its CPU us",
+        "tacit CPU us",
         "ratio",
         "of minima",
         "target",
@@ -57,19 +57,19 @@ pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Op
             text(reached(found, goal)),
         ]
     });
-    filled(table("CPU time beside the best peer as installed", &columns, rows.collect()))
+    filled(table("CPU time compared with the best peer as installed", &columns, rows.collect()))
 }
 
 fn reached(found: Option<f64>, goal: Goal) -> &'static str {
     match found {
         None => "not measured",
-        Some(found) if found <= goal.stretch => "yes, and the stretch",
+        Some(found) if found <= goal.stretch => "yes, also the stretch goal",
         Some(found) if found <= goal.target => "yes",
         Some(_) => "no",
     }
 }
 
-/// The other forms of tacit beside the same peer, and that peer with the place of [`PLACED`].
+/// The other configurations of tacit, and the best peer with the same network as [`PLACED`].
 pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Option<DataTable> {
     let mut columns = vec!["workload"];
     columns.extend(FORMS);
@@ -97,12 +97,12 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
         row.push(both(summary.row(workload.name, PLACED), given));
         row
     });
-    let title =
-        "Other forms beside the same peer, and the peer with the place of tacit-split (of minima)";
+    let title = "Other configurations, compared with the best peer as installed and with the best \
+                 given peer (in parentheses: of minima)";
     filled(table(title, &columns, rows.collect()))
 }
 
-/// A workload that has a goal.
+/// A workload with a goal.
 struct Aimed {
     workload: &'static Workload,
     goal: Goal,
@@ -113,7 +113,7 @@ fn with_goals<'a>(workloads: &'a [&'static Workload]) -> impl Iterator<Item = Ai
     workloads.iter().filter_map(aimed)
 }
 
-/// Everybody under one workload; `x` is each row divided by the best peer as installed.
+/// All peers in one workload; `x` is each row divided by the best peer as installed.
 pub(super) fn workload(summary: &Summary, workload: &Workload) -> DataTable {
     let unit = workload.kind.unit();
     let cpu = format!("us/{unit}");
@@ -147,7 +147,7 @@ pub(super) fn workload(summary: &Summary, workload: &Workload) -> DataTable {
     table(&title, &columns, rows.collect())
 }
 
-/// The same as a picture.
+/// The same as a bar chart.
 pub(super) fn bars(summary: &Summary, workload: &Workload) -> Bars {
     let bars = summary.of(workload.name).map(|row| Bar {
         name: row.peer.name.to_owned(),
@@ -159,7 +159,7 @@ pub(super) fn bars(summary: &Summary, workload: &Workload) -> Bars {
     Bars { title, unit, bars: bars.collect() }
 }
 
-/// What the accounting costs: pairs of samples, with and without it.
+/// The cost of accounting, from pairs of samples with and without it.
 pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) -> Option<DataTable> {
     let columns = ["workload", "pairs", "without us", "more %", "from %", "to %"];
     let rows = workloads.iter().filter_map(|workload| {
@@ -187,7 +187,7 @@ pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) ->
     filled(table("CPU time with accounting beside that without", &columns, rows.collect()))
 }
 
-/// tacit beside the same programs with OpenSSL in them.
+/// tacit compared with OpenSSL in the programs.
 pub(super) fn inside(summary: &Summary) -> Option<DataTable> {
     let columns = ["workload", "OpenSSL us", "tacit us", "ratio", "of minima", "aim", "reached"];
     let rows = INSIDE.into_iter().filter_map(|(workload, aim)| {
@@ -207,7 +207,7 @@ pub(super) fn inside(summary: &Summary) -> Option<DataTable> {
     filled(table("CPU time beside OpenSSL in both programs", &columns, rows.collect()))
 }
 
-/// Round trips with ChaCha20 beside OpenSSL in the programs, and the same on another system.
+/// Round trips with ChaCha20 compared with OpenSSL in the programs, and the figures for z/OS.
 pub(super) fn paper(summary: &Summary) -> Option<DataTable> {
     let columns = [
         "round trip",
@@ -245,7 +245,7 @@ pub(super) fn paper(summary: &Summary) -> Option<DataTable> {
     filled(table(title, &columns, rows.collect()))
 }
 
-/// What an idle connection adds.
+/// The memory of an idle connection.
 pub(super) fn memory(idle: &[Idle], kernel_bytes: u64) -> Option<DataTable> {
     let columns = ["", "client proxy KB", "server proxy KB", "both KB", "kernel KB", "goal KB"];
     let kb = |bytes: f64| TableCell::Number(bytes / 1024.0);
@@ -275,7 +275,7 @@ fn number(value: Option<f64>) -> TableCell {
     value.map_or_else(|| text("-"), TableCell::Number)
 }
 
-/// A ratio, with two digits after the point.
+/// A ratio with two decimal places.
 fn share(value: Option<f64>) -> TableCell {
     TableCell::Text(value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}")))
 }
@@ -290,7 +290,7 @@ mod tests {
     fn a_goal_is_reached_by_the_median_and_only_where_it_is_measured() {
         let goal = Goal { target: 0.8, stretch: 0.75 };
         for (found, said) in [
-            (Some(0.75), "yes, and the stretch"),
+            (Some(0.75), "yes, also the stretch goal"),
             (Some(0.8), "yes"),
             (Some(0.81), "no"),
             (None, "not measured"),

@@ -1,4 +1,4 @@
-//! What a connection and a gigabyte cost a program inside, all processes counted.
+//! Measures the cost of connections and of a large transfer for a program in a namespace.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{PipeReader, Read, Write};
@@ -18,7 +18,7 @@ use crate::process::Process;
 use crate::progress::Progress;
 use crate::workload::{Length, RUN_WORKLOADS, Workload};
 
-/// How the program gets its network.
+/// How the program is connected to the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carrier {
     Direct,
@@ -43,7 +43,7 @@ impl Carrier {
     }
 }
 
-/// What was seen once.
+/// The measurements of one sample.
 #[derive(Debug)]
 struct Sample {
     carrier: Carrier,
@@ -59,11 +59,11 @@ impl Sample {
     }
 }
 
-/// Everything that was seen.
+/// All samples.
 #[derive(Debug)]
 pub(super) struct Report(Vec<Sample>);
 
-/// Takes the carriers in turn inside each round, another one first each time.
+/// Measures the carriers in turns. Each round begins with a different one.
 pub(super) fn measure(
     options: &Options,
     network: &Network,
@@ -77,7 +77,7 @@ pub(super) fn measure(
     let mut agent = Command::new(place.dir.join("tacit"));
     agent.args(["agent", "--control", "far.sock", "--policy", "far.toml"]);
     let mut far = Process::start("runs-far".to_owned(), &agent, &place.dir)?;
-    // Its parent has started it by the time that it can be reached, which every sample waits for.
+    // Each sample waits for a connection, so the supervisor has started the agent by then.
     std::thread::sleep(Duration::from_millis(500));
     far.check_running()?;
     far.count_descendants()?;
@@ -115,7 +115,7 @@ fn take(
     let words = workload.words(Length::Whole);
     let mut client = vec![&*program, "workload"];
     client.extend(words.iter().map(String::as_str));
-    // A network that has just been made may take a while to carry the first byte.
+    // A new network may need some time until it relays the first byte.
     client.extend(["--connect", &entry, "--wait", "20s"]);
     let mut command = match carrier {
         Carrier::Direct => place.ordinary(&program, &client[1..]),
@@ -127,10 +127,11 @@ fn take(
         Carrier::Slirp => place.ordinary("unshare", &[&WAITING[..], &client].concat()),
     };
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = pipes.spawn().map_err(|error| format!("cannot start: {error}"))?;
+    let child = pipes.spawn().map_err(|error| format!("cannot start the program: {error}"))?;
     let mut process = Process::adopt(carrier.name(), child);
     let mut lines = Lines::of(&mut process)?;
-    let mut steering = process.child().stdin.take().ok_or("no pipe to the program")?;
+    let mut steering =
+        process.child().stdin.take().ok_or("the program has no pipe for its standard input")?;
     let mut say = |word: &str| {
         writeln!(steering, "{word}").map_err(|error| format!("the program has ended: {error}"))
     };
@@ -154,10 +155,14 @@ fn take(
     let result = lines.next()?;
     let cpu_ns = clocks()?.saturating_sub(before);
     say("end")?;
-    // Ended by the program's end, unless it is not: then by dropping it.
+    // The end of the program should end the carrier; otherwise dropping it does.
     let _ = process.child().wait();
     let figures = &result["figures"];
-    let number = |key: &str| figures[key].as_f64().ok_or_else(|| format!("it printed {result}"));
+    let number = |key: &str| {
+        figures[key]
+            .as_f64()
+            .ok_or_else(|| format!("unexpected report of the load client: {result}"))
+    };
     let units = number(workload.kind.figure())?;
     Ok(Sample { carrier, workload, units, seconds: number("seconds")?, cpu_ns })
 }
@@ -166,7 +171,7 @@ fn tacit(place: &Place, policy: &str, client: &[&str]) -> Command {
     place.ordinary("./tacit", &[&["run", "--policy", policy, "--"][..], client].concat())
 }
 
-/// A program in a namespace of its own that waits until there is a network in it.
+/// The command of a program that waits in its own namespace until the network is ready.
 pub(super) const WAITING: [&str; 8] = [
     "--user",
     "--map-root-user",
@@ -194,13 +199,16 @@ pub(super) fn attach(place: &Place, pid: u32) -> Result<Slirp, String> {
         let child = command.stdin(told).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Slirp { process: Process::adopt("slirp4netns", child), ready })
     };
-    start().map_err(|error: std::io::Error| format!("slirp4netns: {error}"))
+    start().map_err(|error: std::io::Error| format!("cannot start slirp4netns: {error}"))
 }
 
 impl Slirp {
     pub(super) fn wait_ready(&mut self) -> Result<(), String> {
         let told = self.ready.read_exact(&mut [0]);
-        told.map_err(|_| "slirp4netns ended without a network: see `ls -l /dev/net/tun`".to_owned())
+        told.map_err(|_| {
+            "slirp4netns ended before the network was ready: check the permissions of /dev/net/tun"
+                .to_owned()
+        })
     }
 }
 
@@ -227,7 +235,7 @@ impl Report {
     }
 }
 
-/// Three digits or more, and not more than are known.
+/// Formats a value with at least three digits and at most one decimal place.
 fn figure(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
@@ -237,7 +245,7 @@ impl Display for Report {
         writeln!(
             f,
             "\nPrograms under tacit run: CPU time of all processes in microseconds, median and \
-             minimum;\nx: that row divided by pasta's and by slirp4netns's, medians"
+             minimum;\nx: the row divided by those of pasta and of slirp4netns, medians"
         )?;
         for workload in &RUN_WORKLOADS {
             let unit = workload.kind.unit();

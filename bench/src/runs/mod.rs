@@ -1,4 +1,4 @@
-//! Programs under `tacit run`, beside other ways to give a program a network without root.
+//! Compares `tacit run` with other ways to give a program a network without root.
 //!
 //! ```text
 //! direct   program ────────────────────────────────────> load server
@@ -6,11 +6,11 @@
 //! tls      program ─ tacit run ══ TLS 1.3 ══> far agent ─> load server
 //! pasta, slirp4netns   program ─ a TCP stack as a program ─> load server
 //! ```
-//! Two questions: what it costs to start and end ([`start`]), and what a connection and a gigabyte
-//! cost ([`carry`]). Everything runs as an ordinary user, root's benchmark included.
+//! Measured are starting and ending a program ([`start`]), and connections and a large transfer
+//! ([`carry`]). All programs run as an ordinary user, even if the benchmark runs as root.
 //!
-//! Not done: UDP, programs that accept. The kernel's own threads, which take namespaces apart,
-//! are charged to no process, so no figure has them.
+//! UDP and inbound connections are not measured. The kernel threads that remove namespaces are in
+//! no figure, because the kernel charges them to no process.
 
 mod carry;
 mod setup;
@@ -23,8 +23,8 @@ use crate::network::Network;
 use crate::options::Options;
 use crate::place::Place;
 
-/// What stands for the host's network: addresses, and a default route for those who look for one.
-/// Thousands of short connections to one address leave their ports occupied for a minute.
+/// Prepares the benchmark's network like that of a host: addresses and a default route. Ports are
+/// reused early, because thousands of short connections occupy them for a minute.
 const NETWORK: &str = "
 echo 10000 65000 >/proc/sys/net/ipv4/ip_local_port_range
 echo 1 >/proc/sys/net/ipv4/tcp_tw_reuse
@@ -37,18 +37,18 @@ ip addr add 192.168.77.1/24 dev bench0
 ip route add default via 192.168.77.2
 ";
 
-/// Lets everybody open the tun device, as most hosts do; in this namespace only.
+/// Opens the tun device to all users, as on most hosts, but only in this mount namespace.
 const TUN: &str = "mknod tun c 10 200 && chmod 666 tun && mount --bind tun /dev/net/tun";
 
-/// What was seen.
+/// The results.
 pub(crate) struct Measured {
-    /// For people.
+    /// The results as text.
     pub(crate) text: String,
-    /// The same with every sample.
+    /// The results with all samples as JSON.
     pub(crate) json: Value,
 }
 
-/// Measures.
+/// Measures and returns the results.
 pub(crate) fn measure(
     options: &Options,
     network: &Network,

@@ -4,15 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::certs::SERVER_NAME;
 
-/// Where the load server listens; not loopback, which runs have of their own.
+/// The address of the load server; not on loopback, which each run has for itself.
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 8, 7);
-/// Where the far agent answers TLS.
+/// The address at which the far agent accepts TLS.
 pub(super) const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 8, 8)), 8443);
 
-/// Rules of the larger policy.
+/// Number of rules in the larger policy.
 pub(super) const RULES: u32 = 1000;
 
-/// A policy of so many rules that nothing can be left out of.
+/// A policy with this many different rules.
 pub(super) fn many_rules(count: u32) -> String {
     let rule = |number: u32| {
         let network = number / 250 + 1;
@@ -26,7 +26,7 @@ pub(super) fn many_rules(count: u32) -> String {
     format!("version = 1\n{}", (0..count).map(rule).collect::<String>())
 }
 
-/// A policy of the run or of the far agent.
+/// A policy file of a run or of the far agent.
 pub(super) struct PolicyFile {
     pub(super) name: &'static str,
     pub(super) text: String,

@@ -1,8 +1,8 @@
-//! What it costs to start a program that does nothing, and to end.
+//! Measures starting and ending a program that does nothing.
 //!
-//! Wall time is from the start of the command to its end. CPU time is that of everything that was
-//! started: what continues after the command has ended (a private agent, whose run is over) comes
-//! to this process as an orphan, is waited for, and counts.
+//! Wall time is from the start of the command to its end. CPU time includes all processes that were
+//! started. A process that continues after the command, such as a private agent, becomes a child
+//! of the benchmark as an orphan, which waits for it and counts it.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ use crate::options::Options;
 use crate::place::Place;
 use crate::progress::Progress;
 
-/// Starts in a row of one way, before it is the next one's turn.
+/// Consecutive starts of one kind.
 const STARTS: usize = 20;
 
 /// How `true` is started.
@@ -61,20 +61,20 @@ impl Way {
         }
     }
 
-    /// Once, to its end.
+    /// Starts the program once, and waits until it has ended.
     fn go(self, place: &Place) -> Result<(), String> {
         let mut command = self.command(place);
-        let failed = |error: std::io::Error| format!("{}: {error}", self.name());
+        let failed = |error: std::io::Error| format!("cannot start {}: {error}", self.name());
         let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
         if self != Self::Slirp {
             let status = quiet.stdout(Stdio::null()).status().map_err(failed)?;
-            let ended = format!("{}: {status}", self.name());
+            let ended = format!("{} failed: {status}", self.name());
             return if status.success() { Ok(()) } else { Err(ended) };
         }
         let pipes = quiet.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = pipes.spawn().map_err(failed)?;
         let (Some(mut steering), Some(said)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("no pipe to the program".to_owned());
+            return Err("the program has no pipe for its standard input".to_owned());
         };
         BufReader::new(said).read_line(&mut String::new()).map_err(failed)?;
         let mut slirp = carry::attach(place, child.id())?;
@@ -93,13 +93,14 @@ struct Sample {
     cpu_ms: f64,
 }
 
-/// Everything that was seen.
+/// All starts.
 #[derive(Debug)]
 pub(super) struct Report(Vec<Sample>);
 
-/// Takes the ways in turn inside each round, another one first each time.
+/// Measures each kind of start in turns. Each round begins with a different kind.
 pub(super) fn measure(options: &Options, place: &Place) -> Result<Report, String> {
-    orphan::collect().map_err(|error| format!("cannot collect orphans: {error}"))?;
+    orphan::collect()
+        .map_err(|error| format!("cannot become the parent of orphaned processes: {error}"))?;
     let mut samples = Vec::new();
     let mut progress = Progress::start(options.rounds * WAYS.len());
     for round in 0..options.rounds {
@@ -117,13 +118,18 @@ pub(super) fn measure(options: &Options, place: &Place) -> Result<Report, String
 }
 
 fn take(way: Way, place: &Place) -> Result<Sample, String> {
-    let clock = || cpu::children_ns().map_err(|error| format!("getrusage: {error}"));
+    let clock = || {
+        cpu::children_ns()
+            .map_err(|error| format!("cannot read the CPU time of child processes: {error}"))
+    };
     let before = clock()?;
     let start = Instant::now();
     way.go(place)?;
     let wall_ms = start.elapsed().as_secs_f64() * 1000.0;
-    for pid in descendants(std::process::id()).map_err(|error| format!("/proc: {error}"))? {
-        // Not a child of ours: its parent counts it.
+    for pid in
+        descendants(std::process::id()).map_err(|error| format!("cannot read /proc: {error}"))?
+    {
+        // A process that is not a child of this one is counted by its parent.
         let _ = process::wait(pid);
     }
     let cpu_ms = (clock()? - before) as f64 / 1e6;
@@ -154,8 +160,8 @@ impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\nStarting `true` and ending: milliseconds; CPU time of everything that was started\n\
-             (each row has in it the start of setpriv, which makes it an ordinary user's)"
+            "\nStart and end of `true` in milliseconds; CPU time of all started processes\n\
+             (each row includes the start of setpriv, which changes to an ordinary user)"
         )?;
         writeln!(f, "{:28} {:>8} {:>8} {:>8}", "", "wall", "minimum", "CPU")?;
         for way in WAYS {

@@ -124,6 +124,6 @@ mod tests {
         assert_eq!(json["send"], "throughout");
         let text = text(&args, &measured, &figures).unwrap();
         assert!(text.contains("lock rw, sends throughout, displays off, 2 threads"), "{text}");
-        assert!(text.contains("8 and 16 CPUs"), "{text}");
+        assert!(text.contains("28 % on 8 CPUs"), "{text}");
     }
 }
