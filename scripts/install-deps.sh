@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Installs what the build, the demonstration and the tests need and this machine lacks. It prints
-# what it will install before it begins; servers are not started (scripts/install-packages.sh).
+# Installs missing programs that the build, the demonstration and the tests need. Prints what it will
+# install before it begins; servers are not started (scripts/install-packages.sh).
 #
 #   scripts/install-deps.sh          what the tests need (and so everything)
 #   scripts/install-deps.sh demo     what `make demo` needs
 #   scripts/install-deps.sh transparency   what `make transparency` needs
 #
-# Looks first, so a second run takes a moment and needs neither root nor network. Installs from the
-# distribution (apt); on other systems it prints what is missing. cargo-deny is built with cargo,
-# once, below the build directory. Rust itself is not installed.
+# If nothing is missing, it needs neither root nor a network. It installs from the distribution with
+# apt; on other systems it prints what is missing. cargo-deny is built with cargo in the build
+# directory. Rust itself is not installed.
 set -euo pipefail
 
 purpose=${1:-test}
@@ -32,7 +32,7 @@ need() {
 
 need gcc cc
 [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
-# The crypto library builds with a C compiler alone on these; elsewhere it asks for more.
+# On these architectures the crypto library needs only a C compiler; others need more.
 case $(uname -m) in
 x86_64 | aarch64) ;;
 *)
@@ -52,7 +52,7 @@ if [ "$purpose" = test ]; then
     need git git
     # libFuzzer is C++.
     need g++ c++
-    # Real peers that the tests connect to. The tests start servers of their own.
+    # Real clients and servers for the tests. The tests start the servers themselves.
     need golang-go go
     PATH="$PATH:/usr/sbin:/sbin" need nginx nginx
     PATH="$PATH:/usr/sbin:/sbin" need haproxy haproxy
@@ -62,7 +62,7 @@ if [ "$purpose" = test ]; then
     need postgresql-client psql
     command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
         missing+=(postgresql)
-    # Programs whose TLS begins after a few words in clear.
+    # Programs that use STARTTLS.
     PATH="$PATH:/usr/sbin:/sbin" need postfix postfix
     need swaks swaks
     perl -MNet::SSLeay -e 1 2>/dev/null || missing+=(libnet-ssleay-perl)
@@ -71,20 +71,20 @@ if [ "$purpose" = test ]; then
     need s3270 s3270
     PATH="$PATH:/usr/sbin:/sbin" need vsftpd vsftpd
     need lftp lftp
-    # Programs that are run with and without tacit.
+    # Programs that the tests run with and without tacit.
     need wget wget
     need openssh-client ssh
     need redis-tools redis-cli
     need nodejs node
     need busybox-static busybox
     need iputils-ping ping
-    # What configurations are imported of.
+    # Products whose configurations are imported.
     need stunnel4 stunnel
     PATH="$PATH:/usr/sbin:/sbin" need openssh-server sshd
 fi
 
 if [ "$purpose" = transparency ]; then
-    # Suites of the system's Python and of Go; tornado comes by pip.
+    # The test suites of the system's Python and of Go; pip installs tornado.
     python=$(basename "$(readlink -f /usr/bin/python3)")
     /usr/bin/python3 -c "import test.test_socket" 2>/dev/null || missing+=("lib$python-testsuite")
     /usr/bin/python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
@@ -95,7 +95,7 @@ if [ "$purpose" = transparency ]; then
         [ -e /usr/include/gtest/gtest.h ] || missing+=(libgtest-dev)
         [ -e /usr/include/gmock/gmock.h ] || missing+=(libgmock-dev)
     fi
-    # Programs that are run with and without tacit.
+    # Programs that the tests run with and without tacit.
     PATH="$PATH:/usr/sbin:/sbin" need nginx nginx
     PATH="$PATH:/usr/sbin:/sbin" need haproxy haproxy
     need netcat-openbsd nc
@@ -105,7 +105,7 @@ if [ "$purpose" = transparency ]; then
     need hostname hostname
 fi
 
-# What checks licences, bans, sources and advisories. Optimised for its build, not for its run.
+# cargo-deny checks licences, bans, sources and advisories. Built for a short build time.
 deny_version=0.20.2
 tools=${CARGO_TARGET_DIR:-target}/tools
 need_deny() {
@@ -115,13 +115,13 @@ need_deny() {
     say "building cargo-deny $deny_version"
     cargo install --quiet --locked --debug --root "$tools" --target-dir "$tools/build" \
         cargo-deny --version "$deny_version" && rm -rf "$tools/build" ||
-        say "cargo-deny cannot be built: what is linked will not be checked"
+        say "cargo-deny cannot be built: dependencies will not be checked"
 }
 cd "$(dirname "$0")/.."
 
 if [ ${#missing[@]} -eq 0 ]; then
     need_deny
-    say "everything needed is here"
+    say "nothing is missing"
     exit 0
 fi
 

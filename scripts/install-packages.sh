@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Installs packages with apt-get. Servers among them are installed, and not started.
+# Installs packages with apt-get without starting the servers among them.
 #
 #   scripts/install-packages.sh WHO PACKAGE...
 #
 # WHO is the command that needs them, for the messages. Prints every package before it begins.
 # Needs root, or sudo. While packages are installed:
 #
-# - /usr/sbin/policy-rc.d refuses to start services. A file that was there before is put back.
-# - inetd is not signalled, and /etc/inetd.conf is put back.
+# - /usr/sbin/policy-rc.d refuses to start services. An existing file is restored afterwards.
+# - inetd is not signalled, and /etc/inetd.conf is restored.
 #
-# Afterwards the services of the packages that were installed now are disabled: no server starts
-# with the next boot either. All of it is undone on failure and on SIGINT, SIGTERM and SIGHUP; what
-# SIGKILL leaves behind, the next call repairs.
+# Afterwards the services of the new packages are disabled, so that no server starts at the next boot.
+# Both files are also restored after a failure, SIGINT, SIGTERM and SIGHUP; after SIGKILL, the next
+# call restores them.
 #
-# For tests, INSTALL_ROOT is put before these paths.
+# For tests, INSTALL_ROOT is prepended to these paths.
 set -euo pipefail
 
 who=$1
@@ -31,7 +31,7 @@ die() {
     exit 1
 }
 
-# Packages that contain a server of the network; each has a service of its own or an entry of inetd.
+# Packages with a network server; each has a service of its own or an entry in inetd.conf.
 is_server() {
     case $1 in
     haproxy | nginx* | openssh-server | postfix | postgresql | stunnel4 | telnetd-ssl | vsftpd) ;;
@@ -42,25 +42,25 @@ is_server() {
 if [ -z "${INSTALL_PACKAGES_AGAIN:-}" ]; then
     servers=()
     for package; do is_server "$package" && servers+=("$package"); done
-    say "$who needs packages that are not installed. apt-get installs, with what they depend on:"
+    say "$who needs packages that are not installed. apt-get will install them with dependencies:"
     say "    $*"
     if [ ${#servers[@]} -ne 0 ]; then
-        say "These are servers; they are installed, but not started, and not enabled for the next boot:"
+        say "These servers will be installed, but not started and not enabled:"
         say "    ${servers[*]}"
     fi
     command -v apt-get >/dev/null ||
-        die "apt-get is not here. fix: install by hand what these Debian packages contain: $*"
+        die "apt-get is not installed. fix: install the programs of these Debian packages: $*"
     if [ -t 0 ] && [ -t 1 ]; then
         say "Press Ctrl-C within 5 seconds to stop."
         sleep 5
     fi
     if [ "$(id -u)" -ne 0 ] && [ -z "$root" ]; then
-        command -v sudo >/dev/null || die "not root, and no sudo. fix: as root, apt-get install $*"
+        command -v sudo >/dev/null || die "installing needs root, and sudo is missing. fix: as root, apt-get install $*"
         exec sudo env INSTALL_PACKAGES_AGAIN=1 "$0" "$who" "$@"
     fi
 fi
 
-# Puts both files back as they were.
+# Restores both files.
 restore() {
     if grep -qs "$mark" "$policy"; then
         rm -f "$policy"
@@ -79,7 +79,7 @@ installed() {
         sed -n 's/^installed //p' | sort
 }
 
-# The services that a package's files define.
+# The services of a package.
 services() {
     dpkg -L "$1" 2>/dev/null | sed -n \
         -e 's:^\(/usr\)\?/lib/systemd/system/\([^/@]*\.\(service\|socket\|timer\)\)$:\2:p' \
@@ -102,13 +102,13 @@ disable_services() {
             esac
         done
     done
-    # An inetd that came with a package now has no entry of theirs either.
+    # Disables the entries of new packages for inetd.
     if [ -z "$had_inetd" ] && [ -e "$inetd" ]; then
         sed -i 's/^[^#[:space:]]/#<off># &/' "$inetd"
     fi
 }
 
-# A call that was killed may have left its files.
+# A killed call may have left its files.
 restore
 before=$(installed)
 had_inetd=
@@ -117,7 +117,7 @@ had_inetd=
 finish() {
     local status=$?
     trap '' INT TERM HUP
-    # A part may be installed when apt-get fails.
+    # Some packages may be installed even if apt-get fails.
     disable_services || true
     restore
     exit "$status"
@@ -136,7 +136,7 @@ fi
 mkdir -p "$(dirname "$policy")"
 cat >"$policy" <<END
 #!/bin/sh
-# $mark: no service starts while it installs packages.
+# $mark: no service is started while packages are installed.
 exit 101
 END
 chmod 755 "$policy"

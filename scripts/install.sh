@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Installs tacit below a prefix, or removes what it installs. `make install` and `make package` call
-# it; docs/install.md describes both.
+# Installs tacit below a prefix, or uninstalls it. Used by `make install` and `make package`;
+# docs/install.md describes both.
 #
 #   scripts/install.sh install      copies the files
-#   scripts/install.sh uninstall    removes those files, and directories of its own that are empty
+#   scripts/install.sh uninstall    removes those files, and tacit's own empty directories
 #   scripts/install.sh list         prints their paths
 #
 # Variables, all optional:
-#   PREFIX=/usr/local   where tacit will run from; units and the AppArmor profile name this path
-#   DESTDIR=            put before every path, for packages
+#   PREFIX=/usr/local   the path in units and in the AppArmor profile
+#   DESTDIR=            prepended to every path, for packages
 #   BINARY=FILE         the program; default target/release/tacit
-#   UNITDIR, SYSUSERSDIR, MANDIR, ZSHDIR   where those files go
-#   APPARMORDIR         where the AppArmor profile goes, beside share/tacit/apparmor; default
-#                       /etc/apparmor.d if the AppArmor of this host can read it; empty: nowhere
+#   UNITDIR, SYSUSERSDIR, MANDIR, ZSHDIR   directories of these files
+#   APPARMORDIR         additional directory for the AppArmor profile, which is always installed in
+#                       share/tacit/apparmor; default /etc/apparmor.d if AppArmor here supports it
 set -euo pipefail
 
 verb=${1:-}
@@ -38,7 +38,7 @@ UNITDIR=${UNITDIR:-$PREFIX/lib/systemd/system}
 SYSUSERSDIR=${SYSUSERSDIR:-$PREFIX/lib/sysusers.d}
 MANDIR=${MANDIR:-$share/man}
 ZSHDIR=${ZSHDIR:-$share/zsh/site-functions}
-# `userns` in a profile needs AppArmor 4; an older one reports the whole file as an error.
+# `userns` in a profile needs AppArmor 4; an older one rejects the whole file.
 if [ -z "${APPARMORDIR+set}" ]; then
     APPARMORDIR=
     if [ -z "$DESTDIR" ] && [ -e /etc/apparmor.d/abi/4.0 ]; then APPARMORDIR=/etc/apparmor.d; fi
@@ -49,7 +49,7 @@ case $DESTDIR in
 *) DESTDIR=$caller/$DESTDIR ;;
 esac
 
-# Every file: its kind, where it comes from, where it goes.
+# Every file: its kind, its source, and its destination.
 files() {
     local page
     echo "program $BINARY $PREFIX/bin/tacit"
@@ -78,13 +78,13 @@ targets() {
     files | while read -r _ _ target; do echo "$target"; done
 }
 
-# The directories that contain nothing but files of ours, the deepest first.
+# The directories that contain only tacit's files, deepest first.
 directories() {
     printf '%s\n' "$doc/docs" "$doc/examples/grafana" "$doc/examples/prometheus" "$doc/examples" \
         "$doc" "$share/tacit/apparmor" "$share/tacit"
 }
 
-# The units and the profile name /usr/local; with another prefix they name that one.
+# Units and profile contain /usr/local, which is replaced by the prefix.
 with_prefix() {
     sed "s|/usr/local/bin/tacit|$PREFIX/bin/tacit|g" "$1"
 }
@@ -93,14 +93,14 @@ install_one() {
     local kind=$1 source=$2 target=$DESTDIR$3 mode=644
     [ "$kind" != program ] || mode=755
     mkdir -p "$(dirname "$target")"
-    # A name of its own, then a rename: a program that runs keeps its file.
+    # Writes a new file and renames it, so that running processes keep the old one.
     local new=$target.new
     case $kind in
     program)
         if command -v "${STRIP:-strip}" >/dev/null; then
             "${STRIP:-strip}" -o "$new" "$source"
         else
-            echo "install: strip is not here (package binutils): the program keeps its symbols"
+            echo "install: strip is not installed (package binutils): the program keeps its symbols"
             cp "$source" "$new"
         fi
         ;;
@@ -117,7 +117,7 @@ install_one() {
 
 case $verb in
 install)
-    [ -x "$BINARY" ] || die "$BINARY is not there. fix: make build"
+    [ -x "$BINARY" ] || die "$BINARY does not exist. fix: make build"
     umask 022
     files | while read -r kind source target; do install_one "$kind" "$source" "$target"; done
     echo "installed tacit below $DESTDIR$PREFIX: $(targets | wc -l) files"
@@ -125,7 +125,7 @@ install)
         echo "To run the agent as a service: docs/install.md, or $doc/docs/install.md"
         case $UNITDIR in
         /etc/* | /usr/lib/* | /usr/local/lib/* | /lib/*) ;;
-        *) echo "systemd does not look in $UNITDIR: run systemctl link $UNITDIR/tacit.service" ;;
+        *) echo "systemd does not read $UNITDIR: run systemctl link $UNITDIR/tacit.service" ;;
         esac
     fi
     ;;
@@ -136,7 +136,7 @@ uninstall)
             rmdir --ignore-fail-on-non-empty "$DESTDIR$directory"
         fi
     done
-    echo "removed tacit below $DESTDIR$PREFIX; /etc/tacit, /var/log/tacit and the user tacit stay"
+    echo "removed tacit below $DESTDIR$PREFIX; kept /etc/tacit, /var/log/tacit and the user tacit"
     ;;
 list) targets ;;
 *)

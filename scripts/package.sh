@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Makes target/package/tacit_VERSION_ARCH.deb and tacit-VERSION-MACHINE-linux.tar.gz of a program
-# that is built already, and prints their sizes. `make package` builds it first.
+# Creates target/package/tacit_VERSION_ARCH.deb and tacit-VERSION-MACHINE-linux.tar.gz from a built
+# program, and prints their sizes. `make package` builds the program first.
 #
 # Variables, all optional:
 #   BINARY=FILE         the program; default target/release/tacit
 #   VERSION=1.2.3       of the package; default: version in Cargo.toml
 #   SOURCE_DATE_EPOCH   time of all files; default: the last commit, or the last date in CHANGELOG.md
 #   MAINTAINER=...      name and address in the package
-#   OUT=DIR             where the packages go
+#   OUT=DIR             directory for the packages
 #
-# With the same program and sources, the packages are the same, byte for byte. The .deb needs dpkg
-# (dpkg-deb); dpkg-dev (dpkg-shlibdeps) computes which libraries of the system it depends on.
+# The same program and sources give identical packages. The .deb needs dpkg-deb (package dpkg);
+# dpkg-shlibdeps (package dpkg-dev) determines the libraries that it depends on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +28,7 @@ die() {
     exit 1
 }
 
-[ -x "$BINARY" ] || die "$BINARY is not there. fix: make build"
+[ -x "$BINARY" ] || die "$BINARY does not exist. fix: make build"
 
 if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
     SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || true)
@@ -46,10 +46,10 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 mkdir -p "$OUT"
 
-# Everything in a directory gets the time of the sources.
+# Sets the time of all files in a directory to that of the sources.
 set_times() { find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; }
 
-# The libraries in the program, their licences, and each text of a licence once.
+# Lists the libraries in the program with their licences, and each licence text once.
 libraries() {
     local crates=$work/crates sources=${CARGO_HOME:-$HOME/.cargo}/registry/src
     local name version text digest
@@ -73,7 +73,7 @@ libraries() {
 say "collecting the licences of linked libraries"
 libraries >"$work/LIBRARIES"
 
-# --- the archive: unpacked below /usr/local it is what `make install` installs
+# --- the archive: unpacked below /usr/local it has the same files as `make install`
 machine=${MACHINE:-$(uname -m)}
 name=tacit-$VERSION-$machine-linux
 archive=$OUT/$name.tar.gz
@@ -95,7 +95,7 @@ debian_package() {
         ./scripts/install.sh install >/dev/null
     mkdir -p "$root/etc/tacit" "$root/DEBIAN"
 
-    # As Debian's policy has them: manual pages and changelog compressed, the licence by reference.
+    # As Debian's policy requires: compressed manual pages and changelog, the licence by reference.
     local doc=$root/usr/share/doc/tacit
     mv "$doc/CHANGELOG.md" "$doc/changelog"
     cp "$work/LIBRARIES" "$doc/LIBRARIES"
@@ -108,7 +108,7 @@ debian_package() {
     for page in postinst prerm postrm; do
         install -m 755 "scripts/package/$page" "$root/DEBIAN/$page"
     done
-    # AppArmor may come, or become new enough, after this package.
+    # AppArmor may be installed or upgraded after this package.
     echo "interest-noawait /etc/apparmor.d/abi" >"$root/DEBIAN/triggers"
     (cd "$root" && find etc -type f | sort | sed 's:^:/:') >"$root/DEBIAN/conffiles"
     [ -s "$root/DEBIAN/conffiles" ] || rm "$root/DEBIAN/conffiles"
@@ -123,7 +123,7 @@ debian_package() {
             sed -n 's/^shlibs:Depends=//p')
     fi
     if [ -z "$depends" ]; then
-        say "dpkg-shlibdeps (package dpkg-dev) is not here: no versions in Depends"
+        say "dpkg-shlibdeps is not installed (package dpkg-dev): Depends has no versions"
         depends="libc6, libgcc-s1"
     fi
     size=$(du -k -s --apparent-size --exclude=DEBIAN "$root" | cut -f1)
@@ -155,7 +155,7 @@ END
 if command -v dpkg-deb >/dev/null; then
     debian_package
 else
-    say "skipped: .deb: dpkg-deb is not here (package dpkg)"
+    say "skipped: .deb: dpkg-deb is not installed (package dpkg)"
 fi
 
 say "version $VERSION; the program has $(stat -c %s "$work/$name/bin/tacit") bytes"

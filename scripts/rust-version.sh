@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Checks that cargo is there and new enough, and prints how to get one that is.
+# Checks that cargo is installed and new enough; otherwise prints how to install it.
 #
-# The version that is needed is `rust-version` in Cargo.toml. Installs nothing.
+# The required version is `rust-version` in Cargo.toml. Installs nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
-# at_least VERSION: whether VERSION is the one needed or a later one.
+# at_least VERSION: whether VERSION is the required version or later.
 at_least() {
     [ "$(printf '%s\n%s\n' "$needed" "$1" | sort -V | head -n 1)" = "$needed" ]
 }
 
-# The package of this Debian or Ubuntu whose cargo is new enough, if there is one.
+# The package of this Debian or Ubuntu with a new enough cargo, if there is one.
 package() {
     command -v apt-cache >/dev/null || return 0
     local name candidate
@@ -29,7 +29,7 @@ package() {
 if ! command -v cargo >/dev/null; then
     found="cargo is not installed"
 else
-    # `cargo 1.85.0 (…)`; a toolchain of rustup's that is absent prints no version.
+    # `cargo 1.85.0 (…)`; a missing rustup toolchain prints no version.
     version=$(cargo --version 2>/dev/null | sed -n 's/^cargo \([0-9][0-9.]*\).*/\1/p')
     [ -n "$version" ] && at_least "$version" && exit 0
     found="this cargo is version ${version:-unknown}"

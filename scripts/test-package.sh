@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Tests the Debian package in a minimal Debian of its own: installation, an upgrade under an open
-# connection, removal and purge. `make test-package` builds the program first.
+# Tests the Debian package in a minimal Debian: installation, upgrade during an open connection,
+# removal and purge. `make test-package` builds the program first.
 #
-# The root is made by debootstrap once, of the host's suite, and kept as an archive in
-# target/package. It is used as chroot in its own mount, process and network namespaces; nothing is
+# debootstrap creates the Debian root once, of the host's release; an archive of it is kept in
+# target/package. It is used as a chroot in separate mount, process and network namespaces; nothing is
 # installed on the host. Prints a line for each step, `ok` or `FAIL`, and exits with 1 if one fails.
-# Where it cannot run it prints `skipped` with the reason, and exits with 0.
+# If it cannot run, it prints `skipped` with the reason, and exits with 0.
 #
-# Without systemd in the root, the test starts the agent as the unit does: as the user tacit, with
-# its control socket in /run/tacit. BINARY=FILE names another program than the release build.
+# The root has no systemd, so the test starts the agent as the unit does: as the user tacit, with its
+# control socket in /run/tacit. BINARY=FILE selects a program other than the release build.
 set -euo pipefail
 
 port_program=7001  # the client's connection, in clear
-port_tls=7002      # the agent to itself, in TLS
+port_tls=7002      # the agent to itself, with TLS
 port_server=7003   # the server, in clear
 block=1000000      # bytes, before and after the upgrade
 
@@ -22,7 +22,7 @@ fail() {
     printf 'FAIL  %s\n' "$*"
     failed=$((failed + 1))
 }
-# check TEXT COMMAND...: a step is a command that succeeds.
+# check TEXT COMMAND...: a step, which passes if the command succeeds.
 check() {
     local text=$1
     shift
@@ -47,9 +47,9 @@ outside() {
     local program
     for program in debootstrap dpkg-deb unshare ip; do
         command -v "$program" >/dev/null ||
-            skip "$program is not here. fix: apt install debootstrap dpkg util-linux iproute2"
+            skip "$program is not installed. fix: apt install debootstrap dpkg util-linux iproute2"
     done
-    unshare --mount --pid --fork --net true 2>/dev/null || skip "no namespaces can be made here"
+    unshare --mount --pid --fork --net true 2>/dev/null || skip "this host does not allow namespaces"
     local suite
     suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
     [ -e "/usr/share/debootstrap/scripts/$suite" ] || skip "debootstrap does not know '$suite'"
@@ -62,7 +62,7 @@ outside() {
     rm -f "$out"/*
 
     if [ ! -e "$archive" ]; then
-        echo "test-package: making a minimal $suite"
+        echo "test-package: creating a minimal $suite"
         local new
         new=$(mktemp -d "$target/package/new-root.XXXXXX")
         local log=$target/package/debootstrap.log
@@ -78,7 +78,7 @@ outside() {
 
     local version
     version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-    echo "test-package: making the packages $version and $version+next"
+    echo "test-package: building the packages $version and $version+next"
     OUT=$out VERSION=$version ./scripts/package.sh >/dev/null
     OUT=$out VERSION=$version+next ./scripts/package.sh >/dev/null
 
@@ -104,7 +104,7 @@ in_root() {
         chroot "$root" "$@"
 }
 
-# Every file but what the package manager keeps for itself, and the accounts.
+# Every file except those of the package manager, and the accounts.
 state() {
     (
         cd "$root"
@@ -132,7 +132,7 @@ prepare_root() {
     cp "$top"/*.deb "$root/deb/"
 }
 
-# Processes that run the program of the root, the newest last.
+# Processes of tacit in the root; the newest is the last.
 agents() {
     local process
     for process in /proc/[0-9]*; do
@@ -225,7 +225,7 @@ END
     return 1
 }
 
-# echoes NUMBER: a block of random bytes goes out by that descriptor and comes back as it was.
+# echoes NUMBER: sends a block of random bytes on this descriptor and compares the reply.
 echoes() {
     local descriptor=$1
     head -c "$block" /dev/urandom >"$work/sent"
@@ -259,7 +259,7 @@ is_gone() {
     local path
     for path; do
         if [ -e "$root$path" ]; then
-            echo "$path is still there"
+            echo "$path still exists"
             return 1
         fi
     done
@@ -267,13 +267,13 @@ is_gone() {
 
 open_connection() { exec 7<>"/dev/tcp/127.0.0.1/$port_program"; }
 answered_by_another() { [ -n "$(started)" ] && [ "$(started)" != "$1" ]; }
-# all_run PROCESS...: those of the agent before the upgrade.
+# all_run PROCESS...: whether these processes of the previous agent run.
 all_run() {
     local process
     [ $# -ne 0 ] || return 1
     for process; do [ -e "/proc/$process/exe" ] || return 1; done
 }
-# The supervisor stays, and starts successors; it is the first.
+# Whether only the supervisor, which is the first, still runs.
 only_supervisor_runs() {
     local process
     [ $# -ne 0 ] || return 1
@@ -325,23 +325,23 @@ inside() {
     prepare_root
     state >"$work/before"
 
-    trap 'echo "test-package: stopped before its end"' EXIT
+    trap 'echo "test-package: interrupted"' EXIT
     check "install $version" install_package "$version"
     check "the program runs: $(tacit --version 2>&1)" tacit --version
-    check "the manual pages are there" manual_pages_are_there
-    check "the completions are there" completions_are_there
+    check "the manual pages are installed" manual_pages_are_there
+    check "the completions are installed" completions_are_there
     check "the unit starts /usr/bin/tacit" \
         grep -q '^ExecStart=/usr/bin/tacit agent' "$root/usr/lib/systemd/system/tacit.service"
-    check "the user tacit is there" in_root getent passwd tacit
+    check "the user tacit exists" in_root getent passwd tacit
     check "the installation started nothing" nothing_runs
 
-    check "certificates by tacit ca" make_certificates
+    check "tacit ca issues certificates" make_certificates
     write_policy
     check "the policy is valid" tacit check /etc/tacit/policy.toml
     check "a server starts" start_echo_server
     check "an agent starts" start_agent
     check "a connection opens" open_connection
-    check "it carries $block bytes both ways, in TLS" echoes 7
+    check "it relays $block bytes in each direction with TLS" echoes 7
     local first before
     first=$(started) || true
     before=$(agents)
@@ -349,23 +349,23 @@ inside() {
     check "upgrade to $version+next" install_package "$version+next"
     check "the upgrade reports an agent of the new version" \
         grep -q 'no connection was cut' "$work/out.install"
-    check "another agent answers" answered_by_another "$first"
-    # shellcheck disable=SC2086 # one word a process
+    check "a new agent answers" answered_by_another "$first"
+    # shellcheck disable=SC2086 # one word for each process
     check "the previous agent still runs, with its connection" all_run $before
-    check "the connection carries $block bytes more" echoes 7
-    check "a new connection carries $block bytes" new_connection_echoes
+    check "the connection relays $block bytes more" echoes 7
+    check "a new connection relays $block bytes" new_connection_echoes
     exec 7>&-
     # shellcheck disable=SC2086
-    check "that agent ends with its last connection" only_supervisor_runs $before
-    check "it logged $((2 * block)) bytes each way for that connection" bytes_counted $((2 * block))
+    check "the previous agent ends with its last connection" only_supervisor_runs $before
+    check "it logged $((2 * block)) bytes in each direction" bytes_counted $((2 * block))
 
     first=$(started) || true
     echo nonsense >"$root/etc/tacit/policy.toml"
-    check "an upgrade with a policy that is refused succeeds" install_package "$version+next"
+    check "an upgrade with an invalid policy succeeds" install_package "$version+next"
     check "it reports that the previous agent keeps running" \
         grep -q 'the previous agent keeps running' "$work/out.install"
     check "that agent answers" test "$(started)" = "$first"
-    check "a new connection carries $block bytes" new_connection_echoes
+    check "a new connection relays $block bytes" new_connection_echoes
 
     check "stop the agent" stop_agent
     check "remove" in_root dpkg --remove tacit
@@ -373,11 +373,11 @@ inside() {
         /usr/share/man/man1/tacit.1.gz /usr/share/bash-completion/completions/tacit \
         /usr/lib/systemd/system/tacit.service
     check "/etc/tacit stays" test -e "$root/etc/tacit/policy.toml"
-    check "install again over what stayed" install_package "$version+next"
+    check "install again" install_package "$version+next"
     check "purge" in_root dpkg --purge tacit
-    check "the operator's files and their owner stay" operators_files_stay
-    check "logs and sockets are gone" is_gone /var/log/tacit /run/tacit
-    check "remove them as the package says" \
+    check "purge keeps the operator's files and their owner" operators_files_stay
+    check "purge removes logs and sockets" is_gone /var/log/tacit /run/tacit
+    check "the removal that the package describes succeeds" \
         in_root sh -c 'rm -r /etc/tacit && userdel tacit'
     check "nothing is left" same_as_before
     check "install and purge without a policy" install_and_purge

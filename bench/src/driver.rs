@@ -12,11 +12,11 @@ use crate::load::LoadServer;
 use crate::measure::{self, Sample};
 use crate::network::{self, Network};
 use crate::options::Options;
+use crate::peer_network::PeerNetwork;
 use crate::peers::{self, Running, Setting};
-use crate::place::Place;
 use crate::progress::Progress;
 use crate::report::{Report, Seen};
-use crate::room::Room;
+use crate::run_directory::RunDirectory;
 use crate::terms::Terms;
 use crate::workspace::{build, fresh_dir, lock, root, target_dir};
 use crate::{certs, memory, runs, sections};
@@ -46,17 +46,20 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
     tacit_sys::process::raise_descriptor_limit()
         .map_err(|error| format!("cannot raise the limit of open files: {error}"))?;
     let tacit = target.join("release/tacit");
-    let place = network.is_own().then(|| Place::make("bench", &tacit, &tacit)).transpose()?;
+    let directory =
+        network.is_own().then(|| RunDirectory::make("bench", &tacit, &tacit)).transpose()?;
 
     let mut report = Report::new(options, &network);
     let peers = match options.proxies {
-        true => Some(peers_in_turn(options, &network, dir, &target, place.as_ref(), &mut report)?),
+        true => {
+            Some(peers_in_turn(options, &network, dir, &target, directory.as_ref(), &mut report)?)
+        }
         false => None,
     };
-    let runs = match &place {
+    let runs = match &directory {
         _ if !options.runs => None,
-        Some(place) => {
-            let measured = runs::measure(options, &network, place)?;
+        Some(directory) => {
+            let measured = runs::measure(options, &network, directory)?;
             report.add_columns("Programs under tacit run", measured.text);
             Some(measured.json)
         }
@@ -92,7 +95,7 @@ fn peers_in_turn(
     network: &Network,
     dir: PathBuf,
     target: &Path,
-    place: Option<&Place>,
+    directory: Option<&RunDirectory>,
     report: &mut Report,
 ) -> Result<Value, String> {
     let mut progress = Progress::start(options.samples());
@@ -100,10 +103,10 @@ fn peers_in_turn(
     let tacit = target.join("release/tacit");
     let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let server = LoadServer::start(&tacit, any_port, &dir)?;
-    let mut room = None;
+    let mut peer_network = None;
     if network.is_own() {
-        match Room::open(network) {
-            Ok(opened) => room = Some(opened),
+        match PeerNetwork::open(network) {
+            Ok(opened) => peer_network = Some(opened),
             Err(error) => {
                 progress.say(&format!("peers with large segments are not measured: {error}"))
             }
@@ -116,8 +119,8 @@ fn peers_in_turn(
         load: tacit.clone(),
         tacit,
         congestion: network.congestion.clone(),
-        place,
-        room: room.as_ref(),
+        directory,
+        peer_network: peer_network.as_ref(),
         without: None,
     };
     let mut started = start_all(options, &setting, &progress);

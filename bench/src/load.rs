@@ -41,14 +41,14 @@ pub(crate) fn server_words(address: SocketAddr) -> Vec<String> {
 }
 
 /// The arguments of a load client that opens and closes this many connections one after the other.
-pub(crate) fn knock_words(count: usize) -> Vec<String> {
+pub(crate) fn probe_words(count: usize) -> Vec<String> {
     let count = count.to_string();
     let words = ["connect", "client", "--connections", &count, "--at-once", "1", "--warm-up", "0"];
     words.map(str::to_owned).to_vec()
 }
 
 /// Opens a connection, exchanges one byte in each direction in clear, and closes it.
-pub(crate) fn knock(address: SocketAddr) -> Result<(), String> {
+pub(crate) fn probe(address: SocketAddr) -> Result<(), String> {
     let once = || -> std::io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&address, SILENCE_MAX)?;
         stream.set_read_timeout(Some(SILENCE_MAX))?;

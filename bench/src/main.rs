@@ -4,7 +4,7 @@
 //! bench              builds for release, enters its own network namespace if allowed, and executes
 //! bench driver       load client -> client proxy == mutual TLS 1.3 ==> server proxy -> load server
 //!                    takes one sample of each peer for each workload in each round
-//! bench room         a network with large segments for some peers
+//! bench peer-network a network with large segments for some peers
 //! bench compare      compares two versions of tacit
 //! bench projection   compares the estimates of `tacit project` with measurements
 //! bench sockets      measures locks around the agent's connection table, without a network
@@ -28,13 +28,13 @@ mod measure;
 mod memory;
 mod network;
 mod options;
+mod peer_network;
 mod peers;
-mod place;
 mod process;
 mod progress;
 mod projection;
 mod report;
-mod room;
+mod run_directory;
 mod runs;
 mod sections;
 mod sockets;
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         ["projection", rest @ ..] => projection::run(rest),
         ["sockets", rest @ ..] => sockets::run(rest),
         ["driver", rest @ ..] => Options::parse(rest).and_then(|options| driver::drive(&options)),
-        ["room", congestion] => room::hold(congestion),
+        ["peer-network", congestion] => peer_network::hold(congestion),
         words => Options::parse(words).and_then(|options| driver::launch(&options, words)),
     };
     match outcome {

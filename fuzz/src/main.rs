@@ -1,23 +1,25 @@
-//! Every fuzz target, in one program with libFuzzer: a build of all costs as much as one of one.
+//! All fuzz targets in one program with libFuzzer, because building one target takes as long as
+//! building all.
 //!
-//! `cargo xtask fuzz` builds and runs it. The variable [`TARGET`] of the environment chooses, as
-//! the arguments are libFuzzer's own and it hands the environment on where it starts itself again.
+//! `cargo xtask fuzz` builds and runs it. The environment variable [`TARGET`] selects the target,
+//! because all arguments belong to libFuzzer, which passes the environment on if it restarts
+//! itself.
 #![no_main]
 
 use std::sync::LazyLock;
 
 mod targets;
 
-/// Names the target.
+/// The environment variable with the name of the target.
 const TARGET: &str = "TACIT_FUZZ_TARGET";
 
 static CHOSEN: LazyLock<fn(&[u8])> = LazyLock::new(|| {
     let name = std::env::var(TARGET).unwrap_or_default();
-    targets::find(&name).unwrap_or_else(|| panic!("{TARGET}: fuzz/src has no target `{name}`"))
+    targets::find(&name).unwrap_or_else(|| panic!("{TARGET}: there is no fuzz target `{name}`"))
 });
 
 libfuzzer_sys::fuzz_target!(
-    // A name that is wrong is told before the first input.
+    // Checks the name before the first input.
     init: LazyLock::force(&CHOSEN),
     |input: &[u8]| CHOSEN(input)
 );

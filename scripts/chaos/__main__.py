@@ -1,13 +1,14 @@
-"""Random violence under marked load: no marked byte may leave in clear, and none may be wrong.
+"""Stress test: kills and reconfigures agents under load, and checks every byte.
 
-In namespaces of its own two agents and two runs carry marked streams, while their processes are
-killed, reloaded, restarted and drained, and their policies and certificates are exchanged or
-spoilt. A tap searches every packet for marks where the policy says TLS, and is itself tried each
-minute, as is what compares bytes. Exit status 0 if nothing leaked, no byte was wrong, no stream
-that was cut looked whole, every agent came back and nothing was left behind; 1 if not.
+Two agents and two runs relay marked streams in their own namespaces. Meanwhile their processes are
+killed, reloaded, restarted and drained, and their policies and certificates are replaced by others or
+by invalid ones. A tap searches every packet for marks on connections that must use TLS. The tap and
+the comparison of bytes are themselves tested every minute. Exit status 0 if no mark leaked, no byte
+was wrong, no interrupted stream looked complete, every agent recovered and nothing was left behind;
+otherwise 1.
 
-The same seed draws the same events in the same order. What lives at a moment, and so what an event
-does, is not repeated, nor is the load.
+The same seed selects the same events in the same order. The load, and the processes that exist when
+an event happens, are different each time.
 """
 
 import argparse
@@ -27,31 +28,31 @@ from world import CLEAR_PORT, CONTROL_PORT, SERVER_PORT, World
 
 PROGRESS_S = 10
 PROOF_S = 60
-# Where connections come from: a port of agent a, a run of agent a, a run with an agent of its own.
+# The origin of connections: a port of agent a, a run of agent a, a run with a private agent.
 ORIGINS = {"p": "port", "s": "shared", "o": "own"}
 
 
 def main() -> int:
     about = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("chaos", description=__doc__, formatter_class=about)
-    parser.add_argument("--tacit", type=Path, required=True, help="the program; xtask builds it")
-    parser.add_argument("--minutes", type=float, required=True, help="how long")
-    parser.add_argument("--seed", type=int, help="draws the events; without it, a random one")
+    parser.add_argument("--tacit", type=Path, required=True, help="path of the tacit program")
+    parser.add_argument("--minutes", type=float, required=True, help="duration")
+    parser.add_argument("--seed", type=int, help="seed of the events [default: random]")
     options = parser.parse_args()
     if os.getpid() != 1:
-        parser.error("it needs namespaces of its own: start it by `cargo xtask chaos`")
+        parser.error("the script needs its own namespaces: start it with `cargo xtask chaos`")
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     print(f"chaos: seed {seed}, {options.minutes:g} minutes", flush=True)
     chaos = Chaos(options.tacit.resolve(), seed)
     try:
         chaos.work(options.minutes * 60)
     except ProofFailed as failed:
-        chaos.world.fail(f"{failed}: what it reports says nothing")
+        chaos.world.fail(f"{failed}: the results are not reliable")
     return chaos.summary()
 
 
 class ProofFailed(Exception):
-    """What is reported cannot be trusted."""
+    """A check of the test itself failed, so its results are not reliable."""
 
 
 class Chaos:
@@ -77,9 +78,9 @@ class Chaos:
 
     def prove(self):
         if not load.prove():
-            raise ProofFailed("wrong bytes are not found")
+            raise ProofFailed("the comparison does not detect wrong bytes")
         if not self.tap.prove():
-            raise ProofFailed("the tap does not see what leaves in clear")
+            raise ProofFailed("the tap does not detect bytes in clear")
 
     def disturb(self, seconds: float):
         begun = time.monotonic()
@@ -113,7 +114,7 @@ class Chaos:
         tally, tap = self.tally, self.tap
         print(
             f"{now:6.0f} s  {count} events, {tally.connections()} connections, "
-            f"{len(tally.faults)} wrong or cut unseen, {tap.packets} packets, "
+            f"{len(tally.faults)} wrong or silently cut, {tap.packets} packets, "
             f"{len(tap.leaks)} leaks, {len(self.world.failures)} failures",
             flush=True,
         )
@@ -125,24 +126,24 @@ class Chaos:
         logged, unexplained = logs.look(files, world.killed)
         print("\nevents")
         print_counts(self.happened)
-        print("lines of logs")
+        print("log lines")
         print_counts(logged)
         starts = ", ".join(f"{agent.name} {agent.starts}" for agent in world.agents)
         print(f"agents started: {starts}; runs: {world.runs_started}")
         print(tally.table())
         print(
-            f"tap: {tap.packets} packets, {tap.lost} not seen; "
-            f"{len(tap.controls)} of {tap.controls_sent} marks sent in clear on purpose were seen\n"
-            f"marked bytes outside: {len(tap.leaks)} packets\n"
-            f"wrong bytes, streams cut unseen, files in sight: {len(tally.faults)}\n"
-            f"lines of logs that nothing explains: {len(unexplained)}\n"
+            f"tap: {tap.packets} packets, {tap.lost} missed; "
+            f"detected {len(tap.controls)} of {tap.controls_sent} test marks sent in clear\n"
+            f"packets with marks in clear: {len(tap.leaks)}\n"
+            f"wrong bytes, silently cut streams, visible policy files: {len(tally.faults)}\n"
+            f"unexplained log lines: {len(unexplained)}\n"
             f"failures: {len(world.failures)}"
         )
         faults = [tap.leaks, tally.faults, unexplained, world.failures]
         for text in (text for texts in faults for text in texts[:20]):
             print(f"  {text}")
         if not all(tally.whole(origin) for origin in ORIGINS):
-            print("connections of some origin never worked: this says nothing")
+            print("connections of one origin never succeeded: the test proves nothing")
         elif not any(faults):
             world.remove()
             return 0
@@ -151,7 +152,7 @@ class Chaos:
 
 
 class Tally:
-    """What load and server have reported so far."""
+    """The reports of clients and server so far."""
 
     def __init__(self, path: Path):
         self.file = open(path)
@@ -180,7 +181,7 @@ class Tally:
         return sum(self.ended[one] for one in whole)
 
     def table(self) -> str:
-        """By end, by where they come from, and by kind."""
+        """A table by outcome, origin and kind of connection."""
         kinds = {kind[0]: kind for kind in load.MESSAGE_BYTES}
         titles = [*load.OUTCOMES, "bytes"]
         lines = [f"{'connections':22}" + "".join(f"{title:>15}" for title in titles)]

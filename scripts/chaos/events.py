@@ -1,7 +1,7 @@
-"""What happens to the agents: one event after the other, each drawn by the seed and its number.
+"""The events of the stress test, selected one after the other by the seed and their numbers.
 
-Each event has a generator of its own, so that neither the load nor what lives at a moment changes
-what is drawn after it. An event returns whether it found what it was to happen to.
+Each event has its own random generator, so that neither the load nor the existing processes change
+the selection of later events. An event returns whether it had a target.
 """
 
 import random
@@ -12,9 +12,9 @@ from world import MORE, name_of
 
 GARBAGE = "version = 1\n[[rule]]\nname = 7\n"
 WAYS = ["atomic", "in place"]
-# From one event to the next.
+# Pauses between events.
 PAUSE_MAX_S = 1.5
-# The longest is longer than agents wait for the answer of a helper.
+# The longest pause is longer than an agent waits for its helper.
 PAUSE_OF_RUN_S = (0.5, 4)
 
 
@@ -44,7 +44,7 @@ def kill_signer(world, draw):
 
 
 def kill_of_run(world, draw):
-    """The launcher, the helper, the supervisor, the agent, its signer or the program of a run."""
+    """Kills the launcher, helper, supervisor, agent, signer or program of a run."""
     everyone = world.processes_of_runs()
     return world.kill([draw.choice(everyone)] if everyone else [])
 
@@ -55,7 +55,7 @@ def kill_helpers(world, draw):
 
 
 def pause_of_run(world, draw):
-    """One of the same does nothing for a while, and answers late."""
+    """Stops one of these processes for a while."""
     seconds = draw.uniform(*PAUSE_OF_RUN_S)
     everyone = world.processes_of_runs()
     if not everyone:
@@ -65,7 +65,7 @@ def pause_of_run(world, draw):
     for agent in world.agents:
         agent.verb("reload")
     time.sleep(seconds)
-    # A launcher stops with its program: both are to continue.
+    # A launcher stops with its program, so both must be continued.
     for one in [pid, *(run.pid for run in world.runs)]:
         world.send(one, signal.SIGCONT)
     return found
@@ -101,12 +101,12 @@ def swap_policy(world, draw):
 
 
 def spoil_policy(world, draw):
-    """A policy that is none: it must not be installed."""
+    """Writes an invalid policy, which must not be installed."""
     agent = draw.choice(world.agents)
     text = draw.choice([GARBAGE, "", agent.text[: draw.randrange(len(agent.text))] + "\n= x"])
     agent.write(text, draw.choice(WAYS))
     if agent.verb("reload") == 0:
-        world.fail(f"{agent.name} installed a policy that is none")
+        world.fail(f"{agent.name} installed an invalid policy")
     agent.write(agent.text, "atomic")
     return True
 
@@ -120,12 +120,12 @@ def spoil_certificate(world, draw):
     agent = draw.choice(world.agents)
     agent.install(0, "truncated")
     if agent.verb("reload") == 0:
-        world.fail(f"{agent.name} installed a certificate that is none")
+        world.fail(f"{agent.name} installed an invalid certificate")
     agent.install(draw.choice([0, 1]), "atomic")
     return True
 
 
-# How often each is drawn, beside the others.
+# The relative frequency of each event.
 EVENTS = {
     kill_agent: 3,
     crash_agent: 1,
@@ -147,7 +147,7 @@ EVENTS = {
 
 
 def drawn(seed: int, number: int):
-    """The event with that number, the pause after it, and the generator of what it draws itself."""
+    """The event with this number, the pause after it, and its random generator."""
     draw = random.Random(f"{seed} {number}")
     event = draw.choices(list(EVENTS), list(EVENTS.values()))[0]
     return event, draw.uniform(0, PAUSE_MAX_S), draw

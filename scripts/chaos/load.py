@@ -1,15 +1,16 @@
-"""Marked streams: every 32 bytes say whose they are and where in the stream they stand.
+"""Clients and server of the stress test, which send marked streams and check them.
 
-A client sends a stream, an echo server sends it back, and both compare each byte with the one that
-must stand there, so that one that is lost, changed, doubled or moved is seen. A stream ends with a
-unit that says so. A program that gives up, or is killed, ends with a reset (SO_LINGER of 0): a clean end
-before the last unit is then never a peer's doing, but a stream that was cut and looks whole.
+Every unit of 32 bytes contains the session and its position in the stream. A client sends a stream,
+an echo server sends it back, and both compare each byte with the expected one. So they detect bytes
+that are lost, changed, duplicated or moved. The last unit marks the end of the stream. A program that
+gives up or is killed closes with a reset (SO_LINGER of 0). So an orderly close before the last unit
+means that a proxy cut the stream and hid it.
 
-What is seen goes into the report at once, a line each, so that nothing is lost with a process:
+The programs append lines to the report immediately, so that none is lost when they are killed:
 
-    wrong SESSION …                   a byte that is not the one that was sent
-    seen PATH                         a file of the policy that a program of a run can read
-    end ROLE SESSION OUTCOME BYTES    a connection has ended, see OUTCOMES
+    wrong SESSION …                   a byte differs from the one that was sent
+    seen PATH                         a program of a run can read a file of the policy
+    end ROLE SESSION OUTCOME BYTES    a connection has ended (see OUTCOMES)
 """
 
 import os
@@ -24,13 +25,13 @@ import time
 MARK = b"CHAOS-"
 UNIT_BYTES = 32
 SESSION = slice(len(MARK), len(MARK) + 16)
-# Of each kind of connection: bytes of a message.
+# Message size of each kind of connection.
 MESSAGE_BYTES = {"short": 256, "idle": 256, "bulk": 65536}
 OUTCOMES = ("whole", "refused", "reset", "silent", "ended-between", "ended-inside")
-# Longer silence is one: nothing ends the connections of a program whose launcher was killed.
+# A longer silence is an outcome: a program whose launcher was killed keeps its connections.
 SILENCE_MAX_S = 30
 BULK_MESSAGES_MAX = 96
-# A run whose agent is gone reaches nothing any more: its program ends, and another run begins.
+# A run whose agent has ended cannot connect: its program exits, and another run is started.
 REFUSED_MAX = 40
 IDLE_MAX_S = 5
 # A file may be visible for this long before the helper covers it, on a busy machine.
@@ -38,7 +39,7 @@ COVER_MAX_S = 10
 
 
 def stream(session: bytes, at: int, size: int) -> bytes:
-    """The bytes of a stream from a place on; both are whole units."""
+    """`size` bytes of a stream from position `at`; both are multiples of a unit."""
     head = MARK + session
     return b"".join(
         head + b"%010d" % number for number in range(at // UNIT_BYTES, (at + size) // UNIT_BYTES)
@@ -50,11 +51,11 @@ def last_unit(session: bytes) -> bytes:
 
 
 class Ended(Exception):
-    """The peer has ended its stream in order, but too early."""
+    """The peer closed its stream in an orderly way, but too early."""
 
 
 class Report:
-    """Lines of several processes; each is in the file when `line` returns."""
+    """The report file, shared by several processes; `line` returns after the line is written."""
 
     def __init__(self, path):
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -64,7 +65,7 @@ class Report:
 
 
 class Checker:
-    """Compares what comes with what must come. The session may be known by the first unit alone."""
+    """Compares received with expected bytes. The first unit may determine the session."""
 
     def __init__(self, report: Report | None, role: str, session: bytes = b""):
         self.report, self.role, self.session = report, role, session
@@ -91,7 +92,7 @@ class Checker:
         self.is_over |= has_last
 
     def end(self) -> str:
-        """What an end in order means here."""
+        """The outcome of an orderly close at this position."""
         wanted = (stream(self.session, self.whole, UNIT_BYTES), last_unit(self.session))
         if self.session and not any(unit.startswith(self.rest) for unit in wanted):
             self.say_wrong(self.rest)
@@ -113,7 +114,7 @@ class Checker:
 
 
 def prove() -> bool:
-    """Whether a checker finds what is wrong on purpose, and passes what is right."""
+    """Whether a checker detects injected errors and accepts correct streams."""
     session = b"ps" + b"0" * 14
     good = stream(session, 0, 512)
     changed = good[:300] + b"x" + good[301:]
@@ -144,7 +145,7 @@ def end_by_reset(sock, on: bool = True):
 
 
 class Client:
-    """One connection after the other, of one kind."""
+    """Opens one connection of one kind after the other."""
 
     def __init__(self, address, kind: str, origin: str, until: float, report: Report):
         self.address, self.kind, self.origin = address, kind, origin
@@ -189,14 +190,14 @@ class Client:
             self.send(sock, checker)
 
     def idle(self, sock, checker):
-        """Speaks again when something has happened meanwhile."""
+        """Sends again after a pause in which an event may have happened."""
         for _ in range(3):
             self.send(sock, checker)
             left = self.until - time.monotonic()
             time.sleep(max(0, min(left, random.uniform(1, IDLE_MAX_S))))
 
     def bulk(self, sock, checker):
-        """Both directions at once."""
+        """Transfers in both directions at the same time."""
         size = random.randint(16, BULK_MESSAGES_MAX) * MESSAGE_BYTES["bulk"]
         made, waiting = 0, b""
         while checker.bytes < size:
@@ -241,7 +242,7 @@ def serve(address, report: Report):
 
 
 def echo(sock, report: Report):
-    """Sends back what comes, and reports how it ended if not well."""
+    """Echoes a connection, and reports its outcome."""
     checker = Checker(report, "server")
     outcome = "reset"
     try:
@@ -257,13 +258,13 @@ def echo(sock, report: Report):
         outcome = "silent"
     except OSError:
         pass
-    # What has only connected is a look at whether the agent serves.
+    # A connection without data only checks whether the agent accepts.
     if checker.bytes:
         report.line("end", "server", checker.name(), outcome, checker.bytes)
 
 
 def watch_hidden(paths, clients, until: float, report: Report):
-    """Reports a file that stays in sight while the run's launcher lives and connections work."""
+    """Reports a policy file that stays visible while launcher and connections work."""
     launcher = os.getppid()
     since = dict.fromkeys(paths)
     while time.monotonic() < until:

@@ -1,13 +1,13 @@
-"""What agents, runs and the load have logged, and what of it must not be there."""
+"""Examines the logs of agents, runs and load for lines that must not be there."""
 
 import collections
 import re
 from datetime import datetime
 from pathlib import Path
 
-# A line may report a kill for this long after it.
+# A log line may report a kill up to this long afterwards.
 EXPLAINED_S = 15
-# What must not be logged, and the processes whose violent end explains it.
+# Words that must not be logged, and the processes whose kill explains them.
 FAULTS = {
     "panicked": (),
     "internal": (),
@@ -18,7 +18,7 @@ LINE = re.compile(r"(\d{4}-\d\d-\d\dT\S+)Z (error|warn) (\S+)")
 
 
 def look(files, killed):
-    """Counts errors and warnings by event, and returns the lines that nothing explains."""
+    """Counts errors and warnings by event, and returns the unexplained lines."""
     events, faults = collections.Counter(), []
     for path in files:
         for line in Path(path).read_text(errors="replace").splitlines():

@@ -1,7 +1,7 @@
-"""Sees every packet of the network, and finds marks where the policy says that there is TLS.
+"""Captures every packet of the network, and finds marks on connections that must use TLS.
 
-It proves that it sees: from time to time a mark is sent in clear on purpose, to a port of its own,
-and a tap that misses it fails the run.
+To check the tap itself, a mark is sent in clear to a separate port from time to time. If the tap
+misses it, the run fails.
 """
 
 import socket
@@ -13,7 +13,7 @@ from load import MARK
 ALL_PROTOCOLS = 0x0003
 CONTROL_MARK = MARK + b"control-"
 CONTROL_WAIT_MAX_S = 30
-# What waits to be looked at, above what the kernel allows others (SO_RCVBUFFORCE).
+# Size of the receive buffer, above the kernel's usual limit (SO_RCVBUFFORCE).
 BUFFER_BYTES = 256 << 20
 SO_RCVBUFFORCE = 33
 # PACKET_STATISTICS of SOL_PACKET: tp_packets, tp_drops.
@@ -32,7 +32,7 @@ class Tap:
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
         except PermissionError:
-            # Root of a user namespace gets what others get; too little is seen by what is dropped.
+            # Root in a user namespace has the usual limit; dropped packets are counted.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self.listener = socket.create_server(("127.0.0.1", control_port))
         threading.Thread(target=self.watch, daemon=True).start()
@@ -54,7 +54,7 @@ class Tap:
             self.leaks.append(f"ports {ports}: {packet[at:at + 40]!r}")
 
     def prove(self):
-        """Sends a mark in clear, which must be seen."""
+        """Sends a mark in clear, which the tap must detect."""
         self.controls_sent += 1
         number = b"%d" % self.controls_sent
         with socket.create_connection(("127.0.0.1", self.control_port)) as sock:
@@ -68,14 +68,14 @@ class Tap:
         return number in self.controls
 
     def dropped(self) -> int:
-        """How many packets the kernel had no room for."""
+        """The number of packets that the kernel dropped."""
         statistics = self.socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, STATISTICS_BYTES)
         self.lost += int.from_bytes(statistics[4:8], "little")
         return self.lost
 
 
 def ports_of(packet: bytes):
-    """Both ports of a TCP or UDP packet behind an Ethernet header; () of anything else."""
+    """Both ports of a TCP or UDP packet with an Ethernet header; () for other packets."""
     kind = packet[12:14]
     if kind == b"\x08\x00" and packet[23] in (6, 17):
         at = 14 + 4 * (packet[14] & 15)

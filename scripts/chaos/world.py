@@ -1,10 +1,10 @@
-"""The agents, the runs, and what belongs to them: files, processes, and how they come back.
+"""The agents and runs of the stress test: their files and processes, and how they are restarted.
 
     programs ── C, clear ──> agent a ── T, TLS ──> agent b ── S, clear ──> echo server
     program of a run ──────────────────  T, TLS ──┘
 
-Agent a also serves runs. Each agent has an identity, and so a signer. All of it is in one network
-namespace and one process namespace that the caller has made.
+Agent a also serves runs. Each agent has an identity, and therefore a signer. All processes are in one
+network namespace and one process namespace, which the caller has made.
 """
 
 import os
@@ -19,12 +19,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ADDRESS = "10.77.0.1"
 CLEAR_PORT, TLS_PORT, SERVER_PORT, CONTROL_PORT = 7001, 7002, 7003, 7004
-# The time for an agent to come back, including a drain and a start under load.
+# Time limit for an agent to recover, including a drain and a start under load.
 RETURN_MAX_S = 60
-# A verb that does not answer within this time is an agent that hangs.
+# If a command gets no answer within this time, the agent hangs.
 VERB_MAX_S = 60
 RUN_SECONDS = 20
-# The time for a process to end; connections of a run stay open for a minute after its launcher.
+# Time limit for a process to end; a run's connections may last a minute longer than its launcher.
 END_MAX_S = 30
 LINGER_MAX_S = 90
 
@@ -62,7 +62,7 @@ listen = "{ADDRESS}:{TLS_PORT}"
 connect = "127.0.0.1:{SERVER_PORT}"
 tls = {{ role = "server", identity = "web", trust = "peer", client-cert = "required" }}
 """
-# The same with another rule, so that a reload has something to do.
+# An additional rule, so that a reload has a change to install.
 MORE = """
 [[rule]]
 name = "more"
@@ -83,7 +83,7 @@ def status(pid: int):
 
 
 def processes():
-    """All others of this process namespace that live, with their status."""
+    """All other processes of this process namespace, with their status."""
     numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     found = {pid: status(pid) for pid in numbers if pid != os.getpid()}
     return {pid: one for pid, one in found.items() if one}
@@ -110,7 +110,7 @@ def name_of(pid: int) -> str:
 
 
 class Agent:
-    """One agent with its supervisor, started again when it is gone."""
+    """An agent with its supervisor, which is restarted when it has ended."""
 
     def __init__(self, world, name: str, policy: str, at, options=()):
         self.world, self.name, self.text, self.at = world, name, policy, at
@@ -131,7 +131,7 @@ class Agent:
         self.process = self.world.tacit(arguments, self.log)
 
     def serving(self):
-        """The agents' own processes, the newest last."""
+        """The agent processes; the newest is the last."""
         return [pid for pid in children(self.process.pid) if name_of(pid) == "tacit"]
 
     def signers(self):
@@ -145,7 +145,7 @@ class Agent:
             answered = subprocess.run(command, stdout=quiet, stderr=quiet, timeout=VERB_MAX_S)
             return answered.returncode
         except subprocess.TimeoutExpired:
-            self.world.fail(f"{self.name}: `tacit {' '.join(words)}` gave no answer")
+            self.world.fail(f"{self.name}: `tacit {' '.join(words)}` got no answer")
             return -1
 
     def write(self, text: str, how: str):
@@ -157,7 +157,7 @@ class Agent:
             self.policy.write_text(text)
 
     def install(self, pair: int, how: str):
-        """Puts one of two good pairs, or something that is none, where the agent reads it."""
+        """Replaces certificate and key by one of two valid pairs, or by an invalid one."""
         for end in ("pem", "key"):
             content = self.world.path(f"{self.name}-{pair}.{end}").read_bytes()
             at = self.world.path(f"{self.name}.{end}")
@@ -177,22 +177,22 @@ class Agent:
             return False
 
     def bring_back(self):
-        """Starts it if its supervisor is gone, and waits until it serves."""
+        """Starts the agent if its supervisor has ended, and waits until it serves."""
         until = time.monotonic() + RETURN_MAX_S
         self.write(self.text, "atomic")
         while time.monotonic() < until:
             if self.process.poll() is not None:
-                # What outlived its supervisor holds the port: it is ended by its process number.
+                # An agent without its supervisor still has the port: kill it by its process id.
                 self.world.kill(self.orphans)
                 self.orphans = []
                 self.start()
             if self.is_serving():
                 return
             time.sleep(0.2)
-        self.world.fail(f"{self.name} did not come back within {RETURN_MAX_S} s")
+        self.world.fail(f"{self.name} did not recover within {RETURN_MAX_S} s")
 
     def end(self):
-        """In order; what is left behind after that is found by `World.look_behind`."""
+        """Ends the agent; `World.look_behind` finds leftovers afterwards."""
         self.world.kill(self.orphans)
         self.process.terminate()
         try:
@@ -207,7 +207,7 @@ class World:
         self.failures = []
         self.runs = []
         self.runs_started = 0
-        # What was killed on purpose: (when, name, parent) by process.
+        # Processes that were killed: (time, name, parent) by process id.
         self.killed = {}
         self.zombies = set()
         self.events = open(self.path("events"), "w", buffering=1)

@@ -1,11 +1,11 @@
-"""Suites of others natively and under `tacit run`, and every difference.
+"""Runs test suites of other projects with and without `tacit run`, and reports every difference.
 
     python3 scripts/transparency [SUITE]...
 
-Each suite runs three times in a private network: natively, with every destination captured and with
-loopback left alone. A difference counts if a second pair of runs shows it too. It is compared with
-the table in docs/transparency.md: exit status 0 if they agree, 1 if not, 2 if a suite cannot run.
-A suite whose sources the user has not named is skipped, which leaves the status as it is.
+Each suite runs three times in a private network: natively, with every destination captured, and with
+every destination except loopback captured. A difference counts if it is repeatable. Exit status 0 if
+the differences are those in docs/transparency.md, 1 if not, 2 if a suite cannot run. A suite whose
+sources the user has not provided is skipped, which does not change the exit status.
 """
 
 import fnmatch
@@ -28,7 +28,7 @@ POLL_SECONDS = 0.1
 
 
 def known():
-    """The table: whether a difference shows only sometimes, by (suite, policy, pattern)."""
+    """The table in the document: by (suite, policy, pattern), whether the difference is occasional."""
     found = {}
     for line in LIST.read_text().splitlines():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
@@ -64,7 +64,7 @@ def run(name, way, attempt):
                 shown = time.monotonic()
                 print(f"  {name} {way}: {shown - begin:.0f} s", flush=True)
     if process.returncode in (2, 124, 125):
-        # 2 is also the status of failed tests; what has results has run.
+        # Status 2 may also mean failed tests; a suite with results has run.
         if process.returncode != 2 or not results.exists():
             raise SetupError(f"{name} {way}: status {process.returncode}; see {stem}.out")
     found = suite.read(Path(f"{stem}.out").read_text(errors="replace"), results)
@@ -75,7 +75,7 @@ def run(name, way, attempt):
 
 
 def differences(suite, native, inside):
-    """What differs, as (native, inside) by test."""
+    """The tests with different results, as (native, under tacit run)."""
     return {
         test: (result, inside.get(test, "absent"))
         for test, result in native.items()
@@ -84,7 +84,7 @@ def differences(suite, native, inside):
 
 
 def compare(name):
-    """Runs a suite; its differences under each policy, and whether a repetition cleared some."""
+    """Runs a suite; returns its differences for each policy, and whether some are occasional."""
     suite = SUITES[name]
     suite.prepare()
     native = run(name, "native", 1)
@@ -96,14 +96,14 @@ def compare(name):
             again = again or run(name, "native", 2)
             second = differences(suite, again, run(name, policy, 2))
             for test in sorted(set(first) - set(second)):
-                print(f"  {name} {policy}: {test} differed once of two times: {first[test]}")
+                print(f"  {name} {policy}: {test} differed in one of two runs: {first[test]}")
             first = {test: both for test, both in first.items() if test in second}
         found[policy] = first
     return native, found
 
 
 def judge(expected, native, found):
-    """What is wrong with the differences found, given the patterns listed."""
+    """Compares the differences with the patterns in the document; returns error messages."""
     for test, (left, right) in sorted(found.items()):
         if not any(fnmatch.fnmatchcase(test, pattern) for pattern in expected):
             yield f"{test}: not listed: {left}, under run {right}"
@@ -113,7 +113,7 @@ def judge(expected, native, found):
 
 
 def figures():
-    """Times of the suite `own` beside those natively, which are not asserted."""
+    """Prints the times of the suite `own` compared with native ones; they are not asserted."""
     def read(way):
         text = (TARGET / "results" / f"own.{way}.1.out").read_text(errors="replace")
         lines = re.findall(r'^\{"test".*$', text, re.M)
@@ -131,9 +131,9 @@ def figures():
 def main(names):
     unknown = set(names) - set(SUITES)
     if unknown:
-        raise SetupError(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
+        raise SetupError(f"unknown suite {', '.join(sorted(unknown))}: use one of {', '.join(SUITES)}")
     if not TACIT.exists():
-        raise SetupError(f"no {TACIT}\n  fix: cargo build -p tacit")
+        raise SetupError(f"{TACIT} does not exist\n  fix: cargo build -p tacit")
     listed = known()
     wrong, summary = [], []
     for name in names or SUITES:

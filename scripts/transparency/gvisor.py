@@ -1,8 +1,8 @@
-"""gVisor's tests of sockets in C++, built without its own build tool.
+"""Builds and runs gVisor's socket tests (C++) without gVisor's build system.
 
-The sources are those of a checkout that the user names in GVISOR; PROGRAMS chooses some programs.
-Objects and programs stay in target/transparency/gvisor, by checkout; one is built again if its
-source or a header is newer.
+The environment variable GVISOR names a checkout; PROGRAMS selects some of the test programs. Objects
+and programs are kept in target/transparency/gvisor for each checkout, and rebuilt if a source or a
+header is newer.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ multiprocess_util posix_error proc_util rlimit_util save_util save_util_linux si
 socket_util socket_util_impl temp_path test_util time_util timer_util uid_util""".split()
 HELPERS = """base_poll_test ip_socket_test_util socket_netlink_util socket_netlink_route_util
 unix_domain_socket_test_util""".split()
-# The programs, each with the sources of the cases that it instantiates.
+# The test programs, each with the sources of its test cases.
 PROGRAMS = {
     "tcp_socket": [],
     "socket_inet_loopback": [],
@@ -44,7 +44,7 @@ PROGRAMS = {
     "select": [],
     "epoll": [],
 }
-# Each waits 10 s or longer for a multicast, which a run drops. One test of each kind is left.
+# Excluded tests, which wait 10 s or more for a multicast that a run drops; one of each kind is kept.
 EXCLUDED = ["*IpMulticastLoopbackI*", "*IpMulticastLoopbackNic*", "*TestMcastReceptionWhen*",
             "*IpMulticastIPPacketInfo/0"]
 
@@ -56,17 +56,17 @@ class Gvisor(Suite):
 
     def prepare(self):
         if not os.environ.get("GVISOR"):
-            raise Skipped("GVISOR names no checkout; fix: git clone --depth 1 of google/gvisor, "
-                          "then GVISOR=DIRECTORY make transparency SUITE=gvisor")
+            raise Skipped("GVISOR is not set to a checkout; fix: clone google/gvisor, then run "
+                          "GVISOR=DIRECTORY make transparency SUITE=gvisor")
         self.checkout = Path(os.environ["GVISOR"]).resolve()
         self.tests = self.checkout / "test" / "syscalls" / "linux"
         if not (self.tests / "tcp_socket.cc").exists():
-            raise SetupError(f"GVISOR={self.checkout}: no test/syscalls/linux/tcp_socket.cc there"
+            raise SetupError(f"GVISOR={self.checkout}: test/syscalls/linux/tcp_socket.cc is missing"
                              "\n  fix: name the root of a checkout of google/gvisor")
         self.programs = os.environ.get("PROGRAMS", "").split() or list(PROGRAMS)
         if unknown := set(self.programs) - set(PROGRAMS):
-            raise SetupError(f"no program {', '.join(sorted(unknown))} in the suite gvisor; "
-                             f"there are {', '.join(PROGRAMS)}")
+            raise SetupError(f"unknown program {', '.join(sorted(unknown))} of the suite gvisor: "
+                             f"use some of {', '.join(PROGRAMS)}")
         digest = hashlib.sha256(bytes(self.checkout)).hexdigest()[:8]
         self.place = TARGET / "gvisor" / digest
         self.place.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Gvisor(Suite):
         self.build()
 
     def build(self):
-        """Compiles and links what is not there yet, one at a time: a build wants much memory."""
+        """Compiles and links missing programs one after the other, because they need much memory."""
         util = self.checkout / "test" / "util"
         shared = [self.compile(HERE / "gvisor_main.cc")]
         shared += [self.compile(util / f"{name}.cc") for name in UTILITIES]
@@ -93,7 +93,7 @@ class Gvisor(Suite):
         """The object of a source."""
         target = self.place / f"{source.stem}.o"
         if not source.exists():
-            raise SetupError(f"no {source}; this suite fits gVisor of 2026")
+            raise SetupError(f"{source} is missing: this suite needs a version of gVisor from 2026")
         if is_older(target, max(source.stat().st_mtime, self.newest_header)):
             begin = time.monotonic()
             checked([*COMPILER, "-I", str(self.checkout), "-include", str(HERE / "gvisor_absl.h"),

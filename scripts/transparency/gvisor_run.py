@@ -1,7 +1,7 @@
-"""Runs programs of gvisor_main.cc: gvisor_run.py EXCLUDED PROGRAM...
+"""Runs gVisor's test programs: gvisor_run.py EXCLUDED PROGRAM...
 
-Prints a line of JSON for each test. A test that takes too long, or ends its program, has failed;
-the program starts again without the tests that have run. EXCLUDED is a filter of gtest.
+Prints a line of JSON for each test. A test that takes too long or ends its program has failed; then
+the program is restarted with the remaining tests. EXCLUDED is a gtest filter.
 """
 
 import json
@@ -18,7 +18,7 @@ PROGRAM_SECONDS = 600
 
 
 def kill(process):
-    """Kills a program and what it has started, which holds its output open."""
+    """Kills a program and its children, which keep its output open."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -26,9 +26,9 @@ def kill(process):
 
 
 def run_once(program, excluded, seconds):
-    """Runs the tests of a program until one does not end; their results by name."""
+    """Runs the tests of a program until one hangs; returns the results by name."""
     flags = Path(f"{program.name}.flags").resolve()
-    # A file, because an argument has a greatest length.
+    # The filter is in a file, because the length of an argument is limited.
     flags.write_text(f"--gtest_brief=1\n--gtest_filter=*-{':'.join(excluded)}\n")
     process = subprocess.Popen([program, f"--gtest_flagfile={flags}"], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, start_new_session=True)
@@ -38,7 +38,7 @@ def run_once(program, excluded, seconds):
     whole.start()
     for line in process.stdout:
         text = line.decode(errors="replace")
-        # What a test prints without an end of line stands in front.
+        # Output of a test without a newline may precede the result.
         start = text.find('{"test"')
         if start < 0:
             print(text, end="", flush=True)
@@ -62,7 +62,7 @@ def run(program, excluded):
     while (seconds := end - time.monotonic()) > 0:
         found = run_once(program, excluded + done, seconds)
         for test, result in found.items():
-            # One that has begun and not ended hung, or ended the program.
+            # A test that started but did not end has hung, or has ended the program.
             print(json.dumps({"test": f"{program.name}.{test}",
                               "result": "fail" if result == "begin" else result}), flush=True)
         done += found

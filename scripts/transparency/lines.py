@@ -30,7 +30,7 @@ class Result(unittest.TestResult):
         self.say(test, "pass")
 
 
-# Tornado's own runner does so too: its tests expect that nothing is logged.
+# Tornado's own test runner does the same: its tests expect that nothing is logged.
 logging.getLogger("tornado.access").setLevel(logging.CRITICAL)
 for module in sys.argv[1:]:
     unittest.defaultTestLoader.loadTestsFromName(module).run(Result())

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# One suite in a private network: network.sh WAY COMMAND...
+# Runs a suite in a private network: network.sh MODE COMMAND...
 #
-# WAY is `native`, or the name of a policy in this folder for `tacit run`. The caller makes the
+# MODE is `native`, or the name of a policy in this folder for `tacit run`. The caller makes the
 # namespaces (unshare -rnm); the command runs in them as an ordinary user without capabilities.
 #
-#   10.9.8.7   servers of servers.py, which is clear.example; 10.9.8.6 and 2001:db8::7 refuse
-#   2001:db8:1::1 and everything else: a neighbour that drops all packets
+#   10.9.8.7 (clear.example)    the servers of servers.py
+#   10.9.8.6, 2001:db8::7       refuse connections
+#   2001:db8:1::1 and all others: a neighbour drops all packets
 set -euo pipefail
 way=$1
 shift
@@ -59,7 +60,7 @@ background+=($!)
 background+=($!)
 for attempt in $(seq 500); do
     [ -e resolver.ready ] && [ -e servers.ready ] && break
-    [ "$attempt" -lt 500 ] || { echo "network.sh: the servers do not start" >&2; exit 2; }
+    [ "$attempt" -lt 500 ] || { echo "network.sh: the servers did not start" >&2; exit 2; }
     sleep 0.02
 done
 

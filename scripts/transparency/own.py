@@ -1,7 +1,7 @@
-"""Programs whose outcome depends on which connection fails and how: own.py [TIMES]
+"""Runs programs whose result depends on how a connection fails: own.py [TIMES]
 
-Prints a line of JSON for each: its name, its status and output, and the median of its times. A
-program that is not installed is left out, and so is compared on neither side.
+Prints a line of JSON for each program: its name, its status and output, and its median time. Programs
+that are not installed are skipped.
 """
 
 import json
@@ -142,7 +142,7 @@ def shell(program):
 
 
 def programs():
-    """The name of each test, the command that it needs and its arguments."""
+    """The tests: name, required command, and arguments."""
     for name in ("dual", "two", "hole"):
         url = f"http://{name}.example:8080/"
         yield f"fallback.{name}.curl", ["curl", "-sS", "--stderr", "-", url]
@@ -196,7 +196,7 @@ def main():
             continue
         with tempfile.TemporaryDirectory() as directory:
             runs = [run_once(command, directory)]
-            # What takes long is not measured.
+            # Long tests are not measured.
             runs += [run_once(command, directory) for _ in range(TIMES - 1) if runs[0][1] < 1000]
         results = sorted({result for result, _ in runs})
         milliseconds = round(statistics.median(took for _, took in runs), 1)

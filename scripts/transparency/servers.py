@@ -1,6 +1,6 @@
-"""What answers at 10.9.8.7: HTTP on 8080 and a database that knows one answer on 5432.
+"""The servers at 10.9.8.7: HTTP on port 8080, and a database with one fixed answer on port 5432.
 
-It makes the file servers.ready once both listen.
+It creates the file servers.ready when both listen.
 """
 
 import http.server
@@ -26,7 +26,7 @@ class Web(http.server.BaseHTTPRequestHandler):
 
 
 class Database(socketserver.StreamRequestHandler):
-    """The PostgreSQL protocol, as far as a client needs it to connect and ask once."""
+    """The part of the PostgreSQL protocol that a client needs to connect and send one query."""
 
     def send(self, kind, body):
         self.wfile.write(kind + struct.pack(">I", len(body) + 4) + body)
@@ -61,7 +61,7 @@ class Server(socketserver.ThreadingTCPServer):
     request_queue_size = 1000
 
     def handle_error(self, *_):
-        """A client that closes early is no error here."""
+        """Ignores clients that close early."""
 
 
 web = Server((ADDRESS, 8080), Web)

@@ -1,4 +1,4 @@
-"""What a suite is, and what the suites share."""
+"""The base class of test suites, and shared functions."""
 
 import json
 import subprocess
@@ -10,11 +10,11 @@ PYTHON = "/usr/bin/python3"
 
 
 class SetupError(Exception):
-    """What is missing, and what to do."""
+    """A suite cannot be prepared; the text says what to do."""
 
 
 class Skipped(Exception):
-    """What a suite needs that only the user can provide; the run continues without the suite."""
+    """A suite needs something that only the user can provide, so it is skipped."""
 
 
 def checked(command, what, **options):
@@ -31,7 +31,7 @@ def checked(command, what, **options):
 
 
 class Suite:
-    """A suite of tests. `timeout_seconds` bounds one run of it."""
+    """A test suite. `timeout_seconds` limits one run."""
 
     timeout_seconds = 1200
     directory = HERE
@@ -39,10 +39,10 @@ class Suite:
     passes_natively = True
 
     def prepare(self):
-        """Fetches and builds what it needs below target/."""
+        """Downloads and builds what the suite needs, below target/."""
 
     def command(self, results):
-        """What to run; it may write the file `results`."""
+        """The command to run; it may write the file `results`."""
         raise NotImplementedError
 
     def read(self, output, results):
@@ -54,7 +54,7 @@ class Suite:
 
 
 def read_json(output):
-    """Lines of JSON among whatever else a suite prints."""
+    """Parses the lines of JSON in the output of a suite."""
     found = {}
     for line in output.splitlines():
         if line.startswith('{"test"'):

@@ -1,4 +1,4 @@
-"""The suites: what each needs, how it runs, and how its results are read."""
+"""The test suites: what each needs, its command, and the parser of its results."""
 
 import os
 import re
@@ -39,12 +39,12 @@ class CPython(Suite):
 
     def command(self, results):
         return [PYTHON, "-m", "test", "-j4", "--timeout", "300", "--junit-xml", str(results),
-                # In some virtual machines it waits without end, natively too.
+                # It hangs in some virtual machines, also natively.
                 "--ignore", "*VSOCK*", *CPYTHON_MODULES]
 
     def read(self, output, results):
         if not results.exists():
-            raise SetupError("the tests of Python wrote no results; see their output")
+            raise SetupError("the tests of Python wrote no results: see their output")
         found = {}
         for case in ElementTree.parse(results).iter("testcase"):
             parts = {part.tag for part in case}

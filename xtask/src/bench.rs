@@ -2,10 +2,10 @@
 
 use crate::workspace::{Outcome, cargo, status};
 
-/// Runs it with the words behind the verb.
+/// Runs it with these arguments.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let mut cargo = cargo();
     cargo.args(["run", "--locked", "--quiet", "--release", "--package", "bench", "--"]).args(words);
     let status = status(&mut cargo)?;
-    if status.success() { Ok(()) } else { Err(format!("bench: {status}")) }
+    if status.success() { Ok(()) } else { Err(format!("bench failed: {status}")) }
 }

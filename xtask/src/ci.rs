@@ -1,19 +1,20 @@
-//! Everything that must pass before a merge: the same command here and on a server.
+//! `cargo xtask ci`: runs everything that must pass before a merge, locally and on a server.
 //!
-//! Steps run in order, each prints its time, the first failure ends the run. Nothing is retried.
+//! The steps run in order and print their times. The first failure ends the run; no step is
+//! repeated.
 
 use std::time::{Duration, Instant};
 
 use crate::workspace::{self, Outcome, root, target_folder};
 use crate::{dependencies, fuzz, tidy};
 
-/// A step and how it is run.
+/// A step.
 struct Step {
     name: &'static str,
     run: fn() -> Outcome,
 }
 
-/// Quick ones first: a misplaced comma should not take minutes to be told.
+/// The steps. Quick ones are first, so that simple mistakes are reported early.
 const STEPS: [Step; 7] = [
     Step { name: "fmt", run: fmt },
     Step { name: "tidy", run: tidy::run },
@@ -24,7 +25,7 @@ const STEPS: [Step; 7] = [
     Step { name: "fuzz replay", run: fuzz_replay },
 ];
 
-/// The fuzz targets, which are no member of the workspace, and the entry points that they use.
+/// The fuzz targets, which are not a member of the workspace, and the features they need.
 const FUZZ: &str = "fuzz/Cargo.toml";
 const FUZZ_ENTRIES: &str = "tacit/fuzz,tacit-sys/fuzz,tacit-tls/fuzz";
 
@@ -65,7 +66,7 @@ fn clippy() -> Outcome {
     let strict = ["--", "-D", "warnings"];
     let what = ["clippy", "--locked", "--workspace", "--all-targets", "--features", FUZZ_ENTRIES];
     cargo(&[&what[..], &strict].concat(), None)?;
-    // In the same folder: the libraries below are checked already.
+    // The same target directory, because the libraries are checked there already.
     let folder = target_folder();
     let folder = folder.to_string_lossy();
     let what = ["clippy", "--locked", "--manifest-path", FUZZ, "--target-dir", &folder];
@@ -76,7 +77,7 @@ fn test() -> Outcome {
     cargo(&["test", "--locked", "--workspace"], None)
 }
 
-/// Nothing is found by chance here: the fuzzer must work, and its inputs must reach what they did.
+/// Checks that the fuzzer works, and that the committed inputs reach as much code as before.
 fn fuzz_replay() -> Outcome {
     fuzz::run(&["canary"])?;
     fuzz::run(&["replay"])
@@ -87,13 +88,13 @@ fn doc() -> Outcome {
     cargo(&args, Some(Variable { name: "RUSTDOCFLAGS", value: "-D warnings" }))
 }
 
-/// A variable of the environment.
+/// An environment variable.
 struct Variable {
     name: &'static str,
     value: &'static str,
 }
 
-/// Runs one step of cargo's.
+/// Runs cargo.
 fn cargo(args: &[&str], variable: Option<Variable>) -> Outcome {
     let mut cargo = workspace::cargo();
     cargo
@@ -101,7 +102,11 @@ fn cargo(args: &[&str], variable: Option<Variable>) -> Outcome {
         .envs(variable.map(|Variable { name, value }| (name, value)))
         .current_dir(root());
     let status = workspace::status(&mut cargo)?;
-    if status.success() { Ok(()) } else { Err(format!("cargo {}: {status}", args.join(" "))) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("cargo {} failed: {status}", args.join(" ")))
+    }
 }
 
 fn seconds(duration: Duration) -> String {

@@ -1,10 +1,11 @@
-//! What may be linked: licences, bans, sources and known weaknesses, by cargo-deny and `deny.toml`.
+//! `cargo xtask dependencies`: checks licences, bans, sources and advisories of the dependencies
+//! with cargo-deny and `deny.toml`.
 //!
-//! Advisories need a database. It is fetched where there is a network; where there is none, an
-//! earlier copy is used, and without one that check is skipped. What is skipped is printed.
+//! Advisories need a database, which is downloaded if there is a network. Without a network an
+//! earlier copy is used; without a copy the check is skipped, and the command says so.
 //!
-//! `scripts/install-deps.sh` installs cargo-deny below the build directory; one in `PATH` will do
-//! as well. Where there is none, everything is skipped.
+//! `scripts/install-deps.sh` installs cargo-deny in the target directory; one in `PATH` is used as
+//! well. Without cargo-deny all checks are skipped.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,12 @@ use crate::workspace::{Outcome, root, target_folder};
 
 const PROGRAM: &str = "cargo-deny";
 
-/// Checks the dependencies.
+/// Runs the checks.
 pub(crate) fn run() -> Outcome {
     let Some(program) = installed() else {
-        println!("dependencies: skipped: {PROGRAM} is not installed (scripts/install-deps.sh)");
+        println!(
+            "dependencies: skipped: {PROGRAM} is not installed; scripts/install-deps.sh installs it"
+        );
         return Ok(());
     };
     deny(&program, &["check", "licenses", "bans", "sources"])?;
@@ -30,10 +33,12 @@ fn advisories(program: &Path) -> Outcome {
         return deny(program, &["check", "advisories"]);
     }
     if !databases().is_some_and(|folder| has_entry(&folder)) {
-        println!("advisories: skipped, no database");
+        println!(
+            "advisories: skipped: the database cannot be downloaded and there is no earlier copy"
+        );
         return Ok(());
     }
-    println!("advisories: the database cannot be fetched; an earlier copy is used");
+    println!("advisories: the database cannot be downloaded; using an earlier copy");
     deny(program, &["--offline", "check", "advisories"])
 }
 
@@ -41,7 +46,11 @@ fn deny(program: &Path, words: &[&str]) -> Outcome {
     let status = command(program, words)
         .status()
         .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
-    if status.success() { Ok(()) } else { Err("dependencies: see above".to_owned()) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err("a check of the dependencies failed: see the messages above".to_owned())
+    }
 }
 
 fn command(program: &Path, words: &[&str]) -> Command {
@@ -50,7 +59,7 @@ fn command(program: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// The program below the build directory, or the one in `PATH`.
+/// The program in the target directory, or the one in `PATH`.
 fn installed() -> Option<PathBuf> {
     let own = target_folder().join("tools/bin").join(PROGRAM);
     let is_program = |path: &PathBuf| {
@@ -61,7 +70,7 @@ fn installed() -> Option<PathBuf> {
     [own, PathBuf::from(PROGRAM)].into_iter().find(is_program)
 }
 
-/// Where cargo-deny keeps its databases.
+/// The directory of cargo-deny's databases.
 fn databases() -> Option<PathBuf> {
     let in_home = |home: OsString| PathBuf::from(home).join(".cargo");
     let cargo = std::env::var_os("CARGO_HOME")
@@ -70,7 +79,7 @@ fn databases() -> Option<PathBuf> {
     Some(cargo.join("advisory-dbs"))
 }
 
-/// Whether a folder is there and holds a folder.
+/// Whether a directory exists and contains a directory.
 fn has_entry(folder: &Path) -> bool {
     let Ok(mut entries) = folder.read_dir() else { return false };
     entries.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir()))
@@ -81,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_is_a_folder_in_the_folder_of_databases() {
+    fn a_database_is_a_directory_in_the_directory_of_databases() {
         let folder = std::env::temp_dir().join(format!("xtask-databases-{}", std::process::id()));
         assert!(!has_entry(&folder));
         std::fs::create_dir_all(&folder).unwrap();

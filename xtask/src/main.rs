@@ -1,4 +1,4 @@
-//! The developers' own commands: `cargo xtask VERB`. One file or folder a verb.
+//! `cargo xtask COMMAND`: the developers' commands. Each has a file or a directory.
 
 use std::process::ExitCode;
 
@@ -13,23 +13,22 @@ mod tidy;
 mod workspace;
 
 const USAGE: &str = "\
-usage: cargo xtask VERB
-  ci                      everything that must pass before a merge, in order
-  tidy                    the style rules that no lint knows
-  bench                   the crate `bench`, built for release; `bench --help`
-  bogo [PATTERN...]       BoringSSL's test runner against the handshake and the records;
-                          it is fetched, or BORINGSSL names a checkout; needs Go
-  chaos --minutes N       agents and runs under load while everything is killed and exchanged:
-                          [--seed N] draws the same events in the same order
-  dependencies            licences, bans, sources and known weaknesses of what is linked
+usage: cargo xtask COMMAND
+  ci                      run everything that must pass before a merge, in order
+  tidy                    check the style rules that no lint covers
+  bench                   build and run the benchmarks; see `bench --help`
+  bogo [PATTERN...]       run BoringSSL's test runner against the handshake and the record layer;
+                          needs Go; downloads the runner, or uses the checkout in BORINGSSL
+  chaos --minutes N       run agents under load while processes are killed and files replaced;
+                          [--seed N] repeats the same events in the same order
+  dependencies            check licences, bans, sources and advisories of the dependencies
                           (cargo-deny, deny.toml)
-  samples DIR             imports every file of a directory elsewhere: [--map FILE]
+  samples DIR             import every configuration file of a directory: [--map FILE]
                           [--findings]
-  fuzz NAME               inputs for one parser that reach more and more of it:
-                          [--seconds N | --input FILE]; `fuzz list` lists them
-  fuzz replay [NAME...]   the committed inputs, and whether they reach what they did
-  fuzz cover [NAME...]    what the inputs reach; --update: keep what was found
-  fuzz canary             whether the fuzzer finds a fault that is there";
+  fuzz NAME               fuzz a parser: [--seconds N | --input FILE]; `fuzz list` lists them
+  fuzz replay [NAME...]   run the committed inputs, and check that they reach as much code as before
+  fuzz cover [NAME...]    print how much code the inputs reach; --update commits new inputs
+  fuzz canary             check that the fuzzer finds a known fault";
 
 fn main() -> ExitCode {
     if fuzz::is_compiler() {

@@ -1,8 +1,8 @@
-//! `cargo xtask samples`: hands over to the example `samples` of the crate that imports.
+//! `cargo xtask samples`: runs the example `samples` of the crate tacit-import.
 
 use crate::workspace::{Outcome, cargo, root, status};
 
-/// Runs it with the words behind the verb. Paths are the caller's: the folder is not changed.
+/// Runs it with these arguments. Relative paths are relative to the current directory.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let mut cargo = cargo();
     cargo
@@ -11,5 +11,9 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         .arg(root().join("Cargo.toml"))
         .arg("--")
         .args(words);
-    if status(&mut cargo)?.success() { Ok(()) } else { Err("samples: see above".to_owned()) }
+    if status(&mut cargo)?.success() {
+        Ok(())
+    } else {
+        Err("samples failed: see the messages above".to_owned())
+    }
 }

@@ -71,15 +71,15 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
 
     let mut progress = Progress::start(options.rounds * options.tasks.len() * Role::ALL.len());
     let mut report = Report::new(&options, &network);
-    let mut places = Vec::new();
+    let mut directories = Vec::new();
     for role in Role::ALL {
-        places.push(subjects::place(role, &options, &network)?);
+        directories.push(subjects::directory(role, &options, &network)?);
     }
     let mut subjects = Vec::new();
-    for (role, place) in Role::ALL.into_iter().zip(&places) {
+    for (role, directory) in Role::ALL.into_iter().zip(&directories) {
         progress.say(&format!("starting {}", role.name()));
-        let place = place.as_ref();
-        subjects.push(Subject::start(role, &options, &network, place, &dir, &server)?);
+        let directory = directory.as_ref();
+        subjects.push(Subject::start(role, &options, &network, directory, &dir, &server)?);
     }
     orphan::collect()
         .map_err(|error| format!("cannot become the parent of orphaned processes: {error}"))?;

@@ -78,12 +78,12 @@ fn starts(subject: &Subject<'_>) -> Result<f64, String> {
         cpu::children_ns()
             .map_err(|error| format!("cannot read the CPU time of child processes: {error}"))
     };
-    let place = subject.setting.place.ok_or("no network namespace could be made")?;
+    let directory = subject.setting.directory.ok_or("no network namespace could be made")?;
     let before = clock()?;
     for _ in 0..STARTS {
         let known = descendants(std::process::id())
             .map_err(|error| format!("cannot read /proc: {error}"))?;
-        let mut command = place.ordinary("./tacit", &["run", "--policy", RUN_POLICY, "true"]);
+        let mut command = directory.ordinary("./tacit", &["run", "--policy", RUN_POLICY, "true"]);
         let status = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

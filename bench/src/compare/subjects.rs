@@ -7,7 +7,7 @@ use crate::certs;
 use crate::load::LoadServer;
 use crate::network::Network;
 use crate::peers::{self, Peer, Running, Setting};
-use crate::place::Place;
+use crate::run_directory::RunDirectory;
 use crate::terms::Terms;
 
 /// The policy of runs whose start is measured.
@@ -67,19 +67,19 @@ fn left_out(role: Role, options: &Options) -> Option<&str> {
 }
 
 /// Creates the directory for runs, if the host allows runs.
-pub(super) fn place(
+pub(super) fn directory(
     role: Role,
     options: &Options,
     network: &Network,
-) -> Result<Option<Place>, String> {
+) -> Result<Option<RunDirectory>, String> {
     if !network.is_own() {
         return Ok(None);
     }
-    let place = Place::make(role.name(), program(role, options), &options.new)?;
+    let directory = RunDirectory::make(role.name(), program(role, options), &options.new)?;
     let policy = left_out(role, options)
         .map_or_else(|| START_RULE.to_owned(), |key| peers::without(START_RULE, key));
-    place.write(RUN_POLICY, &policy)?;
-    Ok(Some(place))
+    directory.write(RUN_POLICY, &policy)?;
+    Ok(Some(directory))
 }
 
 impl<'a> Subject<'a> {
@@ -88,7 +88,7 @@ impl<'a> Subject<'a> {
         role: Role,
         options: &Options,
         network: &Network,
-        place: Option<&'a Place>,
+        directory: Option<&'a RunDirectory>,
         dir: &Path,
         server: &LoadServer,
     ) -> Result<Self, String> {
@@ -104,8 +104,8 @@ impl<'a> Subject<'a> {
                 tacit: program(role, options).to_owned(),
                 load: options.new.clone(),
                 congestion: network.congestion.clone(),
-                place,
-                room: None,
+                directory,
+                peer_network: None,
                 without: left_out(role, options).map(str::to_owned),
             })
         };
@@ -114,7 +114,7 @@ impl<'a> Subject<'a> {
         let fixed = known("tacit-fixed")?;
         let full = peers::start(fixed, Terms::Usual, &setting)?;
         let resumed = peers::start(fixed, Terms::Resumed, &setting)?;
-        let runs = match place {
+        let runs = match directory {
             Some(_) => Some(peers::start(known("tacit-run")?, Terms::Usual, &setting)?),
             None => None,
         };

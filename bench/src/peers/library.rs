@@ -44,7 +44,7 @@ pub(super) fn start(
         proxies: None,
         far: Far::Own(server),
     };
-    running.knock_twice(tap.address, setting)?;
+    running.connect_twice(tap.address, setting)?;
     running.negotiated = tap.negotiated(terms.second_handshake())?;
     Ok(running)
 }

@@ -122,7 +122,9 @@ pub(crate) fn start(
         }),
         Form::InProcess(library) => library::start(peer, library, terms, setting),
         Form::Proxies(proxy) => proxies::start(peer, proxy, terms, setting),
-        Form::Given(proxy) => proxies::start_in_room(peer, number_of(peer), proxy, terms, setting),
+        Form::Given(proxy) => {
+            proxies::start_in_network(peer, number_of(peer), proxy, terms, setting)
+        }
         Form::Runs(placement) => runs::start(peer, *placement, terms, setting),
     };
     started.map_err(|error| format!("{}: {error}", peer.name))
@@ -130,8 +132,8 @@ pub(crate) fn start(
 
 /// The index of a peer in the table.
 fn number_of(peer: &Peer) -> u8 {
-    let place = PEERS.iter().position(|known| known.name == peer.name);
-    place.and_then(|place| u8::try_from(place).ok()).unwrap_or(0)
+    let index = PEERS.iter().position(|known| known.name == peer.name);
+    index.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub(super) enum Form {
     InProcess(&'static str),
     /// Two proxies.
     Proxies(Proxy),
-    /// Two proxies in a [`crate::room::Room`], one CPU for each side.
+    /// Two proxies in a [`crate::peer_network::PeerNetwork`], one CPU for each side.
     Given(Proxy),
     /// Two `tacit run`s, with this `placement` in the policy.
     Runs(Option<&'static str>),

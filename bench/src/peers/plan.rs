@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::place::Place;
+use crate::peer_network::PeerNetwork;
 use crate::process::Process;
-use crate::room::Room;
+use crate::run_directory::RunDirectory;
 use crate::terms::Terms;
 
 /// How to run a proxy.
@@ -51,9 +51,9 @@ pub(crate) struct Setting<'a> {
     /// The congestion control of all sockets, for peers that would choose their own.
     pub(crate) congestion: String,
     /// The directory for programs of an ordinary user, if runs are possible.
-    pub(crate) place: Option<&'a Place>,
+    pub(crate) directory: Option<&'a RunDirectory>,
     /// The network with large segments, if the host supports it.
-    pub(crate) room: Option<&'a Room>,
+    pub(crate) peer_network: Option<&'a PeerNetwork>,
     /// A key in `[agent]` of tacit's policy to set to false.
     pub(crate) without: Option<String>,
 }
@@ -86,7 +86,7 @@ impl Side {
         }
     }
 
-    /// The CPU of the side in a [`Room`].
+    /// The CPU of the side in a [`PeerNetwork`].
     pub(super) fn cpu(self) -> usize {
         match self {
             Self::Client => 0,
@@ -160,8 +160,8 @@ pub(super) mod tests {
             tacit: PathBuf::new(),
             load: PathBuf::new(),
             congestion: "cubic".to_owned(),
-            place: None,
-            room: None,
+            directory: None,
+            peer_network: None,
             without: None,
         }
     }

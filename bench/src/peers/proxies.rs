@@ -8,9 +8,9 @@ use super::check::{self, Tap};
 use super::peer::Peer;
 use super::plan::{Plan, Proxy, Setting, Side, command, command_of};
 use super::running::{Client, Far, Running};
-use crate::load::{LoadServer, knock, knock_words, server_words};
+use crate::load::{self, LoadServer, probe, probe_words, server_words};
+use crate::peer_network;
 use crate::process::Process;
-use crate::room;
 use crate::terms::Terms;
 
 /// A pair that does not relay a byte within this time after its start has failed.
@@ -42,7 +42,7 @@ pub(super) fn start(
     let plan = Plan { listen: entry_of_probe, connect: tap.address, ..plan };
     let mut probe = start("probe", &plan)?;
     wait_ready(entry_of_probe, &mut probe, &mut server)?;
-    knock(entry_of_probe)?;
+    load::probe(entry_of_probe)?;
     let negotiated = tap.negotiated(terms.second_handshake())?;
 
     client.count_descendants()?;
@@ -59,33 +59,34 @@ pub(super) fn start(
     })
 }
 
-/// Starts the same configuration in a [`Room`]. It was checked as the peer as installed.
-pub(super) fn start_in_room(
+/// Starts the same configuration in a [`PeerNetwork`]. It was checked as the peer as installed.
+pub(super) fn start_in_network(
     peer: &'static Peer,
     number: u8,
     proxy: &Proxy,
     terms: Terms,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
-    let room = setting.room.ok_or("no network namespace with large segments could be made")?;
-    let entry = room::address(number, room::ENTRY);
-    let tls = room::address(number, room::TLS);
-    let application = room::address(number, room::APPLICATION);
-    let mut command = command(&room.words(Side::Server.cpu()));
+    let peer_network =
+        setting.peer_network.ok_or("no network namespace with large segments could be made")?;
+    let entry = peer_network::address(number, peer_network::ENTRY);
+    let tls = peer_network::address(number, peer_network::TLS);
+    let application = peer_network::address(number, peer_network::APPLICATION);
+    let mut command = command(&peer_network.words(Side::Server.cpu()));
     command.arg(&setting.load).args(server_words(application));
     let far = LoadServer::adopt(&command, &setting.dir)?;
     let start = |side: Side, listen, connect| {
         let plan = Plan { side, listen, connect, terms, setting };
-        let words = room.words(side.cpu());
+        let words = peer_network.words(side.cpu());
         proxy.start(&format!("{}-{}", peer.name, side.name()), &plan, &words)
     };
     let mut server = start(Side::Server, tls, application)?;
     let mut client = start(Side::Client, entry, tls)?;
-    let words = room.words(Side::Client.cpu());
-    let mut knock = command_of(&words, &setting.load);
-    knock.arg("workload").args(knock_words(1)).args(["--connect", &entry.to_string()]);
+    let words = peer_network.words(Side::Client.cpu());
+    let mut probe = command_of(&words, &setting.load);
+    probe.arg("workload").args(probe_words(1)).args(["--connect", &entry.to_string()]);
     wait_until(&mut client, &mut server, || {
-        let output = knock.output().map_err(|error| error.to_string())?;
+        let output = probe.output().map_err(|error| error.to_string())?;
         if output.status.success() {
             return Ok(());
         }
@@ -113,7 +114,7 @@ fn free_address() -> Result<SocketAddr, String> {
 
 /// Waits until a connection through both proxies succeeds.
 fn wait_ready(entry: SocketAddr, client: &mut Process, server: &mut Process) -> Result<(), String> {
-    wait_until(client, server, || knock(entry))
+    wait_until(client, server, || probe(entry))
 }
 
 fn wait_until(

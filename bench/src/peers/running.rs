@@ -6,7 +6,7 @@ use std::process::Command;
 use super::peer::Peer;
 use super::plan::{Setting, command_of};
 use crate::inprocess;
-use crate::load::{LoadServer, knock_words};
+use crate::load::{LoadServer, probe_words};
 use crate::process::{Process, guarded};
 use crate::terms::Terms;
 
@@ -71,10 +71,10 @@ impl Running {
                 command.args(inprocess::words(library, self.terms, &setting.dir)).args(words);
                 guarded(&command)
             }
-            Client::Run { policy } => match setting.place {
-                Some(place) => {
+            Client::Run { policy } => match setting.directory {
+                Some(directory) => {
                     let run = ["run", "--policy", policy, "--", "./load", "workload"];
-                    place.ordinary("./tacit", &[&run[..], &words].concat())
+                    directory.ordinary("./tacit", &[&run[..], &words].concat())
                 }
                 None => Command::new("false"),
             },
@@ -82,8 +82,12 @@ impl Running {
     }
 
     /// Makes the load client open two connections through `tap`.
-    pub(super) fn knock_twice(&self, tap: SocketAddr, setting: &Setting<'_>) -> Result<(), String> {
-        let mut command = self.client_command(setting, &knock_words(2), tap);
+    pub(super) fn connect_twice(
+        &self,
+        tap: SocketAddr,
+        setting: &Setting<'_>,
+    ) -> Result<(), String> {
+        let mut command = self.client_command(setting, &probe_words(2), tap);
         let output =
             command.output().map_err(|error| format!("cannot run the load client: {error}"))?;
         if output.status.success() {

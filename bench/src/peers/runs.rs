@@ -28,7 +28,7 @@ pub(super) fn start(
     terms: Terms,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
-    let place = setting.place.ok_or("no network namespace could be made for tacit run")?;
+    let directory = setting.directory.ok_or("no network namespace could be made for tacit run")?;
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let listen = free.map_err(|error| format!("cannot find a free port on loopback: {error}"))?;
     let tap = check::Tap::new(listen).map_err(|error| format!("cannot open the tap: {error}"))?;
@@ -43,14 +43,14 @@ pub(super) fn start(
             let said = parsed.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();
             return Err(format!("this tacit refuses the benchmark's policy: {}", said.join("; ")));
         }
-        place.write(name, text)?;
+        directory.write(name, text)?;
     }
     let inside = server_words(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), LOCAL_PORT));
     let mut words = vec!["run", "--policy", &server, "--", "./load"];
     words.extend(inside.iter().map(String::as_str));
-    let mut server = LoadServer::adopt(&place.ordinary("./tacit", &words), &place.dir)?;
+    let mut server = LoadServer::adopt(&directory.ordinary("./tacit", &words), &directory.dir)?;
     server.process.count_descendants()?;
-    let version = guarded(&std::process::Command::new(place.dir.join("tacit")))
+    let version = guarded(&std::process::Command::new(directory.dir.join("tacit")))
         .arg("--version")
         .output()
         .map_err(|error| format!("cannot run tacit: {error}"))?;
@@ -65,7 +65,7 @@ pub(super) fn start(
         proxies: None,
         far: Far::Run(server),
     };
-    running.knock_twice(tap.address, setting)?;
+    running.connect_twice(tap.address, setting)?;
     running.negotiated = tap.negotiated(terms.second_handshake())?;
     Ok(running)
 }

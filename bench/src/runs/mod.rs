@@ -7,21 +7,21 @@
 //! pasta, slirp4netns   program ─ a TCP stack as a program ─> load server
 //! ```
 //! Measured are starting and ending a program ([`start`]), and connections and a large transfer
-//! ([`carry`]). All programs run as an ordinary user, even if the benchmark runs as root.
+//! ([`transfer`]). All programs run as an ordinary user, even if the benchmark runs as root.
 //!
 //! UDP and inbound connections are not measured. The kernel threads that remove namespaces are in
 //! no figure, because the kernel charges them to no process.
 
-mod carry;
 mod setup;
 mod start;
+mod transfer;
 
 use serde_json::{Value, json};
 
 use self::setup::{RULES, many_rules};
 use crate::network::Network;
 use crate::options::Options;
-use crate::place::Place;
+use crate::run_directory::RunDirectory;
 
 /// Prepares the benchmark's network like that of a host: addresses and a default route. Ports are
 /// reused early, because thousands of short connections occupy them for a minute.
@@ -52,16 +52,16 @@ pub(crate) struct Measured {
 pub(crate) fn measure(
     options: &Options,
     network: &Network,
-    place: &Place,
+    directory: &RunDirectory,
 ) -> Result<Measured, String> {
-    place.write("one.toml", &many_rules(1))?;
-    place.write("many.toml", &many_rules(RULES))?;
-    place.shell(NETWORK)?;
-    if place.is_root {
-        place.shell(TUN)?;
+    directory.write("one.toml", &many_rules(1))?;
+    directory.write("many.toml", &many_rules(RULES))?;
+    directory.shell(NETWORK)?;
+    if directory.is_root {
+        directory.shell(TUN)?;
     }
-    let carried = carry::measure(options, network, place)?;
-    let started = start::measure(options, place)?;
-    let json = json!({ "carry": carried.json(), "start": started.json() });
-    Ok(Measured { text: format!("{carried}{started}"), json })
+    let transferred = transfer::measure(options, network, directory)?;
+    let started = start::measure(options, directory)?;
+    let json = json!({ "carry": transferred.json(), "start": started.json() });
+    Ok(Measured { text: format!("{transferred}{started}"), json })
 }

@@ -14,11 +14,11 @@ use tacit_core::statistics::median;
 use tacit_sys::process::descendants;
 use tacit_sys::{cpu, orphan, process};
 
-use super::carry;
 use super::setup::RULES;
+use super::transfer;
 use crate::options::Options;
-use crate::place::Place;
 use crate::progress::Progress;
+use crate::run_directory::RunDirectory;
 
 /// Consecutive starts of one kind.
 const STARTS: usize = 20;
@@ -49,21 +49,23 @@ impl Way {
         }
     }
 
-    fn command(self, place: &Place) -> Command {
-        let tacit = |policy| place.ordinary("./tacit", &["run", "--policy", policy, "true"]);
+    fn command(self, directory: &RunDirectory) -> Command {
+        let tacit = |policy| directory.ordinary("./tacit", &["run", "--policy", policy, "true"]);
         match self {
-            Self::Alone => place.ordinary("true", &[]),
-            Self::Unshare => place.ordinary("unshare", &["-Un", "true"]),
+            Self::Alone => directory.ordinary("true", &[]),
+            Self::Unshare => directory.ordinary("unshare", &["-Un", "true"]),
             Self::TacitOne => tacit("one.toml"),
             Self::TacitMany => tacit("many.toml"),
-            Self::Pasta => place.ordinary("pasta", &["-q", "-f", "--config-net", "--", "true"]),
-            Self::Slirp => place.ordinary("unshare", &[&carry::WAITING[..], &["true"]].concat()),
+            Self::Pasta => directory.ordinary("pasta", &["-q", "-f", "--config-net", "--", "true"]),
+            Self::Slirp => {
+                directory.ordinary("unshare", &[&transfer::WAITING[..], &["true"]].concat())
+            }
         }
     }
 
     /// Starts the program once, and waits until it has ended.
-    fn go(self, place: &Place) -> Result<(), String> {
-        let mut command = self.command(place);
+    fn go(self, directory: &RunDirectory) -> Result<(), String> {
+        let mut command = self.command(directory);
         let failed = |error: std::io::Error| format!("cannot start {}: {error}", self.name());
         let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
         if self != Self::Slirp {
@@ -77,7 +79,7 @@ impl Way {
             return Err("the program has no pipe for its standard input".to_owned());
         };
         BufReader::new(said).read_line(&mut String::new()).map_err(failed)?;
-        let mut slirp = carry::attach(place, child.id())?;
+        let mut slirp = transfer::attach(directory, child.id())?;
         slirp.wait_ready()?;
         writeln!(steering, "go").map_err(failed)?;
         child.wait().map_err(failed)?;
@@ -98,7 +100,7 @@ struct Sample {
 pub(super) struct Report(Vec<Sample>);
 
 /// Measures each kind of start in turns. Each round begins with a different kind.
-pub(super) fn measure(options: &Options, place: &Place) -> Result<Report, String> {
+pub(super) fn measure(options: &Options, directory: &RunDirectory) -> Result<Report, String> {
     orphan::collect()
         .map_err(|error| format!("cannot become the parent of orphaned processes: {error}"))?;
     let mut samples = Vec::new();
@@ -110,21 +112,21 @@ pub(super) fn measure(options: &Options, place: &Place) -> Result<Report, String
             let all = options.rounds;
             progress.step(&format!("round {now}/{all} {}", way.name()));
             for _ in 0..STARTS {
-                samples.push(take(way, place)?);
+                samples.push(take(way, directory)?);
             }
         }
     }
     Ok(Report(samples))
 }
 
-fn take(way: Way, place: &Place) -> Result<Sample, String> {
+fn take(way: Way, directory: &RunDirectory) -> Result<Sample, String> {
     let clock = || {
         cpu::children_ns()
             .map_err(|error| format!("cannot read the CPU time of child processes: {error}"))
     };
     let before = clock()?;
     let start = Instant::now();
-    way.go(place)?;
+    way.go(directory)?;
     let wall_ms = start.elapsed().as_secs_f64() * 1000.0;
     for pid in
         descendants(std::process::id()).map_err(|error| format!("cannot read /proc: {error}"))?

@@ -333,6 +333,8 @@ mod tests {
         let words = ["", "--lock", "none", "--send", "queueing"];
         let args = SocketsArgs::try_parse_from(words).unwrap();
         assert_eq!(args.lock, LockKind::None);
-        assert!(Bench::new(&args).is_err_and(|error| error.contains("--lock none, which has no lock")));
+        assert!(
+            Bench::new(&args).is_err_and(|error| error.contains("--lock none, which has no lock"))
+        );
     }
 }

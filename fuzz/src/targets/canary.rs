@@ -1,7 +1,7 @@
-//! A parser with a fault, which the fuzzer must find: else it is the fuzzer that is broken.
+//! A parser with a known fault, which the fuzzer must find. If it does not, the fuzzer is broken.
 
-/// Trusts a length, behind four bytes that must be right. By chance alone it takes billions of
-/// inputs to get there; with coverage, each right byte is a step that is kept.
+/// Trusts a length after four fixed bytes. Finding it by chance takes billions of inputs; with
+/// coverage, the fuzzer keeps an input for each correct byte.
 pub(crate) fn canary(input: &[u8]) {
     for (at, wanted) in b"sing".iter().enumerate() {
         if input.get(at) != Some(wanted) {

@@ -1,22 +1,21 @@
-//! Configurations of other products: what comes of them is a policy that our own parser takes, or
-//! an error is told.
+//! The targets for imports. The result must be a policy that tacit accepts, or an error.
 
 use std::cell::Cell;
 
 use tacit_import::{Files, Findings, InMemory, Input};
 use tacit_import::{attls as at_tls, stunnel as of_stunnel};
 
-/// What policies name, so that some of them are imported whole.
+/// A map file with the names of the seeds, so that some seeds are imported completely.
 const MAP: &str = "[job]\n\"CICS*\" = { any = true }\n[user]\n\"WEBSRV\" = \"web\"\n\
     [keyring.\"WEB/RING\"]\ncert = \"a\"\nkey = \"b\"\nca = \"c\"\n";
 
-/// More than the deepest nesting of files, and few enough that a run stays short.
+/// More than the deepest nesting of files, but few enough for a short run.
 const READS_MAX: u32 = 16;
 
-/// A policy of AT-TLS, with a map file of all that its seeds name.
+/// A policy of AT-TLS, with a map file for the names of the seeds.
 pub(crate) fn attls(input: &[u8]) {
     let ends = input.iter().filter(|b| matches!(b, b'\n' | 0x15 | 0x25)).count();
-    // Or records of 80 bytes.
+    // Or a file with records of 80 bytes.
     let lines = ends.max(input.len() / 80) + 1;
     let found = import(input, MAP.as_bytes());
     for finding in &found {
@@ -24,7 +23,7 @@ pub(crate) fn attls(input: &[u8]) {
     }
 }
 
-/// The map file, beside a policy that asks it about everything it can hold.
+/// A map file, with a policy that uses all kinds of entries.
 pub(crate) fn map(input: &[u8]) {
     const POLICY: &str = include_str!("../../seeds/attls/server.policy");
     import(POLICY.as_bytes(), input);
@@ -41,7 +40,7 @@ fn import(policy: &[u8], map: &[u8]) -> Vec<tacit_import::Finding> {
     check(imported.policy.is_some(), findings)
 }
 
-/// IP filter rules beside TLS rules.
+/// IP filter rules, with TLS rules.
 pub(crate) fn filters(input: &[u8]) {
     const TLS: &str = "TTLSRule t\n{\nLocalPortRange 22\nDirection Both\nTTLSGroupActionRef g\n}\n\
         TTLSGroupAction g\n{\nTTLSEnabled Off\n}\n";
@@ -56,7 +55,7 @@ pub(crate) fn filters(input: &[u8]) {
     check(imported.policy.is_some(), findings);
 }
 
-/// A file that may name itself and a directory of it, some times.
+/// A configuration that may include itself and its directory several times.
 pub(crate) fn stunnel(input: &[u8]) {
     struct One<'i> {
         bytes: &'i [u8],
@@ -81,7 +80,7 @@ pub(crate) fn stunnel(input: &[u8]) {
     check(policy.is_some(), findings);
 }
 
-/// All or nothing, and every finding is one line.
+/// Checks that there is a policy or an error, and that every diagnostic is one line.
 fn check(is_imported: bool, findings: Findings) -> Vec<tacit_import::Finding> {
     assert_eq!(is_imported, !findings.has_errors());
     let found = findings.finish();

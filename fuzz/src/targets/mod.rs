@@ -1,6 +1,6 @@
-//! What is fuzzed: one entry a parser of input that others send.
+//! The fuzz targets: one function for each parser of untrusted bytes.
 //!
-//! A target takes any bytes. Beside not panicking, it asserts what must always hold.
+//! A target accepts any bytes. It must not panic, and asserts what must always hold.
 
 mod canary;
 mod import;
@@ -9,9 +9,9 @@ mod record;
 mod starttls;
 mod wire;
 
-/// The target of a name.
+/// Finds a target by its name.
 ///
-/// xtask/src/fuzz/target.rs has the same names, with what is said of each.
+/// xtask/src/fuzz/target.rs has the same names, with a description of each.
 pub(crate) fn find(name: &str) -> Option<fn(&[u8])> {
     Some(match name {
         "attls" => import::attls,

@@ -1,9 +1,9 @@
-//! The policy file.
+//! The target `policy`: parses a policy file.
 
 use tacit_core::policy;
 
-/// Whatever the text, each finding has its place in it and reads as one line, and there is a policy
-/// exactly if there is no error.
+/// Checks that each diagnostic has a position in the text and is one line, and that there is a
+/// policy if and only if there is no error.
 pub(crate) fn policy(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let parsed = policy::parse(&text);

@@ -1,4 +1,4 @@
-//! Records of TLS, under keys that any tag satisfies.
+//! The target `record`: parses and opens TLS records with keys that accept every tag.
 
 use tacit_core::record::{
     self, ContentType, KeyRefused, Open, OpenedRecord, RecordOpener, RecordProtection,
@@ -13,8 +13,8 @@ const PROTECTIONS: [RecordProtection; 4] = [
 ];
 const NONCE: record::Nonce = [0; 12];
 
-/// The first byte chooses the protection, the rest is what a peer sends. Its key takes every tag
-/// for right, so that what lies behind the authentication is reached too.
+/// The first byte selects the protection; the rest are the bytes of a peer. The key accepts every
+/// tag, so that fuzzing reaches the code after authentication.
 pub(crate) fn record(input: &[u8]) {
     let Some((choice, wire)) = input.split_first() else { return };
     let protection = PROTECTIONS[usize::from(*choice) % PROTECTIONS.len()];
@@ -30,7 +30,7 @@ pub(crate) fn record(input: &[u8]) {
     }
 }
 
-/// What was opened can be sealed, and opens again to the same.
+/// Checks that opened content can be sealed and opened again.
 fn check_round_trip(protection: RecordProtection, content: ContentType, payload: &[u8]) {
     let mut wire = Vec::new();
     let mut sealer = RecordSealer::new(protection, NONCE, 0);
@@ -44,7 +44,7 @@ fn check_round_trip(protection: RecordProtection, content: ContentType, payload:
     assert_eq!(reopened, Ok(Some((content, Some(payload.to_vec())))));
 }
 
-/// A key that changes nothing and takes every tag.
+/// A key that changes nothing and accepts every tag.
 struct AnyTag;
 
 impl Seal for AnyTag {

@@ -1,9 +1,9 @@
-//! Dialogues before TLS, of every protocol, in both roles.
+//! The targets for STARTTLS: the exchange before TLS of each protocol, for both roles.
 //!
-//! The first byte chooses role and mode, and then pieces follow: a byte that says whose and how
-//! long, and what is said. What must hold whatever both ends say: nothing that the rule protects
-//! passes before TLS, no end is told more than was said and a few words of tacit's own, and asking
-//! again changes nothing.
+//! The first byte selects role and mode. Then pieces follow: a byte with the sender and the length,
+//! and the bytes it sends. For any input the following must hold: nothing that the rule protects
+//! passes before TLS, no side receives more than the other sent plus some bytes of tacit, and
+//! polling again changes nothing.
 
 use std::net::Ipv4Addr;
 
@@ -32,10 +32,10 @@ pub(crate) fn ftp(input: &[u8]) {
     run(StarttlsProtocol::Ftp(FtpOptions { implicit, ..FtpOptions::default() }), input)
 }
 
-/// Words of tacit's own to one end, for each byte said and in all: a refusal for every empty line.
+/// Bytes that tacit may send itself, per received byte and in total: a reply for each empty line.
 const ANSWER_BYTES_MAX: usize = 64;
 const WORDS_BYTES_MAX: usize = 1024;
-/// The type of a request of PostgreSQL to cancel a query, behind its length.
+/// The request code of a PostgreSQL CancelRequest, after its length.
 const CANCEL_REQUEST: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
 
 fn run(protocol: StarttlsProtocol, input: &[u8]) {
@@ -92,7 +92,7 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
     }
 }
 
-/// The next step, with what is to be sent; it is the same step when asked again.
+/// The next step, and the bytes to send. Asking again returns the same step.
 fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> StarttlsStep {
     let step = dialogue.next_step();
     if step != StarttlsStep::Wait {
@@ -104,7 +104,7 @@ fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> StarttlsStep {
     step
 }
 
-/// Before TLS, where it is required: what the end that must be kept from it has been told.
+/// Checks what the protected side received before TLS, if TLS is required.
 fn check_kept(
     protocol: &StarttlsProtocol,
     role: StarttlsRole,

@@ -1,4 +1,4 @@
-//! Small formats of the network.
+//! The targets for small network formats: PROXY protocol, DNS, SYN packets, ICMP, and queries.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use tacit_core::held::{HEADERS_BYTES_MAX, Syn};
 use tacit_core::{dns, icmp, proxy_protocol, query};
 
-/// A header at the front of a connection.
+/// A PROXY protocol header at the start of a connection.
 pub(crate) fn proxy_protocol(input: &[u8]) {
     match proxy_protocol::parse(input) {
         Ok(None) => {}
@@ -22,15 +22,15 @@ pub(crate) fn proxy_protocol(input: &[u8]) {
     }
 }
 
-/// A message as a query, as the answer to the question it holds or to another one, and as a
-/// resolver's response that is written for a program.
+/// A DNS message, parsed as a query, as the response to its own or another question, and converted
+/// for a program.
 pub(crate) fn dns(input: &[u8]) {
     let question = dns::question(input).ok();
     let refused = dns::refuse(input, dns::ResponseCode::Refused);
     assert!(question.is_none() || refused.is_some(), "a question that cannot be refused");
     if let (Some(question), Some(refused)) = (&question, &refused) {
         assert!(dns::is_refusal(refused));
-        // Of a type that the reader of answers does not know, it is none.
+        // The parser of answers does not support this type.
         assert!(dns::answers(refused, question).map_or(true, |found| found.is_empty()));
     }
     if let Ok(query) = dns::Query::read(input) {
@@ -52,7 +52,7 @@ static ASKED: LazyLock<dns::Query> = LazyLock::new(|| {
     dns::Query::read(query).unwrap_or_else(|error| panic!("the fuzzer's own query: {error}"))
 });
 
-/// What is written for a program fits, and stays as it is when it is written again.
+/// Checks that a response for a program fits, and that converting it again changes nothing.
 fn converted(response: &[u8], query: &dns::Query) {
     let bytes_max = query.datagram_bytes_max();
     let Some(written) = dns::for_program(response, query, bytes_max) else { return };
@@ -60,7 +60,7 @@ fn converted(response: &[u8], query: &dns::Query) {
     assert_eq!(dns::for_program(&written, query, bytes_max).as_ref(), Some(&written));
 }
 
-/// What a program sends over TCP: messages, one behind the other.
+/// The bytes of a program over TCP: consecutive messages.
 pub(crate) fn dns_stream(input: &[u8]) {
     let mut rest = input;
     while let Ok(Some(dns::Framed { message, consumed })) = dns::next_message(rest) {
@@ -69,7 +69,7 @@ pub(crate) fn dns_stream(input: &[u8]) {
     }
 }
 
-/// The files of host names and resolvers.
+/// The files /etc/hosts and /etc/resolv.conf.
 pub(crate) fn dns_files(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let hosts = dns::hosts(&text);
@@ -78,7 +78,7 @@ pub(crate) fn dns_files(input: &[u8]) {
     assert!((1..=dns::NAMESERVERS_MAX).contains(&read.nameservers.len()));
 }
 
-/// A copy of a packet, as the kernel makes it of what a program sends.
+/// A copy of a program's packet, as the kernel makes it.
 pub(crate) fn syn(input: &[u8]) {
     let Some(syn) = Syn::parse(input) else { return };
     let released = syn.released();
@@ -89,7 +89,7 @@ pub(crate) fn syn(input: &[u8]) {
     assert!(syn.unreachable(icmp::IcmpError::NetUnreachable).is_some());
 }
 
-/// The first bytes choose what happened to a datagram, the rest is what a program sent.
+/// The first bytes select an error; the rest is the datagram that caused it.
 pub(crate) fn icmp(input: &[u8]) {
     let Some((&[kind, code, v6, a, b], payload)) = input.split_first_chunk::<5>() else { return };
     let (program, server): (IpAddr, IpAddr) = match v6 & 1 {
@@ -114,7 +114,7 @@ pub(crate) fn icmp(input: &[u8]) {
     assert_eq!(again, Some(cause), "what is told reads back");
 }
 
-/// What a program sends to its query socket.
+/// A request of a program at its query socket.
 pub(crate) fn query(input: &[u8]) {
     match query::QueryRequest::parse(input) {
         Ok(question) => {

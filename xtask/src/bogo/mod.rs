@@ -1,16 +1,16 @@
 //! `cargo xtask bogo`: BoringSSL's test runner against tacit's handshake and record layer.
 //!
 //! ```text
-//!   sources of the runner ──go──> runner ──> bogo_shim (an example of tacit-tls), once a test
-//!   disabled.json ─────────────────^         what is not tested, with the reason for each
+//!   sources of the runner ──go──> runner ──> bogo_shim (an example of tacit-tls), once per test
+//!   disabled.json ─────────────────^         the tests that are not run, and why
 //! ```
 //!
-//! The sources come from the checkout that [`CHECKOUT`] names, or else from the crate
-//! [`CRATE`], which carries them and is fetched by cargo; nothing of it is built. Its keys are made
-//! here, because the crate leaves them out. Go fetches the runner's own dependencies.
+//! The sources come from the checkout in the variable [`CHECKOUT`], or from the crate [`CRATE`],
+//! which contains them and is downloaded by cargo; nothing of the crate is built. The crate lacks
+//! the runner's keys, so this module generates them. Go downloads the runner's dependencies.
 //!
-//! The runner decides by what the peer sees: alerts and data. Words for errors are each library's
-//! own. Tests that set what the shim does not know are skipped, and counted.
+//! The runner compares alerts and data; error messages are different in each library. Tests with
+//! options that the shim does not support are skipped and counted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,17 +18,17 @@ use std::process::Command;
 
 use crate::workspace::{Outcome, cargo, root, status, target_folder};
 
-/// Names a checkout of BoringSSL.
+/// The environment variable with a checkout of BoringSSL.
 const CHECKOUT: &str = "BORINGSSL";
-/// A crate that carries the sources, and its version.
+/// The crate that contains the sources, and its version.
 const CRATE: &str = "boring-sys";
 const CRATE_VERSION: &str = "5.1.0";
 
-/// What the runner needs of the sources.
+/// The parts of the sources that the runner needs.
 const PARTS: [&str; 4] = ["go.mod", "go.sum", "ssl/test/runner", "util/testresult"];
 const RUNNER: &str = "ssl/test/runner";
 
-/// The runner's keys, and how openssl makes them.
+/// The runner's keys, and the openssl options that generate them.
 const KEYS: [(&str, &[&str]); 7] = [
     ("rsa_1024_key.pem", &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:1024"]),
     ("rsa_2048_key.pem", &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]),
@@ -39,7 +39,7 @@ const KEYS: [(&str, &[&str]); 7] = [
     ("channel_id_key.pem", &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]),
 ];
 
-/// Builds runner and shim, and runs all tests, or those that match the patterns of `words`.
+/// Builds runner and shim, and runs the tests that match the patterns, or all.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let folder = target_folder().join("bogo");
     let sources = folder.join("sources");
@@ -61,13 +61,18 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     if !words.is_empty() {
         command.arg("-test").arg(words.join(";"));
     }
-    let output = command.output().map_err(|error| format!("cannot run the runner: {error}"))?;
+    let output =
+        command.output().map_err(|error| format!("cannot run BoringSSL's test runner: {error}"))?;
     let passed = report(&String::from_utf8_lossy(&output.stdout));
     eprint!("{}", String::from_utf8_lossy(&output.stderr));
-    if output.status.success() && passed > 0 { Ok(()) } else { Err("bogo: see above".to_owned()) }
+    if output.status.success() && passed > 0 {
+        Ok(())
+    } else {
+        Err("bogo failed: see the messages above".to_owned())
+    }
 }
 
-/// Prints what failed, and how many did not; returns how many tests passed.
+/// Prints the failed tests and the counts; returns the number of passed tests.
 fn report(output: &str) -> usize {
     let count = |word: &str| output.lines().filter(|line| line.starts_with(word)).count();
     let [passed, skipped] = ["PASSED (", "UNIMPLEMENTED ("].map(count);
@@ -77,7 +82,7 @@ fn report(output: &str) -> usize {
     passed
 }
 
-/// Has cargo fetch the crate; returns where its copy of BoringSSL is.
+/// Downloads the crate with cargo; returns the path of its copy of BoringSSL.
 fn fetched(folder: &Path) -> Result<PathBuf, String> {
     let manifest = format!(
         "[package]\nname = \"fetch\"\nedition = \"2024\"\n[workspace]\n\
@@ -93,15 +98,15 @@ fn fetched(folder: &Path) -> Result<PathBuf, String> {
     let path = said.split('"').find(|word| word.ends_with(&end)).map(Path::new);
     let home = path.and_then(Path::parent).ok_or_else(|| {
         format!(
-            "cargo cannot fetch {CRATE} {CRATE_VERSION}, which carries the runner's sources: set \
-             {CHECKOUT} to a checkout of BoringSSL"
+            "cargo cannot download {CRATE} {CRATE_VERSION}, which contains the runner's sources: \
+             set {CHECKOUT} to a checkout of BoringSSL"
         )
     })?;
     Ok(home.join("deps/boringssl"))
 }
 
 fn copy_sources(from: &Path, to: &Path) -> Outcome {
-    // Nothing stays of other sources.
+    // Removes files of other sources.
     let _ = fs::remove_dir_all(to);
     for part in PARTS {
         copy(&from.join(part), &to.join(part))?;
@@ -115,7 +120,7 @@ fn copy(from: &Path, to: &Path) -> Outcome {
         if let Some(folder) = to.parent() {
             fs::create_dir_all(folder).map_err(fail)?;
         }
-        // Read and written: the copy is not read-only where the original is.
+        // Reading and writing makes the copy writable even if the original is not.
         return fs::write(to, fs::read(from).map_err(fail)?).map_err(fail);
     }
     for entry in fs::read_dir(from).map_err(fail)? {
@@ -125,7 +130,7 @@ fn copy(from: &Path, to: &Path) -> Outcome {
     Ok(())
 }
 
-/// Makes the keys that the sources lack.
+/// Generates the keys that the sources lack.
 fn make_keys(folder: &Path) -> Outcome {
     for (name, words) in KEYS {
         let path = folder.join(name);
@@ -136,7 +141,7 @@ fn make_keys(folder: &Path) -> Outcome {
         openssl.args(["genpkey", "-quiet"]).args(words).arg("-out").arg(&path);
         let ended = openssl.status().map_err(|error| format!("cannot run openssl: {error}"))?;
         if !ended.success() {
-            return Err(format!("openssl cannot make {name}"));
+            return Err(format!("openssl cannot generate {name}"));
         }
     }
     Ok(())
@@ -147,7 +152,7 @@ fn go(folder: &Path, words: &[&str]) -> Outcome {
     match ended {
         Ok(ended) if ended.success() => Ok(()),
         Ok(ended) => Err(format!("go cannot build the runner: {ended}")),
-        Err(error) => Err(format!("cannot run go, which builds the runner: {error}; install Go")),
+        Err(error) => Err(format!("cannot run go, which builds the runner: {error}: install Go")),
     }
 }
 
@@ -156,7 +161,7 @@ fn build_shim() -> Outcome {
     cargo.args(["build", "--locked", "--quiet", "--package", "tacit-tls"]);
     cargo.args(["--example", "bogo_shim"]).current_dir(root());
     let ended = status(&mut cargo)?;
-    if ended.success() { Ok(()) } else { Err(format!("the shim cannot be built: {ended}")) }
+    if ended.success() { Ok(()) } else { Err(format!("cannot build bogo_shim: {ended}")) }
 }
 
 fn write(path: &Path, content: &str) -> Outcome {

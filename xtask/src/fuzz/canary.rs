@@ -1,4 +1,4 @@
-//! A target with a fault that is known: if that is not found and made small, the fuzzer is broken.
+//! Checks the fuzzer with a target that has a known fault, which it must find and reduce.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use super::engine::{Engine, Messages, Until};
 use crate::workspace::Outcome;
 
 const NAME: &str = "canary";
-/// Runs within which it must be found; it takes some hundred thousand.
+/// The fault must be found within this many runs; it usually takes some hundred thousand.
 const RUNS_MAX: u64 = 2_000_000;
 const INPUT_BYTES_MAX: usize = 64;
-/// What is left of its input when all that can go has gone.
+/// Size of the completely reduced input.
 const LEFT_BYTES_MAX: u64 = 5;
 
-/// Looks for the fault, from nothing and by the same runs each time.
+/// Searches for the fault without inputs, with the same random numbers each time.
 pub(crate) fn run(program: &Path) -> Outcome {
     let corpus = Corpus::of(NAME)?;
     let folder = &corpus.folder;
@@ -25,22 +25,25 @@ pub(crate) fn run(program: &Path) -> Outcome {
         None => None,
     };
     judge(left)?;
-    println!("fuzz {NAME}: its fault is found and made small, as it must be");
+    println!("fuzz {NAME}: the fuzzer found and reduced the known fault");
     Ok(())
 }
 
 fn bytes(file: &Path) -> Result<u64, String> {
-    let metadata = fs::metadata(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let metadata =
+        fs::metadata(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     Ok(metadata.len())
 }
 
-/// What was found, by the bytes that are left of it.
+/// Judges the result by the size of the reduced input.
 fn judge(left: Option<u64>) -> Outcome {
     match left {
-        None => Err(format!("fuzz {NAME}: not found in {RUNS_MAX} runs: the fuzzer is broken")),
-        Some(bytes) if bytes > LEFT_BYTES_MAX => Err(format!(
-            "fuzz {NAME}: found, but left at {bytes} bytes: the fuzzer does not make inputs small"
-        )),
+        None => {
+            Err(format!("fuzz {NAME}: the fuzzer did not find the known fault in {RUNS_MAX} runs"))
+        }
+        Some(bytes) if bytes > LEFT_BYTES_MAX => {
+            Err(format!("fuzz {NAME}: the fuzzer reduced the failing input only to {bytes} bytes"))
+        }
         Some(_) => Ok(()),
     }
 }
@@ -50,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_canary_that_is_not_found_or_not_made_small_is_an_error() {
+    fn a_fault_that_is_not_found_or_not_reduced_is_an_error() {
         assert!(judge(None).unwrap_err().contains("not found"));
         assert!(judge(Some(LEFT_BYTES_MAX + 1)).unwrap_err().contains("does not make"));
         assert_eq!(judge(Some(LEFT_BYTES_MAX)), Ok(()));

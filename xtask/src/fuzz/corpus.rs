@@ -1,9 +1,9 @@
-//! The inputs of a target: where they are, and how they are kept.
+//! The inputs of a fuzz target, and the files that contain them.
 //!
 //! ```text
-//!   fuzz/seeds/NAME/          written by hand, to be read
-//!   fuzz/corpus/NAME.tar.gz   found by fuzzing, as few as reach what all of them reach
-//!   target/fuzz/NAME/         this checkout's own: what was found since, and inputs that fail
+//!   fuzz/seeds/NAME/          written by hand, readable
+//!   fuzz/corpus/NAME.tar.gz   found by fuzzing, reduced to inputs that reach different code
+//!   target/fuzz/NAME/         not committed: new inputs, and inputs that fail
 //! ```
 
 use std::fs;
@@ -13,12 +13,12 @@ use std::process::Command;
 
 use crate::workspace::{root, target_folder};
 
-/// Largest archive that is kept.
+/// The largest permitted archive.
 const ARCHIVE_BYTES_MAX: u64 = 256 * 1024;
 
-/// Files and folders of one target.
+/// The files of one target.
 pub(crate) struct Corpus {
-    /// The folder for all that is not committed.
+    /// The directory for files that are not committed.
     pub(crate) folder: PathBuf,
     name: &'static str,
 }
@@ -30,7 +30,7 @@ impl Corpus {
         Ok(Self { folder, name })
     }
 
-    /// The committed inputs: the archive, unpacked, and the seeds.
+    /// The committed inputs: the unpacked archive and the seeds.
     pub(crate) fn committed(&self) -> Result<Vec<PathBuf>, String> {
         let unpacked = self.empty("committed")?;
         let archive = self.archive();
@@ -41,14 +41,14 @@ impl Corpus {
         Ok([unpacked, seeds].into_iter().filter(|folder| folder.exists()).collect())
     }
 
-    /// Where this checkout keeps what it finds.
+    /// The directory for new inputs.
     pub(crate) fn found(&self) -> Result<PathBuf, String> {
         let folder = self.folder.join("corpus");
         make(&folder)?;
         Ok(folder)
     }
 
-    /// A folder with nothing in it.
+    /// Creates an empty directory.
     pub(crate) fn empty(&self, name: &str) -> Result<PathBuf, String> {
         let folder = self.folder.join(name);
         if folder.exists() {
@@ -58,7 +58,7 @@ impl Corpus {
         Ok(folder)
     }
 
-    /// Makes the archive of a folder's inputs. The same inputs make the same archive.
+    /// Packs the inputs of a directory into the archive. The same inputs give the same archive.
     pub(crate) fn pack(&self, inputs: &Path) -> Result<u64, String> {
         let archive = self.archive();
         let sorted = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"];
@@ -67,7 +67,7 @@ impl Corpus {
         let mut names = file_names(inputs)?;
         names.sort();
         if names.is_empty() {
-            return Err(format!("fuzz {}: no input to keep", self.name));
+            return Err(format!("fuzz {}: there is no input to pack", self.name));
         }
         make(&root().join("fuzz/corpus"))?;
         tar(command.arg("-cf").arg(&archive).arg("-C").arg(inputs).args(names))?;
@@ -75,14 +75,14 @@ impl Corpus {
         match bytes <= ARCHIVE_BYTES_MAX {
             true => Ok(bytes),
             false => Err(format!(
-                "{}: {bytes} bytes, the limit is {ARCHIVE_BYTES_MAX}: lower the longest input of \
-                 the target in xtask/src/fuzz/target.rs",
+                "{}: {bytes} bytes, the limit is {ARCHIVE_BYTES_MAX}: lower the input length limit \
+                 of the target in xtask/src/fuzz/target.rs",
                 archive.display()
             )),
         }
     }
 
-    /// Keeps an input that fails under a name of its own: the same input has the same name.
+    /// Keeps a failing input, under a name that depends on its content.
     pub(crate) fn keep_failing(&self, input: &Path) -> Result<PathBuf, String> {
         let bytes = fs::read(input).map_err(|error| wrong(input, &error))?;
         let mut hasher = DefaultHasher::new();
@@ -106,7 +106,7 @@ fn tar(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("cannot run tar: {error}"))?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(format!("tar: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        false => Err(format!("tar failed: {}", String::from_utf8_lossy(&output.stderr).trim())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! libFuzzer as a program: its arguments, and what it says at the end.
+//! Runs libFuzzer, and parses its output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,34 +6,33 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::workspace::root;
 
-/// How long one input may take, in seconds, before it is a hang.
+/// An input that takes longer, in seconds, counts as a hang.
 const INPUT_SECONDS_MAX: u32 = 10;
-/// Memory that a target may have, in MiB.
+/// Memory limit of a target, in MiB.
 const MEMORY_MIB_MAX: u32 = 2048;
-/// How long, in seconds, and how often a failing input is mutated before it is held to be as small
-/// as it gets.
+/// Limits for reducing a failing input: seconds and number of runs.
 const MINIMISE_SECONDS: u32 = 30;
 const MINIMISE_RUNS: u32 = 100_000;
 
-/// A target in the program that holds all of them.
+/// A target in the program with all targets.
 #[derive(Clone, Copy)]
 pub(crate) struct Engine<'a> {
     pub(crate) program: &'a Path,
     pub(crate) name: &'a str,
     pub(crate) bytes_max: usize,
-    /// Where an input that fails is written to.
+    /// The directory for failing inputs.
     pub(crate) folder: &'a Path,
 }
 
-/// When a run ends that finds nothing.
+/// When a run without a failure ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     Seconds(u64),
-    /// This many runs, the same ones each time.
+    /// After this many runs, with the same random inputs each time.
     Runs(u64),
 }
 
-/// What becomes of libFuzzer's messages.
+/// Whether libFuzzer's messages are shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Messages {
     Shown,
@@ -41,8 +40,8 @@ pub(crate) enum Messages {
 }
 
 impl Engine<'_> {
-    /// Fuzzes, beginning with the inputs of `inputs`; the first of these folders takes what is new.
-    /// The result is an input that fails, if one was found.
+    /// Fuzzes, starting with the inputs of these directories; new inputs go to the first one.
+    /// Returns a failing input if one was found.
     pub(crate) fn fuzz(
         &self,
         until: Until,
@@ -64,15 +63,15 @@ impl Engine<'_> {
         match (status.success(), found.exists()) {
             (true, _) => Ok(None),
             (false, true) => Ok(Some(found)),
-            (false, false) => Err(format!("fuzz {}: libFuzzer ended by {status}", self.name)),
+            (false, false) => Err(format!("fuzz {}: libFuzzer failed: {status}", self.name)),
         }
     }
 
-    /// A smaller input that fails too, or the same.
+    /// Returns a smaller input that fails as well, or the same input.
     pub(crate) fn minimise(&self, input: PathBuf) -> Result<PathBuf, String> {
         let smaller = self.folder.join("smaller.bin");
         let _ = fs::remove_file(&smaller);
-        // Not with a longest input: libFuzzer sets one of its own.
+        // Without `-max_len`: libFuzzer sets its own here.
         let mut command = self.bare_command();
         command
             .arg("-minimize_crash=1")
@@ -81,7 +80,7 @@ impl Engine<'_> {
             .arg(format!("-exact_artifact_path={}", smaller.display()))
             .arg(&input)
             .stderr(Stdio::null());
-        // A hang, say, is not made smaller.
+        // Some failures, such as hangs, cannot be reduced.
         self.status(&mut command)?;
         Ok(if smaller.exists() && self.fails(&smaller)? { smaller } else { input })
     }
@@ -89,21 +88,23 @@ impl Engine<'_> {
     fn fails(&self, input: &Path) -> Result<bool, String> {
         let mut command = self.command();
         command.arg(input).stderr(Stdio::null());
-        // What it writes of the failure is of no use here.
+        // The file that libFuzzer writes for this failure is not needed.
         command.arg(format!("-exact_artifact_path={}", self.folder.join("again.bin").display()));
         Ok(!self.status(&mut command)?.success())
     }
 
-    /// Runs one input, with all that it prints left to be seen.
+    /// Runs one input with all output shown.
     pub(crate) fn input(&self, file: &Path) -> Result<(), String> {
         let status = self.status(self.command().arg(file))?;
         match status.success() {
             true => Ok(()),
-            false => Err(format!("fuzz {}: {} fails: see above", self.name, file.display())),
+            false => {
+                Err(format!("fuzz {}: {} fails: see the messages above", self.name, file.display()))
+            }
         }
     }
 
-    /// Runs every input of the folders once; the result is how many edges they reach.
+    /// Runs every input of the directories once; returns how many edges of the code they reach.
     pub(crate) fn edges(&self, inputs: &[PathBuf]) -> Result<u64, String> {
         let failing = self.folder.join("failing.bin");
         let _ = fs::remove_file(&failing);
@@ -120,23 +121,27 @@ impl Engine<'_> {
             let path = failing.display();
             return Err(match failing.exists() {
                 true => format!(
-                    "fuzz {name}: an input of its corpus fails: {path}\n  \
-                     again: cargo xtask fuzz {name} --input {path}"
+                    "fuzz {name}: a committed input fails: {path}\n  \
+                     repeat it with: cargo xtask fuzz {name} --input {path}"
                 ),
-                false => format!("fuzz {name}: libFuzzer ended by {}", output.status),
+                false => format!("fuzz {name}: libFuzzer failed: {}", output.status),
             });
         }
-        edges_of(&text).ok_or_else(|| format!("fuzz {}: libFuzzer prints no edges", self.name))
+        edges_of(&text).ok_or_else(|| {
+            format!("fuzz {}: libFuzzer did not print the number of edges", self.name)
+        })
     }
 
-    /// Copies to the first folder the inputs of the others that reach anything, small ones first.
+    /// Copies inputs that reach further code to the first directory, smallest inputs first.
     pub(crate) fn merge(&self, into: &Path, inputs: &[PathBuf]) -> Result<(), String> {
         let mut command = self.command();
         command.arg("-merge=1").arg(into).args(inputs).stderr(Stdio::null());
         let status = self.status(&mut command)?;
         match status.success() {
             true => Ok(()),
-            false => Err(format!("fuzz {}: the corpus cannot be merged: {status}", self.name)),
+            false => {
+                Err(format!("fuzz {}: libFuzzer cannot merge the inputs: {status}", self.name))
+            }
         }
     }
 
@@ -165,7 +170,7 @@ impl Engine<'_> {
     }
 }
 
-/// The last count of edges in what libFuzzer prints.
+/// The last number of edges in libFuzzer's output.
 fn edges_of(text: &str) -> Option<u64> {
     let (_, rest) = text.rsplit_once(" cov: ")?;
     rest.split_whitespace().next()?.parse().ok()
@@ -176,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_count_of_edges_counts() {
+    fn the_last_number_of_edges_is_used() {
         let text = "#1\tINITED cov: 2 ft: 2 corp: 1/1b\n#9\tDONE   cov: 117 ft: 240 corp: 8/90b\n";
         assert_eq!(edges_of(text), Some(117));
         assert_eq!(edges_of("no inputs"), None);

@@ -1,4 +1,4 @@
-//! `fuzz/coverage.toml`: how many edges the committed inputs of each target reach.
+//! `fuzz/coverage.toml`: the number of code edges that the committed inputs of each target reach.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,20 +6,20 @@ use std::path::PathBuf;
 
 use crate::workspace::root;
 
-/// What may be missing, in percent: another compiler makes somewhat other edges.
+/// Permitted decrease in percent. Compilers differ in the edges they generate.
 const TOLERANCE_PERCENT: u64 = 2;
 
-/// Whether they are of this machine: messages of the kernel are in its byte order, too.
+/// Whether the numbers apply to this machine. Kernel messages depend on the byte order.
 pub(crate) const ARE_HERE: bool = cfg!(target_arch = "x86_64");
 
 const HEAD: &str = "\
-# Edges of our own crates that the committed inputs of each fuzz target reach, as libFuzzer counts
-# them (`cov:`) on x86_64; on other machines they are not compared. `cargo xtask fuzz replay` fails
-# where a target reaches over 2 % fewer: other compilers make somewhat other edges. Written by
-# `cargo xtask fuzz cover --update`.
+# The number of edges in tacit's own crates that the committed inputs of each fuzz target reach, as
+# libFuzzer counts them (`cov:`) on x86_64. `cargo xtask fuzz replay` fails if a target reaches over
+# 2 % fewer, which allows for differences between compilers. Other architectures are not compared.
+# Written by `cargo xtask fuzz cover --update`.
 ";
 
-/// A figure for each target.
+/// The number for each target.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures(BTreeMap<String, u64>);
 
@@ -29,7 +29,9 @@ impl Figures {
         match path.exists() {
             true => {
                 let text = fs::read_to_string(&path);
-                Self::parse(&text.map_err(|error| format!("{}: {error}", path.display()))?)
+                Self::parse(
+                    &text.map_err(|error| format!("cannot read {}: {error}", path.display()))?,
+                )
             }
             false => Ok(Self::default()),
         }
@@ -37,7 +39,8 @@ impl Figures {
 
     pub(crate) fn write(&self) -> Result<(), String> {
         let path = path();
-        fs::write(&path, self.text()).map_err(|error| format!("{}: {error}", path.display()))
+        fs::write(&path, self.text())
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
     pub(crate) fn of(&self, name: &str) -> Option<u64> {
@@ -48,20 +51,21 @@ impl Figures {
         self.0.insert(name.to_owned(), edges);
     }
 
-    /// Whether a target reaches what it must.
+    /// Checks that a target reaches enough edges.
     pub(crate) fn check(&self, name: &str, edges: u64) -> Result<(), String> {
         let Some(figure) = self.of(name) else {
             return Err(format!(
-                "fuzz {name}: fuzz/coverage.toml has no figure: cargo xtask fuzz cover {name} \
-                 --update"
+                "fuzz {name}: fuzz/coverage.toml has no number for it: run cargo xtask fuzz cover \
+                 {name} --update"
             ));
         };
         if edges * 100 >= figure * (100 - TOLERANCE_PERCENT) {
             return Ok(());
         }
         Err(format!(
-            "fuzz {name}: {edges} edges, fuzz/coverage.toml has {figure}\n  \
-             reach the others: cargo xtask fuzz {name}, then cargo xtask fuzz cover {name} --update"
+            "fuzz {name}: the inputs reach {edges} edges, fuzz/coverage.toml has {figure}\n  \
+             find further inputs: cargo xtask fuzz {name}; then cargo xtask fuzz cover {name} \
+             --update"
         ))
     }
 
@@ -72,7 +76,9 @@ impl Figures {
             Some((name.to_owned(), edges.parse().ok()?))
         });
         let figures: Option<_> = figures.collect();
-        figures.map(Self).ok_or_else(|| "fuzz/coverage.toml: want lines `NAME = EDGES`".to_owned())
+        figures
+            .map(Self)
+            .ok_or_else(|| "fuzz/coverage.toml: expected lines `NAME = EDGES`".to_owned())
     }
 
     fn text(&self) -> String {
@@ -91,7 +97,7 @@ mod tests {
     use crate::fuzz::target::TARGETS;
 
     #[test]
-    fn a_target_that_reaches_less_than_its_figure_fails() {
+    fn a_target_that_reaches_fewer_edges_fails() {
         let figures = Figures::parse("# edges\ndns = 1000\n").unwrap();
         assert_eq!(figures.check("dns", 1200), Ok(()));
         assert_eq!(figures.check("dns", 980), Ok(()), "another compiler");
@@ -100,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_numbers_are_parsed() {
         let mut figures = Figures::default();
         figures.set("policy", 7);
         figures.set("dns", 3);

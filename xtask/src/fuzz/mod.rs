@@ -1,14 +1,14 @@
-//! Fuzzing by coverage: libFuzzer, built with the stable compiler.
+//! `cargo xtask fuzz`: fuzzes parsers with libFuzzer, built with the stable compiler.
 //!
 //! ```text
-//!   fuzz/seeds, fuzz/corpus ──> libFuzzer: pick one, mutate ──> target ──> reaches more? keep it
-//!                                                                 └─ panics, hangs? make it small,
-//!                                                                    target/fuzz/NAME/, fail
+//!   fuzz/seeds, fuzz/corpus ──> libFuzzer: mutate an input ──> target ──> new code? keep the input
+//!                                                                 └─ panic, hang? reduce the input,
+//!                                                                    write it to target/fuzz/NAME/
 //! ```
 //!
-//! CI does not mutate: `replay` runs the committed inputs, and compares what they reach with
-//! `fuzz/coverage.toml`, so that a change that keeps them from what they reached is noticed. `cover
-//! --update` writes both. `canary` is a target with a fault that must be found.
+//! CI does not mutate inputs. `replay` runs the committed inputs and compares the code that they
+//! reach with `fuzz/coverage.toml`; so it detects changes after which they reach less. `cover
+//! --update` writes both. `canary` checks that the fuzzer finds a known fault.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ use figures::Figures;
 pub(crate) use program::{compile, is_compiler};
 use target::{TARGETS, Target};
 
-/// How long a target is fuzzed where nothing is said.
+/// Default duration in seconds.
 const SECONDS_DEFAULT: u64 = 60;
 
 const USAGE: &str = "\
@@ -38,7 +38,7 @@ usage: cargo xtask fuzz NAME [--seconds N | --input FILE]
        cargo xtask fuzz replay [NAME...]
        cargo xtask fuzz cover [NAME...] [--update]";
 
-/// What is asked for.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Command<'a> {
     List,
@@ -49,7 +49,7 @@ enum Command<'a> {
     Input { name: &'a str, file: &'a Path },
 }
 
-/// Runs it with the words behind the verb.
+/// Runs the command with these arguments.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     match parse(words)? {
         Command::List => list(),
@@ -64,7 +64,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
 fn parse<'a>(words: &'a [&'a str]) -> Result<Command<'a>, String> {
     let is_flag = |word: &&&str| word.starts_with("--");
     match words {
-        [] => Err(format!("fuzz what?\n{USAGE}")),
+        [] => Err(format!("fuzz needs the name of a target\n{USAGE}")),
         ["list"] => Ok(Command::List),
         ["canary"] => Ok(Command::Canary),
         ["replay", names @ ..] if !names.iter().any(|name| is_flag(&name)) => {
@@ -78,17 +78,17 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<Command<'a>, String> {
                     let then = if names.len() < rest.len() { Then::Keep } else { Then::Show };
                     Ok(Command::Cover { names, then })
                 }
-                Some(flag) => Err(format!("fuzz cover does not know `{flag}`\n{USAGE}")),
+                Some(flag) => Err(format!("fuzz cover: unknown option `{flag}`\n{USAGE}")),
             }
         }
         [name] if !is_flag(&name) => Ok(Command::Fuzz { name, seconds: SECONDS_DEFAULT }),
         [name, "--input", file] => Ok(Command::Input { name, file: Path::new(file) }),
         [name, "--seconds", seconds] => match seconds.parse() {
             Ok(seconds) if seconds > 0 => Ok(Command::Fuzz { name, seconds }),
-            _ => Err(format!("`--seconds {seconds}`: want a number from 1 on")),
+            _ => Err(format!("`--seconds {seconds}`: expected a number above 0")),
         },
         [verb, rest @ ..] => {
-            Err(format!("fuzz {verb} does not know `{}`\n{USAGE}", rest.join(" ")))
+            Err(format!("fuzz {verb}: unknown argument `{}`\n{USAGE}", rest.join(" ")))
         }
     }
 }
@@ -100,7 +100,7 @@ fn list() -> Outcome {
     Ok(())
 }
 
-/// Fuzzes until something fails or the time is over. What is new stays for the next time.
+/// Fuzzes until an input fails or the time is over. New inputs are kept for the next run.
 fn fuzz(target: &Target, seconds: u64) -> Outcome {
     let program = program::build()?;
     let corpus = Corpus::of(target.name)?;
@@ -108,27 +108,28 @@ fn fuzz(target: &Target, seconds: u64) -> Outcome {
     let mut inputs = vec![corpus.found()?];
     inputs.extend(corpus.committed()?);
     let Some(failing) = engine.fuzz(Until::Seconds(seconds), &inputs, Messages::Shown)? else {
-        println!("fuzz {}: nothing found in {seconds} s", target.name);
+        println!("fuzz {}: no failure in {seconds} s", target.name);
         return Ok(());
     };
     let kept = corpus.keep_failing(&engine.minimise(failing)?)?;
     let bytes = fs::metadata(&kept).map_or(0, |metadata| metadata.len());
     Err(format!(
-        "fuzz {name}: an input fails, see above\n  input: {bytes} bytes, {path}\n  \
-         again: cargo xtask fuzz {name} --input {path}",
+        "fuzz {name}: an input fails, see the messages above\n  input: {bytes} bytes, {path}\n  \
+         repeat it with: cargo xtask fuzz {name} --input {path}",
         name = target.name,
         path = kept.display(),
     ))
 }
 
-/// Runs a target once, on the bytes of a file.
+/// Runs a target once with the content of a file.
 fn input(target: &Target, file: &Path) -> Outcome {
-    let file = file.canonicalize().map_err(|error| format!("{}: {error}", file.display()))?;
+    let file =
+        file.canonicalize().map_err(|error| format!("cannot find {}: {error}", file.display()))?;
     let program = program::build()?;
     engine(&program, target, &Corpus::of(target.name)?).input(&file)
 }
 
-/// Runs the committed inputs; all targets are run before the first failure is the result.
+/// Runs the committed inputs of all targets, and then reports all failures.
 fn replay(targets: &[&Target]) -> Outcome {
     let program = program::build()?;
     let figures = Figures::read()?;
@@ -148,16 +149,16 @@ fn replay(targets: &[&Target]) -> Outcome {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// What becomes of the coverage that was measured.
+/// What to do with the measured coverage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// It is printed.
+    /// Print it.
     Show,
-    /// The corpus is made again, and its coverage is the new figure.
+    /// Pack the inputs, and write the numbers to coverage.toml.
     Keep,
 }
 
-/// Prints what the inputs reach, with those found here, beside the figures; or keeps it.
+/// Prints the coverage of all inputs and the committed numbers; with `--update` writes both.
 fn cover(targets: &[&Target], then: Then) -> Outcome {
     let program = program::build()?;
     let mut figures = Figures::read()?;
@@ -175,7 +176,7 @@ fn cover(targets: &[&Target], then: Then) -> Outcome {
             engine.merge(&merged, &inputs)?;
             let bytes = corpus.pack(&merged)?;
             let edges = engine.edges(&corpus.committed()?)?;
-            println!("fuzz {name:18} {edges:6} edges, kept in {bytes} bytes");
+            println!("fuzz {name:18} {edges:6} edges, archive of {bytes} bytes");
             figures.set(name, edges);
             figures.write()?;
         }
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_taken_apart() {
+    fn command_lines_are_parsed() {
         let file = Path::new("a.bin");
         for (words, command) in [
             (&["list"][..], Command::List),
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused_with_what_is() {
+    fn unknown_arguments_are_refused_with_the_usage() {
         for wrong in [
             &[][..],
             &["--seconds", "5"],

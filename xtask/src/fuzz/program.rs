@@ -1,10 +1,9 @@
-//! Builds the program with all targets, on the stable compiler.
+//! Builds the program with all fuzz targets with the stable compiler.
 //!
-//! The compiler is asked for libFuzzer's edges by arguments that only our own crates are to get:
-//! the figures in `fuzz/coverage.toml` would else change with every version of a library. So cargo
-//! is told to call this program in place of the compiler ([`compile`]), which passes the arguments
-//! on for our crates and leaves them out for others. As they are in cargo's flags all the same,
-//! a change of them builds everything again.
+//! Only tacit's own crates get the compiler arguments for coverage; otherwise the numbers in
+//! `fuzz/coverage.toml` would change with each version of a library. cargo calls this program
+//! instead of the compiler ([`compile`]); it removes these arguments for other crates. Because the
+//! arguments are also in cargo's flags, a change of them rebuilds everything.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -13,10 +12,10 @@ use std::process::{Command, ExitCode};
 
 use crate::workspace::{cargo, root, status, target_folder};
 
-/// Set where this program is called in place of the compiler.
+/// The environment variable that selects this mode.
 const COMPILER: &str = "TACIT_XTASK_COMPILER";
 
-/// What makes edges count.
+/// The compiler arguments for coverage.
 const FLAGS: [&str; 5] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -25,7 +24,7 @@ const FLAGS: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-pc-table",
 ];
 
-/// Builds the program; nothing to do is quick.
+/// Builds the program; quick if it is up to date.
 pub(crate) fn build() -> Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|error| format!("cannot find xtask: {error}"))?;
     let folder = target_folder().join("fuzz-build");
@@ -36,21 +35,24 @@ pub(crate) fn build() -> Result<PathBuf, String> {
         .arg(&folder)
         .env("RUSTC_WRAPPER", this)
         .env(COMPILER, "1")
-        // It goes before all other places that flags may come from.
+        // This variable has priority over all other sources of flags.
         .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"))
         .current_dir(root());
     match status(&mut cargo)?.success() {
         true => Ok(folder.join("release/tacit-fuzz")),
-        false => Err("the fuzz targets cannot be built: see above; libFuzzer needs g++".to_owned()),
+        false => {
+            Err("cannot build the fuzz targets: see the messages above; libFuzzer needs g++"
+                .to_owned())
+        }
     }
 }
 
-/// Whether this program is called in place of the compiler.
+/// Whether cargo calls this program instead of the compiler.
 pub(crate) fn is_compiler() -> bool {
     std::env::var_os(COMPILER).is_some()
 }
 
-/// Calls the compiler: its path and its arguments are those of this program.
+/// Executes the compiler, whose path and arguments are the arguments of this program.
 pub(crate) fn compile() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     let compiler = words.next().unwrap_or_else(|| "rustc".into());
@@ -59,7 +61,7 @@ pub(crate) fn compile() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The arguments without what is for our own crates only, where it is another's.
+/// The arguments for a crate: without those for coverage, unless it is one of tacit's crates.
 fn for_crate(words: Vec<OsString>) -> Vec<OsString> {
     let name = words.iter().skip_while(|word| *word != "--crate-name").nth(1);
     let is_ours = name.is_some_and(|name| name.as_encoded_bytes().starts_with(b"tacit"));

@@ -1,16 +1,16 @@
-//! Something to put right.
+//! A finding of `cargo xtask tidy`.
 
 use super::source::Source;
 
-/// Something to put right.
+/// A violation of a style rule.
 pub(crate) struct Finding {
-    /// From the root.
+    /// The file, relative to the root.
     pub(super) path: String,
-    /// From 1; 0 where it is about the whole file.
+    /// The line, from 1; 0 if the finding concerns the whole file.
     pub(super) line: usize,
-    /// What, and what to do instead.
+    /// What is wrong, and what to do.
     pub(super) message: String,
-    /// Whether it only deserves a thought.
+    /// Whether it is only a suggestion.
     pub(super) note: bool,
 }
 

@@ -1,33 +1,33 @@
-//! Which module of a crate uses which: read from the paths in its files.
+//! Determines which module of a crate uses which other, from the paths in the code.
 //!
-//! A module is a file. A path names the deepest module that its words lead to: `crate::a::b::Type`
-//! is `a/b.rs` if there is one, else `a`; what `a` has from a child of its own is the child's. What
-//! tests use is not looked at.
+//! A module is a file. A path leads to the deepest module that exists: `crate::a::b::Type` leads to
+//! `a/b.rs` if that file exists, otherwise to `a`. A name that `a` re-exports from a child leads to
+//! the child. Tests are not examined.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, identifier};
 
-/// The modules of one crate by their paths, `a::b`; the root's is empty.
+/// The modules of a crate by their paths, such as `a::b`; the path of the root is empty.
 pub(crate) struct Modules<'a> {
     files: BTreeMap<String, &'a Source>,
-    /// For each module the names that it has from its children, with the child.
+    /// For each module, the names that it re-exports from its children.
     named: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// One module uses another.
+/// A use of one module by another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Use {
-    /// The module that uses.
+    /// The using module.
     pub(crate) from: String,
-    /// The module that is used.
+    /// The used module.
     pub(crate) to: String,
-    /// Where, in the file of the first.
+    /// The position in the file of the using module.
     pub(crate) offset: usize,
 }
 
 impl<'a> Modules<'a> {
-    /// Those of the crate whose sources are in `folder`, which ends with `/`.
+    /// The modules of the crate whose sources are in `folder`, which ends with `/`.
     pub(crate) fn new(sources: &'a [Source], folder: &str) -> Self {
         let mut files = BTreeMap::new();
         for source in sources {
@@ -38,7 +38,7 @@ impl<'a> Modules<'a> {
             if matches!(words.last(), Some(&"mod" | &"lib" | &"main")) {
                 words.pop();
             }
-            // A binary beside a library is a crate of its own.
+            // A binary next to a library is a separate crate.
             let is_second_root = words.is_empty() && files.contains_key("");
             if !is_test && !is_second_root {
                 files.insert(words.join("::"), source);
@@ -72,7 +72,7 @@ impl<'a> Modules<'a> {
         self.files.get(module).copied()
     }
 
-    /// The module that a file holds.
+    /// The module of a file.
     pub(crate) fn module_of(&self, path: &str) -> Option<&str> {
         let found = self.files.iter().find(|(_, source)| source.path == path);
         found.map(|(module, _)| module.as_str())
@@ -83,7 +83,7 @@ impl<'a> Modules<'a> {
         self.files.keys().map(String::as_str)
     }
 
-    /// What the modules use of each other, once for each pair.
+    /// The uses between the modules, once for each pair.
     pub(crate) fn uses(&self) -> Vec<Use> {
         let mut uses = Vec::new();
         for (module, source) in &self.files {
@@ -98,7 +98,7 @@ impl<'a> Modules<'a> {
         uses
     }
 
-    /// The module that a path leads to, seen from another.
+    /// The module that a path leads to, in the context of another module.
     fn resolve<'p>(&self, from: &'p str, path: &[&'p str]) -> Option<String> {
         let own: Vec<&str> = from.split("::").filter(|word| !word.is_empty()).collect();
         let (first, mut rest) = path.split_first()?;
@@ -108,7 +108,7 @@ impl<'a> Modules<'a> {
             "super" => own.split_last()?.1.to_vec(),
             child => {
                 let child = [own.as_slice(), &[child]].concat();
-                // Any other word is another crate, a type or a local name.
+                // Any other first word is a crate, a type or a local name.
                 return self
                     .files
                     .contains_key(&child.join("::"))
@@ -135,7 +135,7 @@ impl<'a> Modules<'a> {
         found
     }
 
-    /// The module that has a name of its own which another has from it.
+    /// The module that defines a name which another module re-exports.
     fn owner(&self, mut module: String, name: &str) -> String {
         while let Some(child) = self.named.get(&module).and_then(|names| names.get(name)) {
             module.clone_from(child);
@@ -144,8 +144,8 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// Groups of siblings that use each other in a circle, in any folder. Of a folder's own `mod.rs`
-/// and the files in it, each may use the other: together they are one module to all others.
+/// Groups of sibling modules that use each other in a circle, in any folder. A folder's `mod.rs`
+/// and the files in the folder may use each other; for other modules they are one module.
 pub(crate) fn circles(uses: &[Use]) -> Vec<Vec<String>> {
     let mut folders: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     for one in uses {
@@ -161,7 +161,7 @@ pub(crate) fn circles(uses: &[Use]) -> Vec<Vec<String>> {
     folders.values().flat_map(|arrows| circles_of(arrows)).collect()
 }
 
-/// Groups of names that lead to each other.
+/// Groups of names that are connected in a circle.
 fn circles_of(arrows: &[(String, String)]) -> Vec<Vec<String>> {
     let mut next: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (from, to) in arrows {
@@ -195,12 +195,12 @@ fn reachable<'g>(next: &BTreeMap<&'g str, BTreeSet<&'g str>>, from: &str) -> BTr
 
 /// A path in Rust code.
 struct CodePath<'c> {
-    /// Where it begins.
+    /// The offset of its first word.
     offset: usize,
     words: Vec<&'c str>,
 }
 
-/// Every path in Rust code; those in braces one by one.
+/// Every path in Rust code; paths in braces are expanded.
 fn paths(code: &str) -> Vec<CodePath<'_>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -227,7 +227,7 @@ fn paths(code: &str) -> Vec<CodePath<'_>> {
     found
 }
 
-/// What follows a `::`.
+/// Parses what follows a `::`.
 struct Tree<'c, 'f> {
     code: &'c str,
     at: usize,
@@ -269,7 +269,7 @@ impl<'c> Tree<'c, '_> {
             }
             let before = self.at;
             self.read(prefix);
-            // `as name`, and what no path has.
+            // `as name`, and characters that cannot be in a path.
             while self.code.get(self.at..).is_some_and(|rest| !rest.starts_with([',', '}'])) {
                 self.at += self
                     .code
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_found_whole() {
+    fn complete_circles_are_found() {
         let one = |from: &str, to: &str| Use { from: from.into(), to: to.into(), offset: 0 };
         let uses = [one("a", "b"), one("b", "c"), one("c", "a"), one("c", "d"), one("d", "e")];
         assert_eq!(circles(&uses), [["a", "b", "c"]]);

@@ -1,20 +1,20 @@
-//! The layers of the whole workspace: each may use only those that stand before it.
+//! Checks the layers of the workspace: a crate or module may use only those listed before it.
 //!
-//! A crate's modules, and those of folders that are lanes or stages of their own, stand here lowest
-//! first. Beside that no crate has a circle of modules, at whatever depth.
+//! The tables list crates, modules of crates, and modules of the stream lane, lowest first. In
+//! addition, the modules of a crate must not use each other in a circle.
 
 use super::finding::Finding;
 use super::graph::{Modules, Use, circles};
 use super::source::Source;
 
-/// A crate, with what it may use of the workspace.
+/// A crate, and the crates of the workspace that it may use.
 struct Crate {
     name: &'static str,
     folder: &'static str,
     may_use: &'static [&'static str],
 }
 
-/// Lowest first.
+/// The crates, lowest first.
 const CRATES: [Crate; 8] = [
     Crate { name: "tacit-core", folder: "crates/tacit-core/", may_use: &[] },
     Crate { name: "tacit-sys", folder: "crates/tacit-sys/", may_use: &[] },
@@ -40,7 +40,7 @@ const CRATES: [Crate; 8] = [
 
 /// The modules of a folder, lowest first.
 struct Layers {
-    /// From the root; its crate's sources, or a folder in them.
+    /// The folder, relative to the root.
     folder: &'static str,
     modules: &'static [&'static str],
 }
@@ -84,8 +84,8 @@ const LAYERS: [Layers; 3] = [
             "fuzz",
         ],
     },
-    // The stream lane: what its stages share, then the stages in the order in which a connection
-    // passes through them, last the function that calls them all.
+    // The stream lane: shared modules, then the stages in the order in which a connection passes
+    // them, then the function that calls them.
     Layers {
         folder: "crates/tacit/src/stream/",
         modules: &[
@@ -132,7 +132,7 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     }
 }
 
-/// A crate uses only the crates below it, and its modules have no circle.
+/// Checks that a crate uses only lower crates, and that its modules have no circle.
 fn check_crate(sources: &[Source], one: &Crate, findings: &mut Vec<Finding>) {
     let manifest = format!("{}Cargo.toml", one.folder);
     if let Some(manifest) = sources.iter().find(|source| source.path == manifest) {
@@ -160,12 +160,13 @@ fn check_crate(sources: &[Source], one: &Crate, findings: &mut Vec<Finding>) {
             ties.iter().map(|one| format!("{} -> {}", name(&one.from), name(&one.to))).collect();
         let names = circle.join(", ");
         let ties = arrows.join(", ");
-        let message = format!("a circle of modules: {names}; cut one of {ties}");
+        let message =
+            format!("these modules use each other in a circle: {names}; remove one of {ties}");
         findings.push(Finding::new(source, 0, message));
     }
 }
 
-/// What a crate's tests use is not looked at.
+/// Checks the dependencies of a crate, except those of its tests.
 fn check_dependencies(manifest: &Source, one: &Crate, findings: &mut Vec<Finding>) {
     let mut section = "";
     for (index, line) in manifest.text.lines().enumerate() {
@@ -181,7 +182,7 @@ fn check_dependencies(manifest: &Source, one: &Crate, findings: &mut Vec<Finding
     }
 }
 
-/// Every module of the folder has a layer, and uses only those before it.
+/// Checks that each module of the folder has a layer and uses only lower layers.
 fn check_layers(sources: &[Source], layers: &Layers, findings: &mut Vec<Finding>) {
     let Some(end) = layers.folder.find("/src/") else { return };
     let (folder, inside) = layers.folder.split_at(end + "/src/".len());
@@ -195,7 +196,7 @@ fn check_layers(sources: &[Source], layers: &Layers, findings: &mut Vec<Finding>
         let is_inside = module.len() > prefix.len() && module.starts_with(&prefix);
         if is_inside && layer(module).is_none() {
             let Some(source) = modules.file(module) else { continue };
-            let message = "not in the table of layers: give it a place in tidy/layers.rs";
+            let message = "the module has no layer: add it to the table in tidy/layers.rs";
             findings.push(Finding::new(source, 0, message));
         }
     }
@@ -210,7 +211,7 @@ fn check_layers(sources: &[Source], layers: &Layers, findings: &mut Vec<Finding>
 }
 
 fn name(module: &str) -> &str {
-    if module.is_empty() { "the root" } else { module }
+    if module.is_empty() { "the crate root" } else { module }
 }
 
 #[cfg(test)]
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_knows_only_those_before_it() {
+    fn a_layer_uses_only_lower_layers() {
         let right = [
             (
                 "crates/tacit/src/stream/relay/mod.rs",
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_named_with_what_ties_it() {
+    fn a_circle_is_reported_with_its_uses() {
         let files = [
             ("crates/tacit-sys/src/lib.rs", "mod a;\nmod b;"),
             ("crates/tacit-sys/src/a.rs", "use crate::b::B;"),

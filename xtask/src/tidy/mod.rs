@@ -1,7 +1,7 @@
-//! The style rules that no lint knows, as a program. A rule that is not checked is not a rule.
+//! `cargo xtask tidy`: checks the style rules that no lint covers.
 //!
-//! Each check takes the files of the repository and returns what it found; `cargo xtask tidy`
-//! prints all of it, and a test below keeps `cargo test` from passing while there is any.
+//! Each check takes the files of the repository and returns its findings. `cargo xtask tidy` prints
+//! them, and a test in this file fails if there are any.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ mod walk;
 
 use finding::Finding;
 
-/// Checks the repository and prints what there is to put right.
+/// Checks the repository and prints the findings.
 pub(crate) fn run() -> Outcome {
     let findings = check(&crate::workspace::root())?;
     for finding in &findings {
@@ -31,10 +31,10 @@ pub(crate) fn run() -> Outcome {
     let wrong = findings.iter().filter(|finding| !finding.note).count();
     match wrong {
         0 => {
-            println!("tidy: nothing to put right");
+            println!("tidy: no findings");
             Ok(())
         }
-        _ => Err(format!("tidy: {wrong} to put right")),
+        _ => Err(format!("tidy: {wrong} findings to fix")),
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_repository_is_tidy() {
+    fn the_repository_has_no_findings() {
         let findings = check(&crate::workspace::root()).unwrap();
         let wrong: Vec<String> =
             findings.iter().filter(|finding| !finding.note).map(Finding::render).collect();

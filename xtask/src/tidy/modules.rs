@@ -1,11 +1,11 @@
-//! Checks that no file is dead: a `mod` leads to each.
+//! Checks that every file is part of a crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::Finding;
 use super::source::{Source, identifier, words};
 
-/// Every `.rs` file must be a crate's root or be named by a `mod` that is itself reached.
+/// Checks that every `.rs` file is a crate root or is declared by a `mod` in another file.
 pub(crate) fn check_reached(sources: &[Source], findings: &mut Vec<Finding>) {
     let files: BTreeMap<&str, &Source> =
         sources.iter().filter(|s| s.is_rust()).map(|s| (s.path.as_str(), s)).collect();
@@ -25,7 +25,11 @@ pub(crate) fn check_reached(sources: &[Source], findings: &mut Vec<Finding>) {
     }
     for (path, source) in &files {
         if !reached.contains(path) {
-            findings.push(Finding::new(source, 0, "no `mod` leads here: name it or remove it"));
+            findings.push(Finding::new(
+                source,
+                0,
+                "no `mod` declares this file: add one or remove the file",
+            ));
         }
     }
 }
@@ -41,7 +45,7 @@ fn is_root(path: &str) -> bool {
     }
 }
 
-/// Where the `mod NAME;` of a file may lead to.
+/// The files that the `mod NAME;` declarations of a file may refer to.
 fn children(source: &Source) -> Vec<String> {
     let (folder, file) = source.path.rsplit_once('/').unwrap_or(("", &source.path));
     let stem = file.trim_end_matches(".rs");
@@ -62,7 +66,7 @@ fn children(source: &Source) -> Vec<String> {
     paths
 }
 
-/// The `#[path = "…"]` on the line before a `mod`.
+/// The `#[path = "…"]` attribute on the line before a `mod`.
 fn path_attribute(source: &Source, offset: usize) -> Option<String> {
     let line = source.text.get(..offset)?.lines().rev().find(|line| line.contains("#[path"))?;
     line.split('"').nth(1).map(str::to_owned)
@@ -81,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_no_mod_leads_to_is_dead() {
+    fn a_file_without_a_mod_declaration_is_found() {
         let files = [
             ("crates/a/src/lib.rs", "mod b;\n// mod dead;\nmod inline { }"),
             ("crates/a/src/b/mod.rs", "pub(crate) mod c;\n#[path = \"other.rs\"]\nmod d;"),

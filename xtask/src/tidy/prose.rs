@@ -1,9 +1,9 @@
-//! Checks of what is written for people: places, titles, promises, the manual.
+//! Checks documents: paths of one machine, titles, promises, and that the manual is complete.
 
 use super::finding::Finding;
 use super::source::{Source, identifier, words};
 
-/// Every check of one file.
+/// Runs every check of one file.
 pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
     check_places(source, findings);
     if source.path.ends_with(".md") {
@@ -11,8 +11,8 @@ pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Places that mean something on one machine only. Written in two pieces, or this file would be
-/// found guilty of them.
+/// Paths and registries that exist only on one machine. Each is written in two parts, so that this
+/// file does not contain it.
 const PLACES: [(&str, &str); 8] = [
     ("/wo", "rk/"),
     ("/ro", "ot/"),
@@ -24,7 +24,7 @@ const PLACES: [(&str, &str); 8] = [
     ("proxy.gol", "ang.org"),
 ];
 
-/// A lock file names where packages come from; that is its job.
+/// Files that may contain registries.
 const PLACES_ALLOWED: [&str; 2] = ["Cargo.lock", "LICENSE"];
 
 fn check_places(source: &Source, findings: &mut Vec<Finding>) {
@@ -36,12 +36,12 @@ fn check_places(source: &Source, findings: &mut Vec<Finding>) {
         let place = format!("{head}{tail}");
         for (offset, _) in source.text.match_indices(&place) {
             let before = source.text.get(..offset).and_then(|before| before.chars().next_back());
-            // `target/wo..` and `x.crates..` are other things: a path of their own.
+            // A longer path such as `target/wo...` is a different one.
             let longer = before.is_some_and(|c| c.is_alphanumeric() || "._-}".contains(c));
             if place.starts_with('/') && longer {
                 continue;
             }
-            let message = format!("`{place}` means one machine or registry: say it without");
+            let message = format!("`{place}` is specific to one machine or registry: remove it");
             findings.push(Finding::new(source, source.line_of(offset), message));
         }
     }
@@ -49,7 +49,7 @@ fn check_places(source: &Source, findings: &mut Vec<Finding>) {
         let after = source.prose.get(offset + 5..).unwrap_or_default();
         let number = after.strip_prefix(" #").or_else(|| after.strip_prefix(' '));
         if number.is_some_and(|text| text.starts_with(|c: char| c.is_ascii_digit())) {
-            let message = "the text must stand without a tracker: say what it is about";
+            let message = "do not refer to an issue tracker: describe the matter itself";
             findings.push(Finding::new(source, source.line_of(offset), message));
         }
     }
@@ -63,14 +63,18 @@ fn check_title(source: &Source, findings: &mut Vec<Finding>) {
         titles += usize::from(!fenced && line.starts_with("# "));
     }
     if titles != 1 {
-        findings.push(Finding::new(source, 0, format!("{titles} titles (`# …`), wanted one")));
+        findings.push(Finding::new(
+            source,
+            0,
+            format!("the document has {titles} titles (`# …`), expected one"),
+        ));
     }
 }
 
 const PROMISES: &str = "SPECIFICATION.md";
 
-/// Every promise, a row `| s01 | text | proofs |`, names at least one test, `path::name`, that
-/// exists; numbers rise by one.
+/// Every promise, a row `| s01 | text | proofs |`, names at least one existing test as
+/// `path::name`, and the numbers increase by one.
 pub(crate) fn check_promises(sources: &[Source], findings: &mut Vec<Finding>) {
     let Some(source) = sources.iter().find(|source| source.path == PROMISES) else { return };
     let mut expected = 1;
@@ -83,7 +87,7 @@ pub(crate) fn check_promises(sources: &[Source], findings: &mut Vec<Finding>) {
         };
         let mut wrong = |message| findings.push(Finding::new(source, index + 1, message));
         if number != expected {
-            wrong(format!("promise {id} follows s{:02}: number them in order", expected - 1));
+            wrong(format!("promise {id} follows s{:02}: use the next number", expected - 1));
         }
         expected = number + 1;
         let proofs: Vec<&str> = proofs.split('`').skip(1).step_by(2).collect();
@@ -98,14 +102,14 @@ pub(crate) fn check_promises(sources: &[Source], findings: &mut Vec<Finding>) {
     }
 }
 
-/// A proof is a test, or a function of the benchmarks.
+/// A proof is a test, or a function of the benchmark.
 fn proof_exists(sources: &[Source], proof: &str) -> bool {
     let Some((path, name)) = proof.rsplit_once("::") else { return false };
     let Some(source) = sources.iter().find(|source| source.path == path) else { return false };
     words(&source.code, name).any(|offset| {
         let before = source.code.get(..offset).unwrap_or_default().trim_end();
         let Some(attributes) = before.strip_suffix("fn") else { return false };
-        // What stands between this function and the item before it.
+        // The text between the preceding item and this function has its attributes.
         let item = attributes.rfind(['}', ';', '{']).map_or(0, |end| end + 1);
         path.starts_with("bench/src/")
             || attributes
@@ -123,12 +127,12 @@ const COMMAND_LINES: [&str; 5] = [
     "crates/tacit/src/workload/",
 ];
 const POLICY_MANUAL: &str = "docs/tacit.toml.5";
-/// The files whose words stand there: the policy language, and the map file of an import.
+/// The files with the keywords of the policy and of the map file of an import.
 const POLICY_WORDS: [&str; 2] =
     ["crates/tacit-core/src/policy/parse/words.rs", "crates/tacit-import/src/attls/map_keys.rs"];
 
-/// Every verb and every long flag of the command line stands in tacit(1), every word of the policy
-/// language in tacit.toml(5).
+/// Checks that tacit(1) has every command and long option, and tacit.toml(5) every keyword of the
+/// policy.
 pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
     for source in sources {
         let (manual, words) = match source.path.as_str() {
@@ -148,8 +152,8 @@ pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether `word` stands in a manual by itself. In troff a hyphen that can be copied is `\\-`, and
-/// `Fl` writes the first of two.
+/// Whether a manual contains the word. In troff a hyphen is written `\\-`, and `Fl` writes the
+/// first of two.
 fn names_word(manual: &Source, word: &str) -> bool {
     let text = manual.text.replace("\\-", "-").replace("Fl -", "Fl --");
     text.match_indices(word).any(|(at, _)| {
@@ -158,15 +162,15 @@ fn names_word(manual: &Source, word: &str) -> bool {
     })
 }
 
-/// A word that a manual must have.
+/// A word that a manual must contain.
 #[derive(Clone)]
 struct Word {
-    /// Where the source has it.
+    /// The position in the source.
     offset: usize,
     word: String,
 }
 
-/// Every word in quotes that could be a key or value of the policy language.
+/// Every quoted word that may be a key or value of the policy.
 fn policy_words(source: &Source) -> Vec<Word> {
     let length = source.code_without_tests().len();
     let text = source.text.get(..length).unwrap_or_default();
@@ -175,7 +179,7 @@ fn policy_words(source: &Source) -> Vec<Word> {
     for at in quotes {
         let word = text.get(at + 1..).and_then(|rest| rest.split('"').next()).unwrap_or_default();
         let plain = |c: char| c.is_ascii_lowercase() || c == '-';
-        // The same place is blank where strings are blanked: else the quote stands in a comment.
+        // A blanked string at the same position is a string; otherwise the quote is in a comment.
         let is_string = source.prose.as_bytes().get(at + 1) == Some(&b' ');
         if is_string && word.len() > 1 && word.chars().all(plain) {
             words.push(Word { offset: at, word: word.to_owned() });
@@ -184,7 +188,7 @@ fn policy_words(source: &Source) -> Vec<Word> {
     words
 }
 
-/// The variants of every enum that derives `Subcommand`, as they are typed.
+/// The variants of every enum with `derive(Subcommand)`, as typed by the user.
 fn verbs(code: &str) -> Vec<Word> {
     let mut verbs = Vec::new();
     for derive in words(code, "Subcommand") {
@@ -220,8 +224,8 @@ fn verbs(code: &str) -> Vec<Word> {
     verbs
 }
 
-/// The flags of fields with `#[arg(long)]` or `#[arg(long = "…")]`, as they are typed; hidden
-/// ones are between processes of ours.
+/// The options of fields with `#[arg(long)]` or `#[arg(long = "…")]`, as typed by the user, without
+/// hidden ones.
 fn flags(source: &Source) -> Vec<Word> {
     let mut flags = Vec::new();
     for (offset, _) in source.code.match_indices("#[arg(") {
@@ -246,7 +250,7 @@ fn flags(source: &Source) -> Vec<Word> {
     flags
 }
 
-/// `ShowRules` is typed `show-rules`.
+/// Converts `ShowRules` to `show-rules`.
 fn kebab(name: &str) -> String {
     let mut typed = String::new();
     for c in name.chars() {
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_one_machine_are_found() {
+    fn paths_of_one_machine_are_found() {
         for (head, tail) in PLACES {
             assert_eq!(all(&[("x.toml", &format!("a = \"{head}{tail}x\""))]).len(), 1);
         }

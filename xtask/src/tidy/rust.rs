@@ -1,9 +1,9 @@
-//! Checks of one Rust file: sizes, words, and who may name what.
+//! Checks Rust files: sizes, words in code and comments, and which module uses which library.
 
 use super::finding::Finding;
 use super::source::{Source, bracketed_bytes, identifier, words};
 
-/// Every check of one file.
+/// Runs every check of one file.
 pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
     check_sizes(source, findings);
     check_functions(source, findings);
@@ -13,11 +13,11 @@ pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
 
 const LINE_CHARACTERS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 800;
-/// Above this a file deserves a thought about what it is really about.
+/// Longer files are reported as a note: consider splitting them.
 const FILE_LINES_NOTED: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Words of code, and what to write instead. A trailing `*` stands for the rest of an identifier.
+/// Words in code, and their replacements. A trailing `*` matches the rest of an identifier.
 const BANNED_CODE: [(&str, &str); 8] = [
     ("todo!", "finish it, or return an error that names what is missing"),
     ("unimplemented!", "finish it, or return an error that names what is missing"),
@@ -29,19 +29,19 @@ const BANNED_CODE: [(&str, &str); 8] = [
     ("#[ignore", "a test runs or does not exist"),
 ];
 
-/// Words of comments, likewise.
+/// Words in comments, and their replacements.
 const BANNED_PROSE: [(&str, &str); 3] = [
     ("FIXME", "fix it, or say why it is right as it is"),
     ("XXX", "fix it, or say why it is right as it is"),
     ("TODO", "do it, or say why it is right as it is"),
 ];
 
-/// Names that only some places may use, so that one module owns each library.
+/// Names that only some files may use, so that one module owns each library.
 struct Owned {
     names: &'static [&'static str],
-    /// Prefixes of paths.
+    /// The prefixes of permitted paths.
     places: &'static [&'static str],
-    /// Whether unit tests elsewhere may use them too.
+    /// Whether unit tests in other files may use them.
     free_in_tests: bool,
     why: &'static str,
 }
@@ -51,11 +51,11 @@ const OWNED: [Owned; 3] = [
         names: &["unsafe"],
         places: &["crates/tacit-sys/"],
         free_in_tests: false,
-        why: "only tacit-sys may: wrap it there",
+        why: "only tacit-sys may contain unsafe code: move it there",
     },
     Owned {
         names: &["rustls", "aws_lc_rs"],
-        // The benchmark's own program is a user of the library, not a part of tacit.
+        // The benchmark's program with a TLS library is not part of tacit.
         places: &["crates/tacit-tls/", "bench/inprocess/"],
         free_in_tests: false,
         why: "crates/tacit-tls owns the library: use what that crate exports",
@@ -88,11 +88,11 @@ fn check_sizes(source: &Source, findings: &mut Vec<Finding>) {
         let message = format!("{lines} lines, the limit is {FILE_LINES_MAX}: split it by subject");
         findings.push(Finding::new(source, 0, message));
     } else if lines > FILE_LINES_NOTED {
-        findings.push(Finding::note(source, format!("{lines} lines: is it about one thing?")));
+        findings.push(Finding::note(source, format!("{lines} lines: consider splitting it")));
     }
 }
 
-/// Counts lines with code between the braces of each function.
+/// Counts the code lines in the body of each function.
 fn check_functions(source: &Source, findings: &mut Vec<Finding>) {
     for start in words(&source.code, "fn") {
         let signature = source.code.get(start..).unwrap_or_default();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_size_are_exact() {
+    fn size_limits_are_exact() {
         let function = |lines| format!("fn f() {{\n{}}}\n", "    g();\n\n".repeat(lines));
         assert_eq!(messages("x.rs", &function(70)), [""; 0]);
         assert_eq!(messages("x.rs", &function(71)), ["x.rs:1: fn f: 71 lines, the limit is 70"]);

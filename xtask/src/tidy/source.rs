@@ -1,17 +1,17 @@
-//! Files as the checks see them, and Rust text with its strings and comments blanked out.
+//! The files to check, and Rust code with its strings and comments blanked out.
 
 use std::path::Path;
 use std::process::Command;
 
 /// A file of the repository.
 pub(crate) struct Source {
-    /// From the root, with `/`.
+    /// The path, relative to the root.
     pub(crate) path: String,
-    /// As it is.
+    /// The content.
     pub(crate) text: String,
-    /// Rust: `text` with strings, characters and comments blanked, offsets kept. Else empty.
+    /// Rust: `text` with strings, characters and comments blanked at the same offsets. Else empty.
     pub(crate) code: String,
-    /// Rust: `text` with strings and characters blanked, offsets kept. Else `text`.
+    /// Rust: `text` with strings and characters blanked at the same offsets. Else `text`.
     pub(crate) prose: String,
 }
 
@@ -28,7 +28,7 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The part of `code` before the unit tests at the end of the file; nothing of `tests.rs`.
+    /// The part of `code` before the unit tests; empty for `tests.rs`.
     pub(crate) fn code_without_tests(&self) -> &str {
         if self.path.ends_with("/tests.rs") {
             return "";
@@ -43,7 +43,7 @@ impl Source {
     }
 }
 
-/// Every text file that git tracks, or would after `git add .`.
+/// Every text file that git tracks, or would track after `git add .`.
 pub(crate) fn repository(root: &Path) -> Result<Vec<Source>, String> {
     let listing = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -51,11 +51,14 @@ pub(crate) fn repository(root: &Path) -> Result<Vec<Source>, String> {
         .output()
         .map_err(|error| format!("cannot run git: {error}"))?;
     if !listing.status.success() {
-        return Err(format!("git ls-files: {}", String::from_utf8_lossy(&listing.stderr).trim()));
+        return Err(format!(
+            "git ls-files failed: {}",
+            String::from_utf8_lossy(&listing.stderr).trim()
+        ));
     }
     let mut sources = Vec::new();
     for path in String::from_utf8_lossy(&listing.stdout).split_terminator('\0') {
-        // Deleted but still tracked, or not text: nothing to read.
+        // Skips deleted files and binary files.
         let Ok(bytes) = std::fs::read(root.join(path)) else { continue };
         if let Ok(text) = String::from_utf8(bytes) {
             sources.push(Source::new(path, &text));
@@ -64,7 +67,7 @@ pub(crate) fn repository(root: &Path) -> Result<Vec<Source>, String> {
     Ok(sources)
 }
 
-/// Offsets at which `word` stands alone, not inside a longer identifier.
+/// The offsets at which `word` occurs as a whole word.
 pub(crate) fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let inside = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
     text.match_indices(word).map(|(offset, _)| offset).filter(move |offset| {
@@ -74,13 +77,13 @@ pub(crate) fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = us
     })
 }
 
-/// The identifier at the start of `text`, possibly empty.
+/// The identifier at the start of `text`; may be empty.
 pub(crate) fn identifier(text: &str) -> &str {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
     text.get(..end).unwrap_or_default()
 }
 
-/// Bytes of the bracketed text that starts here, both brackets included; 0 where none starts.
+/// The length of the bracketed text that starts here, with its brackets; 0 if there is none.
 pub(crate) fn bracketed_bytes(code: &str, open: u8, close: u8) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in code.bytes().enumerate() {
@@ -96,14 +99,14 @@ pub(crate) fn bracketed_bytes(code: &str, open: u8, close: u8) -> usize {
     code.len()
 }
 
-/// What becomes of comments.
+/// Whether comments are blanked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Comments {
     Blank,
     Keep,
 }
 
-/// Blanks literals, and comments where they shall be. Newlines and all offsets stay as they are.
+/// Blanks literals, and comments if requested. Newlines and offsets are unchanged.
 fn blank(text: &str, comments: Comments) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
@@ -121,7 +124,7 @@ fn blank(text: &str, comments: Comments) -> String {
             }
             _ => (1, false),
         };
-        // A single byte is never a literal: it is code (or the quote of a lifetime).
+        // A literal has more than one byte, so this is code or the quote of a lifetime.
         if hide && length > 1 {
             for byte in &mut out[at..at + length] {
                 if *byte != b'\n' {
@@ -171,14 +174,14 @@ fn string(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// `'x'`, `'\n'`, `'\u{1f600}'`; 1 for the quote of a lifetime.
+/// The length of `'x'`, `'\n'`, `'\u{1f600}'`; 1 for the quote of a lifetime.
 fn character(rest: &[u8]) -> usize {
     const LITERAL_BYTES_MAX: usize = 12;
     let closing = match rest {
         [_, b'\\', _, tail @ ..] => find(tail, b'\'').map(|at| at + 4),
         [_, b'\'', ..] => None,
         [_, tail @ ..] => {
-            // One character, of up to four bytes, then the quote.
+            // One character of up to four bytes, then the quote.
             let quote = find(tail, b'\'').map(|at| at + 2);
             quote.filter(|_| {
                 let body = tail.get(..find(tail, b'\'').unwrap_or(0)).unwrap_or_default();
@@ -190,7 +193,7 @@ fn character(rest: &[u8]) -> usize {
     closing.filter(|length| *length <= LITERAL_BYTES_MAX).unwrap_or(1)
 }
 
-/// `r"…"`, `r#"…"#`; 1 for a raw identifier.
+/// The length of `r"…"`, `r#"…"#`; 1 for a raw identifier.
 fn raw_string(rest: &[u8]) -> usize {
     let hashes = rest[1..].iter().take_while(|byte| **byte == b'#').count();
     if rest.get(1 + hashes) != Some(&b'"') {

@@ -1,20 +1,21 @@
-//! One binding, one statement: `let (a, b) = (f(), g());` hides which value belongs to which name.
+//! Checks that each `let` has one value: `let (a, b) = (f(), g());` must be two statements.
 
 use super::finding::Finding;
 use super::source::{Source, bracketed_bytes, words};
 
-/// Finds every `let` that takes a tuple apart that it has just made.
+/// Finds every `let` that destructures a tuple expression.
 pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
     for start in words(&source.code, "let") {
         let statement = source.code.get(start..).unwrap_or_default();
         if binds_a_tuple_to_names(statement) {
-            let message = "a tuple made only to be taken apart: write one `let` for each name";
+            let message =
+                "this `let` destructures a tuple expression: write one `let` for each name";
             findings.push(Finding::new(source, source.line_of(start), message.to_owned()));
         }
     }
 }
 
-/// Whether the text begins with `let (NAME, NAME) = (VALUE, VALUE);`.
+/// Whether the text starts with `let (NAME, NAME) = (VALUE, VALUE);`.
 fn binds_a_tuple_to_names(statement: &str) -> bool {
     let Some(rest) = after_names(statement) else { return false };
     let Some(value) = after_type(rest).strip_prefix('=') else { return false };
@@ -23,7 +24,7 @@ fn binds_a_tuple_to_names(statement: &str) -> bool {
     end > 0 && value.get(end..).is_some_and(|rest| rest.starts_with(';'))
 }
 
-/// What follows the pattern of a `let`, if that is a tuple of plain names.
+/// The text after the pattern of a `let`, if the pattern is a tuple of names.
 fn after_names(statement: &str) -> Option<&str> {
     let pattern = statement.strip_prefix("let")?.trim_start().strip_prefix('(')?;
     let close = pattern.find(')')?;
@@ -35,7 +36,7 @@ fn after_names(statement: &str) -> Option<&str> {
     pattern.get(close + 1..).map(str::trim_start)
 }
 
-/// What follows the type of a `let`, if one is written.
+/// The text after the type of a `let`, if it has one.
 fn after_type(rest: &str) -> &str {
     let Some(written) = rest.strip_prefix(':') else { return rest };
     let end = written.find('=').unwrap_or(written.len());
@@ -53,14 +54,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tuple_that_is_taken_apart_at_once_is_found() {
+    fn a_destructured_tuple_expression_is_found() {
         assert!(is_found("let (a, b) = (f(), g(1, 2));"));
         assert!(is_found("let (mut a, _) =\n    (f(),\n     g());"));
         assert!(is_found("let (a, b): (u8, u16) = (1, 2);"));
     }
 
     #[test]
-    fn other_tuples_are_not() {
+    fn other_tuples_are_permitted() {
         assert!(!is_found("let (a, b) = pair();"));
         assert!(!is_found("let (a, b) = (f)(x).y();"));
         assert!(!is_found("let (Some(a), Some(b)) = (f(), g()) else { return };"));

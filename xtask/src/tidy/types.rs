@@ -7,17 +7,19 @@ use super::source::{Source, identifier, words};
 
 const KEYWORDS: [&str; 5] = ["struct", "enum", "trait", "type", "union"];
 
-/// Files with test code only, beside `tests.rs` and the folders `tests`.
+/// Files with test code only, in addition to `tests.rs` and the folders `tests`.
 const TEST_FILES: [&str; 2] = ["testing.rs", "test_certificates.rs"];
 
-/// A plain `pub` type is the only one of its name, test code apart.
+/// Checks that each `pub` type has a unique name, except in test code.
 pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     let mut first: BTreeMap<&str, String> = BTreeMap::new();
     for source in sources.iter().filter(|source| !is_test_file(&source.path)) {
         for Definition { name, offset } in definitions(source.code_without_tests()) {
             let line = source.line_of(offset);
             if let Some(place) = first.get(name) {
-                let message = format!("`pub` type `{name}` is also defined at {place}: rename one");
+                let message = format!(
+                    "the `pub` type `{name}` is also defined at {place}: rename one of them"
+                );
                 findings.push(Finding::new(source, line, message));
             } else {
                 first.insert(name, format!("{}:{line}", source.path));
@@ -35,7 +37,7 @@ struct Definition<'a> {
     offset: usize,
 }
 
-/// Types whose visibility is `pub`, without `(crate)` or another restriction.
+/// Types with the visibility `pub`, without `(crate)` or another restriction.
 fn definitions(code: &str) -> Vec<Definition<'_>> {
     let mut found = Vec::new();
     for keyword in KEYWORDS {

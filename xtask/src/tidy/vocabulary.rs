@@ -1,12 +1,12 @@
-//! Checks that what is written for people uses the words of the field.
+//! Checks that texts use standard terms.
 //!
-//! It reads comments, messages (strings of Rust code that is no test), Markdown, manual pages and
-//! scripts. What is in backticks is a name and is skipped.
+//! It examines comments, messages (strings outside of tests), Markdown, manual pages and scripts.
+//! Text in backticks is code and is skipped.
 
 use super::finding::Finding;
 use super::source::Source;
 
-/// Words and phrases, and what to write instead. A trailing `*` stands for the rest of a word.
+/// Words and phrases, and their replacements. A trailing `*` matches the rest of a word.
 const BANNED: [(&str, &str); 35] = [
     ("anew", "again"),
     ("aloud", "remove it"),
@@ -45,10 +45,10 @@ const BANNED: [(&str, &str); 35] = [
     ("wish*", "request, option"),
 ];
 
-/// Files that are read whole: every word in them is for people, or one of few names.
+/// Files that are examined completely, because all of their text is for people.
 const WHOLE: [&str; 9] = [".md", ".1", ".5", ".py", ".sh", ".toml", ".service", ".socket", ".conf"];
 
-/// Inputs of parsers, in any words; and this file.
+/// Inputs of parsers, which may contain any words, and this file.
 const FREE: [&str; 3] = ["fuzz/seeds/", "fuzz/dictionaries/", "xtask/src/tidy/vocabulary.rs"];
 
 pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
@@ -74,7 +74,7 @@ pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The text with all blanked but comments and, outside tests, strings. Offsets are kept.
+/// Blanks everything except comments and, outside of tests, strings. Offsets are unchanged.
 fn comments_and_messages(source: &Source) -> Vec<u8> {
     let is_test_file = source.path.split('/').any(|part| part == "tests");
     let strings_end = if is_test_file { 0 } else { source.code_without_tests().len() };
@@ -87,7 +87,7 @@ fn comments_and_messages(source: &Source) -> Vec<u8> {
     kept.collect()
 }
 
-/// Blanks what is in backticks on one line.
+/// Blanks text in backticks within a line.
 fn without_code_spans(mut prose: Vec<u8>) -> Vec<u8> {
     for line in prose.split_mut(|byte| *byte == b'\n') {
         let ticks = line.iter().filter(|byte| **byte == b'`').count();
@@ -96,7 +96,7 @@ fn without_code_spans(mut prose: Vec<u8>) -> Vec<u8> {
         for byte in line {
             if *byte == b'`' {
                 left -= 1;
-                // The last of an odd number has its other half on another line.
+                // An unpaired backtick belongs to another line.
                 is_inside = !is_inside && left > 0;
             } else if is_inside {
                 *byte = b' ';
@@ -109,11 +109,11 @@ fn without_code_spans(mut prose: Vec<u8>) -> Vec<u8> {
 struct Word {
     offset: usize,
     lower: String,
-    /// Whether only space or a comment's marks are between the word before and this.
+    /// Whether only space or comment marks separate this word from the preceding one.
     follows: bool,
 }
 
-/// The words of a text; what hyphens or `_` join is one word.
+/// The words of a text. A hyphen or `_` does not separate words.
 fn words(prose: &[u8]) -> Vec<Word> {
     let is_inside = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     let is_joint = |byte: u8| byte.is_ascii_whitespace() || b"/!#\\".contains(&byte);
@@ -127,7 +127,7 @@ fn words(prose: &[u8]) -> Vec<Word> {
             continue;
         }
         let length = prose[at..].iter().take_while(|byte| is_inside(**byte)).count();
-        // `{word}` in a message is a name of code.
+        // `{word}` in a message is a variable.
         let is_name = at > 0 && prose[at - 1] == b'{';
         if !is_name {
             let text = String::from_utf8_lossy(&prose[at..at + length]);

@@ -1,4 +1,4 @@
-//! The list of files in ARCHITECTURE.md that one connection passes through.
+//! Checks the list in ARCHITECTURE.md of the files that a connection passes through.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::source::Source;
 
 const PAGE: &str = "ARCHITECTURE.md";
 const TITLE: &str = "### The files of one connection";
-/// Files of a connection of a forwarding rule, and those that a run adds.
+/// Maximum number of files for a connection of a forwarding rule, and of additional files of runs.
 const FILES_MAX: usize = 18;
 const FILES_OF_RUN_MAX: usize = 12;
 const CRATE: &str = "crates/tacit/src/";
@@ -18,12 +18,12 @@ const LANE: &str = "stream";
 struct Row<'a> {
     line: usize,
     path: &'a str,
-    /// Modules of the lane that it calls for other connections.
+    /// Modules of the lane that the file calls for other connections.
     branches: Vec<&'a str>,
 }
 
-/// Each file exists, is used by one that stands before it, and calls no module of the lane that is
-/// neither listed nor named as a branch.
+/// Checks that each file exists, is used by a file before it, and calls no module of the lane that
+/// is neither listed nor named as a branch.
 pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return };
     let tables = tables(&page.text);
@@ -42,7 +42,7 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     check_calls(page, &modules, connection, findings);
 }
 
-/// The first file is where the list begins; another crate's are used through its root.
+/// Checks the order. The first file starts the list; other crates are used through their root.
 fn check_order<'a>(
     page: &Source,
     modules: &Modules<'_>,
@@ -61,14 +61,14 @@ fn check_order<'a>(
         let is_used = before.is_empty()
             || uses.iter().any(|one| before.contains(&one.from) && is_within(&one.to, module));
         if !is_used {
-            let message = format!("no file before it in the list uses {}", row.path);
+            let message = format!("no earlier file in the list uses {}", row.path);
             findings.push(Finding::new(page, row.line, message));
         }
         before.insert(module.to_owned());
     }
 }
 
-/// A use of a folder's `mod.rs`, or of anything in it, is a use of the folder.
+/// Whether `used` is a module or a part of it.
 fn is_within(used: &str, module: &str) -> bool {
     used == module || used.strip_prefix(module).is_some_and(|rest| rest.starts_with("::"))
 }
@@ -87,7 +87,7 @@ fn check_calls(
         else {
             continue;
         };
-        // The files of a listed folder are one module of the lane.
+        // The files of a listed folder count as one module of the lane.
         let own_part = module.split("::").nth(1).unwrap_or_default();
         for one in uses.iter().filter(|one| one.from == module && is_within(&one.to, LANE)) {
             let part = one.to.split("::").nth(1).unwrap_or_default();
@@ -100,7 +100,7 @@ fn check_calls(
     }
 }
 
-/// The tables that follow the title, up to the next title.
+/// The tables between the title and the next title.
 fn tables(text: &str) -> Vec<Vec<Row<'_>>> {
     let mut tables = Vec::new();
     let mut is_open = false;
@@ -155,12 +155,12 @@ mod tests {
     const RELAY: &str = "| `crates/tacit/src/stream/relay.rs` | moves bytes | |";
 
     #[test]
-    fn a_list_that_is_true_has_no_finding() {
+    fn a_correct_list_has_no_findings() {
         assert_eq!(findings(&format!("{SERVE}\n{RELAY}"), ""), [""; 0]);
     }
 
     #[test]
-    fn what_is_missing_unused_or_not_listed_is_found() {
+    fn missing_unused_and_unlisted_files_are_found() {
         let unlisted = findings(&SERVE.replace("`driver`", ""), "");
         assert_eq!(unlisted.len(), 2, "{unlisted:?}");
         let unused = findings(&format!("{SERVE}\n{RELAY}"), "| `crates/tacit/src/run.rs` | run |");

@@ -22,30 +22,30 @@ use super::watch::Unit;
 pub(super) const CONNECTIONS: Unit = Unit { plural: "connections", of: 1.0 };
 
 /// Default size of the first request and of its reply.
-pub(super) const KNOCK_BYTES: usize = 1;
+pub(super) const PROBE_BYTES: usize = 1;
 
 /// Pause between two attempts to connect to the server.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Opens a connection, and exchanges a request and a reply of one byte on it.
 pub(super) fn open(addresses: &[Address]) -> Result<Stream, WorkloadError> {
-    open_with(addresses, KNOCK_BYTES)
+    open_with(addresses, PROBE_BYTES)
 }
 
 /// Opens a connection, and exchanges a request and a reply of `bytes` bytes on it.
 pub(super) fn open_with(addresses: &[Address], bytes: usize) -> Result<Stream, WorkloadError> {
-    const KNOCK: u8 = 0x55;
+    const PROBE: u8 = 0x55;
     let broken = |error| WorkloadError::Broken("opening a connection", error);
     let mut stream = dial(addresses)?;
     let request =
         WorkloadRequest::Exchange { request_bytes: bytes as u64, reply_bytes: bytes as u64 };
     let mut first = request.encode().to_vec();
-    first.resize(HEADER_BYTES + bytes, KNOCK);
+    first.resize(HEADER_BYTES + bytes, PROBE);
     stream.write_all(&first).map_err(broken)?;
     let mut reply = vec![0; bytes];
     stream.read_exact(&mut reply).map_err(broken)?;
     let repeated = repeated_bytes(bytes, bytes);
-    if reply[..repeated].iter().any(|byte| *byte != KNOCK) {
+    if reply[..repeated].iter().any(|byte| *byte != PROBE) {
         return Err(WorkloadError::Mixed("the first reply"));
     }
     Ok(stream)

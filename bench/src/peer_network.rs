@@ -32,22 +32,22 @@ pub(crate) fn address(peer: u8, port: u16) -> SocketAddr {
 
 /// The namespace, and the process that keeps it.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct PeerNetwork {
     holder: Process,
 }
 
-impl Room {
+impl PeerNetwork {
     /// Creates the namespace.
     pub(crate) fn open(network: &Network) -> Result<Self, String> {
         let start = || {
             let own = std::env::current_exe()?;
             let mut unshare = Command::new("unshare");
-            unshare.args(["--net", "--"]).arg(own).args(["room", &network.congestion]);
+            unshare.args(["--net", "--"]).arg(own).args(["peer-network", &network.congestion]);
             let mut command = guarded(&unshare);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
         let child = start().map_err(|error| format!("cannot run unshare: {error}"))?;
-        let mut holder = Process::adopt("bench-room", child);
+        let mut holder = Process::adopt("bench-peer-network", child);
         Lines::of(&mut holder)?.next()?;
         Ok(Self { holder })
     }

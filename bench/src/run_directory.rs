@@ -12,13 +12,13 @@ const ORDINARY: u32 = 54321;
 
 /// A directory that all users can read, with all programs and certificates.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RunDirectory {
     pub(crate) dir: PathBuf,
     /// Whether the benchmark runs as root and can become the unprivileged user.
     pub(crate) is_root: bool,
 }
 
-impl Place {
+impl RunDirectory {
     /// Creates the directory with `tacit`, the program to measure, `load`, the program whose
     /// `workload` generates the load, and certificates.
     pub(crate) fn make(name: &str, tacit: &Path, load: &Path) -> Result<Self, String> {
@@ -33,10 +33,11 @@ impl Place {
         };
         let map = make().map_err(|error| format!("cannot prepare {}: {error}", dir.display()))?;
         let everybody = map.split_whitespace().nth(2) == Some("4294967295");
-        let place = Self { dir, is_root: everybody && tacit_sys::process::effective_user() == 0 };
-        certs::make(&place.dir)?;
-        ["client", "server"].into_iter().try_for_each(|name| place.give(name))?;
-        Ok(place)
+        let directory =
+            Self { dir, is_root: everybody && tacit_sys::process::effective_user() == 0 };
+        certs::make(&directory.dir)?;
+        ["client", "server"].into_iter().try_for_each(|name| directory.give(name))?;
+        Ok(directory)
     }
 
     /// Copies a key to `NAME.own.key`, owned by the unprivileged user, because an agent refuses
@@ -83,7 +84,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         // Ignores the error: leftovers are in the directory for temporary files.
         let _ = fs::remove_dir_all(&self.dir);

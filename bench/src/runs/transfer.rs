@@ -13,9 +13,9 @@ use super::setup::{FAR, PolicyFile, SERVER, policies};
 use crate::load::{Lines, LoadServer};
 use crate::network::Network;
 use crate::options::Options;
-use crate::place::Place;
 use crate::process::Process;
 use crate::progress::Progress;
+use crate::run_directory::RunDirectory;
 use crate::workload::{Length, RUN_WORKLOADS, Workload};
 
 /// How the program is connected to the network.
@@ -67,16 +67,19 @@ pub(super) struct Report(Vec<Sample>);
 pub(super) fn measure(
     options: &Options,
     network: &Network,
-    place: &Place,
+    directory: &RunDirectory,
 ) -> Result<Report, String> {
-    let server =
-        LoadServer::start(place.dir.join("load"), SocketAddr::new(SERVER.into(), 0), &place.dir)?;
+    let server = LoadServer::start(
+        directory.dir.join("load"),
+        SocketAddr::new(SERVER.into(), 0),
+        &directory.dir,
+    )?;
     for PolicyFile { name, text } in policies(server.address, &network.congestion) {
-        place.write(name, &text)?;
+        directory.write(name, &text)?;
     }
-    let mut agent = Command::new(place.dir.join("tacit"));
+    let mut agent = Command::new(directory.dir.join("tacit"));
     agent.args(["agent", "--control", "far.sock", "--policy", "far.toml"]);
-    let mut far = Process::start("runs-far".to_owned(), &agent, &place.dir)?;
+    let mut far = Process::start("runs-far".to_owned(), &agent, &directory.dir)?;
     // Each sample waits for a connection, so the supervisor has started the agent by then.
     std::thread::sleep(Duration::from_millis(500));
     far.check_running()?;
@@ -92,7 +95,7 @@ pub(super) fn measure(
                 let all = options.rounds;
                 let name = carrier.name();
                 progress.step(&format!("round {now}/{all} {} {name}", workload.name));
-                let sample = take(place, &server, &far, carrier, workload);
+                let sample = take(directory, &server, &far, carrier, workload);
                 let blame = |error| format!("{name}, {}: {error}", workload.name);
                 samples.push(sample.map_err(blame)?);
             }
@@ -102,7 +105,7 @@ pub(super) fn measure(
 }
 
 fn take(
-    place: &Place,
+    directory: &RunDirectory,
     server: &LoadServer,
     far: &Process,
     carrier: Carrier,
@@ -110,7 +113,7 @@ fn take(
 ) -> Result<Sample, String> {
     let address = if carrier == Carrier::Tls { FAR } else { server.address };
     let entry = address.to_string();
-    let load = place.dir.join("load");
+    let load = directory.dir.join("load");
     let program = load.to_string_lossy();
     let words = workload.words(Length::Whole);
     let mut client = vec![&*program, "workload"];
@@ -118,13 +121,12 @@ fn take(
     // A new network may need some time until it relays the first byte.
     client.extend(["--connect", &entry, "--wait", "20s"]);
     let mut command = match carrier {
-        Carrier::Direct => place.ordinary(&program, &client[1..]),
-        Carrier::Permit => tacit(place, "permit.toml", &client),
-        Carrier::Tls => tacit(place, "tls.toml", &client),
-        Carrier::Pasta => {
-            place.ordinary("pasta", &[&["-q", "-f", "--config-net", "--"][..], &client].concat())
-        }
-        Carrier::Slirp => place.ordinary("unshare", &[&WAITING[..], &client].concat()),
+        Carrier::Direct => directory.ordinary(&program, &client[1..]),
+        Carrier::Permit => tacit(directory, "permit.toml", &client),
+        Carrier::Tls => tacit(directory, "tls.toml", &client),
+        Carrier::Pasta => directory
+            .ordinary("pasta", &[&["-q", "-f", "--config-net", "--"][..], &client].concat()),
+        Carrier::Slirp => directory.ordinary("unshare", &[&WAITING[..], &client].concat()),
     };
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = pipes.spawn().map_err(|error| format!("cannot start the program: {error}"))?;
@@ -138,7 +140,7 @@ fn take(
     let mut slirp = None;
     if carrier == Carrier::Slirp {
         lines.next()?;
-        let mut attached = attach(place, process.child().id())?;
+        let mut attached = attach(directory, process.child().id())?;
         attached.wait_ready()?;
         slirp = Some(attached);
         say("go")?;
@@ -167,8 +169,8 @@ fn take(
     Ok(Sample { carrier, workload, units, seconds: number("seconds")?, cpu_ns })
 }
 
-fn tacit(place: &Place, policy: &str, client: &[&str]) -> Command {
-    place.ordinary("./tacit", &[&["run", "--policy", policy, "--"][..], client].concat())
+fn tacit(directory: &RunDirectory, policy: &str, client: &[&str]) -> Command {
+    directory.ordinary("./tacit", &[&["run", "--policy", policy, "--"][..], client].concat())
 }
 
 /// The command of a program that waits in its own namespace until the network is ready.
@@ -191,11 +193,11 @@ pub(super) struct Slirp {
 }
 
 /// Attaches slirp4netns to the namespace of a process.
-pub(super) fn attach(place: &Place, pid: u32) -> Result<Slirp, String> {
+pub(super) fn attach(directory: &RunDirectory, pid: u32) -> Result<Slirp, String> {
     let start = || {
         let (ready, told) = std::io::pipe()?;
         let words = ["--configure", "--mtu=65520", "--ready-fd=0", &pid.to_string(), "tap0"];
-        let mut command = place.ordinary("slirp4netns", &words);
+        let mut command = directory.ordinary("slirp4netns", &words);
         let child = command.stdin(told).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Slirp { process: Process::adopt("slirp4netns", child), ready })
     };
@@ -235,7 +237,7 @@ impl Report {
     }
 }
 
-/// Formats a value with at least three digits and at most one decimal place.
+/// Formats a value with at least three digits and at most one decimal digit.
 fn figure(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
