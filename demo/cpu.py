@@ -1,8 +1,9 @@
-"""CPU processes have used so far, in milliseconds: their own and their living descendants'.
+"""Prints the CPU time that processes and their descendants have used, in milliseconds.
 
     cpu.py PID...
 
-One number for each PID, on one line. From /proc/PID/stat, so in steps of a clock tick (commonly 10 ms).
+Prints one number for each PID on one line. The numbers come from /proc/PID/stat, in steps of a clock
+tick (usually 10 ms).
 """
 
 import os
@@ -15,7 +16,7 @@ def processes():
     found = {}
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name is in parentheses and may hold anything, even parentheses.
+            # The name is in parentheses and may itself contain parentheses.
             fields = path.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# tacit shown on programs that cannot be changed: python's web server, curl, openssl.
+# Demonstrates tacit with unchanged programs: python's web server, curl, openssl.
 #
 #   curl --clear--> tacit "laptop" --TLS--> [tap] --TLS--> tacit "server" --clear--> http.server
 #   tacit run curl ----------------TLS--> [tap] --TLS----------------> tacit run http.server
 #
-# Every command is printed before it runs; everything stays on loopback, in one temporary directory
-# that is removed at the end (TACIT_DEMO_KEEP=1 keeps it). Exit 0 if every expectation held.
+# Prints every command before it runs. Uses only loopback, and a temporary directory that is removed at
+# the end (TACIT_DEMO_KEEP=1 keeps it). Exits with 0 if every check passed.
 set -euo pipefail
 
 REQUESTS=1000
@@ -16,8 +16,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 
 # ---------------------------------------------------------------- preparation
 
-# free_ports COUNT: ports that no program has, outside the range the kernel gives to outgoing connections
-# (one of those could take a port between here and the program that is to listen on it).
+# free_ports COUNT: unused ports outside of the kernel's range for outgoing connections, which could
+# take a port before the program listens on it.
 free_ports() {
     python3 - "$1" <<'PYTHON'
 import pathlib, random, socket, sys
@@ -37,8 +37,8 @@ print(*found)
 PYTHON
 }
 
-text "tacit puts TLS under programs that cannot be changed. This demonstration takes a web server" \
-    "that speaks no TLS, gives it mutual TLS, and lets a client that speaks no TLS reach it."
+text "tacit adds TLS to programs that cannot be changed. This demonstration protects a web server" \
+    "without TLS by mutual TLS, and connects a client without TLS to it."
 
 heading "Build"
 "$root/scripts/install-deps.sh" demo
@@ -48,13 +48,13 @@ if [ -z "${TACIT:-}" ]; then
     TACIT=${CARGO_TARGET_DIR:-$root/target}/release/tacit
 fi
 
-# Loopback needs no proxy, and a private curl configuration would make this another demonstration.
+# The user's proxy and curl configuration must not change the demonstration.
 unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
 work=$(mktemp -d "${TMPDIR:-/tmp}/tacit-demo.XXXXXX")
 touch "$work/.curlrc"
 export CURL_HOME=$work
 mkdir "$work/bin" "$work/site"
-# Copies: the second half is for a user who may not see where the sources are.
+# Copies, because the user of the second half may have no access to the sources.
 cp -r "$root/demo" "$work/demo"
 cp "$TACIT" "$work/bin/tacit"
 PATH=$work/bin:$PATH
@@ -67,7 +67,7 @@ read -r web_port server_port laptop_port tapped_port wire_tap_port clear_tap_por
 
 # ---------------------------------------------------------------- the parts
 
-heading "A program that knows nothing of TLS"
+heading "A program without TLS"
 marker=the-crown-jewels-in-clear
 printf 'order 4711: %s\n' "$marker" >site/order.txt
 start web python3 -m http.server --bind 127.0.0.1 --directory site "$web_port"
@@ -89,7 +89,7 @@ show tacit ca issue --dir pki alice --client
 expect "... and one for Alice, who uses curl" succeeded
 show tacit ca show --dir pki
 
-heading "tacit before the server: clients must show a certificate"
+heading "tacit in front of the server: clients must present a certificate"
 cat >server.toml <<POLICY
 version = 1
 
@@ -113,8 +113,8 @@ start server tacit agent --policy server.toml --control server.sock --audit serv
 server_pid=$started
 wait_for server tacit show limits --control server.sock
 
-heading "Who gets in"
-text "curl, which can speak TLS, with Alice's certificate:"
+heading "Which clients are accepted"
+text "curl with TLS and Alice's certificate:"
 only='SSL connection|subject:|issuer:|verify ok|order 4711'
 show curl -sS -v --max-time 20 --cacert pki/ca.pem --cert pki/alice.pem --key pki/alice.key \
     "https://localhost:$server_port/order.txt"
@@ -126,7 +126,7 @@ expect "curl without a certificate is refused" refused
 text "" "curl without TLS:"
 show curl -sS --max-time 20 "http://localhost:$server_port/order.txt"
 expect "plain HTTP at the TLS port is refused" refused
-text "" "What the agent noted about the three:"
+text "" "The agent's audit log of the three connections:"
 show cat server.audit
 expect "the audit log has the allowed connection" says '"outcome":"allowed".*"rule":"front"'
 expect "the audit log says why the second was refused" says client-certificate-absent
@@ -138,7 +138,7 @@ show timeout 20 openssl s_client -brief -connect "localhost:$server_port" \
 expect "openssl verifies the server's certificate and name" says "Verification: OK"
 expect "openssl sees TLS 1.3" says "Protocol version: TLSv1.3"
 
-heading "A second tacit, so that a client without TLS gets in too"
+heading "A second tacit for a client without TLS"
 cat >laptop.toml <<POLICY
 version = 1
 
@@ -156,7 +156,7 @@ connect = "127.0.0.1:$server_port"
 tls     = { role = "client", trust = "demo", identity = "laptop", server-name = "localhost" }
 
 [[rule]]
-name    = "out-tapped"            # the same, with a tap on the wire
+name    = "out-tapped"            # the same, through a tap on the network
 listen  = "127.0.0.1:$tapped_port"
 connect = "127.0.0.1:$wire_tap_port"
 tls     = { role = "client", trust = "demo", identity = "laptop", server-name = "localhost" }
@@ -168,10 +168,10 @@ start laptop tacit agent --policy laptop.toml --control laptop.sock
 laptop_pid=$started
 wait_for laptop tacit show limits --control laptop.sock
 show curl -sS --max-time 20 "http://127.0.0.1:$laptop_port/order.txt"
-expect "plain curl reaches the server through two agents" says "$marker"
+expect "curl without TLS reaches the server through two agents" says "$marker"
 
-heading "What somebody on the wire reads"
-text "Two taps record every byte: one before the first tacit, one between the two."
+heading "What can be read on the network"
+text "Two taps record every byte: one in front of the first tacit, one between the two."
 start clear-tap python3 demo/tap.py "$clear_tap_port" "$tapped_port" clear-tap
 wait_for clear-tap test -e clear-tap/ready
 start wire-tap python3 demo/tap.py "$wire_tap_port" "$server_port" wire-tap
@@ -179,17 +179,17 @@ wait_for wire-tap test -e wire-tap/ready
 show curl -sS --max-time 20 "http://127.0.0.1:$clear_tap_port/order.txt"
 expect "the order arrives through both taps" says "$marker"
 words=("$marker" "GET /order.txt" "HTTP/1." "SimpleHTTP" "curl/")
-text "" "The tap before the first tacit (the words looked for: ${words[*]}):"
+text "" "The tap in front of the first tacit (searched for: ${words[*]}):"
 show python3 demo/read_tap.py clear-tap "${words[@]}"
-expect "the tap works: it finds the words where they are in clear" \
+expect "the tap finds these words where they are in clear" \
     says '^clear-text-hits=[1-9]'
 text "" "The same between the two agents:"
 show python3 demo/read_tap.py wire-tap "${words[@]}"
 expect "between the agents there are TLS records" says 'application-data=[1-9]'
-expect "between the agents there is no byte outside a record" says '^bytes-outside-records=0$'
-expect "between the agents there is not one of the words" says '^clear-text-hits=0$'
+expect "between the agents all bytes are in TLS records" says '^bytes-outside-records=0$'
+expect "between the agents none of the words occurs" says '^clear-text-hits=0$'
 
-heading "The displays, while a connection is open"
+heading "The displays during an open connection"
 exec 9<>"/dev/tcp/127.0.0.1/$laptop_port"
 printf 'GET /order.txt HTTP/1.0\r\n' >&9 # the empty line that ends a request is held back
 connection_shown() { tacit show connections --control "$1" | grep -q "$2"; }
@@ -198,13 +198,13 @@ wait_for server connection_shown server.sock ' front '
 for what in connections rules identities limits; do
     show tacit show "$what" --control server.sock
     case $what in
-    connections) expect "show connections has the open one, its rule and version" says 'front.*1\.3' ;;
+    connections) expect "show connections has the open connection with its rule and TLS version" says 'front.*1\.3' ;;
     rules) expect "show rules has the rule" says front ;;
     identities) expect "show identities has the identity" says web ;;
     limits) expect "show limits has the limits" succeeded ;;
     esac
 done
-text "" "The laptop's side of the same connection, for programs (a part of it):"
+text "" "The laptop's side of the same connection as JSON (an excerpt):"
 only='"(rule|role|remote|connect|policy|version|suite|group|identity|result|resumed)": ["t]'
 show tacit show connections --json --control laptop.sock
 is_json() { python3 -m json.tool <<<"$output" >/dev/null; }
@@ -241,22 +241,22 @@ measure() {
     expect "$label: $REQUESTS of $REQUESTS requests answered" test "$codes" -eq "$REQUESTS"
 }
 
-heading "What it costs: CPU of each process for $REQUESTS requests"
-text "One curl asks, one request after the other, and this web server wants a new connection for each:" \
-    "with TLS that is $REQUESTS handshakes for a few bytes each. Both curl and the agents resume their" \
-    "sessions after the first. How tacit fares with full handshakes and with much data, and beside" \
-    "other proxies, is for \`make bench\` to say."
+heading "The cost: CPU time of each process for $REQUESTS requests"
+text "curl sends one request after the other, and the web server needs a new connection for each, so" \
+    "there are $REQUESTS handshakes for a few bytes each. curl and the agents resume their sessions" \
+    "after the first handshake. \`make bench\` measures full handshakes and large transfers, and" \
+    "compares tacit with other proxies."
 measure "without tacit" "http://127.0.0.1:$web_port/order.txt"
 measure "curl's own TLS, one tacit" "https://localhost:$server_port/order.txt" \
     --cacert pki/ca.pem --cert pki/alice.pem --key pki/alice.key
-measure "plain curl, two tacits" "http://127.0.0.1:$laptop_port/order.txt"
-text "" "  CPU in milliseconds, user and system (the kernel counts in steps of 10):"
+measure "curl without TLS, two tacits" "http://127.0.0.1:$laptop_port/order.txt"
+text "" "  CPU time in milliseconds, user and system (in steps of 10):"
 {
     printf '%-28s %6s %14s %14s %12s %7s\n' '' curl 'tacit laptop' 'tacit server' http.server sum
     printf '%s' "$table"
 } | indent
 
-heading "The agents end when told"
+heading "Ending the agents"
 for agent in laptop server; do
     pid_name=${agent}_pid
     kill "${!pid_name}"
@@ -268,20 +268,20 @@ done
 
 # ---------------------------------------------------------------- the same with nothing re-pointed
 
-heading "The same once more, with nothing pointed anywhere: tacit run"
+heading "The same with tacit run, without changing any address"
 network=(unshare --net --mount)
 [ "$(id -u)" -eq 0 ] || network=(unshare --net --mount --user --map-current-user --keep-caps)
 if "${network[@]}" true 2>unshare.err; then
     "${network[@]}" bash demo/runs.sh "$part" || true
-    expect "the second half came to its end" test -e runs/ended
+    expect "the second half was completed" test -e runs/ended
     [ ! -e runs/ended ] || part=$(cat runs/ended)
     mapfile -t runs_results <runs/results
     results+=("${runs_results[@]}")
     failures=$((failures + $(grep -c '^FAILED' runs/results || true)))
 else
-    text "This machine lets you make no network namespace, so \`tacit run\` cannot work for you:"
+    text "You cannot make network namespaces on this machine, so \`tacit run\` does not work:"
     indent <unshare.err
-    results+=("skipped tacit run: no network namespace (docs/containers.md says what is needed)")
+    results+=("skipped tacit run: no network namespace (see docs/containers.md)")
 fi
 
 # ---------------------------------------------------------------- the summary
@@ -290,11 +290,11 @@ heading "Summary"
 printf '  %s\n' "${results[@]}"
 echo
 if [ "$failures" -gt 0 ]; then
-    text "$failures of ${#results[@]} expectations FAILED; the agents' last words:"
+    text "$failures of ${#results[@]} checks FAILED; the last lines of the agents' logs:"
     for log in *.log runs/*.log; do [ ! -s "$log" ] || { echo "$log:" && tail -n 5 "$log"; }; done | indent
     exit 1
 fi
-text "All ${#results[@]} expectations held. Neither the web server nor curl was changed or told about TLS:" \
-    "who has a certificate gets in, who has none does not, and the wire shows nothing." \
+text "All ${#results[@]} checks passed. The web server and curl were not changed. Clients with a" \
+    "certificate were accepted, others were refused, and nothing was in clear on the network." \
     "" \
     "Next: README.md for a policy of your own, docs/tacit.1 (man -l docs/tacit.1) for every command."

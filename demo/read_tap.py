@@ -1,9 +1,9 @@
-"""Reads what a tap recorded: is it TLS, and does it hold any of these words?
+"""Checks the recording of a tap: whether it is TLS, and whether it contains certain words.
 
     read_tap.py DIRECTORY WORD...
 
-Prints key=value lines: connections, bytes, records by type (RFC 8446 section 5.1), bytes that
-belong to no TLS record, and how often the words occur.
+Prints lines of KEY=VALUE: connections, bytes, records by type (RFC 8446 section 5.1), bytes outside of
+TLS records, and the number of occurrences of the words.
 """
 
 import collections
@@ -12,12 +12,12 @@ import sys
 
 HEADER_BYTES = 5
 TYPES = {20: "change-cipher-spec", 21: "alert", 22: "handshake", 23: "application-data"}
-# A record may hold 2^14 bytes of text and at most 2^11 more for its protection (TLS 1.2).
+# A record has at most 2^14 bytes of plaintext and 2^11 bytes of overhead (TLS 1.2).
 RECORD_BYTES_MAX = 16384 + 2048
 
 
 def split_records(stream):
-    """Counts the records at the start of a stream, and the bytes behind the last."""
+    """Counts the records at the start of a stream, and the bytes after the last record."""
     counts = collections.Counter()
     at = 0
     while at + HEADER_BYTES <= len(stream):

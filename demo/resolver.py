@@ -1,8 +1,8 @@
-"""The resolver of the demonstration's network: it knows these names and no other.
+"""The DNS resolver of the demonstration: resolves the given names and no others.
 
     resolver.py ADDRESS NAME=ADDRESS...
 
-Answers over UDP, IPv4 addresses alone.
+Supports UDP and IPv4 addresses only.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ SECONDS_TO_LIVE = 60
 
 
 def question(query):
-    """The name that a query asks for, what kind of answer, and where the question ends."""
+    """The name and type in a query's question, and the position of its end."""
     at, labels = 12, []
     while length := query[at]:
         labels.append(query[at + 1 : at + 1 + length].decode())

@@ -4,8 +4,8 @@
 #   curl --clear--> tacit --TLS--> [tap] --TLS--> tacit --clear--> http.server
 #   inside a run                                            inside another
 #
-# demo.sh starts it in a network namespace, which stands for the host and its network: names, two
-# addresses and a tap are set up with the rights of the user that made it, then those are given up.
+# demo.sh starts it in a network namespace, which represents the host and its network. It configures
+# names, two addresses and a tap with the rights over the namespace, and then gives these rights up.
 set -euo pipefail
 
 SERVER=10.9.8.7
@@ -45,19 +45,19 @@ part=$2
 cd runs
 mkdir -m 700 site own
 export XDG_RUNTIME_DIR=$PWD/own
-# Whatever happens, what was seen counts.
+# Keeps the results of completed checks even after a failure.
 keep_results() {
     printf '%s\n' "${results[@]}" >results
     clean_up
 }
 trap keep_results EXIT
 
-text "From here on a namespace stands for the host and its network. In it orders.example is $SERVER," \
-    "and a tap reads every packet on the wire. No process is root:"
+text "From here on a namespace represents the host and its network. In it orders.example is $SERVER," \
+    "and a tap reads every packet. No process is root:"
 show sh -c 'id -u; grep CapEff /proc/self/status'
-expect "no rights are needed" says '^CapEff:.0+$'
+expect "no capabilities are needed" says '^CapEff:.0+$'
 
-heading "The tap, and a web server as it is"
+heading "The tap, and an unprotected web server"
 marker=the-crown-jewels-on-the-wire
 printf 'order 4712: %s\n' "$marker" >site/order.txt
 start clear python3 -m http.server --bind "$SERVER" --directory site 8000
@@ -66,7 +66,7 @@ wait_for clear curl -sS --max-time 2 -o /dev/null "http://$SERVER:8000/"
 show curl -sS --max-time 20 "http://$SERVER:8000/order.txt"
 words=("$marker" "GET /order.txt" "HTTP/1." "SimpleHTTP" "curl/")
 show python3 ../demo/read_tap.py wire-8000 "${words[@]}"
-expect "the tap reads the order off the wire where it is in clear" says '^clear-text-hits=[1-9]'
+expect "the tap reads the order in clear" says '^clear-text-hits=[1-9]'
 kill "$clear_pid"
 
 heading "A server under tacit run"
@@ -93,12 +93,12 @@ start server tacit run --policy server.toml -- python3 -u -m http.server --direc
 server_pid=$started
 https=(curl -sS --max-time 20 --cacert pki/ca.pem https://orders.example:8080/order.txt)
 wait_for server "${https[@]}"
-text "" "curl, which can speak TLS, from another address:"
+text "" "curl with TLS, from another address:"
 only='SSL connection|subject:|verify ok|order 4712'
 show "${https[@]}" -v --interface "$FAR_CLIENT"
 expect "python's http.server, unchanged, answers TLS 1.3" says 'SSL connection using TLSv1.3'
 expect "... with its whole answer" says "$marker"
-text "" "What the web server itself has seen:"
+text "" "The log of the web server:"
 show grep "^$FAR_CLIENT" server.log
 expect "the server sees the real client's address" says "^$FAR_CLIENT .*GET /order.txt"
 show timeout 20 openssl s_client -brief -connect orders.example:8080 -CAfile pki/ca.pem \
@@ -122,23 +122,23 @@ POLICY
 show cat client.toml
 run=(tacit run --policy client.toml --)
 show "${run[@]}" curl -sS --max-time 20 http://orders.example:8080/order.txt
-expect "curl gets the order by its plain http:// URL" says "$marker"
-text "" "A name that leads to the same server, which has no certificate for it:"
+expect "curl gets the order with an http:// URL" says "$marker"
+text "" "Another name of the same server, which has no certificate for it:"
 show "${run[@]}" curl -sS --max-time 20 http://imposter.example:8080/order.txt
 expect "a certificate for another name is not enough" refused
-text "" "A name that no rule allows, though the resolver knows it:"
+text "" "A name that the resolver knows, but no rule allows:"
 show "${run[@]}" curl -sS --max-time 20 http://other.example:8080/order.txt
-expect "a name that no rule allows does not even resolve" says 'Could not resolve host'
+expect "a name that no rule allows is not resolved" says 'Could not resolve host'
 text "" "An address that no rule allows:"
 show "${run[@]}" curl -sS --max-time 20 "http://$SERVER:8000/order.txt"
 expect "an address that no rule allows is refused at once" says "Couldn't connect|refused"
-text "" "What the tap has read of all this:"
+text "" "What the tap has read:"
 show python3 ../demo/read_tap.py wire-8080 "${words[@]}"
-expect "on the wire there are TLS records" says 'application-data=[1-9]'
+expect "there are TLS records on the network" says 'application-data=[1-9]'
 expect "... no byte outside a record" says '^bytes-outside-records=0$'
 expect "... and none of the words" says '^clear-text-hits=0$'
 
-heading "Another agent under a live connection"
+heading "Replacing the agent during an open connection"
 head -c 30000000 /dev/urandom >site/large
 start client "${run[@]}" curl -sS --max-time 60 --limit-rate 8M -o got \
     http://orders.example:8080/large
@@ -150,14 +150,14 @@ wait_for client connection_shown
 show tacit show connections --control "$control"
 expect "show connections has rule, run and program" says 'orders.*curl'
 show tacit show runs --control "$control"
-expect "show runs has the run, its open connection and the name it has learnt" \
+expect "show runs has the run, its open connection and its resolved name" \
     says "curl +$client_pid .* 1 +1 "
 show tacit restart --control "$control"
 expect "tacit restart starts a successor" succeeded
 run_shown() { agent show runs | grep -qE "$1"; }
 wait_for client run_shown "curl +$client_pid .* 0 +1 "
 show tacit show runs --control "$control"
-expect "the successor has the run and its name; the connection stays with the agent before it" \
+expect "the successor has the run and its name; the connection stays with the previous agent" \
     succeeded
 status=0
 wait "$client_pid" || status=$?
@@ -192,17 +192,17 @@ cat >map.toml <<MAP
 ca = "pki/ca.pem"
 MAP
 show tacit import attls pagent.policy --fail-closed
-expect "without a map the import stops, and says which line is missing" \
+expect "without a map file the import fails, and names the missing line" \
     says '\[keyring."\*AUTH\*/\*"\]'
 show tacit import attls pagent.policy --fail-closed --map map.toml -o imported.toml
-expect "with it, the import says what is safer than it was: versions" says 'TLS 1.2 is the oldest'
+expect "with the map file, the import reports changed settings such as versions" says 'TLS 1.2 is the oldest'
 expect "... and the server's name" says 'certificate must cover the name'
 show tail -n 8 imported.toml
 show tacit run --policy imported.toml -- curl -sS --max-time 20 http://orders.example:8080/order.txt
-expect "a program under the imported policy leaves as TLS" says "$marker"
+expect "a program under the imported policy uses TLS" says "$marker"
 
 kill "$server_pid"
 status=0
 wait "$server_pid" || status=$?
-expect "a run ends as its program: by the signal it was sent" test "$status" -eq 143
+expect "the run ends by the same signal as its program" test "$status" -eq 143
 echo "$part" >ended

@@ -1,4 +1,4 @@
-# How the demonstration shows things, and how it ends what it started. To be sourced.
+# Functions of the demonstration: print, run and check commands, and end processes. To be sourced.
 
 bold='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' plain=$'\e[0m'; fi
@@ -11,7 +11,7 @@ heading() {
 text() { printf '%s\n' "$@"; }
 indent() { sed 's/^/    /'; }
 
-# The command as it would be typed.
+# The command as typed in a shell.
 typed() {
     local word line=''
     for word in "$@"; do
@@ -23,8 +23,8 @@ typed() {
     printf '%s' "${line# }"
 }
 
-# show COMMAND...: prints the command, runs it, prints and keeps what it said in $output. Where
-# $only is set, just the lines that match it are printed.
+# show COMMAND...: prints the command, runs it, prints its output, and keeps the output in $output. If
+# $only is set, only matching lines are printed.
 output='' status=0 only=''
 show() {
     local quote="'"
@@ -38,7 +38,7 @@ show() {
 
 results=()
 failures=0
-# expect TEXT COMMAND...: the command must succeed; the text goes into the summary.
+# expect TEXT COMMAND...: checks that the command succeeds; the text appears in the summary.
 expect() {
     local what=$1
     shift
@@ -55,10 +55,10 @@ says() { grep -qE -- "$1" <<<"$output"; }
 succeeded() { [ "$status" -eq 0 ]; }
 refused() { [ "$status" -ne 0 ] && ! says "$marker"; }
 
-# ---------------------------------------------------------------- processes and their end
+# ---------------------------------------------------------------- processes
 
 work='' pids=()
-# Runs at every exit. Ends what was started here, by pid, and nothing else.
+# Runs at every exit. Ends the processes that were started here, by process id.
 clean_up() {
     local pid
     for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
@@ -74,7 +74,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# start NAME COMMAND...: runs in the background, output to NAME.log, pid in $started.
+# start NAME COMMAND...: runs a command in the background; output in NAME.log, process id in $started.
 started=0
 start() {
     local name=$1
@@ -85,7 +85,7 @@ start() {
     pids+=("$started")
 }
 
-# wait_for NAME COMMAND...: until the command succeeds; 10 seconds, then the log and the end.
+# wait_for NAME COMMAND...: waits until the command succeeds. After 10 seconds prints the log and exits.
 wait_for() {
     local name=$1 try
     shift
@@ -93,7 +93,7 @@ wait_for() {
         if "$@" >/dev/null 2>&1; then return 0; fi
         sleep 0.1
     done
-    echo "FAILED: $name is not ready after 10 seconds; it said:"
+    echo "FAILED: $name is not ready after 10 seconds; its log:"
     indent <"$name.log"
     exit 1
 }

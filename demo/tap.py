@@ -1,10 +1,9 @@
-"""A tap on the wire: forwards TCP and keeps a copy of every byte, each direction apart.
+"""A tap on the network: relays TCP connections and records the bytes of each direction.
 
     tap.py LISTEN_PORT CONNECT_PORT DIRECTORY
 
-Connection N leaves DIRECTORY/N.there and DIRECTORY/N.back; DIRECTORY/ready appears when the tap
-listens. Loopback only. It changes nothing and understands nothing: what it records is what
-anybody between the two ends could have read.
+Writes DIRECTORY/N.there and DIRECTORY/N.back for connection N, and creates DIRECTORY/ready when it
+listens. Uses loopback only. The recording is what an attacker between the two sides can read.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ READ_BYTES = 65536
 
 
 async def copy(reader, writer, record):
-    """Carries one direction to its end, then passes the end on."""
+    """Relays one direction until its end, then closes it."""
     try:
         while data := await reader.read(READ_BYTES):
             record.write(data)

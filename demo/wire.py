@@ -1,9 +1,9 @@
-"""A tap that needs no configuration: reads every packet of one TCP port off loopback.
+"""A tap that needs no configuration: records every packet of one TCP port on loopback.
 
     wire.py PORT DIRECTORY
 
-Leaves the same files as tap.py, N.there and N.back, in the order of the bytes; DIRECTORY/ready
-appears when it listens. Needs the right to read packets (CAP_NET_RAW); changes nothing. IPv4.
+Writes the same files as tap.py, N.there and N.back, with the bytes in order, and creates
+DIRECTORY/ready when it records. Needs CAP_NET_RAW. Supports IPv4 only.
 """
 
 import itertools
@@ -27,7 +27,7 @@ class Direction:
 
     def take(self, sequence, data):
         behind = (self.next - sequence) % (1 << 32)
-        # Sent again: known already, as a whole or its beginning. Loopback does not re-order.
+        # A retransmission: the bytes are known, completely or in part. Loopback keeps the order.
         data = data[behind:] if behind < 1 << 31 else data
         self.file.write(data)
         self.file.flush()
@@ -35,7 +35,7 @@ class Direction:
 
 
 def segment(packet):
-    """Both ends, the sequence number, the flags and the text of a TCP packet."""
+    """The addresses, the sequence number, the flags and the payload of a TCP packet."""
     if packet[0] >> 4 != IPV4 or packet[9] != TCP:
         return None
     start = (packet[0] & 15) * 4
@@ -55,7 +55,7 @@ def main(port, directory):
     numbers, connections = itertools.count(1), {}
     while True:
         packet, about = wire.recvfrom(SEEN_BYTES_MAX)
-        # On loopback each is seen as it goes and as it comes: once is enough.
+        # On loopback each packet is captured twice, outgoing and incoming; one is enough.
         seen = segment(packet) if about[2] != socket.PACKET_OUTGOING else None
         if not seen or port not in (seen[0][1], seen[1][1]):
             continue

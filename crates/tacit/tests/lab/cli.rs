@@ -124,7 +124,7 @@ fn the_version_names_what_it_was_built_from() {
     }
     assert!(!long.contains('/'), "no path: {long}");
     let hint = lab.run(TACIT, &["version"]);
-    assert!(text_of(&hint).contains("fix: tacit --version"), "{}", text_of(&hint));
+    assert!(text_of(&hint).contains("fix: use tacit --version"), "{}", text_of(&hint));
 }
 
 /// Becomes a user without a runtime directory.

@@ -21,7 +21,7 @@ fn a_drain_ends_with_the_last_connection() {
     let mut first = connect(("127.0.0.1", port));
     let mut second = connect(("127.0.0.1", port));
     assert!(ping(&mut first) && ping(&mut second));
-    assert!(agent.ok(&["drain"]).contains("2 connections open"));
+    assert!(agent.ok(&["drain"]).contains("2 open connections"));
     wait_for("refusal", || TcpStream::connect(("127.0.0.1", port)).is_err());
     drop(first);
     assert!(ping(&mut second), "what is open is served to its end");

@@ -160,5 +160,5 @@ fn under_sudo_a_run_is_the_callers() {
     assert_eq!(lines[3], "CapEff:\t0000000000000000");
     assert_eq!(lines[4], "root");
     assert!(lines[5].contains("SUDO_UID is not a number"), "{said}");
-    assert_eq!(lines[6], "125");
+    assert_eq!(lines[7], "125");
 }
