@@ -11,11 +11,11 @@ usage: cargo xtask bench [OPTIONS]
        cargo xtask bench compare OLD NEW [OPTIONS]
        cargo xtask bench projection [--rounds N] [--program FILE]
        cargo xtask bench sockets --help
-  --workloads LIST   some of 2k,64k,1m,bulk,connect (these have goals), 500,2k-1,16k,32k,5x20m,
-                     resumed,
+  --workloads LIST   some of 2k,64k,1m,bulk,connect (these have goals), 500,2k-1,16k,32k,
+                     beside,5x20m,resumed,
                      2k-aes256,1m-aes256,bulk-aes256,connect-aes256,
                      2k-tls12,1m-tls12,bulk-tls12,connect-tls12,
-                     2k-chacha20,16k-chacha20,32k-chacha20,64k-chacha20,1m-chacha20,bulk-chacha20;
+                     2k-chacha20,16k-chacha20,32k-chacha20,64k-chacha20,1m-chacha20,bulk-chacha20
                      [default: all]
   --peers LIST       some of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
                      nginx-given,envoy-given,tacit-fixed,tacit-fixed-no-cache,tacit-given,
@@ -183,9 +183,9 @@ mod tests {
         for (words, named) in [
             (&["--peers", "direct,apache"][..], "`apache`"),
             (&["--workloads", ""], "``"),
-            (&["--rounds", "0"], "0 is not"),
+            (&["--rounds", "0"], "--rounds 0: expected a number"),
             (&["--only", "walks"], "`walks`"),
-            (&["--rounds"], "value is missing"),
+            (&["--rounds"], "needs a value"),
             (&["--round", "3"], "unknown option --round"),
         ] {
             let error = Options::parse(words).unwrap_err();

@@ -141,11 +141,11 @@ mod tests {
     #[test]
     fn errors_name_the_invalid_option() {
         for (words, named) in [
-            (&["/bin/sh"][..], "name two programs"),
+            (&["/bin/sh"][..], "expected two programs"),
             (&["/bin/sh", "/nowhere/tacit"], "/nowhere/tacit"),
-            (&["/bin/sh", "/bin/sh", "--rounds", "0"], "0 is not"),
+            (&["/bin/sh", "/bin/sh", "--rounds", "0"], "--rounds 0: expected a number"),
             (&["/bin/sh", "/bin/sh", "--workloads", "3k"], "`3k`"),
-            (&["/bin/sh", "/bin/sh", "--json"], "value is missing"),
+            (&["/bin/sh", "/bin/sh", "--json"], "needs a value"),
             (&["/bin/sh", "/bin/sh", "--round", "3"], "unknown option --round"),
         ] {
             let error = Options::parse(words).unwrap_err();

@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(figures.check("dns", 1200), Ok(()));
         assert_eq!(figures.check("dns", 980), Ok(()), "another compiler");
         assert!(figures.check("dns", 979).unwrap_err().contains("979 edges"));
-        assert!(figures.check("icmp", 5000).unwrap_err().contains("no figure"));
+        assert!(figures.check("icmp", 5000).unwrap_err().contains("no number"));
     }
 
     #[test]

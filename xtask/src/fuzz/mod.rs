@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: fuzzes parsers with libFuzzer, built with the stable compiler.
 //!
 //! ```text
-//!   fuzz/seeds, fuzz/corpus ──> libFuzzer: mutate an input ──> target ──> new code? keep the input
-//!                                                                 └─ panic, hang? reduce the input,
+//!   fuzz/seeds, fuzz/corpus ──> libFuzzer mutates an input ──> target ──> new code: keep the input
+//!                                                                 └─ failure: reduce the input,
 //!                                                                    write it to target/fuzz/NAME/
 //! ```
 //!
@@ -228,7 +228,7 @@ mod tests {
             assert!(parse(wrong).unwrap_err().contains("usage: cargo xtask fuzz"), "{wrong:?}");
         }
         for wrong in ["x", "0", "-1"] {
-            assert!(parse(&["dns", "--seconds", wrong]).unwrap_err().contains("want a number"));
+            assert!(parse(&["dns", "--seconds", wrong]).unwrap_err().contains("expected a number"));
         }
         let said = run(&["nonesuch"]).unwrap_err();
         assert!(said.contains("no fuzz target `nonesuch`; there are attls, certificate"), "{said}");
