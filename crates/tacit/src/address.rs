@@ -126,7 +126,7 @@ fn lookup(file: &str, key: &str, key_at: usize, value_at: usize) -> Option<Strin
     })
 }
 
-/// One source of connections.
+/// A source of connections, for limits per client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Source {
     /// An IPv4 address.

@@ -204,9 +204,9 @@ struct DrainArgs {
 #[command(after_help = "\
 Examples:
   tacit close 17 18
-  tacit close --stale        those whose rule was changed or removed since they opened
-  tacit close --peer invalid those whose peer is not trusted, or no longer
-  tacit close --clear        those in clear of rules that accept both, and no more of them")]
+  tacit close --stale        connections whose rule has been changed or removed
+  tacit close --peer invalid connections whose peer's certificate is not valid any more
+  tacit close --clear        connections in clear of rules that accept both")]
 struct CloseArgs {
     /// Connection ids, as `tacit show connections` prints them
     #[arg(required_unless_present_any = ["stale", "peer", "clear"])]
@@ -217,7 +217,7 @@ struct CloseArgs {
     /// Close all connections whose peer's certificate is expired, revoked or otherwise invalid
     #[arg(long, value_name = "STATE")]
     peer: Option<PeerState>,
-    /// All connections in clear of rules with `accept = "both"`, which then accept only TLS
+    /// Close all connections in clear of rules with `accept = "both"`, which then accept only TLS
     #[arg(long)]
     clear: bool,
     #[command(flatten)]
@@ -233,11 +233,11 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
             if arguments.get(1).is_some_and(|verb| verb == "version") {
                 return fail(
                     MessageId("usage"),
-                    "`version` is not a verb\n    fix: tacit --version",
+                    "`version` is not a command\n    fix: use tacit --version",
                     EXIT_USAGE,
                 );
             }
-            // Help and version come this way too, and are no errors.
+            // Requests for help and version arrive here as well, and are not errors.
             if !error.use_stderr() {
                 let _ = error.print();
                 return EXIT_OK.into();
@@ -337,7 +337,7 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     match supervisor::run(arguments) {
         Ok(code) => code,
         Err(error) => {
-            let reason = format_args!("the agent cannot be started: {error}");
+            let reason = format_args!("cannot start the agent: {error}");
             fail(MessageId("agent-not-started"), reason, EXIT_FAILURE)
         }
     }
@@ -399,8 +399,7 @@ fn activated(parent: Parent) -> usize {
 
 fn check(args: &CheckArgs) -> ExitCode {
     let Some(path) = policy_file::named(args.file.as_deref()) else {
-        let next =
-            "no policy is named\n    fix: tacit check FILE, or set the variable TACIT_POLICY";
+        let next = "no policy was given\n    fix: use tacit check FILE, or set TACIT_POLICY";
         return fail(MessageId("no-policy"), next, EXIT_USAGE);
     };
     let (findings, policy) = match check_file(&path, &KeyProvider::local()) {

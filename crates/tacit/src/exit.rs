@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use tacit_core::message_id::MessageId;
 
-/// It worked.
+/// Success.
 pub const EXIT_OK: u8 = 0;
 /// Failure.
 pub const EXIT_FAILURE: u8 = 1;

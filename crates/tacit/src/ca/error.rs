@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tacit_core::message_id::MessageId;
 
-/// What went wrong, who is at fault and what to do next.
+/// An error of `tacit ca`; its text says what to do.
 #[derive(Debug)]
 pub enum CaError {
     /// A file to create exists already.

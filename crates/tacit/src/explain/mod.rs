@@ -111,8 +111,8 @@ enum ProtocolArg {
 /// A flow that cannot exist.
 const NO_FLOW: MessageId = MessageId("no-such-flow");
 
-/// Runs the verb. Its exit code is 0 whatever the verdict is, 64 for a flow that cannot exist, 78
-/// for a policy with errors.
+/// Runs the command. The exit status is 0 for any decision, 64 for an invalid flow, and 78 for a
+/// policy with errors.
 #[must_use]
 pub fn run(args: &ExplainArgs) -> ExitCode {
     let path = policy_file::named(args.policy.as_deref()).filter(|_| args.control.is_none());
@@ -146,7 +146,7 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
     print(if args.json { json() } else { format!("{explanation}\n") }, EXIT_OK)
 }
 
-/// Has an agent evaluate its policy.
+/// Lets an agent evaluate its installed policy.
 fn ask(args: &ExplainArgs, flow: Flow) -> Result<Explanation, ClientError> {
     let control = args.control.clone().flatten().unwrap_or_else(control::default_path);
     let request = Request::Explain { flow: Box::new(flow) };

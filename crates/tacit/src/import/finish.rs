@@ -43,7 +43,7 @@ pub(super) fn finish(
         let count = count(&findings, Severity::Error);
         return fail(
             MessageId("nothing-imported"),
-            format_args!("nothing is imported: {}", of("error", count)),
+            format_args!("no policy was written because of {}", of("error", count)),
             code,
         );
     };
@@ -53,7 +53,7 @@ pub(super) fn finish(
         Err(error) => {
             return fail(
                 MessageId("file-failed"),
-                format_args!("{}: {error}", path.display()),
+                format_args!("cannot write {}: {error}", path.display()),
                 EXIT_FAILURE,
             );
         }

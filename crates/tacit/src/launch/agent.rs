@@ -92,7 +92,10 @@ impl Agent {
             match ended {
                 Ok(code) => code,
                 Err(error) => {
-                    complain_of(MessageId("agent-not-started"), format_args!("no agent: {error}"));
+                    complain_of(
+                        MessageId("agent-not-started"),
+                        format_args!("cannot start the agent: {error}"),
+                    );
                     EXIT_FAILURE
                 }
             }

@@ -101,8 +101,9 @@ impl Helper {
             warn(
                 MessageId("hidden-late"),
                 format_args!(
-                    "cannot be hidden from the program at once: files that take the place of \
-                 hidden ones: {error}; raise fs.inotify.max_user_instances"
+                    "new files of the policy stay visible to the program for up to a second: \
+                     cannot watch for changes: {error}\n    \
+                     fix: raise fs.inotify.max_user_instances"
                 ),
             );
         }
@@ -209,7 +210,7 @@ fn ending(result: io::Result<()>) -> u8 {
     match result {
         Ok(()) => 0,
         Err(error) => {
-            complain_of(MessageId("no-helper"), format_args!("the helper ended: {error}"));
+            complain_of(MessageId("no-helper"), format_args!("the helper process failed: {error}"));
             1
         }
     }

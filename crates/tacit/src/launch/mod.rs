@@ -63,7 +63,8 @@ pub fn run(args: &RunArgs) -> ExitCode {
     if args.command.is_empty() {
         return fail(
             MessageId("usage"),
-            "no program is named\n    fix: add it behind `--`: -- CMD",
+            "the command line has no program to run\n    \
+             fix: add the program after `--`: tacit run ... -- CMD",
             EXIT_USAGE,
         );
     }
@@ -124,7 +125,7 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     // The helper now has the filter's listener, or sees end of file if there is none.
     drop(channel);
     for path in &started.not_hidden {
-        warn(MessageId("not-hidden"), format_args!("cannot be hidden from the program: {path}"));
+        warn(MessageId("not-hidden"), format_args!("cannot hide {path} from the program"));
     }
     helper.keep_hidden(started.mounts, files);
     Ok(Running { child: started.child, agent, helper })
@@ -150,8 +151,8 @@ fn cpus(terms: &RunTerms) -> Vec<usize> {
     if cpus.is_empty() {
         warn(
             MessageId("no-wanted-cpu"),
-            "the program runs on whatever CPU it may: none is left of those that the \
-             agent's policy wants",
+            "the program may use none of the CPUs that the policy of its agent assigns to it, so \
+             it runs on any CPU",
         );
     }
     cpus

@@ -58,11 +58,11 @@ impl Running {
         warn(
             MessageId("orphans-ended"),
             format_args!(
-                "the program has ended and left {left} {what}: told to end, killed after \
-             {grace} s (--orphans says otherwise)"
+                "the program ended and left {left} {what} running: sending SIGTERM now, and \
+                 SIGKILL after {grace} s (see --orphans)"
             ),
         );
-        // A stopped process handles no signal before it continues.
+        // A stopped process handles no signal until it continues.
         self.signal_orphans(&[Signal::TERM, Signal::CONT]);
         if self.wait_for_orphans(Some(GRACE))? == Waited::NobodyLeft {
             return Ok(());
@@ -78,7 +78,7 @@ impl Running {
         let left = self.orphans().len();
         warn(
             MessageId("orphans-left"),
-            format_args!("{left} {what} cannot be killed and stay behind"),
+            format_args!("{left} {what} of the program cannot be killed and continue to run"),
         );
         Ok(())
     }

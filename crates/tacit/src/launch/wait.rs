@@ -59,7 +59,7 @@ impl Running {
         if self.agent.has_just_ended() {
             complain_of(
                 MessageId("agent-ended"),
-                "the agent has ended: the program's connections are refused",
+                "the agent has ended: all connections of the program fail",
             );
         }
         if let Some(helper) = self.helper.pid()
@@ -72,7 +72,10 @@ impl Running {
             {
                 complain_of(
                     MessageId("no-helper"),
-                    format_args!("the helper ended, and no other starts: {error}"),
+                    format_args!(
+                        "the helper process ended and cannot be restarted: {error}: new \
+                         connections of the program fail"
+                    ),
                 );
             }
         }

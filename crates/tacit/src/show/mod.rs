@@ -226,7 +226,7 @@ fn sample(
             (Err(error), _) => {
                 return fail(
                     MessageId("output-failed"),
-                    format_args!("standard output: {error}"),
+                    format_args!("cannot write to standard output: {error}"),
                     EXIT_FAILURE,
                 );
             }

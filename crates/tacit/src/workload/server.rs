@@ -143,7 +143,10 @@ async fn accept(socket: OwnedFd, family: Family, room: Arc<Room>) {
     };
     let listener = match adopted {
         Ok(listener) => listener,
-        Err(error) => return exit::complain_of(MessageId("cannot-listen"), error),
+        Err(error) => {
+            let problem = format_args!("cannot accept connections: {error}");
+            return exit::complain_of(MessageId("cannot-listen"), problem);
+        }
     };
     loop {
         // The semaphore is never closed.

@@ -192,7 +192,9 @@ fn an_import_is_all_or_nothing() {
     assert!(said.starts_with("bad.conf:6: error[cannot-import]: `exec = /bin/cat`"), "{said}");
     assert!(said.contains("bad.conf:7: changed[imported-changed]: `TIMEOUTidle`"), "{said}");
     assert!(
-        said.ends_with("tacit: error[nothing-imported]: nothing is imported: 1 error\n"),
+        said.ends_with(
+            "tacit: error[nothing-imported]: no policy was written because of 1 error\n"
+        ),
         "{said}"
     );
     assert_eq!(std::fs::read_to_string(lab.path("policy.toml")).unwrap(), written);

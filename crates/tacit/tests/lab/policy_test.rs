@@ -58,7 +58,7 @@ fn a_file_with_mistakes_ends_with_78_and_their_places() {
             &[],
             "flows.toml:5:1: error[unknown-key]: unknown key `expct`",
         ),
-        (FLOWS.replace("policy =", "# "), &[], "names no policy"),
+        (FLOWS.replace("policy =", "# "), &[], "has no `policy`"),
         (FLOWS.to_owned(), &["--policy", "absent.toml"], "absent.toml: No such file"),
         (FLOWS.to_owned(), &["--policy", "tests/flows.toml"], "flows.toml:1:1: error["),
     ] {
