@@ -11,7 +11,7 @@ use tacit_core::projection::{
 
 use crate::control::display::VERSION;
 
-/// A projection and what it is worth.
+/// A projection with its assumptions.
 #[derive(Debug)]
 pub(super) struct Answer {
     interval_s: f64,
@@ -182,7 +182,7 @@ impl Answer {
         }
     }
 
-    /// Everything, as `--json` prints it.
+    /// The result for `--json`.
     pub(super) fn display(&self) -> ProjectionDisplay<'_> {
         let Projection { before, after, landed, engine_capacity, programs } = &self.projected;
         let [general_before, general_after] = self.general();
@@ -237,7 +237,7 @@ pub(super) struct ProjectionDisplay<'a> {
     assumptions: &'a [String],
 }
 
-/// What was measured, or what is projected.
+/// The measured or the projected values.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct SideDisplay<'a> {
@@ -256,7 +256,7 @@ struct RuleShare<'a> {
     percent: PlaceCosts,
 }
 
-/// What engines can do, and what they would do of it.
+/// The capacity of engines, and the work that they would do.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct ProjectedEngines {
@@ -266,7 +266,7 @@ struct ProjectedEngines {
     spilled_percent: f64,
 }
 
-/// The name's column, then three for what was measured and three for what is projected.
+/// Column headings: the name, three measured values, three projected values.
 fn heading(out: &mut String, name: &str) {
     let places = format!("{:>9} {:>9} {:>9}", "general", "engine", "eligible");
     let _ = writeln!(out, "{:24} {:>29}   {:>29}", "", "measured", "projected");

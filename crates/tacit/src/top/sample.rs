@@ -64,7 +64,7 @@ impl Sampler {
     /// The figures since the last call; at the first call, since the agent started.
     pub(super) fn sample(&mut self) -> Result<Sample, ClientError> {
         let now = self.ask::<Costs>(Display::Costs)?;
-        // Another agent's figures have nothing to be compared with.
+        // The figures of a restarted agent cannot be compared with the earlier ones.
         let earlier = self.earlier.as_ref().filter(|earlier| earlier.since == now.since);
         let costs = earlier.map_or_else(|| now.clone(), |earlier| now.since(earlier));
         let age_s = now.interval_s;
