@@ -51,7 +51,7 @@ bench: ## Compare CPU time and rate with other proxies and TLS libraries; QUICK=
 
 transparency: ## Run test suites of other projects with and without tacit; SUITE=NAME selects one.
 	./scripts/install-deps.sh transparency
-	cargo build --locked -p tacit
+	cargo build --locked --release -p tacit
 	/usr/bin/python3 -B scripts/transparency $(SUITE)
 
 lint: ## Check the format and run clippy, as a quick check before a commit.

@@ -85,6 +85,8 @@ try:
 except OSError as error:
     print(error)
 """
+# The loops of the next programs poll often: with a long interval, its phase would decide about
+# milliseconds, and not the connections.
 NGINX = """
 cat >n.conf <<'C'
 pid n.pid; error_log n.log; daemon off; master_process off;
@@ -97,7 +99,7 @@ http {
 }
 C
 nginx -p $PWD -c n.conf 2>/dev/null & server=$!
-until nc -z 127.0.0.1 8181; do sleep 0.02; done
+until nc -z 127.0.0.1 8181; do sleep 0.002; done
 for try in 1 2 3 4; do curl -s -o /dev/null -w '%{http_code} ' http://127.0.0.1:8181/; done
 kill $server; wait
 """
@@ -125,8 +127,8 @@ kill $server; wait
 """
 WAIT_FOR_PORT = """
 (sleep 0.5; exec timeout 2 /usr/bin/python3 -m http.server --bind 127.0.0.1 7304) >/dev/null 2>&1 &
-for try in $(seq 100); do
-    (exec 3<>/dev/tcp/127.0.0.1/7304) 2>/dev/null && break; sleep 0.05
+for try in $(seq 1000); do
+    (exec 3<>/dev/tcp/127.0.0.1/7304) 2>/dev/null && break; sleep 0.002
 done
 [ $try -gt 5 ] && echo "waited"; curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:7304/
 kill %1; wait
