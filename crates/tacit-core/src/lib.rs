@@ -26,6 +26,7 @@
 //! * [`page`]: tables, charts and HTML pages.
 #![forbid(unsafe_code)]
 
+pub mod audited;
 pub mod datagram;
 pub mod dns;
 pub mod failover;

@@ -31,6 +31,9 @@ pub struct DecidingRule {
     pub rule: String,
     /// Its line in the policy.
     pub line: usize,
+    /// The action of a rule in audit mode, which is not enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would: Option<String>,
 }
 
 /// A rule that did not match.
@@ -70,7 +73,8 @@ pub fn explain_at(policy: &Policy, flow: &Flow, line_of: impl Fn(usize) -> usize
                     earlier.push(SkippedRule { rule: rule.name.clone(), line, selector, why });
                     break;
                 }
-                let decision = Some(DecidingRule { rule: rule.name.clone(), line });
+                let would = rule.audited.as_ref().map(|action| action.word().to_owned());
+                let decision = Some(DecidingRule { rule: rule.name.clone(), line, would });
                 return Explanation { verdict: rule.action.word(), decision, earlier };
             }
             Err(selector) => {
@@ -125,8 +129,12 @@ impl Display for Explanation {
             writeln!(f, "line {line}: rule `{rule}` does not match: {why}")?;
         }
         match &self.decision {
-            Some(DecidingRule { rule, line }) => {
-                write!(f, "line {line}: rule `{rule}` matches: {}", self.verdict)
+            Some(DecidingRule { rule, line, would }) => {
+                write!(f, "line {line}: rule `{rule}` matches: {}", self.verdict)?;
+                match would {
+                    Some(would) => write!(f, " (audit mode; enforced: {would})"),
+                    None => Ok(()),
+                }
             }
             None => write!(f, "no rule matches: {}", self.verdict),
         }

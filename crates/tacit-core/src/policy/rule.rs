@@ -23,6 +23,9 @@ pub struct Rule {
     pub form: RuleForm,
     /// What happens to its flows.
     pub action: Action,
+    /// What would happen to them if the rule were enforced; `None`: it is. A rule in audit mode
+    /// has the action [`Action::Permit`].
+    pub audited: Option<Action>,
     /// Whether each connection's start and end are logged.
     pub log: bool,
     /// Closes a connection that was idle for this long; `None`: never.
@@ -35,14 +38,21 @@ impl Rule {
     /// Whether both are equal, apart from their position in the text.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
-        let Self { name, selectors, names, form, action, log, idle, position: _ } = self;
+        let Self { name, selectors, names, form, action, audited, log, idle, position: _ } = self;
         *name == other.name
             && *selectors == other.selectors
             && *names == other.names
             && *form == other.form
             && *action == other.action
+            && *audited == other.audited
             && *log == other.log
             && *idle == other.idle
+    }
+
+    /// The same rule in audit mode: its flows pass as they would without tacit.
+    #[must_use]
+    pub fn in_audit_mode(self) -> Self {
+        Self { action: Action::Permit, audited: Some(self.action), ..self }
     }
 
     /// The sockets of a forwarding rule; `None` for a rule for runs.

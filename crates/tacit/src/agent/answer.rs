@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::opened::Opened;
 use super::reload::Asker;
 use super::{Agent, Control, Drain, service_manager, takeover};
+use crate::control::display::audit::audit;
 use crate::control::display::engines::EnginesDisplay;
 use crate::control::display::identities::identities;
 use crate::control::display::policy::policy;
@@ -74,6 +75,7 @@ impl Agent {
             Display::Runs => Reply::written(&self.runs.show()),
             Display::Engines => Reply::written(&self.show_engines()),
             Display::Refused => Reply::written(&refused(&self.shared.refusals)),
+            Display::Audit => Reply::written(&audit(&self.shared.live.load())),
             Display::Limits => Reply::written(&self.show_limits()),
         };
         // The client may have closed its connection.

@@ -111,6 +111,8 @@ pub enum Display {
     Limits,
     /// The refused requests of programs, newest first, with the change that would allow each.
     Refused,
+    /// The flows that rules in audit mode have let pass, with the action that is not enforced.
+    Audit,
 }
 
 /// An agent's answer.

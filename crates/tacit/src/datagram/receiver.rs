@@ -356,7 +356,10 @@ impl Lane {
             scope: Some(Box::new(facts)),
             parent: None,
         };
-        Ok(Connection::open(&self.shared.table, opening, Security::Clear, permit, None))
+        let connection =
+            Connection::open(&self.shared.table, opening, Security::Clear, permit, None);
+        account::audited(&self.shared.log, connection.record(), flow.program.clone());
+        Ok(connection)
     }
 
     fn put(&self, key: DatagramKey, state: State) {

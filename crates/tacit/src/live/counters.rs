@@ -1,8 +1,10 @@
 //! Counts the connections, failures and durations of a rule, for displays and metrics.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tacit_core::audited::{AuditedEntry, AuditedFlow, AuditedFlows};
 
 use super::failures::FailureCounts;
 use super::latency::Latency;
@@ -18,6 +20,8 @@ pub struct RuleCounters {
     /// From the start of a connect, name resolution included, to its success.
     pub connects: Latency,
     failures: FailureCounts,
+    /// The flows that the rule has let pass in audit mode.
+    audited: Mutex<AuditedFlows>,
     hits: AtomicU64,
     last_hit_unix_ms: AtomicU64,
 }
@@ -31,6 +35,7 @@ impl RuleCounters {
             handshakes: Latency::default(),
             connects: Latency::default(),
             failures: FailureCounts::default(),
+            audited: Mutex::default(),
             hits: AtomicU64::new(0),
             last_hit_unix_ms: AtomicU64::new(0),
         }
@@ -48,6 +53,28 @@ impl RuleCounters {
     /// the log reports.
     pub fn count_failure(&self, kind: &'static str) {
         self.failures.add(kind);
+    }
+
+    /// Records a flow that the rule lets pass in audit mode; returns whether it is a new one.
+    pub fn record_audited(&self, flow: AuditedFlow) -> bool {
+        self.lock_audited().record(flow, SystemTime::now())
+    }
+
+    /// The different flows that the rule has let pass in audit mode, newest first.
+    #[must_use]
+    pub fn audited(&self) -> Vec<AuditedEntry> {
+        self.lock_audited().entries()
+    }
+
+    /// All flows that the rule has let pass in audit mode.
+    #[must_use]
+    pub fn audited_total(&self) -> u64 {
+        self.lock_audited().total()
+    }
+
+    /// Nothing is done under this lock that takes longer than copying the table.
+    fn lock_audited(&self) -> MutexGuard<'_, AuditedFlows> {
+        self.audited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connections the rule decided.

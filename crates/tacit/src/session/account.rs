@@ -2,9 +2,11 @@
 
 use std::fmt::Display;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use tacit_core::flow::{Address, Direction, Flow};
-use tacit_core::policy::{ClientCert, RecheckAction};
+use tacit_core::audited::AuditedFlow;
+use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_core::policy::{Action, ClientCert, RecheckAction};
 use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason};
 use tacit_tls::failure::describe_alert_number;
 use tacit_tls::verify::{MappedIdentity, identity};
@@ -177,6 +179,41 @@ pub fn cancel_opened(log: &Log, connection: &Connection) {
     begun(log, connection, Event::new("opened"), "cancel");
 }
 
+/// A rule in audit mode lets a flow pass: recorded with what the rule would do if it were enforced,
+/// and logged if the rule has not recorded such a flow yet.
+pub fn audited(log: &Log, record: &ConnectionRecord, program: Option<PathBuf>) {
+    let (Some(action), Some(facts)) = (&record.rule.rule.audited, &record.scope) else { return };
+    let host = facts.names.first().cloned().unwrap_or_else(|| record.client().host());
+    let destination = match record.remote.port() {
+        Some(port) if !facts.is_inbound && host.contains(':') => format!("[{host}]:{port}"),
+        Some(port) if !facts.is_inbound => format!("{host}:{port}"),
+        _ => host,
+    };
+    let protocol = match record.protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    };
+    let key = format!("audited {} {destination}", record.rule.name());
+    let event = about(Event::new("audited"), record)
+        .field("run", facts.scope.name())
+        .field("destination", &destination)
+        .field("would", action.word());
+    let flow = AuditedFlow {
+        run: facts.scope.name().to_owned(),
+        program,
+        protocol: protocol.to_owned(),
+        destination,
+    };
+    let is_new = record.rule.counters.record_audited(flow);
+    let event = event.limited(key);
+    match action {
+        _ if !is_new => {}
+        Action::Permit => log.info(event),
+        // The policy changes what happens to this program when the rule is enforced.
+        Action::Deny(_) | Action::Tls(_) => log.warn(event),
+    }
+}
+
 /// A client is accepted without TLS by a rule with `accept = "both"`: logged once a second for a
 /// client, because this is what a migration has to find.
 pub fn accepted_in_clear(log: &Log, connection: &Connection) {
@@ -204,6 +241,9 @@ fn begun(log: &Log, connection: &Connection, event: Event, in_clear: &'static st
     let mut event = level(about(event, record), record);
     if tls.is_none() && record.rule.starttls().is_some() {
         event = event.field("starttls", in_clear);
+    }
+    if let Some(action) = &record.rule.rule.audited {
+        event = event.field("would", action.word());
     }
     if tls.is_none() && record.rule.clear_access.is_some() {
         event = event.field("tls", "none");

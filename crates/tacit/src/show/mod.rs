@@ -12,6 +12,7 @@ use tacit_core::policy::parse_duration;
 
 use crate::control::client::{self, ClientError};
 use crate::control::display::VERSION;
+use crate::control::display::audit::AuditDisplay;
 use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
 use crate::control::display::engines::EnginesDisplay;
 use crate::control::display::identities::IdentitiesDisplay;
@@ -100,6 +101,7 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Identities, _) => args.show::<IdentitiesDisplay>(),
         (Display::Limits, _) => args.show::<LimitsDisplay>(),
         (Display::Refused, _) => args.show::<RefusedDisplay>(),
+        (Display::Audit, _) => args.show::<AuditDisplay>(),
     };
     match shown {
         Ok(shown) => print(shown, EXIT_OK),

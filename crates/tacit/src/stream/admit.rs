@@ -155,6 +155,7 @@ fn open(shared: &Shared, permitted: Permitted, request: Request<'_>) -> Connecti
         let moves = AtomicU8::new(0);
         Box::new(ScopeFacts { scope, is_inbound, names, alias: flow.alias, moves, tls_control })
     });
+    let program = flow.program;
     let client = flow.remote;
     let (remote, proxied) = match claim {
         None => (client, None),
@@ -172,7 +173,9 @@ fn open(shared: &Shared, permitted: Permitted, request: Request<'_>) -> Connecti
         scope,
         parent: None,
     };
-    Connection::open(&shared.table, opening, accepted, permit, counted)
+    let connection = Connection::open(&shared.table, opening, accepted, permit, counted);
+    account::audited(&shared.log, connection.record(), program);
+    connection
 }
 
 /// Begins a data connection under the rule of its control connection.

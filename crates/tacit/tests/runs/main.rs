@@ -18,6 +18,7 @@ mod network;
 mod public;
 
 mod agents;
+mod audit_mode;
 mod confined;
 mod connect;
 mod datagrams;

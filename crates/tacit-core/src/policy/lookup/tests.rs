@@ -38,6 +38,7 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
         form,
         action,
         log: false,
+        audited: None,
         idle: None,
         position,
     }

@@ -42,6 +42,7 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
         Word::Deny => table.value("deny").and_then(|value| deny(&value)).map(Action::Deny),
         Word::Tls => tls.flatten().map(Action::Tls),
     });
+    let mode = mode(&table);
     let log = table.boolean("log", false);
     let idle = table
         .value("idle")
@@ -53,6 +54,7 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
         names: allowed?,
         form: form?,
         action: action?,
+        audited: None,
         log: log?,
         idle: idle?,
         position,
@@ -62,9 +64,48 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
         & check_idle(&table, &rule)
         & forward::check_clear(&table, &rule)
         & forward::check_send_proxy(&table, &rule);
+    let rule = match mode? {
+        Mode::Enforce => rule,
+        Mode::Audit => {
+            warn_of_audit(&table, &rule.action);
+            rule.in_audit_mode()
+        }
+    };
     warn_of_names(&table, &rule);
     warn_of_all_names(&table, &rule);
     sound.then_some(rule)
+}
+
+/// Whether a rule is enforced.
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    Enforce,
+    Audit,
+}
+
+/// Parses `mode`; a forwarding rule has no connections without the agent, so it cannot be audited.
+fn mode(table: &TomlTable<'_>) -> Option<Mode> {
+    let Some(value) = table.value("mode") else { return Some(Mode::Enforce) };
+    let mode = value.choice(&[("enforce", Mode::Enforce), ("audit", Mode::Audit)])?;
+    if is_forwarding(table) {
+        let why = "clients connect to `listen` of this rule, so it has no effect unless enforced";
+        table.refuse(&["mode"], why, "remove it");
+        return None;
+    }
+    Some(mode)
+}
+
+/// Warns about a rule that lets flows pass although its action would protect or refuse them.
+fn warn_of_audit(table: &TomlTable<'_>, action: &Action) {
+    let (Some(value), Action::Tls(_) | Action::Deny(_)) = (table.value("mode"), action) else {
+        return;
+    };
+    let position = table.report.position(value.at.start);
+    let word = action.word();
+    let message =
+        format!("{} is in audit mode: flows pass in clear instead of `{word}`", table.title);
+    let fix = "set mode = \"enforce\" when `tacit show audit` shows the flows that you expect";
+    table.report.warning(MessageId("audit-mode"), position, message, fix);
 }
 
 /// A rule without its name and action; a part is `None` after an error was reported.

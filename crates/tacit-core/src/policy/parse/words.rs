@@ -161,6 +161,7 @@ const RULE: &[&str] = &[
     "permit",
     "deny",
     "tls",
+    "mode",
     "log",
     "idle",
     "listen",

@@ -2,6 +2,7 @@
 //!
 //! Every value is a snapshot; taking it delays no connection.
 
+pub mod audit;
 pub mod connections;
 pub mod engines;
 pub mod identities;

@@ -263,7 +263,7 @@ fn rule(rule: &Rule, line: Option<usize>) -> PolicyTable {
         }
         RuleForm::Outbound => {}
     }
-    match &rule.action {
+    match rule.audited.as_ref().unwrap_or(&rule.action) {
         Action::Permit => settings.add("permit", true, false),
         Action::Deny(deny) => {
             let word = match deny {
@@ -273,6 +273,10 @@ fn rule(rule: &Rule, line: Option<usize>) -> PolicyTable {
             settings.add("deny", word, *deny == Deny::default());
         }
         Action::Tls(tls) => tls_settings(&mut settings, tls, &rule.form),
+    }
+    if !matches!(rule.form, RuleForm::Forward(_)) {
+        let mode = if rule.audited.is_some() { "audit" } else { "enforce" };
+        settings.add("mode", mode, rule.audited.is_none());
     }
     settings.add("log", rule.log, !rule.log);
     settings.add("idle", rule.idle.map(duration), rule.idle.is_none());

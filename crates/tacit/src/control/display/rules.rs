@@ -31,8 +31,10 @@ pub struct RulesDisplay {
 pub struct RuleDisplay {
     /// Its name.
     pub name: String,
-    /// `permit`, `deny` or `tls`.
+    /// `permit`, `deny` or `tls`; of a rule in audit mode `permit`.
     pub action: String,
+    /// The action of a rule in audit mode, which is not enforced; `None`: the rule is enforced.
+    pub would: Option<String>,
     /// The role of tacit in TLS: `server` or `client`; `None`: no TLS.
     pub role: Option<String>,
     /// The STARTTLS exchange before its TLS.
@@ -121,6 +123,7 @@ fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> RuleDisplay {
     RuleDisplay {
         name: rule.name().to_owned(),
         action: rule.action.word().to_owned(),
+        would: rule.rule.audited.as_ref().map(|action| action.word().to_owned()),
         role: role(rule).map(str::to_owned),
         starttls,
         controlled: rule.is_controlled(),

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use self::table::{Column, list, optional, table};
+use super::display::audit::{AuditDisplay, AuditedRule, RepeatedFlow};
 use super::display::connections::ConnectionsDisplay;
 use super::display::engines::EnginesDisplay;
 use super::display::limits::{LimitDisplay, LimitValue, LimitsDisplay};
@@ -82,7 +83,7 @@ impl Table for RulesDisplay {
     fn text(&self) -> String {
         const COLUMNS: [Column<RuleDisplay>; 9] = [
             ("RULE", |rule| rule.name.clone()),
-            ("ACTION", |rule| rule.action.clone()),
+            ("ACTION", action),
             ("ROLE", |rule| optional(rule.role.as_ref())),
             ("LISTEN", |rule| list(rule.listen.as_deref().unwrap_or_default())),
             ("CONNECT", targets),
@@ -96,6 +97,14 @@ impl Table for RulesDisplay {
         format!(
             "{rules}(connections that match no rule are rejected; policy generation {generation})\n"
         )
+    }
+}
+
+/// The action of a rule; of one in audit mode the action that is not enforced.
+fn action(rule: &RuleDisplay) -> String {
+    match &rule.would {
+        Some(would) => format!("audit:{would}"),
+        None => rule.action.clone(),
     }
 }
 
@@ -155,6 +164,47 @@ impl Table for RefusedDisplay {
             ("WHAT-WOULD-ALLOW-IT", |one| one.refusal.next.clone()),
         ];
         table(&self.refused, &COLUMNS)
+    }
+}
+
+impl Table for AuditDisplay {
+    fn text(&self) -> String {
+        const COLUMNS: [Column<AuditRow>; 8] = [
+            ("RULE", |row| row.rule.clone()),
+            ("WOULD", |row| row.would.clone()),
+            ("LAST", |row| row.repeated.last.to_string()),
+            ("TIMES", |row| row.repeated.count.to_string()),
+            ("RUN", |row| row.repeated.flow.run.clone()),
+            ("PROGRAM", |row| {
+                optional(row.repeated.flow.program.as_ref().map(|path| path.display()))
+            }),
+            ("PROTOCOL", |row| row.repeated.flow.protocol.clone()),
+            ("DESTINATION", |row| row.repeated.flow.destination.clone()),
+        ];
+        let rows: Vec<_> = self.rules.iter().flat_map(AuditRow::all).collect();
+        match rows.as_slice() {
+            [] => format!("{} rules in audit mode; none has seen a flow\n", self.rules.len()),
+            rows => table(rows, &COLUMNS),
+        }
+    }
+}
+
+/// A line of `tacit show audit`.
+struct AuditRow {
+    rule: String,
+    would: String,
+    repeated: RepeatedFlow,
+}
+
+impl AuditRow {
+    /// The lines of a rule.
+    fn all(rule: &AuditedRule) -> impl Iterator<Item = Self> {
+        let row = |repeated: &RepeatedFlow| Self {
+            rule: rule.rule.clone(),
+            would: rule.would.clone(),
+            repeated: repeated.clone(),
+        };
+        rule.flows.iter().map(row)
     }
 }
 
