@@ -1,12 +1,12 @@
-//! What the relay asks of the kernel and of the heap for each batch, counted.
+//! Counts the system calls and heap allocations of the relay for each batch.
 //!
 //! ```text
 //! client ──> agent ══ TLS ══> agent ──> server       all in this process; each agent's one data
 //!                 one worker each                    worker is counted call by call
 //! ```
 //!
-//! One read and one write for each direction and batch, nothing else but waits and the clock of the
-//! accounts, and no memory.
+//! Each direction and batch needs one read and one write, and no allocation. Besides these, there
+//! are only waits and reads of the CPU clock for the ledger.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

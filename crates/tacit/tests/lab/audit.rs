@@ -1,4 +1,5 @@
-//! Logs: what a person acts on, who got in, no secrets, and never in the way of a connection.
+//! Tests the log and the audit log: their lines, that they contain no secrets, and that a full disk
+//! delays no connection.
 
 use std::process::Stdio;
 

@@ -1,4 +1,4 @@
-//! Good and bad certificates, the same that the unit tests of verification use.
+//! Makes valid and invalid certificates, the same as the unit tests of verification.
 
 use serde_json::{Value, json};
 

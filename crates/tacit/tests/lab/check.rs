@@ -1,4 +1,5 @@
-//! `tacit check` and `tacit explain`: every error where it stands, with what to write instead.
+//! Tests `tacit check` and `tacit explain`: each error has its position and says what to write
+//! instead.
 
 use serde_json::Value;
 

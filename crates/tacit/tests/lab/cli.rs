@@ -1,4 +1,4 @@
-//! The command line: exit codes that scripts can rely on.
+//! Tests the command line: exit status, and the messages of wrong uses.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! `client-cert`: every level meets every kind of client certificate, over real connections.
+//! Tests every value of `client-cert` with every kind of client certificate.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! Who may control an agent, and what clients of the control socket can do to each other.
+//! Tests which users may control an agent, and that clients of the control socket cannot block each
+//! other.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! The ledger: every microsecond of the agent in one cell, and what the displays say of it.
+//! Tests the ledger: each microsecond of the agent is charged once, and displays show it.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! What `tacit doctor` says of a host, and `tacit run` where a host refuses namespaces.
+//! Tests `tacit doctor`, and `tacit run` on a host that refuses namespaces.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `tacit drain` and the end of an agent.
+//! Tests `tacit drain` and the end of an agent.
 
 use std::net::TcpStream;
 

@@ -1,7 +1,8 @@
-//! CPUs set aside: who sets connections up, what becomes of them then, and what is left to others.
+//! Tests engines: they set connections up on their CPUs and hand them over, and saturated engines
+//! spill to workers or wait.
 //!
-//! That bytes, ends, resets and urgent data pass through engines as without them is tested with
-//! all else of that kind, in `transparency`, `relay` and `kill`.
+//! `transparency`, `relay` and `kill` test that bytes, closes, resets and urgent data pass through
+//! engines unchanged.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Certificates and CRLs that expire soon are reported in every display.
+//! Tests that displays, log and metrics report certificates and CRLs that expire soon.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

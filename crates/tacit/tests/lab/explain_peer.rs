@@ -1,4 +1,5 @@
-//! `tacit explain --peer`: what a rule or a map makes of a certificate, without a connection.
+//! Tests `tacit explain --peer`: how a rule or a map decides on a certificate, without a
+//! connection.
 
 use serde_json::{Value, json};
 use tacit_tls::test_certificates;

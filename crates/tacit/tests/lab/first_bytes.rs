@@ -1,4 +1,5 @@
-//! What a program says at once is not held up, and costs no send of its own.
+//! Tests that the first bytes of a program are not delayed, and are sent together with the end of
+//! the TLS handshake.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

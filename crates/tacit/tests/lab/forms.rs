@@ -1,4 +1,4 @@
-//! Forwarding rules: every kind of address, every action, every selector.
+//! Tests forwarding rules with every kind of address, every action and every selector.
 
 use std::net::SocketAddr;
 

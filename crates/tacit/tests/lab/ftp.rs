@@ -1,5 +1,5 @@
-//! FTP with its data connections: vsftpd in clear behind TLS clients, and clear clients in front of
-//! a vsftpd that wants TLS, with sessions resumed (`require_ssl_reuse`), its default.
+//! Tests FTP with its data connections: TLS clients with a vsftpd in clear, and clients in clear
+//! with a vsftpd that requires TLS and resumed sessions (`require_ssl_reuse`, its default).
 
 use std::process::{Child, Stdio};
 

@@ -1,4 +1,5 @@
-//! What every test needs: a directory with certificates, agents, plain servers, and tools.
+//! The tools of all tests in the lab: a directory with certificates, agents, plain servers, and
+//! ways to run commands.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! `tacit import attls` as a new user meets it: the page on migrating, followed to the letter.
+//! Tests the steps of the page on migrating from AT-TLS exactly as a new user follows them.
 
 use serde_json::Value;
 

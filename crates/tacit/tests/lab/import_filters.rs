@@ -1,5 +1,5 @@
-//! `tacit import attls` from the main file of a Policy Agent on: TLS rules and IP filter rules as
-//! one policy that is checked and asked about.
+//! Tests `tacit import attls` with the main file of a Policy Agent: TLS rules and IP filter rules
+//! become one policy, which `tacit check` accepts and `tacit explain` explains.
 
 use crate::harness::{Lab, TACIT, text_of};
 

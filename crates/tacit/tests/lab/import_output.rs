@@ -1,5 +1,5 @@
-//! Where `tacit import` writes the policy: what stays of the file that stands there, and which
-//! files it refuses.
+//! Tests the output file of `tacit import`: what is kept of an existing file, and which files are
+//! not overwritten.
 
 use std::fs::{Permissions, metadata, read_to_string, symlink_metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};

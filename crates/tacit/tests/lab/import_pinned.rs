@@ -1,4 +1,5 @@
-//! `verifyPeer` and levels 3 and 4 of stunnel, held against stunnel itself, in both roles.
+//! Compares imported policies with stunnel itself for `verifyPeer` and `verify` levels 3 and 4, in
+//! both roles.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};

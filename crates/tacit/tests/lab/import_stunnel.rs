@@ -1,5 +1,5 @@
-//! `tacit import stunnel`, held against stunnel itself: the same file, the same clients, the same
-//! answers.
+//! Compares `tacit import stunnel` with stunnel itself: with the same configuration, the same
+//! clients must get the same answers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

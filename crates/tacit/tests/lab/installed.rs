@@ -1,5 +1,5 @@
-//! What `make install` and `make package` put where, and what installing packages for the tests
-//! leaves as it was.
+//! Tests which files `make install` and `make package` install, and that installing packages for
+//! the tests starts no servers.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

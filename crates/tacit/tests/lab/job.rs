@@ -1,4 +1,4 @@
-//! `tacit run` as a job: what it inherits, the signals it gets, the status it ends with.
+//! Tests `tacit run` as a job of a shell: inherited descriptors, signals, and exit status.
 
 use std::process::Output;
 

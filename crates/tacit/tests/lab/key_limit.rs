@@ -1,5 +1,5 @@
-//! The end of a TLS 1.2 connection whose key is used up, with `openssl` as its peer. The limit is
-//! lowered: the real one is some 390 GB away.
+//! Tests the end of a TLS 1.2 connection that reaches the data limit of its key, with `openssl` as
+//! the peer. The limit is lowered for the test; the real one is about 390 GB.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! What is left when a process of ours is killed in the middle of everything.
+//! Tests the state of connections and processes after a process of tacit was killed.
 
 use std::io::Write;
 use std::net::TcpStream;

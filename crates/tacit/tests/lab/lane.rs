@@ -1,4 +1,5 @@
-//! The ways a stream may take through tacit, and what a test does to it on its way.
+//! Sets up every way in which tacit can relay a stream (actions, roles, engines), for tests that
+//! must pass on all of them.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

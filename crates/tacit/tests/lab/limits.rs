@@ -1,4 +1,4 @@
-//! Limits: a client beyond them waits, and all others are served.
+//! Tests limits: a client that exceeds them waits or is refused, and other clients are served.
 
 use std::net::SocketAddr;
 use std::process::Stdio;

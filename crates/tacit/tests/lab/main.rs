@@ -1,8 +1,8 @@
-//! The agent as its users meet it: the real program, real sockets, real peers, on loopback.
+//! Tests the program `tacit` on loopback, with real sockets and real peers.
 //!
-//! One test binary, one file a subject. Each test has a [`harness::Lab`] of its own: a directory,
-//! a private CA, and whatever agents it starts; all of it is gone when the test ends. A peer that
-//! is not installed fails the test and says what to install.
+//! Each file tests one subject. Each test has a [`harness::Lab`] of its own: a directory, a private
+//! CA, and the agents that it starts; all are removed when the test ends. If a peer program is not
+//! installed, the test fails and says what to install.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

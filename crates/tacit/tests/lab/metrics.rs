@@ -1,4 +1,4 @@
-//! Metrics as scrapers meet them: over TCP, at a UNIX socket, and by `tacit show metrics`.
+//! Tests the metrics over TCP, on a UNIX socket, and in `tacit show metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

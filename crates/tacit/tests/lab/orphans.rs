@@ -1,4 +1,4 @@
-//! What becomes of processes that outlive the program they came from.
+//! Tests what `tacit run` does with processes that continue after the program has ended.
 
 use crate::harness::text_of;
 use crate::job::{as_each_user, expect};

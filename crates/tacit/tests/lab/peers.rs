@@ -1,4 +1,5 @@
-//! Peers that tests talk to: plain streams of every kind, and TLS by Python's `ssl` (OpenSSL).
+//! Peers for tests: plain streams of every kind, and TLS clients and servers with Python's `ssl`
+//! (OpenSSL).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! HTTP: curl before tacit, Python's http.server and nginx behind it.
+//! Tests HTTP with curl as the client, and Python's http.server and nginx as servers.
 
 use std::net::TcpStream;
 

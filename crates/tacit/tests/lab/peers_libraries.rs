@@ -1,4 +1,4 @@
-//! Programs in Go, Java and Python, with the TLS of their own libraries, on either side.
+//! Tests clients and servers in Go, Java and Python that use the TLS of their own libraries.
 
 use std::io::{ErrorKind, Read};
 

@@ -1,5 +1,5 @@
-//! `openssl s_client` and `openssl s_server`: every suite, every version, resumption, key updates,
-//! and what must be refused.
+//! Tests `openssl s_client` and `openssl s_server`: every cipher suite and version, resumption, key
+//! updates, and what tacit must reject.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! psql and a PostgreSQL server, neither of which is configured for tacit.
+//! Tests psql and a PostgreSQL server without any configuration for tacit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

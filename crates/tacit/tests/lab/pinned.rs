@@ -1,4 +1,4 @@
-//! Peers whose own certificate is pinned, against OpenSSL as both of them.
+//! Tests pinned certificates of clients and of servers, with OpenSSL as the peer.
 
 use std::io::{Read, Write};
 

@@ -1,4 +1,4 @@
-//! `tacit test`: the decisions of a policy beside the expected ones.
+//! Tests `tacit test`, which compares the decisions of a policy with expected ones.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Programs of other people: started, listened to, spoken to, ended.
+//! Starts programs of other projects, reads their output, and ends them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! `tacit project` with the measured costs of a real agent, and with invalid input.
+//! Tests `tacit project` with the measured CPU time of a real agent, and with invalid input.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! PROXY protocol v2 at either end: who the client really is.
+//! Tests PROXY protocol v2 on both sides: rules, logs and servers get the address of the real
+//! client.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,4 +1,4 @@
-//! A lab where every user can read it.
+//! A lab whose files every user can read.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

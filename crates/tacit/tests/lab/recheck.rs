@@ -1,4 +1,4 @@
-//! Peers of open connections that are no longer trusted, and connections that reach their age.
+//! Tests open connections whose peers are no longer trusted, and connections that reach `max-age`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

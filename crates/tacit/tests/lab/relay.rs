@@ -1,4 +1,4 @@
-//! Much, slow and many: long streams, readers that stop, and thousands of connections.
+//! Tests the relay with long streams, readers that pause, and thousands of connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,4 +1,5 @@
-//! Changes under a running agent: a policy whole or not at all, a file only if it is good.
+//! Tests reloads of a running agent: a policy is installed whole or not at all, and a file that
+//! cannot be loaded leaves the old content in use.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;

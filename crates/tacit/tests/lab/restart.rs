@@ -1,4 +1,5 @@
-//! `tacit restart`: a successor takes the listening sockets; no connection is refused or cut.
+//! Tests `tacit restart`: the successor takes over the listening sockets, and no connection is
+//! refused or reset.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Lists of revoked certificates under a running agent, in both roles.
+//! Tests revoked certificates: CRLs that are loaded and replaced in a running agent, in both roles.
 
 use std::io::Write;
 

@@ -1,8 +1,7 @@
-//! `tacit run`: unmodified programs whose connections leave as TLS, without a word from them.
+//! Tests `tacit run` with unmodified programs, whose connections leave the run as TLS.
 //!
-//! Each test has a network of its own (a namespace with a loopback device and one end of a wire)
-//! in which the servers are; the run makes another inside it. As root the program under test runs
-//! as root and as an ordinary user.
+//! Each test has a network namespace of its own for the servers, and the run makes another one
+//! inside it. If the tests run as root, the program is tested as root and as an ordinary user.
 
 use std::process::Output;
 

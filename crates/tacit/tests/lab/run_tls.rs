@@ -1,4 +1,4 @@
-//! `tacit run` without a policy: `--tls`, and what it prints when nothing protects connections.
+//! Tests `tacit run` without a policy: `--tls`, and the message without `--tls`.
 
 use crate::harness::{Lab, TACIT, text_of};
 use crate::run::{expect, in_network};

@@ -1,4 +1,5 @@
-//! The sandbox of an agent: what it has given up, and what becomes of a policy that takes it.
+//! Tests the sandbox of an agent: what the agent can no longer do, and that a policy which needs
+//! more is rejected.
 
 use std::collections::BTreeMap;
 use std::fs;

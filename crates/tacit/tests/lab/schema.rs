@@ -1,5 +1,5 @@
-//! The JSON of displays and their schemas in docs/schema/. Those that need a run are compared in
-//! the tests of runs.
+//! Tests that the JSON of displays conforms to the schemas in docs/schema/. The tests of runs check
+//! displays that need a run.
 
 use crate::certificates::Ca;
 use crate::fits::assert_fits;

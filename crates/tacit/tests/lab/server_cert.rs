@@ -1,4 +1,5 @@
-//! The client role meets every kind of server certificate; nothing in clear leaves to a wrong one.
+//! Tests the client role with every kind of server certificate. A server with an invalid one must
+//! receive no data of the program.
 
 use std::io::{Read, Write};
 

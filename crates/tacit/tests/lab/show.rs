@@ -1,4 +1,4 @@
-//! The displays: their content, and who may read them.
+//! Tests the content of the displays, and which users may read them.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Private keys are in a process of their own, which signs and nothing else.
+//! Tests the signer: it holds the private keys in a process of its own, and only signs.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;

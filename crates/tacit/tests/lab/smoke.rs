@@ -1,4 +1,4 @@
-//! Two agents back to back: the smallest whole.
+//! Tests the smallest complete setup: a client agent connected to a server agent.
 
 use crate::harness::{Lab, connect, echo, exchange, free_port};
 

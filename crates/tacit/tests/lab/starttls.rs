@@ -1,7 +1,7 @@
-//! Dialogues before TLS as tacit holds them: two agents' rules with a network between them, a
-//! program in clear at either end, and what becomes of those that do not play along.
+//! Tests STARTTLS exchanges between two rules of tacit, with programs in clear on both sides, and
+//! the reaction to peers that violate the protocol.
 //!
-//! Real peers are in `starttls_smtp`, `starttls_postgres` and `starttls_telnet`.
+//! `starttls_smtp`, `starttls_postgres` and `starttls_telnet` test real peers.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! PostgreSQL: servers that know no TLS serve clients that require it, and clients
-//! without TLS reach servers that require it.
+//! Tests PostgreSQL: clients that require TLS with a server without TLS, and clients without TLS
+//! with a server that requires it.
 
 use std::io::{Read, Write};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! SMTP: Postfix as a server that knows no TLS, and as one that takes mail under TLS alone; swaks
-//! and OpenSSL as its clients.
+//! Tests SMTP with Postfix as the server, without TLS and with mandatory TLS, and with swaks and
+//! OpenSSL as clients.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,8 +1,8 @@
-//! Telnet: telnetd in clear behind tacit, with `telnet -z ssl` (TLS from the first byte), s3270
-//! (START_TLS, option 46, as a terminal without 3270), and `telnet` in clear.
+//! Tests Telnet: a telnetd in clear, with `telnet -z ssl` (TLS from the first byte), s3270
+//! (START_TLS, option 46) and `telnet` in clear as clients.
 //!
-//! No telnet server with START_TLS is packaged: in the client role tacit speaks to tacit, and to a
-//! server written for the test in `tacit_core`.
+//! Debian has no telnet server with START_TLS. In the client role, tacit is tested with tacit as
+//! the server, and in `tacit_core` with a server that was written for the test.
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;

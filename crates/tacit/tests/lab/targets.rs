@@ -1,5 +1,5 @@
-//! Rules with several targets: which one a connection gets, and what becomes of those that are
-//! down.
+//! Tests rules with several targets: which target a connection gets, and how targets that are down
+//! are skipped and used again.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

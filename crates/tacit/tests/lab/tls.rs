@@ -1,4 +1,4 @@
-//! What a rule says about TLS: versions, suites, groups, protocols, names, time.
+//! Tests the TLS settings of rules: versions, cipher suites, groups, ALPN, server names, timeouts.
 
 use std::io::{Read, Write};
 use std::time::Duration;

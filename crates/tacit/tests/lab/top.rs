@@ -1,4 +1,4 @@
-//! `tacit top` on a terminal and without one.
+//! Tests `tacit top` on a terminal and without one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;

@@ -1,4 +1,5 @@
-//! A relay that two programs do not notice: ends, resets, order and urgency arrive as they left.
+//! Tests that the relay is transparent: closes, resets, the order of bytes and urgent data arrive
+//! as they were sent.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,5 +1,5 @@
-//! A TLS stream that ends without being closed, or is changed on its way: what was good arrives,
-//! then a reset.
+//! Tests TLS streams that are truncated or modified in transit: the valid bytes are delivered, then
+//! the connection is reset.
 
 use std::io::Write;
 

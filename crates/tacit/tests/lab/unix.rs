@@ -1,4 +1,5 @@
-//! UNIX sockets at `listen`: whose file it is, how it is made, and what becomes of it.
+//! Tests UNIX sockets in `listen`: owner and mode of the file, stale files, and the removal of the
+//! file.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;

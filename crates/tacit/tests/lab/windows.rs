@@ -1,4 +1,4 @@
-//! Rules that hold at certain times only, under a real clock.
+//! Tests rules with time windows (`when`) with the real clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! `tacit workload` as its users meet it: both ends as programs, bare and with agents between.
+//! Tests `tacit workload`: client and server as programs, connected directly and through agents.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

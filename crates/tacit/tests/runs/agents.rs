@@ -1,5 +1,5 @@
-//! Agents of a run: its own or that of another user, their successors, a new helper; and how each
-//! reports the run.
+//! Tests the agents of runs: a private agent, an agent of another user, successors, and a new
+//! helper; and how displays show the run.
 
 use crate::network::Network;
 

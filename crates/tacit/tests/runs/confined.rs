@@ -1,4 +1,5 @@
-//! What a program under `tacit run` cannot reach: other ways out, and what is the agent's.
+//! Tests what a program under `tacit run` cannot do: leave the run's network, or reach sockets and
+//! files of the agent.
 
 use crate::network::Network;
 

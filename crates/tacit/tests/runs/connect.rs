@@ -1,5 +1,5 @@
-//! `connect` returns what the destination answers: what programs make of a failure is what they
-//! make of it without tacit.
+//! Tests that `connect` of a program returns the answer of the destination, so that programs handle
+//! failures as they do without tacit.
 
 use crate::network::Network;
 

@@ -1,4 +1,5 @@
-//! Datagrams of runs: carried with true addresses and true errors, and none lost in between.
+//! Tests datagrams of runs: they have real addresses, programs get real errors, and no datagram is
+//! lost.
 
 use crate::network::Network;
 

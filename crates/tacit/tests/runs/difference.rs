@@ -1,6 +1,5 @@
-//! What a program sees of a connection that cannot be made: what it sees without tacit. And what is
-//! different, exactly: a TLS handshake that fails is a reset after `connect`, and urgent bytes come
-//! in their place.
+//! Tests that a program sees the same connection errors with and without tacit, and the exact
+//! differences: a failed TLS handshake is a reset after `connect`, and urgent bytes arrive in line.
 
 use crate::network::Network;
 

@@ -1,4 +1,5 @@
-//! What must not leak or be lost when something dies, is full, or changes.
+//! Tests that no byte leaks in clear or is lost when a process dies, a table is full, or the policy
+//! changes.
 
 use crate::network::Network;
 use crate::programs::WEB;

@@ -1,4 +1,4 @@
-//! FTP under `tacit run`: programs that speak no TLS, and data connections that no rule mentions.
+//! Tests FTP under `tacit run`: programs without TLS, and data connections, which need no rule.
 
 use crate::network::Network;
 

@@ -1,4 +1,4 @@
-//! Files of the policy stay hidden from programs although others take their place.
+//! Tests that files of the policy stay hidden from programs when they are replaced.
 
 use crate::network::Network;
 

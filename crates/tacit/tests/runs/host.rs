@@ -1,4 +1,4 @@
-//! The host's own addresses stand inside a run and behave there as loopback does.
+//! Tests the addresses of the host inside a run, where they behave like loopback.
 
 use crate::network::Network;
 

@@ -1,4 +1,4 @@
-//! A policy of a mainframe, imported, in the hands of the programs it is about.
+//! Tests programs under a policy that was imported from AT-TLS.
 
 use crate::network::Network;
 

@@ -1,4 +1,5 @@
-//! Servers under `tacit run`: clients come in through the rules, and servers see who they are.
+//! Tests servers under `tacit run`: clients connect through inbound rules, and servers see the
+//! addresses of the clients.
 
 use crate::network::Network;
 

@@ -1,4 +1,5 @@
-//! Programs in languages that each have their own way to resolve, connect and wait.
+//! Tests programs in several languages, whose runtimes resolve names, connect and wait in different
+//! ways.
 
 use crate::network::Network;
 use crate::programs::WEB;

@@ -1,6 +1,7 @@
-//! Real programs with and without `tacit run`: nothing changes for them but what the manual says.
+//! Tests real programs with and without `tacit run`: they behave the same, except for the
+//! differences in the manual.
 //!
-//! Apart from the lab, because each test has a network of its own.
+//! This is a test binary of its own, because each test has a network namespace.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

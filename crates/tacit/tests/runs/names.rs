@@ -1,4 +1,5 @@
-//! Names as programs resolve them: real resolvers, every way to ask, and no way round the agent.
+//! Tests name resolution of programs: with real resolvers, over every protocol, and never without
+//! the agent.
 
 use crate::harness::text_of;
 use crate::network::Network;

@@ -1,4 +1,4 @@
-//! A network for one test, and programs in it with and without `tacit run`.
+//! Sets up a network for one test, and runs programs in it with and without `tacit run`.
 //!
 //! ```text
 //!   program ────────────────────────────────────────> server       as it is
@@ -6,13 +6,13 @@
 //!   program ══ tacit run ══════TLS══════> far agent ─> server      tls:    tls.example
 //! ```
 //!
-//! The network is a namespace: servers listen at 10.9.8.7, which is `clear.example`; an agent in
-//! the server's role stands before each of them at 10.9.8.8, which is `tls.example`. Both are led
-//! here by a route and are on no interface: programs shall not take them for their own. Elsewhere a
-//! default route leads nowhere. `dual.clear.example` and `dual.tls.example` are the same two with
-//! an IPv6 address each, to which there is a route only where the test asks for one.
-//! `two.clear.example` and `two.tls.example` have 10.9.8.6 too, where a test may have a machine
-//! that refuses. Programs run as an ordinary user, wherever the one who tests can become one.
+//! The network is a namespace. Servers listen at 10.9.8.7, which is `clear.example`. For each of
+//! them, an agent in the server role listens at 10.9.8.8, which is `tls.example`. A route delivers
+//! both addresses locally; they are on no interface, so that programs do not consider them their
+//! own. The default route drops everything else. `dual.clear.example` and `dual.tls.example` also
+//! have an IPv6 address, with a route only if the test requests it. `two.clear.example` and
+//! `two.tls.example` also have 10.9.8.6, which refuses connections if the test requests it.
+//! Programs run as an ordinary user if the tests run as root.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! A program that speaks TLS itself under a rule that does.
+//! Tests programs that use TLS themselves under a rule with `tls`.
 
 use crate::network::Network;
 

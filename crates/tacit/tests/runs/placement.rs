@@ -1,4 +1,4 @@
-//! Which CPUs a run's program has, and its agent's threads.
+//! Tests the CPUs of a run's program and of the threads of its agent.
 
 use crate::network::Network;
 

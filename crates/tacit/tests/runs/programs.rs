@@ -1,4 +1,4 @@
-//! Clients and servers that people run every day.
+//! Tests common clients and servers, such as curl and ssh, under `tacit run`.
 
 use crate::network::Network;
 

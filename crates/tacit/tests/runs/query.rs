@@ -1,5 +1,5 @@
-//! `$TACIT_QUERY`: programs ask how their connections are protected, and get an answer about no
-//! other connection.
+//! Tests the query socket (`$TACIT_QUERY`): programs ask how their own connections are protected,
+//! and get no answer about others.
 
 use serde_json::{Value, json};
 

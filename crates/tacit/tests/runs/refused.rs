@@ -1,4 +1,4 @@
-//! Refusals leave a trace: in the log, in `tacit show refused` and in the metrics.
+//! Tests that refusals are reported in the log, in `tacit show refused` and in the metrics.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Kinds of sockets that runs do not have: always refused, with a trace, also when the agent
-//! or the helper has died.
+//! Tests that kinds of sockets which runs do not support are always refused and reported, even when
+//! the agent or the helper has died.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What the host's resolvers get, and what a run notices of those that are silent.
+//! Tests which questions the host's resolvers get, and how a run behaves when some do not answer.
 
 use crate::harness::text_of;
 use crate::network::Network;

@@ -1,4 +1,4 @@
-//! What a program sees of its sockets, call by call.
+//! Tests the results of a program's socket calls with and without `tacit run`.
 
 use crate::network::Network;
 

@@ -1,5 +1,4 @@
-//! Programs under `tacit run` whose protocol begins TLS after a few words in clear, which they know
-//! nothing of.
+//! Tests programs without TLS under `tacit run`, for which tacit does STARTTLS.
 
 use crate::network::Network;
 

@@ -1,4 +1,4 @@
-//! Both ends of `tacit workload` as programs of runs.
+//! Tests `tacit workload` with client and server in runs.
 
 use crate::network::Network;
 
