@@ -68,13 +68,13 @@ fn the_audit_log_has_a_line_for_each_allowed_denied_and_failed_connection() {
         let line: Value = serde_json::from_str(line).unwrap();
         assert!(line["time"].is_string() && line["level"].is_string(), "{line}");
     }
-    assert!(!agent.log().contains("\"rule\":\"clear\""), "nothing about what is as it should be");
+    assert!(!agent.log().contains("\"rule\":\"clear\""), "no line about connections that succeed");
 }
 
 /// Waits for a line that stands for others, and returns how many it stands for.
 fn left_out(agent: &Agent, event: &str) -> u64 {
     let is_it = |line: &&str| line.contains(event) && line.contains(" left-out=");
-    wait_for("the line that counts the others", || agent.log().lines().any(|line| is_it(&line)));
+    wait_for("the line with the count", || agent.log().lines().any(|line| is_it(&line)));
     let log = agent.log();
     log.lines()
         .filter(is_it)

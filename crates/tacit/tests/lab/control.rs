@@ -111,7 +111,7 @@ fn silent_clients_leave_room_for_others() {
         .collect();
     let until = std::time::Instant::now() + 2 * PATIENCE;
     while !agent.verb(&["show", "rules"]).status.success() {
-        assert!(std::time::Instant::now() < until, "no place is free again");
+        assert!(std::time::Instant::now() < until, "no slot became free");
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(unread);

@@ -24,7 +24,7 @@ fn a_drain_ends_with_the_last_connection() {
     assert!(agent.ok(&["drain"]).contains("2 open connections"));
     wait_for("refusal", || TcpStream::connect(("127.0.0.1", port)).is_err());
     drop(first);
-    assert!(ping(&mut second), "what is open is served to its end");
+    assert!(ping(&mut second), "open connections are served to their end");
     assert!(agent.child.try_wait().unwrap().is_none());
     drop(second);
     assert!(agent.child.wait().unwrap().success());
@@ -52,7 +52,7 @@ fn an_end_by_signal_resets_open_connections_and_is_logged() {
     let mut held = connect(("127.0.0.1", port));
     assert!(ping(&mut held));
     agent.signal("TERM");
-    assert!(is_reset(&mut held), "a cut never looks like an end");
+    assert!(is_reset(&mut held), "a reset does not look like a close");
     assert!(agent.child.wait().unwrap().success());
     assert!(agent.log().contains(" ended connections-cut=1"), "{}", agent.log());
 }

@@ -96,7 +96,7 @@ fn engines_set_all_up_on_their_cpu_and_hand_each_over_once() {
     }
     assert!(affinities.contains_key("data-0") && affinities.contains_key("engine-0"));
     let all = tacit_sys::schedule::allowed_cpus().unwrap().len();
-    assert_eq!(agent.show("costs")["cpus"], all, "the engine's counts too");
+    assert_eq!(agent.show("costs")["cpus"], all, "the CPU of the engine is counted");
 
     drop(open);
     wait_for("the connections' end", || {
@@ -142,7 +142,7 @@ fn a_saturated_engine_spills_to_workers_and_counts_it() {
     assert_eq!(counts(&worker, ["handshakes", "connections"]), [1, 1], "{worker}");
     let _ = silent.shutdown(Shutdown::Both);
     let _ = silent.read(&mut [0; 16]);
-    wait_for("the engine's place", || thread(&agent, "engine-0")["state"] == "idle");
+    wait_for("the engine's slot", || thread(&agent, "engine-0")["state"] == "idle");
     drop(TlsClient::open(&lab, tls, &json!({ "ca": "ca.pem" })));
     assert_eq!(counts(&thread(&agent, "engine-0"), ["spilled", "handshakes"]), [1, 1]);
 }
@@ -397,7 +397,7 @@ fn workers_are_added_while_all_are_busy_and_as_many_as_there_may_be() {
     assert_eq!(workers(), 1);
     let mut idle: Vec<_> = (0..3).map(|_| connect(("127.0.0.1", port))).collect();
     assert!(idle.iter_mut().all(ping));
-    assert_eq!(workers(), 1, "connections alone are no load");
+    assert_eq!(workers(), 1, "idle connections are no load");
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..6 {

@@ -28,7 +28,7 @@ fn s_server(lab: &Lab) -> (Peer, u16) {
     // A first connection that says nothing: the server complains of its end.
     wait_for("s_server", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     let log = || std::fs::read_to_string(lab.path("openssl.log")).unwrap();
-    wait_for("its complaint", || log().contains("unexpected eof"));
+    wait_for("its error message", || log().contains("unexpected eof"));
     (server, port)
 }
 
@@ -54,8 +54,8 @@ fn all_that_a_program_wrote_reaches_a_server_before_the_close() {
     let mut stream = connect(("127.0.0.1", port));
     let bytes = pattern(BYTES);
     stream.write_all(&bytes).unwrap();
-    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an end in order");
-    wait_for("all of it", || server.said_bytes() == bytes);
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an orderly close");
+    wait_for("all bytes", || server.said_bytes() == bytes);
     warned_once(&agent);
     ended_in_order(&lab, 1);
 }
@@ -78,10 +78,10 @@ fn all_that_a_program_wrote_reaches_a_client_whose_bytes_have_no_limit() {
     let mut client = openssl(&lab, &format!("s_client -connect 127.0.0.1:{port} {words}"));
     let bytes = pattern(BYTES);
     client.say(&bytes);
-    wait_for("all of it", || client.said_bytes() == bytes);
+    wait_for("all bytes", || client.said_bytes() == bytes);
     let (got, end) = reported.recv().unwrap();
-    assert!(got == bytes, "what the peer sends does not count");
-    assert_eq!(end, Ok(0), "an end in order");
+    assert!(got == bytes, "data of the peer does not count");
+    assert_eq!(end, Ok(0), "an orderly close");
     assert!(client.end().succeeded);
     warned_once(&agent);
     ended_in_order(&lab, 0);
@@ -101,7 +101,7 @@ fn a_program_that_writes_on_is_reset_behind_what_was_sent_in_order() {
     warned_once(&agent);
     ended_in_order(&lab, 1);
     let limit = RECORDS.parse::<usize>().unwrap() * 16_384;
-    wait_for("what was sealed", || server.said_bytes().len() > 6 * 16_384);
+    wait_for("the sealed records", || server.said_bytes().len() > 6 * 16_384);
     let said = server.said_bytes();
     assert!(said.len() < limit && bytes.starts_with(&said), "{} bytes", said.len());
 }

@@ -189,7 +189,7 @@ impl Lane {
 
     /// The server's socket of the client that dialled.
     pub fn accept(&self) -> TcpStream {
-        let server = self.accepted.recv_timeout(PATIENCE).expect("the server is dialled");
+        let server = self.accepted.recv_timeout(PATIENCE).expect("the connection to the server");
         server.set_read_timeout(Some(PATIENCE)).unwrap();
         server.set_write_timeout(Some(PATIENCE)).unwrap();
         server

@@ -42,7 +42,7 @@ fn one_more_waits(port: u16, places: usize) {
     let waits = Duration::from_millis(200);
     late.set_read_timeout(Some(waits)).unwrap();
     assert!(!ping(&mut late), "it waits in the kernel's queue");
-    assert!(held.iter_mut().all(ping), "open connections go on");
+    assert!(held.iter_mut().all(ping), "open connections continue");
     held.pop();
     late.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
     let mut byte = [0];
@@ -111,7 +111,7 @@ fn stalled_handshakes_of_one_source_hold_up_no_other() {
     };
     let flood: Vec<_> = (0..40).map(|_| connect_from("127.0.0.2", to)).collect();
     wait_for("the flood", || agent.show("connections").as_array().unwrap().len() == 40);
-    assert_eq!(used(), 4, "one source has its places and no more");
+    assert_eq!(used(), 4, "one source has no more than its limit");
     assert_eq!(TlsClient::run(&lab, first, &serde_json::json!({}))["reply"], "ping");
 
     // Three sources take the rule's places but for its reserve; a fresh one is served there too.
@@ -139,11 +139,11 @@ fn one_source_and_one_rule_have_their_share_of_connections() {
     let to = SocketAddr::from(([127, 0, 0, 1], port));
     let mut first: Vec<_> = (0..2).map(|_| connect_from("127.0.0.2", to)).collect();
     assert!(first.iter_mut().all(ping));
-    assert!(is_reset(&mut connect_from("127.0.0.2", to)), "a third one of this source");
+    assert!(is_reset(&mut connect_from("127.0.0.2", to)), "a third connection of this source");
     let mut other = connect_from("127.0.0.3", to);
     assert!(ping(&mut other));
-    assert!(is_reset(&mut connect_from("127.0.0.4", to)), "a fourth one of this rule");
-    assert!(first.iter_mut().all(ping), "open connections go on");
+    assert!(is_reset(&mut connect_from("127.0.0.4", to)), "a fourth connection of this rule");
+    assert!(first.iter_mut().all(ping), "open connections continue");
     let refused = agent.ok(&["show", "refused"]);
     for text in ["limit", "raise `connections-per-source` in [limits], which is 2", "127.0.0.4"] {
         assert!(refused.contains(text), "{text}: {refused}");
@@ -171,13 +171,13 @@ fn a_silent_connection_is_closed_where_the_rule_says_so() {
         .log()
         .contains("end=\"closed because it was idle for the time `idle` of its rule\"")
     {
-        assert!(ping(&mut busy), "it was never silent for long");
+        assert!(ping(&mut busy), "it was never idle for as long as the limit");
         assert!(began.elapsed() < Duration::from_secs(20), "{}", agent.log());
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(began.elapsed() > Duration::from_millis(1_500), "{:?}", began.elapsed());
     assert!(is_reset(&mut silent));
-    assert!(ping(&mut busy) && ping(&mut other), "the others go on");
+    assert!(ping(&mut busy) && ping(&mut other), "the others continue");
 }
 
 #[test]

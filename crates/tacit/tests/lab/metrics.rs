@@ -168,7 +168,7 @@ fn a_rule_that_comes_back_has_one_series_and_begins_anew() {
     let opened = |rule: &str| format!("tacit_connections_opened_total{{rule=\"{rule}\"}}");
     assert_eq!(seen.of(&opened("plain")), 0.0);
     assert_eq!(seen.of(&opened("(removed rules)")), 1.0);
-    assert!(ping(&mut old), "what was open goes on");
+    assert!(ping(&mut old), "the open connection continues");
     assert!(ping(&mut connect(("127.0.0.1", listen))));
     wait_for("the new one", || scrape(connect(("127.0.0.1", port))).of(&opened("plain")) == 1.0);
 }
@@ -237,8 +237,8 @@ fn an_address_in_use_is_told_at_the_start() {
     let agent = lab.try_agent(&policy, &[]);
     wait_for("its end", || agent.is_dead());
     assert!(agent.log().contains(&format!("cannot listen on {taken}")), "{}", agent.log());
-    let said = exchange(TcpStream::connect(taken).unwrap(), b"still there");
-    assert_eq!(said, b"still there");
+    let said = exchange(TcpStream::connect(taken).unwrap(), b"the series continues");
+    assert_eq!(said, b"the series continues");
     let off_host = lab.write("p.toml", "version = 1\n[agent]\nmetrics = \"0.0.0.0:9464\"\n");
     let output = lab.run(TACIT, &["check", off_host.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(78), "{}", text_of(&output));

@@ -114,7 +114,7 @@ fn servers_are_reached(program: Program) {
 /// Every case ended in order on both sockets.
 fn all_closed(agent: &Agent) {
     let closed = || agent.log().lines().filter(|line| line.ends_with("end=closed")).count();
-    wait_for_or("orderly ends", || closed() == CASES.len(), || agent.log());
+    wait_for_or("orderly closes", || closed() == CASES.len(), || agent.log());
 }
 
 /// A server that closes without `close_notify`: its bytes arrive, then a reset, never the end of

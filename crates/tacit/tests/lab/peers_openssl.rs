@@ -276,7 +276,7 @@ fn new_keys_are_made_often_with_a_client() {
     );
     let bytes = pattern(BYTES);
     client.say(&bytes);
-    wait_for("all of it", || client.said_bytes() == bytes);
+    wait_for("all bytes", || client.said_bytes() == bytes);
     assert!(only_connection(&agent, "in")["tls"]["rekeys"].as_u64().unwrap() >= 10);
 }
 
@@ -297,7 +297,7 @@ fn new_keys_are_made_often_with_a_server() {
         (&stream).read_exact(&mut got).unwrap();
     });
     assert!(got == bytes);
-    wait_for("all of it", || server.said_bytes() == bytes);
+    wait_for("all bytes", || server.said_bytes() == bytes);
     assert!(only_connection(&agent, "out")["tls"]["rekeys"].as_u64().unwrap() >= 10);
 }
 

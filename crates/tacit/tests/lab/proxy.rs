@@ -317,7 +317,7 @@ fn a_missing_or_broken_header_is_refused_and_nothing_is_forwarded() {
     stalled.write_all(&HEADER[..20]).unwrap();
     assert!(is_reset(&mut stalled));
     agent.wait_for_log("did not send a PROXY header in time");
-    assert!(app.1.try_recv().is_err(), "the program behind saw nothing");
+    assert!(app.1.try_recv().is_err(), "the server received nothing");
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn rules_come_go_and_change_and_open_connections_keep_their_verdict() {
     }
     assert!(ping(&mut connect(("127.0.0.1", added))));
     assert!(TcpStream::connect(("127.0.0.1", removed)).is_err());
-    assert!(held.iter_mut().all(ping), "open connections go on");
+    assert!(held.iter_mut().all(ping), "open connections continue");
     let stale = |agent: &Agent| -> Vec<(String, String)> {
         let all = agent.show("connections");
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -97,7 +97,11 @@ fn rules_come_go_and_change_and_open_connections_keep_their_verdict() {
     let expected = [("kept", "current"), ("changed", "stale"), ("removed", "stale")];
     assert_eq!(stale(&agent), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
     assert_eq!(agent.show("rules")["rules"][1]["hits"], 1, "counters outlive a reload");
-    assert_eq!(line(&agent, 1), Some(line_before + 7), "it stands below two lines and a rule now");
+    assert_eq!(
+        line(&agent, 1),
+        Some(line_before + 7),
+        "its position is below two lines and a rule"
+    );
     assert!(agent.ok(&["close", "--stale"]).contains("closed 2"));
     let [first, second, third] = &mut held;
     assert!(is_reset(second) && is_reset(third) && ping(first));
@@ -215,7 +219,7 @@ fn a_rule_that_turns_from_tls_to_clear_resets_what_is_cut() {
     agent.ok(&["reload"]);
     let mut stream = connect(("127.0.0.1", port));
     std::io::Write::write_all(&mut stream, b"x").unwrap();
-    assert!(is_reset(&mut stream), "a cut never looks like an end");
+    assert!(is_reset(&mut stream), "a reset does not look like a close");
 }
 
 #[test]

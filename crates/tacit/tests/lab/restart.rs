@@ -287,7 +287,7 @@ fn a_socket_file_of_the_service_manager_is_never_removed() {
     assert!(ping(&mut *dial(&unix)));
     agent.signal("TERM");
     assert!(agent.child.wait().unwrap().success());
-    assert!(path.exists(), "whoever made it removes it");
+    assert!(path.exists(), "the process that created it removes it");
 }
 
 /// Starts a second agent with the policy and the control socket of one that runs, to its end.
@@ -392,7 +392,7 @@ fn an_agent_without_supervisor_is_one_process_and_says_how_to_restart() {
     let pid = agent.child.id();
     let ready = format!("READY=1\nSTATUS=agent {pid} serves");
     assert_eq!(std::str::from_utf8(&state[..length]).unwrap(), ready);
-    assert_eq!(agent.serving_pids(), [0; 0], "it is the agent itself");
+    assert_eq!(agent.serving_pids(), [0; 0], "there is no agent besides this process");
     assert!(ping(&mut connect(listen.as_str())));
     let refused = agent.verb(&["restart"]);
     assert_eq!(refused.status.code(), Some(1));

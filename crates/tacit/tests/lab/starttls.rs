@@ -229,7 +229,7 @@ fn who_says_nothing_or_too_much_is_refused() {
     );
     let silent = connect(("127.0.0.1", quiet));
     let shown = || agent.show("connections").as_array().unwrap().clone();
-    wait_for("the dialogue to be shown", || {
+    wait_for("the exchange to be shown", || {
         shown().iter().any(|one| one["starttls"]["state"] == "dialogue")
     });
     agent.wait_for_log("kind=starttls-timeout");

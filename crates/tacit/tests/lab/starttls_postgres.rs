@@ -142,7 +142,7 @@ fn a_cancel_request_in_clear_passes_where_the_rule_says_so_and_is_refused_elsewh
     agent.wait_for_log("starttls=cancel");
     assert!(agent.audit().contains("\"starttls\":\"cancel\""), "{}", agent.audit());
     // All of them but the one of Python, which ends without `close_notify`.
-    wait_for("orderly ends", || agent.log().matches("end=closed").count() == 3);
+    wait_for("orderly closes", || agent.log().matches("end=closed").count() == 3);
 
     let child = sleeping(&lab, refuse, "sslmode=require", database.port);
     let mut request = connect(("127.0.0.1", refuse));

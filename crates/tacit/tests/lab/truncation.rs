@@ -33,7 +33,7 @@ fn a_stream_cut_without_close_notify_ends_in_a_reset_behind_the_good_bytes() {
         });
         let received = read_to_end(&mut receiver).expect_reset("cut or changed");
         assert!(!received.is_empty() && received.iter().all(|&byte| byte == 2));
-        assert!(told, "the other end learns it too");
+        assert!(told, "the other end is reset too");
         receiving.wait_for_log("without close_notify");
     }
 }

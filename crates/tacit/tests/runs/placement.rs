@@ -44,7 +44,7 @@ fn a_program_keeps_off_the_cpus_of_engines() {
         let mut words = said.split_whitespace().skip_while(|word| *word != key);
         words.nth(1).unwrap_or_else(|| panic!("no {key}: {said}")).to_owned()
     };
-    assert_eq!(word("plain"), word("all"), "nothing is placed without a word");
+    assert_eq!(word("plain"), word("all"), "without `placement` no thread is bound");
     let engine = word("engine");
     assert_ne!(engine, word("all"));
     assert!(engine.split([',', '-']).all(|cpu| cpu != word("last")), "{said}");
