@@ -96,8 +96,8 @@ fn a_program_that_says_nothing_holds_nothing_up() {
     let mut there = near.try_clone().unwrap();
     let mut back = far.try_clone().unwrap();
     std::thread::spawn(move || std::io::copy(&mut back, &mut there));
-    server.write_all(b"the first speaker").unwrap();
-    assert_eq!(read_some(&mut program, 16), b"the first speaker");
+    server.write_all(b"who speaks first").unwrap();
+    assert_eq!(read_some(&mut program, 16), b"who speaks first");
     program.write_all(&[6; FIRST_BYTES]).unwrap();
     assert_eq!(records(&read_once(&mut near)), [RECORD_BYTES]);
 }

@@ -160,10 +160,7 @@ fn a_server_whose_ca_leaves_the_trust_is_closed_with_and_without_its_rule() {
     agent.write_policy(&format!("{}{}", trust("other"), rule("kept", port, "other")));
     agent.ok(&["reload"]);
     wait_for_checks(&agent, &[]);
-    assert!(
-        is_reset(&mut kept) && is_reset(&mut gone),
-        "a reset is not taken for the end of the data"
-    );
+    assert!(is_reset(&mut kept) && is_reset(&mut gone), "a reset is no end of data");
     let log = agent.log();
     assert!(log.contains("leads to the issuer CN=corp CA, which trust 'other' does not"), "{log}");
     assert!(log.contains("the policy no longer has [trust.corp]"), "{log}");

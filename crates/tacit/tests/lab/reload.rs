@@ -97,11 +97,7 @@ fn rules_come_go_and_change_and_open_connections_keep_their_verdict() {
     let expected = [("kept", "current"), ("changed", "stale"), ("removed", "stale")];
     assert_eq!(stale(&agent), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
     assert_eq!(agent.show("rules")["rules"][1]["hits"], 1, "counters outlive a reload");
-    assert_eq!(
-        line(&agent, 1),
-        Some(line_before + 7),
-        "its position is below two lines and a rule"
-    );
+    assert_eq!(line(&agent, 1), Some(line_before + 7), "two lines and a rule precede it");
     assert!(agent.ok(&["close", "--stale"]).contains("closed 2"));
     let [first, second, third] = &mut held;
     assert!(is_reset(second) && is_reset(third) && ping(first));

@@ -96,11 +96,7 @@ for server in (\"127.0.0.2\", \"127.0.0.5\", \"192.0.2.1\"):
     asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     asked.settimeout(5); asked.connect((server, 53))
     asked.send(query + struct.pack(\">HH\", 1, 1)); print(asked.recv(4096)[-1])'";
-    assert_eq!(
-        network(setup).ok(script),
-        "7\n77\n7\n",
-        "a name outside the policy is answered too"
-    );
+    assert_eq!(network(setup).ok(script), "7\n77\n7\n", "any name is answered");
 }
 
 #[test]
