@@ -267,18 +267,18 @@ impl Drop for Account {
 
 /// How often threads stamped and read their CPU clocks: what the accounting itself does.
 #[derive(Debug, Default)]
-pub struct Effort {
+pub struct MeteringOverhead {
     stamps: AtomicU64,
     clock_reads: AtomicU64,
 }
 
-impl Effort {
+impl MeteringOverhead {
     /// That of all threads.
     #[must_use]
     pub fn all() -> &'static Self {
-        static EFFORT: Effort =
-            Effort { stamps: AtomicU64::new(0), clock_reads: AtomicU64::new(0) };
-        &EFFORT
+        static OVERHEAD: MeteringOverhead =
+            MeteringOverhead { stamps: AtomicU64::new(0), clock_reads: AtomicU64::new(0) };
+        &OVERHEAD
     }
 
     pub(super) fn add(&self, stamps: u64) {

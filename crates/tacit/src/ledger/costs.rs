@@ -11,8 +11,10 @@ use std::time::{Duration, SystemTime};
 
 use tacit_core::meter::{Component, CpuPlace};
 
-use super::account::{Account, Accounts, Count, Counts, Effort, Owner, Spent, Totals, agent_ns};
-use super::meter::{self, EffortCosts};
+use super::account::{
+    Account, Accounts, Count, Counts, MeteringOverhead, Owner, Spent, Totals, agent_ns,
+};
+use super::meter::{self, MeteringCosts};
 use crate::clock::Rfc3339;
 use crate::placement;
 
@@ -187,13 +189,13 @@ impl Costs {
         // Accounts first: what is spent meanwhile must not be missing from the clock.
         let rules = rows(Account::all(), failures);
         let agent_cpu_us = us(agent_ns());
-        let effort = Effort::all();
-        let EffortCosts { stamp_ns, clock_read_ns } = meter::measure_effort();
+        let overhead = MeteringOverhead::all();
+        let MeteringCosts { stamp_ns, clock_read_ns } = meter::measure_metering();
         let accounting = Accounting {
             stamp_ns,
             clock_read_ns,
-            stamps: effort.stamps(),
-            clock_reads: effort.clock_reads(),
+            stamps: overhead.stamps(),
+            clock_reads: overhead.clock_reads(),
             cpu_us: 0.0,
             percent: 0.0,
         };

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tacit_core::meter::{Cells, Component, MeterWindow, whole};
 use tacit_sys::cpu;
 
-use super::account::{Account, Count, Counts, Effort, ThreadKind};
+use super::account::{Account, Count, Counts, MeteringOverhead, ThreadKind};
 
 /// Work after which a window is closed: a read of the CPU clock, half a microsecond, is then less
 /// than a thousandth of it.
@@ -142,7 +142,7 @@ pub fn passed_elsewhere(spent_ns: u64) {
 
 /// What the accounting itself costs here.
 #[derive(Clone, Copy, Debug)]
-pub struct EffortCosts {
+pub struct MeteringCosts {
     /// A stamp, in nanoseconds.
     pub stamp_ns: f64,
     /// A read of the thread's CPU clock, in nanoseconds.
@@ -151,7 +151,7 @@ pub struct EffortCosts {
 
 /// Measures what the accounting itself costs here.
 #[must_use]
-pub fn measure_effort() -> EffortCosts {
+pub fn measure_metering() -> MeteringCosts {
     const STAMPS: u32 = 10_000;
     const READS: u32 = 200;
     let meter = Meter::new();
@@ -167,7 +167,7 @@ pub fn measure_effort() -> EffortCosts {
     }
     let read = cpu::monotonic_ns();
     let each = |ns: u64, times: u32| ns as f64 / f64::from(times);
-    EffortCosts {
+    MeteringCosts {
         stamp_ns: each(stamped - begin, STAMPS),
         clock_read_ns: each(read - stamped, READS),
     }
@@ -424,7 +424,7 @@ impl Meter {
                 account.add(&worth.of(&ticks), &counts, self.thread.get());
             }
         }
-        Effort::all().add(self.window_stamps.take());
+        MeteringOverhead::all().add(self.window_stamps.take());
         self.open_window(now_cpu_ns, ns_per_tick);
         self.window.set(Open { mean_ns: worth.mean_ns, ..self.window.get() });
     }

@@ -17,7 +17,9 @@ mod account;
 pub mod costs;
 pub mod meter;
 
-pub use account::{Account, Accounts, Count, Counts, Effort, Owner, Spent, ThreadKind, Totals};
+pub use account::{
+    Account, Accounts, Count, Counts, MeteringOverhead, Owner, Spent, ThreadKind, Totals,
+};
 
 use std::io;
 use std::pin::{Pin, pin};
