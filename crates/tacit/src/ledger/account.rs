@@ -37,7 +37,7 @@ impl Count {
 pub type Counts = [u64; Count::COUNT];
 
 /// Nanoseconds of CPU time, by component and place.
-pub type Spent = [[u64; CpuPlace::ALL.len()]; Component::ALL.len()];
+pub type CpuTimes = [[u64; CpuPlace::ALL.len()]; Component::ALL.len()];
 
 /// What kind of thread does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Owner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// CPU time.
-    pub spent: Spent,
+    pub spent: CpuTimes,
     /// The rest.
     pub counts: Counts,
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use tacit_core::meter::{Component, CpuPlace};
 
 use super::account::{
-    Account, Accounts, Count, Counts, MeteringOverhead, Owner, Spent, Totals, agent_ns,
+    Account, Accounts, Count, Counts, CpuTimes, MeteringOverhead, Owner, Totals, agent_ns,
 };
 use super::meter::{self, MeteringCosts};
 use crate::clock::Rfc3339;
@@ -387,7 +387,7 @@ fn row(kind: Kind, name: Option<&str>, totals: &Totals, failures: u64) -> RuleCo
     }
 }
 
-fn cells(spent: &Spent) -> BTreeMap<Component, Places> {
+fn cells(spent: &CpuTimes) -> BTreeMap<Component, Places> {
     let cell = |component: Component| {
         let at = |place: CpuPlace| us(spent[component as usize][place as usize]);
         Places {

@@ -18,7 +18,7 @@ pub mod costs;
 pub mod meter;
 
 pub use account::{
-    Account, Accounts, Count, Counts, MeteringOverhead, Owner, Spent, ThreadKind, Totals,
+    Account, Accounts, Count, Counts, CpuTimes, MeteringOverhead, Owner, ThreadKind, Totals,
 };
 
 use std::io;
