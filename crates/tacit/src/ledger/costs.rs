@@ -45,7 +45,7 @@ pub struct Costs {
     /// What the accounting itself cost.
     pub accounting: Accounting,
     /// CPU time in percent of one CPU's.
-    pub percent_of_one_cpu: Places,
+    pub percent_of_one_cpu: ByCpuPlace,
     /// By rule; the agent itself and rules that are gone among them.
     pub rules: Vec<RuleCosts>,
     /// By run.
@@ -73,7 +73,7 @@ pub struct Accounting {
 
 /// A figure by place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Places {
+pub struct ByCpuPlace {
     /// On general CPUs, what no engine could have done.
     pub general: f64,
     /// On engines.
@@ -82,7 +82,7 @@ pub struct Places {
     pub eligible: f64,
 }
 
-impl Places {
+impl ByCpuPlace {
     /// All places together.
     #[must_use]
     pub fn sum(&self) -> f64 {
@@ -137,7 +137,7 @@ pub struct RuleCosts {
     /// And to it.
     pub bytes_received: u64,
     /// By component and place.
-    pub cpu_us: BTreeMap<Component, Places>,
+    pub cpu_us: BTreeMap<Component, ByCpuPlace>,
     /// All of it for each connection opened.
     pub cpu_us_per_connection: Option<f64>,
     /// What carrying bytes cost (receive, seal, open, send) for each message.
@@ -211,7 +211,7 @@ impl Costs {
             uncaptured_cpu_us: 0.0,
             uncaptured_percent: 0.0,
             accounting,
-            percent_of_one_cpu: Places::default(),
+            percent_of_one_cpu: ByCpuPlace::default(),
             rules,
             runs,
         }
@@ -251,7 +251,7 @@ impl Costs {
 
     /// Makes every figure that follows from others.
     fn with_sums(mut self) -> Self {
-        let mut places = Places::default();
+        let mut places = ByCpuPlace::default();
         for row in &mut self.rules {
             row.set_rates();
             for cell in row.cpu_us.values() {
@@ -276,19 +276,19 @@ impl RuleCosts {
     /// CPU time of all cells.
     #[must_use]
     pub fn total_us(&self) -> f64 {
-        self.cpu_us.values().map(Places::sum).sum()
+        self.cpu_us.values().map(ByCpuPlace::sum).sum()
     }
 
     /// CPU time of one component, all places together.
     #[must_use]
     pub fn component_us(&self, component: Component) -> f64 {
-        self.cpu_us.get(&component).map_or(0.0, Places::sum)
+        self.cpu_us.get(&component).map_or(0.0, ByCpuPlace::sum)
     }
 
     /// CPU time by place, all components together.
     #[must_use]
-    pub fn places_us(&self) -> Places {
-        self.cpu_us.values().fold(Places::default(), |sum, cell| sum.zip(cell, |a, b| a + b))
+    pub fn places_us(&self) -> ByCpuPlace {
+        self.cpu_us.values().fold(ByCpuPlace::default(), |sum, cell| sum.zip(cell, |a, b| a + b))
     }
 
     /// CPU time of carrying bytes.
@@ -387,10 +387,10 @@ fn row(kind: Kind, name: Option<&str>, totals: &Totals, failures: u64) -> RuleCo
     }
 }
 
-fn cells(spent: &CpuTimes) -> BTreeMap<Component, Places> {
+fn cells(spent: &CpuTimes) -> BTreeMap<Component, ByCpuPlace> {
     let cell = |component: Component| {
         let at = |place: CpuPlace| us(spent[component as usize][place as usize]);
-        Places {
+        ByCpuPlace {
             general: at(CpuPlace::General),
             engine: at(CpuPlace::Engine),
             eligible: at(CpuPlace::Eligible),

@@ -71,7 +71,7 @@ pub struct LiveRule {
     /// Which of its clients may be in clear; `None`: every client needs TLS. It outlives a reload
     /// that changes the rule.
     pub clear_access: Option<Arc<ClearAccess>>,
-    /// Places for handshakes of this rule.
+    /// The number of handshakes of this rule in progress.
     pub handshakes: Arc<AtomicUsize>,
     /// Counters; they outlive a reload that changes the rule.
     pub counters: Arc<RuleCounters>,

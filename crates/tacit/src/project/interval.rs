@@ -12,7 +12,7 @@ use crate::control::client::{self, ClientError};
 use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
 use crate::control::render::costs::name;
 use crate::control::{self, Display, Request};
-use crate::ledger::costs::{self, Kind, Places};
+use crate::ledger::costs::{self, ByCpuPlace, Kind};
 
 /// The largest file that is read.
 const COSTS_BYTES_MAX: u64 = 64 << 20;
@@ -132,7 +132,7 @@ fn model(ledger: &costs::Costs) -> MeasuredCosts {
 
 fn rule(ledger: &costs::RuleCosts) -> MeasuredRuleCosts {
     let mut cpu_us = Components::default();
-    for (component, Places { general, engine, eligible }) in &ledger.cpu_us {
+    for (component, ByCpuPlace { general, engine, eligible }) in &ledger.cpu_us {
         let cell = PlaceCosts { general: *general, engine: *engine, eligible: *eligible };
         cpu_us.set(*component, cell);
     }

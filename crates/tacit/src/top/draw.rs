@@ -10,7 +10,7 @@ use super::screen::{Line, Look, Size};
 use super::view::View;
 use crate::control::render::column::{fit, pad};
 use crate::control::render::costs::{figure, name, perhaps};
-use crate::ledger::costs::{Costs, Places, RuleCosts, percent};
+use crate::ledger::costs::{ByCpuPlace, Costs, RuleCosts, percent};
 
 /// Lines of the totals, including a blank line.
 const TOTALS_LINES: usize = 3;
@@ -72,7 +72,7 @@ pub(super) fn frame(view: &mut View, size: Size) -> Vec<Line> {
 }
 
 fn totals(costs: &Costs, view: &View) -> Vec<Line> {
-    let Places { general, engine, eligible } = costs.percent_of_one_cpu;
+    let ByCpuPlace { general, engine, eligible } = costs.percent_of_one_cpu;
     let title = Line::of(Look::Title, "tacit  ");
     let first = match view.lost() {
         Some(reason) => title.and(Look::Alarm, reason),
@@ -117,11 +117,11 @@ fn duration(seconds: f64) -> String {
 fn components(costs: &Costs) -> Vec<Line> {
     let percent_of = |component: Component| {
         let cells = costs.rules.iter().filter_map(|rule| rule.cpu_us.get(&component));
-        let sum = cells.fold(Places::default(), |sum, cell| sum.zip(cell, |a, b| a + b));
+        let sum = cells.fold(ByCpuPlace::default(), |sum, cell| sum.zip(cell, |a, b| a + b));
         sum.zip(&sum, |us, _| percent(us, costs.interval_s * 1e6))
     };
     let sums = Component::ALL.map(percent_of);
-    let greatest = sums.iter().map(Places::sum).fold(0.0, f64::max);
+    let greatest = sums.iter().map(ByCpuPlace::sum).fold(0.0, f64::max);
     let row = |row: usize| {
         let mut line = Line::default();
         for at in [row, row + COMPONENT_ROWS] {
@@ -139,7 +139,7 @@ fn components(costs: &Costs) -> Vec<Line> {
 }
 
 /// A component: its name, its percentage, and a bar with a shade for each kind of CPU time.
-fn with_bar(line: Line, component: Component, places: &Places, greatest: f64) -> Line {
+fn with_bar(line: Line, component: Component, places: &ByCpuPlace, greatest: f64) -> Line {
     let cells = |percent: f64| {
         let share = if greatest > 0.0 { percent / greatest } else { 0.0 };
         (1..=BAR_CELLS).take_while(|cell| *cell as f64 <= share * BAR_CELLS as f64 + 0.5).count()

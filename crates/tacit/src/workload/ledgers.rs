@@ -16,7 +16,7 @@ use tacit_sys::socket;
 use super::error::WorkloadError;
 use crate::control::client::{self, ClientError};
 use crate::launch;
-use crate::ledger::costs::{Costs, Places};
+use crate::ledger::costs::{ByCpuPlace, Costs};
 
 /// An agent, under a name chosen by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Agent {
 pub(super) struct Spent {
     pub(super) agent: String,
     components_us: [f64; Component::ALL.len()],
-    places_us: Places,
+    places_us: ByCpuPlace,
     /// CPU time of the process by the kernel's clock.
     all_us: f64,
     accounting_us: f64,
@@ -236,7 +236,7 @@ pub(super) mod tests {
         costs.accounting.clock_reads = 0;
         costs.rules.truncate(1);
         let cell =
-            Places { general: f64::from(times), engine: 2.0 * f64::from(times), eligible: 0.0 };
+            ByCpuPlace { general: f64::from(times), engine: 2.0 * f64::from(times), eligible: 0.0 };
         let rule = &mut costs.rules[0];
         rule.cpu_us = BTreeMap::from(Component::ALL.map(|component| (component, cell)));
         let times = u64::from(times);

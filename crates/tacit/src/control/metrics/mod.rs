@@ -25,7 +25,7 @@ use super::display::refused::RefusedDisplay;
 use super::display::rules::RulesDisplay;
 use super::render::costs::name;
 use crate::clock::Rfc3339;
-use crate::ledger::costs::{Costs, Places, RuleCosts};
+use crate::ledger::costs::{Costs, ByCpuPlace, RuleCosts};
 use crate::live::{Live, LiveAction, LiveRule};
 use crate::session::ConnectionTable;
 
@@ -264,7 +264,7 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
         let name = name(rule);
         for component in Component::ALL {
             let cell = rule.cpu_us.get(&component).copied().unwrap_or_default();
-            let Places { general, engine, eligible } = cell;
+            let ByCpuPlace { general, engine, eligible } = cell;
             for (place, us) in [
                 (CpuPlace::General, general),
                 (CpuPlace::Engine, engine),

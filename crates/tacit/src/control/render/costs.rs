@@ -4,7 +4,7 @@ use tacit_core::meter::Component;
 
 use super::table::lay_out;
 use crate::control::display::connections::ConnectionDisplay;
-use crate::ledger::costs::{Costs, Kind, Places, RuleCosts, RunCosts, percent};
+use crate::ledger::costs::{ByCpuPlace, Costs, Kind, RuleCosts, RunCosts, percent};
 
 /// What each row of `tacit show costs` stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -79,7 +79,7 @@ fn components(costs: &Costs) -> Vec<Vec<String>> {
     let mut rows = vec![headings(&headings_of)];
     for component in Component::ALL {
         let cells = costs.rules.iter().filter_map(|rule| rule.cpu_us.get(&component));
-        let sum = cells.fold(Places::default(), |sum, cell| sum.zip(cell, |a, b| a + b));
+        let sum = cells.fold(ByCpuPlace::default(), |sum, cell| sum.zip(cell, |a, b| a + b));
         rows.push(vec![
             component.word().to_owned(),
             figure(sum.sum() / 1000.0),
