@@ -7,23 +7,23 @@ use std::sync::Arc;
 use tacit_core::policy::{Policy, UnixSocket};
 
 use super::lanes::Workers;
-use super::opened::{self, ListenError, Opened, Wanted};
+use super::opened::{self, ListenError, Opened, RequiredListener};
 use super::takeover::Handover;
 
 /// The listening sockets that a policy requires, by the text of their address.
-pub(super) type WantedListeners = BTreeMap<String, Wanted>;
+pub(super) type RequiredListeners = BTreeMap<String, RequiredListener>;
 
 /// Every listening address of a policy. Rules with the same address have the same socket options.
 #[must_use]
-pub(super) fn wanted(policy: &Policy) -> WantedListeners {
+pub(super) fn wanted(policy: &Policy) -> RequiredListeners {
     let mut all = BTreeMap::new();
     for rule in &policy.rules {
         let Some(forward) = rule.forward() else { continue };
         let clear = !rule.tls_arrives();
         for address in &forward.listen {
             all.entry(address.to_string())
-                .and_modify(|known: &mut Wanted| known.clear |= clear)
-                .or_insert_with(|| Wanted {
+                .and_modify(|known: &mut RequiredListener| known.clear |= clear)
+                .or_insert_with(|| RequiredListener {
                     address: address.clone(),
                     clear,
                     unix: forward.unix.clone(),
@@ -93,7 +93,7 @@ impl Listeners {
     /// The agent cannot listen on an address or change a socket file.
     pub(super) fn prepare(
         &mut self,
-        wanted: &WantedListeners,
+        wanted: &RequiredListeners,
     ) -> Result<NewListeners, ListenError> {
         let mut new = Vec::new();
         for (key, wanted) in wanted {
@@ -106,7 +106,7 @@ impl Listeners {
         Ok(NewListeners(new))
     }
 
-    fn change_files(&mut self, wanted: &WantedListeners) -> Result<(), ListenError> {
+    fn change_files(&mut self, wanted: &RequiredListeners) -> Result<(), ListenError> {
         let mut changed: Vec<ChangedFile<'_>> = Vec::new();
         for (key, ServedListener { opened, .. }) in &mut self.served {
             let Some(wanted) = wanted.get(key).filter(|new| new.unix != opened.unix) else {
@@ -129,7 +129,7 @@ impl Listeners {
     /// Makes the workers accept on the new sockets, and closes those that are no longer required.
     pub(super) async fn change(
         &mut self,
-        wanted: &WantedListeners,
+        wanted: &RequiredListeners,
         NewListeners(new): NewListeners,
         workers: &Workers,
     ) {

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::answer::show_aside;
-use super::opened::{ListenError, Opened, Wanted};
+use super::opened::{ListenError, Opened, RequiredListener};
 use super::takeover::Handover;
 use super::{Agent, AgentError};
 use crate::clock::Rfc3339;
@@ -48,7 +48,7 @@ impl Metrics {
         let Some(address) = &policy.agent.metrics else { return Ok(None) };
         // Unlike relayed connections, connections of scrapers are not reset when the agent ends.
         let unix = UnixSocket { mode: 0o600, owner: None, replace_stale: true };
-        let wanted = Wanted { address: address.clone(), clear: false, unix };
+        let wanted = RequiredListener { address: address.clone(), clear: false, unix };
         let opened = handover.open(&wanted, None).map_err(AgentError::Listen)?;
         let listening = listen_on(address, &opened)
             .map_err(|error| AgentError::Listen(ListenError::new(address, error.to_string())))?;

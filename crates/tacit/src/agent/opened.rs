@@ -22,7 +22,7 @@ use crate::stream::intercept::{ConnectionSource, Listener};
 
 /// A listening socket that the policy or the command line requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct RequiredListener {
     /// The address.
     pub(super) address: Address,
     /// Whether clients of this socket send clear text.
@@ -64,7 +64,7 @@ impl Drop for SocketFile {
 }
 
 impl Opened {
-    fn new(wanted: &Wanted, socket: OwnedFd, file: Option<SocketFile>) -> Self {
+    fn new(wanted: &RequiredListener, socket: OwnedFd, file: Option<SocketFile>) -> Self {
         let listener = Arc::new(Listener {
             address: wanted.address.clone(),
             socket: Arc::new(socket),
@@ -181,7 +181,7 @@ pub(super) enum InheritedFile {
 /// # Errors
 /// The agent cannot listen on the address. The error names the process that does, if it is known.
 pub(super) fn open(
-    wanted: &Wanted,
+    wanted: &RequiredListener,
     congestion_control: Option<&str>,
 ) -> Result<Opened, ListenError> {
     let address = &wanted.address;
@@ -203,7 +203,7 @@ pub(super) fn open(
 /// # Errors
 /// The options that accepted sockets inherit cannot be set.
 pub(super) fn adopt(
-    wanted: &Wanted,
+    wanted: &RequiredListener,
     inherited: Inherited,
     congestion_control: Option<&str>,
 ) -> Result<Opened, ListenError> {
@@ -216,7 +216,7 @@ pub(super) fn adopt(
     Ok(Opened { inherits_file, ..Opened::new(wanted, socket, None) })
 }
 
-fn options(wanted: &Wanted, congestion_control: Option<&str>) -> StreamOptions {
+fn options(wanted: &RequiredListener, congestion_control: Option<&str>) -> StreamOptions {
     StreamOptions {
         congestion_control: congestion_control.map(str::to_owned),
         reset_on_exit: wanted.clear,

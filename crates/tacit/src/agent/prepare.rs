@@ -11,7 +11,7 @@ use tacit_core::policy::{Diagnostic, Limits, Policy};
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::verify::ChainCache;
 
-use super::listeners::{self, WantedListeners};
+use super::listeners::{self, RequiredListeners};
 use super::sandbox::Sandbox;
 use crate::live::{
     BuildContext, Built, Changes, Checked, Installed, Live, Materials, Refreshed, RuleRefused,
@@ -54,7 +54,7 @@ pub(super) struct NewPolicy {
     /// How it differs from the installed one.
     pub(super) changes: Changes,
     /// Its listening addresses.
-    pub(super) listeners: WantedListeners,
+    pub(super) listeners: RequiredListeners,
     /// Warnings, as they are printed.
     pub(super) warnings: Vec<String>,
     /// The tables of the file that take effect only when the agent is restarted.

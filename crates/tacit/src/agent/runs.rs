@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::inbound::reserve_missing;
 use super::lanes::Workers;
-use super::opened::{ListenError, Opened, Wanted};
+use super::opened::{ListenError, Opened, RequiredListener};
 use super::secrets;
 use super::services::{self, Candidate, Enrolled, RunContext, RunEvent, Services};
 use super::{AgentError, AgentOptions, takeover};
@@ -111,7 +111,7 @@ impl Runs {
         let mut enrol = None;
         if let Some(enrolment) = &options.enrol {
             let address = Address::Path(enrolment.path.clone());
-            let wanted = Wanted { address, clear: true, unix: enrolment.unix.clone() };
+            let wanted = RequiredListener { address, clear: true, unix: enrolment.unix.clone() };
             let opened = handover.open(&wanted, None).map_err(AgentError::Listen)?;
             enrol = Some(Enrol { opened, task: None });
         }

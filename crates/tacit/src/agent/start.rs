@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::credentials::Credentials;
 use super::lanes::Workers;
 use super::listeners::Listeners;
-use super::opened::{Opened, Wanted};
+use super::opened::{Opened, RequiredListener};
 use super::passes::Passes;
 use super::reload::Changing;
 use super::runs::Runs;
@@ -296,7 +296,7 @@ impl Control {
         supervisor: Option<&Supervisor>,
     ) -> Result<Self, AgentError> {
         let address = Address::Path(path.to_owned());
-        let wanted = Wanted {
+        let wanted = RequiredListener {
             address,
             clear: true,
             unix: UnixSocket { mode: 0o600, owner: None, replace_stale: true },

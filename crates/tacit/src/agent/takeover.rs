@@ -32,7 +32,7 @@ use crate::control::client::{ClientError, ask_long_on, ask_on};
 use crate::control::secret::SuccessorSecret;
 use crate::control::server::Reply;
 
-use super::opened::{self, Inherited, InheritedFile, ListenError, Opened, Wanted};
+use super::opened::{self, Inherited, InheritedFile, ListenError, Opened, RequiredListener};
 use crate::live::ClearAccessState;
 use crate::run::handover::RunState;
 
@@ -81,7 +81,7 @@ impl Handover {
     /// See [`opened::open`].
     pub(super) fn open(
         &mut self,
-        wanted: &Wanted,
+        wanted: &RequiredListener,
         congestion_control: Option<&str>,
     ) -> Result<Opened, ListenError> {
         let given = self.sockets.iter().position(|given| given.address == wanted.address);

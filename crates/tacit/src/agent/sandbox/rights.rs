@@ -14,7 +14,7 @@ use tacit_sys::socket;
 use super::AgentOptions;
 use super::reach::{self, RESTART};
 use crate::agent::listeners;
-use crate::agent::opened::Wanted;
+use crate::agent::opened::RequiredListener;
 
 /// Kept by every agent, because a reload may add a port below 1024.
 const EVERY: CapabilitySet = CapabilitySet::NET_BIND_SERVICE;
@@ -99,7 +99,7 @@ fn missing_without(
 
 /// Whether the policy has socket files, whose owners a reload may change.
 fn listens_at_files(policy: &Policy) -> bool {
-    let is_file = |wanted: Wanted| matches!(wanted.address, Address::Path(_));
+    let is_file = |wanted: RequiredListener| matches!(wanted.address, Address::Path(_));
     listeners::wanted(policy).into_values().any(is_file)
 }
 
