@@ -50,8 +50,8 @@ impl Agent {
             Request::Identify => Reply::ok(self.identify()),
             Request::Close { ids, stale, peer, clear } => {
                 let invalid_peer = peer == Some(PeerState::Invalid);
-                let also = Also { stale, invalid_peer, clear };
-                Reply::ok(self.close(&ids, also))
+                let selection = CloseSelection { stale, invalid_peer, clear };
+                Reply::ok(self.close(&ids, selection))
             }
             Request::TakeOver { .. } => self.hand_over(),
             Request::ClearAccess => Reply::written(&self.clear_access()),
@@ -161,19 +161,19 @@ impl Agent {
         show_aside(back, move || Reply::written(&identities(&materials, &live)));
     }
 
-    fn close(&self, ids: &[u64], also: Also) -> Value {
+    fn close(&self, ids: &[u64], selection: CloseSelection) -> Value {
         let live = self.shared.live.load();
         let is_invalid =
             |record: &ConnectionRecord| record.tls.get().is_some_and(|tls| tls.check.is_rejected());
-        if also.clear {
+        if selection.clear {
             self.end_clear(&live);
         }
         let mut closed = Vec::new();
         for record in self.shared.table.snapshot() {
             let is_meant = ids.contains(&record.id)
-                || (also.stale && !live.is_current(&record.rule))
-                || (also.invalid_peer && is_invalid(&record))
-                || (also.clear && record.is_accepted_in_clear());
+                || (selection.stale && !live.is_current(&record.rule))
+                || (selection.invalid_peer && is_invalid(&record))
+                || (selection.clear && record.is_accepted_in_clear());
             if is_meant {
                 record.close();
                 closed.push(record.id);
@@ -298,7 +298,7 @@ impl Agent {
 
 /// Connections to close in addition to those that the operator listed by number.
 #[derive(Clone, Copy)]
-struct Also {
+struct CloseSelection {
     /// Connections whose rule was changed or removed since they opened.
     stale: bool,
     /// Connections whose peer sent a certificate that is not trusted.
