@@ -15,7 +15,7 @@ use tacit_core::flow::Address;
 use tacit_core::policy::UnixSocket;
 use tacit_sys::socket::{self, StreamOptions};
 
-use super::holder::Holder;
+use super::listening_process::ListeningProcess;
 use crate::address;
 use crate::net::Security;
 use crate::stream::intercept::{ConnectionSource, Listener};
@@ -116,7 +116,7 @@ pub struct ListenError {
     address: Address,
     reason: String,
     /// The process that listens on the address, if that is the reason.
-    holder: Option<Holder>,
+    holder: Option<ListeningProcess>,
 }
 
 impl ListenError {
@@ -126,7 +126,8 @@ impl ListenError {
 
     /// An error of the kernel, with an explanation.
     pub(super) fn refused(address: &Address, error: &io::Error) -> Self {
-        let holder = (error.kind() == io::ErrorKind::AddrInUse).then(|| Holder::of(address));
+        let holder =
+            (error.kind() == io::ErrorKind::AddrInUse).then(|| ListeningProcess::of(address));
         let reason = match error.kind() {
             io::ErrorKind::AddrNotAvailable => {
                 format!("{error}: this host does not have the address; see `ip address`")

@@ -16,7 +16,7 @@ use crate::address;
 
 /// The process that listens on an address, as far as it can be found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Holder {
+pub(super) enum ListeningProcess {
     /// A process.
     Process {
         pid: u32,
@@ -31,7 +31,7 @@ pub(super) enum Holder {
     Unknown,
 }
 
-impl Holder {
+impl ListeningProcess {
     /// The process that listens on this address, or on an unspecified address with the same port.
     pub(super) fn of(address: &Address) -> Self {
         let Address::Inet(wanted) = address else { return Self::Unknown };
@@ -73,7 +73,7 @@ fn program(pid: u32) -> String {
     if words.is_empty() { name } else { words.join(" ") }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for ListeningProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process { pid, program, user } => write!(
@@ -105,8 +105,8 @@ mod tests {
         let taken = listener.local_addr().unwrap();
         let any = SocketAddr::new("0.0.0.0".parse().unwrap(), taken.port());
         for wanted in [taken, any] {
-            let holder = Holder::of(&Address::Inet(wanted));
-            let Holder::Process { pid, user, .. } = &holder else { panic!("{holder:?}") };
+            let holder = ListeningProcess::of(&Address::Inet(wanted));
+            let ListeningProcess::Process { pid, user, .. } = &holder else { panic!("{holder:?}") };
             assert_eq!(*pid, std::process::id());
             assert_eq!(*user, address::user_name(tacit_sys::process::effective_user()));
             assert!(holder.to_string().contains(&format!("kill {pid}")), "{holder}");
