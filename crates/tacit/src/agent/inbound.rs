@@ -27,11 +27,11 @@ use crate::stream::intercept::{ConnectionSource, Listener};
 /// The outside addresses of a run.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
-    held: BTreeMap<String, Held>,
+    held: BTreeMap<String, BoundAddress>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct BoundAddress {
     listener: Arc<Listener>,
     /// The number of the source at the workers, while it is open.
     open: Option<u64>,
@@ -91,7 +91,7 @@ impl Inbound {
             let source = ConnectionSource::Inbound(Scope::Run(Arc::clone(run)));
             let socket = Arc::new(socket);
             let listener = Arc::new(Listener { address, socket, security, source });
-            self.held.insert(key, Held { listener, open: None });
+            self.held.insert(key, BoundAddress { listener, open: None });
         }
     }
 
@@ -152,7 +152,7 @@ impl Inbound {
     /// # Errors
     /// The limit of open files is reached.
     pub(super) fn copies(&self) -> io::Result<Vec<HeldAddress>> {
-        let copy = |held: &Held| {
+        let copy = |held: &BoundAddress| {
             let socket = held.listener.socket.as_fd().try_clone_to_owned()?;
             Ok(HeldAddress { address: held.listener.address.clone(), socket })
         };
