@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::opened::Opened;
-use super::reload::Asker;
+use super::reload::ReloadOrigin;
 use super::{Agent, Control, Drain, service_manager, takeover};
 use crate::control::display::audit::audit;
 use crate::control::display::engines::EnginesDisplay;
@@ -37,7 +37,7 @@ impl Agent {
             Request::Show { what } => return self.show(what, back),
             Request::ShowConnection { id } => return self.show_connection(id, back),
             Request::Explain { flow } => return self.explain(*flow, back),
-            Request::Reload => return self.reload(Asker::Operator(back)),
+            Request::Reload => return self.reload(ReloadOrigin::Operator(back)),
             Request::Drain { timeout_ms } => {
                 let asked = timeout_ms.map(Duration::from_millis);
                 self.drain(asked).await;

@@ -67,7 +67,7 @@ use metrics::Metrics;
 pub use opened::ListenError;
 use opened::Opened;
 use passes::Passes;
-use reload::{Asker, Changing};
+use reload::{ReloadOrigin, Changing};
 use runs::{LINGER, Runs};
 use sandbox::Sandbox;
 use services::RunEvent;
@@ -271,7 +271,7 @@ impl Agent {
                 _ = windows.tick(), if self.shared.live.load().has_windows() => {
                     self.runs.follow_windows();
                 }
-                Some(()) = signals.reload.recv() => self.reload(Asker::Signal),
+                Some(()) = signals.reload.recv() => self.reload(ReloadOrigin::Signal),
                 Some(()) = signals.restart.recv() => self.restart_on_signal(),
                 due = self.changing.due() => self.take_change(due).await,
                 // A private agent ends with its run. It ignores signals for the process group,

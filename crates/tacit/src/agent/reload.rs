@@ -37,7 +37,7 @@ const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
 
 /// The origin of a reload request.
 #[derive(Debug)]
-pub(super) enum Asker {
+pub(super) enum ReloadOrigin {
     /// `tacit reload`, which waits for the answer.
     Operator(oneshot::Sender<Reply>),
     /// SIGHUP.
@@ -48,13 +48,13 @@ pub(super) enum Asker {
 #[derive(Debug, Default)]
 pub(super) struct Changing {
     under_way: Option<Preparation>,
-    waiting: Vec<Asker>,
+    waiting: Vec<ReloadOrigin>,
 }
 
 #[derive(Debug)]
 struct Preparation {
     prepared: oneshot::Receiver<Prepared>,
-    askers: Vec<Asker>,
+    origins: Vec<ReloadOrigin>,
     begun: Instant,
     /// Whether the long preparation was logged.
     is_noted: bool,
@@ -74,8 +74,8 @@ impl Preparation {
         log.warn(event.field("next", next));
     }
 
-    fn new(prepared: oneshot::Receiver<Prepared>, askers: Vec<Asker>) -> Self {
-        Self { prepared, askers, begun: Instant::now(), is_noted: false }
+    fn new(prepared: oneshot::Receiver<Prepared>, origins: Vec<ReloadOrigin>) -> Self {
+        Self { prepared, origins, begun: Instant::now(), is_noted: false }
     }
 }
 
@@ -83,17 +83,17 @@ impl Preparation {
 #[derive(Debug)]
 pub(super) struct Due {
     prepared: Prepared,
-    askers: Vec<Asker>,
+    origins: Vec<ReloadOrigin>,
 }
 
 impl Changing {
     /// Refuses all requests because the agent ends; returns whether there were any.
     pub(super) fn refuse_all(&mut self, log: &Log) -> bool {
-        let under_way = self.under_way.take().map(|preparation| preparation.askers);
-        let mut askers = under_way.unwrap_or_default();
-        askers.append(&mut self.waiting);
-        let were_any = !askers.is_empty();
-        answer(askers, &Err(ENDING.to_owned()), log);
+        let under_way = self.under_way.take().map(|preparation| preparation.origins);
+        let mut origins = under_way.unwrap_or_default();
+        origins.append(&mut self.waiting);
+        let were_any = !origins.is_empty();
+        answer(origins, &Err(ENDING.to_owned()), log);
         were_any
     }
 
@@ -105,8 +105,8 @@ impl Changing {
                           policy; this is a bug in tacit: report it with the policy";
             Prepared::Policy(Err(reason.to_owned()))
         });
-        let askers = self.under_way.take().map(|done| done.askers).unwrap_or_default();
-        Due { prepared, askers }
+        let origins = self.under_way.take().map(|done| done.origins).unwrap_or_default();
+        Due { prepared, origins }
     }
 }
 
@@ -121,17 +121,17 @@ struct Installation {
 impl Agent {
     /// Starts a reload, or adds the request to those that wait for the next one. The answer is sent
     /// when the policy is installed or rejected.
-    pub(super) fn reload(&mut self, asker: Asker) {
+    pub(super) fn reload(&mut self, origin: ReloadOrigin) {
         let refusal = if self.draining.is_some() {
             ENDING
         } else if self.changing.waiting.len() >= WAITING_MAX {
             "the policy was not installed: too many requests wait for the reload in progress; try \
              again later"
         } else {
-            self.changing.waiting.push(asker);
+            self.changing.waiting.push(origin);
             return self.prepare_next();
         };
-        answer(vec![asker], &Err(refusal.to_owned()), &self.shared.log);
+        answer(vec![origin], &Err(refusal.to_owned()), &self.shared.log);
     }
 
     /// Starts the reload that requests wait for, unless another change is in preparation.
@@ -139,14 +139,14 @@ impl Agent {
         if self.changing.under_way.is_some() || self.changing.waiting.is_empty() {
             return;
         }
-        let askers = std::mem::take(&mut self.changing.waiting);
+        let origins = std::mem::take(&mut self.changing.waiting);
         let inputs = self.inputs();
         match on_own_thread("reload", move || Prepared::Policy(inputs.policy())) {
-            Ok(prepared) => self.changing.under_way = Some(Preparation::new(prepared, askers)),
+            Ok(prepared) => self.changing.under_way = Some(Preparation::new(prepared, origins)),
             Err(error) => {
                 let refusal =
                     format!("the policy was not installed: cannot start a thread: {error}");
-                answer(askers, &Err(refusal), &self.shared.log);
+                answer(origins, &Err(refusal), &self.shared.log);
             }
         }
     }
@@ -187,20 +187,20 @@ impl Agent {
 
     /// Installs a prepared change, and starts the next one.
     pub(super) async fn take_change(&mut self, due: Due) {
-        let Due { prepared, askers } = due;
+        let Due { prepared, origins } = due;
         match prepared {
             Prepared::Files(files) => {
                 self.take_files(*files);
                 self.runs.hide_again();
             }
-            Prepared::Policy(Err(refusal)) => self.refuse(askers, refusal),
+            Prepared::Policy(Err(refusal)) => self.refuse(origins, refusal),
             Prepared::Policy(Ok(policy)) => match self.install(*policy).await {
-                Err(refusal) => self.refuse(askers, refusal),
+                Err(refusal) => self.refuse(origins, refusal),
                 Ok(Installation { answer: installed, capturing }) => {
                     let log = self.shared.log.clone();
                     tokio::task::spawn_local(async move {
                         runs::wait_for_capture(capturing).await;
-                        answer(askers, &Ok(installed), &log);
+                        answer(origins, &Ok(installed), &log);
                     });
                 }
             },
@@ -210,8 +210,8 @@ impl Agent {
 
     /// Answers with a refusal. Hides the files of the installed policy again, because they may have
     /// been replaced.
-    fn refuse(&self, askers: Vec<Asker>, refusal: String) {
-        answer(askers, &Err(refusal), &self.shared.log);
+    fn refuse(&self, origins: Vec<ReloadOrigin>, refusal: String) {
+        answer(origins, &Err(refusal), &self.shared.log);
         self.runs.hide_again();
     }
 
@@ -274,18 +274,20 @@ fn drop_aside<T: Send + 'static>(old: T) {
 
 /// Answers reload requests. Logs a refusal as well, because a reload by signal has no answer, and
 /// because other operators must be able to see why the policy was not replaced.
-fn answer(askers: Vec<Asker>, result: &Result<Value, String>, log: &Log) {
+fn answer(origins: Vec<ReloadOrigin>, result: &Result<Value, String>, log: &Log) {
     if let Err(reason) = result
-        && !askers.is_empty()
+        && !origins.is_empty()
     {
         log.error(Event::new("reload-refused").field("reason", reason));
     }
-    for asker in askers {
+    for origin in origins {
         // The client may have closed its connection.
-        match (asker, result) {
-            (Asker::Operator(back), Ok(installed)) => drop(back.send(Reply::ok(installed.clone()))),
-            (Asker::Operator(back), Err(reason)) => drop(back.send(Reply::error(reason))),
-            (Asker::Signal, _) => {}
+        match (origin, result) {
+            (ReloadOrigin::Operator(back), Ok(installed)) => {
+                drop(back.send(Reply::ok(installed.clone())))
+            }
+            (ReloadOrigin::Operator(back), Err(reason)) => drop(back.send(Reply::error(reason))),
+            (ReloadOrigin::Signal, _) => {}
         }
     }
 }
