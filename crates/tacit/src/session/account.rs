@@ -359,7 +359,7 @@ pub fn settle(log: &Log, record: &ConnectionRecord, end: &ConnectionEnd) {
         ConnectionEnd::KeyLimit
         | ConnectionEnd::Session(_)
         | ConnectionEnd::Refused(_)
-        | ConnectionEnd::Asked(_)
+        | ConnectionEnd::ControlFailed(_)
         | ConnectionEnd::NotPassed(_) => log.warn(event()),
         _ if record.rule.rule.log => log.info(event()),
         _ => {}

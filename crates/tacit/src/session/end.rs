@@ -28,7 +28,7 @@ pub enum ConnectionEnd {
     /// The exchange under TLS broke its protocol.
     Refused(Box<StarttlsError>),
     /// A TLS request of the program failed, and the connection cannot continue after that.
-    Asked(&'static str),
+    ControlFailed(&'static str),
     /// The program itself has started TLS, with these bytes.
     OwnTls(Box<[u8]>),
     /// The program itself has started TLS, and the connection without the rule's TLS failed.
@@ -74,7 +74,7 @@ impl fmt::Display for ConnectionEnd {
             }
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),
-            Self::Asked(what) => f.write_str(what),
+            Self::ControlFailed(what) => f.write_str(what),
             Self::OwnTls(_) => f.write_str("the program uses TLS itself, and so does its rule"),
             Self::NotPassed(reason) => {
                 write!(f, "the program uses TLS itself, and tacit cannot pass it on: {reason}")

@@ -289,7 +289,7 @@ async fn start(
         take_back(&program, pending, &mut bytes).await
     };
     let taken = tokio::time::timeout(change.tls.common().handshake_timeout, work).await;
-    match taken.unwrap_or(Err(ConnectionEnd::Asked(
+    match taken.unwrap_or(Err(ConnectionEnd::ControlFailed(
         "the peer did not receive the program's last bytes in clear before handshake-timeout",
     ))) {
         Ok(mut incoming) => {
@@ -318,7 +318,7 @@ async fn next_of_program(
         let all_here = is_delivered(pending);
         match program.read_now(bytes).map_err(broken(BrokenSocket::Clear))? {
             Some(0) => {
-                return Err(ConnectionEnd::Asked(
+                return Err(ConnectionEnd::ControlFailed(
                     "the program closed its side of the connection before its request was done",
                 ));
             }
@@ -340,7 +340,7 @@ async fn take_back(
         let all_there = program.is_delivered();
         match query::take_unread(pending.program.as_fd(), bytes) {
             Ok(0) => {
-                return Err(ConnectionEnd::Asked(
+                return Err(ConnectionEnd::ControlFailed(
                     "the peer closed the connection before TLS could begin",
                 ));
             }
@@ -354,7 +354,7 @@ async fn take_back(
             Err(error) => return Err(ConnectionEnd::Broken { socket: BrokenSocket::Clear, error }),
         }
         if taken.len() > INCOMING_BYTES_MAX {
-            return Err(ConnectionEnd::Asked(
+            return Err(ConnectionEnd::ControlFailed(
                 "the program requested TLS before it had read the peer's data in clear",
             ));
         }
@@ -421,7 +421,7 @@ async fn stop(
         .await
     };
     let stopped = tokio::time::timeout(tls.common().handshake_timeout, work).await;
-    if let Err(end) = stopped.unwrap_or(Err(ConnectionEnd::Asked(
+    if let Err(end) = stopped.unwrap_or(Err(ConnectionEnd::ControlFailed(
         "the peer did not answer close_notify before handshake-timeout",
     ))) {
         let refusal = match &end {

@@ -151,7 +151,7 @@ async fn part(
         }
         ConnectionEnd::Truncated
         | ConnectionEnd::Session(_)
-        | ConnectionEnd::Asked(_)
+        | ConnectionEnd::ControlFailed(_)
         | ConnectionEnd::OwnTls(_)
         | ConnectionEnd::NotPassed(_) => program.reset(),
         ConnectionEnd::Broken { .. } => {
