@@ -86,12 +86,12 @@ impl Buffers {
 
 /// One connection's part of [`Scratch::held_bytes`]; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Held<'a> {
+pub(super) struct HeldBytes<'a> {
     pub(super) scratch: &'a Scratch,
     pub(super) bytes: usize,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldBytes<'a> {
     pub(super) fn new(scratch: &'a Scratch) -> Self {
         Self { scratch, bytes: 0 }
     }
@@ -103,7 +103,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldBytes<'_> {
     fn drop(&mut self) {
         self.set(0);
     }

@@ -20,7 +20,7 @@ use crate::stream::relay_kind::{ClearRelay, RelayKind};
 
 use super::follow::{Follow, Way, poll_here};
 use super::{
-    BATCH_RECORDS_MAX, Broken, ConnectionEnd, Delivery, Held, Left, Scratch, deliver, written,
+    BATCH_RECORDS_MAX, Broken, ConnectionEnd, Delivery, HeldBytes, Left, Scratch, deliver, written,
 };
 
 /// Runs both directions to the end, then ends both sockets accordingly; or until the connection is
@@ -73,7 +73,7 @@ pub(super) struct Pump<'a> {
     pub(super) broken: Option<Box<Broken>>,
     /// What waits cannot be delivered, or was not in time.
     gave_up: bool,
-    held: Held<'a>,
+    held: HeldBytes<'a>,
     follow: Option<Follow<'a>>,
     bulk: BulkTurn,
 }
@@ -147,7 +147,7 @@ impl<'a> Pump<'a> {
             back: Copy::default(),
             broken: None,
             gave_up: false,
-            held: Held::new(scratch),
+            held: HeldBytes::new(scratch),
             follow: None,
             bulk: BulkTurn::default(),
         }

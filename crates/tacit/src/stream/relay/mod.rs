@@ -44,7 +44,7 @@ use crate::session::{BrokenSocket, Connection, ConnectionEnd};
 
 use super::lane::StreamLane;
 use super::relay_kind::{Established, RelayKind};
-use super::scratch::{Buffers, Held, Scratch};
+use super::scratch::{Buffers, HeldBytes, Scratch};
 
 /// The same of ChaCha20-Poly1305, which takes long enough that the peer had better open what there
 /// is meanwhile: a megabyte there and back takes 10 % less time for 1 to 2 % more CPU. Half of it

@@ -22,8 +22,8 @@ use tacit_tls::{KeyUse, OpenedBatch, Session, SessionError};
 
 use super::follow::{Follow, Way, poll_here};
 use super::{
-    BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, ConnectionEnd, Delivery, Held,
-    Left, Scratch, deliver, own_tls, written,
+    BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, ConnectionEnd, Delivery,
+    HeldBytes, Left, Scratch, deliver, own_tls, written,
 };
 
 /// How long a program must not have written before a key that is nearly used up ends its direction.
@@ -80,7 +80,7 @@ pub(super) enum Direction {
 /// Where a pump's buffers and keys are, and whose they are; the keys are forgotten with it.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
-    held: Held<'a>,
+    held: HeldBytes<'a>,
     connection: &'a Connection,
 }
 
@@ -158,7 +158,7 @@ impl<'a> Pump<'a> {
         let SealedRelay { clear, tls, session, incomplete, initial } = *relay;
         let nothing_sent = connection.record().sent_bytes() == 0;
         Self {
-            at: Place { held: Held::new(scratch), connection },
+            at: Place { held: HeldBytes::new(scratch), connection },
             clear,
             tls,
             session,
