@@ -79,12 +79,12 @@ pub(super) enum Direction {
 
 /// Where a pump's buffers and keys are, and whose they are; the keys are forgotten with it.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct TransferContext<'a> {
     held: HeldBytes<'a>,
     connection: &'a Connection,
 }
 
-impl Drop for Place<'_> {
+impl Drop for TransferContext<'_> {
     fn drop(&mut self) {
         self.held.scratch.buffers.borrow_mut().keys.forget(self.connection.record().id);
     }
@@ -93,7 +93,7 @@ impl Drop for Place<'_> {
 /// Moves bytes both ways until both directions are done or something breaks.
 #[derive(Debug)]
 pub(super) struct Pump<'a> {
-    pub(super) at: Place<'a>,
+    pub(super) at: TransferContext<'a>,
     pub(super) clear: StreamSocket,
     pub(super) tls: StreamSocket,
     pub(super) session: Session,
@@ -158,7 +158,7 @@ impl<'a> Pump<'a> {
         let SealedRelay { clear, tls, session, incomplete, initial } = *relay;
         let nothing_sent = connection.record().sent_bytes() == 0;
         Self {
-            at: Place { held: HeldBytes::new(scratch), connection },
+            at: TransferContext { held: HeldBytes::new(scratch), connection },
             clear,
             tls,
             session,
