@@ -388,7 +388,7 @@ impl<L: Lanes> Workers<L> {
         Some(FewestRuns { share: RunCpu::new(cpu, runs), runs_before })
     }
 
-    /// ByCpuPlace a run on the CPU that it had under an earlier agent.
+    /// Places a run on the CPU that it had under an earlier agent.
     pub async fn place_run_on(&self, cpu: Option<usize>) -> Option<RunCpu> {
         let cpu = cpu.filter(|cpu| self.plan.split.contains(cpu))?;
         if self.share_of(cpu).is_none()

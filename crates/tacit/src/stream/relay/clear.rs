@@ -30,14 +30,14 @@ pub(super) async fn run(
     relay: Box<ClearRelay>,
     connection: &Connection,
 ) -> Left {
-    let mut pump = Pump::new(&lane.scratch, relay, connection);
-    pump.follow = Follow::of(lane, connection);
-    match poll_fn(|cx| poll_here(&mut pump, Pump::leaves, cx)).await {
+    let mut transfer = ClearTransfer::new(&lane.scratch, relay, connection);
+    transfer.follow = Follow::of(lane, connection);
+    match poll_fn(|cx| poll_here(&mut transfer, ClearTransfer::leaves, cx)).await {
         Some(end) => {
-            conclude(&mut pump, &end).await;
+            conclude(&mut transfer, &end).await;
             Left::Ended(end)
         }
-        None => pump.leave(),
+        None => transfer.leave(),
     }
 }
 
@@ -47,22 +47,22 @@ pub(super) async fn run_here(
     relay: Box<ClearRelay>,
     connection: &Connection,
 ) -> ConnectionEnd {
-    let mut pump = Pump::new(scratch, relay, connection);
-    let end = (&mut pump).await;
-    conclude(&mut pump, &end).await;
+    let mut transfer = ClearTransfer::new(scratch, relay, connection);
+    let end = (&mut transfer).await;
+    conclude(&mut transfer, &end).await;
     end
 }
 
-/// By reference: a connection has no room for its pump twice.
-async fn conclude(pump: &mut Pump<'_>, end: &ConnectionEnd) {
-    if pump.may_deliver(end) {
-        pump.deliver().await;
+/// By reference: a connection has no room for its transfer twice.
+async fn conclude(transfer: &mut ClearTransfer<'_>, end: &ConnectionEnd) {
+    if transfer.may_deliver(end) {
+        transfer.deliver().await;
     }
-    pump.part(end);
+    transfer.part(end);
 }
 
 #[derive(Debug)]
-pub(super) struct Pump<'a> {
+pub(super) struct ClearTransfer<'a> {
     scratch: &'a Scratch,
     connection: &'a Connection,
     pub(super) downstream: StreamSocket,
@@ -88,7 +88,7 @@ pub(super) struct Copy {
     hides_reset: bool,
 }
 
-/// The sockets of a pump, and what waits for them.
+/// The sockets of a transfer, and what waits for them.
 pub(super) struct Parts {
     /// The socket to the program.
     pub(super) program: StreamSocket,
@@ -104,23 +104,27 @@ enum Failure {
     Write(io::Error),
 }
 
-impl Future for Pump<'_> {
+impl Future for ClearTransfer<'_> {
     type Output = ConnectionEnd;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
-        let pump = self.get_mut();
+        let transfer = self.get_mut();
         meter::resume(Component::Receive);
-        ready!(pump.bulk.poll(&pump.scratch.bulk, cx));
-        let before = pump.connection.record().moved_bytes();
-        let polled = pump.poll_both(cx);
-        let moved = pump.connection.record().moved_bytes() - before;
-        pump.bulk.moved(&pump.scratch.bulk, moved, pump.scratch.batch_records(BATCH_RECORDS_MAX));
-        pump.held.set(pump.onward.waiting.len() + pump.back.waiting.len());
+        ready!(transfer.bulk.poll(&transfer.scratch.bulk, cx));
+        let before = transfer.connection.record().moved_bytes();
+        let polled = transfer.poll_both(cx);
+        let moved = transfer.connection.record().moved_bytes() - before;
+        transfer.bulk.moved(
+            &transfer.scratch.bulk,
+            moved,
+            transfer.scratch.batch_records(BATCH_RECORDS_MAX),
+        );
+        transfer.held.set(transfer.onward.waiting.len() + transfer.back.waiting.len());
         if polled.is_pending() {
-            ready!(pump.poll_broken(cx));
-            pump.gave_up = true;
+            ready!(transfer.poll_broken(cx));
+            transfer.gave_up = true;
         }
-        Poll::Ready(match (pump.broken.take(), polled) {
+        Poll::Ready(match (transfer.broken.take(), polled) {
             (Some(broken), _) => broken.end,
             (None, Poll::Ready(Err(end))) => end,
             (None, _) => ConnectionEnd::Orderly,
@@ -128,7 +132,7 @@ impl Future for Pump<'_> {
     }
 }
 
-impl<'a> Pump<'a> {
+impl<'a> ClearTransfer<'a> {
     /// The box is emptied here, not in the future: there it would live as long as that.
     #[expect(clippy::boxed_local, reason = "it is freed here")]
     pub(super) fn new(
@@ -179,7 +183,7 @@ impl<'a> Pump<'a> {
         deliver(onward, back)
     }
 
-    /// Ends both sockets as the pump ended.
+    /// Ends both sockets as the transfer ended.
     pub(super) fn part(&self, end: &ConnectionEnd) {
         for socket in [&self.upstream, &self.downstream] {
             match end {

@@ -170,23 +170,23 @@ async fn in_clear(
     phase: ClearPhase,
 ) -> Result<UpgradePhase, ConnectionEnd> {
     let ClearPhase { relay, tls_on, mut requests, tls, to_program } = phase;
-    let mut pump = clear::Pump::new(scratch, Box::new(relay), connection);
-    pump.way_in(tls_on).waiting.tail().extend_from_slice(&to_program);
+    let mut transfer = clear::ClearTransfer::new(scratch, Box::new(relay), connection);
+    transfer.way_in(tls_on).waiting.tail().extend_from_slice(&to_program);
     loop {
-        let pending = match next_event(&mut pump, &mut requests).await {
+        let pending = match next_event(&mut transfer, &mut requests).await {
             NextEvent::Ended(end) => {
-                if pump.may_deliver(&end) {
-                    pump.deliver().await;
+                if transfer.may_deliver(&end) {
+                    transfer.deliver().await;
                 }
-                pump.part(&end);
+                transfer.part(&end);
                 return Err(end);
             }
             NextEvent::Request(pending) => pending,
         };
         match pending.request {
-            TlsRequest::Start if pump.is_whole() => {
+            TlsRequest::Start if transfer.is_whole() => {
                 let change = TlsChange { tls_on, pending, requests, tls };
-                return start(pump, connection, change).await;
+                return start(transfer, connection, change).await;
             }
             TlsRequest::Start => answer(pending, Err(QueryError::Ended.into())),
             TlsRequest::Stop => answer(pending, Err(QueryError::Already.into())),
@@ -205,11 +205,11 @@ async fn under_tls(
     phase: TlsPhase,
 ) -> Result<ClearPhase, ConnectionEnd> {
     let TlsPhase { relay, tls_on, mut requests, tls } = phase;
-    let mut pump = sealed::Pump::new(scratch, Box::new(relay), connection);
+    let mut transfer = sealed::SealedTransfer::new(scratch, Box::new(relay), connection);
     loop {
-        let pending = match next_event(&mut pump, &mut requests).await {
+        let pending = match next_event(&mut transfer, &mut requests).await {
             NextEvent::Ended(end) => {
-                finish(&mut pump, &end).await;
+                finish(&mut transfer, &end).await;
                 return Err(end);
             }
             NextEvent::Request(pending) => pending,
@@ -217,12 +217,12 @@ async fn under_tls(
         match pending.request {
             TlsRequest::Start => answer(pending, Err(QueryError::Already.into())),
             TlsRequest::Rekey => {
-                let done = rekey(&mut pump, connection);
+                let done = rekey(&mut transfer, connection);
                 answer(pending, done);
             }
-            TlsRequest::Stop if pump.is_whole() => {
+            TlsRequest::Stop if transfer.is_whole() => {
                 let change = TlsChange { tls_on, pending, requests, tls };
-                return stop(pump, connection, change).await;
+                return stop(transfer, connection, change).await;
             }
             TlsRequest::Stop => answer(pending, Err(QueryError::Ended.into())),
         }
@@ -253,27 +253,27 @@ enum NextEvent {
 }
 
 async fn next_event(
-    pump: &mut (impl Future<Output = ConnectionEnd> + Unpin),
+    transfer: &mut (impl Future<Output = ConnectionEnd> + Unpin),
     requests: &mut TlsRequests,
 ) -> NextEvent {
     poll_fn(|cx| {
         if let Poll::Ready(Some(pending)) = requests.poll_recv(cx) {
             return Poll::Ready(NextEvent::Request(pending));
         }
-        Pin::new(&mut *pump).poll(cx).map(NextEvent::Ended)
+        Pin::new(&mut *transfer).poll(cx).map(NextEvent::Ended)
     })
     .await
 }
 
 /// Sees all that the program wrote leave in clear, and takes back what it has not read.
 async fn start(
-    pump: clear::Pump<'_>,
+    transfer: clear::ClearTransfer<'_>,
     connection: &Connection,
     change: TlsChange,
 ) -> Result<UpgradePhase, ConnectionEnd> {
     let pending = &change.pending;
     let clear::Parts { program, outside, to_program, mut to_outside } =
-        pump.into_parts(change.tls_on);
+        transfer.into_parts(change.tls_on);
     let work = async {
         let mut bytes = vec![0; READ_BYTES];
         loop {
@@ -369,50 +369,55 @@ fn is_delivered(pending: &PendingTlsRequest) -> bool {
 /// Makes new keys: what the program writes from now on is under them, and the peer changes its own
 /// before it sends the next data (RFC 8446 section 4.6.3). It may have none to send for long, and
 /// is not waited for.
-fn rekey(pump: &mut sealed::Pump<'_>, connection: &Connection) -> Result<(), TlsRequestError> {
-    if pump.sealing != Direction::Open {
+fn rekey(
+    transfer: &mut sealed::SealedTransfer<'_>,
+    connection: &Connection,
+) -> Result<(), TlsRequestError> {
+    if transfer.sealing != Direction::Open {
         return Err(QueryError::Ended.into());
     }
     let refused = |reason: &str| TlsRequestError {
         fault: QueryError::NotPossible,
         reason: Some(reason.to_owned()),
     };
-    pump.session.rekey(Instant::now(), pump.to_tls.tail()).map_err(|why| match why {
+    transfer.session.rekey(Instant::now(), transfer.to_tls.tail()).map_err(|why| match why {
         NoRekey::OldVersion => refused("TLS 1.2 cannot replace the keys of a connection"),
         NoRekey::TooOften => refused("the keys are new: send data before the next rekey"),
         NoRekey::Closed => QueryError::Ended.into(),
         NoRekey::Session(error) => refused(&error.to_string()),
     })?;
-    connection.count_rekeys(pump.session.rekeys());
+    connection.count_rekeys(transfer.session.rekeys());
     Ok(())
 }
 
 /// Sees all that the program wrote leave under TLS, ends TLS, and waits for the peer to end it.
 async fn stop(
-    mut pump: sealed::Pump<'_>,
+    mut transfer: sealed::SealedTransfer<'_>,
     connection: &Connection,
     change: TlsChange,
 ) -> Result<ClearPhase, ConnectionEnd> {
     let TlsChange { tls_on, pending, requests, tls } = change;
     let work = async {
         let mut bytes = vec![0; READ_BYTES];
-        while let Some(count) = next_of_program(&pump.clear, &pending, &mut bytes).await? {
+        while let Some(count) = next_of_program(&transfer.clear, &pending, &mut bytes).await? {
             connection.count_sent(count);
-            let sealed = pump.session.seal(&bytes[..count]).map_err(ConnectionEnd::Session)?;
-            pump.to_tls.tail().extend_from_slice(&sealed);
-            pump.to_tls.flush(&pump.tls).await.map_err(broken(BrokenSocket::Far))?;
+            let sealed = transfer.session.seal(&bytes[..count]).map_err(ConnectionEnd::Session)?;
+            transfer.to_tls.tail().extend_from_slice(&sealed);
+            transfer.to_tls.flush(&transfer.tls).await.map_err(broken(BrokenSocket::Far))?;
         }
-        pump.session.seal_close(pump.to_tls.tail()).map_err(ConnectionEnd::Session)?;
-        pump.to_tls.flush(&pump.tls).await.map_err(broken(BrokenSocket::Far))?;
+        transfer.session.seal_close(transfer.to_tls.tail()).map_err(ConnectionEnd::Session)?;
+        transfer.to_tls.flush(&transfer.tls).await.map_err(broken(BrokenSocket::Far))?;
         poll_fn(|cx| {
-            let polled = pump.poll_opening(cx);
+            let polled = transfer.poll_opening(cx);
             match polled {
                 Poll::Ready(Ok(())) => Poll::Ready(Err(ConnectionEnd::Orderly)),
                 Poll::Ready(Err(Stop::Now(end))) => Poll::Ready(Err(end)),
                 Poll::Ready(Err(Stop::Write { socket, error })) => {
                     Poll::Ready(Err(ConnectionEnd::Broken { socket, error }))
                 }
-                Poll::Pending if pump.opening == Direction::Closed && pump.to_clear.is_empty() => {
+                Poll::Pending
+                    if transfer.opening == Direction::Closed && transfer.to_clear.is_empty() =>
+                {
                     Poll::Ready(Ok(()))
                 }
                 Poll::Pending => Poll::Pending,
@@ -428,11 +433,12 @@ async fn stop(
             ConnectionEnd::Orderly | ConnectionEnd::KeyLimit => QueryError::Ended.into(),
             end => failed(end),
         };
-        finish(&mut pump, &end).await;
+        finish(&mut transfer, &end).await;
         answer(pending, Err(refusal));
         return Err(end);
     }
-    let sealed::Pump { clear: program, tls: mut outside, incomplete: to_program, .. } = pump;
+    let sealed::SealedTransfer { clear: program, tls: mut outside, incomplete: to_program, .. } =
+        transfer;
     outside.set_security(Security::Clear);
     connection.record().tls.clear();
     answer(pending, Ok(()));
@@ -445,12 +451,12 @@ async fn stop(
     Ok(ClearPhase { relay, tls_on, requests, tls, to_program })
 }
 
-/// Ends both sockets as the pump ended.
-async fn finish(pump: &mut sealed::Pump<'_>, end: &ConnectionEnd) {
-    if pump.may_deliver(end) {
-        pump.deliver().await;
+/// Ends both sockets as the transfer ended.
+async fn finish(transfer: &mut sealed::SealedTransfer<'_>, end: &ConnectionEnd) {
+    if transfer.may_deliver(end) {
+        transfer.deliver().await;
     }
-    pump.part(end);
+    transfer.part(end);
 }
 
 /// What is answered where the connection ends by what was pending for.

@@ -104,14 +104,14 @@ impl<'a> Follow<'a> {
     }
 }
 
-/// Polls a pump; ready with nothing when it waits and its connection is to change threads.
+/// Polls a transfer; ready with nothing when it waits and its connection is to change threads.
 pub(super) fn poll_here<P: Future<Output = ConnectionEnd> + Unpin>(
-    pump: &mut P,
+    transfer: &mut P,
     leaves: impl Fn(&P) -> bool,
     cx: &mut Context<'_>,
 ) -> Poll<Option<ConnectionEnd>> {
-    match Pin::new(&mut *pump).poll(cx) {
-        Poll::Pending if leaves(pump) => Poll::Ready(None),
+    match Pin::new(&mut *transfer).poll(cx) {
+        Poll::Pending if leaves(transfer) => Poll::Ready(None),
         polled => polled.map(Some),
     }
 }

@@ -29,37 +29,43 @@ use super::{
 /// How long a program must not have written before a key that is nearly used up ends its direction.
 const KEY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the pump to the end, then ends both sockets accordingly. A program that begins TLS itself
-/// is left to [`own_tls`], and a connection whose program has another CPU to the worker there.
+/// Runs the transfer to the end, then ends both sockets accordingly. A program that begins TLS
+/// itself is left to [`own_tls`], and a connection whose program has another CPU to the worker
+/// there.
 pub(super) fn run<'a>(
     lane: &'a StreamLane,
     relay: Box<SealedRelay>,
     connection: &'a Connection,
 ) -> impl Future<Output = Left> {
     // Made here, so that the future has each of these once.
-    let mut pump = Pump::new(&lane.scratch, relay, connection);
-    pump.follow = Follow::of(lane, connection);
+    let mut transfer = SealedTransfer::new(&lane.scratch, relay, connection);
+    transfer.follow = Follow::of(lane, connection);
     async move {
-        let Some(end) = poll_fn(|cx| poll_here(&mut pump, Pump::leaves, cx)).await else {
-            return pump.leave();
+        let Some(end) = poll_fn(|cx| poll_here(&mut transfer, SealedTransfer::leaves, cx)).await
+        else {
+            return transfer.leave();
         };
-        if !pump.may_deliver(&end) {
-            pump.part(&end);
+        if !transfer.may_deliver(&end) {
+            transfer.part(&end);
             return Left::Ended(end);
         }
-        // Boxed with the pump: while bytes are relayed there is no room for what comes last.
-        Left::Ended(Box::pin(conclude(lane, pump, end)).await)
+        // Boxed with the transfer: while bytes are relayed there is no room for what comes last.
+        Left::Ended(Box::pin(conclude(lane, transfer, end)).await)
     }
 }
 
 /// What is left to do when a connection has not ended in order.
-async fn conclude(lane: &StreamLane, mut pump: Pump<'_>, end: ConnectionEnd) -> ConnectionEnd {
+async fn conclude(
+    lane: &StreamLane,
+    mut transfer: SealedTransfer<'_>,
+    end: ConnectionEnd,
+) -> ConnectionEnd {
     if matches!(end, ConnectionEnd::OwnTls(_)) {
-        let connection = pump.at.connection;
-        return own_tls::run(lane, pump.into_own_tls(end), connection).await;
+        let connection = transfer.at.connection;
+        return own_tls::run(lane, transfer.into_own_tls(end), connection).await;
     }
-    pump.deliver().await;
-    pump.part(&end);
+    transfer.deliver().await;
+    transfer.part(&end);
     end
 }
 
@@ -77,7 +83,7 @@ pub(super) enum Direction {
     Done,
 }
 
-/// Where a pump's buffers and keys are, and whose they are; the keys are forgotten with it.
+/// Where a transfer's buffers and keys are, and whose they are; the keys are forgotten with it.
 #[derive(Debug)]
 pub(super) struct TransferContext<'a> {
     held: HeldBytes<'a>,
@@ -92,7 +98,7 @@ impl Drop for TransferContext<'_> {
 
 /// Moves bytes both ways until both directions are done or something breaks.
 #[derive(Debug)]
-pub(super) struct Pump<'a> {
+pub(super) struct SealedTransfer<'a> {
     pub(super) at: TransferContext<'a>,
     pub(super) clear: StreamSocket,
     pub(super) tls: StreamSocket,
@@ -123,32 +129,32 @@ pub(super) struct Pump<'a> {
     bulk: BulkTurn,
 }
 
-impl Future for Pump<'_> {
+impl Future for SealedTransfer<'_> {
     type Output = ConnectionEnd;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
-        let pump = self.get_mut();
+        let transfer = self.get_mut();
         meter::resume(Component::Receive);
-        ready!(pump.bulk.poll(&pump.at.held.scratch.bulk, cx));
-        let before = pump.at.connection.record().moved_bytes();
-        let polled = pump.poll_both(cx);
-        let moved = pump.at.connection.record().moved_bytes() - before;
-        pump.bulk.moved(&pump.at.held.scratch.bulk, moved, pump.batch_records());
-        pump.at.held.set(pump.held_bytes());
+        ready!(transfer.bulk.poll(&transfer.at.held.scratch.bulk, cx));
+        let before = transfer.at.connection.record().moved_bytes();
+        let polled = transfer.poll_both(cx);
+        let moved = transfer.at.connection.record().moved_bytes() - before;
+        transfer.bulk.moved(&transfer.at.held.scratch.bulk, moved, transfer.batch_records());
+        transfer.at.held.set(transfer.held_bytes());
         if polled.is_pending() {
-            ready!(pump.poll_broken(cx));
-            pump.gave_up = true;
+            ready!(transfer.poll_broken(cx));
+            transfer.gave_up = true;
         }
-        Poll::Ready(match (pump.broken.take(), polled) {
+        Poll::Ready(match (transfer.broken.take(), polled) {
             (Some(broken), _) => broken.end,
             (None, Poll::Ready(Err(end))) => end,
-            (None, _) if pump.key_use >= KeyUse::Last => ConnectionEnd::KeyLimit,
+            (None, _) if transfer.key_use >= KeyUse::Last => ConnectionEnd::KeyLimit,
             (None, _) => ConnectionEnd::Orderly,
         })
     }
 }
 
-impl<'a> Pump<'a> {
+impl<'a> SealedTransfer<'a> {
     /// The box is emptied here, not in the future: there it would live as long as that.
     pub(super) fn new(
         scratch: &'a Scratch,
@@ -229,7 +235,7 @@ impl<'a> Pump<'a> {
         deliver(to_tls, to_clear)
     }
 
-    /// Ends both sockets as the pump ended.
+    /// Ends both sockets as the transfer ended.
     pub(super) fn part(&self, end: &ConnectionEnd) {
         match end {
             ConnectionEnd::Orderly | ConnectionEnd::KeyLimit => self.clear.end_in_order(),
