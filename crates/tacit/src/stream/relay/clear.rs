@@ -18,7 +18,7 @@ use crate::stream::bulk::BulkTurn;
 use crate::stream::lane::StreamLane;
 use crate::stream::relay_kind::{ClearRelay, RelayKind};
 
-use super::follow::{Follow, Way, poll_here};
+use super::follow::{CpuFollower, TransferDirection, poll_here};
 use super::{
     BATCH_RECORDS_MAX, Broken, ConnectionEnd, Delivery, HeldBytes, Left, Scratch, deliver, written,
 };
@@ -31,7 +31,7 @@ pub(super) async fn run(
     connection: &Connection,
 ) -> Left {
     let mut transfer = ClearTransfer::new(&lane.scratch, relay, connection);
-    transfer.follow = Follow::of(lane, connection);
+    transfer.follow = CpuFollower::of(lane, connection);
     match poll_fn(|cx| poll_here(&mut transfer, ClearTransfer::leaves, cx)).await {
         Some(end) => {
             conclude(&mut transfer, &end).await;
@@ -74,7 +74,7 @@ pub(super) struct ClearTransfer<'a> {
     /// What waits cannot be delivered, or was not in time.
     gave_up: bool,
     held: HeldBytes<'a>,
-    follow: Option<Follow<'a>>,
+    follow: Option<CpuFollower<'a>>,
     bulk: BulkTurn,
 }
 
@@ -160,7 +160,7 @@ impl<'a> ClearTransfer<'a> {
     /// Whether the connection is to change threads, and can: nothing waits and nothing has ended.
     fn leaves(&self) -> bool {
         let is_quiet = || self.onward.waiting.is_empty() && self.back.waiting.is_empty();
-        self.follow.as_ref().is_some_and(Follow::leaves) && self.is_whole() && is_quiet()
+        self.follow.as_ref().is_some_and(CpuFollower::leaves) && self.is_whole() && is_quiet()
     }
 
     /// What another thread continues with.
@@ -245,9 +245,9 @@ impl<'a> ClearTransfer<'a> {
             let from_program = if is_inbound { &has_received } else { &has_sent };
             let to_program = if is_inbound { &has_sent } else { &has_received };
             if from_program.get() {
-                follow.passed(connection, Way::FromProgram, program.fd());
+                follow.passed(connection, TransferDirection::FromProgram, program.fd());
             } else if to_program.get() {
-                follow.passed(connection, Way::ToProgram, program.fd());
+                follow.passed(connection, TransferDirection::ToProgram, program.fd());
             }
         }
         let mut pending = false;

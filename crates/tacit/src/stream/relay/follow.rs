@@ -30,7 +30,7 @@ const NOWHERE: u16 = u16::MAX;
 
 /// Follows the program of one connection.
 #[derive(Debug)]
-pub(super) struct Follow<'a> {
+pub(super) struct CpuFollower<'a> {
     lane: &'a StreamLane,
     state: State,
 }
@@ -48,14 +48,14 @@ struct State {
 
 /// Which way bytes went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum TransferDirection {
     /// They were read from the program's socket.
     FromProgram,
     /// They were written to it.
     ToProgram,
 }
 
-impl<'a> Follow<'a> {
+impl<'a> CpuFollower<'a> {
     /// `None`: the connection stays where it is, because its program is not known to be on this
     /// machine, or the policy places threads otherwise.
     pub(super) fn of(lane: &'a StreamLane, connection: &Connection) -> Option<Self> {
@@ -64,7 +64,12 @@ impl<'a> Follow<'a> {
     }
 
     /// Bytes of the connection have passed between the program and its socket.
-    pub(super) fn passed(&mut self, connection: &Connection, way: Way, program: BorrowedFd<'_>) {
+    pub(super) fn passed(
+        &mut self,
+        connection: &Connection,
+        way: TransferDirection,
+        program: BorrowedFd<'_>,
+    ) {
         self.state.transfers += 1;
         if self.state.transfers < TRANSFERS {
             return;
@@ -79,7 +84,7 @@ impl<'a> Follow<'a> {
         };
         let own = self.lane.load.cpu().and_then(|cpu| u16::try_from(cpu).ok());
         // What is written is acknowledged on the writer's CPU as often as on the program's.
-        if way == Way::ToProgram && own == Some(cpu) {
+        if way == TransferDirection::ToProgram && own == Some(cpu) {
             return;
         }
         let moves = connection.record().scope.as_ref().map_or(0, |scope| scope.moves());

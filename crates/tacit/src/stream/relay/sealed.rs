@@ -20,7 +20,7 @@ use crate::stream::lane::StreamLane;
 use crate::stream::relay_kind::{OwnTlsRelay, RelayKind, SealedRelay};
 use tacit_tls::{KeyUse, OpenedBatch, Session, SessionError};
 
-use super::follow::{Follow, Way, poll_here};
+use super::follow::{CpuFollower, TransferDirection, poll_here};
 use super::{
     BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, ConnectionEnd, Delivery,
     HeldBytes, Left, Scratch, deliver, own_tls, written,
@@ -39,7 +39,7 @@ pub(super) fn run<'a>(
 ) -> impl Future<Output = Left> {
     // Made here, so that the future has each of these once.
     let mut transfer = SealedTransfer::new(&lane.scratch, relay, connection);
-    transfer.follow = Follow::of(lane, connection);
+    transfer.follow = CpuFollower::of(lane, connection);
     async move {
         let Some(end) = poll_fn(|cx| poll_here(&mut transfer, SealedTransfer::leaves, cx)).await
         else {
@@ -125,7 +125,7 @@ pub(super) struct SealedTransfer<'a> {
     key_use: KeyUse,
     /// How long the program has not written while its key is nearly used up.
     pause: Option<Pin<Box<Sleep>>>,
-    follow: Option<Follow<'a>>,
+    follow: Option<CpuFollower<'a>>,
     bulk: BulkTurn,
 }
 
@@ -189,7 +189,7 @@ impl<'a> SealedTransfer<'a> {
     fn leaves(&self) -> bool {
         let is_open = || self.is_whole() && self.opening == Direction::Open;
         let is_quiet = || self.to_tls.is_empty() && self.to_clear.is_empty();
-        self.follow.as_ref().is_some_and(Follow::leaves) && is_open() && is_quiet()
+        self.follow.as_ref().is_some_and(CpuFollower::leaves) && is_open() && is_quiet()
     }
 
     /// What another thread continues with.
@@ -441,7 +441,7 @@ impl<'a> SealedTransfer<'a> {
         meter::switch(Component::Seal);
         self.at.connection.count_sent(count);
         if let Some(follow) = &mut self.follow {
-            follow.passed(self.at.connection, Way::FromProgram, self.clear.fd());
+            follow.passed(self.at.connection, TransferDirection::FromProgram, self.clear.fd());
         }
         let Buffers { bytes, keys, .. } = &mut *buffers;
         let hot = keys.of(self.at.connection.record().id);
@@ -581,7 +581,7 @@ impl<'a> SealedTransfer<'a> {
                 }
             };
             if let Some(follow) = &mut self.follow {
-                follow.passed(self.at.connection, Way::ToProgram, self.clear.fd());
+                follow.passed(self.at.connection, TransferDirection::ToProgram, self.clear.fd());
             }
             for range in payloads.iter() {
                 let skip = taken.min(range.len());
