@@ -26,7 +26,7 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// The result of a handshake.
 #[derive(Debug)]
-pub struct Handshaken {
+pub struct HandshakeResult {
     /// The session.
     pub session: Session,
     /// Records that came with the handshake and are not opened yet.
@@ -73,7 +73,7 @@ impl HandshakeIo<'_> {
         self,
         limiter: &HandshakeLimiter,
         incoming: Vec<u8>,
-    ) -> Result<Handshaken, Failure> {
+    ) -> Result<HandshakeResult, Failure> {
         meter::switch(Component::Handshake);
         let begun = Instant::now();
         let handshaken = self.run_within_limits(limiter, incoming).await?;
@@ -100,7 +100,7 @@ impl HandshakeIo<'_> {
         &self,
         limiter: &HandshakeLimiter,
         incoming: Vec<u8>,
-    ) -> Result<Handshaken, Failure> {
+    ) -> Result<HandshakeResult, Failure> {
         let permit = self.acquire_permit(limiter).await?;
         let work = async {
             let mut handshaken = self.exchange(self.begin()?, incoming).await?;
@@ -149,7 +149,7 @@ impl HandshakeIo<'_> {
         &self,
         mut handshake: Handshake,
         mut incoming: Vec<u8>,
-    ) -> Result<Handshaken, Failure> {
+    ) -> Result<HandshakeResult, Failure> {
         let mut last_flight = Vec::new();
         loop {
             let progress = handshake.advance(&mut incoming, &mut last_flight);
@@ -180,7 +180,7 @@ impl HandshakeIo<'_> {
                     peer,
                     trusted,
                 });
-                Ok(Handshaken { session, incomplete: incoming, last_flight })
+                Ok(HandshakeResult { session, incomplete: incoming, last_flight })
             }
             Err(FinishError { failure, mut alert }) => {
                 last_flight.append(&mut alert);

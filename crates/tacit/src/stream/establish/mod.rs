@@ -60,7 +60,7 @@ mod proof;
 mod starttls;
 
 pub use ending::drain_after_alert;
-pub use handshake::{HandshakeIo, Handshaken, LastFlight, count_handshake};
+pub use handshake::{HandshakeIo, HandshakeResult, LastFlight, count_handshake};
 pub use starttls::remote_ip;
 
 use deadline::within;
@@ -127,7 +127,7 @@ struct Establishing<'a> {
     /// The program's SYN, until the connection is accepted.
     held: Option<Box<HeldSyn>>,
     /// The handshake that was completed before the program is connected, with its settings.
-    verified: Option<(Arc<LiveTls>, Handshaken)>,
+    verified: Option<(Arc<LiveTls>, HandshakeResult)>,
     /// The socket that was dialled.
     upstream: Option<Upstream>,
     /// Bytes that came with a PROXY header.
@@ -261,7 +261,7 @@ impl Establishing<'_> {
         settings: &Arc<LiveTls>,
         incoming: Vec<u8>,
         deadline: Instant,
-    ) -> Result<Handshaken, Failure> {
+    ) -> Result<HandshakeResult, Failure> {
         // A client waits for our last flight, and must not wait for what is dialled.
         let last_flight = match tls.dial {
             Dial::AfterHandshake => LastFlight::Sent,
@@ -300,11 +300,11 @@ impl Establishing<'_> {
         plan: &Plan<'_>,
         tls: &TlsPlan<'_>,
         settings: Arc<LiveTls>,
-        handshaken: Handshaken,
+        handshaken: HandshakeResult,
     ) -> Result<RelayKind, Failure> {
         self.note_tls(tls);
         let record = self.connection.record();
-        let Handshaken { mut session, incomplete, mut last_flight } = handshaken;
+        let HandshakeResult { mut session, incomplete, mut last_flight } = handshaken;
         if let (Some(parent), TlsRole::Server(_)) = (tls.parent, settings.role())
             && let Err(failure) = proof::check(parent, record)
         {

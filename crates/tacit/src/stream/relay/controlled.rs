@@ -35,7 +35,7 @@ use crate::net::{Position, Security};
 use crate::session::tls_control::{PendingTlsRequest, TlsRequest, TlsRequestError, TlsRequests};
 use crate::session::{BrokenSocket, Connection, ConnectionEnd, account};
 use crate::stream::establish::{
-    HandshakeIo, Handshaken, LastFlight, count_handshake, drain_after_alert,
+    HandshakeIo, HandshakeResult, LastFlight, count_handshake, drain_after_alert,
 };
 use crate::stream::lane::StreamLane;
 use crate::stream::relay_kind::{ClearRelay, ControlledRelay, SealedRelay};
@@ -139,7 +139,7 @@ async fn upgrade_to_tls(
         tls_control.end_handshake();
     }
     outside.set_security(Security::Tls);
-    let Handshaken { session, incomplete, last_flight: initial } = match handshaken {
+    let HandshakeResult { session, incomplete, last_flight: initial } = match handshaken {
         Ok(handshaken) => handshaken,
         Err(failure) => {
             // The program's socket is reset by that, before the program has the answer.
