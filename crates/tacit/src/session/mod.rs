@@ -27,7 +27,8 @@ pub use failure::{Failure, Unreached};
 pub use quotas::{ConnectionOpener, QuotaExceeded, QuotaPermit, Quotas};
 pub use recheck::{Pass, Peers};
 pub use record::{
-    Closing, ConnectionRecord, ConnectionSockets, Opening, Proxied, ScopeFacts, Shown, TlsFacts,
+    Closing, ConnectionRecord, ConnectionSockets, CurrentTls, Opening, Proxied, ScopeFacts,
+    TlsFacts,
 };
 pub use refusals::{RefusalTable, RefusedName};
 pub use table::ConnectionTable;

@@ -51,7 +51,7 @@ pub struct ConnectionRecord {
     /// The sockets, for as long as they are open.
     pub sockets: OnceLock<ConnectionSockets>,
     /// What the handshake gave.
-    pub tls: Shown,
+    pub tls: CurrentTls,
     pub(super) open: AtomicBool,
     pub(super) sent_bytes: AtomicU64,
     pub(super) received_bytes: AtomicU64,
@@ -140,9 +140,9 @@ pub struct ConnectionSockets {
 /// What displays see of a handshake, once there was one. There may be several one after the other
 /// where the program says when TLS begins and ends.
 #[derive(Debug, Default)]
-pub struct Shown(ArcSwapOption<TlsFacts>);
+pub struct CurrentTls(ArcSwapOption<TlsFacts>);
 
-impl Shown {
+impl CurrentTls {
     /// What the last handshake gave; `None`: there was none, or its TLS has ended.
     #[must_use]
     pub fn get(&self) -> Option<Arc<TlsFacts>> {
@@ -220,7 +220,7 @@ impl ConnectionRecord {
             scope,
             parent,
             sockets: OnceLock::new(),
-            tls: Shown::default(),
+            tls: CurrentTls::default(),
             open: AtomicBool::new(false),
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
