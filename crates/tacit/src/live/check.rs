@@ -13,7 +13,7 @@ use crate::clock;
 use crate::placement;
 
 use super::Materials;
-use super::materials::misfits;
+use super::materials::unsuitable_credentials;
 
 /// A policy that passed every check, with what it names.
 #[derive(Debug)]
@@ -98,8 +98,8 @@ fn check_whole(
     findings.extend(placement::check(&policy));
     findings.extend(localize(&mut policy));
     let materials = Materials::load(&policy, base, keys, &mut findings);
-    let misfits = misfits(&policy, &materials);
-    let errors = misfits.iter().map(|one| {
+    let unsuitable = unsuitable_credentials(&policy, &materials);
+    let errors = unsuitable.iter().map(|one| {
         Diagnostic::error(MessageId("wrong-certificate-usage"), one.rule.position, one.to_string())
     });
     findings.extend(errors);

@@ -103,16 +103,16 @@ impl Materials {
                 }
             }
         }
-        // One that is not for its use must not keep other files from being used.
-        for misfit in misfits(policy, &materials) {
-            let is_restored = match misfit.credential {
+        // A credential that is not for its use must not keep other files from being used.
+        for unsuitable in unsuitable_credentials(policy, &materials) {
+            let is_restored = match unsuitable.credential {
                 Credential::Identity(name) => {
                     restore(&mut materials.identities, &self.identities, name)
                 }
                 Credential::Trust(name) => restore(&mut materials.trusts, &self.trusts, name),
             };
             if is_restored {
-                errors.push(misfit.to_string());
+                errors.push(unsuitable.to_string());
             }
         }
         Refreshed { materials, errors }
@@ -144,7 +144,7 @@ fn restore<T>(
 }
 
 /// A credential that is not for the role that a rule gives it.
-pub(super) struct Misfit<'p> {
+pub(super) struct UnsuitableCredential<'p> {
     pub(super) rule: &'p Rule,
     credential: Credential<'p>,
     why: String,
@@ -157,16 +157,20 @@ enum Credential<'p> {
     Trust(&'p str),
 }
 
-impl fmt::Display for Misfit<'_> {
+impl fmt::Display for UnsuitableCredential<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rule `{}`: {}", self.rule.name, self.why)
     }
 }
 
-/// Every misfit among the credentials, once for each of them and role, in the order of the rules.
-pub(super) fn misfits<'p>(policy: &'p Policy, materials: &Materials) -> Vec<Misfit<'p>> {
+/// All credentials that are unsuitable for a role, once for each credential and role, in the order
+/// of the rules.
+pub(super) fn unsuitable_credentials<'p>(
+    policy: &'p Policy,
+    materials: &Materials,
+) -> Vec<UnsuitableCredential<'p>> {
     let mut found = BTreeSet::new();
-    let mut misfits = Vec::new();
+    let mut unsuitable_credentials = Vec::new();
     for rule in &policy.rules {
         let role = match &rule.action {
             Action::Tls(Tls::Server(_)) => HandshakeRole::Server,
@@ -184,11 +188,11 @@ pub(super) fn misfits<'p>(policy: &'p Policy, materials: &Materials) -> Vec<Misf
         });
         for (credential, why) in identities.chain(trust) {
             if found.insert((credential, role.peer())) {
-                misfits.push(Misfit { rule, credential, why });
+                unsuitable_credentials.push(UnsuitableCredential { rule, credential, why });
             }
         }
     }
-    misfits
+    unsuitable_credentials
 }
 
 fn warnings(position: SourcePosition, texts: &[String]) -> impl Iterator<Item = Diagnostic> {
