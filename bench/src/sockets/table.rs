@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use tacit::live::{self, BuildContext, Live, Materials};
+use tacit::live::{self, BuildContext, Credentials, Live};
 use tacit::net::Security;
 use tacit::session::{Connection, ConnectionRecord, ConnectionTable, Opening};
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
@@ -79,7 +79,7 @@ impl<'a> Bench<'a> {
         const POLICY: &str = "version = 1\n[[rule]]\nname = \"sockets\"\n\
             listen = \"127.0.0.1:1\"\nconnect = \"127.0.0.1:2\"\npermit = true\n";
         let policy = parse(POLICY).policy.ok_or_else(|| wrong(&"its policy is invalid"))?;
-        let context = BuildContext { materials: &Materials::default(), chains: None };
+        let context = BuildContext { credentials: &Credentials::default(), chains: None };
         let live = live::build(policy, context).map_err(|refused| wrong(&refused))?;
         Ok(Self {
             args,

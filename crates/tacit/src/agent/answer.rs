@@ -156,9 +156,9 @@ impl Agent {
     }
 
     fn show_identities(&self, back: oneshot::Sender<Reply>) {
-        let materials = self.credentials.materials.clone();
+        let credentials = self.credentials.loaded.clone();
         let live = self.shared.live.load_full();
-        show_aside(back, move || Reply::written(&identities(&materials, &live)));
+        show_aside(back, move || Reply::written(&identities(&credentials, &live)));
     }
 
     fn close(&self, ids: &[u64], selection: CloseSelection) -> Value {

@@ -7,14 +7,14 @@ use tacit_tls::signer::KeyProvider;
 use tacit_tls::verify::ChainCache;
 
 use super::expiry::Expiries;
-use crate::live::Materials;
+use crate::live::Credentials;
 use crate::log::{Event, Log};
 
 /// The credentials of the installed policy.
 #[derive(Debug)]
-pub(super) struct Credentials {
+pub(super) struct CredentialStore {
     /// The credentials that were loaded from the files of the policy.
-    pub(super) materials: Materials,
+    pub(super) loaded: Credentials,
     /// Loads private keys and signs with them: the signer, or this process.
     pub(super) keys: KeyProvider,
     /// Chains of peers that were verified; `None`: every chain is verified again.
@@ -24,19 +24,25 @@ pub(super) struct Credentials {
     expiries: Expiries,
 }
 
-impl Credentials {
+impl CredentialStore {
     /// These credentials, with nothing reported yet.
     pub(super) fn new(
-        materials: Materials,
+        credentials: Credentials,
         keys: KeyProvider,
         chains: Option<Arc<ChainCache>>,
     ) -> Self {
-        Self { materials, keys, chains, errors: Vec::new(), expiries: Expiries::default() }
+        Self {
+            loaded: credentials,
+            keys,
+            chains,
+            errors: Vec::new(),
+            expiries: Expiries::default(),
+        }
     }
 
     /// Whether a file has changed since it was loaded.
     pub(super) fn have_changed(&mut self) -> bool {
-        let have_changed = self.materials.have_changed();
+        let have_changed = self.loaded.have_changed();
         if !have_changed {
             self.errors.clear();
         }
@@ -44,9 +50,9 @@ impl Credentials {
     }
 
     /// Replaces the credentials by those of another policy; returns the old ones.
-    pub(super) fn replace(&mut self, materials: Materials) -> Materials {
+    pub(super) fn replace(&mut self, credentials: Credentials) -> Credentials {
         self.errors.clear();
-        std::mem::replace(&mut self.materials, materials)
+        std::mem::replace(&mut self.loaded, credentials)
     }
 
     /// Logs files that cannot be loaded, once for each new error.
@@ -66,7 +72,7 @@ impl Credentials {
 
     /// Logs certificates and CRLs that expire soon: when they are loaded, and then once a day.
     pub(super) fn report_expiries(&mut self, now_unix_s: i64, log: &Log) {
-        let due = self.expiries.due(&self.materials, now_unix_s);
+        let due = self.expiries.due(&self.loaded, now_unix_s);
         due.into_iter().for_each(|event| log.warn(event));
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use tacit_tls::credentials::{Pinned, crl_expires_soon, ends_soon};
 use tacit_tls::facts::{DAY_SECONDS, utc};
 
-use crate::live::Materials;
+use crate::live::Credentials;
 use crate::log::Event;
 
 /// The deadlines that were logged, and when.
@@ -33,8 +33,8 @@ struct Deadline {
 
 impl Expiries {
     /// The events to log at the time `now` (in Unix time).
-    pub(super) fn due(&mut self, materials: &Materials, now: i64) -> Vec<Event> {
-        let soon = soon(materials, now);
+    pub(super) fn due(&mut self, credentials: &Credentials, now: i64) -> Vec<Event> {
+        let soon = soon(credentials, now);
         self.logged.retain(|deadline, _| soon.contains(deadline));
         let mut events = Vec::new();
         for deadline in soon {
@@ -67,7 +67,7 @@ impl Deadline {
     }
 }
 
-fn soon(materials: &Materials, now: i64) -> Vec<Deadline> {
+fn soon(credentials: &Credentials, now: i64) -> Vec<Deadline> {
     let deadline = |kind, name: &str, subject: &str, at| Deadline {
         kind,
         name: name.to_owned(),
@@ -75,13 +75,13 @@ fn soon(materials: &Materials, now: i64) -> Vec<Deadline> {
         at,
     };
     let mut soon = Vec::new();
-    for (name, identity) in &materials.identities {
+    for (name, identity) in &credentials.identities {
         let facts = &identity.facts;
         if ends_soon(facts, now) {
             soon.push(deadline("identity", name, facts.title(), facts.not_after));
         }
     }
-    for (name, trust) in &materials.trusts {
+    for (name, trust) in &credentials.trusts {
         for facts in trust.facts.iter().filter(|facts| ends_soon(facts, now)) {
             soon.push(deadline("trust", name, facts.title(), facts.not_after));
         }
@@ -129,16 +129,16 @@ mod tests {
             expired_anchors: ExpiredAnchors::Reject,
             position,
         };
-        let mut materials = Materials::default();
+        let mut credentials = Credentials::default();
         let loaded =
             load_identity("web", &identity, directory.path(), &KeyProvider::local()).unwrap();
-        materials.identities.insert("web".into(), Arc::new(loaded));
+        credentials.identities.insert("web".into(), Arc::new(loaded));
         let loaded = load_trust("corp", &trust, directory.path()).unwrap();
-        materials.trusts.insert("corp".into(), Arc::new(loaded));
+        credentials.trusts.insert("corp".into(), Arc::new(loaded));
 
         let mut expiries = Expiries::default();
         let mut told = |now| {
-            let events = expiries.due(&materials, now);
+            let events = expiries.due(&credentials, now);
             events.iter().map(|event| format!("{event:?}")).collect::<Vec<_>>()
         };
         assert_eq!(told(2_000_000_000), [""; 0]);

@@ -71,7 +71,7 @@ impl Agent {
     pub(super) fn show_metrics(&self, back: oneshot::Sender<Reply>) {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
-        let materials = self.credentials.materials.clone();
+        let credentials = self.credentials.loaded.clone();
         let log = self.shared.log.clone();
         let refusals = Arc::clone(&self.shared.refusals);
         let since = self.since;
@@ -90,7 +90,7 @@ impl Agent {
                     rules: &rules(&table, &live),
                     live: &live,
                     table: &table,
-                    identities: &identities(&materials, &live),
+                    identities: &identities(&credentials, &live),
                     since: Rfc3339(since),
                     handshakes,
                     connections_max,

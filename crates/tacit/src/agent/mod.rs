@@ -59,7 +59,7 @@ use crate::session::ConnectionTable;
 use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
 
-use credentials::Credentials;
+use credentials::CredentialStore;
 pub use error::AgentError;
 use lanes::Workers;
 use listeners::Listeners;
@@ -67,7 +67,7 @@ use metrics::Metrics;
 pub use opened::ListenError;
 use opened::Opened;
 use passes::Passes;
-use reload::{ReloadOrigin, Changing};
+use reload::{Changing, ReloadOrigin};
 use runs::{LINGER, Runs};
 use sandbox::Sandbox;
 use services::RunEvent;
@@ -180,7 +180,7 @@ struct Agent {
     connections_max: usize,
     workers: Workers,
     listeners: Listeners,
-    credentials: Credentials,
+    credentials: CredentialStore,
     runs: Runs,
     changing: Changing,
     passes: Passes,
@@ -258,7 +258,7 @@ impl Agent {
                 cpu = self.workers.wanted() => self.workers.place(cpu),
                 _ = files.tick() => {
                     self.workers.look();
-                    self.refresh_materials();
+                    self.refresh_credentials();
                     self.look_at_connections();
                     self.return_freed_memory();
                     self.credentials.report_expiries(clock::now_unix_s(), &self.shared.log);

@@ -86,7 +86,7 @@ impl Agent {
         let pass = Pass {
             table,
             live: self.shared.live.load_full(),
-            materials: self.credentials.materials.clone(),
+            credentials: self.credentials.loaded.clone(),
             replaced: self.passes.replaced.clone(),
             peers,
             ages,

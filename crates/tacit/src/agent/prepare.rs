@@ -14,7 +14,7 @@ use tacit_tls::verify::ChainCache;
 use super::listeners::{self, RequiredListeners};
 use super::sandbox::Sandbox;
 use crate::live::{
-    BuildContext, Built, Changes, Checked, Installed, Live, Materials, Refreshed, RuleRefused,
+    BuildContext, Built, Changes, Checked, Credentials, Installed, Live, Refreshed, RuleRefused,
     check_text, directory_of, read_policy, rebuild, renew,
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Inputs {
     /// The installed policy.
     pub(super) live: Arc<Live>,
     /// Its credentials.
-    pub(super) materials: Materials,
+    pub(super) credentials: Credentials,
     /// Loads private keys and signs with them: the signer, or this process.
     pub(super) keys: KeyProvider,
     /// The cache of verified chains.
@@ -50,7 +50,7 @@ pub(super) struct NewPolicy {
     /// The policy, ready to serve.
     pub(super) live: Live,
     /// Its credentials.
-    pub(super) materials: Materials,
+    pub(super) credentials: Credentials,
     /// How it differs from the installed one.
     pub(super) changes: Changes,
     /// Its listening addresses.
@@ -65,7 +65,7 @@ pub(super) struct NewPolicy {
 #[derive(Debug)]
 pub(super) struct NewFiles {
     /// All credentials; those that cannot be loaded are unchanged.
-    pub(super) materials: Materials,
+    pub(super) credentials: Credentials,
     /// The errors of files that cannot be loaded.
     pub(super) errors: Vec<String>,
     /// The policy with the new credentials; `None` if none could be loaded.
@@ -87,15 +87,15 @@ impl Inputs {
         let base = directory_of(&self.file);
         let in_reach = |policy: &Policy| self.check_sandbox(policy);
         let checked = check_text(&text, &base, &self.keys, in_reach).map_err(refused)?;
-        let Checked { mut policy, materials, warnings } = checked;
+        let Checked { mut policy, credentials, warnings } = checked;
         let needs_restart = keep_until_restart(&mut policy, &self.live.policy);
         let listeners = listeners::wanted(&policy);
-        let context = BuildContext { materials: &materials, chains: self.chains.as_ref() };
-        let installed = Installed { live: &self.live, materials: &self.materials };
+        let context = BuildContext { credentials: &credentials, chains: self.chains.as_ref() };
+        let installed = Installed { live: &self.live, credentials: &self.credentials };
         let Built { live, changes } = rebuild(policy, context, installed)
             .map_err(|refused| format!("the policy was not installed: {refused}"))?;
         let warnings = warnings.iter().map(|warning| warning.render(&file)).collect();
-        let new = NewPolicy { live, materials, changes, listeners, warnings, needs_restart };
+        let new = NewPolicy { live, credentials, changes, listeners, warnings, needs_restart };
         Ok(Box::new(new))
     }
 
@@ -108,13 +108,13 @@ impl Inputs {
     /// Loads credentials whose files have changed, and builds the rules that use them.
     pub(super) fn files(self) -> Box<NewFiles> {
         let base = directory_of(&self.file);
-        let Refreshed { materials, errors } =
-            self.materials.refreshed(&self.live.policy, &base, &self.keys);
-        let built = (!materials.same(&self.materials)).then(|| {
-            let context = BuildContext { materials: &materials, chains: self.chains.as_ref() };
-            renew(context, Installed { live: &self.live, materials: &self.materials })
+        let Refreshed { credentials, errors } =
+            self.credentials.refreshed(&self.live.policy, &base, &self.keys);
+        let built = (!credentials.same(&self.credentials)).then(|| {
+            let context = BuildContext { credentials: &credentials, chains: self.chains.as_ref() };
+            renew(context, Installed { live: &self.live, credentials: &self.credentials })
         });
-        Box::new(NewFiles { materials, errors, built })
+        Box::new(NewFiles { credentials, errors, built })
     }
 }
 

@@ -153,7 +153,7 @@ impl Agent {
 
     /// Loads certificate, key and trust files that have changed. If a file cannot be loaded, its
     /// old content stays in use.
-    pub(super) fn refresh_materials(&mut self) {
+    pub(super) fn refresh_credentials(&mut self) {
         if let Some(preparation) = &mut self.changing.under_way {
             // The files are checked again after FILES_INTERVAL.
             preparation.note_delay(&self.shared.log);
@@ -178,7 +178,7 @@ impl Agent {
         Inputs {
             file: self.options.policy.clone(),
             live: self.shared.live.load_full(),
-            materials: self.credentials.materials.clone(),
+            credentials: self.credentials.loaded.clone(),
             keys: self.credentials.keys.clone(),
             chains: self.credentials.chains.clone(),
             sandbox: self.sandbox.clone(),
@@ -220,7 +220,7 @@ impl Agent {
         if self.draining.is_some() {
             return Err(ENDING.to_owned());
         }
-        let NewPolicy { live, materials, changes, listeners, warnings, needs_restart } = new;
+        let NewPolicy { live, credentials, changes, listeners, warnings, needs_restart } = new;
         let refused = |error: ListenError| format!("the policy was not installed: {error}");
         let reserved = self.runs.reserve(&live.policy).map_err(refused)?;
         let new_listeners = self.listeners.prepare(&listeners).map_err(refused)?;
@@ -228,8 +228,8 @@ impl Agent {
         live.mark_relays();
         let old_live = self.shared.live.swap(Arc::new(live));
         self.policy_installed = SystemTime::now();
-        let old_materials = self.credentials.replace(materials);
-        drop_aside(old_materials);
+        let old_credentials = self.credentials.replace(credentials);
+        drop_aside(old_credentials);
         self.passes.note_replaced(old_live, &self.shared.live.load());
         let capturing = self.runs.follow_policy(reserved, &self.workers).await;
         self.listeners.change(&listeners, new_listeners, &self.workers).await;
@@ -242,7 +242,7 @@ impl Agent {
     }
 
     fn take_files(&mut self, files: NewFiles) {
-        let NewFiles { materials, mut errors, built } = files;
+        let NewFiles { credentials, mut errors, built } = files;
         match built {
             None => {}
             Some(Err(refused)) => errors.push(refused.to_string()),
@@ -253,7 +253,7 @@ impl Agent {
                     let changes = shown(&changes);
                     self.shared.log.info(Event::new("files-reloaded").field("changes", &changes));
                 }
-                self.credentials.materials = materials;
+                self.credentials.loaded = credentials;
             }
         }
         self.credentials.report_errors(errors, &self.shared.log);

@@ -12,7 +12,7 @@ use tacit_core::policy::{Diagnostic, Limits, Policy, UnixSocket};
 use tacit_sys::socket;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::credentials::Credentials;
+use super::credentials::CredentialStore;
 use super::lanes::Workers;
 use super::listeners::Listeners;
 use super::opened::{Opened, RequiredListener};
@@ -63,13 +63,13 @@ impl Agent {
         let ProcessState { log, descriptors, table } = process;
         let signer = signer::Client::new(log.clone());
         let keys = signer.keys();
-        let Checked { policy, materials, warnings } = check_file(&options.policy, &keys)
+        let Checked { policy, credentials, warnings } = check_file(&options.policy, &keys)
             .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
         log_warnings(&warnings, &options, &log);
         let credentials =
-            Credentials::new(materials, keys, policy.agent.chain_cache.then(Arc::default));
+            CredentialStore::new(credentials, keys, policy.agent.chain_cache.then(Arc::default));
         let context =
-            BuildContext { materials: &credentials.materials, chains: credentials.chains.as_ref() };
+            BuildContext { credentials: &credentials.loaded, chains: credentials.chains.as_ref() };
         let installed = Arc::new(build(policy, context).map_err(AgentError::Rule)?);
         installed.mark_relays();
         if !installed.policy.agent.accounting {

@@ -18,14 +18,14 @@ use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 
 use crate::net::target::LiveTargets;
 
-use super::materials::CredentialNames;
-use super::{ClearAccess, Live, LiveAction, LiveRule, LiveTls, Materials, RuleCounters, Search};
+use super::credentials::CredentialNames;
+use super::{ClearAccess, Credentials, Live, LiveAction, LiveRule, LiveTls, RuleCounters, Search};
 
 /// What rules are built with.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildContext<'a> {
     /// The credentials that the policy names.
-    pub materials: &'a Materials,
+    pub credentials: &'a Credentials,
     /// Where chains that peers send are remembered; `None`: nowhere.
     pub chains: Option<&'a Arc<ChainCache>>,
 }
@@ -36,7 +36,7 @@ pub struct Installed<'a> {
     /// The policy.
     pub live: &'a Live,
     /// Its credentials.
-    pub materials: &'a Materials,
+    pub credentials: &'a Credentials,
 }
 
 /// A policy that is ready to be installed.
@@ -109,7 +109,7 @@ pub fn rebuild(
     context: BuildContext<'_>,
     installed: Installed<'_>,
 ) -> Result<Built, RuleRefused> {
-    let differing = Differing::of(&policy, context.materials, installed);
+    let differing = Differing::of(&policy, context.credentials, installed);
     let mut changes = Changes::default();
     let mut rules = Vec::with_capacity(policy.rules.len());
     for rule in &policy.rules {
@@ -144,7 +144,7 @@ pub fn rebuild(
 /// The rule that the TLS library refuses.
 pub fn renew(context: BuildContext<'_>, installed: Installed<'_>) -> Result<Built, RuleRefused> {
     let live = installed.live;
-    let differing = Differing::of(&live.policy, context.materials, installed);
+    let differing = Differing::of(&live.policy, context.credentials, installed);
     let mut changes = Changes::default();
     let mut rules = live.rules.clone();
     for rule in rules.iter_mut().filter(|rule| differing.concerns(&rule.rule)) {
@@ -167,12 +167,12 @@ struct Differing<'a> {
 
 impl<'a> Differing<'a> {
     /// Of a policy with its credentials, against those that are installed.
-    fn of(policy: &'a Policy, materials: &'a Materials, installed: Installed<'_>) -> Self {
-        let Installed { live, materials: before } = installed;
-        let identities = materials.identities.iter().filter(|(name, now)| {
+    fn of(policy: &'a Policy, credentials: &'a Credentials, installed: Installed<'_>) -> Self {
+        let Installed { live, credentials: before } = installed;
+        let identities = credentials.identities.iter().filter(|(name, now)| {
             before.identities.get(*name).is_none_or(|old| !Arc::ptr_eq(old, now) && !old.same(now))
         });
-        let trusts = materials.trusts.iter().filter(|(name, now)| {
+        let trusts = credentials.trusts.iter().filter(|(name, now)| {
             before.trusts.get(*name).is_none_or(|old| !Arc::ptr_eq(old, now) && !old.same(now))
         });
         let maps = policy
@@ -261,10 +261,10 @@ fn build_action(
         Action::Deny(deny) => return Ok(LiveAction::Deny(*deny)),
         Action::Tls(parsed) => parsed,
     };
-    let BuildContext { materials, chains } = context;
+    let BuildContext { credentials, chains } = context;
     let names = CredentialNames::of(rule);
-    let mut found = names.identities.iter().filter_map(|name| materials.identities.get(*name));
-    let trust = names.trust.and_then(|name| materials.trusts.get(name)).map(Arc::as_ref);
+    let mut found = names.identities.iter().filter_map(|name| credentials.identities.get(*name));
+    let trust = names.trust.and_then(|name| credentials.trusts.get(name)).map(Arc::as_ref);
     let tls = match parsed {
         Tls::Server(tls) => {
             let identities: Vec<_> = found.cloned().collect();

@@ -12,8 +12,8 @@ use crate::address;
 use crate::clock;
 use crate::placement;
 
-use super::Materials;
-use super::materials::unsuitable_credentials;
+use super::Credentials;
+use super::credentials::unsuitable_credentials;
 
 /// A policy that passed every check, with what it names.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Checked {
     /// The policy.
     pub policy: Policy,
     /// What it names.
-    pub materials: Materials,
+    pub credentials: Credentials,
     /// Warnings.
     pub warnings: Vec<Diagnostic>,
 }
@@ -78,8 +78,8 @@ pub fn check_text(
         findings
     };
     match checked {
-        Ok(Checked { policy, materials, warnings }) => {
-            Ok(Checked { policy, materials, warnings: quote(warnings) })
+        Ok(Checked { policy, credentials, warnings }) => {
+            Ok(Checked { policy, credentials, warnings: quote(warnings) })
         }
         Err(findings) => Err(quote(findings)),
     }
@@ -97,8 +97,8 @@ fn check_whole(
     admit(&policy).map_err(|finding| vec![finding])?;
     findings.extend(placement::check(&policy));
     findings.extend(localize(&mut policy));
-    let materials = Materials::load(&policy, base, keys, &mut findings);
-    let unsuitable = unsuitable_credentials(&policy, &materials);
+    let credentials = Credentials::load(&policy, base, keys, &mut findings);
+    let unsuitable = unsuitable_credentials(&policy, &credentials);
     let errors = unsuitable.iter().map(|one| {
         Diagnostic::error(MessageId("wrong-certificate-usage"), one.rule.position, one.to_string())
     });
@@ -107,7 +107,7 @@ fn check_whole(
     if findings.iter().any(|finding| finding.severity == DiagnosticSeverity::Error) {
         return Err(findings);
     }
-    Ok(Checked { policy, materials, warnings: findings })
+    Ok(Checked { policy, credentials, warnings: findings })
 }
 
 /// Says what a policy means on this host; what could not be found out comes back as a warning.

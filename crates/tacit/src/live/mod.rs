@@ -2,7 +2,7 @@
 //! reload replaces it as a whole.
 //!
 //! ```text
-//!   file ──check──> Policy, Materials ──build──> Live ──ArcSwap──> data workers, displays
+//!   file ──check──> Policy, Credentials ──build──> Live ──ArcSwap──> data workers, displays
 //! ```
 //!
 //! A rule that a reload did not change keeps its [`LiveRule`] with its counters; a changed rule
@@ -30,9 +30,9 @@ mod build;
 mod check;
 mod clear_access;
 mod counters;
+mod credentials;
 mod failures;
 mod latency;
-mod materials;
 mod names;
 
 pub use action::{LiveAction, LiveTls, TlsRole};
@@ -40,8 +40,8 @@ pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, reb
 pub use check::{Checked, check_file, check_text, directory_of, localize, read_policy};
 pub use clear_access::{ClearAccess, ClearAccessState, TLS_SOURCES_MAX};
 pub use counters::RuleCounters;
+pub use credentials::{CredentialNames, Credentials, Refreshed};
 pub use latency::{Latency, LatencyCounts};
-pub use materials::{CredentialNames, Materials, Refreshed};
 pub use names::NoRule;
 
 /// One installed policy.

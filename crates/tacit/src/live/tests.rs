@@ -28,14 +28,14 @@ fn permit(number: usize, more: &str) -> String {
 }
 
 fn first(text: &str) -> Live {
-    let context = BuildContext { materials: &Materials::default(), chains: None };
+    let context = BuildContext { credentials: &Credentials::default(), chains: None };
     build(policy(text), context).unwrap()
 }
 
 fn next(before: &Live, text: &str) -> Built {
-    let materials = Materials::default();
-    let context = BuildContext { materials: &materials, chains: None };
-    rebuild(policy(text), context, Installed { live: before, materials: &materials }).unwrap()
+    let credentials = Credentials::default();
+    let context = BuildContext { credentials: &credentials, chains: None };
+    rebuild(policy(text), context, Installed { live: before, credentials: &credentials }).unwrap()
 }
 
 #[test]
@@ -108,18 +108,18 @@ fn a_renewed_certificate_builds_the_rules_that_use_it() {
         [identity("web"), identity("mail"), server("web", 1), server("mail", 2), permit(0, "")];
     let policy = policy(&text.concat());
     let mut findings = Vec::new();
-    let used = Materials::load(&policy, directory.path(), &KeyProvider::local(), &mut findings);
+    let used = Credentials::load(&policy, directory.path(), &KeyProvider::local(), &mut findings);
     assert_eq!(findings, []);
-    let before = build(policy, BuildContext { materials: &used, chains: None }).unwrap();
+    let before = build(policy, BuildContext { credentials: &used, chains: None }).unwrap();
 
     assert!(!used.have_changed());
     write("mail");
     assert!(used.have_changed());
-    let Refreshed { materials, errors } =
+    let Refreshed { credentials, errors } =
         used.refreshed(&before.policy, directory.path(), &KeyProvider::local());
-    assert!(errors.is_empty() && !materials.same(&used));
-    let context = BuildContext { materials: &materials, chains: None };
-    let installed = Installed { live: &before, materials: &used };
+    assert!(errors.is_empty() && !credentials.same(&used));
+    let context = BuildContext { credentials: &credentials, chains: None };
+    let installed = Installed { live: &before, credentials: &used };
     let Built { live, changes } = renew(context, installed).unwrap();
     let wanted = Changes { changed: vec!["mail".to_owned()], ..Changes::default() };
     assert_eq!(changes, wanted);

@@ -19,7 +19,7 @@ use tacit_tls::PeerCheck;
 use tacit_tls::recheck::{PeerRechecker, TrustedPeer};
 
 use crate::clock;
-use crate::live::{CredentialNames, Live, LiveRule, Materials, TlsRole};
+use crate::live::{CredentialNames, Credentials, Live, LiveRule, TlsRole};
 use crate::log::Log;
 
 use super::account;
@@ -49,7 +49,7 @@ pub struct Pass {
     /// The installed policy.
     pub live: Arc<Live>,
     /// Its credentials.
-    pub materials: Materials,
+    pub credentials: Credentials,
     /// Policies that were replaced since the last pass.
     pub replaced: Vec<Arc<Live>>,
     /// Which peers it checks.
@@ -202,7 +202,7 @@ impl Pass {
         }
         let Action::Tls(parsed) = &rule.rule.action else { return Ok(None) };
         let Some(name) = CredentialNames::of(&rule.rule).trust else { return Ok(None) };
-        let trust = self.materials.trusts.get(name).map(Arc::as_ref);
+        let trust = self.credentials.trusts.get(name).map(Arc::as_ref);
         PeerRechecker::of(parsed, trust).map_err(|_| PeerCheck::Invalid {
             reason: format!(
                 "the policy no longer has [trust.{name}], by which the peer was verified: close \

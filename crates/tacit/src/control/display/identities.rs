@@ -8,7 +8,7 @@ use tacit_tls::credentials::{CrlFacts, LoadedTrust, Pinned};
 use tacit_tls::facts::CertificateFacts;
 
 use crate::clock::{self, Rfc3339};
-use crate::live::{CredentialNames, Live, Materials};
+use crate::live::{CredentialNames, Credentials, Live};
 
 use super::VERSION;
 use super::connections::CertificateState;
@@ -91,10 +91,10 @@ pub struct CrlState {
 
 /// The credentials in use.
 #[must_use]
-pub fn identities(materials: &Materials, live: &Live) -> IdentitiesDisplay {
+pub fn identities(credentials: &Credentials, live: &Live) -> IdentitiesDisplay {
     let now = clock::now_unix_s();
     let users = Users::of(live);
-    let identities = materials.identities.iter().map(|(name, loaded)| IdentityDisplay {
+    let identities = credentials.identities.iter().map(|(name, loaded)| IdentityDisplay {
         name: name.clone(),
         kind: "identity".to_owned(),
         certificate: CertificateState::of(&loaded.facts),
@@ -102,7 +102,7 @@ pub fn identities(materials: &Materials, live: &Live) -> IdentitiesDisplay {
         files: loaded.sources.iter().map(|file| file.path.clone()).collect(),
         rules: names(users.identities.get(name.as_str())),
     });
-    let trusts = materials.trusts.iter().map(|(name, loaded)| TrustDisplay {
+    let trusts = credentials.trusts.iter().map(|(name, loaded)| TrustDisplay {
         name: name.clone(),
         kind: "trust".to_owned(),
         anchors: loaded.anchors,

@@ -25,7 +25,7 @@ use super::display::refused::RefusedDisplay;
 use super::display::rules::RulesDisplay;
 use super::render::costs::name;
 use crate::clock::Rfc3339;
-use crate::ledger::costs::{Costs, ByCpuPlace, RuleCosts};
+use crate::ledger::costs::{ByCpuPlace, Costs, RuleCosts};
 use crate::live::{Live, LiveAction, LiveRule};
 use crate::session::ConnectionTable;
 

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 use crate::engine::{Thread, ThreadLoad};
-use crate::live::{BuildContext, Materials, build};
+use crate::live::{BuildContext, Credentials, build};
 use crate::log::{Format, Log, LogDestination, Settings, Verbosity};
 use crate::net::Security;
 use crate::session::{ConnectionTable, Opening, Quotas};
@@ -24,7 +24,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
          permit = true\n"
     );
     let policy = parse(&text).policy.unwrap();
-    let context = BuildContext { materials: &Materials::default(), chains: None };
+    let context = BuildContext { credentials: &Credentials::default(), chains: None };
     let live = Arc::new(build(policy, context).unwrap());
     let shared = Shared {
         limiter: Arc::new(HandshakeLimiter::new(live.limits(), 16)),

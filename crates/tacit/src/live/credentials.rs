@@ -13,7 +13,7 @@ use tacit_tls::signer::KeyProvider;
 
 /// Certificates, keys and trust that a policy names, loaded.
 #[derive(Clone, Debug, Default)]
-pub struct Materials {
+pub struct Credentials {
     /// By name of the identity.
     pub identities: BTreeMap<String, Arc<LoadedIdentity>>,
     /// By name of the trust.
@@ -24,12 +24,12 @@ pub struct Materials {
 #[derive(Debug)]
 pub struct Refreshed {
     /// All of them. What cannot be loaded is as it was.
-    pub materials: Materials,
+    pub credentials: Credentials,
     /// Why something cannot be loaded, or not be used.
     pub errors: Vec<String>,
 }
 
-impl Materials {
+impl Credentials {
     /// Loads all that a policy names; adds what is wrong with it, and warnings, to `findings`.
     #[must_use]
     pub fn load(
@@ -39,12 +39,12 @@ impl Materials {
         findings: &mut Vec<Diagnostic>,
     ) -> Self {
         let keys = keys.if_enabled(policy.agent.signer);
-        let mut materials = Self::default();
+        let mut credentials = Self::default();
         for (name, identity) in &policy.identities {
             match load_identity(name, identity, base, &keys) {
                 Ok(material) => {
                     findings.extend(warnings(identity.position, &material.warnings));
-                    materials.identities.insert(name.clone(), Arc::new(material));
+                    credentials.identities.insert(name.clone(), Arc::new(material));
                 }
                 Err(error) => {
                     findings.push(Diagnostic::error(
@@ -59,7 +59,7 @@ impl Materials {
             match load_trust(name, trust, base) {
                 Ok(material) => {
                     findings.extend(warnings(trust.position, &material.warnings));
-                    materials.trusts.insert(name.clone(), Arc::new(material));
+                    credentials.trusts.insert(name.clone(), Arc::new(material));
                 }
                 Err(error) => findings.push(Diagnostic::error(
                     MessageId("unusable-file"),
@@ -68,7 +68,7 @@ impl Materials {
                 )),
             }
         }
-        materials
+        credentials
     }
 
     /// Whether some file has changed on disk since it was loaded.
@@ -83,9 +83,9 @@ impl Materials {
     #[must_use]
     pub fn refreshed(&self, policy: &Policy, base: &Path, keys: &KeyProvider) -> Refreshed {
         let keys = keys.if_enabled(policy.agent.signer);
-        let mut materials = self.clone();
+        let mut credentials = self.clone();
         let mut errors = Vec::new();
-        for (name, material) in &mut materials.identities {
+        for (name, material) in &mut credentials.identities {
             let changed = material.sources.iter().any(|source| source.changed());
             if let Some(identity) = policy.identities.get(name).filter(|_| changed) {
                 match load_identity(name, identity, base, &keys) {
@@ -94,7 +94,7 @@ impl Materials {
                 }
             }
         }
-        for (name, material) in &mut materials.trusts {
+        for (name, material) in &mut credentials.trusts {
             let changed = material.sources.iter().any(|source| source.changed());
             if let Some(trust) = policy.trusts.get(name).filter(|_| changed) {
                 match load_trust(name, trust, base) {
@@ -104,18 +104,18 @@ impl Materials {
             }
         }
         // A credential that is not for its use must not keep other files from being used.
-        for unsuitable in unsuitable_credentials(policy, &materials) {
+        for unsuitable in unsuitable_credentials(policy, &credentials) {
             let is_restored = match unsuitable.credential {
                 Credential::Identity(name) => {
-                    restore(&mut materials.identities, &self.identities, name)
+                    restore(&mut credentials.identities, &self.identities, name)
                 }
-                Credential::Trust(name) => restore(&mut materials.trusts, &self.trusts, name),
+                Credential::Trust(name) => restore(&mut credentials.trusts, &self.trusts, name),
             };
             if is_restored {
                 errors.push(unsuitable.to_string());
             }
         }
-        Refreshed { materials, errors }
+        Refreshed { credentials, errors }
     }
 
     /// Whether nothing was loaded between the two.
@@ -167,7 +167,7 @@ impl fmt::Display for UnsuitableCredential<'_> {
 /// of the rules.
 pub(super) fn unsuitable_credentials<'p>(
     policy: &'p Policy,
-    materials: &Materials,
+    credentials: &Credentials,
 ) -> Vec<UnsuitableCredential<'p>> {
     let mut found = BTreeSet::new();
     let mut unsuitable_credentials = Vec::new();
@@ -179,11 +179,11 @@ pub(super) fn unsuitable_credentials<'p>(
         };
         let CredentialNames { identities, trust } = CredentialNames::of(rule);
         let identities = identities.into_iter().filter_map(|name| {
-            let wrong = materials.identities.get(name)?.wrong_usage(role)?;
+            let wrong = credentials.identities.get(name)?.wrong_usage(role)?;
             Some((Credential::Identity(name), wrong.to_string()))
         });
         let trust = trust.into_iter().filter_map(|name| {
-            let unusable = materials.trusts.get(name)?.unusable_pins(role)?;
+            let unusable = credentials.trusts.get(name)?.unusable_pins(role)?;
             Some((Credential::Trust(name), unusable.to_string()))
         });
         for (credential, why) in identities.chain(trust) {
