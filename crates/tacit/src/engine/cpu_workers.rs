@@ -13,12 +13,13 @@ use tokio::sync::mpsc;
 
 use super::{WorkerHandle, WorkerHandles};
 
-/// The maximum number of these workers. Connections of programs on other CPUs stay where they are.
+/// The maximum number of these workers. Connections of programs on other CPUs do not move.
 pub const CPU_WORKERS_MAX: usize = 64;
-/// CPUs that wait for their worker; beyond that, the next connection requests it again.
+/// The maximum number of queued requests for workers. A request that does not fit is made again by
+/// the next connection.
 const WANTED_MAX: usize = 16;
 
-/// Hands connections over to these workers.
+/// Hands connections over to the workers on CPUs of programs.
 #[derive(Debug)]
 pub struct CpuWorkers<T> {
     handles: WorkerHandles<T>,
@@ -26,7 +27,7 @@ pub struct CpuWorkers<T> {
 }
 
 impl<T> CpuWorkers<T> {
-    /// Without workers yet; the receiver gets the CPUs that need one.
+    /// The state without workers; the receiver gets the CPUs that need one.
     #[must_use]
     pub fn new() -> (Arc<Self>, mpsc::Receiver<usize>) {
         let (wanted, wishes) = mpsc::channel(WANTED_MAX);
@@ -43,14 +44,14 @@ impl<T> CpuWorkers<T> {
     pub fn is_on(&self, cpu: usize) -> bool {
         let is_there = self.handles.on(cpu).is_some();
         if !is_there {
-            // The next connection asks again.
+            // If the queue is full, the next connection requests it again.
             let _ = self.wanted.try_send(cpu);
         }
         is_there
     }
 
-    /// Gives work to the worker on that CPU once it has room; without one the agent is ending, and
-    /// the work ends with it.
+    /// Hands work over to the worker on that CPU, and waits if its queue is full. If there is no
+    /// worker, the agent is ending, and the work is dropped.
     pub async fn give(&self, work: T, cpu: usize) {
         if let Some(handed) = self.handles.on(cpu) {
             let _ = handed.send(work).await;

@@ -18,7 +18,7 @@ use super::state::{ThreadPurpose, ThreadState};
 pub struct ThreadLoad {
     name: String,
     cpu: Option<usize>,
-    /// An engine's.
+    /// The slots of an engine; `None` for a worker.
     queue: Option<EngineSlots>,
     started: OnceLock<Started>,
     connections: AtomicUsize,
@@ -29,7 +29,7 @@ pub struct ThreadLoad {
     left: AtomicU64,
 }
 
-/// What is known once the thread runs.
+/// Facts about a running thread.
 #[derive(Debug)]
 struct Started {
     thread: u32,
@@ -38,17 +38,17 @@ struct Started {
     nice: i32,
 }
 
-/// A look at the CPU clock of a thread.
+/// A reading of the CPU clock of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockLook {
-    /// When.
+    /// The time of the reading.
     pub at: Instant,
-    /// What it showed, in nanoseconds.
+    /// The CPU time in nanoseconds.
     pub cpu_ns: u64,
 }
 
 impl ThreadLoad {
-    /// A thread that is about to start, on one CPU if it has one.
+    /// The state of a thread that is about to start, with its CPU if it has one.
     #[must_use]
     pub fn new(name: String, cpu: Option<usize>, queue: Option<EngineSlots>) -> Self {
         Self {
@@ -65,40 +65,40 @@ impl ThreadLoad {
         }
     }
 
-    /// The calling thread is the one.
+    /// Records that the calling thread is this thread.
     pub fn begin(&self) {
         let unknown = Scheduling { class: SchedulingClass::Other, nice: 0 };
         let Scheduling { class, nice } = schedule::own_scheduling().unwrap_or(unknown);
         let started = Started { thread: cpu::thread_id(), at: Instant::now(), class, nice };
-        // It starts once.
+        // A thread starts only once.
         let _ = self.started.set(started);
     }
 
-    /// Its name.
+    /// The name of the thread.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The CPU it is bound to.
+    /// The CPU to which the thread is bound.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
         self.cpu
     }
 
-    /// Connections that it sets up or carries.
+    /// The number of connections that it sets up or relays.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection for as long as it is here.
+    /// Counts a connection until the guard is dropped.
     #[must_use]
     pub fn hold(&self) -> LoadGuard<'_> {
         LoadGuard::new(&self.connections)
     }
 
-    /// Counts a connection whose bytes are carried here, for as long as they are.
+    /// Counts a relayed connection until the guard is dropped.
     #[must_use]
     pub fn hold_relay(&self) -> LoadGuard<'_> {
         LoadGuard::new(&self.relays)
@@ -109,7 +109,7 @@ impl ThreadLoad {
         raise(&self.handshakes);
     }
 
-    /// Counts a connection that was handed over, of an engine: to others, of a worker: to it.
+    /// Counts a connection that was handed over: by an engine to workers, or to this worker.
     pub fn count_handed(&self) {
         raise(&self.handed);
     }
@@ -119,7 +119,7 @@ impl ThreadLoad {
         raise(&self.spilled);
     }
 
-    /// Counts a connection that left for the worker on its program's CPU.
+    /// Counts a connection that moved to the worker on its program's CPU.
     pub fn count_left(&self) {
         raise(&self.left);
     }
@@ -131,20 +131,20 @@ impl ThreadLoad {
         thread.and_then(|thread| cpu::thread_ns_of(thread).ok()).unwrap_or(0)
     }
 
-    /// The time that the thread was ready and had no CPU, in nanoseconds, where the kernel keeps
-    /// count.
+    /// The time that the thread was runnable and waited for a CPU, in nanoseconds, if the kernel
+    /// counts that.
     fn waited_ns(&self) -> Option<u64> {
         let thread = self.started.get().map(|started| started.thread);
         thread.and_then(|thread| cpu::thread_waited_ns_of(thread).ok())
     }
 
-    /// Both times together.
+    /// The sum of CPU time and waiting time.
     #[must_use]
     pub fn busy_ns(&self) -> u64 {
         self.cpu_ns() + self.waited_ns().unwrap_or(0)
     }
 
-    /// A row of `tacit show engines`; `before` is an earlier look at its clock.
+    /// The row of `tacit show engines`; `before` is an earlier reading of its clock.
     #[must_use]
     pub fn show(&self, before: ClockLook) -> ThreadState {
         let now = Instant::now();
@@ -187,13 +187,13 @@ impl ThreadLoad {
     }
 }
 
-/// A connection's part of a count; given back when dropped.
+/// Adds one to a counter, and subtracts it when it is dropped.
 #[derive(Debug)]
 pub struct LoadGuard<'a>(&'a AtomicUsize);
 
 impl<'a> LoadGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
-        // One writer: no need for locked adds.
+        // There is only one writer, so a load and a store are sufficient.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Self(count)
     }
@@ -218,12 +218,12 @@ fn class_word(class: SchedulingClass) -> &'static str {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a display of microseconds")]
+#[expect(clippy::cast_precision_loss, reason = "microseconds of a display need no more precision")]
 fn as_us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// A tenth of a percent is more than the clocks are good for.
+/// Rounds to a tenth of a percent; the clocks are less precise.
 fn round(percent: f64) -> f64 {
     (percent * 10.0).round() / 10.0
 }

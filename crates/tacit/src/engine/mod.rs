@@ -34,27 +34,27 @@ pub use load::{ClockLook, LoadGuard, ThreadLoad};
 pub use slots::EngineSlots;
 pub use state::{ThreadPurpose, ThreadState};
 
-/// Connections that wait for one worker: what an engine sets up in half a second. Beyond that,
-/// engines wait and count as busy.
+/// The maximum number of connections in the queue of a worker: as many as an engine sets up in half
+/// a second. If the queue is full, engines wait and count as busy.
 pub const HAND_OVER_QUEUE_MAX: usize = 1024;
 
 /// A thread's own state, and its access to the other threads.
 #[derive(Debug)]
 pub struct Thread<T> {
-    /// What displays see of it.
+    /// The counters of the thread.
     pub load: Arc<ThreadLoad>,
-    /// What an engine knows of the others; `None` on a worker.
+    /// The other engines and the workers, for an engine; `None` on a worker.
     pub engine: Option<EngineThread<T>>,
-    /// Where connections follow their programs to; `None`: they do not.
+    /// The workers on CPUs of programs; `None` if connections do not move to them.
     pub cpu_workers: Option<Arc<CpuWorkers<T>>>,
-    /// How it keeps to its CPU; `None`: always, or it has none.
+    /// Binds the thread to its CPU; `None` if it is always bound, or never.
     pub binding: Option<CpuBinding>,
 }
 
-/// What an engine thread knows of the others.
+/// An engine's access to the other engines and the workers.
 #[derive(Debug)]
 pub struct EngineThread<T> {
-    /// Its own place among `queues`.
+    /// Its own index in `queues`.
     number: usize,
     queues: Arc<[EngineSlots]>,
     when_saturated: WhenSaturated,
@@ -62,10 +62,10 @@ pub struct EngineThread<T> {
     load: Arc<ThreadLoad>,
 }
 
-/// What happens to connections while all engines are saturated.
+/// How connections are handled while all engines are saturated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenSaturated {
-    /// They wait in the kernel until an engine has a free slot.
+    /// They wait in the kernel's queue until an engine has a free slot.
     Wait,
     /// Workers set them up.
     Spill,
@@ -76,12 +76,12 @@ pub enum WhenSaturated {
 pub enum SetupSlot {
     /// The engine itself, with one of its slots.
     Engine(OwnedSemaphorePermit),
-    /// A worker: no engine has a free slot.
+    /// A worker, because no engine has a free slot.
     Spill,
 }
 
 impl<T: Send> EngineThread<T> {
-    /// The engine at one of the places of `queues`.
+    /// The engine with the index `number` in `queues`.
     #[must_use]
     pub fn new(
         number: usize,
@@ -93,8 +93,8 @@ impl<T: Send> EngineThread<T> {
         Self { number, queues, when_saturated, workers, load }
     }
 
-    /// Waits for a free slot. With `spill`, the last engine that becomes saturated does not wait:
-    /// it accepts for all, so the others need not watch for that.
+    /// Waits for a free slot. With `spill`, the last engine that becomes saturated does not wait,
+    /// but accepts connections for workers.
     pub async fn acquire_slot(&self) -> SetupSlot {
         let Some(own) = self.queues.get(self.number) else { return SetupSlot::Spill };
         match own.try_enter() {
@@ -113,20 +113,21 @@ impl<T: Send> EngineThread<T> {
         }
     }
 
-    /// Gives work for which no engine has a slot to the worker on that CPU, or to the least busy.
+    /// Hands work for which no engine has a slot over to the worker on that CPU, or to the least
+    /// busy worker.
     pub async fn spill(&self, work: T, cpu: Option<usize>) {
         self.load.count_spilled();
         self.workers.give(work, cpu).await;
     }
 
-    /// Gives work to the worker on that CPU, or to the least busy, which continues it.
+    /// Hands work over to the worker on that CPU, or to the least busy worker.
     pub async fn hand_over(&self, work: T, cpu: Option<usize>) {
         self.load.count_handed();
         self.workers.give(work, cpu).await;
     }
 }
 
-/// The workers that take what engines hand over.
+/// The workers to which engines hand connections over.
 #[derive(Debug)]
 pub struct WorkerHandles<T> {
     all: ArcSwap<Vec<WorkerHandle<T>>>,
@@ -138,12 +139,12 @@ impl<T> Default for WorkerHandles<T> {
     }
 }
 
-/// One of them.
+/// A worker, for hand-overs.
 #[derive(Debug)]
 pub struct WorkerHandle<T> {
-    /// What it does already.
+    /// The counters of the worker.
     pub load: Arc<ThreadLoad>,
-    /// The way there.
+    /// The queue of the worker.
     pub handed: mpsc::Sender<T>,
 }
 
@@ -154,14 +155,14 @@ impl<T> Clone for WorkerHandle<T> {
 }
 
 impl<T> WorkerHandle<T> {
-    /// What it has, and what is on its way there.
+    /// The number of its connections, including those in its queue.
     fn connections(&self) -> usize {
         self.load.connections() + self.handed.max_capacity() - self.handed.capacity()
     }
 }
 
 impl<T> WorkerHandles<T> {
-    /// From now on this one takes its share too.
+    /// Adds a worker.
     pub fn add(&self, handle: &WorkerHandle<T>) {
         self.all.rcu(|all| {
             let mut all = Vec::clone(all);
@@ -170,7 +171,7 @@ impl<T> WorkerHandles<T> {
         });
     }
 
-    /// The way to the worker on that CPU.
+    /// The queue of the worker on that CPU.
     fn on(&self, cpu: usize) -> Option<mpsc::Sender<T>> {
         let all = self.all.load();
         let is_there = |handle: &&WorkerHandle<T>| {
@@ -179,7 +180,8 @@ impl<T> WorkerHandles<T> {
         all.iter().find(is_there).map(|handle| handle.handed.clone())
     }
 
-    /// Waits until a worker has room: the one on that CPU, or the least busy.
+    /// Sends work to the worker on that CPU or to the least busy one, and waits if its queue is
+    /// full.
     async fn give(&self, work: T, cpu: Option<usize>) {
         let sender = {
             let all = self.all.load();
@@ -187,7 +189,7 @@ impl<T> WorkerHandles<T> {
             let idlest = || there.min_by_key(|handle| handle.connections());
             cpu.and_then(|cpu| self.on(cpu)).or_else(|| Some(idlest()?.handed.clone()))
         };
-        // Without a worker the agent is ending, and the connection ends with it.
+        // If there is no worker, the agent is ending, and the connection is dropped.
         if let Some(sender) = sender {
             let _ = sender.send(work).await;
         }
@@ -207,7 +209,7 @@ mod tests {
         (0..count).map(engine).collect()
     }
 
-    /// A turn that is there at once.
+    /// The slot that is available without waiting.
     fn now(engine: &EngineThread<()>) -> Option<SetupSlot> {
         use std::task::{Context, Poll, Waker};
         let mut turn = std::pin::pin!(engine.acquire_slot());

@@ -8,7 +8,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError
 #[derive(Clone, Debug)]
 pub struct EngineSlots {
     turns: Arc<Semaphore>,
-    /// How many there are.
+    /// The number of slots.
     max: usize,
 }
 
@@ -19,13 +19,13 @@ impl EngineSlots {
         Self { turns: Arc::new(Semaphore::new(max)), max }
     }
 
-    /// Connections that are being set up.
+    /// The number of connections that are being set up.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.max.saturating_sub(self.turns.available_permits())
     }
 
-    /// How many there may be.
+    /// The number of slots.
     #[must_use]
     pub fn max(&self) -> usize {
         self.max
@@ -40,7 +40,7 @@ impl EngineSlots {
     /// Takes a slot, if one is free.
     ///
     /// # Errors
-    /// None is.
+    /// No slot is free.
     pub fn try_enter(&self) -> Result<OwnedSemaphorePermit, TryAcquireError> {
         Arc::clone(&self.turns).try_acquire_owned()
     }
@@ -48,7 +48,7 @@ impl EngineSlots {
     /// Waits for a free slot.
     ///
     /// # Errors
-    /// Never: no queue is closed.
+    /// Never, because the semaphore is not closed.
     pub async fn enter(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
         Arc::clone(&self.turns).acquire_owned().await
     }

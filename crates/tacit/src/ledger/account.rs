@@ -8,57 +8,57 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tacit_core::meter::{Cells, Component, CpuPlace};
 use tacit_sys::cpu;
 
-/// What is counted beside CPU time.
+/// What an account counts in addition to CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Count {
-    /// Connections and flows that were opened.
+    /// Connections and datagram flows that were opened.
     Connections,
-    /// Handshakes that were completed.
+    /// Handshakes that succeeded.
     Handshakes,
-    /// Those of them that resumed a session.
+    /// Handshakes that resumed a session.
     Resumed,
-    /// Uninterrupted runs of bytes from the side that was accepted.
+    /// Messages from the client: bytes without a byte in the other direction in between.
     MessagesSent,
-    /// And to it.
+    /// Messages to the client.
     MessagesReceived,
-    /// Payload bytes from the side that was accepted.
+    /// Payload bytes from the client.
     BytesSent,
-    /// And to it.
+    /// Payload bytes to the client.
     BytesReceived,
 }
 
 impl Count {
-    /// How many there are.
+    /// The number of variants.
     pub const COUNT: usize = 7;
 }
 
 /// Counts, by [`Count`].
 pub type Counts = [u64; Count::COUNT];
 
-/// Nanoseconds of CPU time, by component and place.
+/// CPU time in nanoseconds, by component and kind of CPU.
 pub type CpuTimes = [[u64; CpuPlace::ALL.len()]; Component::ALL.len()];
 
-/// What kind of thread does the work.
+/// The kind of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadKind {
-    /// One on general CPUs: a data worker, the control thread, a thread of its own for long work.
+    /// A thread on general CPUs: a data worker, the control thread, or a thread for long work.
     General,
     /// An engine.
     Engine,
 }
 
-/// Whose account it is.
+/// The owner of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The agent itself: what no rule has caused.
+    /// The agent itself, for work that no rule caused.
     Agent,
-    /// A rule, by its name.
+    /// The rule with this name.
     Rule(String),
 }
 
 impl Owner {
-    /// The rule; `None`, which is less than any name: the agent.
+    /// The name of the rule; `None` for the agent, which sorts before all names.
     fn rule(&self) -> Option<&str> {
         match self {
             Self::Agent => None,
@@ -67,17 +67,17 @@ impl Owner {
     }
 }
 
-/// What an account holds.
+/// The content of an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// CPU time.
+    /// CPU times.
     pub spent: CpuTimes,
-    /// The rest.
+    /// Counts.
     pub counts: Counts,
 }
 
 impl Totals {
-    /// Adds another account's.
+    /// Adds the content of another account.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in
             self.spent.as_flattened_mut().iter_mut().zip(other.spent.as_flattened())
@@ -90,30 +90,30 @@ impl Totals {
     }
 }
 
-/// Every account, and what those held that are gone.
+/// All accounts, and the totals of removed ones.
 #[derive(Debug)]
 pub struct Accounts {
-    /// Those in use: the agent's first, then rules by name.
+    /// The accounts in use: first the agent's, then those of rules by name.
     pub held: Vec<Arc<Account>>,
     /// The totals of the accounts that are no longer in use.
     pub removed: Totals,
 }
 
-/// CPU time that other processes spent for this agent's accounts.
+/// CPU time that other processes used for this agent, in nanoseconds.
 static ELSEWHERE_NS: AtomicU64 = AtomicU64::new(0);
 
-/// CPU time of this agent: its own, and what its signer spent for it, in nanoseconds.
+/// CPU time of this agent, including its signer, in nanoseconds.
 #[must_use]
 pub(super) fn agent_ns() -> u64 {
     cpu::own_process_ns() + ELSEWHERE_NS.load(Ordering::Relaxed)
 }
 
-/// One rule's account. Threads keep what they spend to themselves and add it once a window.
+/// The account of one rule. A thread adds its CPU time when its window is closed.
 pub struct Account {
     owner: Owner,
-    /// Where each thread keeps what it has not added yet.
+    /// The index at which each thread stores what it has not added yet.
     slot: usize,
-    /// The rule's whole relay is for engines.
+    /// Whether engines may do the whole relay of the rule.
     relay_is_eligible: AtomicBool,
     spent: [[AtomicU64; CpuPlace::ALL.len()]; Component::ALL.len()],
     counts: [AtomicU64; Count::COUNT],
@@ -125,7 +125,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// All accounts in use, by slot; and the totals of those that are no longer in use.
+/// All accounts in use, by slot, and the totals of removed ones.
 #[derive(Default)]
 struct Registry {
     accounts: Vec<Weak<Account>>,
@@ -147,13 +147,13 @@ fn registry() -> MutexGuard<'static, Registry> {
 }
 
 impl Account {
-    /// Opens an account for a rule. Its slot is used again when the last who holds it is gone.
+    /// Opens an account for a rule. Its slot is reused when the last reference is dropped.
     #[must_use]
     pub fn open(rule: &str) -> Arc<Self> {
         Self::of(Owner::Rule(rule.to_owned()))
     }
 
-    /// The agent's own.
+    /// The account of the agent itself.
     #[must_use]
     pub fn agent() -> &'static Arc<Self> {
         static AGENT: OnceLock<Arc<Account>> = OnceLock::new();
@@ -177,11 +177,11 @@ impl Account {
         account
     }
 
-    /// All accounts. A rule that was removed and came back has two while connections of the first
-    /// are open.
+    /// All accounts. A rule that was removed and added again has two accounts while connections of
+    /// the first are open.
     #[must_use]
     pub fn all() -> Accounts {
-        // It is listed even where it has nothing yet.
+        // Creates the agent's account if it does not exist, so that it is always listed.
         let _agent = Self::agent();
         let registry = registry();
         let mut held = registry.accounts.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
@@ -192,13 +192,13 @@ impl Account {
         Accounts { held, removed }
     }
 
-    /// Whose it is.
+    /// The owner of the account.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// Says whether the rule's whole relay is for engines.
+    /// Sets whether engines may do the whole relay of the rule.
     #[expect(clippy::fn_params_excessive_bools, reason = "it sets a flag")]
     pub fn set_relay_eligible(&self, eligible: bool) {
         self.relay_is_eligible.store(eligible, Ordering::Relaxed);
@@ -208,7 +208,7 @@ impl Account {
         self.slot
     }
 
-    /// What it holds now.
+    /// The current content.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Account {
         }
     }
 
-    /// Adds what a thread spent and counted in a window.
+    /// Adds the CPU time and counts of a thread's window.
     pub(super) fn add(&self, spent: &Cells, counts: &Counts, thread: ThreadKind) {
         for component in Component::ALL {
             let ns = spent[component as usize];
@@ -236,14 +236,15 @@ impl Account {
         }
     }
 
-    /// Adds what another process spent for it.
+    /// Adds CPU time of another process.
     pub(super) fn add_elsewhere(&self, component: Component, thread: ThreadKind, ns: u64) {
         let place = self.place(component, thread);
         self.spent[component as usize][place as usize].fetch_add(ns, Ordering::Relaxed);
         ELSEWHERE_NS.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// An engine takes whole handshakes, and whole relays where a rule says so.
+    /// The kind of CPU that work of this component is charged to. Engines may do handshakes, and
+    /// relays if the rule says so.
     fn place(&self, component: Component, thread: ThreadKind) -> CpuPlace {
         let whole = || self.relay_is_eligible.load(Ordering::Relaxed);
         match thread {
@@ -265,7 +266,7 @@ impl Drop for Account {
     }
 }
 
-/// How often threads stamped and read their CPU clocks: what the accounting itself does.
+/// The overhead of metering: the numbers of timestamps and of readings of CPU clocks.
 #[derive(Debug, Default)]
 pub struct MeteringOverhead {
     stamps: AtomicU64,
@@ -273,7 +274,7 @@ pub struct MeteringOverhead {
 }
 
 impl MeteringOverhead {
-    /// That of all threads.
+    /// The overhead of all threads.
     #[must_use]
     pub fn all() -> &'static Self {
         static OVERHEAD: MeteringOverhead =
@@ -286,13 +287,13 @@ impl MeteringOverhead {
         self.clock_reads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Stamps so far.
+    /// The number of timestamps so far.
     #[must_use]
     pub fn stamps(&self) -> u64 {
         self.stamps.load(Ordering::Relaxed)
     }
 
-    /// Reads of a CPU clock so far.
+    /// The number of readings of a CPU clock so far.
     #[must_use]
     pub fn clock_reads(&self) -> u64 {
         self.clock_reads.load(Ordering::Relaxed)

@@ -21,75 +21,75 @@ use crate::placement;
 /// The version of the format of [`Costs`].
 const VERSION: u32 = 1;
 
-/// What the agent has cost.
+/// The CPU time and traffic of the agent in an interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Costs {
     /// The version of this format.
     #[serde(default)]
     pub version: u32,
-    /// Since when.
+    /// The beginning of the interval.
     pub since: Rfc3339,
-    /// How long that is.
+    /// The length of the interval.
     pub interval_s: f64,
-    /// CPUs that the agent was started with, those of its engines among them.
+    /// The number of CPUs that the agent was started with, including those of its engines.
     pub cpus: usize,
-    /// What the kernel's clock of the process counted.
+    /// CPU time of the process, as the kernel counts it.
     pub agent_cpu_us: f64,
-    /// What stands in cells.
+    /// CPU time that is charged to rules or the agent itself.
     pub captured_cpu_us: f64,
-    /// What does not: threads of libraries, and windows that are open.
+    /// CPU time that is not charged: threads of libraries, and windows that are open.
     pub uncaptured_cpu_us: f64,
-    /// That in percent of all.
+    /// The uncaptured part in percent of all.
     pub uncaptured_percent: f64,
-    /// What the accounting itself cost.
+    /// The overhead of the accounting.
     pub accounting: Accounting,
-    /// CPU time in percent of one CPU's.
+    /// CPU time in percent of one CPU.
     pub percent_of_one_cpu: ByCpuPlace,
-    /// By rule; the agent itself and rules that are gone among them.
+    /// By rule, including the agent itself and removed rules.
     pub rules: Vec<RuleCosts>,
     /// By run.
     #[serde(default)]
     pub runs: Vec<RunCosts>,
 }
 
-/// What the accounting itself cost.
+/// The overhead of the accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Accounting {
-    /// What a stamp costs, as measured now.
+    /// The time that a timestamp takes, as measured now.
     pub stamp_ns: f64,
-    /// What a read of a thread's CPU clock costs, as measured now.
+    /// The time that a reading of a thread's CPU clock takes, as measured now.
     pub clock_read_ns: f64,
-    /// Stamps in the interval.
+    /// The number of timestamps in the interval.
     pub stamps: u64,
-    /// Reads in the interval.
+    /// The number of readings in the interval.
     pub clock_reads: u64,
-    /// Both together.
+    /// The time of all timestamps and readings.
     pub cpu_us: f64,
-    /// That in percent of the agent's CPU time.
+    /// That time in percent of the agent's CPU time.
     pub percent: f64,
 }
 
-/// A figure by place.
+/// A figure by kind of CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ByCpuPlace {
-    /// On general CPUs, what no engine could have done.
+    /// Work on general CPUs that engines do not do.
     pub general: f64,
-    /// On engines.
+    /// Work on engines.
     pub engine: f64,
-    /// On general CPUs, what an engine could have done.
+    /// Work on general CPUs that engines could have done.
     pub eligible: f64,
 }
 
 impl ByCpuPlace {
-    /// All places together.
+    /// The sum of all.
     #[must_use]
     pub fn sum(&self) -> f64 {
         self.general + self.engine + self.eligible
     }
 
-    /// Each made by `with` of the two.
+    /// Combines each figure with that of `other` by the function `with`.
     #[must_use]
     pub fn zip(&self, other: &Self, with: impl Fn(f64, f64) -> f64) -> Self {
         Self {
@@ -100,85 +100,85 @@ impl ByCpuPlace {
     }
 }
 
-/// Whose row it is.
+/// The kind of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The agent itself: what no rule has caused.
+    /// The agent itself, for work that no rule caused.
     Agent,
     /// A rule.
     Rule,
-    /// Rules that are gone, all together.
+    /// All removed rules together.
     Removed,
 }
 
-/// What a rule has cost and carried.
+/// The CPU time and traffic of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RuleCosts {
-    /// Its name; `None` for rows of another kind.
+    /// The name of the rule; `None` for rows of another kind.
     pub rule: Option<String>,
-    /// Whose row it is.
+    /// The kind of the row.
     pub kind: Kind,
-    /// Connections opened, flows of datagrams included.
+    /// Connections and datagram flows that were opened.
     pub connections: u64,
-    /// Handshakes completed.
+    /// Handshakes that succeeded.
     pub handshakes: u64,
-    /// Those of them that resumed a session.
+    /// Handshakes that resumed a session.
     pub resumed: u64,
-    /// Connections that failed before they carried a byte.
+    /// Connections that failed before the first byte was relayed.
     pub failures: u64,
-    /// Messages from the side that was accepted.
+    /// Messages from the client.
     pub messages_sent: u64,
-    /// And to it.
+    /// Messages to the client.
     pub messages_received: u64,
-    /// Bytes from the side that was accepted.
+    /// Bytes from the client.
     pub bytes_sent: u64,
-    /// And to it.
+    /// Bytes to the client.
     pub bytes_received: u64,
-    /// By component and place.
+    /// CPU time by component and kind of CPU.
     pub cpu_us: BTreeMap<Component, ByCpuPlace>,
-    /// All of it for each connection opened.
+    /// CPU time divided by the number of connections.
     pub cpu_us_per_connection: Option<f64>,
-    /// What carrying bytes cost (receive, seal, open, send) for each message.
+    /// CPU time of relaying (receive, seal, open, send) divided by the number of messages.
     pub cpu_us_per_message: Option<f64>,
-    /// The same for each MB.
+    /// CPU time of relaying for each MB.
     pub cpu_us_per_mb: Option<f64>,
 }
 
-/// What a run has cost.
+/// The CPU time and traffic of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RunCosts {
     /// Its number.
     pub id: u64,
-    /// What its launcher called it.
+    /// Its name.
     pub name: String,
-    /// Whose it is.
+    /// Its user.
     pub user: String,
-    /// CPU time of the program and its children; what the kernel did for them is in there.
+    /// CPU time of the program and its children, including that of the kernel on their behalf.
     pub program_cpu_us: Option<f64>,
     /// CPU time of the agent for its connections.
     pub agent_cpu_us: f64,
     /// Connections opened.
     pub connections: u64,
-    /// Messages of the program.
+    /// Messages from the program.
     pub messages_sent: u64,
-    /// And to it.
+    /// Messages to the program.
     pub messages_received: u64,
     /// Bytes from the program.
     pub bytes_sent: u64,
-    /// And to it.
+    /// Bytes to the program.
     pub bytes_received: u64,
 }
 
-/// What is carrying bytes.
+/// The components of relaying.
 const CARRYING: [Component; 4] =
     [Component::Receive, Component::Seal, Component::Open, Component::Send];
 
 impl Costs {
-    /// Everything since the agent started; `failures` says how many connections failed of the rule
-    /// whose account it is, nothing of a rule that is gone.
+    /// The totals since the agent started. `failures` returns the number of failed connections of
+    /// an account's rule, and `None` for a removed rule.
     #[must_use]
     pub fn read(
         since: SystemTime,
@@ -186,7 +186,7 @@ impl Costs {
         runs: Vec<RunCosts>,
     ) -> Self {
         let interval = SystemTime::now().duration_since(since).unwrap_or(Duration::ZERO);
-        // Accounts first: what is spent meanwhile must not be missing from the clock.
+        // The accounts are read before the clock, so that their sum is never more than the clock.
         let rules = rows(Account::all(), failures);
         let agent_cpu_us = us(agent_ns());
         let overhead = MeteringOverhead::all();
@@ -199,7 +199,7 @@ impl Costs {
             cpu_us: 0.0,
             percent: 0.0,
         };
-        // This thread may have given some up for engines.
+        // The affinity of this thread may exclude the CPUs of engines.
         let cpus = placement::started_with().len().max(1);
         Self {
             version: VERSION,
@@ -218,7 +218,7 @@ impl Costs {
         .with_sums()
     }
 
-    /// What came between an earlier reading of the same agent and this one.
+    /// The difference to an earlier reading of the same agent.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let is_same = |a: &RuleCosts, b: &RuleCosts| a.kind == b.kind && a.rule == b.rule;
@@ -227,7 +227,7 @@ impl Costs {
                 let still_there = self.rules.iter().any(|now| is_same(now, before));
                 mine.kind == Kind::Removed && !still_there
             };
-            // What a rule had cost that has gone since is in the sum of the removed now.
+            // The times of a rule that was removed since are now in the sum of removed rules.
             let before = earlier.rules.iter().filter(|it| is_same(it, mine) || has_gone(it));
             before.fold(mine.clone(), |left, before| left.since(before))
         });
@@ -249,7 +249,7 @@ impl Costs {
         .with_sums()
     }
 
-    /// Makes every figure that follows from others.
+    /// Computes all derived figures.
     fn with_sums(mut self) -> Self {
         let mut places = ByCpuPlace::default();
         for row in &mut self.rules {
@@ -259,7 +259,7 @@ impl Costs {
             }
         }
         self.captured_cpu_us = places.sum();
-        // A window that closed between the two readings may show as less than nothing.
+        // A window that was closed between the two readings could make this negative.
         self.uncaptured_cpu_us = (self.agent_cpu_us - self.captured_cpu_us).max(0.0);
         self.uncaptured_percent = percent(self.uncaptured_cpu_us, self.agent_cpu_us);
         let Accounting { stamp_ns, clock_read_ns, stamps, clock_reads, .. } = self.accounting;
@@ -273,25 +273,25 @@ impl Costs {
 }
 
 impl RuleCosts {
-    /// CPU time of all cells.
+    /// The CPU time of all components.
     #[must_use]
     pub fn total_us(&self) -> f64 {
         self.cpu_us.values().map(ByCpuPlace::sum).sum()
     }
 
-    /// CPU time of one component, all places together.
+    /// The CPU time of one component on all kinds of CPU.
     #[must_use]
     pub fn component_us(&self, component: Component) -> f64 {
         self.cpu_us.get(&component).map_or(0.0, ByCpuPlace::sum)
     }
 
-    /// CPU time by place, all components together.
+    /// The CPU time of all components, by kind of CPU.
     #[must_use]
     pub fn places_us(&self) -> ByCpuPlace {
         self.cpu_us.values().fold(ByCpuPlace::default(), |sum, cell| sum.zip(cell, |a, b| a + b))
     }
 
-    /// CPU time of carrying bytes.
+    /// The CPU time of relaying.
     fn carrying_us(&self) -> f64 {
         CARRYING.iter().map(|component| self.component_us(*component)).sum()
     }
@@ -300,7 +300,7 @@ impl RuleCosts {
         let mut cpu_us = self.cpu_us.clone();
         for (component, cell) in &mut cpu_us {
             if let Some(before) = before.cpu_us.get(component) {
-                // A rule that was removed and came back has started again at zero.
+                // A rule that was removed and added again started at zero.
                 *cell = cell.zip(before, |now, then| (now - then).max(0.0));
             }
         }
@@ -334,7 +334,7 @@ impl RunCosts {
         let program = self.program_cpu_us.zip(before.program_cpu_us);
         Self {
             program_cpu_us: program.map(|(now, then)| (now - then).max(0.0)),
-            // A connection that is just ending may stand in neither of its two places.
+            // A connection that is just ending may be counted neither as open nor as ended.
             agent_cpu_us: (self.agent_cpu_us - before.agent_cpu_us).max(0.0),
             connections: self.connections.saturating_sub(before.connections),
             messages_sent: self.messages_sent.saturating_sub(before.messages_sent),
@@ -346,7 +346,7 @@ impl RunCosts {
     }
 }
 
-/// A row for each account, one for all whose rules are gone: their last connections may be open.
+/// A row for each account, and one for all removed rules, whose last connections may be open.
 fn rows(accounts: Accounts, failures: impl Fn(&Account) -> Option<u64>) -> Vec<RuleCosts> {
     let Accounts { held, mut removed } = accounts;
     let mut rows = Vec::with_capacity(held.len());
@@ -403,7 +403,7 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-/// `part` in percent of `whole`; nothing of nothing is nothing.
+/// `part` in percent of `whole`; 0 if `whole` is 0.
 #[must_use]
 pub fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole * 100.0 } else { 0.0 }

@@ -24,13 +24,14 @@ use tacit_sys::cpu;
 
 use super::account::{Account, Count, Counts, MeteringOverhead, ThreadKind};
 
-/// Work after which a window is closed: a read of the CPU clock, half a microsecond, is then less
-/// than a thousandth of it.
+/// The CPU time after which a window is closed. Closing reads the CPU clock, which takes half a
+/// microsecond: less than a thousandth of this time.
 pub const WINDOW_NS: u64 = 1_000_000;
-/// Time after which it is closed even if there was little work, so that displays are not behind.
+/// The wall-clock time after which a window is closed even if there was little work, so that
+/// displays are current.
 pub const WINDOW_WALL_NS: u64 = 50_000_000;
 
-/// Time that has been stamped and belongs to no account yet.
+/// Measured time that is not charged to an account yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks(u64);
 
@@ -38,34 +39,33 @@ thread_local! {
     static METER: Meter = Meter::new();
 }
 
-/// Whether no thread is metered; those that are find out when they close their windows.
+/// Whether metering is off. A metered thread checks this when it closes its window.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// Stops metering the calling thread, and does not begin to meter others; those that are metered
-/// stop with the windows they have open.
+/// Stops metering: at once on the calling thread, and on other threads when their windows close.
 pub fn turn_off() {
     OFF.store(true, Ordering::Relaxed);
     METER.with(|meter| meter.is_on.set(false));
 }
 
-/// Meters the calling thread from here on.
+/// Starts to meter the calling thread.
 pub fn start(thread: ThreadKind) {
     if !OFF.load(Ordering::Relaxed) {
         METER.with(|meter| meter.start(thread));
     }
 }
 
-/// The thread is about to wait.
+/// Called before the thread waits.
 pub fn waits() {
     METER.with(Meter::waits);
 }
 
-/// It has waited.
+/// Called after the thread has waited.
 pub fn wakes() {
     METER.with(Meter::wakes);
 }
 
-/// Closes the window now: somebody is about to read the accounts.
+/// Closes the window now, because a display is about to read the accounts.
 pub fn publish() {
     METER.with(|meter| {
         if meter.is_on.get() {
@@ -76,12 +76,12 @@ pub fn publish() {
     });
 }
 
-/// What a turn came to.
+/// The result of a metered turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Metered<T> {
-    /// What the work returned.
+    /// The return value of the work.
     pub output: T,
-    /// How many nanoseconds it took, as far as the last window tells.
+    /// The duration in nanoseconds, with the tick length of the last window.
     pub spent_ns: u64,
 }
 

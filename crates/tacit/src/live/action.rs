@@ -5,19 +5,19 @@ use std::sync::Arc;
 use tacit_core::policy::{ClearClients, ClientCert, ConnectAfter, Deny, OwnTls, Tls, TlsCommon};
 use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 
-/// What is done with a rule's connections.
+/// The action of a rule for its connections.
 #[derive(Debug)]
 pub enum LiveAction {
-    /// Bytes are relayed as they are.
+    /// Relays bytes without TLS.
     Permit,
-    /// Connections are refused.
+    /// Refuses connections.
     Deny(Deny),
-    /// TLS on the socket away from the program.
+    /// Does TLS on the network-side socket.
     Tls(Arc<LiveTls>),
 }
 
 impl LiveAction {
-    /// Its TLS, if it has any.
+    /// The TLS of the action, if it has any.
     #[must_use]
     pub fn tls(&self) -> Option<&Arc<LiveTls>> {
         match self {
@@ -26,7 +26,7 @@ impl LiveAction {
         }
     }
 
-    /// The word the policy uses for it.
+    /// The word in the policy.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -40,9 +40,9 @@ impl LiveAction {
 /// The TLS of an installed rule.
 #[derive(Debug)]
 pub struct LiveTls {
-    /// What the rule says, shared with the rule.
+    /// The settings of the rule as parsed.
     parsed: Tls,
-    /// Who tacit is in the handshake, with the settings for it.
+    /// The role of tacit in the handshake, with the settings of the TLS library.
     role: TlsRole,
 }
 
@@ -57,13 +57,13 @@ impl LiveTls {
         Self { parsed, role: TlsRole::Client(Arc::new(settings)) }
     }
 
-    /// What the rule says whatever the role.
+    /// The settings that both roles have.
     #[must_use]
     pub fn common(&self) -> &TlsCommon {
         self.parsed.common()
     }
 
-    /// What the `connect` of a run's program waits for.
+    /// The event that `connect` of a run's program waits for.
     #[must_use]
     pub fn connect_after(&self) -> ConnectAfter {
         match &self.parsed {
@@ -72,17 +72,17 @@ impl LiveTls {
         }
     }
 
-    /// Who tacit is in the handshake, with the settings for it.
+    /// The role of tacit in the handshake, with the settings of the TLS library.
     #[must_use]
     pub fn role(&self) -> &TlsRole {
         &self.role
     }
 
-    /// The same for one connection and the data connections that belong to it: no other connection
-    /// of the rule can resume its session.
+    /// Settings for one control connection and its data connections: no other connection of the
+    /// rule can resume their sessions.
     ///
     /// # Errors
-    /// The library has no randomness.
+    /// The TLS library has no random numbers.
     pub fn for_control_connection(&self) -> Result<Self, SettingsError> {
         let role = match &self.role {
             TlsRole::Server(settings) => TlsRole::Server(Arc::new(settings.for_family()?)),
@@ -91,7 +91,7 @@ impl LiveTls {
         Ok(Self { parsed: self.parsed.clone(), role })
     }
 
-    /// The same without tickets after the handshake, for clients that will not read them.
+    /// Settings without session tickets after the handshake, for clients that do not read them.
     #[must_use]
     pub fn without_tickets(&self) -> Self {
         let role = match &self.role {
@@ -101,7 +101,7 @@ impl LiveTls {
         Self { parsed: self.parsed.clone(), role }
     }
 
-    /// What becomes of a connection whose program speaks TLS itself; `None`: it is not looked for.
+    /// How a connection is handled whose program uses TLS itself; `None` if that is not detected.
     #[must_use]
     pub fn own_tls(&self) -> Option<OwnTls> {
         match &self.parsed {
@@ -110,7 +110,7 @@ impl LiveTls {
         }
     }
 
-    /// Clients that are accepted without TLS; `None`: every client needs TLS.
+    /// The clients that are accepted without TLS; `None` if every client needs TLS.
     #[must_use]
     pub fn clear_clients(&self) -> Option<&ClearClients> {
         match &self.parsed {
@@ -119,7 +119,7 @@ impl LiveTls {
         }
     }
 
-    /// What is asked of clients; `None` in the client role.
+    /// `client-cert` of the rule; `None` in the client role.
     #[must_use]
     pub fn client_cert(&self) -> Option<&ClientCert> {
         match &self.parsed {
@@ -129,17 +129,17 @@ impl LiveTls {
     }
 }
 
-/// Who tacit is in a handshake, with the settings for it.
+/// The role of tacit in a handshake, with the settings of the TLS library.
 #[derive(Clone, Debug)]
 pub enum TlsRole {
-    /// tacit answers the handshake.
+    /// tacit is the server.
     Server(Arc<ServerSettings>),
-    /// tacit opens the handshake.
+    /// tacit is the client.
     Client(Arc<ClientSettings>),
 }
 
 impl TlsRole {
-    /// The word the policy uses for it.
+    /// The word in the policy.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {

@@ -21,7 +21,7 @@ use crate::net::target::LiveTargets;
 use super::credentials::CredentialNames;
 use super::{ClearAccess, Credentials, Live, LiveAction, LiveRule, LiveTls, RuleCounters, Search};
 
-/// What rules are built with.
+/// The input for building rules.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildContext<'a> {
     /// The credentials that the policy names.
@@ -30,7 +30,7 @@ pub struct BuildContext<'a> {
     pub chains: Option<&'a Arc<ChainCache>>,
 }
 
-/// What is installed, with the credentials that it was built with.
+/// The installed policy, with the credentials that it was built with.
 #[derive(Clone, Copy, Debug)]
 pub struct Installed<'a> {
     /// The policy.
@@ -51,31 +51,31 @@ pub struct Built {
 /// The rules in which two policies differ, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Changes {
-    /// Those that only the new one has.
+    /// Rules that only the new policy has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub added: Vec<String>,
-    /// Those that differ, or use other credentials or another map.
+    /// Rules that differ, or use other credentials or another map.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
-    /// Those that only the old one has.
+    /// Rules that only the old policy has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
 }
 
 impl Changes {
-    /// Whether there is none.
+    /// Whether the policies do not differ.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
     }
 }
 
-/// A rule that the TLS library refuses.
+/// A rule that the TLS library rejects.
 #[derive(Debug)]
 pub struct RuleRefused {
     /// The name of the rule.
     pub rule: String,
-    /// Why it is refused.
+    /// The error of the TLS library.
     pub error: SettingsError,
 }
 
@@ -87,10 +87,10 @@ impl fmt::Display for RuleRefused {
 
 impl std::error::Error for RuleRefused {}
 
-/// Makes every rule of the first policy ready to serve.
+/// Builds all rules of the first policy.
 ///
 /// # Errors
-/// The rule that the TLS library refuses.
+/// The TLS library rejects a rule.
 pub fn build(mut policy: Policy, context: BuildContext<'_>) -> Result<Live, RuleRefused> {
     let mut rules = Vec::with_capacity(policy.rules.len());
     for rule in &policy.rules {
@@ -100,10 +100,10 @@ pub fn build(mut policy: Policy, context: BuildContext<'_>) -> Result<Live, Rule
     Ok(Live::new(1, Arc::new(policy), rules, Arc::new(search)))
 }
 
-/// Makes every rule of another policy ready to serve.
+/// Builds the rules of a new policy, and keeps those that did not change.
 ///
 /// # Errors
-/// The rule that the TLS library refuses.
+/// The TLS library rejects a rule.
 pub fn rebuild(
     mut policy: Policy,
     context: BuildContext<'_>,
@@ -138,10 +138,10 @@ pub fn rebuild(
     Ok(Built { live, changes })
 }
 
-/// Builds the rules again that use credentials which were loaded since; the policy is the same.
+/// Builds the rules of the installed policy again whose credentials were loaded since.
 ///
 /// # Errors
-/// The rule that the TLS library refuses.
+/// The TLS library rejects a rule.
 pub fn renew(context: BuildContext<'_>, installed: Installed<'_>) -> Result<Built, RuleRefused> {
     let live = installed.live;
     let differing = Differing::of(&live.policy, context.credentials, installed);
@@ -157,7 +157,7 @@ pub fn renew(context: BuildContext<'_>, installed: Installed<'_>) -> Result<Buil
     Ok(Built { live: built, changes })
 }
 
-/// Names of credentials and maps that are not the same in two policies.
+/// The names of credentials and maps that differ between two policies.
 #[derive(Debug)]
 struct Differing<'a> {
     identities: HashSet<&'a str>,
@@ -166,7 +166,7 @@ struct Differing<'a> {
 }
 
 impl<'a> Differing<'a> {
-    /// Of a policy with its credentials, against those that are installed.
+    /// Compares a policy and its credentials with the installed ones.
     fn of(policy: &'a Policy, credentials: &'a Credentials, installed: Installed<'_>) -> Self {
         let Installed { live, credentials: before } = installed;
         let identities = credentials.identities.iter().filter(|(name, now)| {
@@ -186,7 +186,7 @@ impl<'a> Differing<'a> {
         }
     }
 
-    /// Whether a rule uses one of them.
+    /// Whether a rule uses a credential or map that differs.
     fn concerns(&self, rule: &Rule) -> bool {
         let Action::Tls(tls) = &rule.action else { return false };
         let map = match tls {
@@ -200,17 +200,17 @@ impl<'a> Differing<'a> {
     }
 }
 
-/// What an installed rule leaves to the one that takes its place.
+/// The state of an installed rule that its replacement keeps.
 struct Kept {
     counters: Arc<RuleCounters>,
-    /// Its targets, where both have the same.
+    /// Its targets, if both rules have the same.
     targets: Option<Arc<LiveTargets>>,
     /// What it remembers of clients in clear.
     clear_access: Option<Arc<ClearAccess>>,
 }
 
 impl Kept {
-    /// For a rule that takes no other's place.
+    /// The state for a new rule.
     fn nothing(rule: &Rule) -> Self {
         Self {
             counters: Arc::new(RuleCounters::new(&rule.name)),

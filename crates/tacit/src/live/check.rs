@@ -15,30 +15,30 @@ use crate::placement;
 use super::Credentials;
 use super::credentials::unsuitable_credentials;
 
-/// A policy that passed every check, with what it names.
+/// A policy that passed all checks, with its credentials.
 #[derive(Debug)]
 pub struct Checked {
     /// The policy.
     pub policy: Policy,
-    /// What it names.
+    /// Its credentials.
     pub credentials: Credentials,
     /// Warnings.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads and checks a policy file with everything it names; private keys stay where `keys` says,
-/// unless the policy has them in this process.
+/// Reads and checks a policy file and the files that it names. `keys` loads private keys, unless
+/// the policy has `signer = false`.
 ///
 /// # Errors
-/// All findings, at least one of them an error.
+/// All diagnostics, at least one of which is an error.
 pub fn check_file(path: &Path, keys: &KeyProvider) -> Result<Checked, Vec<Diagnostic>> {
     check_text(&read_policy(path)?, &directory_of(path), keys, |_| Ok(()))
 }
 
-/// Reads a policy file, which may be a pipe: once.
+/// Reads a policy file. It may be a pipe, so it is read only once.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn read_policy(path: &Path) -> Result<String, Vec<Diagnostic>> {
     std::fs::read_to_string(path).map_err(|error| {
         vec![
@@ -52,7 +52,7 @@ pub fn read_policy(path: &Path) -> Result<String, Vec<Diagnostic>> {
     })
 }
 
-/// The directory that paths in a policy are relative to.
+/// The directory to which paths in a policy are relative.
 #[must_use]
 pub fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
@@ -61,8 +61,8 @@ pub fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Checks the text of a policy as [`check_file`]; paths in it are relative to `base`. `admit`
-/// may reject the policy before its files are read.
+/// Checks the text of a policy like [`check_file`]. Paths in it are relative to `base`. `admit` can
+/// reject the policy before its files are read.
 ///
 /// # Errors
 /// As [`check_file`].
@@ -110,10 +110,10 @@ fn check_whole(
     Ok(Checked { policy, credentials, warnings: findings })
 }
 
-/// Says what a policy means on this host; what could not be found out comes back as a warning.
+/// Adapts a policy to this host; returns a warning if the local time zone cannot be determined.
 ///
-/// Flows carry users by name, so rules that give a number get the name, if the number has one.
-/// Windows in local time get the local zone.
+/// Flows have users by name, so a user number in a rule is replaced by the name, if there is one.
+/// Time windows in local time get the local time zone.
 pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
     for rule in policy.rules.iter_mut().filter(|rule| !rule.selectors.user.is_empty()) {
         for user in &mut Arc::make_mut(rule).selectors.user {

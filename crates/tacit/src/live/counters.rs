@@ -10,14 +10,14 @@ use super::failures::FailureCounts;
 use super::latency::Latency;
 use crate::ledger::Account;
 
-/// What a rule has done so far.
+/// The counters of a rule.
 #[derive(Debug)]
 pub struct RuleCounters {
-    /// What it has cost and carried.
+    /// Its account: CPU time and traffic.
     pub account: Arc<Account>,
-    /// From the start of a handshake, its wait for a permit included, to its success.
+    /// Durations of successful handshakes, including the wait for a permit.
     pub handshakes: Latency,
-    /// From the start of a connect, name resolution included, to its success.
+    /// Durations of successful connects, including name resolution.
     pub connects: Latency,
     failures: FailureCounts,
     /// The flows that the rule has let pass in audit mode.
@@ -27,7 +27,7 @@ pub struct RuleCounters {
 }
 
 impl RuleCounters {
-    /// Those of a rule that is new.
+    /// The counters of a new rule.
     #[must_use]
     pub fn new(rule: &str) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl RuleCounters {
         }
     }
 
-    /// Counts a connection that the rule decided.
+    /// Counts a connection that matched the rule.
     pub fn count_hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -49,8 +49,7 @@ impl RuleCounters {
         self.last_hit_unix_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Counts a connection of the rule that failed before it carried a byte, with the kind that
-    /// the log reports.
+    /// Counts a connection that failed before the first byte was relayed, with the kind in the log.
     pub fn count_failure(&self, kind: &'static str) {
         self.failures.add(kind);
     }
@@ -77,24 +76,24 @@ impl RuleCounters {
         self.audited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections the rule decided.
+    /// The number of connections that matched the rule.
     #[must_use]
     pub fn hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
     }
 
-    /// Connections that failed before they carried a byte.
+    /// The number of connections that failed before the first byte was relayed.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.total()
     }
 
-    /// The same by kind, for each that has occurred.
+    /// The number of failures for each kind that has occurred.
     pub fn failures_by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.failures.by_kind()
     }
 
-    /// When the last one came.
+    /// The time of the last connection that matched.
     #[must_use]
     pub fn last_hit(&self) -> Option<SystemTime> {
         let ms = self.last_hit_unix_ms.load(Ordering::Relaxed);

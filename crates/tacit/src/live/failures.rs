@@ -5,9 +5,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Kinds that are counted on their own; further ones are counted as [`OTHER`].
+/// The maximum number of kinds with a counter of their own; others are counted as [`OTHER`].
 const KINDS_MAX: usize = 48;
-/// The kind of all failures that found no slot.
+/// The kind of all failures without a counter of their own.
 const OTHER: &str = "other";
 
 /// Failures by their kind. A rule without any needs no memory for the slots.
@@ -42,13 +42,13 @@ impl FailureCounts {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Failures of all kinds.
+    /// The number of failures of all kinds.
     #[must_use]
     pub(super) fn total(&self) -> u64 {
         self.by_kind().map(|(_, count)| count).sum()
     }
 
-    /// Each kind that has occurred, and how often.
+    /// The number of failures for each kind that has occurred.
     pub(super) fn by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let slots = self.0.get();
         let named = slots.into_iter().flat_map(|slots| &slots.kinds);

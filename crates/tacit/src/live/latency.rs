@@ -13,26 +13,26 @@ const BOUNDS_US: [u64; 14] = [
     2_500_000, 10_000_000,
 ];
 
-/// Durations of one kind. A rule without any needs no memory for the buckets.
+/// A histogram of durations. Without durations it needs no memory for the buckets.
 #[derive(Debug, Default)]
 pub struct Latency(OnceLock<Box<Buckets>>);
 
 #[derive(Debug, Default)]
 struct Buckets {
-    /// Counts by bound, each without those of the bucket before.
+    /// The counts by upper bound, not cumulative.
     counts: [AtomicU64; BOUNDS_US.len()],
     longer: AtomicU64,
     sum_us: AtomicU64,
 }
 
-/// What has been counted so far.
+/// A snapshot of a histogram.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyCounts {
-    /// Upper bound in seconds, and how many durations did not exceed it.
+    /// Upper bounds in seconds, with the number of durations up to each.
     pub at_most: Vec<(f64, u64)>,
-    /// All durations.
+    /// The number of durations.
     pub count: u64,
-    /// Their sum in seconds.
+    /// The sum of the durations in seconds.
     pub sum_seconds: f64,
 }
 

@@ -47,14 +47,13 @@ pub use names::NoRule;
 /// One installed policy.
 #[derive(Debug)]
 pub struct Live {
-    /// Counts installations from 1.
+    /// The number of the installation, from 1.
     pub generation: u64,
-    /// What was parsed. A rule that an installation kept has the position that it had before: see
-    /// [`Self::line`].
+    /// The parsed policy. A rule that was kept has its old source position: see [`Self::line`].
     pub policy: Arc<Policy>,
     /// The rules, in order.
     pub rules: Vec<Arc<LiveRule>>,
-    /// What finds them; a policy of which only credentials were renewed has the same.
+    /// The index of the rules. If only credentials were renewed, the old one is used again.
     search: Arc<Search>,
 }
 
@@ -63,90 +62,90 @@ pub struct Live {
 pub struct LiveRule {
     /// The rule as it was parsed.
     pub rule: Arc<Rule>,
-    /// What is done with its connections.
+    /// Its action.
     pub action: LiveAction,
-    /// Where its connections go; `None` for a deny and for rules about runs. It outlives a change
-    /// of the rule that leaves that as it is.
+    /// Its targets; `None` for a deny and for rules of runs. They are kept if the rule changes and
+    /// its targets do not.
     pub targets: Option<Arc<LiveTargets>>,
     /// Which of its clients may be in clear; `None`: every client needs TLS. It outlives a reload
     /// that changes the rule.
     pub clear_access: Option<Arc<ClearAccess>>,
     /// The number of handshakes of this rule in progress.
     pub handshakes: Arc<AtomicUsize>,
-    /// Counters; they outlive a reload that changes the rule.
+    /// Its counters, which are kept if a reload changes the rule.
     pub counters: Arc<RuleCounters>,
     /// Whether it is no longer installed.
     replaced: AtomicBool,
 }
 
 impl LiveRule {
-    /// Where what it costs is charged to.
+    /// The account to which its CPU time is charged.
     #[must_use]
     pub fn account(&self) -> &Arc<Account> {
         &self.counters.account
     }
 
-    /// What its TLS has in common in both roles; `None`: it has no TLS.
+    /// The TLS settings that both roles have; `None` without TLS.
     #[must_use]
     pub fn tls_common(&self) -> Option<&TlsCommon> {
         Some(self.action.tls()?.common())
     }
 
-    /// Whether it was noted that it is no longer installed.
+    /// Whether it is no longer installed.
     #[must_use]
     pub fn is_replaced(&self) -> bool {
-        // A completed handshake stands in the table before this is read, and a pass reads the table
-        // after this was set: one of the two sees the other.
+        // A handshake enters the table before it reads this, and a pass reads the table after this
+        // was set. So at least one of the two sees the other.
         self.replaced.load(Ordering::SeqCst)
     }
 
-    /// Whether the program says when TLS begins.
+    /// Whether the program decides when TLS begins.
     #[must_use]
     pub fn is_controlled(&self) -> bool {
         self.action.tls().is_some_and(|tls| tls.common().start == Start::Controlled)
     }
 
-    /// What becomes of a connection whose program speaks TLS itself; `None`: it is not looked for.
+    /// How a connection is handled whose program uses TLS itself; `None` if that is not detected.
     #[must_use]
     pub fn own_tls(&self) -> Option<OwnTls> {
         self.action.tls()?.own_tls()
     }
 
-    /// The dialogue before its TLS, if there is one.
+    /// The STARTTLS settings, if it has any.
     #[must_use]
     pub fn starttls(&self) -> Option<&Starttls> {
         self.action.tls()?.common().start.starttls()
     }
 
-    /// Whether the rule keeps its relay on the engine.
+    /// Whether engines relay the connections of the rule.
     fn relays_on_engine(&self) -> bool {
         self.action.tls().is_some_and(|tls| tls.common().relay == RelayOn::Engine)
     }
 
-    /// The rule's name.
+    /// The name of the rule.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.rule.name
     }
 }
 
-/// What finds the rules of a policy; places are those in its order.
+/// The indexes of a policy's rules.
 #[derive(Debug)]
 struct Search {
-    /// By flow.
+    /// The index by flow.
     index: Index,
-    /// By name.
+    /// The positions of rules by name.
     places: HashMap<ByName, usize>,
     /// The line in which each rule begins.
     lines: Vec<usize>,
-    /// The listening addresses at which a PROXY header comes first.
+    /// The listening addresses with `accept-proxy`.
     proxied: HashSet<Address>,
-    /// Whether some rule holds at certain times only.
+    /// Whether a rule has a time window.
     has_windows: bool,
 }
 
 impl Search {
-    /// Arranges the rules; those that were kept take the places of their equals in the policy.
+    /// Builds the indexes. Rules that were kept replace equal ones in the policy.
     fn new(policy: &mut Policy, rules: &[Arc<LiveRule>]) -> Self {
         let lines = policy.rules.iter().map(|rule| rule.position.line).collect();
         policy.rules = rules.iter().map(|rule| Arc::clone(&rule.rule)).collect();
@@ -167,7 +166,7 @@ impl Search {
     }
 }
 
-/// A rule that is found by its name; the name is stored in the rule alone.
+/// A rule as a key by its name, which is stored only in the rule.
 #[derive(Debug)]
 struct ByName(Arc<Rule>);
 
@@ -203,16 +202,16 @@ impl Live {
         Self { generation, policy, rules, search }
     }
 
-    /// Charges what the rules' relays cost from now on as this policy says: it is about to be
-    /// installed.
+    /// Sets in all accounts whether engines may do the relays, as this policy says. Called when it
+    /// is installed.
     pub fn mark_relays(&self) {
         for rule in &self.rules {
             rule.account().set_relay_eligible(rule.relays_on_engine());
         }
     }
 
-    /// The rule that decides a flow; `None` is a deny. Whose program is not known does not go in
-    /// clear by one rule where an earlier one may want TLS for it.
+    /// The rule that decides a flow; `None` if the flow is denied. If the program of a flow is not
+    /// known, it is not permitted in clear if an earlier rule could require TLS for that program.
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> Option<&Arc<LiveRule>> {
         let found = self.search.index.lookup(flow);
@@ -221,7 +220,7 @@ impl Live {
         (!evades).then_some(rule)
     }
 
-    /// Evaluates the policy with a flow, as `tacit explain` does.
+    /// Evaluates the policy for a flow, for `tacit explain`.
     #[must_use]
     pub fn explain(&self, flow: &Flow) -> Explanation {
         explain_at(&self.policy, flow, |place| self.line(place).unwrap_or_default())
@@ -233,14 +232,14 @@ impl Live {
         self.search.index.lookup(flow).needs_owner
     }
 
-    /// The rule of that name.
+    /// The rule with that name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<LiveRule>> {
         self.search.place(name).and_then(|place| self.rules.get(place))
     }
 
-    /// How many connections failed of the rule whose account it is; `None`: it is not installed,
-    /// though another of its name may be.
+    /// The number of failed connections of the rule with this account; `None` if that rule is not
+    /// installed.
     #[must_use]
     pub fn failures(&self, account: &Account) -> Option<u64> {
         let Owner::Rule(name) = account.owner() else { return None };
@@ -254,7 +253,7 @@ impl Live {
         self.find(rule.name()).is_some_and(|installed| Arc::ptr_eq(installed, rule))
     }
 
-    /// The line of the policy in which the rule at a place of [`Self::rules`] begins.
+    /// The line of the policy in which a rule begins, by its index in [`Self::rules`].
     #[must_use]
     pub fn line(&self, place: usize) -> Option<usize> {
         self.search.lines.get(place).copied()

@@ -37,29 +37,29 @@ pub struct Capture {
     log: Log,
 }
 
-/// The known state of the sets.
+/// The state of the address sets in the kernel, as far as it is known.
 #[derive(Debug, Default)]
 struct Mirror {
-    /// What they hold; `None` if that is not known.
+    /// The ranges in the sets; `None` if they are not known.
     ranges: Option<BTreeSet<CaptureRange>>,
-    /// How many of the names that the run has learnt are in them.
+    /// The number of looked-up names whose addresses are in the sets.
     news: u64,
-    /// When they were cut from all rules and names; `None`: never.
+    /// When the ranges were last computed from all rules and names.
     cut: Option<Instant>,
-    /// The address families that the namespace has been given.
+    /// The IP versions that are enabled in the namespace.
     families: Families,
-    /// The addresses of the host that it has been given.
+    /// The addresses of the host that were copied into the namespace.
     host: Option<Arc<HostAddresses>>,
 }
 
 impl Capture {
-    /// Sets of which nothing is known yet.
+    /// The initial state, in which the sets are not known.
     #[must_use]
     pub fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>, log: Log) -> Self {
         Self { run, live, mirror: Mutex::default(), log }
     }
 
-    /// Takes those of the host's own names that some rule can match.
+    /// Stores the names of the host's `/etc/hosts` that some rule can match.
     pub fn take_hosts(&self, hosts: &[HostsEntry]) {
         let live = self.live.load();
         let now = clock::now_unix_s();
@@ -67,8 +67,7 @@ impl Capture {
         self.run.set_lasting(known.cloned());
     }
 
-    /// Remembers an address that an answer gives a name, and returns the one that the program must
-    /// get.
+    /// Stores an address from a DNS answer, and returns the address that the program must get.
     ///
     /// # Errors
     /// See [`NotLearnt`].
@@ -80,7 +79,7 @@ impl Capture {
         self.run.learn(Learning { name, address, ttl, is_disputed, aliases })
     }
 
-    /// Whether some rule other than a deny can match what goes to that address.
+    /// Whether a rule other than a deny can match connections to that address.
     #[must_use]
     pub fn includes(&self, address: IpAddr) -> bool {
         self.wanted().iter().any(|one| {
@@ -99,7 +98,7 @@ impl Capture {
                 first_port: address.port(),
                 last_port: address.port(),
             };
-            // The kernel's ranges may not overlap.
+            // Ranges in a set of the kernel must not overlap.
             if !wanted.iter().any(|other| covers(other, &one)) {
                 wanted.push(one);
             }
@@ -113,7 +112,7 @@ impl Capture {
     /// # Errors
     /// The kernel refuses the sets, or there is no helper.
     pub async fn follow(&self) -> io::Result<()> {
-        // Held to the end, so that the next caller sees the result.
+        // The lock is held until the update is complete, so that the next caller sees the result.
         self.bring_up(&mut *self.mirror.lock().await).await
     }
 
@@ -158,7 +157,7 @@ impl Capture {
         if ranges.len() >= CAPTURE_RANGES_MAX {
             return false;
         }
-        // If this is cut off, it is not known what the kernel has.
+        // If this future is dropped, the state of the kernel's sets is not known.
         mirror.ranges = None;
         if !new.is_empty() && self.run.helper.change(gone, new).await.is_err() {
             return false;
@@ -168,7 +167,7 @@ impl Capture {
         true
     }
 
-    /// The ranges of these names, and of the rules by address.
+    /// The ranges of these names, and of rules with addresses.
     fn captured<'n>(&self, named: impl IntoIterator<Item = LearntName<'n>>) -> Vec<CaptureRange> {
         let own: Vec<IpAddr> = self.run.host.addresses().all().collect();
         captured(&self.live.load().policy, named, &own, clock::now_unix_s())
@@ -176,7 +175,7 @@ impl Capture {
 
     async fn bring_up(&self, mirror: &mut Mirror) -> io::Result<()> {
         let news = self.run.news();
-        // All names are looked at below.
+        // All names are read below.
         drop(self.run.take_fresh());
         let wanted: BTreeSet<CaptureRange> = self.wanted().into_iter().collect();
         if wanted.len() >= CAPTURE_RANGES_MAX {
@@ -194,7 +193,7 @@ impl Capture {
             Some(before) => {
                 let gone: Vec<_> = before.difference(&wanted).copied().collect();
                 let new: Vec<_> = wanted.difference(&before).copied().collect();
-                // A change that a helper's death cut off may be there already, and is then refused.
+                // If a helper died during a change, the kernel may have it already, and refuses it.
                 (gone.is_empty() && new.is_empty()) || helper.change(gone, new).await.is_ok()
             }
         };
@@ -207,12 +206,12 @@ impl Capture {
         Ok(())
     }
 
-    /// How many ranges are captured; `None` while that changes.
+    /// The number of captured ranges; `None` while it changes.
     pub fn count(&self) -> Option<usize> {
         self.mirror.try_lock().ok()?.ranges.as_ref().map(BTreeSet::len)
     }
 
-    /// Adds the families of captured aliases whose true address this host can route to.
+    /// Adds the IP versions of captured aliases for whose real addresses the host has a route.
     fn families_of_aliases(
         &self,
         wanted: &BTreeSet<CaptureRange>,
@@ -264,7 +263,7 @@ fn learnt_name(known: &KnownName) -> LearntName<'_> {
     LearntName { name: &known.name, address: known.address, alias: known.alias }
 }
 
-/// Whether a range holds another.
+/// Whether a range contains another.
 fn covers(outer: &CaptureRange, inner: &CaptureRange) -> bool {
     outer.udp == inner.udp
         && outer.first.is_ipv4() == inner.first.is_ipv4()
@@ -274,7 +273,7 @@ fn covers(outer: &CaptureRange, inner: &CaptureRange) -> bool {
         && inner.last_port <= outer.last_port
 }
 
-/// Those that were given, and those found now.
+/// The IP versions to enable: those that are enabled already, and those found now.
 fn families(policy: &Policy, wanted: &BTreeSet<CaptureRange>, given: Families) -> Families {
     let mut found = given;
     let public: [IpAddr; 2] =
@@ -296,7 +295,8 @@ fn families(policy: &Policy, wanted: &BTreeSet<CaptureRange>, given: Families) -
     found
 }
 
-/// Connecting a datagram socket sends nothing: the kernel only looks for a route.
+/// Whether the host has a route. Connecting a datagram socket only looks up the route and sends
+/// nothing.
 pub(crate) fn is_routable(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -36,7 +36,7 @@ use super::protocol::{
 
 /// The maximum number of requests that wait for the helper.
 const REQUESTS_MAX: usize = 1024;
-/// How long a caller waits: a helper replies in microseconds, the next helper starts in
+/// How long a caller waits. A helper replies in microseconds; the next helper starts in
 /// milliseconds.
 const REQUEST_WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long a helper may take for one reply before the request fails.
@@ -75,12 +75,12 @@ impl HelperChannel {
 
     /// Continues with the socket of a new helper.
     pub fn replace(&self, socket: OwnedFd) {
-        // If one waits already, this one is closed. Its helper then ends, and the launcher starts
-        // another.
+        // If another socket waits already, this one is closed. Then its helper ends, and the
+        // launcher starts another.
         let _ = self.replacements.try_send(socket);
     }
 
-    /// Gives the namespace address families.
+    /// Enables IP versions in the namespace.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.
@@ -88,7 +88,7 @@ impl HelperChannel {
         self.ask(HelperRequest::Families { v4, v6 }).await.map(|_| ())
     }
 
-    /// Gives the namespace address families, and the host's interfaces and addresses.
+    /// Enables IP versions in the namespace, and copies the host's interfaces and addresses.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.
@@ -97,10 +97,10 @@ impl HelperChannel {
         self.ask(HelperRequest::Network { v4, v6, host: host.clone() }).await.map(|_| ())
     }
 
-    /// Changes what is captured.
+    /// Changes the captured address ranges.
     ///
     /// # Errors
-    /// The helper's error, or there is no helper; what is captured is then unknown.
+    /// The helper's error, or there is no helper; the captured ranges are then unknown.
     pub async fn change(
         &self,
         remove: Vec<CaptureRange>,
@@ -109,7 +109,7 @@ impl HelperChannel {
         self.ask(HelperRequest::Change { remove, add }).await.map(|_| ())
     }
 
-    /// Keeps files hidden from programs, in place of those that an agent named before.
+    /// Hides these files from programs, instead of those of earlier requests.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.
@@ -117,7 +117,7 @@ impl HelperChannel {
         self.ask(HelperRequest::Hide(paths)).await.map(|_| ())
     }
 
-    /// Captures this and nothing else.
+    /// Replaces the captured address ranges.
     ///
     /// # Errors
     /// As [`Self::change`].
@@ -125,7 +125,7 @@ impl HelperChannel {
         self.ask(HelperRequest::Replace(all)).await.map(|_| ())
     }
 
-    /// A marked socket inside the run that may send from any address.
+    /// Returns a socket inside the run that may send from any address.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.
@@ -142,7 +142,7 @@ impl HelperChannel {
         Ok(one)
     }
 
-    /// Another socket to the helper, for a successor.
+    /// Returns another channel to the helper, for a successor.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.
@@ -150,8 +150,8 @@ impl HelperChannel {
         self.ask_for_one(HelperRequest::Channel).await
     }
 
-    /// The processes that hold sockets of the run, in the order of the request; `None`: no process
-    /// is seen to hold it.
+    /// Returns the processes that hold sockets of the run, in the order of the request; `None` if
+    /// no visible process holds the socket.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.
@@ -162,7 +162,7 @@ impl HelperChannel {
         }
     }
 
-    /// The process that holds one socket of the run.
+    /// Returns the process that holds one socket of the run.
     ///
     /// # Errors
     /// As [`Self::owners`].
@@ -176,7 +176,8 @@ impl HelperChannel {
         Ok(owners.into_iter().next().flatten())
     }
 
-    /// Whether a program waits there for the answer to a SYN that no program of the run takes.
+    /// Whether a socket of a program is connecting between these addresses, and no program of the
+    /// run accepts it.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.
@@ -187,7 +188,7 @@ impl HelperChannel {
         }
     }
 
-    /// On which addresses programs of the run listen.
+    /// Returns the addresses on which programs of the run listen.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.
@@ -198,8 +199,8 @@ impl HelperChannel {
         }
     }
 
-    /// CPU time of the run's programs in nanoseconds: those that live, and children of theirs that
-    /// have ended.
+    /// Returns the CPU time of the run's programs in nanoseconds, including children that have
+    /// ended.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.
@@ -217,7 +218,7 @@ impl HelperChannel {
     async fn ask(&self, request: HelperRequest) -> io::Result<ReplyFrame> {
         let reply = async {
             match self.ask_once(request.clone()).await {
-                // The helper has died: the launcher starts another.
+                // The helper has died, and the launcher starts another.
                 Err(error) if is_broken(&error) => self.ask_once(request).await,
                 answered => answered,
             }
@@ -242,7 +243,7 @@ fn gone() -> io::Error {
     io::Error::other("the helper of the run has ended, and no other has started in time")
 }
 
-/// Whether the channel broke; false if the helper refused.
+/// Whether the channel failed; `false` if the helper refused the request.
 fn is_broken(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
@@ -255,10 +256,10 @@ fn strange() -> io::Error {
     )
 }
 
-/// A socket for the runtime of the calling thread.
+/// Registers a socket with the runtime of the calling thread.
 ///
 /// # Errors
-/// The runtime does not take it.
+/// The runtime cannot watch the socket.
 pub fn adopt(socket: impl Into<StdStream>) -> io::Result<UnixStream> {
     let stream = socket.into();
     stream.set_nonblocking(true)?;
@@ -291,9 +292,9 @@ async fn serve(
     }
 }
 
-/// Handles one request; returns the stream for the next request, if it still works. After a reply
-/// that is late the stream is used again only when the reply has been read: it must not be taken
-/// for the reply to the next request.
+/// Handles one request; returns the stream for the next request, if it still works. If a reply is
+/// late, the stream is used again only after that reply was read, so that it is not taken for the
+/// reply to the next request.
 async fn answer_request(
     mut stream: UnixStream,
     PendingRequest { request, back }: PendingRequest,
@@ -301,7 +302,7 @@ async fn answer_request(
 ) -> Option<UnixStream> {
     let has_replied = {
         let mut exchange = pin!(exchange(&mut stream, &request));
-        // The task that asked may have given up.
+        // The caller may have stopped waiting.
         if let Ok(reply) = tokio::time::timeout(REPLY_WAIT_MAX, &mut exchange).await {
             let has_replied = reply.is_ok();
             let _ = back.send(reply);
@@ -317,7 +318,7 @@ async fn answer_request(
     has_replied.then_some(stream)
 }
 
-/// Waits until the stream is readable without a request: its helper has ended.
+/// Waits until the stream is readable without a request, which means that its helper has ended.
 async fn ended(stream: &Option<UnixStream>) {
     let Some(stream) = stream else { return std::future::pending().await };
     loop {
@@ -337,15 +338,15 @@ async fn exchange(stream: &mut UnixStream, request: &HelperRequest) -> io::Resul
 /// Writes one frame without descriptors.
 ///
 /// # Errors
-/// Those of the kernel.
+/// An error of the kernel.
 pub async fn write_frame(stream: &mut UnixStream, frame: &impl Serialize) -> io::Result<()> {
     stream.write_all(&encode(frame)?).await
 }
 
-/// Reads one frame of at most `bytes_max` bytes; `None`: the other side has ended.
+/// Reads one frame of at most `bytes_max` bytes; `None` if the other side has closed.
 ///
 /// # Errors
-/// Those of the kernel; `InvalidData` if it is not a frame.
+/// An error of the kernel, or `InvalidData` if the bytes are not a frame.
 pub async fn read_frame<T: DeserializeOwned>(
     stream: &mut UnixStream,
     bytes_max: usize,

@@ -18,15 +18,15 @@ use crate::net::Accepted;
 /// The maximum number of expected connections of one run.
 pub const EXPECTED_MAX: usize = 1024;
 
-/// What is waited for.
+/// The expected connections of a run.
 #[derive(Debug, Default)]
 pub(super) struct Expectations(Mutex<Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// By where the program will connect to.
+    /// The waiting tasks, by the address that the program will connect to.
     senders: HashMap<SocketAddr, oneshot::Sender<Accepted>>,
-    /// What the run opens goes to the agent after this one.
+    /// Whether a successor serves new connections of the run.
     departed: bool,
 }
 
@@ -36,8 +36,8 @@ impl Expectations {
     }
 }
 
-/// A connection that is waited for. It is captured until [`Expected::end`], and handed to no task
-/// after that or when this is dropped.
+/// An expected connection. Its address is captured until [`Expected::end`]. After that, or when
+/// this is dropped, no task gets the connection.
 #[derive(Debug)]
 pub struct Expected {
     run: Arc<Run>,
@@ -49,7 +49,8 @@ impl Run {
     /// Expects a connection of one of the run's programs to an address.
     ///
     /// # Errors
-    /// Another is expected there, too many are, it cannot be captured, or a successor has the run.
+    /// Another connection to the address is expected, there are too many, the address cannot be
+    /// captured, or a successor has the run.
     pub async fn expect(self: &Arc<Self>, address: SocketAddr) -> io::Result<Expected> {
         let (waiting, arrives) = oneshot::channel();
         {
@@ -74,7 +75,7 @@ impl Run {
         Ok(expected)
     }
 
-    /// Where connections are expected to.
+    /// The addresses of expected connections.
     #[must_use]
     pub fn expects(&self) -> Vec<SocketAddr> {
         self.expected.lock().senders.keys().copied().collect()
@@ -86,12 +87,12 @@ impl Run {
         self.expected.lock().senders.contains_key(&address)
     }
 
-    /// Expects nothing any more: a successor has what the run opens, and gives it a rule.
+    /// Ends all expectations, because a successor serves new connections of the run.
     pub fn expect_no_more(&self) {
         *self.expected.lock() = Waiting { departed: true, ..Waiting::default() };
     }
 
-    /// Gives a connection to the task that expects it; returns it if none does.
+    /// Passes a connection to the task that expects it; returns it if there is no such task.
     #[must_use]
     pub fn deliver_expected(&self, accepted: Accepted) -> Option<Accepted> {
         let waiting = match &accepted.remote {
@@ -131,11 +132,11 @@ impl Expected {
         (&mut self.arrives).await.map_err(|_| io::ErrorKind::NotConnected.into())
     }
 
-    /// No task waits any more: the address is what the policy says of it.
+    /// Ends the expectation: whether the address is captured depends on the policy again.
     pub async fn end(self) {
         let run = Arc::clone(&self.run);
         drop(self);
-        // Without a helper nothing more is captured, and the next change removes it.
+        // If there is no helper, the next change removes the address.
         let _ = run.follow_expected().await;
     }
 }

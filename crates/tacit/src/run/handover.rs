@@ -35,51 +35,52 @@ pub struct RunState {
     claimed: bool,
     #[serde(default)]
     covers_files: bool,
-    /// The CPU that it shares with a worker.
+    /// The CPU that its programs share with a worker.
     #[serde(default)]
     pub cpu: Option<usize>,
-    /// Names, their true addresses, and for how many seconds more.
+    /// Names, their real addresses, and the seconds until they expire.
     names: Vec<(String, IpAddr, u64)>,
-    /// The same for names with an alias, which comes last.
+    /// Names with an alias.
     #[serde(default)]
     aliases: Vec<AliasState>,
-    /// The same for names whose address belongs to another.
+    /// Names whose address belongs to another name.
     #[serde(default)]
     sharing: Vec<(String, IpAddr, u64)>,
-    /// Addresses held outside; their sockets come after all others but one.
+    /// Outside addresses. Their sockets are sent after all others, except for the last.
     inbound: Vec<Address>,
-    /// Which sockets follow.
+    /// Which sockets are sent.
     #[serde(default)]
     socket_set: SocketSet,
-    /// Whether the last socket leads to the agent before, to ask about what stays with it.
+    /// Whether the last socket is a channel to the predecessor, for queries about connections that
+    /// stay there.
     #[serde(default)]
     asks_before: bool,
-    /// How many sockets follow.
+    /// The number of sockets.
     pub sockets: usize,
 }
 
-/// An alias in words.
+/// The state of an alias.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct AliasState {
     name: String,
-    /// The true address.
+    /// The real address.
     address: IpAddr,
     alias: IpAddr,
     seconds: u64,
 }
 
-/// Copies of the sockets that an agent serves for a run.
+/// Duplicates of the sockets that an agent serves for a run.
 #[derive(Debug, Default)]
 pub struct ServedSockets {
     /// The query socket.
     pub query: Option<OwnedFd>,
-    /// Copies of held SYNs, if they are held.
+    /// The source of copies of held SYNs, if SYNs are held.
     pub syn_log: Option<OwnedFd>,
-    /// Captured TCP, captured datagrams, and errors in the name of others for each family; where
-    /// SYNs are held also the sockets that hold and release them.
+    /// For each IP version, the sockets for captured TCP, captured datagrams and ICMP errors; if
+    /// SYNs are held, also the sockets that hold and release them.
     pub captured: Vec<OwnedFd>,
-    /// Addresses held outside.
+    /// Outside addresses.
     pub inbound: Vec<HeldAddress>,
     /// Leads to this agent, to ask about the connections that stay with it.
     pub before: Option<OwnedFd>,

@@ -33,24 +33,24 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::address;
 
-/// How long a released connection may take to arrive: a program that has given up tells no one.
+/// How long a released connection may take to arrive. If the program has given up, none arrives.
 pub const ACCEPT_WAIT_MAX: Duration = Duration::from_secs(3);
-/// When the listener is looked at again first, where the kernel has not completed the connection
-/// within the call that released it; the pauses double.
+/// The first interval between two checks of the listener, if the kernel has not completed the
+/// connection within the call that released it. The intervals double.
 const ACCEPT_POLL_MIN: Duration = Duration::from_micros(250);
-/// Connections that no thread waits for, until one takes them; more are reset.
+/// The maximum number of accepted connections that no thread waits for; more are reset.
 const STRAYS_MAX: usize = 4096;
 
 /// The sockets of one IP version.
 #[derive(Debug)]
 pub struct HoldSockets {
-    /// Connections arrive here.
+    /// The listener for released connections.
     pub listener: Arc<OwnedFd>,
-    /// SYNs are held while it is open.
+    /// The socket that keeps SYNs held while it is open.
     pub hold: OwnedFd,
-    /// Releases SYNs.
+    /// The socket that releases SYNs.
     pub release: OwnedFd,
-    /// Sends errors in the name of destinations.
+    /// The socket that sends errors from the addresses of destinations.
     pub raw: Arc<OwnedFd>,
 }
 
@@ -66,23 +66,23 @@ pub struct Hold {
     overruns: AtomicU64,
 }
 
-/// What the program's connect returns.
+/// The answer to a held SYN, which determines what `connect` of the program returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SynAnswer {
     /// `ECONNREFUSED`.
     Reset,
-    /// What the cause means.
+    /// The error of this ICMP message.
     Unreachable(IcmpError),
-    /// Nothing yet: the program sends its SYN again, until it gives up.
+    /// No answer: the kernel of the program sends its SYN again until it gives up.
     Silence,
 }
 
-/// What a copy of a packet stands for.
+/// The meaning of a copied packet.
 #[derive(Debug)]
 pub enum HoldEvent {
-    /// A flow that begins.
+    /// A SYN of a new connection.
     Syn(HeldSyn),
-    /// A packet that the kernel inside has refused.
+    /// A packet that the kernel inside the run has refused.
     Refused(Protocol, FlowEnds),
 }
 
@@ -94,7 +94,7 @@ fn refused(packet: &[u8]) -> Option<HoldEvent> {
 }
 
 impl Hold {
-    /// Holds what the log copies, `held_max` SYNs at most.
+    /// The held SYNs of a run, at most `held_max`, with the source of copies.
     ///
     /// # Errors
     /// There are no sockets for IPv4.
@@ -113,7 +113,7 @@ impl Hold {
         })
     }
 
-    /// Copies of SYNs arrive here.
+    /// The source of copies of SYNs.
     #[must_use]
     pub fn log(&self) -> &SynLog {
         &self.log
@@ -124,27 +124,27 @@ impl Hold {
         [Some(&self.v4), self.v6.as_ref()].into_iter().flatten()
     }
 
-    /// How many SYNs are held.
+    /// The number of held SYNs.
     #[must_use]
     pub fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// How often the kernel found no room for copies; programs have sent those SYNs again.
+    /// How often the kernel had no room for a copy. The program's kernel sends those SYNs again.
     #[must_use]
     pub fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
 
-    /// Holds nothing new any more: a successor takes what programs send from here on.
+    /// Stops holding new SYNs, because a successor reads them from now on.
     pub fn close(&self) {
         self.lock().clear();
     }
 
-    /// Takes the next copy of a packet; `None`: it begins no flow.
+    /// Reads the next copy of a packet; `None` if it does not begin a flow.
     ///
     /// # Errors
-    /// `WouldBlock`, or the log is broken.
+    /// `WouldBlock`, or the source has failed.
     pub fn take_next(self: &Arc<Self>) -> io::Result<Option<HoldEvent>> {
         let mut report = [0; nflog::REPORT_BYTES_MAX];
         let packet = match self.log.receive(&mut report) {
@@ -170,7 +170,7 @@ impl Hold {
                 Some(HoldEvent::Syn(HeldSyn { hold: Arc::clone(self), syn, accepted }))
             }
             (SynState::Released, _) => {
-                // If it fails, the program sends its SYN once more.
+                // If this fails, the program's kernel sends its SYN again.
                 let _ = self.release(&syn);
                 None
             }
@@ -178,16 +178,16 @@ impl Hold {
         })
     }
 
-    /// Takes the connections that an agent before this one has released and did not take.
+    /// Accepts connections that the predecessor has released and not accepted.
     pub fn take_waiting(&self) {
         for sockets in self.sockets() {
-            // What cannot be accepted now comes with the next connection.
+            // Connections that cannot be accepted now are accepted with the next one.
             let _ = self.accept(sockets);
         }
     }
 
-    /// Waits for a connection that arrives although no thread waits for it: an agent before this
-    /// one has released it, or its thread has given up.
+    /// Waits for a connection that no thread waits for: the predecessor has released it, or its
+    /// thread has given up.
     pub async fn next_stray(&self) -> AcceptedSocket {
         loop {
             let stray = self.strays().pop_front();
@@ -198,26 +198,26 @@ impl Hold {
         }
     }
 
-    /// Releases a SYN, and hands out the connections that have arrived by then.
+    /// Releases a SYN, and passes accepted connections to their threads.
     fn release(&self, syn: &Syn) -> io::Result<()> {
         let Some(sockets) = self.sockets_of(syn.key) else { return Ok(()) };
         send_packet(sockets.release.as_fd(), &syn.released(), syn.key.destination.ip())?;
         self.accept(sockets)
     }
 
-    /// Hands out the connections that have arrived.
+    /// Accepts connections and passes them to their threads.
     fn accept(&self, sockets: &HoldSockets) -> io::Result<()> {
         loop {
             let accepted = match socket::accept(sockets.listener.as_fd()) {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // The connection is gone.
+                // The connection was reset before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => return Err(error),
             };
             let waiter = key_of(&accepted).and_then(|key| self.lock().accept(key));
             match waiter {
-                // Without a receiver it is reset: the thread has given up just now.
+                // If the thread has given up, the connection is reset.
                 Some(waiter) => drop(waiter.send(accepted.socket)),
                 None => self.add_stray(accepted),
             }
@@ -251,7 +251,7 @@ fn key_of(accepted: &AcceptedSocket) -> Option<FlowEnds> {
     Some(FlowEnds { program, destination: as_in_packet(&local)? })
 }
 
-/// The address without what the kernel adds to it.
+/// The address without the scope that the kernel adds to it.
 fn as_in_packet(address: &SocketAddress) -> Option<SocketAddr> {
     match address::from_socket(address) {
         Address::Inet(address) => Some(SocketAddr::new(address.ip(), address.port())),
@@ -259,7 +259,7 @@ fn as_in_packet(address: &SocketAddress) -> Option<SocketAddr> {
     }
 }
 
-/// A SYN that is held. The program gets no answer if this is dropped.
+/// A held SYN. If this is dropped, the program gets no answer.
 #[derive(Debug)]
 pub struct HeldSyn {
     hold: Arc<Hold>,
@@ -268,26 +268,26 @@ pub struct HeldSyn {
 }
 
 impl HeldSyn {
-    /// The program's end.
+    /// The address of the program's socket.
     #[must_use]
     pub fn program(&self) -> SocketAddr {
         self.syn.key.program
     }
 
-    /// Where it connects to.
+    /// The address that the program connects to.
     #[must_use]
     pub fn destination(&self) -> SocketAddr {
         self.syn.key.destination
     }
 
-    /// Waits until the program has given the flow up: it has begun another between the same ends,
-    /// or a successor has the run.
+    /// Waits until this SYN is obsolete: the program has started another connection between the
+    /// same addresses, or a successor has the run.
     pub async fn replaced(&mut self) {
-        // Nothing is accepted before it is released.
+        // No connection is accepted before the SYN is released.
         let _ = (&mut self.accepted).await;
     }
 
-    /// Answers in the name of the destination; the program is not connected.
+    /// Sends an error from the address of the destination. The program is not connected.
     pub fn refuse(self, answer: SynAnswer) {
         let Some(sockets) = self.hold.sockets_of(self.syn.key) else { return };
         let packet = match answer {
@@ -296,17 +296,17 @@ impl HeldSyn {
             SynAnswer::Silence => None,
         };
         if let Some(packet) = packet {
-            // A program that misses it sends its SYN again.
+            // If the error is lost, the program's kernel sends its SYN again.
             let _ = send_packet(sockets.raw.as_fd(), &packet, self.syn.key.program.ip());
         }
     }
 
-    /// Releases the SYN and waits for the connection; `None`: it does not arrive.
+    /// Releases the SYN and waits for the connection; `None` if it does not arrive.
     pub async fn connect(mut self) -> Option<OwnedFd> {
         if !self.hold.lock().release(self.syn.key, self.syn.sequence) {
             return None;
         }
-        // What cannot be sent or accepted now is tried again when the SYN is, and below.
+        // If this fails, it is tried again with the next SYN, and below.
         let _ = self.hold.release(&self.syn);
         if let Ok(socket) = self.accepted.try_recv() {
             return Some(socket);
@@ -314,7 +314,7 @@ impl HeldSyn {
         tokio::time::timeout(ACCEPT_WAIT_MAX, self.wait()).await.ok().flatten()
     }
 
-    /// Looks at the listener from time to time: a task that waits for it would be woken by every
+    /// Checks the listener at intervals: a task that waits for it would be woken by every
     /// connection of the run.
     async fn wait(&mut self) -> Option<OwnedFd> {
         let mut pause = ACCEPT_POLL_MIN;
@@ -323,7 +323,7 @@ impl HeldSyn {
                 return accepted.ok();
             }
             let sockets = self.hold.sockets_of(self.syn.key)?;
-            // What cannot be accepted now waits in the kernel's queue.
+            // Connections that cannot be accepted now wait in the kernel's queue.
             let _ = self.hold.accept(sockets);
             pause *= 2;
         }

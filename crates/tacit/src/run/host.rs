@@ -19,11 +19,11 @@ use tacit_sys::netlink::{Netlink, Subsystem};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 
-/// The addresses of the host, as they were at the last look.
+/// The addresses of the host, as they were last read.
 #[derive(Debug)]
 pub struct HostNetwork {
     now: ArcSwap<HostAddresses>,
-    /// `None`: the kernel cannot be asked, and the host has no addresses.
+    /// The netlink socket; `None` if it cannot be opened, and then the host has no addresses.
     route: Option<Mutex<Netlink>>,
 }
 
@@ -31,16 +31,16 @@ pub struct HostNetwork {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HostAddresses {
-    /// Its interfaces, which stand inside too.
+    /// Its interfaces, which are copied into runs.
     pub interfaces: Vec<HostInterface>,
-    /// Addresses that it has beside, and that do not stand inside: of interfaces that are down.
+    /// Addresses of interfaces that are down, which are not copied.
     #[serde(default)]
     pub elsewhere: Vec<IpAddr>,
-    /// Its address towards IPv4; `None`: it has none.
+    /// Its source address for IPv4; `None` if it has none.
     pub source_v4: Option<Ipv4Addr>,
-    /// Its address towards IPv6.
+    /// Its source address for IPv6.
     pub source_v6: Option<Ipv6Addr>,
-    /// Its address towards unique local addresses.
+    /// Its source address for unique local addresses.
     pub source_unique_local: Option<Ipv6Addr>,
 }
 
@@ -55,7 +55,7 @@ pub struct HostInterface {
 }
 
 impl HostNetwork {
-    /// The host as it is.
+    /// The current addresses of the host.
     #[must_use]
     pub fn new() -> Self {
         let route = Netlink::open(Subsystem::Route).ok().map(Mutex::new);
@@ -64,14 +64,14 @@ impl HostNetwork {
         host
     }
 
-    /// Looks again; whether something has changed.
+    /// Reads the addresses again; returns whether they have changed.
     pub fn look(&self) -> bool {
         let Some(route) = &self.route else { return false };
         let found = {
             let mut route = route.lock().unwrap_or_else(PoisonError::into_inner);
             interfaces::find(&mut route)
         };
-        // What cannot be seen now is what it was: nothing is opened by that.
+        // If the addresses cannot be read, the old ones stay in use.
         let Ok(found) = found else { return false };
         let addresses = HostAddresses::new(found);
         let has_changed = addresses != **self.now.load();
@@ -81,13 +81,13 @@ impl HostNetwork {
         has_changed
     }
 
-    /// Its addresses.
+    /// The addresses of the host.
     #[must_use]
     pub fn addresses(&self) -> Arc<HostAddresses> {
         self.now.load_full()
     }
 
-    /// Whether it has the address.
+    /// Whether the host has the address.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -95,13 +95,13 @@ impl HostNetwork {
     }
 }
 
-/// What the kernel reports of changes of the host's interfaces.
+/// The kernel's reports about changes of the host's interfaces.
 #[derive(Debug)]
 pub struct InterfaceChanges(Option<Watched>);
 
 impl InterfaceChanges {
-    /// Reported to the runtime of the calling thread. Where the kernel cannot report them the host
-    /// is taken to stay as it is.
+    /// Watches the reports with the runtime of the calling thread. If the kernel cannot report
+    /// changes, the host is assumed not to change.
     #[must_use]
     pub fn watch() -> Self {
         let socket = interfaces::changes();
@@ -145,17 +145,17 @@ impl HostAddresses {
         host
     }
 
-    /// All of them.
+    /// All addresses.
     pub fn all(&self) -> impl Iterator<Item = IpAddr> {
         self.inside().chain(self.elsewhere.iter().copied())
     }
 
-    /// Those that stand inside.
+    /// The addresses that are copied into runs.
     fn inside(&self) -> impl Iterator<Item = IpAddr> {
         self.interfaces.iter().flat_map(|one| one.addresses.iter().map(|(address, _)| *address))
     }
 
-    /// As the kernel takes them.
+    /// The interfaces in the form of the kernel.
     #[must_use]
     pub fn interfaces(&self) -> Vec<Interface> {
         let assigned = |(address, prefix_bits): &(IpAddr, u8)| Assigned {
@@ -169,7 +169,7 @@ impl HostAddresses {
         self.interfaces.iter().map(interface).collect()
     }
 
-    /// The addresses that programs have towards others; the run's own where the host has none.
+    /// The source addresses of programs; those of the run if the host has none.
     #[must_use]
     pub fn sources(&self) -> SourceAddresses {
         SourceAddresses {
@@ -180,7 +180,7 @@ impl HostAddresses {
     }
 }
 
-/// Connecting a datagram socket sends nothing: the kernel only chooses a source.
+/// The source address that the kernel selects. Connecting a datagram socket sends nothing.
 fn source_towards(to: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match to {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -205,7 +205,7 @@ fn only_v6(address: IpAddr) -> Option<Ipv6Addr> {
     }
 }
 
-/// Addresses that no machine has (RFC 5737, RFC 3849), and one of the unique local ones.
+/// Documentation addresses (RFC 5737, RFC 3849), and a unique local address.
 const TOWARDS_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const TOWARDS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const TOWARDS_UNIQUE_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);

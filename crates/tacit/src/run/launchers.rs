@@ -17,17 +17,17 @@ use super::protocol::{
     Enrolment, Frame, FromLauncher, LAUNCHER_BYTES_MAX, RunTerms, SocketSet, ToLauncher,
 };
 
-/// Events of runs that may wait for the control thread.
+/// The maximum number of queued events of runs.
 pub const EVENTS_MAX: usize = 64;
 
-/// How long a launcher may be connected before it enrols: it sets up its namespace meanwhile.
+/// How long a launcher may take from connecting to enrolling. It sets up its namespace meanwhile.
 const ENROLMENT_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Launchers at the enrolment socket, including those that are about to be refused because of
-/// the limit of runs; more wait in the kernel's queue.
+/// The maximum number of connected launchers, including those that will be refused because of the
+/// limit of runs. Further launchers wait in the kernel's queue.
 const LAUNCHERS_MAX: usize = RUNS_MAX + 64;
 
-/// Runs that one agent serves: each takes some ten descriptors.
+/// The maximum number of runs of an agent. Each run needs about ten descriptors.
 pub const RUNS_MAX: usize = 1024;
 
 /// Events of launchers, for the control thread.
@@ -35,17 +35,17 @@ pub const RUNS_MAX: usize = 1024;
 /// `S` is what the agent serves for a run.
 #[derive(Debug)]
 pub enum RunEvent<S> {
-    /// A launcher applies.
+    /// A launcher wants to enrol its run.
     Begin(Box<Application>),
-    /// It is set up.
+    /// The services of a run are set up.
     Begun(Box<S>, oneshot::Sender<EnrolmentDecision>),
-    /// The channel of a new helper, of the run with this number.
+    /// The run with this number has a new helper, with this channel.
     HelperChannel(u64, OwnedFd),
-    /// Its programs listen elsewhere than before.
+    /// The programs of the run with this number listen on other addresses than before.
     Listening(u64),
-    /// Its connection is closed.
+    /// The run with this number has ended.
     End(u64),
-    /// A launcher is gone, or was refused, before it had one.
+    /// A launcher ended or was refused before its run began.
     NoRun,
 }
 
@@ -60,7 +60,7 @@ pub struct Application {
     pub uid: u32,
     /// The launcher.
     pub launcher: Launcher,
-    /// Takes the answer.
+    /// Where the answer is sent.
     pub back: oneshot::Sender<EnrolmentDecision>,
 }
 
@@ -76,47 +76,46 @@ pub struct Admission {
     pub terms: RunTerms,
 }
 
-/// A launcher as its run knows it.
+/// The launcher of a run.
 #[derive(Debug)]
 pub struct Launcher {
-    /// A copy of its connection, for a successor.
+    /// A duplicate of its connection, for a successor.
     pub connection: OwnedFd,
-    /// Nothing is read from the connection here any more once this is dropped.
+    /// When this is dropped, this agent stops reading from the connection.
     pub reading: oneshot::Sender<()>,
 }
 
-/// The sockets of a run, made inside and used by the agent outside.
+/// The sockets of a run, which the launcher creates inside and the agent uses.
 #[derive(Debug)]
 pub struct RunSockets {
-    /// To the helper.
+    /// The channel to the helper.
     pub helper: OwnedFd,
-    /// Programs ask here about their connections; an older launcher has none.
+    /// The query socket; older launchers have none.
     pub query: Option<OwnedFd>,
-    /// Copies of held SYNs; `None`: programs are connected before the destination has answered,
-    /// as an older launcher has set it up.
+    /// The source of copies of held SYNs; `None` for an older launcher, which does not hold SYNs.
     pub syn_log: Option<OwnedFd>,
-    /// Captured TCP connections, by family.
+    /// Listeners for captured TCP connections, one for each IP version.
     pub tcp: Vec<OwnedFd>,
-    /// Captured datagrams, by family.
+    /// Receivers of captured datagrams, one for each IP version.
     pub udp: Vec<OwnedFd>,
-    /// Errors in the name of others, by family.
+    /// Raw sockets that send ICMP errors and RSTs, one for each IP version.
     pub raw: Vec<OwnedFd>,
-    /// Keep SYNs held, by family.
+    /// Sockets that keep SYNs held, one for each IP version.
     pub hold: Vec<OwnedFd>,
-    /// Release SYNs, by family.
+    /// Sockets that release SYNs, one for each IP version.
     pub release: Vec<OwnedFd>,
 }
 
 impl RunSockets {
-    /// From the order in which a launcher, or an agent before this one, sends them.
+    /// Assigns the sockets in the order in which a launcher or a predecessor sends them.
     ///
     /// # Errors
-    /// Not one of each.
+    /// The number of sockets is wrong.
     pub fn from_order(sockets: Vec<OwnedFd>, set: SocketSet) -> io::Result<Self> {
         let holds = set == SocketSet::Held;
         let count = sockets.len();
         let of_family = if holds { 5 } else { 3 };
-        // An older launcher has no query socket.
+        // Older launchers have no query socket.
         let has_query = holds || [5, 8].contains(&count);
         let counts: &[usize] = if holds { &[8, 13] } else { &[4, 5, 7, 8] };
         if !counts.contains(&count) {
@@ -158,7 +157,7 @@ impl RunSockets {
 pub struct Followed {
     /// The connection.
     pub stream: UnixStream,
-    /// Ends when this agent has given the run away.
+    /// Completes when this agent has handed the run over.
     pub until: oneshot::Receiver<()>,
     /// The run's number.
     pub id: u64,
@@ -242,14 +241,14 @@ async fn enrol<S>(
     }
 }
 
-/// Reads what the launcher of a run says until it says no more, or this agent has given the run
-/// away: a successor reads then, from the same socket.
+/// Reads messages of a run's launcher until it closes, or until this agent has handed the run over:
+/// then a successor reads from the same socket.
 pub async fn follow<S>(followed: Followed, events: mpsc::Sender<RunEvent<S>>, log: Log) {
     let Followed { mut stream, mut until, id } = followed;
     loop {
         let said = tokio::select! {
             biased;
-            // No frame is cut by that: what a launcher says is there whole or not at all.
+            // This cannot lose part of a frame, because a launcher writes frames in one call.
             _ = &mut until => return,
             said = read_frame(&mut stream, LAUNCHER_BYTES_MAX) => said,
         };

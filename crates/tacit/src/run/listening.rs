@@ -14,14 +14,14 @@ use super::Run;
 use super::launchers::RunEvent;
 use crate::live::Live;
 
-/// How soon after a change programs are asked again.
+/// The interval between two requests after a change.
 const INTERVAL_MIN: Duration = Duration::from_millis(5);
-/// How seldom they are asked when nothing changes.
+/// The longest interval between two requests.
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
-/// How often it is looked whether a rule leads in.
+/// The interval of checks for inbound rules while there are none.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reports to the control thread whenever the run's programs listen elsewhere than before.
+/// Notifies the control thread when the programs of the run listen on other addresses than before.
 pub async fn watch<S>(run: Arc<Run>, live: Arc<ArcSwap<Live>>, events: mpsc::Sender<RunEvent<S>>) {
     let mut interval = INTERVAL_MIN;
     let mut known = Vec::new();
@@ -30,7 +30,7 @@ pub async fn watch<S>(run: Arc<Run>, live: Arc<ArcSwap<Live>>, events: mpsc::Sen
             tokio::time::sleep(IDLE_INTERVAL).await;
             continue;
         }
-        // Without a helper nothing is known to have changed.
+        // Without a helper, no change is known.
         if let Ok(mut listening) = run.helper.listening().await {
             listening.sort_unstable();
             interval = (interval * 2).min(INTERVAL_MAX);
@@ -47,7 +47,7 @@ pub async fn watch<S>(run: Arc<Run>, live: Arc<ArcSwap<Live>>, events: mpsc::Sen
     }
 }
 
-/// Whether a rule leads into runs from an address outside.
+/// Whether the policy has a rule for inbound connections of runs.
 fn leads_in(live: &Live) -> bool {
     live.policy.rules.iter().any(|rule| rule.inbound().is_some() && !rule.listens().is_empty())
 }

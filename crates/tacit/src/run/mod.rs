@@ -32,12 +32,12 @@ use protocol::SocketSet;
 pub use expected::{EXPECTED_MAX, Expected};
 pub use scope::Scope;
 
-/// Totals of a run's connections that have ended: their cost and what they relayed.
+/// The totals of a run's connections that have ended.
 #[derive(Debug, Default)]
 pub struct RunTotals {
-    /// CPU time of the agent for them.
+    /// CPU time of the agent, in nanoseconds.
     pub cpu_ns: AtomicU64,
-    /// How many.
+    /// The number of connections.
     pub connections: AtomicU64,
     /// Messages from the program, and to it.
     pub messages: [AtomicU64; 2],
@@ -45,10 +45,10 @@ pub struct RunTotals {
     pub bytes: [AtomicU64; 2],
 }
 
-/// The cost of one connection or flow of datagrams, and what it relayed.
+/// The CPU time and traffic of one connection or datagram flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// CPU time of the agent for it.
+    /// CPU time of the agent, in nanoseconds.
     pub cpu_ns: u64,
     /// Messages from the program.
     pub sent_messages: u32,
@@ -75,21 +75,21 @@ impl RunTotals {
     }
 }
 
-/// What identifies a run.
+/// The facts that identify a run.
 #[derive(Clone, Debug)]
 pub struct RunIdentity {
-    /// Counts from 1 since the agent started.
+    /// The number of the run, from 1 since the agent started.
     pub id: u64,
     /// The name that the launcher gave it.
     pub name: String,
     /// The launcher's process.
     pub pid: u32,
-    /// The user that it runs as.
+    /// The user of its programs.
     pub user: String,
     /// When it was enrolled.
     pub since: SystemTime,
-    /// Whether it runs as another user than the agent. Names of its programs are then claims of
-    /// that user.
+    /// Whether its user is not that of the agent. Names of its programs are then reported by that
+    /// user's launcher and helper, unchecked.
     pub claimed: bool,
     /// Whether its helper also hides files that are created later.
     pub covers_files: bool,
@@ -98,30 +98,30 @@ pub struct RunIdentity {
 /// A program and its children under `tacit run`, in a network namespace of their own.
 #[derive(Debug)]
 pub struct Run {
-    /// Counts from 1 since the agent started.
+    /// The number of the run, from 1 since the agent started.
     pub id: u64,
     /// The name that the launcher gave it.
     pub name: String,
     /// The launcher's process.
     pub pid: u32,
-    /// The user that it runs as.
+    /// The user of its programs.
     pub user: String,
     /// When it was enrolled.
     pub since: SystemTime,
-    /// Whether it runs as another user than the agent. Names of its programs are then claims of
-    /// that user.
+    /// Whether its user is not that of the agent. Names of its programs are then reported by that
+    /// user's launcher and helper, unchecked.
     pub claimed: bool,
     /// Whether its helper also hides files that are created later.
     pub covers_files: bool,
-    /// The channel to the helper inside.
+    /// The channel to its helper.
     pub helper: HelperChannel,
-    /// Totals of its connections that have ended.
+    /// The totals of its connections that have ended.
     pub totals: RunTotals,
-    /// The CPU that its programs and the worker of its connections share, if they do.
+    /// The CPU that its programs and the worker of its connections share, with `one-cpu`.
     pub place: Option<RunCpu>,
-    /// The host's addresses, which its programs share.
+    /// The addresses of the host, which the run has too.
     pub host: Arc<HostNetwork>,
-    /// Which sockets its launcher made.
+    /// The set of sockets that its launcher created.
     pub sockets: SocketSet,
     names: Mutex<NameTable>,
     listening: ArcSwap<Vec<SocketAddr>>,
@@ -138,7 +138,7 @@ impl Run {
         RunLabel { id: self.id, name: self.name.clone() }
     }
 
-    /// A run that is being enrolled.
+    /// A run that is enrolled now.
     #[must_use]
     pub fn new(
         identity: RunIdentity,
@@ -179,20 +179,20 @@ impl Run {
         self.hidings.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether files are to be hidden, and no later request was made.
+    /// Whether this is the latest request to hide files, and the run has not ended.
     #[must_use]
     pub fn is_to_hide(&self, request: u64) -> bool {
         self.covers_files && self.hidings.load(Ordering::Relaxed) == request
     }
 
-    /// The CPU that it shares with a worker.
+    /// The CPU that its programs share with a worker.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
         self.place.as_ref().map(RunCpu::cpu)
     }
 
-    /// The destination that an address stands for inside the run. An address of the host has only
-    /// names of the host's own file, so that no resolver leads a program there.
+    /// The destination of an address inside the run. An address of the host only has names of the
+    /// host's `/etc/hosts`, so that DNS answers cannot lead programs to the host.
     #[must_use]
     pub fn destination(&self, address: IpAddr) -> NamedDestination {
         let names = self.lock();
@@ -203,14 +203,14 @@ impl Run {
         found
     }
 
-    /// The name that an alias stands for.
+    /// The name of an alias.
     #[must_use]
     pub fn alias_name(&self, address: IpAddr) -> Option<String> {
         let found = self.lock().of(address);
         found.alias.and_then(|_| found.names.into_iter().next())
     }
 
-    /// Stores an answer of DNS, and returns the address that the program must get.
+    /// Stores an address from a DNS answer, and returns the address that the program must get.
     ///
     /// # Errors
     /// See [`NotLearnt`].
@@ -221,32 +221,32 @@ impl Run {
         self.lock().learn(learning, Instant::now())
     }
 
-    /// Adds a name that the agent before this one knew.
+    /// Adds a name of the predecessor.
     pub fn restore(&self, known: KnownName) {
         self.lock().restore(known, Instant::now());
     }
 
-    /// How many names and addresses were learnt.
+    /// The number of stored names and addresses so far.
     #[must_use]
     pub fn news(&self) -> u64 {
         self.lock().news()
     }
 
-    /// Takes the names that were learnt since the last call; `None`: they are too many, and
-    /// [`Self::named`] has them.
+    /// Takes the names that were stored since the last call; `None` if there are too many, and
+    /// [`Self::named`] has to be used.
     pub fn take_fresh(&self) -> Option<Vec<KnownName>> {
         let mut fresh = self.lock().take_fresh()?;
         fresh.retain(|known| !self.host.has(known.address));
         Some(fresh)
     }
 
-    /// Sets the names of the host's own file.
+    /// Sets the names of the host's `/etc/hosts`.
     pub fn set_lasting(&self, hosts: impl IntoIterator<Item = HostsEntry>) {
         self.lock().set_lasting(hosts);
     }
 
-    /// Every address with each name it has now; an address of the host only with names of the
-    /// host's own file.
+    /// All addresses with their current names; an address of the host only has names of the host's
+    /// `/etc/hosts`.
     #[must_use]
     pub fn named(&self) -> Vec<KnownName> {
         let names = self.lock();
@@ -257,26 +257,26 @@ impl Run {
         named
     }
 
-    /// Every name that was queried with each address it has now, and how long that stays valid.
+    /// All looked-up names with their current addresses, and how long these stay valid.
     #[must_use]
     pub fn learnt(&self) -> Vec<KnownName> {
         self.lock().all(Instant::now())
     }
 
-    /// The addresses where the run's programs listen, at the last look.
+    /// The addresses on which programs of the run listen, as last reported.
     #[must_use]
     pub fn listening(&self) -> Arc<Vec<SocketAddr>> {
         self.listening.load_full()
     }
 
-    /// Sets the addresses where they listen.
+    /// Sets the addresses on which programs listen.
     pub fn set_listening(&self, addresses: Vec<SocketAddr>) {
         self.listening.store(Arc::new(addresses));
     }
 
-    /// Sets what captures its connections; called once.
+    /// Sets the capture of the run; called once.
     pub fn set_capture(&self, capture: &Arc<Capture>) {
-        // It is set when the run is made, so it cannot be set already.
+        // This is called only once, so it cannot be set already.
         let _ = self.capture.set(Arc::downgrade(capture));
     }
 

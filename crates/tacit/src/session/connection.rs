@@ -20,25 +20,25 @@ use super::record::{ConnectionRecord, Opening};
 use super::table::ConnectionTable;
 use super::tls_control::TlsControl;
 
-/// A connection with its verdict; leaves the table when dropped.
+/// An admitted connection. It is removed from the table when it is dropped.
 #[derive(Debug)]
 pub struct Connection {
     record: Arc<ConnectionRecord>,
     table: Arc<ConnectionTable>,
-    /// That of the accepted socket, which decides what counts as sent.
+    /// The protection of the accepted socket, which determines the direction that counts as sent.
     accepted_security: Cell<Security>,
-    /// Where the last bytes came from.
+    /// The socket from which the last bytes came.
     last_origin: Cell<Option<Position>>,
     _permits: Permits,
 }
 
-/// What a connection has of the agent's limits; given back when dropped. Two forms, because every
-/// connection has the first and few have more.
+/// The permits of a connection from the agent's limits, which are released when it is dropped.
+/// There are two forms to save memory, because most connections have only one permit.
 #[derive(Debug)]
-#[expect(dead_code, reason = "it is there to be dropped")]
+#[expect(dead_code, reason = "the permits are only dropped")]
 enum Permits {
     AgentOnly(OwnedSemaphorePermit),
-    /// Of limits that the policy sets, too.
+    /// With a permit from limits of the policy.
     WithQuota(Box<(OwnedSemaphorePermit, QuotaPermit)>),
 }
 
@@ -51,18 +51,18 @@ impl Permits {
     }
 }
 
-/// Where the bytes and messages of one direction are counted.
+/// The counters of bytes and messages in one direction.
 struct DirectionTotals<'a> {
     bytes: &'a AtomicU64,
     messages: &'a AtomicU32,
-    /// The same in the account of the rule.
+    /// The counter in the account of the rule.
     bytes_count: Count,
     messages_count: Count,
 }
 
 impl Connection {
-    /// Begins a connection: it has a number from here on, and displays show it. `accepted` is what
-    /// protects the bytes on the accepted socket; `counted` is its part of the policy's limits.
+    /// Opens a connection: gives it a number, and adds it to the table. `accepted` is the
+    /// protection of the accepted socket; `counted` is its permit from limits of the policy.
     #[must_use]
     pub fn open(
         table: &Arc<ConnectionTable>,
@@ -83,19 +83,19 @@ impl Connection {
         }
     }
 
-    /// What displays see of it.
+    /// The record of the connection.
     #[must_use]
     pub fn record(&self) -> &Arc<ConnectionRecord> {
         &self.record
     }
 
-    /// From here on the connection carries bytes.
+    /// Marks the connection as established.
     pub fn mark_open(&self) {
         self.record.open.store(true, Ordering::Relaxed);
     }
 
-    /// A handshake is complete: its peer is checked again when a certificate of its chain expires,
-    /// and soon where the rule was replaced meanwhile, perhaps for its trust.
+    /// Schedules checks of the peer after a handshake: when a certificate of its chain expires, and
+    /// soon if the rule was replaced during the handshake, because its trust may have changed.
     pub fn note_peer(&self) {
         let tls = self.record.tls.get();
         let Some(trusted) = tls.as_ref().and_then(|tls| tls.trusted.as_ref()) else { return };
@@ -107,22 +107,22 @@ impl Connection {
         }
     }
 
-    /// The connection continues without TLS, as its rule allows.
+    /// Marks the connection as continuing without TLS, as its rule allows.
     pub fn go_on_in_clear(&self) {
         self.accepted_security.set(Security::Clear);
     }
 
-    /// Counts payload that went into TLS, or onward from the accepted socket of two clear ones.
+    /// Counts payload that was sealed, or without TLS, payload from the accepted socket.
     pub fn count_sent(&self, bytes: usize) {
         self.count(bytes, self.sender());
     }
 
-    /// Counts payload that came out of TLS, or back to the accepted socket of two clear ones.
+    /// Counts payload that was opened, or without TLS, payload to the accepted socket.
     pub fn count_received(&self, bytes: usize) {
         self.count(bytes, self.sender().other());
     }
 
-    /// The socket that what is sent comes from.
+    /// The socket from which sent bytes come.
     fn sender(&self) -> Position {
         match self.accepted_security.get() {
             Security::Clear => Position::Downstream,
@@ -132,7 +132,7 @@ impl Connection {
 
     fn count(&self, bytes: usize, origin: Position) {
         if bytes == 0 {
-            // No message either.
+            // No bytes, so no message.
             return;
         }
         let record = &self.record;
@@ -151,7 +151,7 @@ impl Connection {
             },
         };
         let begins = self.last_origin.replace(Some(origin)) != Some(origin);
-        // One writer: no need for locked adds.
+        // There is only one writer, so a load and a store are sufficient.
         let bytes_total = totals.bytes.load(Ordering::Relaxed) + bytes as u64;
         totals.bytes.store(bytes_total, Ordering::Relaxed);
         if begins {
@@ -163,7 +163,7 @@ impl Connection {
         meter::count(record.account(), counted);
     }
 
-    /// Takes the number of KeyUpdates sent so far.
+    /// Sets the number of KeyUpdate messages sent so far.
     pub fn count_rekeys(&self, rekeys: u32) {
         self.record.rekeys.store(rekeys, Ordering::Relaxed);
     }
@@ -172,26 +172,27 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.table.remove(&self.record);
-        // Who asked before there was a relay holds the record, and waits for an answer.
+        // A requester that asked before there was a relay waits for an answer; dropping the
+        // requests answers it.
         drop(self.record.tls_control().and_then(TlsControl::take_requests));
     }
 }
 
-/// What no rule permits.
+/// A flow that the policy or a limit rejects.
 #[derive(Debug)]
 pub struct RefusedFlow {
-    /// The rule that was found, or why there is none.
+    /// The rule that matched, or why there is none.
     pub rule: Result<Arc<LiveRule>, NoRule>,
-    /// Its source and its destination.
+    /// The flow.
     pub flow: Flow,
-    /// Where it was captured; `None`: it came to a forwarding rule.
+    /// The scope that captured it; `None` for a forwarding rule.
     pub scope: Option<Scope>,
-    /// The limit that is reached, although the rule permits it.
+    /// The limit that is reached, if the rule permits the flow.
     pub exceeded: Option<QuotaExceeded>,
 }
 
 impl RefusedFlow {
-    /// What a program reads as the reason.
+    /// How the program is told: refused, unreachable or silence.
     #[must_use]
     pub fn deny(&self) -> Deny {
         match self.rule.as_ref().map(|rule| &rule.action) {

@@ -30,27 +30,27 @@ use super::tls_control::TlsControl;
 /// What displays know of one connection.
 #[derive(Debug)]
 pub struct ConnectionRecord {
-    /// Counts from 1 since the agent started.
+    /// The number of the connection, from 1 since the agent started.
     pub id: u64,
-    /// The rule it opened with.
+    /// The rule with which it opened.
     pub rule: Arc<LiveRule>,
-    /// Streams or datagrams.
+    /// The transport protocol.
     pub protocol: Protocol,
     /// When it was accepted.
     pub since: SystemTime,
-    /// Where it arrived.
+    /// The local address of the accepted socket.
     pub local: Address,
-    /// Who connected, as the kernel says.
+    /// The address that connected, as the kernel reports it.
     pub remote: Address,
-    /// What an accepted PROXY header says.
+    /// The addresses of an accepted PROXY header.
     pub proxied: Option<Box<Proxied>>,
-    /// Where it was captured, and what is known of it there; `None` for a forwarding rule.
+    /// The scope that captured it, with facts from there; `None` for a forwarding rule.
     pub scope: Option<Box<ScopeFacts>>,
-    /// The connection that agreed on this one, by its number.
+    /// The number of the connection that negotiated this one.
     pub parent: Option<NonZeroU64>,
-    /// The sockets, for as long as they are open.
+    /// The sockets, as long as they are open.
     pub sockets: OnceLock<ConnectionSockets>,
-    /// What the handshake gave.
+    /// The results of the handshake.
     pub tls: CurrentTls,
     pub(super) open: AtomicBool,
     pub(super) sent_bytes: AtomicU64,
@@ -59,68 +59,68 @@ pub struct ConnectionRecord {
     pub(super) sent_messages: AtomicU32,
     pub(super) received_messages: AtomicU32,
     pub(super) rekeys: AtomicU32,
-    /// When it was accepted, by a clock that is never set.
+    /// When it was accepted, by the monotonic clock.
     pub(super) accepted: Instant,
     closing: Notify,
-    /// A [`Closing`] as a number; 0: it is not being closed.
+    /// A [`Closing`] as a number; 0 if the connection is not being closed.
     why_closing: AtomicU8,
-    /// Which of the rule's targets it was dialled to, counted from 1; 0: none yet.
+    /// The index of the rule's target that it is connected to, from 1; 0 before it is connected.
     target: AtomicU8,
 }
 
-/// What a connection or a flow of datagrams begins with.
+/// The facts with which a connection or a datagram flow is opened.
 #[derive(Debug)]
 pub struct Opening {
     /// The rule that permits it.
     pub rule: Arc<LiveRule>,
-    /// Streams or datagrams.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// Where it arrived.
+    /// The local address of the accepted socket.
     pub local: Address,
-    /// Who connected, as the kernel says.
+    /// The address that connected, as the kernel reports it.
     pub remote: Address,
-    /// What an accepted PROXY header says.
+    /// The addresses of an accepted PROXY header.
     pub proxied: Option<Box<Proxied>>,
-    /// Where it was captured, and what is known of it there.
+    /// The scope that captured it, with facts from there.
     pub scope: Option<Box<ScopeFacts>>,
-    /// The connection that agreed on this one, by its number.
+    /// The number of the connection that negotiated this one.
     pub parent: Option<NonZeroU64>,
 }
 
-/// What a PROXY header says of a connection.
+/// The addresses of a PROXY header.
 #[derive(Debug)]
 pub struct Proxied {
-    /// Who connected.
+    /// The client.
     pub client: Address,
-    /// Where it connected to.
+    /// The address that the client connected to.
     pub target: Address,
 }
 
-/// What is known of a captured connection.
+/// Facts about a captured connection.
 #[derive(Debug)]
 pub struct ScopeFacts {
-    /// Where it was captured.
+    /// The scope.
     pub scope: Scope,
-    /// Whether it comes in; else a program opened it.
+    /// Whether a client outside opened it; otherwise a program of the scope did.
     pub is_inbound: bool,
-    /// The names the program asked for that have the address it connects to.
+    /// The names that the program looked up and that have the remote address.
     pub names: Vec<String>,
-    /// The address that the program used in place of the remote one, if it is an alias.
+    /// The alias that the program connected to instead of the remote address.
     pub alias: Option<IpAddr>,
-    /// How often it was given to another worker because its program had another CPU.
+    /// How often it moved to another worker because its program was on another CPU.
     pub moves: AtomicU8,
-    /// Where the program says when TLS begins.
+    /// Receives requests for TLS, if the program decides when TLS begins.
     pub tls_control: Option<Box<TlsControl>>,
 }
 
 impl ScopeFacts {
-    /// How often it was given to another worker.
+    /// How often it moved to another worker.
     #[must_use]
     pub fn moves(&self) -> u8 {
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// Counts that it was. The thread that has the connection is the only one that counts.
+    /// Counts a move. Only the thread that has the connection calls this.
     pub fn count_move(&self) {
         self.moves.store(self.moves().saturating_add(1), Ordering::Relaxed);
     }
@@ -129,54 +129,54 @@ impl ScopeFacts {
 /// Both sockets of a connection.
 #[derive(Debug)]
 pub struct ConnectionSockets {
-    /// The one that was accepted.
+    /// The accepted socket.
     pub downstream: Weak<OwnedFd>,
-    /// The one that was dialled.
+    /// The connected socket.
     pub upstream: Weak<OwnedFd>,
-    /// Where it was dialled to.
+    /// The address that the upstream socket is connected to.
     pub target: Address,
 }
 
-/// What displays see of a handshake, once there was one. There may be several one after the other
-/// where the program says when TLS begins and ends.
+/// The results of the current TLS handshake, for displays. If the program decides when TLS begins
+/// and ends, there can be several, one after the other.
 #[derive(Debug, Default)]
 pub struct CurrentTls(ArcSwapOption<TlsFacts>);
 
 impl CurrentTls {
-    /// What the last handshake gave; `None`: there was none, or its TLS has ended.
+    /// The results of the last handshake; `None` if there was none, or its TLS has ended.
     #[must_use]
     pub fn get(&self) -> Option<Arc<TlsFacts>> {
         self.0.load_full()
     }
 
-    /// TLS has begun.
+    /// Sets the results when TLS has begun.
     pub fn set(&self, facts: TlsFacts) {
         self.0.store(Some(Arc::new(facts)));
     }
 
-    /// Replaces what a handshake gave, unless another one was done since.
+    /// Replaces the results of a handshake, unless there was another handshake since.
     pub(super) fn replace(&self, old: &Arc<TlsFacts>, new: TlsFacts) {
         self.0.compare_and_swap(&Some(Arc::clone(old)), Some(Arc::new(new)));
     }
 
-    /// TLS has ended.
+    /// Removes the results when TLS has ended.
     pub fn clear(&self) {
         self.0.store(None);
     }
 }
 
-/// What a handshake gave.
+/// The results of a handshake.
 #[derive(Clone, Debug)]
 pub struct TlsFacts {
-    /// Version, suite, group and the like.
+    /// The negotiated parameters: version, cipher suite, group and others.
     pub agreed: NegotiatedParameters,
-    /// What came of the check of the peer's certificate.
+    /// The result of the verification of the peer's certificate.
     pub check: PeerCheck,
-    /// The name that it gives the peer.
+    /// The identity that the rule gives the peer.
     pub named: MappedIdentity,
     /// The peer's certificate, if it sent one.
     pub peer: Option<Arc<CertificateFacts>>,
-    /// What checks a peer that was trusted again.
+    /// The chain of a trusted peer, to verify it again later.
     pub trusted: Option<TrustedPeer>,
 }
 
@@ -184,13 +184,13 @@ pub struct TlsFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Closing {
-    /// An operator asks for it, or its run has ended.
+    /// An operator requested it, or its run has ended.
     Requested = 1,
-    /// Its peer is no longer trusted, and its rule says `recheck = "close"`.
+    /// Its peer is no longer trusted, and its rule has `recheck = "close"`.
     Untrusted,
-    /// It has the age that its rule's `max-age` allows.
+    /// It has reached the `max-age` of its rule.
     Aged,
-    /// It was silent for as long as its rule's `idle` allows.
+    /// It was idle for the time `idle` of its rule.
     Idle,
 }
 
@@ -235,33 +235,33 @@ impl ConnectionRecord {
         }
     }
 
-    /// The place of the target that it was dialled to, where its rule has several.
+    /// The index of the target that it is connected to, if its rule has several.
     #[must_use]
     pub fn target(&self) -> Option<usize> {
         usize::from(self.target.load(Ordering::Relaxed)).checked_sub(1)
     }
 
-    /// It was dialled to the target at that place.
+    /// Sets the index of the target that it is connected to.
     pub fn set_target(&self, place: usize) {
         let number = u8::try_from(place + 1).unwrap_or(0);
         self.target.store(number, Ordering::Relaxed);
     }
 
-    /// What the certificate of a server must cover that was dialled by a rule with several targets
-    /// and no name in it; `None` elsewhere, and for a UNIX socket.
+    /// The name that the server's certificate must have, for a rule with several targets and
+    /// without `server-name`; otherwise `None`, and for a UNIX socket.
     #[must_use]
     pub fn dialled_host(&self) -> Option<String> {
         self.rule.rule.connect()?.targets.get(self.target()?)?.host()
     }
 
-    /// Who is at the other end of it all: the client that a proxy names, or who connected.
+    /// The client: the one in the PROXY header, or the address that connected.
     #[must_use]
     pub fn client(&self) -> &Address {
         self.proxied.as_ref().map_or(&self.remote, |proxied| &proxied.client)
     }
 
-    /// Both ends of the program's socket, seen from the program; `None` before it is dialled, and
-    /// for what belongs to no run.
+    /// The addresses of the program's socket, seen from the program; `None` before the upstream is
+    /// connected, and for connections that belong to no run.
     #[must_use]
     pub fn ends(&self) -> Option<SocketEnds> {
         let facts = self.scope.as_ref()?;
@@ -287,13 +287,13 @@ impl ConnectionRecord {
         }
     }
 
-    /// How to ask it to begin and end TLS, if that is the program's to say.
+    /// Where to send requests to begin and end TLS, if the program decides that.
     #[must_use]
     pub fn tls_control(&self) -> Option<&TlsControl> {
         self.scope.as_ref()?.tls_control.as_deref()
     }
 
-    /// What is on the wire, as far as the program is concerned.
+    /// The state for the query socket: setting up, clear or TLS.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
         let is_shaking = match self.tls_control() {
@@ -307,36 +307,36 @@ impl ConnectionRecord {
         }
     }
 
-    /// Payload bytes from the side that was accepted.
+    /// Payload bytes from the client (downstream).
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// Payload bytes to the side that was accepted.
+    /// Payload bytes to the client (downstream).
     #[must_use]
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }
 
-    /// Payload bytes both ways.
+    /// Payload bytes in both directions.
     #[must_use]
     pub fn moved_bytes(&self) -> u64 {
         self.sent_bytes() + self.received_bytes()
     }
 
-    /// CPU time of the agent for it so far, in nanoseconds.
+    /// CPU time of the agent for this connection so far, in nanoseconds.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         self.cpu_ns.load(Ordering::Relaxed)
     }
 
-    /// Adds CPU time. One writer: the worker that carries it.
+    /// Adds CPU time. Only the worker that relays the connection calls this.
     pub fn spend_ns(&self, ns: u64) {
         self.cpu_ns.store(self.cpu_ns() + ns, Ordering::Relaxed);
     }
 
-    /// What it has cost and relayed so far.
+    /// CPU time, messages and bytes so far.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
@@ -348,7 +348,7 @@ impl ConnectionRecord {
         }
     }
 
-    /// Adds what it cost in the end to its scope.
+    /// Adds the final usage to the totals of its scope.
     pub fn settle(&self) {
         if let Some(facts) = &self.scope {
             facts.scope.add(self.usage());
@@ -361,43 +361,43 @@ impl ConnectionRecord {
         self.scope.as_ref().is_some_and(|facts| facts.scope.is_run(id))
     }
 
-    /// Uninterrupted runs of bytes from the side that was accepted.
+    /// Messages from the client: bytes without a byte in the other direction in between.
     #[must_use]
     pub fn sent_messages(&self) -> u32 {
         self.sent_messages.load(Ordering::Relaxed)
     }
 
-    /// Uninterrupted runs of bytes to the side that was accepted.
+    /// Messages to the client.
     #[must_use]
     pub fn received_messages(&self) -> u32 {
         self.received_messages.load(Ordering::Relaxed)
     }
 
-    /// Where what it costs is charged to.
+    /// The account to which its CPU time is charged.
     #[must_use]
     pub fn account(&self) -> &Arc<Account> {
         self.rule.account()
     }
 
-    /// KeyUpdates sent.
+    /// The number of KeyUpdate messages sent.
     #[must_use]
     pub fn rekeys(&self) -> u32 {
         self.rekeys.load(Ordering::Relaxed)
     }
 
-    /// Whether it carries bytes: dialled, and its handshake complete.
+    /// Whether it is established: connected, with a complete handshake.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Ends the connection; both sockets are reset.
+    /// Closes the connection; both sockets are reset.
     pub fn close(&self) {
         self.close_because(Closing::Requested);
     }
 
-    /// How long no byte has come or gone over TCP; nothing where the kernel cannot say, as between
-    /// two UNIX sockets.
+    /// How long no byte was sent or received over TCP; zero if the kernel does not report it, as
+    /// for two UNIX sockets.
     pub(super) fn silence(&self, now: Instant) -> Duration {
         let Some(sockets) = self.sockets.get() else { return Duration::ZERO };
         let sockets =
@@ -408,9 +408,9 @@ impl ConnectionRecord {
         Duration::from_millis(silent_ms.into()).min(age)
     }
 
-    /// The same for another reason.
+    /// Closes the connection for this reason.
     pub(super) fn close_because(&self, why: Closing) {
-        // The first reason counts.
+        // Only the first reason is kept.
         let order = Ordering::Relaxed;
         let _ = self.why_closing.compare_exchange(0, why as u8, order, order);
         self.closing.notify_one();

@@ -29,26 +29,26 @@ use super::data::PendingDataConnection;
 use super::lane::Shared;
 use super::stage::Claim;
 
-/// A flow that asks for a rule.
+/// A flow that needs a rule.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
-    /// What rules see of it.
+    /// The flow, which rules match.
     pub(super) flow: Flow,
-    /// Where it was captured; `None`: it came to a forwarding rule.
+    /// The scope that captured it; `None` for a forwarding rule.
     pub(super) scope: Option<Scope>,
-    /// What a PROXY header said of it.
+    /// The content of a PROXY header.
     pub(super) claim: Option<&'a Claim>,
-    /// Counts it among the open connections.
+    /// The permit from the limit of connections.
     pub(super) permit: OwnedSemaphorePermit,
-    /// What it took to accept it.
+    /// The CPU time that accepting it has taken.
     pub(super) accepting: Ticks,
 }
 
-/// Finds the rule of a flow, charges it with what that and accepting cost, and begins the
+/// Finds the rule of a flow, charges the CPU time of that and of accepting to it, and opens the
 /// connection.
 ///
 /// # Errors
-/// The policy refuses it, and that is logged.
+/// The policy rejects the flow. That was logged.
 pub(super) fn admit(shared: &Shared, mut request: Request<'_>) -> Result<Connection, Deny> {
     let found = find_rule(&shared.live.load(), &mut request.flow, request.scope.as_ref());
     let looking = meter::take();
@@ -74,7 +74,7 @@ pub(super) fn admit(shared: &Shared, mut request: Request<'_>) -> Result<Connect
     }
 }
 
-/// Counts a connection where the policy limits those of its source, rule or run.
+/// Counts a connection if the policy limits those of its source, rule or run.
 fn count(
     quotas: &Arc<Quotas>,
     rule: Arc<LiveRule>,
@@ -89,7 +89,7 @@ fn count(
     }
 }
 
-/// Leaves a trace of a packet that the kernel inside has refused.
+/// Logs and records a packet that the kernel inside has refused.
 pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
     let Scope::Run(run) = &scope;
     let Address::Inet(destination) = flow.remote else { return };
@@ -109,13 +109,13 @@ pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
     account::refused(&shared.log, &shared.refusals, &refused);
 }
 
-/// A flow that a rule permits, and that no limit refuses.
+/// A flow that a rule permits, within all limits.
 struct Permitted {
     rule: Arc<LiveRule>,
     counted: Option<QuotaPermit>,
 }
 
-/// A flow that is refused: by this rule or without one, or because of a limit.
+/// A rejected flow: by a rule, because no rule matches, or because of a limit.
 struct NotPermitted {
     rule: Result<Arc<LiveRule>, NoRule>,
     exceeded: Option<QuotaExceeded>,
@@ -209,6 +209,6 @@ pub(super) fn admit_data(
         scope,
         parent: NonZeroU64::new(parent.id),
     };
-    // It is part of its control connection, which is counted.
+    // Limits of the policy count the control connection only.
     Connection::open(&shared.table, opening, pending.downstream_security(), permit, None)
 }

@@ -29,26 +29,27 @@ use crate::net::target::{LiveTarget, LiveTargets, SeveralTargets};
 use crate::run::{Run, Scope};
 use crate::session::{ConnectionRecord, Unreached};
 
-/// A socket that was dialled.
+/// The upstream socket of a connection.
 pub(super) struct Upstream {
     pub(super) socket: StreamSocket,
     /// The address that answered.
     pub(super) target: Address,
 }
 
-/// How a program of a run is reached.
+/// The addresses of an inbound connection to a program of a run.
 #[derive(Clone, Copy)]
 struct InsideRoute {
-    /// Where the program listens.
+    /// The address on which the program listens.
     program: SocketAddr,
-    /// The address that it sees as its client's.
+    /// The source address, which the program sees as the client's.
     source: SocketAddr,
 }
 
-/// Dials the connection's target within `timeout`. `security` is the one of the new socket.
+/// Dials the target of a connection within `timeout`. `security` is the protection of the new
+/// socket.
 ///
 /// # Errors
-/// Of the last address.
+/// The error of the last address.
 pub(super) async fn dial(
     record: &ConnectionRecord,
     log: &Log,
@@ -73,7 +74,7 @@ async fn dial_within(
 ) -> Result<Upstream, Unreached> {
     if let Some(LiveTargets::Several(several)) = record.rule.targets.as_deref() {
         let work = dial_several(several, record, log, options, timeout, security);
-        // An idle connection has no room for what this needs.
+        // Boxed, so that the future of a connection stays small.
         return Box::pin(work).await;
     }
     match (&record.scope, record.rule.targets.as_deref()) {
@@ -120,7 +121,7 @@ async fn dial_addresses(
 /// Dials one of several targets within `timeout`.
 ///
 /// # Errors
-/// Of the last target.
+/// The error of the last target.
 async fn dial_several(
     several: &SeveralTargets,
     record: &ConnectionRecord,
@@ -158,8 +159,8 @@ async fn dial_several(
     Err(last)
 }
 
-/// One line a second at most: of connections that are dialled together, some may reach a target and
-/// some not.
+/// An event about a target, limited to one line in each second: of connections that are dialled at
+/// the same time, some may reach the target and others not.
 fn about_target(event: Event, record: &ConnectionRecord, target: &LiveTarget) -> Event {
     let rule = record.rule.name();
     let key = format!("{} {rule} {target}", event.id());
@@ -181,7 +182,7 @@ async fn dial_target(
     };
     let left = timeout.saturating_sub(begun.elapsed());
     dial_addresses(addresses, options, left, security).await.map_err(|unreached| {
-        // An address alone does not say where it comes from.
+        // The address alone does not show which name it belongs to.
         let reason = match target {
             LiveTarget::Address(_) => unreached.reason,
             LiveTarget::Name { text, .. } => format!("{text}: {}", unreached.reason),
@@ -190,7 +191,7 @@ async fn dial_target(
     })
 }
 
-/// There was no answer from there in time.
+/// The error for an address that did not answer in time.
 pub(super) fn unanswered(address: &impl Display) -> Unreached {
     Unreached::timed_out(format!("cannot connect to {address}: no answer within the timeout"))
 }
@@ -209,7 +210,7 @@ async fn dial_one(
     Ok(socket)
 }
 
-/// Waits for the answer, unless it is here: on loopback it comes within the call that asks.
+/// Waits until the socket is connected. On loopback it is connected within `connect`.
 async fn wait_connected(socket: &StreamSocket) -> io::Result<()> {
     if !socket::is_connected(socket.fd())? {
         socket.writable().await?;
@@ -218,7 +219,7 @@ async fn wait_connected(socket: &StreamSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects to where the program listens, as the client that connected to us.
+/// Connects to a server program in a run, from the address of the client.
 async fn dial_inside(
     run: &Run,
     record: &ConnectionRecord,
@@ -244,10 +245,10 @@ async fn dial_inside(
     }
 }
 
-/// Connects to the end that waits for a data connection.
+/// Connects to the peer or program that waits for an FTP data connection.
 ///
 /// # Errors
-/// The kernel's, or the helper's.
+/// An error of the kernel or of the helper.
 pub(super) async fn dial_data(
     record: &ConnectionRecord,
     request: DataRequest,
@@ -263,7 +264,7 @@ pub(super) async fn dial_data(
     }
 }
 
-/// Connects to where a run's program waits for one more connection from its peer.
+/// Connects to a program of a run that waits for a data connection from its peer.
 async fn dial_program(
     run: &Run,
     record: &ConnectionRecord,
@@ -287,8 +288,8 @@ async fn connect_inside(
 ) -> io::Result<StreamSocket> {
     use io::ErrorKind::{AddrInUse, AddrNotAvailable};
     match connect_inside_as(run, route, options, security).await {
-        // The program has a socket of its own there, or an earlier connection of the same client
-        // has not quite ended: another port of the same client.
+        // The program has a socket with this address, or an earlier connection of the client has
+        // not ended completely: use another port of the same client.
         Err(error) if matches!(error.kind(), AddrInUse | AddrNotAvailable) => {
             let source = SocketAddr::new(route.source.ip(), 0);
             connect_inside_as(run, InsideRoute { source, ..route }, options, security).await
@@ -305,7 +306,7 @@ async fn connect_inside_as(
 ) -> io::Result<StreamSocket> {
     let InsideRoute { program, source } = route;
     let socket = run.helper.socket(Protocol::Tcp, IpVersion::of(program.ip())).await?;
-    // The namespace has its own congestion control.
+    // The namespace has a congestion control of its own.
     let options = StreamOptions { congestion_control: None, ..options.clone() };
     socket::adopt(socket.as_fd(), &options)?;
     let connected = transparent::bind_spoofed_source(socket.as_fd(), source, program)?;
@@ -316,7 +317,7 @@ async fn connect_inside_as(
     Ok(socket)
 }
 
-/// The client's own address, where the program takes its family.
+/// The source address for the program: the client's, if the program accepts its family.
 fn shown_as(client: SocketAddr, program: SocketAddr) -> SocketAddr {
     if client.is_ipv4() == program.is_ipv4() {
         return client;
@@ -327,11 +328,11 @@ fn shown_as(client: SocketAddr, program: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Where the program listens that a client is to reach, and from which address: the client's own
-/// where the program takes its family.
+/// Finds the listening program for a client, and the source address: the client's own, if the
+/// program accepts its family.
 ///
-/// The rule's ports come first to last. A program that listens on all addresses is reached at the
-/// one that the client used, so that it sees itself as the client does.
+/// The ports of the rule are tried in order. If the program listens on all addresses, the address
+/// that the client used is dialled, so that the program sees the same local address.
 fn find_route(
     listening: &[SocketAddr],
     ports: &[RangeInclusive<u16>],
@@ -343,7 +344,7 @@ fn find_route(
     let on_ports = ports.iter().flat_map(|ports| {
         let within = listening.iter().filter(|at| ports.contains(&at.port()));
         let mut sorted: Vec<_> = within.copied().collect();
-        // One that takes the client as it is, then the one that listens on one address only.
+        // Prefer a listener that accepts the client's family, then one with a specific address.
         sorted.sort_by_key(|at| (!takes(*at, client), at.ip().is_unspecified(), *at));
         sorted
     });
@@ -359,7 +360,7 @@ fn find_route(
     Some(InsideRoute { program, source: shown_as(client, program) })
 }
 
-/// Whether a listener can show a client's address.
+/// Whether a listener accepts connections from a client's address.
 fn takes(listening: SocketAddr, client: SocketAddr) -> bool {
     let any_v6 = listening.is_ipv6() && listening.ip().is_unspecified();
     listening.is_ipv4() == client.is_ipv4() || any_v6

@@ -34,9 +34,9 @@ use crate::run::protocol::SocketEnds;
 
 use super::stage::{Arrival, Claim, Downstream, Stage, Work};
 
-/// Pause after the kernel could not give us a descriptor or memory.
+/// The pause after the kernel had no descriptor or memory for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
-/// How long a proxy may take for its header, which it sends before all else.
+/// How long a proxy may take to send its header, which is first on the connection.
 const HEADER_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// A listening socket of the agent.
@@ -44,38 +44,40 @@ const HEADER_WAIT_MAX: Duration = Duration::from_secs(5);
 pub struct Listener {
     /// Its address as the policy writes it.
     pub address: Address,
-    /// The socket; shared by the workers, and with a successor.
+    /// The socket, which workers and a successor share.
     pub socket: Arc<OwnedFd>,
-    /// What protects what arrives; in clear it must be reset rather than ended when it is cut.
+    /// The protection of its connections. A truncated connection in clear must be reset, not
+    /// closed.
     pub security: Security,
-    /// Where its connections come from.
+    /// The origin of its connections.
     pub source: ConnectionSource,
 }
 
-/// Where the connections of a listener come from.
+/// The origin of a listener's connections.
 #[derive(Clone, Debug)]
 pub enum ConnectionSource {
     /// Clients of a forwarding rule.
     Forward,
-    /// Programs of a scope: what they open is captured, and names are answered by the forwarder.
+    /// Programs of a scope, whose connections are captured, and whose DNS questions the forwarder
+    /// answers.
     Captured(Scope, Arc<Forwarder>),
-    /// Clients of a scope's programs.
+    /// Clients of programs in a scope.
     Inbound(Scope),
 }
 
-/// Where the SYNs of a run's programs arrive before they are connected.
+/// A source of held SYNs of a run's programs.
 #[derive(Debug)]
 pub struct HoldSource {
-    /// Holds them.
+    /// The held SYNs.
     pub hold: Arc<Hold>,
-    /// Whose programs they are.
+    /// The scope of the programs.
     pub scope: Scope,
-    /// The listener of the connections that are released; it is not accepted on otherwise.
+    /// The listener for released connections.
     pub listener: Arc<Listener>,
 }
 
 impl ConnectionSource {
-    /// The CPU of the worker that is to carry what arrives, if there is one.
+    /// The CPU of the worker that serves its connections, if there is one.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
         self.scope().and_then(Scope::cpu)
@@ -89,10 +91,10 @@ impl ConnectionSource {
     }
 }
 
-/// Reads what the choice of the rule may need, beside the addresses.
+/// Reads what the selection of the rule may need in addition to the addresses.
 impl Arrival {
-    /// Asks which program of the run opened this. It stays unknown if the program hides its
-    /// descriptors or has closed the connection.
+    /// Asks the helper which program of the run opened the connection. The program stays unknown if
+    /// it hides its descriptors or has closed the connection.
     pub async fn attribute(&mut self) {
         let (Some(scope), Address::Inet(program), Address::Inet(peer)) =
             (&self.scope, &self.flow.local, &self.flow.remote)
@@ -107,10 +109,10 @@ impl Arrival {
         }
     }
 
-    /// Reads the PROXY header that the address wants.
+    /// Reads the PROXY header that the rule requires.
     ///
     /// # Errors
-    /// It is missing, wrong or late; in words for the log.
+    /// The header is missing, wrong or late. The text is for the log.
     pub async fn read_header(&mut self) -> Result<(), String> {
         let late = "the peer did not send a PROXY header in time: configure the proxy to send \
                     one, or set accept-proxy = false in the rule";
@@ -132,7 +134,7 @@ impl Arrival {
     }
 }
 
-/// A PROXY header with the bytes that came behind it.
+/// A PROXY header with the bytes that arrived after it.
 struct HeaderRead {
     header: ProxyHeader,
     early: Vec<u8>,
@@ -161,8 +163,8 @@ async fn read_header(socket: &StreamSocket) -> Result<HeaderRead, String> {
     }
 }
 
-/// Accepts on one listener, each time that `turn` lets it, and gives what arrives to `take`. Ends
-/// only with an error.
+/// Accepts connections on a listener whenever `turn` completes, and passes each to `take`. Returns
+/// only on an error.
 ///
 /// # Errors
 /// The socket cannot be watched.
@@ -189,11 +191,11 @@ pub async fn accept_all<T>(
                             .field("error", &error),
                     ),
                 }
-                // Other connections of this worker get their turn between two arrivals.
+                // Let other connections of this worker run between two accepts.
                 tokio::task::yield_now().await;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
-            // The socket listens no more, and every further call would fail in the same way.
+            // The socket does not listen any more, so every further call would fail too.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
             Err(error) => {
                 if socket::is_shortage(&error) {
@@ -214,11 +216,11 @@ pub async fn accept_all<T>(
     }
 }
 
-/// Takes the SYNs of a run's programs, each time that `turn` lets it, and gives them to `take`;
-/// what the kernel inside has refused goes to `refused`. Ends only with an error.
+/// Reads the SYNs of a run's programs whenever `turn` completes, and passes each to `take`. Packets
+/// that the kernel inside has refused are passed to `refused`. Returns only on an error.
 ///
 /// # Errors
-/// The log of SYNs cannot be watched, or is broken.
+/// The source of SYNs cannot be watched, or has failed.
 pub async fn hold_all<T>(
     source: &HoldSource,
     places: Arc<Semaphore>,
@@ -245,15 +247,15 @@ pub async fn hold_all<T>(
     }
 }
 
-/// What a held SYN begins.
+/// How a held SYN is handled.
 #[derive(Debug)]
 pub enum HeldWork {
     /// A connection that needs a rule.
     Connection(Work),
-    /// A connection that is released at once: a question to the name service, or a data connection
-    /// that a task expects.
+    /// A connection that is released at once: DNS questions, or a data connection that a task
+    /// expects.
     AtOnce(HeldSyn, OwnedSemaphorePermit),
-    /// One of which it is to be asked whether it is held at all.
+    /// A SYN that may be a program's connection to itself, which the helper must find out.
     Unknown(HeldSyn, OwnedSemaphorePermit),
 }
 
@@ -264,7 +266,7 @@ fn new_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) ->
     }
 }
 
-/// Finds out whether the SYN is held; `None`: the program has connected to itself.
+/// Asks the helper whether the SYN is held; `None` if the program has connected to itself.
 pub async fn find_out(
     source: &HoldSource,
     held: HeldSyn,
@@ -273,7 +275,7 @@ pub async fn find_out(
     let Scope::Run(run) = &source.scope;
     let ends =
         SocketEnds { protocol: Protocol::Tcp, program: held.program(), peer: held.destination() };
-    // Without an answer the program sends its SYN again.
+    // If the helper does not answer, the program's kernel sends its SYN again.
     let is_held = run.helper.is_connecting(ends).await.unwrap_or(false);
     is_held.then(|| held_work(source, held, permit))
 }
@@ -290,11 +292,11 @@ fn held_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -
     HeldWork::Connection(arrival(downstream, flow, Some(scope.clone()), permit))
 }
 
-/// Releases a SYN that needs no rule; `None`: it is a data connection that a task has now, or it
-/// does not arrive.
+/// Releases a SYN that needs no rule. Returns `None` if a task has got the data connection, or the
+/// connection does not arrive.
 ///
 /// # Errors
-/// The kernel does not name the socket's own address.
+/// The kernel does not report the local address of the socket.
 pub async fn connect_at_once(
     source: &HoldSource,
     held: HeldSyn,
@@ -305,10 +307,11 @@ pub async fn connect_at_once(
     captured(&source.listener, socket, program.into(), permit)
 }
 
-/// Takes a connection that no thread waits for; `None`: as above, or there is no place for it.
+/// Takes a connection that no thread waits for. Returns `None` if a task has got the data
+/// connection, or the limit of connections is reached.
 ///
 /// # Errors
-/// As above.
+/// The kernel does not report the local address of the socket.
 pub async fn take_stray(source: &HoldSource, places: &Arc<Semaphore>) -> io::Result<Option<Work>> {
     let AcceptedSocket { socket, peer } = source.hold.next_stray().await;
     let Ok(permit) = Arc::clone(places).try_acquire_owned() else { return Ok(None) };
@@ -316,8 +319,8 @@ pub async fn take_stray(source: &HoldSource, places: &Arc<Semaphore>) -> io::Res
     captured(&source.listener, socket, peer, permit)
 }
 
-/// What an accepted socket is: a connection, a question to a run's name service, or a data
-/// connection that a task expects and has now (`None`).
+/// Determines the kind of an accepted socket: a connection, or DNS questions of a run; `None` for a
+/// data connection, which the expecting task has got.
 fn arrived(
     listener: &Listener,
     socket: OwnedFd,
@@ -340,7 +343,7 @@ fn arrived(
     }
 }
 
-/// What a program of a run has opened.
+/// The connection that a program of a run has opened.
 fn captured(
     listener: &Listener,
     socket: OwnedFd,
@@ -348,7 +351,7 @@ fn captured(
     permit: OwnedSemaphorePermit,
 ) -> io::Result<Option<Work>> {
     let ConnectionSource::Captured(scope, names) = &listener.source else { return Ok(None) };
-    // The kernel shows the captured socket's own address as the one the program connects to.
+    // The local address of a captured socket is the address that the program connects to.
     let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
     let socket = DetachedSocket::new(socket, listener.security);
     let accepted = Accepted { socket, local: peer, remote, permit };
@@ -418,7 +421,7 @@ fn connection(
 /// The flow of a client that connected to a listening address.
 fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io::Result<Flow> {
     let local = match &listener.address {
-        // The address the client really used, where the listener takes any.
+        // The address that the client used, if the listener accepts on all addresses.
         Address::Inet(at) if at.ip().is_unspecified() => {
             address::from_socket(&socket::local_address(socket.as_fd())?)
         }
@@ -445,16 +448,16 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
     })
 }
 
-/// Who is at the other end of a socket, as far as that is known.
+/// The process at the other end of a UNIX socket, as far as it is known.
 #[derive(Default)]
 struct PeerProcess {
     user: Option<String>,
-    /// A label: the process may have replaced itself since. Known where a rule asks for it: a
-    /// sandbox leaves no look at other processes.
+    /// The program, which is only a label, because the process may have executed another one since.
+    /// It is known only if a rule has `program`: otherwise the sandbox hides other processes.
     program: Option<PathBuf>,
 }
 
-/// Who is at the other end of a UNIX socket.
+/// Finds the process at the other end of a UNIX socket.
 fn peer_process(socket: &OwnedFd) -> io::Result<PeerProcess> {
     let credentials = socket::peer_credentials(socket.as_fd())?;
     let user = address::known_user_name(credentials.uid.as_raw());

@@ -17,51 +17,51 @@ use super::limiter::HandshakeLimiter;
 use super::scratch::Scratch;
 use super::stage::Work;
 
-/// Data connections of one worker that were agreed and wait for their task.
+/// The maximum number of announced data connections of one worker that wait for their task.
 const PENDING_DATA_MAX: usize = 256;
 
-/// What the connections of all threads share.
+/// The state that the connections of all threads share.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// The installed policy.
     pub live: Arc<ArcSwap<Live>>,
     /// All connections of the agent.
     pub table: Arc<ConnectionTable>,
-    /// Places for handshakes.
+    /// The limiter of handshakes.
     pub limiter: Arc<HandshakeLimiter>,
-    /// What one source, rule and run may have open.
+    /// The limits of connections for each source, rule and run.
     pub quotas: Arc<Quotas>,
-    /// Places for connections.
+    /// The permits for connections.
     pub places: Arc<Semaphore>,
-    /// Congestion control of sockets that are opened.
+    /// The congestion control of new sockets.
     pub congestion_control: Option<String>,
-    /// What was refused.
+    /// The table of refusals.
     pub refusals: Arc<RefusalTable>,
-    /// Where events go.
+    /// The log.
     pub log: Log,
 }
 
 /// The stream lane on one worker thread.
 #[derive(Debug)]
 pub struct StreamLane {
-    /// What all threads share.
+    /// The state that all threads share.
     pub shared: Shared,
-    /// The thread's buffers.
+    /// The buffers of the thread.
     pub scratch: Scratch,
-    /// What displays see of this thread.
+    /// The counters of the thread.
     pub load: Arc<ThreadLoad>,
-    /// What an engine knows of the others; `None` on a data worker.
+    /// The engines and workers, for an engine; `None` on a data worker.
     pub engine: Option<EngineThread<Work>>,
-    /// Where connections follow their programs to; `None`: they do not.
+    /// The workers on CPUs of programs; `None` if connections do not move to them.
     pub cpu_workers: Option<Arc<CpuWorkers<Work>>>,
-    /// How the thread keeps to its CPU.
+    /// Binds the thread to its CPU.
     pub binding: Option<CpuBinding>,
-    /// Data connections that control connections have agreed on, to be served on this thread.
+    /// Announced data connections, which this thread serves.
     pub pending_data: mpsc::Sender<Box<PendingDataConnection>>,
 }
 
 impl StreamLane {
-    /// The lane of the calling thread, and the data connections that its connections agree on.
+    /// The lane of the calling thread, and the receiver of announced data connections.
     #[must_use]
     pub fn new(
         shared: Shared,

@@ -20,33 +20,33 @@ use crate::session::tls_control::TlsRequests;
 pub struct Established<L = StreamSocket> {
     /// The connection.
     pub connection: Connection,
-    /// How its bytes are relayed.
+    /// The kind of its relay, with sockets and state.
     pub relay: RelayKind<L>,
-    /// Its slot on the engine that has set it up.
+    /// The slot on the engine that has set it up.
     pub slot: Option<OwnedSemaphorePermit>,
     /// The CPU of its program, if it moves to the worker there.
     pub program_cpu: Option<usize>,
 }
 
-/// A thread could not watch the sockets of a connection.
+/// The error of a thread that cannot watch the sockets of a connection.
 #[derive(Debug)]
 pub struct NotWatched {
     /// The connection, if it had its rule.
     pub connection: Option<Connection>,
-    /// Why.
+    /// The error of the kernel.
     pub error: io::Error,
 }
 
-/// The kinds of relay; boxed, because a connection spends its life inside one.
+/// The kinds of relay. Each is boxed to keep the future of a connection small.
 #[derive(Debug)]
 pub enum RelayKind<L = StreamSocket> {
     /// One socket in clear, the other with TLS.
     Sealed(Box<SealedRelay<L>>),
-    /// A STARTTLS exchange that continues first.
+    /// A STARTTLS exchange that must be followed, and then another relay.
     Starttls(Box<StarttlsRelay<L>>),
     /// Both sockets in clear.
     Clear(Box<ClearRelay<L>>),
-    /// Both sockets in clear, and only the bytes that came early are sent.
+    /// Both sockets in clear, and only the bytes that were read already are sent.
     Delivery(Box<ClearRelay<L>>),
     /// Both sockets in clear until the program requests TLS.
     Controlled(Box<ControlledRelay<L>>),
@@ -57,19 +57,19 @@ pub enum RelayKind<L = StreamSocket> {
 /// A connection on which both the program and tacit have started TLS.
 #[derive(Debug)]
 pub struct OwnTlsRelay<L = StreamSocket> {
-    /// The socket towards the program.
+    /// The program-side socket.
     pub program: L,
-    /// The socket that has the TLS of the rule.
+    /// The socket with the TLS of the rule.
     pub upstream: L,
-    /// That TLS.
+    /// The TLS session of the rule.
     pub session: Session,
-    /// What must be written upstream first.
+    /// Bytes that must be written upstream first.
     pub waiting: Vec<u8>,
-    /// What the program has written.
+    /// The bytes that the program has written.
     pub first: Vec<u8>,
 }
 
-/// ConnectionSockets and session of a TLS relay, with what came early.
+/// The sockets and the session of a TLS relay, with bytes that were received already.
 #[derive(Debug)]
 pub struct SealedRelay<L = StreamSocket> {
     /// The socket in clear.
@@ -78,7 +78,7 @@ pub struct SealedRelay<L = StreamSocket> {
     pub tls: L,
     /// Its session.
     pub session: Session,
-    /// Records that came with the handshake and are not opened yet.
+    /// Records that arrived together with the handshake and are not opened yet.
     pub incomplete: Vec<u8>,
     /// Records that must be sent to the TLS peer first.
     pub initial: Vec<u8>,
@@ -104,23 +104,23 @@ pub enum NextRelay<L = StreamSocket> {
     Clear(Box<ClearRelay<L>>),
 }
 
-/// ConnectionSockets of a relay in clear, with what came early.
+/// The sockets of a relay in clear, with bytes that were received already.
 #[derive(Debug)]
 pub struct ClearRelay<L = StreamSocket> {
-    /// Towards the side that connected.
+    /// The accepted socket.
     pub downstream: L,
-    /// Towards the side that was dialled.
+    /// The connected socket.
     pub upstream: L,
-    /// Bytes that came with a PROXY header, for the upstream socket.
+    /// Bytes that arrived together with a PROXY header, for the upstream socket.
     pub initial: Vec<u8>,
 }
 
-/// ConnectionSockets of a connection whose program says when TLS begins.
+/// The sockets of a connection whose program decides when TLS begins.
 #[derive(Debug)]
 pub struct ControlledRelay<L = StreamSocket> {
     /// Both sockets, in clear.
     pub clear: ClearRelay<L>,
-    /// The socket that gets TLS; the other one leads to the program.
+    /// The socket that gets TLS; the other one is the program's.
     pub tls_on: Position,
     /// The program's requests.
     pub requests: TlsRequests,
@@ -129,7 +129,7 @@ pub struct ControlledRelay<L = StreamSocket> {
 }
 
 impl Established {
-    /// Detaches it from this thread's runtime, for another thread.
+    /// Detaches it from the runtime of this thread, for another thread.
     #[must_use]
     pub fn park(self) -> Established<DetachedSocket> {
         let Self { connection, relay, slot, program_cpu } = self;
@@ -139,7 +139,7 @@ impl Established {
 }
 
 impl Established<DetachedSocket> {
-    /// Continues it on the calling thread.
+    /// Attaches it to the runtime of the calling thread.
     ///
     /// # Errors
     /// See [`DetachedSocket::watch`].
@@ -153,7 +153,7 @@ impl Established<DetachedSocket> {
 }
 
 impl<L> RelayKind<L> {
-    /// Changes both sockets.
+    /// Applies a function to both sockets.
     fn with_sockets<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<RelayKind<M>, E> {
         Ok(match self {
             Self::Sealed(relay) => RelayKind::Sealed(Box::new(relay.with_sockets(change)?)),

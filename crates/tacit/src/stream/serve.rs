@@ -43,7 +43,7 @@ use super::relay::{self, Finished, Relayed};
 use super::relay_kind::{Established, NotWatched, RelayKind};
 use super::stage::{Admitted, Arrival, Downstream, Stage, Work};
 
-/// The life of a connection, or the part of it on this thread.
+/// Serves a connection from this stage on, as far as this thread does.
 async fn serve(lane: Rc<StreamLane>, stage: Stage) {
     let Some(admitted) = admit(&lane, stage).await else { return };
     let Some(record) = admitted.record().map(Arc::clone) else { return };
@@ -67,8 +67,8 @@ async fn serve(lane: Rc<StreamLane>, stage: Stage) {
     }
 }
 
-/// Gives a connection its rule; `None`: no rule permits it, or it never comes. A connection that an
-/// engine handed over has its rule already.
+/// Finds the rule of a connection; `None` if no rule permits it, or it does not arrive. A
+/// connection that an engine handed over has its rule already.
 async fn admit(lane: &StreamLane, stage: Stage) -> Option<Stage> {
     let admitted = match stage {
         Stage::Arrived(arrival) => admit_arrival(lane, arrival).await?,
@@ -103,7 +103,7 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
 /// Rejects a connection that no rule permits.
 fn refuse(downstream: Downstream, deny: Deny) {
     match (downstream, deny) {
-        // Once connected it can only be reset.
+        // A connection that was accepted can only be reset.
         (Downstream::Accepted(mut socket), _) => socket.set_security(Security::Clear),
         (Downstream::Held(held), Deny::Refused) => held.refuse(SynAnswer::Reset),
         (Downstream::Held(held), Deny::Prohibited) => {
@@ -112,8 +112,8 @@ fn refuse(downstream: Downstream, deny: Deny) {
     }
 }
 
-/// Reads what the choice of the rule needs beside the addresses: the PROXY header if the listening
-/// address requires one, the program if a rule selects by it. `None`: nothing is needed.
+/// Reads what the selection of the rule needs in addition to the addresses: the PROXY header if the
+/// rule requires one, the program if a rule selects by it. `None` if nothing is needed.
 fn prepare<'a>(
     lane: &'a StreamLane,
     arrival: &'a mut Arrival,
@@ -139,7 +139,7 @@ fn prepare<'a>(
     })))
 }
 
-/// Waits for a data connection on its listener; `None`: it does not come.
+/// Waits for a data connection on its listener; `None` if it does not arrive.
 async fn admit_data(
     lane: &StreamLane,
     mut pending: Box<PendingDataConnection>,
@@ -154,14 +154,14 @@ async fn admit_data(
     Some(Box::new(Admitted { connection, downstream, early: None, pending, slot: None }))
 }
 
-/// Establishes a connection; `None`: it failed. A connection that an engine leaves to a worker
-/// stays as it is.
+/// Establishes a connection; `None` if that failed. A connection that an engine leaves to a worker
+/// is returned unchanged.
 async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
     let admitted = match stage {
         Stage::Admitted(admitted) if establishes(lane, &admitted) => admitted,
         other => return Some(other),
     };
-    // Boxed: the relay, where a connection spends its life, does not need this memory.
+    // Boxed, because the relay does not need this memory.
     let established = Box::pin(establish::establish(lane, *admitted)).await;
     meter::switch(Component::Control);
     match established {
@@ -189,7 +189,7 @@ async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
     }
 }
 
-/// Whether this thread establishes a connection: an engine only those with TLS.
+/// Whether this thread establishes a connection. An engine only establishes those with TLS.
 fn establishes(lane: &StreamLane, admitted: &Admitted) -> bool {
     lane.engine.is_none() || admitted.connection.record().rule.tls_common().is_some()
 }
@@ -212,7 +212,7 @@ fn keep(lane: &StreamLane, stage: Stage) -> Kept {
     }
 }
 
-/// Whether this thread relays a connection: an engine only if the rule says so.
+/// Whether this thread relays a connection. An engine only relays if the rule says so.
 fn relays_here(lane: &StreamLane, established: &Established) -> bool {
     let common = established.connection.record().rule.tls_common();
     lane.engine.is_none() || common.is_some_and(|common| common.relay == RelayOn::Engine)
@@ -261,7 +261,7 @@ async fn reset_when_closed(record: &ConnectionRecord) {
     record.closed().await;
     let Some(sockets) = record.sockets.get() else { return };
     for socket in [&sockets.downstream, &sockets.upstream].into_iter().filter_map(Weak::upgrade) {
-        // A socket whose peer is gone has no use for a reset.
+        // If this fails, the peer is gone and needs no reset.
         let _ = socket::set_on_close(socket.as_fd(), OnClose::Reset);
     }
 }
@@ -293,7 +293,7 @@ pub fn open(shared: Shared, thread: Thread<Work>) -> Rc<StreamLane> {
     lane
 }
 
-/// Serves the data connections that control connections of this thread have agreed on.
+/// Serves the data connections that control connections of this thread have announced.
 async fn serve_pending_data(
     lane: Rc<StreamLane>,
     mut agreed: mpsc::Receiver<Box<PendingDataConnection>>,
@@ -301,7 +301,7 @@ async fn serve_pending_data(
     while let Some(mut pending) = agreed.recv().await {
         let lane = Rc::clone(&lane);
         tokio::task::spawn_local(async move {
-            // It counts among those of its control connection until it has ended.
+            // Counts as a data connection of its control connection until it ends.
             let _permit = pending.permit.take();
             serve(lane, Stage::PendingData(pending)).await;
         });
@@ -323,7 +323,7 @@ pub async fn accept(lane: Rc<StreamLane>, listener: Arc<Listener>) {
                     arrival.slot = Some(slot);
                     begin(&lane, Work::Connection(Stage::Arrived(arrival)));
                 }
-                // No rule decides a question, and no engine answers it.
+                // DNS questions need no rule, and workers answer them.
                 (SetupSlot::Engine(_), work) => {
                     give(&lane, work, Reason::NotForEngines).await;
                 }
@@ -381,7 +381,7 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
     }
 }
 
-/// Begins what a copy of a SYN stands for, if it is one that is held.
+/// Finds out whether a SYN is held, and if so, serves its connection.
 fn find_out(
     lane: &Rc<StreamLane>,
     source: &Arc<HoldSource>,
@@ -423,7 +423,7 @@ async fn take_strays(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
     }
 }
 
-/// Begins what has arrived; an engine gives what it does not serve to a worker.
+/// Begins to serve work; an engine hands work that it does not serve over to a worker.
 async fn begin_or_give(lane: &Rc<StreamLane>, work: io::Result<Option<Work>>) {
     match work {
         Ok(Some(work @ Work::Question { .. })) if lane.engine.is_some() => {
@@ -444,7 +444,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Why an engine gives away what it has accepted.
+/// Why an engine hands over a connection that it has accepted.
 #[derive(Clone, Copy)]
 enum Reason {
     NotForEngines,
@@ -452,11 +452,11 @@ enum Reason {
     Saturated,
 }
 
-/// Gives accepted work to a worker. A task of its own waits for room there: it continues if
-/// accepting stops meanwhile.
+/// Hands accepted work over to a worker. A task of its own waits until the worker's queue has room,
+/// so that the hand-over continues if accepting stops.
 async fn give(lane: &Rc<StreamLane>, mut work: Work, reason: Reason) {
     if let Work::Connection(Stage::Arrived(arrival)) = &mut work {
-        // It was spent here, whichever thread finds the rule.
+        // Charged here, because this thread has used the time.
         let spent = std::mem::take(&mut arrival.spent);
         meter::charge(Account::agent(), Component::Accept, spent);
     }
@@ -469,7 +469,7 @@ async fn give(lane: &Rc<StreamLane>, mut work: Work, reason: Reason) {
             Reason::Saturated => engine.spill(work, cpu).await,
         }
     });
-    // It ends early only with the thread.
+    // The task fails only if the thread ends.
     let _ = tokio::task::spawn_local(given).await;
 }
 
@@ -479,7 +479,7 @@ pub fn resume(lane: &Rc<StreamLane>, work: Work) {
     begin(lane, work);
 }
 
-/// Serves what has arrived, or was begun on another thread.
+/// Begins to serve work, from whichever stage it has reached.
 fn begin(lane: &Rc<StreamLane>, work: Work) {
     let log = &lane.shared.log;
     match work {
@@ -510,11 +510,11 @@ mod tests {
     use super::*;
     use crate::stream::relay_kind::SealedRelay;
 
-    /// The task of a connection: all it needs while it waits, but for the boxes below.
+    /// The maximum size of the task of a connection, without the boxes below.
     const TASK_BYTES_MAX: usize = 928;
-    /// What displays know of a connection.
+    /// The maximum size of the record of a connection.
     const RECORD_BYTES_MAX: usize = 272;
-    /// Both sockets and the session on their way into the relay.
+    /// The maximum size of the box with both sockets and the session.
     const SEALED_BYTES_MAX: usize = 384;
 
     fn future_bytes<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {

@@ -19,58 +19,58 @@ use tacit_core::flow::Address;
 use super::data::PendingDataConnection;
 use super::relay_kind::{Established, NotWatched};
 
-/// How far a connection is. An engine hands a connection over to a worker in one of these stages.
+/// The stage that a connection has reached. An engine can hand it over to a worker in each of them.
 #[derive(Debug)]
 pub enum Stage<L = StreamSocket> {
-    /// It has arrived.
+    /// The connection was accepted, or its SYN is held.
     Arrived(Box<Arrival<L>>),
-    /// Its control connection has agreed on it; it is not accepted yet.
+    /// An FTP data connection that was announced and is not accepted yet.
     PendingData(Box<PendingDataConnection>),
-    /// It has its rule.
+    /// The connection has its rule.
     Admitted(Box<Admitted<L>>),
     /// Both sockets are connected, and the handshake is complete.
     Established(Box<Established<L>>),
 }
 
-/// The side that connects.
+/// The downstream side of a connection.
 #[derive(Debug)]
 pub enum Downstream<L = StreamSocket> {
-    /// It is connected to this socket.
+    /// An accepted socket.
     Accepted(L),
-    /// It waits until its destination has answered.
+    /// A held SYN, whose socket is accepted when the destination has answered.
     Held(Box<HeldSyn>),
 }
 
-/// A connection that has arrived.
+/// A connection that has no rule yet.
 #[derive(Debug)]
 pub struct Arrival<L = StreamSocket> {
-    /// The side that connects.
+    /// The downstream side.
     pub downstream: Downstream<L>,
-    /// What rules see of it.
+    /// The flow, which rules match.
     pub flow: Flow,
-    /// Where it was captured; `None`: it came to a forwarding rule.
+    /// The scope that captured it; `None` for a forwarding rule.
     pub scope: Option<Scope>,
-    /// Counts it among the open connections.
+    /// The permit from the limit of connections.
     pub permit: OwnedSemaphorePermit,
-    /// What a PROXY header said.
+    /// The addresses of a PROXY header.
     pub claim: Option<Box<Claim>>,
-    /// What it took to accept it.
+    /// The CPU time that accepting it has taken.
     pub spent: Ticks,
-    /// Its place on the engine that sets it up.
+    /// The slot on the engine that sets it up.
     pub slot: Slot,
 }
 
-/// A place among the connections that an engine sets up; none on a data worker.
+/// A slot among the connections that an engine sets up at the same time; `None` on a data worker.
 pub type Slot = Option<OwnedSemaphorePermit>;
 
-/// What a proxy says of a connection. The flow's remote end is then the client it names.
+/// The content of a PROXY header. The remote address of the flow is then the client's.
 #[derive(Debug)]
 pub struct Claim {
-    /// The proxy; the client is the flow's remote end.
+    /// The address of the proxy.
     pub proxy: Address,
-    /// Where the client connected to; `None`: the proxy speaks for itself.
+    /// The address that the client connected to; `None` for a connection of the proxy itself.
     pub target: Option<Address>,
-    /// Bytes that came after the header.
+    /// Bytes that arrived after the header.
     pub early: Vec<u8>,
 }
 
@@ -79,24 +79,24 @@ pub struct Claim {
 pub struct Admitted<L = StreamSocket> {
     /// The connection.
     pub connection: Connection,
-    /// The side that connects.
+    /// The downstream side.
     pub downstream: Downstream<L>,
-    /// What came with a PROXY header.
+    /// Bytes that arrived together with a PROXY header.
     pub early: Option<Box<[u8]>>,
-    /// What its control connection agreed on, for a data connection.
+    /// The announcement of its control connection, for an FTP data connection.
     pub pending: Option<Box<PendingDataConnection>>,
-    /// Its place on the engine that sets it up.
+    /// The slot on the engine that sets it up.
     pub slot: Slot,
 }
 
-/// What one thread gives to another: work that has arrived there or was begun there.
+/// Work that one thread hands over to another.
 #[derive(Debug)]
 pub enum Work {
-    /// A question to a run's name service; the worker that gets it answers.
+    /// A connection with DNS questions of a run, which the worker answers.
     Question {
-        /// The connection that it comes on.
+        /// The connection.
         accepted: Accepted,
-        /// Answers it.
+        /// The name service of the run.
         names: Arc<Forwarder>,
     },
     /// A connection.
@@ -104,7 +104,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// The CPU of the worker that should continue it; `None`: any.
+    /// The CPU whose worker should continue it; `None` for any worker.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
         match self {
@@ -117,7 +117,7 @@ impl Work {
 }
 
 impl<L> Stage<L> {
-    /// What displays see of it, once it has its rule.
+    /// The record, if the connection has its rule.
     #[must_use]
     pub fn record(&self) -> Option<&Arc<ConnectionRecord>> {
         match self {
@@ -138,7 +138,7 @@ impl<L> Stage<L> {
 }
 
 impl<L> Stage<L> {
-    /// The CPU of its program, if the connection leaves its worker for that.
+    /// The CPU of its program, if the connection moves to the worker there.
     fn program_cpu(&self) -> Option<usize> {
         match self {
             Self::Established(established) => established.program_cpu,
@@ -146,7 +146,7 @@ impl<L> Stage<L> {
         }
     }
 
-    /// Takes out its place on the engine that has set it up.
+    /// Removes and returns the slot on the engine that has set it up.
     pub fn take_slot(&mut self) -> Slot {
         match self {
             Self::Arrived(arrival) => arrival.slot.take(),
@@ -158,7 +158,7 @@ impl<L> Stage<L> {
 }
 
 impl Stage {
-    /// Takes it from this thread, for another one.
+    /// Detaches it from the runtime of this thread, for another one.
     #[must_use]
     pub fn park(self) -> Stage<DetachedSocket> {
         match self {
@@ -171,7 +171,7 @@ impl Stage {
 }
 
 impl Stage<DetachedSocket> {
-    /// Continues with it on the calling thread.
+    /// Attaches it to the runtime of the calling thread.
     ///
     /// # Errors
     /// See [`DetachedSocket::watch`].

@@ -51,18 +51,18 @@ pub(super) struct UnsentBytes {
 /// Which directions of one end have ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct EndState {
-    /// It sends no more.
+    /// It has closed its sending direction.
     read_ended: bool,
-    /// The end of the other side was sent to it.
+    /// The close of the other side was sent to it.
     write_ended: bool,
 }
 
-/// How an exchange stopped here.
+/// How [`StarttlsDriver::run`] has stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ExchangeOutcome {
-    /// The caller must do this step; never [`StarttlsStep::Wait`].
+    /// The caller must do this step, which is never [`StarttlsStep::Wait`].
     Step(StarttlsStep),
-    /// Both ends have ended in order.
+    /// Both ends have closed.
     Over,
 }
 
@@ -93,13 +93,13 @@ pub(super) trait PeerTransport {
     const IS_SECURE: bool;
     /// The socket.
     fn socket(&self) -> &StreamSocket;
-    /// Reads what has arrived into the state machine; `false`: the peer sends no more.
+    /// Reads bytes into the state machine; `false` if the peer has closed.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         dialogue: &mut Dialogue,
     ) -> Poll<Result<bool, ExchangeError>>;
-    /// Appends these bytes to `out` as they go to the peer, after a KeyUpdate if one is due.
+    /// Appends these bytes to `out` in the form for the peer, after a KeyUpdate if one is due.
     fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ExchangeError>;
     /// Appends the end of the stream to `out`.
     fn write_end(&mut self, out: &mut Vec<u8>) -> Result<(), ExchangeError>;
@@ -115,7 +115,7 @@ impl StarttlsDriver {
         Self { dialogue, to_peer, to_program, peer, program }
     }
 
-    /// As [`Self::new`], with bytes that are sent to the peer first, unchanged.
+    /// Like [`Self::new`], with bytes that are sent to the peer first, unchanged.
     pub(super) fn with_initial(dialogue: Dialogue, initial: Vec<u8>) -> Self {
         Self { to_peer: Outgoing::new(initial), ..Self::new(dialogue) }
     }
@@ -188,7 +188,7 @@ impl StarttlsDriver {
         }
     }
 
-    /// Sends the output; `true`: all of it is sent.
+    /// Sends the output; `true` if all of it was sent.
     fn poll_flush<W: PeerTransport>(
         &mut self,
         transport: &mut W,
@@ -207,7 +207,7 @@ impl StarttlsDriver {
             if self.is_peer_done::<W>() && !std::mem::replace(&mut self.peer.write_ended, true) {
                 transport.write_end(self.to_peer.tail())?;
                 if self.to_peer.is_empty() {
-                    // A failure shows when the socket is read.
+                    // A failure is reported by the next read of the socket.
                     let _ = transport.socket().shutdown_write();
                 }
             }
@@ -222,7 +222,7 @@ impl StarttlsDriver {
                 Poll::Pending => break,
             }
             if self.peer.write_ended {
-                // A failure shows when the socket is read.
+                // A failure is reported by the next read of the socket.
                 let _ = transport.socket().shutdown_write();
             }
         }
@@ -265,7 +265,7 @@ impl StarttlsDriver {
         }
     }
 
-    /// Reads the peer if there is room; `true`: something came.
+    /// Reads from the peer if there is room; `true` if bytes arrived.
     fn poll_peer<W: PeerTransport>(
         &mut self,
         transport: &mut W,
@@ -284,7 +284,7 @@ impl StarttlsDriver {
         Ok(true)
     }
 
-    /// Reads the program if there is room; `true`: something came.
+    /// Reads from the program if there is room; `true` if bytes arrived.
     fn poll_program(
         &mut self,
         socket: &StreamSocket,
@@ -329,7 +329,7 @@ fn poll_read_clear(
 pub(super) struct ClearTransport<'a> {
     /// The socket.
     pub(super) socket: &'a StreamSocket,
-    /// Counts the bytes; `None`: they do not count as relayed.
+    /// Counts the bytes; `None` if they do not count as relayed.
     pub(super) counted: Option<&'a Connection>,
 }
 

@@ -23,8 +23,8 @@ use super::{
     BATCH_RECORDS_MAX, Broken, ConnectionEnd, Delivery, HeldBytes, Left, Scratch, deliver, written,
 };
 
-/// Runs both directions to the end, then ends both sockets accordingly; or until the connection is
-/// to continue on another thread.
+/// Relays both directions to the end and closes both sockets, or until the connection moves to
+/// another thread.
 pub(super) async fn run(
     lane: &StreamLane,
     relay: Box<ClearRelay>,
@@ -41,7 +41,7 @@ pub(super) async fn run(
     }
 }
 
-/// The same on this thread to the end.
+/// Relays on this thread to the end.
 pub(super) async fn run_here(
     scratch: &Scratch,
     relay: Box<ClearRelay>,
@@ -69,9 +69,9 @@ pub(super) struct ClearTransfer<'a> {
     pub(super) upstream: StreamSocket,
     pub(super) onward: Copy,
     pub(super) back: Copy,
-    /// What broke one socket while the other still takes bytes.
+    /// The error of one socket, while bytes are still delivered to the other.
     pub(super) broken: Option<Box<Broken>>,
-    /// What waits cannot be delivered, or was not in time.
+    /// Whether waiting bytes cannot be delivered, or were not delivered in time.
     gave_up: bool,
     held: HeldBytes<'a>,
     follow: Option<CpuFollower<'a>>,
@@ -84,21 +84,21 @@ pub(super) struct Copy {
     pub(super) waiting: Outgoing,
     pub(super) ending: bool,
     pub(super) done: bool,
-    /// The source's reset was met by a write; its end of file is no end.
+    /// Whether a write to the source has found its reset, so that its end of file is not a close.
     hides_reset: bool,
 }
 
 /// The sockets of a transfer, and what waits for them.
 pub(super) struct Parts {
-    /// The socket to the program.
+    /// The program-side socket.
     pub(super) program: StreamSocket,
-    /// The other one.
+    /// The other socket.
     pub(super) outside: StreamSocket,
     pub(super) to_program: Outgoing,
     pub(super) to_outside: Outgoing,
 }
 
-/// Which socket failed, and at what.
+/// The operation that failed.
 enum Failure {
     Read(io::Error),
     Write(io::Error),
@@ -133,7 +133,7 @@ impl Future for ClearTransfer<'_> {
 }
 
 impl<'a> ClearTransfer<'a> {
-    /// The box is emptied here, not in the future: there it would live as long as that.
+    /// The box is freed here; in the future it would live as long as the connection.
     #[expect(clippy::boxed_local, reason = "it is freed here")]
     pub(super) fn new(
         scratch: &'a Scratch,
@@ -157,13 +157,14 @@ impl<'a> ClearTransfer<'a> {
         }
     }
 
-    /// Whether the connection is to change threads, and can: nothing waits and nothing has ended.
+    /// Whether the connection should and can move to another thread: no bytes wait, and both
+    /// directions are open.
     fn leaves(&self) -> bool {
         let is_quiet = || self.onward.waiting.is_empty() && self.back.waiting.is_empty();
         self.follow.as_ref().is_some_and(CpuFollower::leaves) && self.is_whole() && is_quiet()
     }
 
-    /// What another thread continues with.
+    /// The state with which another thread continues.
     fn leave(self) -> Left {
         let Self { connection, downstream, upstream, follow, .. } = self;
         let program_cpu = follow.and_then(|follow| follow.leave(connection));
@@ -171,7 +172,7 @@ impl<'a> ClearTransfer<'a> {
         Left::Leaves { relay: RelayKind::Clear(Box::new(relay)), program_cpu }
     }
 
-    /// Whether there is something to be delivered first at such an end.
+    /// Whether there are bytes to deliver before this end of the connection.
     pub(super) fn may_deliver(&self, end: &ConnectionEnd) -> bool {
         !matches!(end, ConnectionEnd::Orderly) && !self.gave_up
     }
@@ -193,7 +194,7 @@ impl<'a> ClearTransfer<'a> {
         }
     }
 
-    /// The direction that leads to the program, which is not at the socket that gets TLS.
+    /// The direction to the program, whose socket is not the one that gets TLS.
     pub(super) fn way_in(&mut self, tls_on: Position) -> &mut Copy {
         match tls_on {
             Position::Downstream => &mut self.onward,
@@ -201,13 +202,13 @@ impl<'a> ClearTransfer<'a> {
         }
     }
 
-    /// Whether both directions are open and nothing has broken.
+    /// Whether both directions are open and no socket has failed.
     pub(super) fn is_whole(&self) -> bool {
         let is_open = |direction: &Copy| !(direction.ending || direction.done);
         is_open(&self.onward) && is_open(&self.back) && self.broken.is_none()
     }
 
-    /// Takes it apart.
+    /// Returns the sockets and the waiting bytes.
     pub(super) fn into_parts(self, tls_on: Position) -> Parts {
         let Self { downstream, upstream, onward, back, .. } = self;
         match tls_on {
@@ -264,8 +265,8 @@ impl<'a> ClearTransfer<'a> {
         if pending { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
-    /// Watches for the reset of a socket that is not being read. Ready: nothing more can be
-    /// delivered, or not in time.
+    /// Detects the reset of a socket that is not being read. Ready if nothing more can be
+    /// delivered, or was not delivered in time.
     fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(broken) = &mut self.broken {
             let moved = self.connection.record().moved_bytes();
@@ -288,7 +289,7 @@ impl<'a> ClearTransfer<'a> {
         self.poll_broken(cx)
     }
 
-    /// Nothing can be written to that socket any more; what it sent before still goes to the other.
+    /// Marks a socket as failed. Bytes that it sent before are still delivered to the other.
     fn break_socket(&mut self, socket: BrokenSocket, error: io::Error) {
         let broken = self.broken.get_or_insert_with(|| Broken::new(socket, error));
         let hides_reset = broken.hides_reset(socket);
@@ -331,7 +332,7 @@ impl Copy {
             }
             if self.ending {
                 self.done = true;
-                // A failure shows in the other direction.
+                // The other direction reports a failure.
                 let _ = to.shutdown_write();
                 return Poll::Ready(Ok(()));
             }
@@ -344,7 +345,7 @@ impl Copy {
             }));
             let count = read.map_err(Failure::Read)?;
             if count == 0 && self.hides_reset {
-                // Not an end: a cut stream must not look whole.
+                // No end of file: a truncated stream must not look complete.
                 return Poll::Ready(Err(Failure::Read(io::ErrorKind::ConnectionReset.into())));
             }
             if count == 0 {

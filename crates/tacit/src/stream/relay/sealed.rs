@@ -26,7 +26,8 @@ use super::{
     HeldBytes, Left, Scratch, deliver, own_tls, written,
 };
 
-/// How long a program must not have written before a key that is nearly used up ends its direction.
+/// Near the limit of a key, the direction of the program is closed when it has not written for this
+/// time.
 const KEY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs the transfer to the end, then ends both sockets accordingly. A program that begins TLS
@@ -54,7 +55,7 @@ pub(super) fn run<'a>(
     }
 }
 
-/// What is left to do when a connection has not ended in order.
+/// Delivers remaining bytes and alerts when a connection has failed, and closes both sockets.
 async fn conclude(
     lane: &StreamLane,
     mut transfer: SealedTransfer<'_>,
@@ -69,17 +70,17 @@ async fn conclude(
     end
 }
 
-/// How far one direction is.
+/// The state of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// Bytes may come.
+    /// More bytes may arrive.
     Open,
-    /// The TLS peer has said that it sends no more, where the program may end TLS and continue
-    /// in clear: whether the stream ends with it is still to be seen.
+    /// The TLS peer has sent `close_notify` on a connection whose program may continue in clear. It
+    /// is not known yet whether the stream ends here.
     Closed,
-    /// The source has ended; what it sent, and the end, must still be written.
+    /// The source has ended; its last bytes and the end of file must still be written.
     Ending,
-    /// Nothing will be written any more.
+    /// Nothing more will be written.
     Done,
 }
 
@@ -105,25 +106,26 @@ pub(super) struct SealedTransfer<'a> {
     pub(super) session: Session,
     pub(super) to_tls: Outgoing,
     pub(super) to_clear: Outgoing,
-    /// The front of a record that has not arrived whole; of a closed direction, what came behind
-    /// it.
+    /// The beginning of a record that has not arrived completely; in a closed direction, the bytes
+    /// that arrived after `close_notify`.
     pub(super) incomplete: Vec<u8>,
-    /// `incomplete` may hold whole records: it came from the handshake and was never looked at.
+    /// Whether `incomplete` may contain complete records, because it came from the handshake.
     unexamined: bool,
-    /// The last read of clear bytes filled a record: the next asks for a batch. One buffer costs
-    /// the kernel 0.25 us less than many, which is what small messages are worth.
+    /// Whether the next read of clear bytes is for a whole batch, because the last one filled a
+    /// record. A read into one buffer takes 0.25 us less than into many, which matters for small
+    /// messages.
     reads_much: bool,
-    /// The next bytes of the program are its first, and may be TLS of its own.
+    /// Whether the next bytes of the program are its first, and may be the start of its own TLS.
     looks_for_tls: bool,
     pub(super) sealing: Direction,
     pub(super) opening: Direction,
-    /// What broke one socket while the other still takes bytes.
+    /// The error of one socket, while bytes are still delivered to the other.
     pub(super) broken: Option<Box<Broken>>,
-    /// What waits cannot be delivered, or was not in time.
+    /// Whether waiting bytes cannot be delivered, or were not delivered in time.
     gave_up: bool,
-    /// How much of the sending key was used when it was looked at last.
+    /// The use of the sending key at the last check.
     key_use: KeyUse,
-    /// How long the program has not written while its key is nearly used up.
+    /// Measures how long the program has not written while its key is near its limit.
     pause: Option<Pin<Box<Sleep>>>,
     follow: Option<CpuFollower<'a>>,
     bulk: BulkTurn,
@@ -155,7 +157,7 @@ impl Future for SealedTransfer<'_> {
 }
 
 impl<'a> SealedTransfer<'a> {
-    /// The box is emptied here, not in the future: there it would live as long as that.
+    /// The box is freed here; in the future it would live as long as the connection.
     pub(super) fn new(
         scratch: &'a Scratch,
         relay: Box<SealedRelay>,
@@ -185,14 +187,15 @@ impl<'a> SealedTransfer<'a> {
         }
     }
 
-    /// Whether the connection is to change threads, and can: nothing waits and nothing has ended.
+    /// Whether the connection should and can move to another thread: no bytes wait, and both
+    /// directions are open.
     fn leaves(&self) -> bool {
         let is_open = || self.is_whole() && self.opening == Direction::Open;
         let is_quiet = || self.to_tls.is_empty() && self.to_clear.is_empty();
         self.follow.as_ref().is_some_and(CpuFollower::leaves) && is_open() && is_quiet()
     }
 
-    /// What another thread continues with.
+    /// The state with which another thread continues.
     fn leave(self) -> Left {
         let Self { at, clear, tls, session, incomplete, follow, .. } = self;
         let program_cpu = follow.and_then(|follow| follow.leave(at.connection));
@@ -200,7 +203,7 @@ impl<'a> SealedTransfer<'a> {
         Left::Leaves { relay: RelayKind::Sealed(Box::new(relay)), program_cpu }
     }
 
-    /// What is left when the program has begun TLS itself.
+    /// The state for [`own_tls`], after the program has started TLS itself.
     fn into_own_tls(self, end: ConnectionEnd) -> Box<OwnTlsRelay> {
         let Self { clear: program, tls: upstream, session, to_tls, .. } = self;
         let waiting = to_tls.unwritten().to_vec();
@@ -211,18 +214,18 @@ impl<'a> SealedTransfer<'a> {
         Box::new(OwnTlsRelay { program, upstream, session, waiting, first })
     }
 
-    /// Whether both directions are open, or only TLS has ended in one, and nothing has broken.
+    /// Whether both directions are open (or only TLS has ended in one), and no socket has failed.
     pub(super) fn is_whole(&self) -> bool {
         let may_come = matches!(self.opening, Direction::Open | Direction::Closed);
         may_come && self.sealing == Direction::Open && self.broken.is_none()
     }
 
-    /// Says what is said at such an end; whether there is something to be delivered first.
+    /// Seals the alert for this end of the connection. Returns whether there are bytes to deliver.
     pub(super) fn may_deliver(&mut self, end: &ConnectionEnd) -> bool {
         if let ConnectionEnd::Session(error) = end
             && let Some(alert) = error.alert()
         {
-            // A key that is used up has nothing to say it with.
+            // A key at its limit cannot seal the alert.
             let _ = self.session.seal_alert(alert, self.to_tls.tail());
         }
         !matches!(end, ConnectionEnd::Orderly | ConnectionEnd::KeyLimit) && !self.gave_up
@@ -239,7 +242,7 @@ impl<'a> SealedTransfer<'a> {
     pub(super) fn part(&self, end: &ConnectionEnd) {
         match end {
             ConnectionEnd::Orderly | ConnectionEnd::KeyLimit => self.clear.end_in_order(),
-            // What broke one socket breaks the other, as if there were no relay.
+            // A reset of one socket resets the other, as it would without a relay.
             ConnectionEnd::Broken { .. } => {
                 self.clear.reset();
                 self.tls.reset();
@@ -264,8 +267,8 @@ impl<'a> SealedTransfer<'a> {
     fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionEnd>> {
         let sealing = self.poll_sealing(cx);
         let opening = self.poll_opening(cx);
-        // A write that failed ends its own direction; the other may still have bytes to deliver,
-        // and meets the same end when it has.
+        // A failed write ends its own direction. The other direction may still have bytes to
+        // deliver, and ends with the same error afterwards.
         let sealing = self.outlive(sealing)?;
         let opening = self.outlive(opening)?;
         if sealing.is_pending() || opening.is_pending() {
@@ -274,7 +277,7 @@ impl<'a> SealedTransfer<'a> {
         Poll::Ready(Ok(()))
     }
 
-    /// Keeps a broken write for later; passes everything else.
+    /// Stores the error of a failed write for later; returns everything else.
     fn outlive(&mut self, polled: Poll<Result<(), Stop>>) -> Result<Poll<()>, ConnectionEnd> {
         match polled {
             Poll::Pending => Ok(Poll::Pending),
@@ -287,8 +290,8 @@ impl<'a> SealedTransfer<'a> {
         }
     }
 
-    /// Watches for the reset of a socket that is not being read. Ready: nothing more can be
-    /// delivered, or not in time.
+    /// Detects the reset of a socket that is not being read. Ready if nothing more can be
+    /// delivered, or was not delivered in time.
     fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(broken) = &mut self.broken {
             let moved = self.at.connection.record().moved_bytes();
@@ -315,7 +318,7 @@ impl<'a> SealedTransfer<'a> {
         self.poll_broken(cx)
     }
 
-    /// Clear to TLS.
+    /// Relays from the socket in clear to the TLS socket.
     fn poll_sealing(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if self.sealing == Direction::Done {
             return Poll::Ready(Ok(()));
@@ -324,7 +327,7 @@ impl<'a> SealedTransfer<'a> {
             if !self.to_tls.is_empty() {
                 meter::switch(Component::Send);
             }
-            // `close_notify` and the end that follows it are one segment.
+            // `close_notify` and FIN are sent in one segment.
             let is_last = self.sealing == Direction::Ending && self.broken.is_none();
             let flushed = match is_last {
                 true => self.to_tls.poll_flush_last(&self.tls, cx),
@@ -337,7 +340,7 @@ impl<'a> SealedTransfer<'a> {
             if self.sealing == Direction::Ending {
                 self.sealing = Direction::Done;
                 if self.opening != Direction::Done {
-                    // A failure shows in the other direction.
+                    // The other direction reports a failure.
                     let _ = self.tls.shutdown_write();
                 }
                 return Poll::Ready(Ok(()));
@@ -365,7 +368,7 @@ impl<'a> SealedTransfer<'a> {
         }
     }
 
-    /// Warns once that the key of a TLS 1.2 connection nears its limit.
+    /// Logs once that the key of a TLS 1.2 connection is near its limit.
     fn look_at_key(&mut self) {
         let key_use = self.session.key_use();
         if key_use > self.key_use {
@@ -376,8 +379,8 @@ impl<'a> SealedTransfer<'a> {
         }
     }
 
-    /// Ready when the key is nearly used up and the program has not written for a while: a write
-    /// that is larger than its socket's buffer is not cut.
+    /// Ready if the key is near its limit and the program has not written for a while, so that a
+    /// large write is not cut in the middle.
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.key_use < KeyUse::Last {
             return Poll::Pending;
@@ -386,7 +389,7 @@ impl<'a> SealedTransfer<'a> {
         pause.as_mut().poll(cx)
     }
 
-    /// Nothing more is read from the program: `close_notify` follows what was.
+    /// Stops reading from the program, and sends `close_notify` after the bytes that were read.
     fn end_sealing(&mut self) -> Result<(), Stop> {
         self.sealing = Direction::Ending;
         self.session.seal_close(self.to_tls.tail()).map_err(Stop::session)
@@ -415,7 +418,7 @@ impl<'a> SealedTransfer<'a> {
                     .as_ref()
                     .is_some_and(|broken| broken.hides_reset(BrokenSocket::Clear)) =>
             {
-                // Not an end: `close_notify` would make a cut stream look whole.
+                // No end of file: `close_notify` would make a truncated stream look complete.
                 return Poll::Ready(Err(Stop::Now(ConnectionEnd::Truncated)));
             }
             Ok(0) => {
@@ -461,13 +464,13 @@ impl<'a> SealedTransfer<'a> {
         Poll::Ready(Ok(count == asked && !probes))
     }
 
-    /// Nothing can be written to the TLS socket any more.
+    /// Stops this direction, because the TLS socket cannot be written any more.
     fn stop_sealing(&mut self) {
         self.sealing = Direction::Done;
         self.to_tls = Outgoing::default();
     }
 
-    /// TLS to clear.
+    /// Relays from the TLS socket to the socket in clear.
     pub(super) fn poll_opening(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if self.opening == Direction::Done {
             return Poll::Ready(Ok(()));
@@ -491,7 +494,7 @@ impl<'a> SealedTransfer<'a> {
                 return Poll::Ready(Ok(()));
             }
             let filled = ready!(self.poll_open_batch(cx))?;
-            // Behind bytes that wait, the other direction sees to it.
+            // If bytes wait, the other direction sends it after them.
             if self.to_tls.is_empty() && self.seal_due()? {
                 let polled = self.poll_sealing(cx);
                 let _still_pending = self.outlive(polled).map_err(Stop::Now)?;
@@ -503,8 +506,8 @@ impl<'a> SealedTransfer<'a> {
         }
     }
 
-    /// Whether the stream ends where its TLS has ended. What comes instead is the program's to
-    /// ask for.
+    /// Waits for the end of the stream after TLS has ended. If more bytes arrive, they are clear
+    /// text for a program that requested `stop`.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if !self.incomplete.is_empty() {
             return Poll::Pending;
@@ -534,7 +537,8 @@ impl<'a> SealedTransfer<'a> {
             let protection = self.session.protection();
             let overhead = protection.slot_bytes() - PAYLOAD_BYTES_MAX;
             let records = self.batch_records();
-            // Exactly whole records, if the peer fills them: nothing is left over to be copied.
+            // A multiple of full records, so that no incomplete record has to be copied if the
+            // peer fills its records.
             let end = (records * (PAYLOAD_BYTES_MAX + overhead)).max(held + PAYLOAD_BYTES_MAX);
             let asked = end - held;
             let read = ready!(self.tls.poll_read(cx, asked, |fd| {
@@ -556,13 +560,14 @@ impl<'a> SealedTransfer<'a> {
         Poll::Ready(Ok(filled))
     }
 
-    /// Nothing can be written to the clear socket any more.
+    /// Stops this direction, because the socket in clear cannot be written any more.
     fn stop_opening(&mut self) {
         self.opening = Direction::Done;
         self.to_clear = Outgoing::default();
     }
 
-    /// Opens the first `total` bytes of the buffer, writes the payloads, keeps what is incomplete.
+    /// Opens the first `total` bytes of the buffer, writes the payloads, and keeps an incomplete
+    /// record.
     fn take_records(&mut self, buffers: &mut Buffers, total: usize) -> Result<(), Stop> {
         let Buffers { bytes, payloads, keys, spares } = buffers;
         payloads.clear();
@@ -600,7 +605,8 @@ impl<'a> SealedTransfer<'a> {
         Ok(())
     }
 
-    /// Appends what the session has to say before more data, if there may be more data.
+    /// Appends messages of the session that must precede more data, such as KeyUpdate, if there may
+    /// be more data.
     fn seal_due(&mut self) -> Result<bool, Stop> {
         if self.sealing != Direction::Open {
             return Ok(false);
@@ -615,7 +621,7 @@ impl<'a> SealedTransfer<'a> {
 
 /// Why a direction stops.
 pub(super) enum Stop {
-    /// Its write failed; the other direction may continue.
+    /// A write failed; the other direction may continue.
     Write { socket: BrokenSocket, error: io::Error },
     /// Neither direction can continue.
     Now(ConnectionEnd),
@@ -627,7 +633,7 @@ impl Stop {
     }
 }
 
-/// The payload parts of the slots of `bytes`.
+/// The parts of `bytes` that hold the payloads of the records.
 fn slots(
     bytes: &mut [u8],
     protection: RecordProtection,
@@ -641,8 +647,8 @@ fn slots(
     })
 }
 
-/// Writes what the socket takes of the payloads, which stand in `bytes`. More of them than a batch
-/// has (records may be small) are not all written at once.
+/// Writes as many of the payloads in `bytes` as the socket accepts. If there are more payloads than
+/// in a batch, because records are small, not all are written in one call.
 fn write_payloads(
     socket: &StreamSocket,
     bytes: &[u8],
