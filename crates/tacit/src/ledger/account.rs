@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_removed_rule_cost_is_not_forgotten() {
+    fn cpu_time_of_a_removed_rule_is_kept() {
         let removed = || Account::all().removed.spent[Component::Open as usize][0];
         let before = removed();
         let account = Account::open("to-be-removed");

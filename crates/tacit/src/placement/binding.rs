@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_loose_for_a_time_and_bound_again() {
+    fn a_thread_is_unbound_for_a_time_and_bound_again() {
         let cpus = schedule::allowed_cpus().unwrap();
         std::thread::spawn(move || {
             let own = *cpus.first().unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_loosens_nothing_and_a_second_one_does_if_others_are_idle() {
+    fn a_thread_is_unbound_after_two_checks_if_other_cpus_are_idle() {
         let cpus = schedule::allowed_cpus().unwrap();
         std::thread::spawn(move || {
             let binding = CpuBinding::new(cpus[0], cpus);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_are_not_there_are_named_with_those_that_are() {
+    fn missing_cpus_are_reported_with_the_existing_ones() {
         let said = |text| {
             let found = check_on(&policy(text), &[0, 1, 2, 5]);
             found.iter().map(|finding| finding.render("p")).collect::<Vec<_>>().join("\n")
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_spread_and_are_given_back() {
+    fn assignments_are_spread_and_released() {
         // Numbers that no machine has: other agents of this one choose too.
         let cpus = [901, 902];
         let first = choose(&cpus).unwrap();

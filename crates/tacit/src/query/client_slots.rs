@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_been_idle_for_the_longest_leaves_and_no_other() {
+    async fn the_client_that_was_idle_for_the_longest_leaves() {
         let (slots, [first, second, third]) = full().await;
         first.set_working();
         first.set_sending();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_an_answer_stays_while_another_one_is_idle() {
+    async fn a_client_that_waits_for_an_answer_stays() {
         let (slots, [first, second, third]) = full().await;
         first.set_working();
         second.set_working();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_read_its_answer_leaves_where_nobody_is_idle() {
+    async fn a_client_that_does_not_read_leaves_if_none_is_idle() {
         let (slots, [first, second, third]) = full().await;
         for taken in [&first, &second, &third] {
             taken.set_working();

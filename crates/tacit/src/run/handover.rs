@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_older_agent_says_of_names_is_understood() {
+    fn names_from_an_older_agent_are_parsed() {
         let text = r#"{
             "id": 1, "name": "r", "pid": 2, "user": "u", "claimed": false, "sockets": 0,
             "since": { "secs_since_epoch": 3, "nanos_since_epoch": 0 }, "inbound": [],
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_aliases_and_shared_addresses_are_told_apart() {
+    fn owners_aliases_and_shared_addresses_are_distinguished() {
         let address = IpAddr::from([10, 0, 0, 1]);
         let alias = IpAddr::from([198, 18, 0, 1]);
         let owner = ("own.example".to_owned(), address, 60);

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_shown_as_it_is_where_the_program_takes_its_family() {
+    fn a_client_keeps_its_address_if_the_program_accepts_its_family() {
         let v4 = "203.0.113.9:40000";
         let v6 = "[2001:db8::9]:40000";
         let port = [8000..=8000];
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_rules_ports_that_is_listened_on_is_the_one() {
+    fn the_first_local_port_with_a_listener_is_used() {
         let listening = ["0.0.0.0:80", "0.0.0.0:8080"];
         let client = "203.0.113.9:40000";
         assert!(placed(&listening, &[8080..=8080, 80..=80], client).starts_with("192.0.2.1:8080"));

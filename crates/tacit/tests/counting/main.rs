@@ -221,7 +221,7 @@ const SUITES: [&str; 3] = [
 ];
 
 #[test]
-fn a_small_message_costs_one_read_and_one_write_a_direction_and_no_memory() {
+fn a_small_message_takes_one_read_and_one_write_and_no_allocation() {
     for suite in SUITES {
         let mut pair = Pair::new(suite, |far| far);
         pair.exchange(2048, WARM_UP_ROUNDS);
@@ -234,7 +234,7 @@ fn a_small_message_costs_one_read_and_one_write_a_direction_and_no_memory() {
 }
 
 #[test]
-fn a_large_message_costs_a_read_for_each_write_and_no_memory() {
+fn a_large_message_takes_one_read_for_each_write_and_no_allocation() {
     for suite in SUITES {
         let mut pair = Pair::new(suite, |far| far);
         pair.exchange(48 << 10, WARM_UP_ROUNDS);

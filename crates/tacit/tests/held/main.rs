@@ -21,7 +21,7 @@ use lane::{Ends, Lane, open_connections, open_many};
 const HELD_CONNECTIONS: usize = 9000;
 
 #[test]
-fn nine_thousand_connections_are_held_and_each_still_works() {
+fn nine_thousand_open_connections_all_work() {
     let enough = u64::try_from(2 * HELD_CONNECTIONS + 500).unwrap();
     for lane in Lane::both() {
         // Two sockets of each connection are an agent's, two are this test's.

@@ -169,7 +169,7 @@ fn with_full_disk(lab: &Lab, rules: &str, audit: &str) -> Agent {
 }
 
 #[test]
-fn a_full_disk_under_the_logs_stops_nobody_and_the_loss_is_counted() {
+fn a_full_disk_delays_no_connection_and_lost_lines_are_counted() {
     let lab = Lab::new();
     let [tls, clear, deny] = [(); 3].map(|()| free_port());
     let mut agent = with_full_disk(&lab, &rules(tls, clear, deny), "/dev/full");
@@ -191,7 +191,7 @@ fn a_full_disk_under_the_logs_stops_nobody_and_the_loss_is_counted() {
 }
 
 #[test]
-fn an_audit_log_that_cannot_be_opened_is_refused_at_the_start() {
+fn an_agent_does_not_start_without_its_audit_log() {
     let lab = Lab::new();
     let rules = "[[rule]]\nname = \"r\"\nlisten = \"unix:@tacit-audit\"\ndeny = true\n";
     lab.write("p.toml", policy(rules));

@@ -27,7 +27,7 @@ const RULE: &str = "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:8443\"\n\
                     connect = \"127.0.0.1:8080\"\n";
 
 #[test]
-fn every_error_has_its_place_and_the_next_step() {
+fn every_error_has_a_position_and_a_fix() {
     let lab = Lab::new();
     let permit = format!("version = 1\n{RULE}permit = true\n");
     let out = "tls = { role = \"client\", trust = \"system\", server-name = \"a.example\" }\n";
@@ -60,7 +60,7 @@ fn every_error_has_its_place_and_the_next_step() {
 }
 
 #[test]
-fn several_errors_are_all_told_in_the_order_of_the_file() {
+fn all_errors_are_reported_in_the_order_of_the_file() {
     let lab = Lab::new();
     let text = format!("version = 1\nnonsense = 1\n{RULE}permit = true\nfoo = 2\nbar = 3\n");
     let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);
@@ -75,7 +75,7 @@ fn several_errors_are_all_told_in_the_order_of_the_file() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_told_where_they_are_named() {
+fn errors_of_files_have_the_position_that_names_the_file() {
     let lab = Lab::new();
     certificates::write_all(&lab);
     let identity = |cert: &str, key: &str| {
@@ -104,7 +104,7 @@ fn files_that_cannot_be_used_are_told_where_they_are_named() {
 }
 
 #[test]
-fn certificates_that_do_not_fit_their_use_are_refused() {
+fn certificates_for_another_use_are_rejected() {
     let lab = Lab::new();
     let ca = Ca::new("CA");
     for (name, kind) in [("server", LeafKind::ServerOnly), ("both", LeafKind::Valid)] {
@@ -142,7 +142,7 @@ fn certificates_that_do_not_fit_their_use_are_refused() {
 }
 
 #[test]
-fn warnings_are_told_and_no_error() {
+fn warnings_are_reported_and_are_no_errors() {
     let lab = Lab::new();
     let ca = Ca::new("CA");
     let soon = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -176,7 +176,7 @@ fn warnings_are_told_and_no_error() {
 }
 
 #[test]
-fn explain_says_which_rule_and_why_not_the_others() {
+fn explain_names_the_rule_and_why_others_do_not_match() {
     let lab = Lab::new();
     let text = "version = 1\n\
         [[rule]]\nname = \"a\"\nlisten = \"0.0.0.0:8443\"\nremote = \"10.0.0.0/8\"\ndeny = true\n\
@@ -199,7 +199,7 @@ fn explain_says_which_rule_and_why_not_the_others() {
 }
 
 #[test]
-fn explain_knows_who_comes_in_to_a_run() {
+fn explain_finds_the_rule_of_an_inbound_flow() {
     let lab = Lab::new();
     let text = "version = 1\n\
         [[rule]]\nname = \"guests\"\ndirection = \"inbound\"\nlisten = \"0.0.0.0:992\"\n\
@@ -228,7 +228,7 @@ fn explain_knows_who_comes_in_to_a_run() {
 }
 
 #[test]
-fn rules_about_runs_say_what_they_need() {
+fn errors_of_rules_for_runs_name_the_missing_key() {
     let lab = Lab::new();
     let rule = "version = 1\n[[rule]]\nname = \"r\"\ndirection = \"inbound\"\n\
                 listen = \"127.0.0.1:8443\"\nlocal-ports = 80\npermit = true\n";
@@ -254,7 +254,7 @@ fn rules_about_runs_say_what_they_need() {
 }
 
 #[test]
-fn explain_says_that_this_host_must_be_named() {
+fn explain_reports_that_a_rule_must_name_the_host() {
     let lab = Lab::new();
     let text = "version = 1\n\
         [[rule]]\nname = \"wide\"\ndirection = \"outbound\"\n\

@@ -7,7 +7,7 @@ use crate::public::Public;
 use crate::run::ORDINARY;
 
 #[test]
-fn exit_codes_tell_usage_policy_and_failure_apart() {
+fn exit_status_distinguishes_usage_policy_and_failure() {
     let lab = Lab::new();
     lab.write("bad.toml", "nonsense");
     for (words, code) in [
@@ -39,7 +39,7 @@ fn exit_codes_tell_usage_policy_and_failure_apart() {
 }
 
 #[test]
-fn a_full_disk_is_a_failure_only_where_the_answer_is_lost() {
+fn a_full_disk_is_a_failure_only_if_the_output_is_lost() {
     let lab = Lab::new();
     lab.write("bad.toml", "nonsense");
     let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@x\"\ndeny = true\n";
@@ -60,7 +60,7 @@ fn a_full_disk_is_a_failure_only_where_the_answer_is_lost() {
 }
 
 #[test]
-fn a_variable_names_the_policy_where_the_command_line_names_none() {
+fn the_variable_tacit_policy_is_used_without_policy_option() {
     let lab = Lab::new();
     let rule = "[[rule]]\nname = \"r\"\ndirection = \"outbound\"\npermit = true\n";
     lab.write("good.toml", crate::harness::policy(rule));
@@ -149,7 +149,7 @@ fn as_ordinary_user(script: &str) -> Output {
 }
 
 #[test]
-fn without_a_runtime_directory_agent_and_displays_meet_in_a_private_one() {
+fn without_a_runtime_directory_agent_and_displays_use_a_private_one() {
     let output = as_ordinary_user(
         "./tacit agent --policy p.toml 2>scratch/log & agent=$!
          until_there $own/agent.sock
@@ -162,7 +162,7 @@ fn without_a_runtime_directory_agent_and_displays_meet_in_a_private_one() {
 }
 
 #[test]
-fn a_private_directory_that_others_may_enter_or_that_is_a_link_is_not_used() {
+fn a_private_directory_with_wrong_mode_or_a_link_is_not_used() {
     for made in ["mkdir -m 755 $own", "mkdir -m 700 scratch/other; ln -s $PWD/scratch/other $own"] {
         let output = as_ordinary_user(&format!(
             "{made}; ./tacit agent --policy p.toml; echo $?; ./tacit show rules; echo $?"
@@ -174,7 +174,7 @@ fn a_private_directory_that_others_may_enter_or_that_is_a_link_is_not_used() {
 }
 
 #[test]
-fn another_user_reads_who_may_ask_an_agent() {
+fn another_user_is_told_who_may_control_the_agent() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

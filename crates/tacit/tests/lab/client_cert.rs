@@ -107,7 +107,7 @@ fn wanted(level: &str, name: &str, words: &str) -> Outcome {
 }
 
 #[test]
-fn every_level_meets_every_client_certificate() {
+fn every_client_cert_level_decides_on_every_certificate() {
     let lab = Lab::new();
     let table = write_all(&lab);
     let ports = LEVELS.map(|_| free_port());
@@ -203,7 +203,7 @@ fn settings_can_be_given_one_by_one() {
 }
 
 #[test]
-fn a_certificate_whose_key_proves_nothing_is_refused_wherever_one_is_asked_for() {
+fn a_certificate_with_the_wrong_key_is_rejected_at_every_level() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     lab.write("corp.crl", corp.crl(&[], 4_000_000_000));
@@ -267,7 +267,7 @@ fn a_resumed_session_is_mapped_again() {
 }
 
 #[test]
-fn an_entry_that_only_warns_lets_pass_and_says_so_until_it_denies() {
+fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     let lab = Lab::new();
     let port = free_port();
     let entry = "[[map.people]]\nsubject = \"CN=alice\"\ndeny = true\n";

@@ -33,7 +33,7 @@ fn ask(stream: &UnixStream, line: &str) -> Value {
 }
 
 #[test]
-fn none_but_a_successor_takes_an_agent_over() {
+fn only_a_successor_takes_over_an_agent() {
     let lab = Lab::new();
     let (agent, listen) = permit(&lab);
     let client = UnixStream::connect(&agent.control).unwrap();
@@ -59,7 +59,7 @@ fn none_but_a_successor_takes_an_agent_over() {
 }
 
 #[test]
-fn a_client_of_another_network_is_refused_even_when_it_is_gone() {
+fn a_client_in_another_network_is_refused_even_after_its_exit() {
     let lab = Lab::new();
     let (agent, listen) = permit(&lab);
     let serving = *agent.serving_pids().last().unwrap();
@@ -81,7 +81,7 @@ fn a_client_of_another_network_is_refused_even_when_it_is_gone() {
 }
 
 #[test]
-fn silent_clients_leave_room_for_others() {
+fn silent_clients_do_not_block_others() {
     let lab = Lab::new();
     let (agent, _) = permit(&lab);
     let half_line = vec![b'x'; 60_000];

@@ -60,7 +60,7 @@ fn us(value: &Value) -> f64 {
 }
 
 #[test]
-fn the_ledger_closes() {
+fn the_ledger_accounts_for_the_cpu_time_of_the_agent() {
     let lab = Lab::new();
     let (agent, clear) = agent(&lab);
     load_and_settle(&agent, clear);
@@ -120,7 +120,7 @@ fn a_connection_shows_what_it_has_cost() {
 }
 
 #[test]
-fn a_connection_that_has_said_nothing_has_sent_no_message() {
+fn a_silent_connection_has_no_messages() {
     let lab = Lab::new();
     let listen = free_port();
     let port = free_port();
@@ -177,7 +177,7 @@ fn tables_have_a_row_for_each_rule_or_component() {
 }
 
 #[test]
-fn what_a_removed_rule_cost_stays_in_the_sum() {
+fn cpu_time_of_a_removed_rule_stays_in_the_sum() {
     let lab = Lab::new();
     let (agent, clear) = agent(&lab);
     load_and_settle(&agent, clear);

@@ -32,7 +32,7 @@ fn refused(prefix: &str, wanted: &str) {
 }
 
 #[test]
-fn a_host_where_runs_work_is_found_fit_in_both_forms() {
+fn doctor_finds_nothing_wrong_where_runs_work() {
     for output in as_each_user(
         "./tacit doctor && ./tacit doctor --json >$scratch/json && \
                                 cat $scratch/json >&2",
@@ -61,7 +61,7 @@ fn a_host_where_runs_work_is_found_fit_in_both_forms() {
 }
 
 #[test]
-fn runs_work_in_a_user_namespace_of_the_callers() {
+fn runs_work_in_a_user_namespace_of_the_caller() {
     let script = "unshare -Ur ./tacit doctor | tail -1\n\
                   unshare -Ur ./tacit run --policy run.toml -- echo ran\n\
                   unshare --user --map-current-user ./tacit run --policy run.toml -- echo ran\n\
@@ -73,7 +73,7 @@ fn runs_work_in_a_user_namespace_of_the_callers() {
 }
 
 #[test]
-fn a_refused_namespace_is_told_with_the_setting_that_refuses() {
+fn a_refused_namespace_is_reported_with_the_setting() {
     let within = |setting: &str| {
         // In a namespace of its own a process may change the limits of those below it.
         format!(

@@ -58,7 +58,7 @@ fn an_end_by_signal_resets_open_connections_and_is_logged() {
 }
 
 #[test]
-fn a_restart_and_an_end_at_once_end() {
+fn a_restart_and_a_signal_at_the_same_time_end_all_agents() {
     let lab = Lab::new();
     let mut agent = lab.agent(&rules(free_port()));
     agent.signal("USR2");

@@ -73,7 +73,7 @@ fn affinities(agent: &Agent) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn engines_set_all_up_on_their_cpu_and_hand_each_over_once() {
+fn engines_set_up_all_connections_and_hand_each_over_once() {
     let Some(engine) = engine_table("spill = false") else { return };
     let lab = Lab::new();
     let Forwarding { agent, clear, .. } = agent(&lab, &engine, "worker");
@@ -111,7 +111,7 @@ fn engines_set_all_up_on_their_cpu_and_hand_each_over_once() {
 }
 
 #[test]
-fn a_relay_stays_on_the_engine_where_the_rule_says_so() {
+fn a_rule_can_keep_relays_on_the_engine() {
     let Some(engine) = engine_table("spill = false") else { return };
     let lab = Lab::new();
     let Forwarding { agent, clear, .. } = agent(&lab, &engine, "engine");
@@ -148,7 +148,7 @@ fn a_saturated_engine_spills_to_workers_and_counts_it() {
 }
 
 #[test]
-fn without_spill_what_has_no_place_waits_in_the_kernel() {
+fn without_spill_connections_wait_in_the_kernel() {
     let Some(engine) = engine_table("queue = 1\nspill = false") else { return };
     let lab = Lab::new();
     let Forwarding { agent, tls, .. } = agent(&lab, &engine, "worker");
@@ -207,7 +207,7 @@ fn talk_at_once(lane: &Lane, connections: usize, bytes: &[u8]) {
 }
 
 #[test]
-fn what_is_said_and_ended_before_the_hand_over_arrives_whole() {
+fn data_and_closes_before_the_hand_over_arrive_completely() {
     let Some(engine) = engine_table("") else { return };
     for lane in [Lane::engines().unwrap(), Lane::permit_with(&engine)] {
         // Short ones are over before they are handed over; long ones are in the middle of it.
@@ -222,7 +222,7 @@ fn what_is_said_and_ended_before_the_hand_over_arrives_whole() {
 }
 
 #[test]
-fn an_operators_close_finds_the_connection_on_whichever_thread_it_is() {
+fn an_operators_close_works_on_every_thread() {
     let Some(engine) = engine_table("") else { return };
     let lab = Lab::new();
     let Forwarding { agent, clear, .. } = agent(&lab, &engine, "worker");
@@ -254,7 +254,7 @@ fn an_operators_close_finds_the_connection_on_whichever_thread_it_is() {
 }
 
 #[test]
-fn a_restart_and_a_drain_serve_to_the_end_what_engines_handed_over() {
+fn handed_over_connections_are_served_after_restart_and_drain() {
     let Some(engine) = engine_table("") else { return };
     let lab = Lab::new();
     let Forwarding { mut agent, clear, .. } = agent(&lab, &engine, "worker");
@@ -314,7 +314,7 @@ fn engines_have_a_class_of_their_own() {
 }
 
 #[test]
-fn an_agent_in_the_lowest_class_says_so_and_its_engines_are_in_their_own() {
+fn an_agent_in_the_idle_class_warns_and_engines_have_their_own_class() {
     let Some(engine) = engine_table("") else { return };
     let lab = Lab::new();
     let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@tacit-lab-idle\"\ndeny = true\n";
@@ -342,7 +342,7 @@ fn an_agent_in_the_lowest_class_says_so_and_its_engines_are_in_their_own() {
 }
 
 #[test]
-fn cpus_that_cannot_be_set_aside_are_refused_by_name() {
+fn cpus_that_cannot_be_set_aside_are_errors() {
     let lab = Lab::new();
     let cpus = tacit_sys::schedule::allowed_cpus().unwrap();
     let all: Vec<_> = cpus.iter().map(usize::to_string).collect();
@@ -362,7 +362,7 @@ fn cpus_that_cannot_be_set_aside_are_refused_by_name() {
 }
 
 #[test]
-fn a_reload_says_that_engines_change_with_a_restart() {
+fn a_reload_reports_that_engines_need_a_restart() {
     let Some(engine) = engine_table("") else { return };
     let lab = Lab::new();
     let rule = format!(
@@ -385,7 +385,7 @@ fn a_reload_says_that_engines_change_with_a_restart() {
 }
 
 #[test]
-fn workers_are_added_while_all_are_busy_and_as_many_as_there_may_be() {
+fn workers_are_added_up_to_the_limit_while_all_are_busy() {
     let lab = Lab::new();
     let port = free_port();
     let app = echo();

@@ -9,7 +9,7 @@ use crate::peers::{TlsClient, audit_of, write_pair};
 const DAY_S: i64 = 86_400;
 
 #[test]
-fn what_ends_soon_is_told_in_check_log_display_and_metrics() {
+fn expiry_is_reported_by_check_log_displays_and_metrics() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     let port = free_port();
@@ -62,7 +62,7 @@ fn what_ends_soon_is_told_in_check_log_display_and_metrics() {
 }
 
 #[test]
-fn an_anchor_that_expires_is_trusted_no_longer() {
+fn an_expired_anchor_is_not_trusted() {
     let lab = Lab::new();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let corp = Ca::until("corp CA", i64::try_from(since.as_secs()).unwrap() + 4);

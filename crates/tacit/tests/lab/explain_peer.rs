@@ -98,7 +98,7 @@ impl Asked {
 }
 
 #[test]
-fn a_rule_says_what_it_makes_of_a_certificate_and_which_entry_decides() {
+fn explain_peer_names_the_check_and_the_map_entry() {
     let asked = Asked::new();
     let said = asked.text("valid.pem --address 10.7.0.9 --rule in");
     for line in [
@@ -132,7 +132,7 @@ fn a_rule_says_what_it_makes_of_a_certificate_and_which_entry_decides() {
 }
 
 #[test]
-fn what_is_not_believed_never_reaches_the_map() {
+fn certificates_that_are_not_trusted_are_not_mapped() {
     let asked = Asked::new();
     for (file, words) in [("expired.pem", "expired at 2021"), ("revoked.pem", "was revoked")] {
         let answer = asked.json(&format!("{file} --address 10.7.0.9 --rule in"));
@@ -148,7 +148,7 @@ fn what_is_not_believed_never_reaches_the_map() {
 }
 
 #[test]
-fn what_no_handshake_can_accept_is_refused_at_every_level() {
+fn certificates_without_a_usable_key_are_refused_at_every_level() {
     let asked = Asked::new();
     assert_eq!(asked.json("expired.pem --rule waiving")["verdict"], "served");
     for rule in ["waiving", "in", "out --name db.example"] {
@@ -159,7 +159,7 @@ fn what_no_handshake_can_accept_is_refused_at_every_level() {
 }
 
 #[test]
-fn servers_are_asked_about_by_the_name_a_program_would_ask_for() {
+fn explain_peer_checks_the_name_that_a_program_looks_up() {
     let asked = Asked::new();
     let good = asked.json("valid.pem --rule out --name db.example");
     assert_eq!((&good["verdict"], &good["identity"]), (&"served".into(), &"db.example".into()));
@@ -169,7 +169,7 @@ fn servers_are_asked_about_by_the_name_a_program_would_ask_for() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told() {
+fn explain_peer_rejects_contradictory_options() {
     let asked = Asked::new();
     assert!(asked.refuses("--peer valid.pem --rule clear").contains("checks no certificates"));
     assert!(asked.refuses("--peer valid.pem --rule gone").contains("no rule `gone`"));

@@ -62,7 +62,7 @@ fn records(mut bytes: &[u8]) -> Vec<usize> {
 }
 
 #[test]
-fn first_bytes_leave_in_one_send_with_finished_and_go_on_without_another() {
+fn first_bytes_are_sent_together_with_finished() {
     let Held { lane, listener, far } = held();
     let mut program = lane.dial();
     program.write_all(&[5; FIRST_BYTES]).unwrap();
@@ -81,7 +81,7 @@ fn first_bytes_leave_in_one_send_with_finished_and_go_on_without_another() {
 }
 
 #[test]
-fn a_program_that_says_nothing_holds_nothing_up() {
+fn a_silent_program_delays_nothing() {
     let Held { lane, listener, far } = held();
     let mut program = lane.dial();
     let (mut near, _) = listener.accept().unwrap();
@@ -130,7 +130,7 @@ fn let_go(mut near: TcpStream, mut far: TcpStream) {
 }
 
 #[test]
-fn all_that_is_said_and_ended_before_finished_arrives_once_and_in_order() {
+fn data_and_close_before_finished_arrive_once_and_in_order() {
     let bytes = pattern(300_000);
     each_held(|lane, listener, dial_far| {
         let mut program = lane.dial();
@@ -156,7 +156,7 @@ fn all_that_is_said_and_ended_before_finished_arrives_once_and_in_order() {
 }
 
 #[test]
-fn a_program_that_resets_before_finished_does_not_look_ended() {
+fn a_reset_before_finished_does_not_look_like_a_close() {
     each_held(|lane, listener, dial_far| {
         let mut program = lane.dial();
         let (near, _) = listener.accept().unwrap();

@@ -24,7 +24,7 @@ fn rule(name: &str, listen: &str, connect: &str, action: &str) -> String {
 }
 
 #[test]
-fn every_pair_of_addresses_carries_bytes_in_both_roles_and_in_clear() {
+fn every_pair_of_address_kinds_relays_in_both_roles_and_in_clear() {
     let lab = Lab::new();
     let apps = addresses(&lab, "app");
     apps.iter().for_each(|address| echo_at(address));
@@ -90,7 +90,7 @@ fn a_target_that_cannot_be_reached_is_named_and_resets() {
 }
 
 #[test]
-fn a_deny_and_no_match_are_resets_at_every_kind_of_rule() {
+fn deny_and_no_match_reset_at_every_kind_of_address() {
     let lab = Lab::new();
     let denied = free_port();
     let unmatched = free_port();
@@ -137,7 +137,7 @@ fn says(what: &'static str) -> SocketAddr {
 }
 
 #[test]
-fn rules_that_share_an_address_are_told_apart_by_the_client() {
+fn rules_that_share_an_address_are_selected_by_client() {
     let lab = Lab::new();
     let port = free_port();
     let second = says("second");
@@ -170,7 +170,7 @@ fn rules_that_share_an_address_are_told_apart_by_the_client() {
 }
 
 #[test]
-fn clients_of_unix_sockets_are_told_apart_by_user_and_program() {
+fn clients_of_unix_sockets_are_selected_by_user_and_program() {
     let lab = Lab::new();
     let [_, _, _, by_user] = addresses(&lab, "user");
     let [_, _, _, by_number] = addresses(&lab, "number");

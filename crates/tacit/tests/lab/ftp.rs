@@ -190,7 +190,7 @@ fn curl_reaches_a_clear_server_through_tls() {
 }
 
 #[test]
-fn clear_clients_reach_a_server_that_wants_tls_and_resumed_sessions() {
+fn clear_clients_reach_a_server_that_requires_tls_and_resumption() {
     let lab = Lab::new();
     let server = Vsftpd::tls(&lab);
     let (agent, port) = reaching(&lab, &server);
@@ -221,7 +221,7 @@ fn clear_clients_reach_a_server_that_wants_tls_and_resumed_sessions() {
 }
 
 #[test]
-fn data_connections_come_from_who_holds_the_control_connection() {
+fn data_connections_must_come_from_the_client_of_the_control_connection() {
     let lab = Lab::new();
     let server = Vsftpd::clear(&lab);
     let (agent, port) = serving(&lab, &server, "\"ftp\"");
@@ -237,7 +237,7 @@ fn data_connections_come_from_who_holds_the_control_connection() {
 }
 
 #[test]
-fn data_connections_may_show_the_certificate_of_their_control_connection() {
+fn data_connections_may_present_the_certificate_of_their_control_connection() {
     let lab = Lab::new();
     lab.tacit(&["ca", "issue", "bob", "--client"]);
     let server = Vsftpd::clear(&lab);
@@ -263,7 +263,7 @@ fn an_upload_that_is_cut_off_does_not_look_complete() {
 }
 
 #[test]
-fn nothing_is_done_in_clear_where_tls_is_required() {
+fn no_command_is_accepted_in_clear_if_tls_is_required() {
     let lab = Lab::new();
     let server = Vsftpd::clear(&lab);
     let (_agent, port) = serving(&lab, &server, "\"ftp\"");
@@ -288,7 +288,7 @@ fn optional_serves_clear_clients_with_their_data_connections() {
 }
 
 #[test]
-fn a_server_without_tls_gets_no_credentials_and_its_client_is_told() {
+fn a_server_without_tls_gets_no_password_and_the_client_an_error() {
     let lab = Lab::new();
     let server = Vsftpd::clear(&lab);
     let (agent, port) = reaching(&lab, &server);
@@ -307,7 +307,7 @@ fn data_listeners_close_with_their_control_connection() {
 }
 
 #[test]
-fn data_ports_and_data_address_are_what_clients_are_told() {
+fn clients_get_data_ports_and_data_address() {
     let lab = Lab::new();
     let server = Vsftpd::clear(&lab);
     let data = free_port();

@@ -47,7 +47,7 @@ fn the_page_on_migrating_can_be_followed() {
 }
 
 #[test]
-fn an_import_of_attls_is_all_or_nothing_and_says_what_it_found() {
+fn an_import_of_attls_is_all_or_nothing_and_reports_findings() {
     let lab = lab();
     lab.write("policy.toml", "as before");
     let output = lab.run(TACIT, &["import", "attls", "pagent.policy", "-o", "policy.toml"]);
@@ -78,7 +78,7 @@ fn an_import_of_attls_is_all_or_nothing_and_says_what_it_found() {
 }
 
 #[test]
-fn no_link_leads_out_of_the_root() {
+fn links_out_of_the_root_are_not_followed() {
     use std::os::unix::fs::symlink;
 
     let lab = lab();

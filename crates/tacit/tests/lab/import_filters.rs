@@ -67,7 +67,7 @@ IpGenericFilterAction deny
 const MAP: &str = "[keyring.ring]\nca = \"ca.pem\"\n";
 
 #[test]
-fn a_main_file_leads_to_tls_rules_and_filters_that_decide_together() {
+fn a_main_file_is_imported_with_tls_rules_and_filters() {
     let lab = Lab::new();
     std::fs::create_dir(lab.path("root")).unwrap();
     for (name, text) in [

@@ -109,7 +109,7 @@ fn configuration(servers: &[u16]) -> (String, Vec<Question>) {
 }
 
 #[test]
-fn pinned_peers_are_those_of_stunnel_but_for_another_certificate_of_the_same_key() {
+fn pinned_peers_are_those_of_stunnel_except_for_reissued_certificates() {
     let lab = lab();
     let ports = SHOWN.map(|_| free_port());
     let _servers: Vec<_> = SHOWN

@@ -113,7 +113,7 @@ fn reached(lab: &Lab, port: u16) -> String {
 }
 
 #[test]
-fn clients_reach_the_targets_that_stunnel_led_them_to() {
+fn clients_reach_the_same_targets_as_with_stunnel() {
     let lab = Lab::new();
     let [prio, turns, nobody] = [(); 3].map(|()| free_port());
     let [a, b] = [named("a"), named("b")];
@@ -149,7 +149,7 @@ fn start(lab: &Lab, policy: &str) -> Agent {
 }
 
 #[test]
-fn clients_get_the_answers_from_the_imported_policy_that_stunnel_gave_them() {
+fn clients_get_the_same_answers_as_from_stunnel() {
     let lab = Lab::new();
     let ports = Ports { front: free_port(), out: free_port(), wrong: free_port() };
     lab.write("stunnel.conf", configuration(&lab, &ports, app()));
@@ -275,7 +275,7 @@ fn let_in(lab: &Lab, port: u16) -> [bool; 3] {
 }
 
 #[test]
-fn clients_are_let_in_as_stunnel_did_but_for_what_is_raised() {
+fn clients_are_accepted_as_by_stunnel_except_for_raised_levels() {
     let lab = Lab::new();
     let own = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout own.key \
                -subj /CN=own -days 2 -out own.pem";

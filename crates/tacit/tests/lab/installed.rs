@@ -188,7 +188,7 @@ fn packages_for_tests_leave_the_host_as_it_was_on_failure_and_interrupt() {
 }
 
 #[test]
-fn a_call_that_was_killed_is_repaired_by_the_next() {
+fn an_interrupted_call_is_repaired_by_the_next_one() {
     let lab = Lab::new();
     let mine = "#!/bin/sh\nexit 104\n";
     let (_, mut killed) = host(&lab, "kill -KILL $PPID\n");

@@ -101,7 +101,7 @@ fn the_callers_ignored_signals_are_inherited_and_a_broken_pipe_is_not() {
 }
 
 #[test]
-fn without_its_launcher_a_run_has_no_network_and_leaves_nobody_behind() {
+fn without_its_launcher_a_run_has_no_network_and_no_processes() {
     let connect = "import socket\n\
                    for address in (\"10.9.8.7\", \"127.0.0.53\"):\n\
                    \x20   try: socket.create_connection((address, 53), 5); print(\"reached\")\n\
@@ -143,7 +143,7 @@ fn rights() -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn under_sudo_a_run_is_the_callers() {
+fn under_sudo_a_run_belongs_to_the_caller() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can be under sudo");
         return;

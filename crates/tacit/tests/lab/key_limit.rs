@@ -45,7 +45,7 @@ fn ended_in_order(lab: &Lab, others: usize) {
 }
 
 #[test]
-fn all_that_a_program_wrote_reaches_a_server_before_the_close() {
+fn at_the_key_limit_all_written_bytes_reach_the_server() {
     let lab = Lab::new();
     let (server, target) = s_server(&lab);
     let port = free_port();
@@ -61,7 +61,7 @@ fn all_that_a_program_wrote_reaches_a_server_before_the_close() {
 }
 
 #[test]
-fn all_that_a_program_wrote_reaches_a_client_whose_bytes_have_no_limit() {
+fn at_the_key_limit_all_written_bytes_reach_the_client() {
     let lab = Lab::new();
     let port = free_port();
     let (report, reported) = mpsc::sync_channel(1);
@@ -88,7 +88,7 @@ fn all_that_a_program_wrote_reaches_a_client_whose_bytes_have_no_limit() {
 }
 
 #[test]
-fn a_program_that_writes_on_is_reset_behind_what_was_sent_in_order() {
+fn a_program_that_continues_to_write_is_reset_after_the_close() {
     let lab = Lab::new();
     let (server, target) = s_server(&lab);
     let port = free_port();

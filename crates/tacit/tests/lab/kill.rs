@@ -16,7 +16,7 @@ fn warm(client: &mut TcpStream, server: &mut TcpStream) {
 }
 
 #[test]
-fn plain_peers_of_a_killed_agent_see_a_reset_and_nothing_more() {
+fn plain_peers_of_a_killed_agent_see_a_reset() {
     Lane::each(|lane| {
         let Ends { mut client, mut server } = lane.open();
         warm(&mut client, &mut server);
@@ -29,7 +29,7 @@ fn plain_peers_of_a_killed_agent_see_a_reset_and_nothing_more() {
 }
 
 #[test]
-fn a_killed_far_agent_cuts_the_stream_for_the_near_program() {
+fn a_killed_peer_agent_resets_the_program() {
     let lane = Lane::tls();
     let Ends { mut client, mut server } = lane.open();
     warm(&mut client, &mut server);
@@ -41,7 +41,7 @@ fn a_killed_far_agent_cuts_the_stream_for_the_near_program() {
 }
 
 #[test]
-fn the_agent_outlives_its_parent() {
+fn the_agent_continues_after_its_supervisor_was_killed() {
     let mut lane = Lane::permit();
     let Ends { mut client, mut server } = lane.open();
     let agent = &mut lane.agents[0];
@@ -59,7 +59,7 @@ fn the_agent_outlives_its_parent() {
 }
 
 #[test]
-fn an_agent_that_crashes_has_a_follower_and_one_that_is_killed_has_none() {
+fn a_crashed_agent_is_started_again_and_a_killed_one_is_not() {
     let lab = Lab::new();
     let port = free_port();
     let mut agent = lab.agent(&format!(

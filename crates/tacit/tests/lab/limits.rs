@@ -51,7 +51,7 @@ fn one_more_waits(port: u16, places: usize) {
 }
 
 #[test]
-fn connections_over_the_limit_wait_for_their_turn() {
+fn connections_over_the_limit_wait() {
     let lab = Lab::new();
     let port = free_port();
     let _agent = lab.agent(&permit(port, "[limits]\nconnections = 3\n"));
@@ -59,7 +59,7 @@ fn connections_over_the_limit_wait_for_their_turn() {
 }
 
 #[test]
-fn connections_beyond_the_descriptors_wait_for_their_turn() {
+fn connections_over_the_limit_of_open_files_wait() {
     let lab = Lab::new();
     let port = free_port();
     let agent = with_descriptors(&lab, &permit(port, ""), 262);
@@ -71,7 +71,7 @@ fn connections_beyond_the_descriptors_wait_for_their_turn() {
 }
 
 #[test]
-fn an_agent_without_descriptors_for_its_listeners_says_so_or_goes_on() {
+fn an_agent_without_descriptors_for_listeners_reports_it_or_serves() {
     let lab = Lab::new();
     let port = free_port();
     let agent = with_descriptors(&lab, &permit(port, ""), 40);
@@ -86,7 +86,7 @@ fn an_agent_without_descriptors_for_its_listeners_says_so_or_goes_on() {
 }
 
 #[test]
-fn stalled_handshakes_of_one_source_hold_up_no_other() {
+fn stalled_handshakes_of_one_source_do_not_block_others() {
     let lab = Lab::new();
     let first = free_port();
     let second = free_port();
@@ -131,7 +131,7 @@ fn stalled_handshakes_of_one_source_hold_up_no_other() {
 }
 
 #[test]
-fn one_source_and_one_rule_have_their_share_of_connections() {
+fn sources_and_rules_have_limits_of_connections() {
     let lab = Lab::new();
     let port = free_port();
     let limits = "[limits]\nconnections-per-source = 2\nconnections-per-rule = 3\n";
@@ -156,7 +156,7 @@ fn one_source_and_one_rule_have_their_share_of_connections() {
 }
 
 #[test]
-fn a_silent_connection_is_closed_where_the_rule_says_so() {
+fn an_idle_connection_is_closed_if_the_rule_has_idle() {
     let lab = Lab::new();
     let [idle, patient] = [free_port(), free_port()];
     let rules = permit(idle, "") + &permit(patient, "").replace("\"r\"", "\"patient\"");
@@ -181,7 +181,7 @@ fn a_silent_connection_is_closed_where_the_rule_says_so() {
 }
 
 #[test]
-fn idle_is_refused_where_it_means_nothing() {
+fn idle_is_rejected_in_rules_without_connections() {
     let lab = Lab::new();
     for (rule, at) in [
         ("direction = \"outbound\"\nremote = \"10.0.0.1\"\ndeny = true", "a deny"),

@@ -103,7 +103,7 @@ impl Metrics {
 }
 
 #[test]
-fn a_scraper_sees_what_rules_carry_and_cost() {
+fn metrics_have_the_traffic_and_cpu_time_of_rules() {
     let lab = Lab::new();
     let port = free_port();
     let (agent, tls) = agent(&lab, &format!("127.0.0.1:{port}"));
@@ -146,7 +146,7 @@ fn a_scraper_sees_what_rules_carry_and_cost() {
 }
 
 #[test]
-fn a_rule_that_comes_back_has_one_series_and_begins_anew() {
+fn a_rule_that_is_added_again_has_one_series_from_zero() {
     let lab = Lab::new();
     let port = free_port();
     let listen = free_port();
@@ -174,7 +174,7 @@ fn a_rule_that_comes_back_has_one_series_and_begins_anew() {
 }
 
 #[test]
-fn what_is_no_scrape_is_refused_by_its_status() {
+fn invalid_requests_get_their_http_status() {
     let lab = Lab::new();
     let port = free_port();
     let (_agent, _) = agent(&lab, &format!("127.0.0.1:{port}"));
@@ -191,7 +191,7 @@ fn what_is_no_scrape_is_refused_by_its_status() {
 }
 
 #[test]
-fn silent_clients_hold_up_no_scrape() {
+fn silent_clients_do_not_block_scrapes() {
     let lab = Lab::new();
     let port = free_port();
     let (_agent, _) = agent(&lab, &format!("127.0.0.1:{port}"));
@@ -204,7 +204,7 @@ fn silent_clients_hold_up_no_scrape() {
 }
 
 #[test]
-fn metrics_are_served_at_a_unix_socket_that_is_gone_with_the_agent() {
+fn metrics_at_a_unix_socket_end_with_the_agent() {
     let lab = Lab::new();
     let path = lab.path("metrics.sock");
     let (agent, _) = agent(&lab, &format!("unix:{}", path.display()));
@@ -217,7 +217,7 @@ fn metrics_are_served_at_a_unix_socket_that_is_gone_with_the_agent() {
 }
 
 #[test]
-fn a_successor_serves_metrics_where_its_predecessor_did() {
+fn a_successor_serves_metrics_at_the_same_address() {
     let lab = Lab::new();
     let port = free_port();
     let (agent, tls) = agent(&lab, &format!("127.0.0.1:{port}"));
@@ -230,7 +230,7 @@ fn a_successor_serves_metrics_where_its_predecessor_did() {
 }
 
 #[test]
-fn an_address_in_use_is_told_at_the_start() {
+fn a_metrics_address_in_use_is_reported_at_the_start() {
     let lab = Lab::new();
     let taken = echo();
     let policy = format!("[agent]\nmetrics = \"{taken}\"\n");
@@ -246,7 +246,7 @@ fn an_address_in_use_is_told_at_the_start() {
 }
 
 #[test]
-fn failures_are_counted_by_the_kind_that_the_log_has() {
+fn failures_are_counted_by_the_kind_in_the_log() {
     let lab = Lab::new();
     let port = free_port();
     let (agent, tls) = agent(&lab, &format!("127.0.0.1:{port}"));
@@ -258,7 +258,7 @@ fn failures_are_counted_by_the_kind_that_the_log_has() {
 }
 
 #[test]
-fn probes_see_whether_the_agent_lives_and_accepts_connections() {
+fn health_and_readiness_probes_report_the_state_of_the_agent() {
     let lab = Lab::new();
     let port = free_port();
     let (agent, tls) = agent(&lab, &format!("127.0.0.1:{port}"));

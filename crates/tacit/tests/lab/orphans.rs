@@ -35,7 +35,7 @@ fn orphans_that_ignore_sigterm_are_killed() {
 }
 
 #[test]
-fn a_signal_cuts_the_grace_short() {
+fn a_signal_ends_the_grace_time() {
     // The grace is five seconds; a second signal to the launcher ends it at once.
     let script = format!(
         "{DAEMON} timeout 60 ./tacit run --policy run.toml -- \
@@ -65,7 +65,7 @@ fn the_launcher_waits_for_a_service_until_a_signal() {
 }
 
 #[test]
-fn orphans_left_alone_go_on_without_network() {
+fn orphans_that_are_left_continue_without_network() {
     let connect = "import socket, sys, time, os\n\
                    time.sleep(1)\n\
                    for port in (53, 80):\n\

@@ -45,7 +45,7 @@ fn curl(lab: &Lab, words: &str) -> Result<Vec<u8>, String> {
 const CURL: &str = "--silent --show-error --max-time 20 --cacert ca.pem";
 
 #[test]
-fn curl_gets_through_to_plain_web_servers() {
+fn curl_reaches_plain_web_servers() {
     let lab = Lab::new();
     let body = pattern(10_000_000);
     lab.write("body", &body);
@@ -77,7 +77,7 @@ fn curl_gets_through_to_plain_web_servers() {
 }
 
 #[test]
-fn a_plain_curl_reaches_nginx_that_demands_certificates() {
+fn plain_curl_reaches_nginx_that_requires_client_certificates() {
     let lab = Lab::new();
     let body = pattern(10_000_000);
     lab.write("body", &body);

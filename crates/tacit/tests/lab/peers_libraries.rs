@@ -120,7 +120,7 @@ fn all_closed(agent: &Agent) {
 /// A server that closes without `close_notify`: its bytes arrive, then a reset, never the end of
 /// the stream, which would pass a cut for a whole answer.
 #[test]
-fn a_cut_stream_ends_in_a_reset() {
+fn a_truncated_stream_ends_in_a_reset() {
     let lab = Lab::new();
     let mut peer = Program::Python.start(&lab, &["server", "cut"]);
     let port = free_port();
@@ -136,7 +136,7 @@ fn a_cut_stream_ends_in_a_reset() {
 
 /// SMTP: the server speaks first, and the client waits for it.
 #[test]
-fn a_server_that_speaks_first_is_heard() {
+fn a_server_that_sends_first_is_relayed() {
     let lab = Lab::new();
     let mut server = Program::Python.start(&lab, &["server", "smtp", "smtps"]);
     let plain = server.port();

@@ -82,7 +82,7 @@ const AGREED: [[&str; 4]; 11] = [
 ];
 
 #[test]
-fn every_suite_and_group_is_agreed_on() {
+fn every_suite_and_group_is_negotiated() {
     let lab = Lab::new();
     issue_rsa(&lab);
     let port = free_port();
@@ -110,7 +110,7 @@ fn every_suite_and_group_is_agreed_on() {
 }
 
 #[test]
-fn what_is_old_or_unproven_is_refused_with_an_alert() {
+fn old_versions_and_wrong_keys_are_rejected_with_an_alert() {
     let lab = Lab::new();
     issue_own(&lab);
     let (agent, port) = front(&lab, r#", alpn = ["h2", "http/1.1"]"#);
@@ -145,7 +145,7 @@ fn issue_own(lab: &Lab) {
 }
 
 #[test]
-fn alpn_and_the_server_name_are_agreed_on() {
+fn alpn_and_server_name_are_negotiated() {
     let lab = Lab::new();
     let (agent, port) = front(&lab, r#", alpn = ["h2", "http/1.1"]"#);
     for version in ["-tls1_2", "-tls1_3"] {

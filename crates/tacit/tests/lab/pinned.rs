@@ -147,7 +147,7 @@ fn pem(lab: &Lab, name: &str) -> String {
 }
 
 #[test]
-fn an_open_connection_is_closed_when_its_certificate_is_pinned_no_more() {
+fn an_open_connection_is_closed_when_its_pin_is_removed() {
     let (lab, _) = lab();
     let port = free_port();
     let tls = format!("{ACCEPTS}, recheck = \"close\"");
@@ -219,7 +219,7 @@ fn check_and_explain_know_pins() {
 }
 
 #[test]
-fn a_new_pin_that_can_never_be_accepted_is_not_taken() {
+fn a_new_pin_that_can_never_match_is_not_loaded() {
     let (lab, corp) = lab();
     let port = free_port();
     let agent = lab.agent(&format!("{ALONE}{}", rule(port, &echo().to_string(), ACCEPTS)));
@@ -230,7 +230,7 @@ fn a_new_pin_that_can_never_be_accepted_is_not_taken() {
 }
 
 #[test]
-fn pins_out_of_reach_of_the_sandbox_wait_for_a_restart() {
+fn pins_outside_the_sandbox_need_a_restart() {
     let (lab, corp) = lab();
     let elsewhere = Lab::new();
     elsewhere.write("pins.pem", corp.leaf(LeafKind::Valid).cert_pem);

@@ -27,7 +27,7 @@ fn lab() -> Lab {
 }
 
 #[test]
-fn decisions_as_expected_end_with_0_and_others_with_1() {
+fn expected_decisions_exit_with_0_and_others_with_1() {
     let lab = lab();
     let (code, said) = test(&lab, FLOWS, &[]);
     assert_eq!(code, Some(0), "{said}");
@@ -45,7 +45,7 @@ fn decisions_as_expected_end_with_0_and_others_with_1() {
 }
 
 #[test]
-fn a_file_with_mistakes_ends_with_78_and_their_places() {
+fn a_file_with_errors_exits_with_78_and_their_positions() {
     let lab = lab();
     for (flows, more, wanted) in [
         (

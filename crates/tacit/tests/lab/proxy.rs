@@ -145,7 +145,7 @@ fn tlvs(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
 }
 
 #[test]
-fn what_was_verified_of_a_client_is_sent_on_and_what_was_waived_is_not() {
+fn verified_facts_of_a_client_are_forwarded_and_waived_ones_are_not() {
     let lab = Lab::new();
     let port = free_port();
     let app = announced();
@@ -250,7 +250,7 @@ fn a_header_accepted_at_a_unix_socket_is_sent_on_whole() {
 }
 
 #[test]
-fn clients_of_unix_sockets_and_of_ipv6_are_sent_as_what_they_are() {
+fn unix_and_ipv6_clients_have_their_addresses_in_the_header() {
     let lab = Lab::new();
     let unix = format!("unix:{}", lab.path("u.sock").display());
     let app = recorder();

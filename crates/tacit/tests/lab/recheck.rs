@@ -127,7 +127,7 @@ fn open_through(port: u16) -> TcpStream {
 }
 
 #[test]
-fn a_server_whose_ca_leaves_the_trust_is_closed_with_and_without_its_rule() {
+fn connections_to_servers_of_a_removed_ca_are_closed() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     write_leaf(&lab, "leaf", &corp.leaf(LeafKind::Valid));
@@ -167,7 +167,7 @@ fn a_server_whose_ca_leaves_the_trust_is_closed_with_and_without_its_rule() {
 }
 
 #[test]
-fn a_connection_ends_at_its_age_and_not_with_the_others() {
+fn each_connection_ends_at_its_own_max_age() {
     let lab = Lab::new();
     let [aged, ageless] = [free_port(), free_port()];
     let rule = |name: &str, port: u16, more: &str| {

@@ -56,7 +56,7 @@ fn expect_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
 }
 
 #[test]
-fn streams_and_short_messages_go_on_beside_each_other() {
+fn bulk_streams_and_short_messages_share_a_worker() {
     Lane::each(|lane| {
         let mut talk = lane.open();
         let mut message = [0; 100];
@@ -112,7 +112,7 @@ fn resident_bytes(agent: &Agent) -> usize {
 }
 
 #[test]
-fn a_reader_that_stops_costs_bounded_memory_and_loses_nothing() {
+fn a_reader_that_stops_uses_bounded_memory_and_loses_no_bytes() {
     Lane::each(|lane| {
         let Ends { client, mut server } = lane.open();
         let before: Vec<_> = lane.agents.iter().map(resident_bytes).collect();
@@ -139,7 +139,7 @@ fn a_reader_that_stops_costs_bounded_memory_and_loses_nothing() {
 }
 
 #[test]
-fn an_upload_that_nobody_answers_changes_keys_as_often_as_it_must() {
+fn a_one_way_upload_rekeys_as_often_as_required() {
     let lane = Lane::tls_with(r#", min-version = "1.3", rekey = { bytes = "1MiB" }"#, |far| far);
     let Ends { mut client, mut server } = lane.open();
     let mut sender = client.try_clone().unwrap();
@@ -162,7 +162,7 @@ fn cpu_ticks(agent: &Agent) -> u64 {
 }
 
 #[test]
-fn a_connection_that_waits_takes_no_cpu() {
+fn an_idle_connection_uses_no_cpu_time() {
     Lane::each(|lane| {
         // Half-closed either way, stalled, stalled behind an end, after urgent data.
         let ends = lane.open();

@@ -25,7 +25,7 @@ fn refused(agent: &Agent) -> String {
 }
 
 #[test]
-fn a_reload_that_cannot_be_whole_changes_nothing() {
+fn a_reload_that_fails_changes_nothing() {
     let lab = Lab::new();
     let port = free_port();
     let other = free_port();
@@ -61,7 +61,7 @@ fn a_reload_that_cannot_be_whole_changes_nothing() {
 }
 
 #[test]
-fn rules_come_go_and_change_and_open_connections_keep_their_verdict() {
+fn a_reload_changes_rules_and_keeps_open_connections() {
     let lab = Lab::new();
     let [kept, changed, removed, added] = [(); 4].map(|()| free_port());
     let app = echo();
@@ -159,7 +159,7 @@ fn an_agent_answers_while_a_policy_is_read() {
 }
 
 #[test]
-fn an_agent_that_is_ended_answers_the_reload_that_is_under_way() {
+fn an_ending_agent_answers_the_reload_in_progress() {
     let lab = Lab::new();
     let agent = lab.agent(&permit("a", free_port(), echo()));
     std::fs::remove_file(&agent.policy).unwrap();
@@ -174,7 +174,7 @@ fn an_agent_that_is_ended_answers_the_reload_that_is_under_way() {
 }
 
 #[test]
-fn an_end_by_signal_does_not_wait_for_a_policy_that_is_read() {
+fn a_signal_ends_an_agent_that_is_reading_a_policy() {
     let lab = Lab::new();
     let agent = lab.agent(&permit("a", free_port(), echo()));
     std::fs::remove_file(&agent.policy).unwrap();
@@ -199,7 +199,7 @@ fn thread_names(agent: &Agent) -> Vec<String> {
 }
 
 #[test]
-fn a_rule_that_turns_from_tls_to_clear_resets_what_is_cut() {
+fn a_rule_that_changes_from_tls_to_clear_resets_its_connections() {
     let lab = Lab::new();
     let port = free_port();
     let cut = serve(|stream| {
@@ -219,7 +219,7 @@ fn a_rule_that_turns_from_tls_to_clear_resets_what_is_cut() {
 }
 
 #[test]
-fn what_only_a_restart_changes_is_named_and_not_shown_as_done() {
+fn settings_that_need_a_restart_are_reported_and_unchanged() {
     let lab = Lab::new();
     let rule = permit("r", free_port(), echo());
     let agent = lab.agent(&rule);
@@ -264,7 +264,7 @@ fn put(lab: &Lab, name: &str, ca: &Ca) {
 }
 
 #[test]
-fn certificates_and_trust_are_taken_when_their_files_change() {
+fn certificates_and_trust_are_loaded_when_their_files_change() {
     let lab = Lab::new();
     let first = Ca::new("first CA");
     let second = Ca::new("second CA");
@@ -304,7 +304,7 @@ fn certificates_and_trust_are_taken_when_their_files_change() {
 }
 
 #[test]
-fn swapped_links_count_as_a_change_and_reload_takes_it_at_once() {
+fn replaced_links_are_loaded_at_once_by_a_reload() {
     let lab = Lab::new();
     let first = Ca::new("first CA");
     let second = Ca::new("second CA");
@@ -337,7 +337,7 @@ fn swapped_links_count_as_a_change_and_reload_takes_it_at_once() {
 }
 
 #[test]
-fn a_certificate_that_does_not_fit_its_use_keeps_no_other_file_from_being_taken() {
+fn a_certificate_for_another_use_does_not_block_other_files() {
     let lab = Lab::new();
     let ca = Ca::new("CA");
     let second = Ca::new("second CA");
@@ -368,7 +368,7 @@ fn a_certificate_that_does_not_fit_its_use_keeps_no_other_file_from_being_taken(
 }
 
 #[test]
-fn a_key_that_others_can_read_is_not_taken() {
+fn a_key_that_other_users_can_read_is_not_loaded() {
     use std::os::unix::fs::PermissionsExt;
     let lab = Lab::new();
     let ca = Ca::new("CA");

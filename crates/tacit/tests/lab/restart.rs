@@ -83,7 +83,7 @@ fn hammer(address: &str, stop: &AtomicBool, done: &AtomicUsize) -> Vec<String> {
 }
 
 #[test]
-fn no_connection_is_refused_or_cut_by_restarts_under_load() {
+fn restarts_under_load_refuse_and_reset_no_connection() {
     let lab = Lab::new();
     let front = free_port();
     let tls = free_port();
@@ -160,7 +160,7 @@ fn a_successor_that_cannot_start_changes_nothing() {
 }
 
 #[test]
-fn socket_files_are_left_to_the_successor_and_removed_by_the_last() {
+fn the_last_agent_removes_socket_files() {
     let lab = Lab::new();
     let path = lab.path("app.sock");
     let unix = format!("unix:{}", path.display());
@@ -177,7 +177,7 @@ fn socket_files_are_left_to_the_successor_and_removed_by_the_last() {
 }
 
 #[test]
-fn a_socket_file_that_the_new_policy_does_not_want_goes_with_the_old_agent() {
+fn a_socket_file_outside_the_new_policy_is_removed() {
     let lab = Lab::new();
     let port = free_port();
     let app = echo();
@@ -333,7 +333,7 @@ fn an_agent_whose_supervisor_was_killed_answers_its_operator() {
 }
 
 #[test]
-fn a_start_that_finds_its_address_taken_names_who_has_it() {
+fn an_error_about_an_address_in_use_names_the_process() {
     let lab = Lab::new();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = other.local_addr().unwrap().to_string();
@@ -383,7 +383,7 @@ fn unsupervised(lab: &Lab, rules: &str) -> (Agent, UnixDatagram) {
 }
 
 #[test]
-fn an_agent_without_supervisor_is_one_process_and_says_how_to_restart() {
+fn an_agent_without_supervisor_explains_how_to_restart() {
     let lab = Lab::new();
     let listen = format!("127.0.0.1:{}", free_port());
     let (mut agent, states) = unsupervised(&lab, &permit("tcp", &listen, echo()));

@@ -21,7 +21,7 @@ fn server_rule(port: u16, revocation: &str) -> String {
 }
 
 #[test]
-fn a_list_that_changes_counts_for_the_next_connection() {
+fn a_changed_crl_applies_to_the_next_connection() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     let port = free_port();
@@ -49,7 +49,7 @@ fn a_list_that_changes_counts_for_the_next_connection() {
 }
 
 #[test]
-fn soft_lets_in_whom_no_current_list_tells_of_and_says_so() {
+fn soft_revocation_accepts_and_warns_without_a_current_crl() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     let port = free_port();
@@ -82,7 +82,7 @@ fn soft_lets_in_whom_no_current_list_tells_of_and_says_so() {
 }
 
 #[test]
-fn a_revoked_server_gets_no_byte() {
+fn a_revoked_server_receives_no_data() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     let [good, bad] = [(); 2].map(|()| corp.leaf(LeafKind::Valid));
@@ -124,7 +124,7 @@ fn a_revoked_server_gets_no_byte() {
 }
 
 #[test]
-fn a_chain_without_a_name_is_enough_where_the_rule_says_so() {
+fn verify_chain_accepts_any_name() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     let leaf = corp.leaf_of("elsewhere.example");

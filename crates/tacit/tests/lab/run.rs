@@ -113,7 +113,7 @@ fn a_certificate_for_another_name_is_a_reset_and_no_byte_in_clear() {
 }
 
 #[test]
-fn the_program_is_the_same_user_and_its_status_is_passed_on() {
+fn the_program_has_the_same_user_and_its_status_is_returned() {
     expect("run sh -c '[ $(id -u) = \"$0\" ]' $(run id -u) && echo same", "same");
     expect("run sh -c 'exit 7'; echo status $?", "status 7");
     expect("run sh -c 'kill -TERM $$'; echo status $?", "status 143");

@@ -45,7 +45,7 @@ fn limit(agent: &Agent, name: &str) -> String {
 }
 
 #[test]
-fn every_thread_is_inside_and_workers_are_deeper() {
+fn every_thread_is_in_the_sandbox_and_workers_have_fewer_rights() {
     let lab = Lab::new();
     let port = free_port();
     let agent = lab.agent(&rule(port, "localhost"));
@@ -71,7 +71,7 @@ fn every_thread_is_inside_and_workers_are_deeper() {
 }
 
 #[test]
-fn without_a_sandbox_nothing_is_given_up() {
+fn without_a_sandbox_no_rights_are_dropped() {
     let lab = Lab::new();
     let port = free_port();
     let agent = lab.agent(&format!("[agent]\nsandbox = false\n{}", rule(port, "localhost")));
@@ -107,7 +107,7 @@ fn a_reload_that_names_another_directory_is_refused_and_a_restart_takes_it() {
 }
 
 #[test]
-fn a_reload_that_takes_unix_sockets_is_refused_where_workers_make_none() {
+fn a_reload_that_needs_unix_sockets_is_refused_in_the_sandbox() {
     let lab = Lab::new();
     let port = free_port();
     let agent = lab.agent(&rule(port, "localhost"));

@@ -23,7 +23,7 @@ fn subjects(lab: &Lab) -> Vec<String> {
 }
 
 #[test]
-fn every_display_fits_its_schema() {
+fn every_display_conforms_to_its_schema() {
     let lab = Lab::new();
     let corp = Ca::new("corp CA");
     lab.write("corp.pem", corp.pem());

@@ -39,7 +39,7 @@ fn servers(lab: &Lab, table: &[(&'static str, &'static str)]) -> Vec<Listed> {
 }
 
 #[test]
-fn a_wrong_server_gets_no_byte_and_the_client_a_reset() {
+fn a_server_with_a_wrong_certificate_receives_no_data() {
     let lab = Lab::new();
     let table = certificates::write_all(&lab);
     let mut servers = servers(&lab, &table);
@@ -68,7 +68,7 @@ fn a_wrong_server_gets_no_byte_and_the_client_a_reset() {
 }
 
 #[test]
-fn verify_none_takes_any_server_that_holds_its_key_and_is_warned_about() {
+fn verify_none_accepts_any_certificate_and_warns() {
     let lab = Lab::new();
     let table = certificates::write_all(&lab);
     let mut servers = servers(&lab, &table);

@@ -36,7 +36,7 @@ fn cells(table: &str, first: &str) -> Vec<String> {
 }
 
 #[test]
-fn connections_show_both_legs_their_tls_and_their_peer() {
+fn connections_show_both_sockets_tls_and_peer() {
     let lab = Lab::new();
     let Forwarding { agent, clear, tls } = agent(&lab);
     let mut stream = connect(("127.0.0.1", clear));
@@ -98,7 +98,7 @@ fn on_loopback_no_socket_of_the_agent_has_the_hosts_congestion_control() {
 }
 
 #[test]
-fn rules_identities_and_limits_are_shown_alike_in_both_forms() {
+fn rules_identities_and_limits_are_the_same_as_text_and_json() {
     let lab = Lab::new();
     let Forwarding { agent, clear, tls } = agent(&lab);
     let mut stream = connect(("127.0.0.1", clear));
@@ -144,7 +144,7 @@ fn rules_identities_and_limits_are_shown_alike_in_both_forms() {
 }
 
 #[test]
-fn strangers_are_refused() {
+fn other_users_are_refused() {
     use std::os::unix::fs::PermissionsExt;
     let lab = Lab::new();
     let Forwarding { agent, .. } = agent(&lab);
@@ -186,7 +186,7 @@ fn strangers_are_refused() {
 }
 
 #[test]
-fn without_an_agent_the_displays_say_so() {
+fn displays_report_that_no_agent_answers() {
     let lab = Lab::new();
     let output = lab.run(TACIT, &["show", "rules", "--control", "nobody.sock"]);
     assert_eq!(output.status.code(), Some(1));

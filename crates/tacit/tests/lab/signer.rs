@@ -76,7 +76,7 @@ fn connections_outlive_a_signer_and_the_next_one_has_the_keys() {
 }
 
 #[test]
-fn while_there_is_no_signer_handshakes_fail_and_say_why() {
+fn without_a_signer_handshakes_fail_with_a_reason() {
     let lab = Lab::new();
     let (agent, port) = both_ends(&lab, "");
     assert!(serves(port));
@@ -207,7 +207,7 @@ fn alone(orders: &[SignerRequest]) -> Vec<String> {
 }
 
 #[test]
-fn a_signer_reads_the_files_that_are_left_to_it_and_no_others() {
+fn a_signer_reads_only_its_files() {
     if !tacit_sys::sandbox::has_file_confinement() {
         eprintln!("skipped: this kernel has no Landlock");
         return;

@@ -191,7 +191,7 @@ fn programs_inside_do_not_control_the_agent() {
 }
 
 #[test]
-fn what_a_program_sends_last_arrives_after_its_end() {
+fn the_last_bytes_of_a_program_arrive_after_its_end() {
     let sink = r#"
 cat >sink.py <<'P'
 import hashlib, socket
@@ -225,7 +225,7 @@ P
 }
 
 #[test]
-fn the_end_of_the_agent_is_told_once() {
+fn the_end_of_the_agent_is_reported_once() {
     let text = network().ok("run python3 keep.py tls.example 2>told & client=$!
          until_true said 1
          launcher=$(basename $(dirname $(control))); launcher=${launcher#tacit-run-}
@@ -269,7 +269,7 @@ await 9000
 }
 
 #[test]
-fn a_run_has_its_share_of_connections() {
+fn a_run_has_a_limit_of_connections() {
     let said = Network::new(&[9000], ECHO).ok(r#"
         printf '[limits]\nconnections-per-run = 2\n' >>run.toml
         RUN_OPTIONS='--log ./scratch/own.log'

@@ -120,7 +120,7 @@ fn raw_sockets_marks_and_transparency_are_not_permitted() {
 /// The program is a copy, without the rights that the original's file may carry: what carries
 /// rights that a run withholds is not executed at all by root.
 #[test]
-fn an_echo_request_is_dropped_rather_than_answered_by_nobody() {
+fn echo_requests_are_dropped() {
     let network = Network::new(&[], "").with_rules(
         "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\nremote = \"10.9.8.0/24\"\n\
          permit = true\n",

@@ -73,7 +73,7 @@ fn both_ends_see_true_addresses() {
 }
 
 #[test]
-fn a_client_that_is_not_connected_hears_from_each_of_its_servers() {
+fn an_unconnected_client_receives_from_each_server() {
     expect(
         &network(""),
         "client unconnected 10.9.8.7 5000 10.9.8.8 5000 10.9.8.7 5000",
@@ -112,7 +112,7 @@ fn segments_of_one_send_arrive_as_datagrams() {
 }
 
 #[test]
-fn errors_of_the_way_are_the_programs_own() {
+fn icmp_errors_reach_the_program() {
     let network = network(FAR);
     // No program has the port; the policy denies at run time, and from the start.
     for port in [5001, 5002, 4999] {
@@ -138,7 +138,7 @@ for n in range(10): s.sendto(b\"last\", (\"10.9.8.7\", 5000))'
 }
 
 #[test]
-fn what_is_for_many_at_once_goes_nowhere() {
+fn broadcast_and_multicast_are_dropped() {
     let script = "RUN_OPTIONS='--log stderr'
          run python3 -c 'import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -195,7 +195,7 @@ fn flows_are_shown_counted_and_closed() {
 }
 
 #[test]
-fn a_flow_that_a_new_policy_refuses_ends_and_others_go_on() {
+fn a_flow_that_a_new_policy_rejects_ends_and_others_continue() {
     let script = r#"
         mkfifo one two
         enrolled python3 "$PEERS/datagrams.py" talk 10.9.8.7 5000 <one >said.1 & first=$!

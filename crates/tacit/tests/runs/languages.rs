@@ -81,7 +81,7 @@ fn clients_of_a_dual_name_use_ipv4_at_once_where_only_it_has_a_route() {
 }
 
 #[test]
-fn clients_of_a_dual_name_choose_as_ever_where_both_families_have_a_route() {
+fn clients_of_a_dual_name_choose_as_without_tacit_with_both_routes() {
     let echo = ECHO.replace("echo.py 7000", "echo.py 7000 2001:db8::7");
     let web6 = "(cd web; exec python3 -m http.server --bind 2001:db8::7 8080 2>/dev/null) &
         background+=($!); until_true curl -s -o /dev/null http://[2001:db8::7]:8080/";

@@ -390,7 +390,7 @@ for path in ("/run/nscd/socket", "/run/systemd/resolve/io.systemd.Resolve"):
 
 /// A second query gets the known answer, and its program connects at once.
 #[test]
-fn whoever_asks_at_the_same_time_can_connect_too() {
+fn concurrent_look_ups_of_a_name_can_all_connect() {
     let together = r#"cat >together.py <<'P'
 import collections, socket, threading
 start, ends = threading.Barrier(40), collections.Counter()

@@ -38,7 +38,7 @@ fn network(on_tls: &str) -> Network {
 const FETCH: &str = "curl -sS --max-time 20 --cacert anchor.pem";
 
 #[test]
-fn a_program_that_speaks_tls_itself_is_refused_and_named_with_the_line_that_would_pass_it() {
+fn a_program_with_its_own_tls_is_refused_and_the_fix_is_reported() {
     let said = network("").ok(&format!(
         "run {FETCH} http://tls.example:8443/file.txt
          run {FETCH} https://tls.example:8443/file.txt 2>&1 | grep -o 'alert access denied'

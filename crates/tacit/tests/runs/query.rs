@@ -642,7 +642,7 @@ P
 }
 
 #[test]
-fn what_takes_for_ever_to_close_holds_up_nobody() {
+fn a_descriptor_that_blocks_in_close_delays_no_client() {
     let setup = program(
         "linger",
         &format!(
@@ -675,7 +675,7 @@ print(json.loads(first.recv(16384))["error"], said(ask(reach())))
 }
 
 #[test]
-fn an_asker_that_finds_no_place_gets_that_of_the_one_that_was_idle_the_longest() {
+fn a_new_client_replaces_the_one_that_was_idle_for_the_longest() {
     let setup = program(
         "many",
         &format!(
@@ -709,7 +709,7 @@ print(json.loads(pending.recv(16384))["error"])
 }
 
 #[test]
-fn connections_over_ipv6_are_known_and_ipv4_ones_in_its_clothes() {
+fn ipv6_and_ipv4_mapped_connections_are_found() {
     let setup = program(
         "six",
         r#"

@@ -60,7 +60,7 @@ pub(crate) fn refusals(network: &Network, script: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_name_that_no_rule_can_match_leaves_a_trace() {
+fn a_name_that_no_rule_can_match_is_reported() {
     let seen = refusals(&by_name(), "getent ahostsv4 other.example; getent ahostsv4 other.example");
     let [one] = &*seen else { panic!("{seen:?}") };
     assert_eq!(one["kind"], "name");
@@ -72,7 +72,7 @@ fn a_name_that_no_rule_can_match_leaves_a_trace() {
 }
 
 #[test]
-fn a_connection_that_no_rule_matches_leaves_a_trace() {
+fn a_connection_that_no_rule_matches_is_reported() {
     let seen = refusals(&by_address(), "(exec 3<>/dev/tcp/10.9.8.7/7000; read line <&3)");
     let [one] = &*seen else { panic!("{seen:?}") };
     assert_eq!(one["kind"], "connection");
@@ -83,7 +83,7 @@ fn a_connection_that_no_rule_matches_leaves_a_trace() {
 }
 
 #[test]
-fn a_connection_to_an_address_that_no_rule_can_match_leaves_a_trace() {
+fn a_connection_to_an_uncaptured_address_is_reported() {
     let seen = refusals(&by_name(), "(exec 3<>/dev/tcp/192.0.2.7/80)");
     let [one] = &*seen else { panic!("{seen:?}") };
     assert_eq!(one["destination"], "192.0.2.7:80");
@@ -93,7 +93,7 @@ fn a_connection_to_an_address_that_no_rule_can_match_leaves_a_trace() {
 }
 
 #[test]
-fn datagrams_that_no_rule_permits_leave_a_trace() {
+fn datagrams_that_no_rule_permits_are_reported() {
     let seen = refusals(&by_address(), "(exec 3<>/dev/udp/10.9.8.7/7000; echo one >&3; sleep 0.2)");
     let [one] = &*seen else { panic!("{seen:?}") };
     assert_eq!(one["kind"], "datagram");
@@ -102,7 +102,7 @@ fn datagrams_that_no_rule_permits_leave_a_trace() {
 }
 
 #[test]
-fn datagrams_that_the_kernel_of_the_run_refuses_leave_a_trace() {
+fn datagrams_that_the_kernel_of_the_run_refuses_are_reported() {
     let network = by_name().with_ipv6();
     let script = "(exec 3<>/dev/udp/192.0.2.7/7000; echo one >&3; echo two >&3 2>&1; sleep 0.2)
         (exec 3<>/dev/udp/2001:db8:5::5/7001; echo one >&3; sleep 0.2)";
@@ -115,7 +115,7 @@ fn datagrams_that_the_kernel_of_the_run_refuses_leave_a_trace() {
 }
 
 #[test]
-fn what_no_program_serves_at_the_runs_own_addresses_leaves_a_trace() {
+fn connections_to_own_addresses_without_a_listener_are_reported() {
     let script = "(exec 3<>/dev/tcp/127.0.0.1/81); sleep 0.1; (exec 3<>/dev/tcp/192.168.77.1/82)
         sleep 0.1; (exec 3<>/dev/udp/127.0.0.1/83; echo one >&3; sleep 0.2)";
     let seen = refusals(&by_name(), script);
@@ -134,7 +134,7 @@ fn what_no_program_serves_at_the_runs_own_addresses_leaves_a_trace() {
 }
 
 #[test]
-fn what_a_rule_denies_leaves_a_trace_in_the_log() {
+fn denied_connections_are_logged() {
     let rules = "[[rule]]\nname = \"no-address\"\ndirection = \"outbound\"\n\
         remote = \"192.0.2.9\"\ndeny = true\n\
         [[rule]]\nname = \"no-name\"\ndirection = \"outbound\"\n\
@@ -150,7 +150,7 @@ fn what_a_rule_denies_leaves_a_trace_in_the_log() {
 }
 
 #[test]
-fn datagrams_for_many_are_told_from_those_that_a_rule_could_permit() {
+fn broadcast_and_multicast_have_their_own_reason() {
     let script = "(exec 3<>/dev/udp/224.0.0.251/5353; echo one >&3; sleep 0.2)";
     let seen = refusals(&by_name(), script);
     let [one] = &*seen else { panic!("{seen:?}") };
@@ -203,7 +203,7 @@ fn the_log_of_a_run_goes_where_the_command_line_says() {
 }
 
 #[test]
-fn what_ends_a_run_is_told_at_standard_error_whatever_the_log() {
+fn the_end_of_a_run_is_reported_on_standard_error() {
     let said = by_name().ok(r#"
         RUN_OPTIONS='--log none'
         echo nonsense >>run.toml
@@ -214,7 +214,7 @@ fn what_ends_a_run_is_told_at_standard_error_whatever_the_log() {
 
 /// One run asks for names without end, and what it may of the audit log is used up.
 #[test]
-fn a_run_that_is_refused_all_the_time_does_not_silence_another() {
+fn a_run_with_many_refusals_does_not_suppress_those_of_others() {
     let said = by_name().ok(r#"
         cat >ask.py <<'P'
 import os, socket, struct, sys

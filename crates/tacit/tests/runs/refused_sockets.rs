@@ -40,7 +40,7 @@ fn one<'a>(seen: &'a [Value], destination: &str) -> &'a Value {
 }
 
 #[test]
-fn sockets_that_a_run_does_not_have_leave_a_trace() {
+fn refused_sockets_are_reported() {
     let make = "python3 make.py 40 17 io_uring 38 31 60 1000 77777 2 16 >scratch/made; sleep 0.3";
     let network = network();
     for network in network.for_each_user() {
@@ -119,7 +119,7 @@ fn the_name_of_a_program_does_not_control_the_terminal_of_the_operator() {
 }
 
 #[test]
-fn a_program_that_ends_at_once_leaves_its_trace() {
+fn a_program_that_ends_at_once_is_reported() {
     let said = network().ok(r#"
         log=$HOME/.local/state/tacit/run.log
         run python3 make.py 40 38
@@ -172,7 +172,7 @@ fn sockets_are_refused_at_once_when_the_agent_or_the_helper_is_killed() {
 }
 
 #[test]
-fn a_run_in_a_run_refuses_the_same_without_a_trace_of_its_own() {
+fn a_nested_run_refuses_the_same_sockets() {
     let said = network().ok(r#"
         log=$HOME/.local/state/tacit/run.log
         printf 'version = 1\n[[rule]]\nname = "all"\ndirection = "outbound"\n' >inner.toml
@@ -186,7 +186,7 @@ fn a_run_in_a_run_refuses_the_same_without_a_trace_of_its_own() {
 
 /// Every thread asks as often as it can, one of them is killed at it, and signals arrive meanwhile.
 #[test]
-fn a_program_that_asks_all_the_time_starves_no_other_and_is_not_stuck() {
+fn a_program_that_creates_many_sockets_does_not_block_others() {
     let said = network().ok(r#"
         cat >flood.py <<'P'
 import os, signal, socket, sys, threading, time

@@ -19,11 +19,11 @@ fn same_sockets(network: Network) {
 }
 
 #[test]
-fn every_call_on_a_socket_answers_as_ever() {
+fn every_socket_call_returns_what_it_returns_without_tacit() {
     same_sockets(Network::new(&[7000], SERVER));
 }
 
 #[test]
-fn every_call_on_a_socket_answers_root_as_ever() {
+fn every_socket_call_returns_the_same_for_root() {
     same_sockets(Network::new(&[7000], SERVER).with_root());
 }

@@ -60,7 +60,7 @@ fn a_database_in_clear_serves_clients_that_insist_on_tls() {
 
 /// A server that answers no good-bye still has its first connection when the second arrives.
 #[test]
-fn a_mail_server_in_clear_that_is_slow_to_part_serves_clients_under_tls() {
+fn a_mail_server_that_closes_slowly_serves_clients_under_tls() {
     let rule = "[identity.me]\ncert = \"tls.example.pem\"\nkey = \"me.key\"\n[[rule]]\n\
                 name = \"in\"\ndirection = \"inbound\"\nlisten = \"10.9.8.7:6025\"\n\
                 local-ports = 25\n\

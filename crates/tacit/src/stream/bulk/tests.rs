@@ -141,7 +141,7 @@ fn numbers_of_turns_begin_again() {
 }
 
 #[test]
-fn a_stream_that_becomes_a_conversation_is_brief_again() {
+fn a_bulk_stream_that_exchanges_short_messages_is_brief_again() {
     let turns = BulkTurns::default();
     let mut stream = bulk(&turns);
     stream.exchange(&turns);

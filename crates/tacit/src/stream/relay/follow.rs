@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_agree_are_followed_and_others_are_not() {
+    fn checks_that_agree_move_a_connection() {
         assert_eq!(due(&[1, 1], Some(0), 2), Some(2));
         assert_eq!(due(&[1, 1], None, 2), Some(2), "a worker without a CPU of its own");
         assert_eq!(due(&[0, 0, 0, 0], Some(0), 2), None, "program and worker are on the same CPU");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_agree_has_an_end() {
+    fn the_number_of_checks_has_a_maximum() {
         let most = AGREEING << DOUBLED_MAX;
         assert_eq!(due(&vec![1; 200], Some(0), most), Some(usize::from(most)));
     }

@@ -46,7 +46,7 @@ fn is_displaced(request: &PermitRequest) -> bool {
 }
 
 #[test]
-fn busy_sources_leave_a_quarter_of_each_rule_to_fresh_ones() {
+fn a_quarter_of_the_permits_is_reserved_for_new_sources() {
     let mut queue = queue(100);
     let rule = Arc::default();
     let now = Instant::now();
@@ -62,7 +62,7 @@ fn busy_sources_leave_a_quarter_of_each_rule_to_fresh_ones() {
 }
 
 #[test]
-fn the_next_place_goes_to_the_source_with_the_fewest() {
+fn the_next_permit_goes_to_the_source_with_the_fewest() {
     let mut queue = queue(100);
     let rule = Arc::default();
     let now = Instant::now();
@@ -85,7 +85,7 @@ fn the_next_place_goes_to_the_source_with_the_fewest() {
 }
 
 #[test]
-fn a_slow_handshake_of_the_busiest_source_makes_room() {
+fn a_slow_handshake_of_the_busiest_source_is_displaced() {
     let mut queue = queue(100);
     let rule = Arc::default();
     let begin = Instant::now();
@@ -105,7 +105,7 @@ fn a_slow_handshake_of_the_busiest_source_makes_room() {
 }
 
 #[test]
-fn what_programs_of_ours_want_is_not_displaced_and_not_refused() {
+fn handshakes_of_the_agent_are_neither_displaced_nor_rejected() {
     let mut queue = queue(4);
     let rule = Arc::default();
     let begin = Instant::now();
@@ -137,7 +137,7 @@ fn when_too_many_wait_the_oldest_of_the_source_with_the_most_is_refused() {
 }
 
 #[test]
-fn one_that_gives_up_keeps_nothing_though_it_was_granted_a_moment_ago() {
+fn a_waiter_that_gives_up_releases_a_permit_that_was_just_granted() {
     let mut queue = queue(6);
     let rule: Arc<AtomicUsize> = Arc::default();
     let now = Instant::now();
