@@ -21,6 +21,7 @@ mod option;
 pub mod orphan;
 pub mod owner;
 pub mod process;
+pub mod processors;
 pub mod query;
 pub mod sandbox;
 pub mod schedule;

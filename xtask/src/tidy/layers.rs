@@ -71,6 +71,7 @@ const LAYERS: [Layers; 3] = [
             "control",
             "agent",
             "launch",
+            "cpus",
             "doctor",
             "ca",
             "import",

@@ -15,6 +15,7 @@ use super::opened::Opened;
 use super::reload::ReloadOrigin;
 use super::{Agent, Control, Drain, service_manager, takeover};
 use crate::control::display::audit::audit;
+use crate::control::display::cpus::{CpuUsers, PlacedRun, cpu_users};
 use crate::control::display::engines::EnginesDisplay;
 use crate::control::display::identities::identities;
 use crate::control::display::policy::policy;
@@ -74,12 +75,22 @@ impl Agent {
             Display::Identities => return self.show_identities(back),
             Display::Runs => Reply::written(&self.runs.show()),
             Display::Engines => Reply::written(&self.show_engines()),
+            Display::Cpus => Reply::written(&self.show_cpus()),
             Display::Refused => Reply::written(&refused(&self.shared.refusals)),
             Display::Audit => Reply::written(&audit(&self.shared.live.load())),
             Display::Limits => Reply::written(&self.show_limits()),
         };
         // The client may have closed its connection.
         let _ = back.send(reply);
+    }
+
+    /// The agent's part of `tacit show cpus`.
+    fn show_cpus(&self) -> CpuUsers {
+        let placed = self.runs.registry.all().filter_map(|enrolled| {
+            let run = &enrolled.run;
+            Some(PlacedRun { cpu: run.cpu()?, id: run.id, name: run.name.clone() })
+        });
+        cpu_users(&self.shared.table, self.workers.threads(), placed)
     }
 
     fn show_engines(&self) -> EnginesDisplay {

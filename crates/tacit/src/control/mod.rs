@@ -109,6 +109,8 @@ pub enum Display {
     Identities,
     /// The limits of the agent, and how much of each is used.
     Limits,
+    /// Each CPU: who uses it, how busy it is, and how fast cipher suites are.
+    Cpus,
     /// The refused requests of programs, newest first, with the change that would allow each.
     Refused,
     /// The flows that rules in audit mode have let pass, with the action that is not enforced.

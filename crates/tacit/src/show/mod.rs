@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::parse_duration;
@@ -25,6 +26,7 @@ use crate::control::display::runs::RunsDisplay;
 use crate::control::render::costs::By;
 use crate::control::render::{self, Table, connections};
 use crate::control::{self, Display, Request};
+use crate::cpus;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail, pretty, print};
 use crate::ledger::costs::Costs;
 
@@ -74,8 +76,8 @@ pub struct ShowArgs {
     /// With costs: what each row stands for
     #[arg(long, value_enum, value_name = "WHAT")]
     by: Option<By>,
-    /// With costs: measure for this long [default: since the agent started]; with --csv: time
-    /// between samples
+    /// With costs: measure for this long [default: since the agent started]; with cpus: measure
+    /// for this long [default: 1s]; with --csv: time between samples
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     interval: Option<Duration>,
     /// The control socket of the agent
@@ -94,6 +96,7 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Connections, None) => show_connections(args),
         (Display::Policy, _) => show_policy(args),
         (Display::Costs, _) => show_costs(args),
+        (Display::Cpus, _) => return show_cpus(args),
         (Display::Rules, _) => args.show::<RulesDisplay>(),
         (Display::Runs, _) => args.show::<RunsDisplay>(),
         (Display::Engines, _) => args.show::<EnginesDisplay>(),
@@ -126,11 +129,10 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
     if args.csv && (!is_connections || args.of.is_none()) {
         return Err("--csv is only for `tacit show connections ID`");
     }
-    if args.interval.is_some() && args.what != Display::Costs && !args.csv {
-        return Err(
-            "--interval is only for `tacit show costs`, and for `tacit show connections ID \
-                    --csv`",
-        );
+    let is_measured = matches!(args.what, Display::Costs | Display::Cpus);
+    if args.interval.is_some() && !is_measured && !args.csv {
+        return Err("--interval is only for `tacit show costs`, for `tacit show cpus`, and for \
+                    `tacit show connections ID --csv`");
     }
     if args.by == Some(By::Connection) && args.interval.is_some() {
         return Err(
@@ -142,12 +144,12 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
 }
 
 impl ShowArgs {
-    fn ask<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
+    fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
         client::ask_typed(&self.path(), request)
     }
 
     /// The display that the command line names, as the agent answers.
-    fn show<T: Table>(&self) -> Result<String, ClientError> {
+    fn show<T: Table + DeserializeOwned>(&self) -> Result<String, ClientError> {
         let display: T = self.ask(&Request::Show { what: self.what })?;
         Ok(self.printed(&display))
     }
@@ -254,6 +256,13 @@ fn show_policy(args: &ShowArgs) -> Result<String, ClientError> {
         }
     }
     Ok(args.printed(&policy))
+}
+
+fn show_cpus(args: &ShowArgs) -> ExitCode {
+    match cpus::show(&args.path(), args.interval) {
+        Ok(shown) => print(args.printed(&shown), EXIT_OK),
+        Err(error) => fail(error.id(), error, EXIT_FAILURE),
+    }
 }
 
 fn show_costs(args: &ShowArgs) -> Result<String, ClientError> {

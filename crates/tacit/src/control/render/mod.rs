@@ -9,7 +9,6 @@ pub mod policy;
 pub(crate) mod table;
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use self::table::{Column, list, optional, table};
 use super::display::audit::{AuditDisplay, AuditedRule, RepeatedFlow};
@@ -25,7 +24,7 @@ use crate::engine::ThreadState;
 use crate::ledger::costs::Costs;
 
 /// A display: the agent's answer, which `--json` prints as it is.
-pub trait Table: Serialize + DeserializeOwned {
+pub trait Table: Serialize {
     /// The display as text; ends with a newline.
     fn text(&self) -> String;
 }

@@ -5,13 +5,13 @@ use tacit_core::printable::printable;
 use super::column;
 
 /// A column: its heading, and the function that makes the cell of an entry.
-pub(super) type Column<T> = (&'static str, fn(&T) -> String);
+pub(crate) type Column<T> = (&'static str, fn(&T) -> String);
 
 /// The cell of a value that is absent.
-pub(super) const ABSENT: &str = "-";
+pub(crate) const ABSENT: &str = "-";
 
 /// A table of these entries. A column is as wide as its widest cell; two spaces separate columns.
-pub(super) fn table<T>(entries: &[T], columns: &[Column<T>]) -> String {
+pub(crate) fn table<T>(entries: &[T], columns: &[Column<T>]) -> String {
     let mut rows: Vec<Vec<String>> =
         vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
     for entry in entries {
@@ -46,11 +46,11 @@ pub(crate) fn lay_out(rows: &[Vec<String>]) -> String {
 }
 
 /// The cell of a value that may be absent.
-pub(super) fn optional(value: Option<impl ToString>) -> String {
+pub(crate) fn optional(value: Option<impl ToString>) -> String {
     value.map_or_else(|| ABSENT.to_owned(), |value| value.to_string())
 }
 
 /// The cell of a list, separated by commas.
-pub(super) fn list<T: ToString>(items: &[T]) -> String {
+pub(crate) fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }

@@ -1,0 +1,252 @@
+//! The CPUs of this machine: which are online, how long each was busy, how long threads that were
+//! ready to run waited for each, and which instructions they have.
+//!
+//! Limits: `THREADS_MAX` threads whose waiting times are read.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use crate::cpu::MACHINE_STEP_NS;
+
+/// Threads whose waiting times are read at most: two small files for each.
+const THREADS_MAX: usize = 16_384;
+/// Numbers of CPUs are below this.
+const CPUS_MAX: usize = 8192;
+
+/// How long a CPU was busy and idle since the machine started, in steps of [`MACHINE_STEP_NS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTimes {
+    /// In nanoseconds; time that a hypervisor took from it counts.
+    pub busy_ns: u64,
+    /// In nanoseconds; waiting for disks counts.
+    pub idle_ns: u64,
+}
+
+/// The time that a thread was ready to run and had no CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadWait {
+    /// The CPU that it was on last.
+    pub cpu: usize,
+    /// The time since the thread started, in nanoseconds.
+    pub waited_ns: u64,
+}
+
+/// Returns the CPUs that this machine has, in ascending order.
+///
+/// # Errors
+/// `/sys` cannot be read, or is not as the kernel writes it.
+pub fn present() -> io::Result<Vec<usize>> {
+    listed("/sys/devices/system/cpu/present")
+}
+
+/// Returns the CPUs that are online, in ascending order.
+///
+/// # Errors
+/// As [`present`].
+pub fn online() -> io::Result<Vec<usize>> {
+    listed("/sys/devices/system/cpu/online")
+}
+
+/// Returns how long each CPU that is online was busy and idle.
+///
+/// # Errors
+/// `/proc/stat` cannot be read, or is not as the kernel writes it.
+pub fn times() -> io::Result<BTreeMap<usize, CpuTimes>> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    parse_times(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Returns how long threads have waited for each CPU since the machine started, in nanoseconds.
+///
+/// # Errors
+/// `NotFound`: the kernel does not count it by CPU (`CONFIG_SCHEDSTATS`). `/proc/schedstat` is not
+/// as the kernel writes it.
+pub fn waits_ns() -> io::Result<BTreeMap<usize, u64>> {
+    let text = std::fs::read_to_string("/proc/schedstat")?;
+    parse_waits(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Returns how long each thread of this machine has waited for a CPU, by the id of the thread. A
+/// thread that ends meanwhile is left out.
+///
+/// # Errors
+/// `/proc` cannot be read; there are more than `THREADS_MAX` threads.
+pub fn thread_waits() -> io::Result<BTreeMap<u32, ThreadWait>> {
+    let mut found = BTreeMap::new();
+    for process in std::fs::read_dir("/proc")? {
+        let process = process?;
+        if number_of(&process.file_name()).is_none() {
+            continue;
+        }
+        let Ok(tasks) = std::fs::read_dir(process.path().join("task")) else { continue };
+        for task in tasks.flatten() {
+            let Some(id) = number_of(&task.file_name()) else { continue };
+            if found.len() == THREADS_MAX {
+                return Err(io::Error::other(format!("there are over {THREADS_MAX} threads")));
+            }
+            found.extend(thread_wait(&task.path()).map(|wait| (id, wait)));
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the words that `/proc/cpuinfo` has for the features of every CPU.
+///
+/// # Errors
+/// `/proc/cpuinfo` cannot be read.
+pub fn features() -> io::Result<Vec<String>> {
+    Ok(parse_features(&std::fs::read_to_string("/proc/cpuinfo")?))
+}
+
+fn number_of(name: &std::ffi::OsStr) -> Option<u32> {
+    name.to_str()?.parse().ok()
+}
+
+fn listed(path: &str) -> io::Result<Vec<usize>> {
+    let text = std::fs::read_to_string(path)?;
+    parse_list(text.trim()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// A list such as `0-2,5`.
+fn parse_list(text: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let last = last.parse::<usize>().ok().filter(|last| *last < CPUS_MAX)?;
+        cpus.extend(first.parse::<usize>().ok()?..=last);
+    }
+    Some(cpus)
+}
+
+/// The number of the CPU of a line, and its fields.
+fn fields_of_cpu(line: &str) -> Option<(usize, Vec<u64>)> {
+    let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
+    let cpu = words.next()?.parse().ok()?;
+    let fields = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
+    Some((cpu, fields))
+}
+
+/// user, nice, system, idle, iowait, irq, softirq, steal of each CPU. The line for all of them
+/// together begins with `cpu` and a space.
+fn parse_times(text: &str) -> Option<BTreeMap<usize, CpuTimes>> {
+    let lines = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
+    let times = lines.map(|line| {
+        let (cpu, fields) = fields_of_cpu(line)?;
+        let ns = |indexes: &[usize]| {
+            let ticks = indexes.iter().map(|index| fields.get(*index).copied());
+            Some(ticks.sum::<Option<u64>>()? * MACHINE_STEP_NS)
+        };
+        Some((cpu, CpuTimes { busy_ns: ns(&[0, 1, 2, 5, 6, 7])?, idle_ns: ns(&[3, 4])? }))
+    });
+    times.collect()
+}
+
+/// The eighth field of the line of each CPU: the time that threads waited for it.
+fn parse_waits(text: &str) -> Option<BTreeMap<usize, u64>> {
+    let lines = text.lines().filter(|line| line.starts_with("cpu"));
+    let waits = lines.map(|line| {
+        let (cpu, fields) = fields_of_cpu(line)?;
+        Some((cpu, *fields.get(7)?))
+    });
+    waits.collect()
+}
+
+fn thread_wait(task: &Path) -> Option<ThreadWait> {
+    let schedstat = std::fs::read_to_string(task.join("schedstat")).ok()?;
+    let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+    parse_thread_wait(&schedstat, &stat)
+}
+
+/// The second field of `schedstat` is the waiting time. In `stat` the CPU is the field 36 after the
+/// name, which may contain anything, also a closing parenthesis.
+fn parse_thread_wait(schedstat: &str, stat: &str) -> Option<ThreadWait> {
+    let waited_ns = schedstat.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let cpu = after_name.split_ascii_whitespace().nth(36)?.parse().ok()?;
+    Some(ThreadWait { cpu, waited_ns })
+}
+
+/// x86 has a line `flags`, arm64 a line `Features` and s390x a line `features`. x86 and arm64 have
+/// one for each CPU: a word counts if all have it.
+fn parse_features(text: &str) -> Vec<String> {
+    let is_key = |key: &str| ["flags", "features"].contains(&key.trim().to_lowercase().as_str());
+    let mut lines = text
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .filter(|(key, _)| is_key(key))
+        .map(|(_, words)| words.split_ascii_whitespace().collect::<Vec<_>>());
+    let Some(mut common) = lines.next() else { return Vec::new() };
+    for words in lines {
+        common.retain(|word| words.contains(word));
+    }
+    common.into_iter().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read_as_the_kernel_writes_them() {
+        assert_eq!(parse_list("0-2,5").unwrap(), [0, 1, 2, 5]);
+        assert_eq!(parse_list("0").unwrap(), [0]);
+        assert_eq!(parse_list("").unwrap(), [0; 0], "no CPU is offline");
+        for wrong in ["a", "0-", "-1", "0-99999999999"] {
+            assert_eq!(parse_list(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn busy_and_idle_times_of_each_cpu_are_told_apart() {
+        let text = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 40 50 6 7 8 0 0\n\
+                    cpu2 0 0 0 1 0 0 0 0 0 0\nintr 7\n";
+        let times = parse_times(text).unwrap();
+        assert_eq!(times.keys().copied().collect::<Vec<_>>(), [0, 2]);
+        let first = CpuTimes { busy_ns: 27 * MACHINE_STEP_NS, idle_ns: 90 * MACHINE_STEP_NS };
+        assert_eq!(times[&0], first);
+        assert_eq!(parse_times("cpu0 1 2 3\n"), None);
+    }
+
+    #[test]
+    fn the_waiting_time_of_each_cpu_is_its_eighth_field() {
+        let text = "version 17\ntimestamp 4294966\ncpu0 0 0 0 0 0 0 111 222 333\n\
+                    domain0 MC 3 1 2\ncpu1 0 0 0 0 0 0 4 5 6\n";
+        assert_eq!(parse_waits(text).unwrap(), BTreeMap::from([(0, 222), (1, 5)]));
+        assert_eq!(parse_waits("cpu0 1 2\n"), None);
+    }
+
+    #[test]
+    fn the_waiting_time_of_a_thread_counts_for_its_last_cpu() {
+        let fields: Vec<_> = (3..53).map(|field| field.to_string()).collect();
+        let stat = format!("7 (a) b) S {}", fields[1..].join(" "));
+        let wait = parse_thread_wait("10 20 30\n", &stat).unwrap();
+        assert_eq!(wait, ThreadWait { cpu: 39, waited_ns: 20 }, "proc_pid_stat(5): field 39");
+        assert_eq!(parse_thread_wait("10", &stat), None);
+    }
+
+    #[test]
+    fn a_feature_counts_if_every_cpu_has_it() {
+        let text = "processor\t: 0\nflags\t\t: fpu aes sha_ni\n\nprocessor\t: 1\n\
+                    flags\t\t: aes fpu\n";
+        assert_eq!(parse_features(text), ["fpu", "aes"]);
+        assert_eq!(
+            parse_features("Features\t: fp aes pmull sha2\n"),
+            ["fp", "aes", "pmull", "sha2"]
+        );
+        assert_eq!(parse_features("features\t: esan3 zarch msa\n"), ["esan3", "zarch", "msa"]);
+        assert!(parse_features("vendor_id : x\n").is_empty());
+    }
+
+    #[test]
+    fn this_machine_has_a_cpu_and_this_thread() {
+        let online = online().unwrap();
+        assert!(!online.is_empty());
+        assert!(online.iter().all(|cpu| present().unwrap().contains(cpu)));
+        assert!(times().unwrap().len() >= online.len());
+        assert!(!features().unwrap().is_empty() || cfg!(not(target_arch = "x86_64")));
+        if Path::new("/proc/self/schedstat").exists() {
+            assert!(thread_waits().unwrap().contains_key(&crate::cpu::thread_id()));
+        }
+    }
+}
