@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::sample::{CpuSample, Sample};
+use super::sample::{CpuSample, Sample, WaitSource};
 use crate::control::display::VERSION;
 use crate::control::display::cpus::{CpuRun, CpuUsers};
 use crate::control::render::Table;
@@ -24,16 +24,6 @@ pub struct CpusDisplay {
     /// Instructions and suites.
     #[serde(flatten)]
     pub crypto: CryptoDisplay,
-}
-
-/// What counts the time that threads wait for a CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WaitSource {
-    /// The kernel's counters of CPUs.
-    Cpus,
-    /// Those of threads, each counted for the CPU that it was on last.
-    Threads,
 }
 
 /// One CPU.

@@ -26,9 +26,10 @@ use tacit_core::message_id::MessageId;
 use tacit_tls::measure::CannotMeasure;
 
 pub use self::display::{
-    CpuDisplay, CpusDisplay, CryptoDisplay, InstructionDisplay, RunOnCpu, SuiteDisplay, WaitSource,
+    CpuDisplay, CpusDisplay, CryptoDisplay, InstructionDisplay, RunOnCpu, SuiteDisplay,
 };
 use self::sample::Look;
+pub use self::sample::WaitSource;
 use crate::control::client::{self, ClientError};
 use crate::control::display::cpus::CpuUsers;
 use crate::control::{Display, Request};

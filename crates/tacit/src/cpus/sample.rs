@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use tacit_sys::processors::{self, CpuTimes, ThreadWait};
-
-use super::display::WaitSource;
 
 /// The counters at one time.
 pub(super) struct Look {
@@ -23,6 +22,16 @@ enum Waits {
     Cpus(BTreeMap<usize, u64>),
     /// By thread: the kernel does not count by CPU.
     Threads(BTreeMap<u32, ThreadWait>),
+}
+
+/// What counts the time that threads wait for a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WaitSource {
+    /// The kernel's counters of CPUs.
+    Cpus,
+    /// Those of threads, each counted for the CPU that it was on last.
+    Threads,
 }
 
 /// What happened between two readings.

@@ -3,11 +3,15 @@
 //! ```text
 //! namespace.rs   makes a namespace and starts a program in it, as `tacit run` does
 //! host.rs        reads features and settings from /proc, /dev and netlink
+//! crypto.rs      reads the instructions of the CPUs, and measures cipher suites
 //! ```
 //!
 //! The output has one line for each feature: its name, whether it is available, and what it is for
-//! or what does not work without it. The command changes nothing and sends no packets.
+//! or what does not work without it. Two tables follow: the instructions for AES and SHA, and the
+//! speed of each cipher suite, as `tacit show cpus` has them. The command changes nothing and sends
+//! no packets.
 
+mod crypto;
 mod finding;
 mod host;
 mod namespace;
@@ -16,9 +20,13 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use self::finding::{Finding, Presence};
+use self::finding::Finding;
+use crate::control::display::VERSION;
+use crate::control::render::Table;
+use crate::cpus::CryptoDisplay;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, pretty, print};
 
 /// Check which features of the kernel and the host are available to tacit
@@ -41,8 +49,16 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
     // Must come first: it forks, which requires that this process has one thread.
     let mut findings = namespace::look();
     findings.extend(host::look());
-    let text = if args.json { pretty(&as_json(&findings)) } else { text(&findings) };
-    print(text, if works(&findings) { EXIT_OK } else { EXIT_FAILURE })
+    let crypto = crypto::look();
+    findings.extend(crypto.findings);
+    let display = DoctorDisplay {
+        version: VERSION,
+        run_works: works(&findings),
+        findings: findings.iter().map(FindingDisplay::of).collect(),
+        crypto: crypto.display,
+    };
+    let text = if args.json { pretty(&json!(display)) } else { display.text() };
+    print(text, if display.run_works { EXIT_OK } else { EXIT_FAILURE })
 }
 
 /// Whether `tacit run` works on this host.
@@ -50,39 +66,64 @@ fn works(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.is_present() || !finding.needed)
 }
 
-fn as_json(findings: &[Finding]) -> Value {
-    let shown: Vec<_> = findings
-        .iter()
-        .map(|finding| {
-            let Finding { name, needed, note, .. } = finding;
-            json!({ "name": name, "present": finding.is_present(), "needed": needed, "note": note })
-        })
-        .collect();
-    json!({ "run-works": works(findings), "findings": shown })
+/// The results, as `--json` prints them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct DoctorDisplay<'a> {
+    version: u32,
+    run_works: bool,
+    findings: Vec<FindingDisplay<'a>>,
+    /// `None`: not measured, for the reason that a finding has.
+    #[serde(flatten)]
+    crypto: Option<CryptoDisplay>,
 }
 
-fn text(findings: &[Finding]) -> String {
-    let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for Finding { name, presence, needed, note } in findings {
-        let answer = match presence {
-            Presence::There => "yes",
-            Presence::Missing if *needed => "NO",
-            Presence::Missing => "no",
-        };
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{name:width$}  {answer:3}  {note}");
+/// One feature.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct FindingDisplay<'a> {
+    name: &'a str,
+    present: bool,
+    needed: bool,
+    note: &'a str,
+}
+
+impl<'a> FindingDisplay<'a> {
+    fn of(finding: &'a Finding) -> Self {
+        let Finding { name, presence: _, needed, note } = finding;
+        Self { name, present: finding.is_present(), needed: *needed, note }
     }
-    text.push_str(if works(findings) {
-        "`tacit run` works on this host\n"
-    } else {
-        "`tacit run` does not work on this host: see the lines with NO\n"
-    });
-    text
+}
+
+impl Table for DoctorDisplay<'_> {
+    fn text(&self) -> String {
+        let Self { version: _, run_works, findings, crypto } = self;
+        let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
+        let mut text = String::new();
+        for FindingDisplay { name, present, needed, note } in findings {
+            let answer = match (present, needed) {
+                (true, _) => "yes",
+                (false, true) => "NO",
+                (false, false) => "no",
+            };
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{name:width$}  {answer:3}  {note}");
+        }
+        if let Some(crypto) = crypto {
+            let _ = writeln!(text, "\n{}", crypto.text());
+        }
+        text.push_str(if *run_works {
+            "`tacit run` works on this host\n"
+        } else {
+            "`tacit run` does not work on this host: see the lines with NO\n"
+        });
+        text
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::finding::Presence;
     use super::*;
 
     #[test]
@@ -96,14 +137,20 @@ mod tests {
             Finding::wanted("cubic", Presence::Missing, "a byte costs more"),
             Finding::wanted("kernel", Presence::There, "Linux 6.18"),
         ];
+        let display = DoctorDisplay {
+            version: VERSION,
+            run_works: works(&findings),
+            findings: findings.iter().map(FindingDisplay::of).collect(),
+            crypto: None,
+        };
         assert_eq!(
-            text(&findings),
+            display.text(),
             "network namespace  NO   user.max_user_namespaces is 0\n\
              cubic              no   a byte costs more\n\
              kernel             yes  Linux 6.18\n\
-             `tacit run` does not work here: see the lines with NO\n"
+             `tacit run` does not work on this host: see the lines with NO\n"
         );
-        let json = as_json(&findings);
+        let json = json!(display);
         assert_eq!(json["run-works"], false);
         assert_eq!(json["findings"][0]["needed"], true);
         assert_eq!(json["findings"][2]["note"], "Linux 6.18");

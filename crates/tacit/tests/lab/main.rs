@@ -27,6 +27,7 @@ mod cli;
 mod client_cert;
 mod control;
 mod costs;
+mod cpus;
 mod doctor;
 mod drain;
 mod engine;

@@ -5,7 +5,7 @@ use crate::network::Network;
 use crate::refused::STAY;
 
 /// Displays that show something of a run.
-const SUBJECTS: [&str; 5] = ["runs", "connections", "refused", "costs", "engines"];
+const SUBJECTS: [&str; 6] = ["runs", "connections", "refused", "costs", "engines", "cpus"];
 
 #[test]
 fn displays_of_runs_fit_their_schemas() {
@@ -23,10 +23,13 @@ fn displays_of_runs_fit_their_schemas() {
     for subject in SUBJECTS {
         let (title, json) = parts.next().unwrap().split_once('\n').unwrap();
         assert_eq!(title, subject);
-        let expected = if subject == "refused" { "absent.example" } else { "\"version\": 1" };
-        assert!(json.contains(expected), "{json}");
-        let has_run = subject == "engines" || json.contains("\"user\"") || subject == "refused";
-        assert!(has_run, "{json}");
+        let expected = match subject {
+            "refused" => "absent.example",
+            "engines" => "\"data-",
+            "cpus" => "\"connections\": 1",
+            _ => "\"user\"",
+        };
+        assert!(json.contains(expected), "{expected}: {json}");
         assert_fits(&format!("show-{subject}"), json);
     }
 }

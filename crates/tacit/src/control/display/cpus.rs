@@ -68,8 +68,8 @@ pub fn cpu_users(
     }
     for record in table.snapshot() {
         let Some(SentFrom { cpu, run }) = sent_from(&record) else { continue };
-        let (id, name) = (run.id, &run.name);
-        let none = || CpuRun { cpu, id, name: name.clone(), connections: 0, placed: false };
+        let id = run.id;
+        let none = || CpuRun { cpu, id, name: run.name.clone(), connections: 0, placed: false };
         runs.entry((cpu, id)).or_insert_with(none).connections += 1;
     }
     CpuUsers {
