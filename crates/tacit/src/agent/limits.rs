@@ -1,4 +1,4 @@
-//! The limits of a running agent, as `tacit show limits` has them.
+//! Collects the limits of a running agent, and how much of each is used, for `tacit show limits`.
 
 use tacit_core::refusal::REFUSALS_MAX;
 use tacit_sys::socket;

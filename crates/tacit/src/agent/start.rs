@@ -178,9 +178,10 @@ impl Agent {
             Ok(runs) => Ok(runs),
             Err(error @ ClientError::Broken(_)) => {
                 let event = Event::new("predecessor-lost").field("error", &error);
-                self.shared
-                    .log
-                    .error(event.field("next", "end and start the runs of that agent again"));
+                self.shared.log.error(event.field(
+                    "next",
+                    "the runs of the previous agent have no network: start them again",
+                ));
                 Ok(Vec::new())
             }
             Err(error) => Err(AgentError::TakeOver(error)),

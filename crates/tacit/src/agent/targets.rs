@@ -1,7 +1,7 @@
-//! Which targets are down, from the agent that this one replaces.
+//! Asks the predecessor of this agent which targets are down.
 //!
-//! A successor that began with all targets up would delay connections by a target that does not
-//! answer, until the first of them had failed again.
+//! Otherwise a successor would try a target that does not answer again, and delay the first
+//! connections.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -41,8 +41,8 @@ struct ShownTarget {
     down: bool,
 }
 
-/// Marks the targets that are down in the agent in place. Without its answer all begin as up, as
-/// after a start, and the log says so.
+/// Marks the targets that are down according to the predecessor. Without its answer all targets
+/// begin as up, as after a start, and a warning is logged.
 pub(super) fn inherit(live: &Live, control: &Path, log: &Log) {
     if live.rules.iter().all(|rule| several(rule).is_none()) {
         return;
@@ -51,7 +51,10 @@ pub(super) fn inherit(live: &Live, control: &Path, log: &Log) {
         Ok(shown) => mark(live, &shown),
         Err(error) => {
             let event = Event::new("targets-unknown").field("error", &error);
-            log.warn(event.field("next", "none: a target that is down is tried once more"));
+            log.warn(event.field(
+                "next",
+                "no action is needed: the agent tries targets that are down once more",
+            ));
         }
     }
 }

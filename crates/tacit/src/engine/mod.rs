@@ -8,14 +8,13 @@
 //!      └──────────────────────────────────────────────────────┘ raw, and counted
 //! ```
 //!
-//! An engine runs the loop of a data worker on a pinned thread. It hands each connection over once:
-//! the worker's runtime then watches the sockets. They stay open, so the worker sees data, an end
-//! or an error that came meanwhile. An operator's request to close stays in the connection's
-//! record. A rule may keep its relay on the engine.
+//! An engine runs the same loop as a data worker, on a thread that is pinned to its CPU. It hands
+//! each connection over once, with open sockets, so that the worker receives all data, closes and
+//! errors that arrive meanwhile. If the rule has `relay = "engine"`, the engine relays too.
 //!
-//! Limits: `queue` of the policy for each engine, [`HAND_OVER_QUEUE_MAX`] for each worker. An
-//! engine at its limit accepts no more, unless all engines are at their limits and the policy has
-//! `spill`.
+//! Limits: an engine sets up at most `queue` (of the policy) connections at the same time; a worker
+//! has a queue of [`HAND_OVER_QUEUE_MAX`] connections. An engine at its limit stops accepting. If
+//! all engines are at their limits and the policy has `spill`, workers set connections up.
 
 mod cpu_workers;
 mod load;

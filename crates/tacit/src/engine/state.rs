@@ -1,4 +1,4 @@
-//! The state of a thread, as displays have it.
+//! The state of an engine or data worker, as a type for displays.
 
 use serde::{Deserialize, Serialize};
 

@@ -2,9 +2,9 @@
 //! keeps rules that did not change.
 //!
 //! A rule that is the same as before, with the same credentials and the same map, keeps its
-//! [`LiveRule`]: its connections stay current. Each rule is looked up once by its name, and
-//! credentials and maps are compared once by theirs, so that the cost grows with the number of
-//! rules. Nothing here changes what is installed, and everything may run on any thread.
+//! [`LiveRule`], so that its connections stay current. Each rule, credential and map is looked up
+//! and compared once, so that the CPU time is proportional to the number of rules. Building does
+//! not change the installed policy, and may run on any thread.
 
 use std::collections::HashSet;
 use std::fmt;

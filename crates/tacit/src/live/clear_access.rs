@@ -1,9 +1,8 @@
 //! Decides which clients of a rule with `accept = "both"` may be in clear.
 //!
-//! A client that has completed a TLS handshake is not accepted in clear again: a client that was
-//! migrated cannot fall back without notice. `tacit close --clear` ends clear connections of the
-//! rule for all clients. Both outlive a reload and `tacit restart`, and are lost when the agent
-//! ends.
+//! A client that has completed a TLS handshake is not accepted in clear any more, so that it cannot
+//! fall back unnoticed. After `tacit close --clear`, no client of the rule is accepted in clear.
+//! This state is kept over a reload and `tacit restart`, and is lost when the agent ends.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -7,15 +7,17 @@
 //! ```
 //!
 //! The socket exists only in the run's network, so only the run's programs can ask. The descriptor
-//! that comes with a query identifies the connection. The agent reads the descriptor's network and
-//! its two addresses, trusts nothing else, and closes it before it sends the answer. So a program
-//! can ask only about connections that it holds.
+//! in a query identifies the connection. The agent reads the network namespace and the two
+//! addresses of that socket, and closes the descriptor before it answers. So a program can only ask
+//! about connections whose sockets it has.
 //!
 //! All of this runs on the control thread; no lane waits for it. After `tacit restart` the
 //! successor has the socket, and asks its predecessor about connections that stayed there.
 //!
-//! Limits: [`QUERY_CLIENTS_MAX`] connections of a run at a time; a new one closes the one that is
-//! idle for the longest (`client_slots`). [`IDLE_MAX`] without a query, [`CLOSING_MAX`].
+//! Limits: a run has at most [`QUERY_CLIENTS_MAX`] connections to the socket; a new one replaces
+//! the one that was idle for the longest (`client_slots`). A connection is closed after
+//! [`IDLE_MAX`] without a query. At most [`CLOSING_MAX`] descriptors are being closed at the same
+//! time.
 
 mod answer;
 mod client;

@@ -406,8 +406,8 @@ fn end_of(end: &ConnectionEnd, record: &ConnectionRecord) -> String {
 pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
     let end = match record.why_closing() {
         Some(Closing::Untrusted) => "closed because its peer is no longer trusted",
-        Some(Closing::Aged) => "closed because it reached max-age of its rule",
-        Some(Closing::Idle) => "closed because it was idle for the time `idle` of its rule",
+        Some(Closing::Aged) => "closed because it reached the `max-age` of its rule",
+        Some(Closing::Idle) => "closed because it reached the `idle` time of its rule",
         Some(Closing::Requested) | None => "closed by an operator",
     };
     log.info(about(Event::new("closed"), record).field("end", end));

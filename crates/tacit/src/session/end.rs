@@ -75,9 +75,11 @@ impl fmt::Display for ConnectionEnd {
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),
             Self::ControlFailed(what) => f.write_str(what),
-            Self::OwnTls(_) => f.write_str("the program uses TLS itself, and so does its rule"),
+            Self::OwnTls(_) => {
+                f.write_str("the program uses TLS itself, and its rule would add a second TLS")
+            }
             Self::NotPassed(reason) => {
-                write!(f, "the program uses TLS itself, and tacit cannot pass it on: {reason}")
+                write!(f, "cannot relay the program's own TLS (on-tls = \"pass\"): {reason}")
             }
         }
     }

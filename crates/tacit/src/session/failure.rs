@@ -90,12 +90,12 @@ impl fmt::Display for Failure {
             Self::Session(error) => write!(f, "{error}"),
             Self::NoHandshakePermit => f.write_str(
                 "too many handshakes are in progress, and this one could not start in time: see \
-                 `tacit show limits`, and raise `handshakes` limits in [limits] if these clients \
-                 are legitimate",
+                 `tacit show limits`, and raise the limits of handshakes in [limits] if these \
+                 clients are legitimate",
             ),
             Self::Displaced => f.write_str(
                 "the handshake limit is reached, and this handshake was ended in favour of \
-                 another source: see `tacit show limits`, and raise `handshakes` limits in \
+                 another source: see `tacit show limits`, and raise the limits of handshakes in \
                  [limits] if these clients are legitimate",
             ),
             Self::Broken(error) => write!(f, "the connection failed during set-up: {error}"),

@@ -304,7 +304,7 @@ impl SignerClient for Client {
     fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         let unreachable = |error: io::Error| PairError {
             at: PairFile::Key,
-            text: format!("the agent cannot reach the signer, which loads it: {error}"),
+            text: format!("the agent cannot reach the signer, which loads this key: {error}"),
         };
         let load = || -> io::Result<Loaded> {
             let mut turn = self.turn();

@@ -7,12 +7,12 @@
 //!   data-0, data-1, engine-0 … ── a channel for each CPU ─> a thread for each: checks, signs
 //! ```
 //!
-//! An agent starts its signer with the first key. A thread that does a handshake asks over a
-//! channel of its own and waits: no queue, no lock that it shares with others. When the signer
-//! ends, open connections continue, handshakes that need a key fail, and a new one starts, once a
-//! second at most. It ends with its agent, whose end of the control channel is the only one.
+//! An agent starts its signer when the first key is loaded. A thread that does a handshake sends a
+//! request over a channel of its own and waits for the answer; threads share no queue or lock. If
+//! the signer ends, open connections continue and handshakes that need a key fail, until the agent
+//! has started a new one, at most once a second. The signer ends when its agent ends.
 //!
-//! Limits: `CHANNELS_MAX`; `ANSWER_WAIT_MAX` for an answer.
+//! Limits: at most `CHANNELS_MAX` channels; a thread waits `ANSWER_WAIT_MAX` for an answer.
 
 mod client;
 mod serve;

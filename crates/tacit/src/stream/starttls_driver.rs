@@ -11,8 +11,8 @@
 //! for its input. A [`PeerTransport`] is the peer's socket, in clear or with its TLS session. This
 //! code need not be fast: the relay moves the bulk of the bytes.
 //!
-//! Limits: the state machine limits its buffers, and the caller limits the time. Bytes of the
-//! exchange before TLS are not counted as relayed bytes.
+//! Limits: the state machine limits its buffers, and the caller limits the time. Bytes before the
+//! TLS handshake are not counted as relayed bytes.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Rules with `accept = "both"`: clients with and without TLS on one port.
+//! Tests rules with `accept = "both"`, which accept clients with and without TLS on one port.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};

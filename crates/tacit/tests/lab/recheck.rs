@@ -183,7 +183,7 @@ fn each_connection_ends_at_its_own_max_age() {
     let opened = Instant::now();
     let options = serde_json::json!({});
     let _clients = [aged, ageless].map(|port| TlsClient::open(&lab, port, &options));
-    agent.wait_for_log("end=\"closed because it reached max-age of its rule\"");
+    agent.wait_for_log("end=\"closed because it reached the `max-age` of its rule\"");
     assert!(opened.elapsed() > Duration::from_millis(2_600), "{:?}", opened.elapsed());
     assert_eq!(agent.show("connections").as_array().unwrap().len(), 1);
     // The installed rule decides about those that are open.

@@ -1,5 +1,5 @@
-//! Tests that the JSON of displays conforms to the schemas in docs/schema/. The tests of runs check
-//! displays that need a run.
+//! Tests that the JSON of displays conforms to the schemas in docs/schema/. Displays that need a
+//! run are in the tests of runs.
 
 use crate::certificates::Ca;
 use crate::fits::assert_fits;

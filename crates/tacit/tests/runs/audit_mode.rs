@@ -1,5 +1,5 @@
-//! Rules with `mode = "audit"`: flows pass as without tacit, and displays show what the rule would
-//! do.
+//! Tests rules with `mode = "audit"`: flows pass as without tacit, and displays show what the rule
+//! would do.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! The JSON of displays with a run in them, and their schemas in docs/schema/.
+//! Tests that the JSON of displays that contain a run conforms to the schemas in docs/schema/.
 
 use crate::fits::assert_fits;
 use crate::network::Network;

@@ -1,4 +1,4 @@
-//! `tacit show audit`.
+//! The content of `tacit show audit`: flows that a rule in audit mode would have denied or secured.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::audited::{AuditedEntry, AuditedFlow};

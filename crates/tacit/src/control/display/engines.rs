@@ -1,4 +1,4 @@
-//! `tacit show engines`.
+//! The content of `tacit show engines`: the engines and data workers with their CPUs and load.
 
 use serde::{Deserialize, Serialize};
 

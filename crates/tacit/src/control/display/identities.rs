@@ -1,4 +1,5 @@
-//! `tacit show identities`: certificates, trust and CRLs. Nothing of a private key is shown.
+//! The content of `tacit show identities`: the certificates, trusts and CRLs of the policy, and
+//! nothing of private keys.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `tacit show limits`.
+//! The content of `tacit show limits`: the limits of the agent, and how much of each is used.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! `tacit show metrics`.
+//! The content of `tacit show metrics`: the metrics of the agent as text.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! `tacit show refused`.
+//! The content of `tacit show refused`: refused requests of programs and clients, newest first.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::refusal::{Refusal, RefusalEntry, RefusalReason};

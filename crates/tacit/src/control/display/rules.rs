@@ -1,4 +1,4 @@
-//! `tacit show rules`.
+//! The content of `tacit show rules`: the installed rules with their counters.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! `tacit show runs`.
+//! The content of `tacit show runs`: the programs under `tacit run`.
 
 use std::net::{IpAddr, SocketAddr};
 

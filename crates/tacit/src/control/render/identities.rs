@@ -1,4 +1,4 @@
-//! Certificates, trust and CRLs as two tables.
+//! Renders the certificates, trusts and CRLs of the policy as two tables.
 
 use super::Table;
 use super::table::{ABSENT, Column, list, optional, table};

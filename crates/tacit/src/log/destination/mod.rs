@@ -1,7 +1,7 @@
 //! Opens and writes the destination of the log: standard error, journal, syslog or a file.
 //!
-//! Limits: the log file that runs share has at most [`RUN_LOG_BYTES_MAX`] bytes; then it is renamed
-//! and replaces its predecessor.
+//! Limits: the log file that runs share has at most [`RUN_LOG_BYTES_MAX`]. A full file is renamed
+//! to `run.log.1`, and a new one begins.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};

@@ -57,7 +57,11 @@ impl Establishing<'_> {
             let event = Event::new("clear-table-full")
                 .field("rule", &record.rule.name())
                 .field("sources", &TLS_SOURCES_MAX)
-                .field("reason", "from now on all clients of the rule need TLS");
+                .field(
+                    "reason",
+                    "the table of clients that use TLS is full, so all clients of the rule need \
+                     TLS now",
+                );
             self.lane.shared.log.warn(event);
         }
     }

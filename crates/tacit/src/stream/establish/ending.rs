@@ -1,4 +1,5 @@
-//! Closes the sockets of a connection that was not established.
+//! Closes the sockets of a connection that could not be established, after the peer has read its
+//! alert.
 
 use std::time::Duration;
 

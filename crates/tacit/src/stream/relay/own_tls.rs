@@ -1,5 +1,5 @@
-//! Ends or passes on a connection whose program uses TLS itself, although its rule has `tls`
-//! (`on-tls`).
+//! Refuses a connection whose program uses TLS itself under a rule with `tls`, or relays the
+//! program's own TLS instead, as the rule's `on-tls` says.
 //!
 //! ```text
 //!   refuse   alert access_denied ──> program        close_notify ──> upstream
