@@ -28,30 +28,31 @@ use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
 use crate::session::{Connection, Failure, account};
 
-/// Errors about earlier datagrams that are taken before a later one is given up.
+/// The maximum number of errors about earlier datagrams that are read before a later one is
+/// dropped.
 const NOTICES_MAX: usize = 16;
 /// The interval between two attempts to send while the socket has no room.
 const ROOM_POLL: Duration = Duration::from_millis(1);
 /// Datagrams, or errors about those that were sent.
 const INCOMING: Interest = Interest::READABLE.add(Interest::ERROR);
 
-/// What a flow needs of the lane that it belongs to.
+/// The parts of the lane that a flow uses.
 pub(super) trait FlowHost {
-    /// What all threads share.
+    /// The state that all threads share.
     fn shared(&self) -> &DatagramShared;
-    /// Where its first datagrams arrived.
+    /// The socket that received its first datagrams.
     fn receiver(&self) -> &Receiver;
     /// The receive buffer; not used across an `await`.
     fn scratch(&self) -> RefMut<'_, Vec<u8>>;
-    /// The flow has sent something.
+    /// Called when the flow has sent a datagram.
     fn touch(&self, key: &DatagramKey);
-    /// The flow was answered.
+    /// Called when a reply has arrived.
     fn note_answer(&self, key: &DatagramKey);
-    /// A datagram was dropped.
+    /// Called when a datagram was dropped.
     fn count_drop(&self);
-    /// Takes what the flow sent before it had a socket of its own.
+    /// Takes the datagrams that arrived before the flow had a socket of its own.
     fn drain(self: &Rc<Self>);
-    /// The flow is over.
+    /// Called when the flow has ended.
     fn forget(&self, relay: &Rc<FlowRelay>);
 }
 
@@ -59,14 +60,14 @@ pub(super) trait FlowHost {
 #[derive(Debug)]
 pub(super) struct FlowRelay {
     pub(super) key: DatagramKey,
-    /// What rules see of it.
+    /// The flow, which rules match.
     flow: Flow,
     connection: Connection,
-    /// The policy that permitted it last.
+    /// The generation of the policy that permitted it last.
     generation: Cell<u64>,
-    /// Outside.
+    /// The socket outside.
     dialled: Watched,
-    /// Inside, with the destination's address; made after the flow begins.
+    /// The socket inside, bound to the destination's address. It is created after the flow begins.
     spoofed: OnceCell<Watched>,
     over: Notify,
 }
@@ -74,15 +75,15 @@ pub(super) struct FlowRelay {
 /// Why a flow ended.
 #[derive(Debug)]
 pub(super) enum FlowEnd {
-    /// It was silent for too long, made room for another, or its run has ended.
+    /// It was idle for too long, was replaced by another flow, or its run has ended.
     Over,
     /// An operator closed it.
     Closed,
-    /// The program's socket is gone.
+    /// The program closed its socket.
     ProgramGone,
     /// A new policy rejects it.
     Refused,
-    /// Its socket inside could not be made.
+    /// Its socket inside could not be created.
     NoSocket(io::Error),
 }
 
@@ -100,27 +101,27 @@ impl fmt::Display for FlowEnd {
     }
 }
 
-/// What is left after a batch.
+/// What remains after a batch.
 #[derive(Debug)]
 pub(super) enum BatchResult {
     /// Nothing.
     Empty,
-    /// Perhaps something.
+    /// There may be more datagrams.
     More,
-    /// This datagram, for which there is no room outside, and perhaps more.
+    /// This datagram, for which the socket outside has no room, and perhaps more.
     Full(Vec<u8>),
 }
 
-/// What became of one datagram on its way out.
+/// The result of sending one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sending {
-    /// It is sent, or an ICMP error was sent to the program.
+    /// The datagram was sent, or an ICMP error was sent to the program.
     Done,
     /// The socket has no room now.
     Full,
 }
 
-/// A flow whose destination could not be dialled.
+/// A flow whose destination cannot be dialled.
 #[derive(Debug)]
 pub(super) struct NotDialled {
     pub(super) connection: Connection,
@@ -131,7 +132,7 @@ impl FlowRelay {
     /// Dials the destination.
     ///
     /// # Errors
-    /// Whatever the system calls answer.
+    /// An error of the kernel.
     pub(super) fn new(
         key: DatagramKey,
         flow: Flow,
@@ -162,7 +163,7 @@ impl FlowRelay {
         self.over.notify_one();
     }
 
-    /// Sends a datagram that came to the receiver.
+    /// Sends a datagram that the receiver has read.
     pub(super) fn send_early(&self, lane: &impl FlowHost, payload: &[u8]) {
         if !self.is_permitted(lane) {
             send_icmp_error(lane.receiver(), &self.key, IcmpError::PortUnreachable, payload, None);
@@ -173,10 +174,10 @@ impl FlowRelay {
         }
     }
 
-    /// Sends what waits in the socket inside.
+    /// Sends the datagrams that wait in the socket inside.
     ///
     /// # Errors
-    /// Why the flow is at its end.
+    /// The reason why the flow ends.
     pub(super) fn send_batch(&self, lane: &impl FlowHost) -> Result<BatchResult, FlowEnd> {
         let Some(spoofed) = self.spoofed.get() else { return Ok(BatchResult::Empty) };
         let is_permitted = self.is_permitted(lane);
@@ -210,7 +211,7 @@ impl FlowRelay {
         Ok(BatchResult::More)
     }
 
-    /// Gives the program what came for it.
+    /// Sends the replies that have arrived to the program.
     fn receive_batch(
         &self,
         lane: &impl FlowHost,
@@ -248,7 +249,7 @@ impl FlowRelay {
         Ok(BatchResult::More)
     }
 
-    /// Sends one datagram out. The socket first reports what became of earlier ones.
+    /// Sends one datagram to the destination. The socket first reports errors of earlier ones.
     fn send(&self, receiver: &Receiver, payload: &[u8]) -> Sending {
         meter::switch(Component::Send);
         for _ in 0..NOTICES_MAX {
@@ -305,13 +306,14 @@ impl FlowRelay {
         is_permitted
     }
 
-    /// Makes the socket inside, then relays until the flow ends.
+    /// Creates the socket inside, and relays until the flow ends.
     async fn relay(&self, lane: &Rc<impl FlowHost>) -> FlowEnd {
         let spoofed = match self.make_spoofed(&**lane).await {
             Ok(spoofed) => self.spoofed.get_or_init(|| spoofed),
             Err(error) => return FlowEnd::NoSocket(error),
         };
-        // What the program sent before that is older than what the new socket gets.
+        // Datagrams that arrived before are older than those of the new socket, so they are sent
+        // first.
         lane.drain();
         self.connection.mark_open();
         account::opened(&lane.shared().log, &self.connection);

@@ -33,9 +33,9 @@ mod socket;
 pub use receiver::Lane;
 pub use socket::{DatagramShared, Receiver};
 
-/// Flows of one run and family: two descriptors each.
+/// The maximum number of flows of one run and IP version. Each flow needs two descriptors.
 pub const FLOWS_MAX: usize = 2048;
-/// Payload of one flow that waits for a decision.
+/// The maximum payload of one flow that waits for a decision.
 pub const EARLY_BYTES_MAX: usize = 256 * 1024;
-/// Datagrams taken from one socket before others have their turn.
+/// The number of datagrams that are read from one socket before other tasks run.
 const BATCH_MAX: usize = 64;

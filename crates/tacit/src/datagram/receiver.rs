@@ -59,10 +59,10 @@ pub struct Lane {
     is_closed: Cell<bool>,
 }
 
-/// What is known of a flow.
+/// The state of a flow.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Its owner is being looked up; what came so far waits.
+    /// Its owner is being looked up. Its datagrams wait.
     Deciding(VecDeque<Vec<u8>>),
     /// It is relayed.
     Open(Rc<FlowRelay>),
@@ -71,7 +71,7 @@ pub(super) enum State {
 }
 
 impl Lane {
-    /// Takes a receiver to the worker of the calling thread.
+    /// Registers a receiver with the calling thread.
     ///
     /// # Errors
     /// The socket cannot be watched.
@@ -107,7 +107,7 @@ impl Lane {
                     ready.clear_ready();
                 }
             }
-            // Others on this worker get their turn between two batches.
+            // Let other tasks of this worker run between two batches.
             tokio::task::yield_now().await;
         }
     }
@@ -135,12 +135,12 @@ impl Lane {
         self.log_drops();
     }
 
-    /// Receives no more: a successor may. Flows continue to their end.
+    /// Stops receiving, because a successor receives now. Flows continue to their end.
     pub fn close(&self) {
         self.is_closed.set(true);
     }
 
-    /// Takes all that is there now: what a flow sent before it had a socket of its own.
+    /// Reads all datagrams that have arrived, before a flow gets a socket of its own.
     pub fn drain(self: &Rc<Self>) {
         if self.is_closed.get() {
             return;
@@ -153,7 +153,7 @@ impl Lane {
         }
     }
 
-    /// Takes a batch; whether nothing is left.
+    /// Reads a batch; returns whether the socket is empty.
     fn receive_some(self: &Rc<Self>) -> io::Result<bool> {
         for _ in 0..BATCH_MAX {
             let mut scratch = std::mem::take(&mut *self.scratch.borrow_mut());
@@ -173,7 +173,7 @@ impl Lane {
         Ok(false)
     }
 
-    /// Gives one datagram to its flow.
+    /// Passes one datagram to its flow.
     fn take(self: &Rc<Self>, key: DatagramKey, payload: &[u8]) {
         if key.destination.port() == dns::PORT {
             return self.take_query(key, payload);
@@ -191,7 +191,7 @@ impl Lane {
             State::Refused { .. } | State::Deciding(_) | State::Open(_) => None,
         });
         if let Some(cause) = refused {
-            // It lives no longer by that: the time of day or a name may soon say otherwise.
+            // This does not extend its life: a time window or a name may soon change the decision.
             return send_icmp_error(&self.receiver, &key, cause, payload, None);
         }
         match flows.sent(&key, Instant::now()) {
@@ -224,7 +224,7 @@ impl Lane {
 
     /// The first datagram of a flow.
     fn begin(self: &Rc<Self>, key: DatagramKey, payload: &[u8]) {
-        // Before the owner is looked up: so many look-ups may be open at once.
+        // Checked before the owner is looked up, because this also limits the look-ups.
         let Ok(place) = Arc::clone(&self.shared.places).try_acquire_owned() else {
             return self.count_drop();
         };
@@ -318,7 +318,7 @@ impl Lane {
         }
     }
 
-    /// Gives a flow its rule.
+    /// Finds the rule of a flow.
     fn admit(
         &self,
         live: &Live,
@@ -369,7 +369,7 @@ impl Lane {
         }
     }
 
-    /// Counts the policies that were installed.
+    /// The number of the installed policy.
     fn generation(&self) -> u64 {
         self.shared.live.load().generation
     }

@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::run::Run;
 use crate::session::{ConnectionTable, RefusalTable};
 
-/// Where captured datagrams of a run arrive, of one family.
+/// The sockets for captured datagrams of a run, for one IP version.
 #[derive(Debug)]
 pub struct Receiver {
     /// The socket; a successor may take it over.
@@ -26,17 +26,17 @@ pub struct Receiver {
     pub names: Arc<Forwarder>,
 }
 
-/// What the datagrams of all threads share.
+/// The state that datagram lanes of all threads share.
 #[derive(Clone, Debug)]
 pub struct DatagramShared {
     /// The installed policy.
     pub live: Arc<ArcSwap<Live>>,
     /// All connections and flows of the agent.
     pub table: Arc<ConnectionTable>,
-    /// Permits for them.
+    /// The permits for connections and flows.
     pub places: Arc<Semaphore>,
-    /// What was refused.
+    /// The table of refusals.
     pub refusals: Arc<RefusalTable>,
-    /// Where events go.
+    /// The log.
     pub log: Log,
 }

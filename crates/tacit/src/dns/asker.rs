@@ -35,7 +35,7 @@ use super::upstream::{DATAGRAM_BYTES_MAX, Entropy, STREAMS_MAX, Upstream, ask_by
 use crate::ledger::metered;
 use crate::log::Event;
 
-/// Answers taken from one socket before others have their turn.
+/// The number of answers that are read from one socket before other tasks run.
 const BATCH_MAX: usize = 64;
 
 /// Asks resolvers for one run on one thread.
@@ -53,14 +53,14 @@ pub struct Asker {
     buffer: RefCell<Vec<u8>>,
 }
 
-/// When the client is to be woken.
+/// When the client must be called next.
 #[derive(Debug)]
 struct Timer {
     at: Instant,
     task: AbortHandle,
 }
 
-/// Where a question came from.
+/// The origin of a question.
 #[derive(Debug)]
 pub(super) enum Origin {
     Datagram { program: SocketAddr, asked: SocketAddr },
@@ -74,7 +74,7 @@ impl PartialEq for Origin {
                 Self::Datagram { program, asked },
                 Self::Datagram { program: other_program, asked: other_asked },
             ) => program == other_program && asked == other_asked,
-            // Nothing is sent again by a stream.
+            // Answers over a stream are not sent here.
             _ => false,
         }
     }
@@ -96,7 +96,7 @@ impl Asker {
         })
     }
 
-    /// Takes a question that came in a datagram.
+    /// Takes a question that arrived in a datagram.
     ///
     /// # Errors
     /// Too many wait.
@@ -121,7 +121,7 @@ impl Asker {
         }
     }
 
-    /// Answers a question that came by a stream; `None` to what is none.
+    /// Answers a question that arrived over a stream; `None` if the message is not a question.
     pub async fn answer_stream(
         self: &Rc<Self>,
         message: &[u8],
@@ -200,7 +200,7 @@ impl Asker {
         None
     }
 
-    /// Calls the client, and does what it wants then.
+    /// Calls the client, and carries out the actions that it returns.
     fn with_client<R>(
         self: &Rc<Self>,
         call: impl FnOnce(&mut DnsClient<Origin>, &mut QueryContext<'_>) -> R,
@@ -275,7 +275,7 @@ impl Asker {
 
     fn send(&self, number: u64, message: &[u8]) {
         let sockets = self.sockets.borrow();
-        // One that could not be opened has failed already.
+        // A socket that could not be opened was reported as failed.
         let Some(upstream) = sockets.get(&number) else { return };
         if let Err(error) = upstream.send(message) {
             drop(sockets);
@@ -360,7 +360,7 @@ impl Asker {
 
     fn answer(&self, response: Option<&[u8]>, waiters: Vec<QueryWaiter<Origin>>) {
         for QueryWaiter { query, bytes_max, from } in waiters {
-            // A stream has no way to say that there is more.
+            // Over a stream an answer cannot be truncated.
             let response = response
                 .filter(|one| matches!(from, Origin::Datagram { .. }) || !is_truncated(one));
             let written = response.and_then(|response| for_program(response, &query, bytes_max));
@@ -371,7 +371,7 @@ impl Asker {
 
     fn respond(&self, to: Origin, message: Vec<u8>) {
         match to {
-            // It may have closed its stream.
+            // The program may have closed its stream.
             Origin::Stream(back) => drop(back.send(message)),
             Origin::Datagram { program, asked } => {
                 let Some(raw) = &self.raw else { return };

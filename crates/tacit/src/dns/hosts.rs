@@ -6,7 +6,7 @@ use tacit_core::dns::{self, HostsEntry};
 
 use crate::host_file::HostFile;
 
-/// What the host's file says now.
+/// The current content of the host's `/etc/hosts`.
 #[derive(Debug)]
 pub struct Hosts {
     file: HostFile,

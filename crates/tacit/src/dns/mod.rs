@@ -46,10 +46,10 @@ pub use resolvers::Resolvers;
 /// Questions of one run and IP version by datagram that may wait; more are dropped, counted and
 /// logged, and the program asks again.
 pub const QUESTIONS_MAX: usize = dns::WAITING_MAX;
-/// Where DNS is spoken.
+/// The port of DNS.
 pub const PORT: u16 = 53;
 
-/// What answering the questions of one run needs, on whatever thread.
+/// The state for answering the questions of one run, on any thread.
 #[derive(Debug)]
 pub struct Forwarder {
     live: Arc<ArcSwap<Live>>,
@@ -60,7 +60,7 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// For the run that `capture` is about.
+    /// The state for the run of `capture`.
     #[must_use]
     pub fn new(
         live: Arc<ArcSwap<Live>>,
@@ -95,7 +95,7 @@ impl Forwarder {
             || self.run().alias_name(address).is_some()
     }
 
-    /// Leaves a trace of a name that is refused.
+    /// Logs and records a refused name.
     fn note_refused(&self, question: &DnsQuestion, why: ResponseCode) {
         let live = self.live.load();
         let rule = denial_of_name(&live.policy, &question.name, clock::now_unix_s());
@@ -134,7 +134,7 @@ impl Forwarder {
                 }
             };
         }
-        // The question of another task may have brought the news, and not be done with it.
+        // Another task may have stored the same addresses, and may still be capturing them.
         if let Err(error) = self.capture.follow_news().await {
             let key = format!("capture-failed {}", self.capture.run.name);
             let event = Event::new("capture-failed").caused_by(EventCause::Run(self.run().label()));

@@ -10,45 +10,45 @@ use tokio::sync::{Notify, watch};
 use super::PORT;
 use crate::host_file::HostFile;
 
-/// How long the host's file is taken to stay as it was.
+/// The interval of checks whether the host's file has changed.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The same for one that could not be read.
+/// The interval of checks if the file could not be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a question waits for a file that has changed; it is asked as before then.
 const READ_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// The host's resolvers, as its file says now, or those that an operator gave.
+/// The resolvers in the host's file, or those that the operator has given.
 #[derive(Debug)]
 pub struct Resolvers {
     given: Vec<SocketAddr>,
     of_host: Mutex<HostResolvers>,
-    /// Wakes the thread that reads files.
+    /// Wakes the thread that reads the file.
     host_file_changed: Notify,
-    /// Counts what it has read.
+    /// Counts the readings.
     reads: watch::Sender<u64>,
     health: Mutex<Health>,
 }
 
-/// What the host's file says.
+/// The content of the host's file.
 #[derive(Debug)]
 struct HostResolvers {
     file: HostFile,
-    /// When it is looked at again.
+    /// When the file is checked again.
     due: Instant,
     is_outdated: bool,
     current: Current,
 }
 
-/// The servers that are asked now.
+/// The servers to ask.
 #[derive(Clone, Debug)]
 pub(super) struct Current {
     pub(super) servers: Arc<ServerList>,
-    /// The domains that programs try behind short names.
+    /// The search domains of programs.
     pub(super) search: Arc<[String]>,
 }
 
 impl Resolvers {
-    /// The resolvers that were given, or else those of the host.
+    /// The given resolvers, or otherwise those of the host.
     #[must_use]
     pub fn new(given: &[SocketAddr]) -> Self {
         let of_host = HostResolvers {
@@ -68,7 +68,7 @@ impl Resolvers {
         resolvers
     }
 
-    /// Waits until a thread that opens no files has seen that the host's file is another.
+    /// Waits until a thread that opens no files has found that the host's file has changed.
     pub async fn host_file_changed(&self) {
         self.host_file_changed.notified().await;
     }
@@ -85,7 +85,7 @@ impl Resolvers {
         self.reads.send_modify(|reads| *reads += 1);
     }
 
-    /// If the host's file is being read again: the end of that.
+    /// If the host's file is being read, waits for the end of that.
     pub(super) fn reading(&self) -> Option<impl Future<Output = ()> + 'static> {
         let mut of_host = self.of_host();
         let now = Instant::now();
@@ -106,7 +106,7 @@ impl Resolvers {
         self.of_host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where to ask, in order.
+    /// The servers to ask, in order.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.current().servers.addresses.clone()
@@ -116,7 +116,7 @@ impl Resolvers {
         self.of_host().current.clone()
     }
 
-    /// What is known of the resolvers.
+    /// The state of the resolvers.
     pub(super) fn health(&self) -> MutexGuard<'_, Health> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,9 +17,9 @@ use crate::net::stream_socket::{Outgoing, StreamSocket};
 
 /// How long a program may take for its next question, and for reading an answer.
 pub const IDLE_MAX: Duration = Duration::from_secs(10);
-/// Questions of one connection; the program opens another.
+/// The maximum number of questions on one connection; then the program must open another.
 pub const QUESTIONS_PER_CONNECTION_MAX: usize = 1000;
-/// Read at once.
+/// The size of a read.
 const CHUNK_BYTES: usize = 2048;
 
 /// Answers until the program has nothing more to ask.
@@ -46,7 +46,7 @@ async fn answer_all(asker: &Rc<Asker>, accepted: &Accepted<StreamSocket>) {
     socket.end_in_order();
 }
 
-/// `None` if the program has ended, is silent, or sends what is no query.
+/// The next question; `None` if the program has closed, is silent, or sends an invalid message.
 async fn next_query(socket: &StreamSocket, held: &mut Vec<u8>) -> Option<Vec<u8>> {
     let mut chunk = [0; CHUNK_BYTES];
     loop {

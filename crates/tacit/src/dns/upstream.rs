@@ -17,11 +17,11 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-/// Answers that an operator's network may deliver in one datagram.
+/// The maximum size of an answer in one datagram.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 8192;
-/// Bytes of errors that are thrown away with them.
+/// The size of the buffer for errors, which are dropped.
 const NOTICE_BYTES: usize = 64;
-/// Random numbers that the kernel is asked for at once.
+/// The number of random numbers that are requested from the kernel at once.
 const RANDOM_NUMBERS: usize = 64;
 /// Connections to resolvers at once; more questions by TCP wait.
 pub(super) const STREAMS_MAX: usize = 64;
@@ -37,7 +37,7 @@ impl Upstream {
     /// Opens a socket with a port that the kernel chooses at random.
     ///
     /// # Errors
-    /// Whatever the system calls answer: there may be no route.
+    /// An error of the kernel, such as a missing route.
     pub(super) fn open(server: SocketAddr) -> io::Result<Self> {
         Ok(Self { socket: Arc::new(datagram::dial(server)?), reader: None })
     }
@@ -45,20 +45,20 @@ impl Upstream {
     /// The socket for the task that reads it.
     ///
     /// # Errors
-    /// The kernel watches no more.
+    /// The kernel cannot watch the socket.
     pub(super) fn watched(&self) -> io::Result<Watched> {
         watch(Arc::clone(&self.socket), Interest::READABLE)
     }
 
-    /// Aborts that task with the socket.
+    /// Sets the reading task, which is aborted when the socket is dropped.
     pub(super) fn set_reader(&mut self, reader: AbortHandle) {
         self.reader = Some(reader);
     }
 
-    /// Sends one message. One that finds no room is lost, as on any network.
+    /// Sends one message. If the socket has no room, the message is lost, as on any network.
     ///
     /// # Errors
-    /// The network's, perhaps about an earlier message.
+    /// An error of the network, perhaps about an earlier message.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
         match datagram::send(self.socket.as_fd(), message) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
@@ -81,7 +81,7 @@ impl Drop for Upstream {
 /// Takes one message; `None`: there is none now. What is longer than the buffer is passed over.
 ///
 /// # Errors
-/// The network's about an earlier message.
+/// An error of the network about an earlier message.
 pub(super) fn receive(socket: &Arc<OwnedFd>, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     match datagram::receive(socket.as_fd(), buffer) {
         Ok(count) => Ok(Some(if count <= buffer.len() { count } else { 0 })),
@@ -93,12 +93,12 @@ pub(super) fn receive(socket: &Arc<OwnedFd>, buffer: &mut [u8]) -> io::Result<Op
     }
 }
 
-/// Each error is in the socket's queue as well, and would be reported again.
+/// Each error is also in the error queue of the socket, and would be reported again.
 fn drain_notices(socket: &Arc<OwnedFd>) {
     while let Ok(Some(_)) = datagram::take_notice(socket.as_fd(), &mut [0; NOTICE_BYTES]) {}
 }
 
-/// Asks one resolver by TCP; `None`: it gives no message in time.
+/// Asks one resolver over TCP; `None` if it does not answer in time.
 pub(super) async fn ask_by_stream(
     limit: &Semaphore,
     server: SocketAddr,
@@ -117,7 +117,7 @@ pub(super) async fn ask_by_stream(
     tokio::time::timeout(time, asked).await.ok().flatten()
 }
 
-/// Random numbers of the kernel.
+/// A buffer of random numbers from the kernel.
 #[derive(Debug, Default)]
 pub(super) struct Entropy {
     numbers: Vec<u64>,

@@ -17,7 +17,7 @@ use super::find::{IfUnknown, QueryResponder};
 use super::{CLOSING_MAX, IDLE_MAX, receive, send};
 use crate::session::tls_control::TlsRequestError;
 
-/// Places for closing; see [`close`].
+/// The permits for closing descriptors; see [`close`].
 static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);
 
 /// Serves a client until it ends, is idle for too long, is asked to leave its slot, or `closed`
@@ -63,15 +63,15 @@ pub(super) async fn serve(
 
 /// What a client does next.
 enum Next {
-    /// It asks.
+    /// It has sent a query.
     Message(Message),
     /// It is to leave, and may have asked before it knows.
     Last(Option<Message>),
-    /// It asks no more.
+    /// It sends no more queries.
     Nothing,
 }
 
-/// Serves the agent after this one, about connections that stayed here.
+/// Serves the successor, for queries about connections that stayed here.
 pub(super) async fn serve_successor(successor: Watched, responder: Rc<QueryResponder>) {
     while let Some(message) = next(&successor).await {
         let line = answer(&responder, message, IfUnknown::Refuse).await;
@@ -82,7 +82,7 @@ pub(super) async fn serve_successor(successor: Watched, responder: Rc<QueryRespo
     close(successor.into_inner()).await;
 }
 
-/// The next message; `None`: there is none any more.
+/// The next message; `None` at the end.
 async fn next(client: &Watched) -> Option<Message> {
     let mut buffer = [0; QUESTION_BYTES_MAX];
     let received = receive(client, &mut buffer).await.ok()?;
@@ -108,7 +108,7 @@ fn read(received: query::QueryMessage, buffer: &[u8]) -> Option<Message> {
     Some(Message { question, descriptors })
 }
 
-/// A message that was taken.
+/// A message that was received.
 struct Message {
     question: Result<QueryRequest, QueryError>,
     descriptors: Vec<OwnedFd>,
@@ -128,7 +128,7 @@ async fn answer(responder: &QueryResponder, message: Message, if_unknown: IfUnkn
             responder.answer(question, descriptor, if_unknown).await
         }
     };
-    // Before the answer: what the program then closes is closed.
+    // Closed before the answer is sent, so that a close by the program takes effect at once.
     close((descriptors, single)).await;
     let mut line = answered.unwrap_or_else(refusal).to_string();
     line.push('\n');

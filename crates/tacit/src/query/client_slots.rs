@@ -31,14 +31,14 @@ pub(super) struct ClientSlots {
     changed: Notify,
 }
 
-/// What a client does.
+/// The activity of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
-    /// It has no query, since that number.
+    /// It has no query, since this activity number.
     Idle(u64),
     /// The agent works on its query.
     Working,
-    /// An answer is sent to it, since that number.
+    /// An answer is being sent to it, since this activity number.
     Sending(u64),
     /// It was asked to leave.
     Leaving,
@@ -190,7 +190,7 @@ mod tests {
         let mut another = pin!(slots.take());
         assert!(polled(another.as_mut()).is_none());
         assert!(leaves(&second) && !leaves(&first) && !leaves(&third));
-        // What others do meanwhile makes no second one leave.
+        // Activities of other clients meanwhile do not make a second one leave.
         third.set_working();
         third.set_idle();
         assert!(polled(another.as_mut()).is_none());

@@ -27,29 +27,29 @@ const ARRIVAL_POLL_MIN: Duration = Duration::from_millis(1);
 /// The longest interval between two checks.
 const ARRIVAL_POLL_MAX: Duration = Duration::from_millis(50);
 
-/// What answers the questions of one run.
+/// Answers the queries of one run.
 #[derive(Debug)]
 pub(super) struct QueryResponder {
     run: Arc<Run>,
     table: Arc<ConnectionTable>,
-    /// The run's network.
+    /// The network namespace of the run.
     network: u64,
-    /// The agent's own.
+    /// The network namespace of the agent.
     outside: u64,
     /// To the agent before this one, one question at a time; `None` once it is gone.
     predecessor: Mutex<Option<Watched>>,
 }
 
-/// What to do about a connection that the agent does not know yet.
+/// How to handle a connection that the agent does not know yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IfUnknown {
-    /// Wait: it may come.
+    /// Wait for it.
     Wait,
     /// Refuse.
     Refuse,
 }
 
-/// What a descriptor is.
+/// The kind of a descriptor.
 enum Found {
     /// A connection of the run.
     Ends(SocketEnds),
@@ -68,10 +68,10 @@ impl QueryResponder {
         Ok(Self { run, table, network, outside, predecessor: Mutex::new(predecessor) })
     }
 
-    /// Answers one question about the connection that a descriptor is.
+    /// Answers one query about the connection of a descriptor.
     ///
     /// # Errors
-    /// It is none, or none of this run's; or what was asked for is not done.
+    /// The descriptor is not a connection of this run, or the request failed.
     pub(super) async fn answer(
         &self,
         question: QueryRequest,
@@ -130,7 +130,7 @@ impl QueryResponder {
         }))
     }
 
-    /// The run's connection with these ends.
+    /// The connection of the run with these addresses.
     fn find(&self, ends: &SocketEnds) -> Option<Arc<ConnectionRecord>> {
         self.table.find_where(|record| {
             record.is_of_run(self.run.id)

@@ -43,9 +43,9 @@ use crate::session::ConnectionTable;
 use client_slots::ClientSlots;
 use find::QueryResponder;
 
-/// Connections of a run's programs to its query socket at a time.
+/// The maximum number of connections of a run's programs to its query socket.
 pub const QUERY_CLIENTS_MAX: usize = 64;
-/// How long such a connection may be open without a question.
+/// How long such a connection may be open without a query.
 pub const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Sets of descriptors that are being closed, of all runs: to close a strange one may block for a
 /// long time. Beyond this limit answers wait.
@@ -90,7 +90,7 @@ impl QueryService {
     /// What a successor needs to answer queries.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The limit of open files is reached.
     pub fn hand_over(&self) -> io::Result<HandedOver> {
         let (ours, theirs) = query::pair()?;
         let listener = self.listener.try_clone()?;
@@ -100,10 +100,10 @@ impl QueryService {
     }
 }
 
-/// What a successor gets.
+/// The sockets that a successor gets.
 #[derive(Debug)]
 pub struct HandedOver {
-    /// The socket that programs ask on.
+    /// The query socket.
     pub listener: OwnedFd,
     /// Leads to this agent, for queries about the connections that stay here.
     pub predecessor: OwnedFd,
@@ -161,5 +161,5 @@ async fn send(socket: &Watched, bytes: &[u8], with: Option<&OwnedFd>) -> io::Res
         .map(drop)
 }
 
-/// Pause after the kernel could not give us a descriptor.
+/// The pause after the kernel had no descriptor for a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

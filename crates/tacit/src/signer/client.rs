@@ -29,22 +29,22 @@ use crate::log::{Event, Log};
 
 /// The least time from one start of a signer to the next.
 const START_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest signature and what is beside it.
+/// The maximum size of an answer: the longest signature and its header.
 const ANSWER_BYTES_MAX: usize = 8192;
 
-/// A signer, as the agent reaches it. It is started with the first key.
+/// The agent's access to its signer, which is started when the first key is loaded.
 #[derive(Debug)]
 pub struct Client {
     log: Log,
     /// For the thread that watches the signer's process.
     me: Weak<Self>,
-    /// The control channel of the signer that lives.
+    /// The control channel of the running signer.
     control: ArcSwapOption<OwnedFd>,
     /// Held from an order that is answered to its answer, and while a signer starts.
     turn: Mutex<Turn>,
     /// Changes with each start: channels of threads are of one signer.
     epoch: AtomicU64,
-    /// The next one.
+    /// The next generation.
     generation: AtomicU64,
     keys: Mutex<Vec<Weak<RemoteKey>>>,
 }
@@ -57,12 +57,12 @@ struct Turn {
 /// Whether a thread watches the signer and starts the next one.
 #[derive(Debug, Default)]
 enum Watched {
-    /// Not before [`Client::watch`]: there is none yet.
+    /// No signer is running, and [`Client::watch`] was not called.
     #[default]
     NotYet,
-    /// The same; it runs.
+    /// A signer is running, and [`Client::watch`] was not called.
     Runs(Started),
-    /// With the first that starts.
+    /// The watch starts with the first signer.
     FromFirst,
     Yes,
 }
@@ -101,7 +101,7 @@ impl Client {
         })
     }
 
-    /// Where keys are that it is asked for.
+    /// The provider that loads keys with this signer.
     #[must_use]
     pub fn keys(self: &Arc<Self>) -> KeyProvider {
         KeyProvider::remote(Arc::clone(self) as _)
@@ -150,7 +150,7 @@ impl Client {
     /// agent is inside the sandbox begins there.
     ///
     /// # Errors
-    /// Why it is not confined.
+    /// The signer could not be confined.
     pub fn confine(&self, read: Vec<PathBuf>) -> io::Result<()> {
         let _turn = self.turn();
         let Some(channel) = self.control.load_full() else { return Ok(()) };
@@ -218,7 +218,7 @@ impl Client {
             send(&channel.socket, &request.encode(), SendFlags::NOSIGNAL)?;
             let mut buffer = [0; ANSWER_BYTES_MAX];
             let bytes = receive_answer(&channel.socket, &mut buffer)?;
-            // After a failure an answer may be on its way that belongs to another message.
+            // After a failure the channel is dropped, because a late answer could arrive on it.
             *kept = Some(channel);
             let answer = parse_sign_response(buffer.get(..bytes).unwrap_or_default());
             meter::passed_elsewhere(answer.spent_ns);
@@ -238,14 +238,14 @@ impl Client {
     }
 }
 
-/// A signer's process.
+/// A running signer process.
 #[derive(Debug)]
 struct Started {
     child: Child,
     at: Instant,
 }
 
-/// Starts a signer after the other, for as long as the agent uses them.
+/// Starts a new signer whenever one has ended, as long as the agent uses signers.
 fn watch(client: &Weak<Client>, mut started: Started) {
     loop {
         let status = started.child.wait();
@@ -280,7 +280,7 @@ fn pair(wait: Duration) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// Receives one answer; an end is an error here.
+/// Receives one answer; a closed channel is an error.
 fn receive_answer(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     match receive(socket, buffer)? {
         0 => Err(ErrorKind::ConnectionReset.into()),
@@ -288,13 +288,13 @@ fn receive_answer(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Gives an order and waits for the answer; held by one thread at a time.
+/// Sends an order and waits for the answer; only one thread at a time does this.
 fn order<A: DeserializeOwned>(channel: &OwnedFd, order: &SignerRequest) -> io::Result<A> {
     descriptor::send(channel, &serde_json::to_vec(order)?, &[])?;
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let bytes = receive_answer(channel, &mut buffer);
     if bytes.is_err() {
-        // The next answer would not be known from this one's.
+        // A late answer would be taken for the answer to the next order.
         rustix::net::shutdown(channel, rustix::net::Shutdown::Both)?;
     }
     Ok(serde_json::from_slice(buffer.get(..bytes?).unwrap_or_default())?)

@@ -30,10 +30,10 @@ const CHANNELS_MAX: usize = 2048;
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long reading the files of a key may take.
 const LOAD_WAIT_MAX: Duration = Duration::from_secs(30);
-/// The word of the command line that starts it.
+/// The hidden verb of the command line that starts the signer.
 pub const VERB: &str = "signer";
 
-/// Receives one message; nothing where the other end is closed.
+/// Receives one message; empty if the other end is closed.
 fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match rustix::io::read(&socket, &mut *buffer) {

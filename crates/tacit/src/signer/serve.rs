@@ -24,13 +24,13 @@ use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
 pub fn run() -> ExitCode {
     process::name_thread("signer");
     let served = process::keep_secrets().and_then(|()| {
-        // It ends with the agent, which may continue after a signal.
+        // The signer ignores signals, because the agent may continue after them.
         process::ignore(&[Signal::TERM, Signal::INT, Signal::HUP])?;
         process::lock_memory();
         process::close_inherited()?;
-        // Keys may be other users'.
+        // Keys may belong to other users.
         sandbox::keep_capabilities(CapabilitySet::DAC_READ_SEARCH)?;
-        // Where the kernel does not filter calls it works as well.
+        // The signer works without a filter too, if the kernel does not support it.
         let _ = sandbox::filter_signer();
         let control = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
         serve(&control)
@@ -47,7 +47,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Follows orders until the agent is gone.
+/// Carries out orders until the agent closes the channel.
 fn serve(control: &OwnedFd) -> io::Result<()> {
     let store = Arc::new(KeyStore::default());
     let channels = Arc::new(AtomicUsize::new(0));
@@ -96,7 +96,7 @@ fn open_channel(
     let store = Arc::clone(store);
     let channels = Arc::clone(channels);
     let work = move || {
-        // An agent's thread that has ended closes its end.
+        // A thread of the agent that has ended closes its channel.
         let _ = sign_all(&socket, &store);
         channels.fetch_sub(1, Ordering::Relaxed);
     };
@@ -112,7 +112,7 @@ fn sign_all(socket: &OwnedFd, store: &KeyStore) -> io::Result<()> {
         let bytes = receive(socket, &mut buffer)?;
         let request = match buffer.get(..bytes).unwrap_or_default() {
             [] => return Ok(()),
-            // A longer one was cut.
+            // A message of this size was truncated.
             message if message.len() == MESSAGE_BYTES_MAX => None,
             message => SignRequest::parse(message),
         };
@@ -128,7 +128,7 @@ fn sign_all(socket: &OwnedFd, store: &KeyStore) -> io::Result<()> {
         }
         let signed = request
             .map_or(Err("the signer received an invalid request"), |request| store.sign(&request));
-        // What the answer itself costs goes with the next one.
+        // The CPU time of sending this answer is reported with the next one.
         let spent = cpu::thread_ns();
         let answer = encode_sign_response(&signed, spent.saturating_sub(spent_before));
         spent_before = spent;

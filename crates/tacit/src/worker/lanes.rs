@@ -15,9 +15,9 @@ use crate::engine::Thread;
 
 /// The lanes of one thread.
 pub trait Lanes: Sized + fmt::Debug + 'static {
-    /// What the lanes of all threads share.
+    /// The state that the lanes of all threads share.
     type Shared: Clone + Send + fmt::Debug + 'static;
-    /// What an engine hands over to a worker.
+    /// Work that an engine hands over to a worker.
     type HandedOver: Send + fmt::Debug + 'static;
 
     /// Opens the lanes on the calling thread.
@@ -26,14 +26,14 @@ pub trait Lanes: Sized + fmt::Debug + 'static {
     /// Continues what an engine has begun.
     fn resume(self: &Rc<Self>, handed_over: Self::HandedOver);
 
-    /// How many connections are open on all threads together.
+    /// The number of open connections on all threads.
     fn connections(shared: &Self::Shared) -> usize;
 }
 
 /// Something that threads serve until it is stopped: a listening socket, or a socket that receives
 /// the datagrams of a run.
 pub trait WorkSource<L: Lanes>: Send + Sync + fmt::Debug {
-    /// The CPU whose worker alone serves it; `None`: it belongs to none.
+    /// The CPU whose worker serves it; `None` for all workers.
     fn cpu(&self) -> Option<usize>;
 
     /// Serves it on the calling thread.
@@ -43,7 +43,7 @@ pub trait WorkSource<L: Lanes>: Send + Sync + fmt::Debug {
     fn serve(self: Arc<Self>, lanes: &Rc<L>) -> io::Result<Box<dyn Served>>;
 }
 
-/// A source while a thread serves it.
+/// A source that a thread serves.
 pub trait Served {
     /// Takes nothing more from it. Connections that were taken continue to their end.
     fn stop(self: Box<Self>);

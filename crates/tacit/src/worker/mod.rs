@@ -39,23 +39,23 @@ use crate::placement::{self, CpuAssignment, CpuPlan, RunCpu};
 pub use lanes::{Lanes, Served, WorkSource};
 use thread::{Command, Scheduling, ThreadRole};
 
-/// Commands that may wait for one worker.
+/// The maximum number of queued commands of a worker.
 const COMMANDS_MAX: usize = 1024;
-/// A worker that ran, or was ready to, for more of the time than this was busy.
+/// A worker that ran, or was runnable, for more than this part of the time is busy.
 const BUSY_SHARE: f64 = 0.8;
-/// How often busy workers are looked for while there are more connections than workers.
+/// The interval of checks for busy workers while there are more connections than workers.
 pub const GROWTH_INTERVAL: Duration = Duration::from_millis(100);
-/// Two looks that are further apart do not count.
+/// Two checks that are further apart are not compared.
 const GROWTH_INTERVAL_MAX: Duration = Duration::from_millis(500);
 /// The pause after a thread could not be started; each failure is logged.
 const GROWTH_RETRY: Duration = Duration::from_secs(60);
-/// The least time that a display calls recent.
+/// The shortest interval of the recent load in displays.
 const RECENT_MIN: Duration = Duration::from_millis(500);
 
 /// How long a worker may take to publish its CPU time; displays then read what is there.
 const PUBLISH_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Asks workers and engines to publish their CPU time.
+/// Makes workers and engines publish their CPU time.
 #[derive(Debug)]
 pub struct Publisher<L: Lanes>(Vec<mpsc::Sender<Command<L>>>);
 
@@ -83,7 +83,7 @@ impl<L: Lanes> Publisher<L> {
 pub struct Workers<L: Lanes> {
     shared: L::Shared,
     log: Log,
-    /// What threads keep in their sandbox; `None`: they have none.
+    /// The rights of threads in their sandbox; `None` without a sandbox.
     sandbox: Option<WorkerRights>,
     plan: CpuPlan,
     spill: bool,
@@ -92,15 +92,15 @@ pub struct Workers<L: Lanes> {
     handles: Arc<WorkerHandles<L::HandedOver>>,
     /// Workers on the CPUs of programs.
     cpu_workers: RefCell<Vec<ThreadHandle<L>>>,
-    /// Hands connections over to them.
+    /// Hands connections over to these workers.
     cpu_handles: Arc<CpuWorkers<L::HandedOver>>,
     wanted: mpsc::Receiver<usize>,
-    /// What every thread that accepts serves, for workers to come.
+    /// The sources of all accepting threads, for workers that are started later.
     common: RefCell<BTreeMap<u64, Arc<dyn WorkSource<L>>>>,
-    /// The number of the source that came last.
+    /// The number of the last source.
     last_source: Cell<u64>,
     grown_at: Cell<Option<Instant>>,
-    /// Until when no worker is started by load: the last could not be.
+    /// Until when no worker is started because of load, after a worker could not be started.
     stays_until: Cell<Option<Instant>>,
     recent: Cell<Option<Instant>>,
 }
@@ -108,16 +108,16 @@ pub struct Workers<L: Lanes> {
 /// The CPUs of programs of runs.
 #[derive(Clone, Copy, Debug)]
 pub struct CpusOfRuns<'a> {
-    /// Those that they are to keep off.
+    /// The CPUs that they must not use.
     pub engines: &'a [usize],
-    /// The one that they are all to be on, if there is one.
+    /// The only CPU that they may use, if there is one.
     pub only: Option<usize>,
 }
 
 /// A share of the worker's CPU that the fewest runs had.
 struct FewestRuns {
     share: RunCpu,
-    /// How many they were.
+    /// The number of runs.
     runs_before: usize,
 }
 
@@ -126,11 +126,11 @@ struct ThreadHandle<L: Lanes> {
     commands: mpsc::Sender<Command<L>>,
     thread: Option<JoinHandle<()>>,
     load: Arc<ThreadLoad>,
-    /// How long it had been busy when the growth was looked at last.
+    /// Its busy time at the last check.
     grown_ns: Cell<u64>,
-    /// Its clock at the last looks for displays, the newest last.
+    /// Readings of its clock for displays, the newest last.
     recent: Cell<[ClockLook; 2]>,
-    /// Runs on its CPU.
+    /// The number of runs on its CPU.
     runs: Arc<AtomicUsize>,
     _assignment: Option<CpuAssignment>,
 }
@@ -142,7 +142,7 @@ impl<L: Lanes> ThreadHandle<L> {
         self.recent.set([newest, now]);
     }
 
-    /// The newest look that is old enough.
+    /// The newest reading that is old enough.
     fn recent(&self) -> ClockLook {
         let [older, newest] = self.recent.get();
         if newest.at.elapsed() >= RECENT_MIN { newest } else { older }
@@ -277,7 +277,7 @@ impl<L: Lanes> Workers<L> {
     pub async fn wanted(&mut self) -> usize {
         match self.wanted.recv().await {
             Some(cpu) => cpu,
-            // It keeps a sender itself.
+            // The channel is not closed, because this struct has a sender.
             None => std::future::pending().await,
         }
     }
@@ -315,13 +315,13 @@ impl<L: Lanes> Workers<L> {
         }
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     #[must_use]
     pub fn count(&self) -> usize {
         self.workers.borrow().len()
     }
 
-    /// How many there may be.
+    /// The maximum number of workers.
     #[must_use]
     pub fn count_max(&self) -> usize {
         self.plan.workers_max
