@@ -1,12 +1,13 @@
-//! CPU clocks of processes and threads.
+//! Reads the CPU clocks of processes and threads.
 //!
 //! The clocks count nanoseconds of processor time, system and user together, and include threads
-//! that have ended. They do not tick while nothing runs. Network work that the kernel does on a
-//! process's behalf while it sends (all of it, on loopback) is inside that process's clock.
+//! that have ended. They do not advance while nothing runs. Network work that the kernel does for a
+//! process while the process sends (on loopback that is all of it) is counted in that process's
+//! clock.
 //!
-//! What the whole machine did is known in steps of 10 ms only ([`machine_ns`]).
+//! The kernel reports the CPU time of the whole machine only in steps of 10 ms ([`machine_ns`]).
 //!
-//! Not here: wall clocks.
+//! This module does not read wall clocks.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};

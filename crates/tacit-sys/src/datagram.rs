@@ -1,13 +1,13 @@
-//! Datagram sockets to the world outside, and the errors that come back.
+//! Opens UDP sockets to the outside network, and reads the ICMP errors that they receive.
 //!
 //! ```text
 //! dial(10.9.8.7:123) ── rustix send, recv ──> datagrams
-//!        └── take_notice ──> what ICMP said of those that did not arrive
+//!        └── take_notice ──> the ICMP errors about datagrams that did not arrive
 //! ```
 //!
-//! An error stays in a queue of the socket, with the head of the datagram that it is about. It also
-//! fails the next call on the socket, which then has done nothing else: take the notices and call
-//! again.
+//! The kernel puts each error into the error queue of the socket, with the first bytes of the
+//! datagram that caused it. The next call on the socket also fails with this error, without doing
+//! anything else: the caller reads the error queue and repeats the call.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Descriptors that come from other processes: inherited by number, or sent over a UNIX socket.
+//! Receives descriptors from other processes: inherited by number, or sent over a UNIX socket.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -126,7 +126,10 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the message has too many descriptors",
+        ));
     }
     let sent =
         rustix::net::sendmsg(socket, &[io::IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);

@@ -1,4 +1,4 @@
-//! IPv4 and IPv6, where code for both differs in numbers only.
+//! The type [`IpVersion`], and the kernel's constants that differ between IPv4 and IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,7 +1,7 @@
-//! A parent that stands in for its one child: signals, stops and the exit status.
+//! Makes a process act for its one child: passes on signals, stops and the exit status.
 //!
-//! Call from a process with a single thread, before any other is made: the signal mask set here is
-//! what later threads would inherit.
+//! The process calls it while it has one thread, because later threads inherit the signal mask that
+//! is set here.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,13 +1,13 @@
 //! The Linux ABI of tacit: sockets, descriptors between processes, network namespaces, and the
 //! process itself.
 //!
-//! Every `unsafe` line of the project lives here, each with the reason why it is sound. Nothing
-//! here knows a rule or a policy. Most of it is a thin, safe layer over `rustix`; `libc` is used
-//! where rustix has no wrapper (`TCP_INFO`, `SIOCOUTQ`, descriptors inherited by number).
+//! This crate contains every `unsafe` line of the project, each with the reason why it is sound. It
+//! knows no rules or policies. Most of it is a thin, safe layer over `rustix`; `libc` is used where
+//! rustix has no wrapper (`TCP_INFO`, `SIOCOUTQ`, descriptors inherited by number).
 //!
-//! A program under `tacit run` is put together from four modules: [`namespace`] makes its network
-//! in a helper process, [`spawn`] starts the program there, [`netlink`] changes what of its
-//! traffic is captured, and [`transparent`] has the sockets where that arrives.
+//! Four modules together run a program under `tacit run`: [`namespace`] creates its network in a
+//! helper process, [`spawn`] starts the program there, [`netlink`] changes which of its traffic is
+//! captured, and [`transparent`] opens the sockets that receive this traffic.
 
 pub mod cpu;
 pub mod datagram;

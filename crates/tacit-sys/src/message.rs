@@ -1,7 +1,7 @@
-//! One message from a socket with all that the kernel says about it: who sent it, and the items
-//! that were asked for (`IP_RECVORIGDSTADDR`, `IP_RECVERR`).
+//! Receives one message from a socket, with its sender and the control messages that the socket was
+//! configured for (`IP_RECVORIGDSTADDR`, `IP_RECVERR`).
 //!
-//! The layout read here is the kernel's, the same for every C library.
+//! The layout of control messages is that of the kernel, which is the same for every C library.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;

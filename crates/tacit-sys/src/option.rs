@@ -1,4 +1,5 @@
-//! Options of sockets that rustix has no wrapper for: those that are one int, and packet filters.
+//! Sets and reads socket options for which rustix has no wrapper: integer options and packet
+//! filters.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,17 +1,17 @@
-//! The processes of a run, seen from the launcher: those below it that are in another network
-//! namespace.
+//! Lists the processes of a run: descendants of the launcher in another network namespace.
 //!
 //! ```text
-//! launcher ── helper               in the run's namespace, known by its number: not counted
-//!          ── agent                in the launcher's namespace: not counted
-//!          ── CMD ── ...           counted, also below namespaces that they make themselves
-//!          ── orphans ── ...       counted: their parents ended, and the launcher collects them
+//! launcher ── helper               in the run's namespace, known by its process ID: not listed
+//!          ── agent                in the launcher's namespace: not listed
+//!          ── CMD ── ...           listed, also in namespaces that they create themselves
+//!          ── orphans ── ...       listed: when a parent ends, its children become the launcher's
 //! ```
 //!
-//! A process cannot leave this circle: it cannot enter the launcher's namespace, and when its
-//! parents end it comes to the launcher. One that ended and waits to be collected is not counted.
+//! A process cannot leave this group: it cannot enter the launcher's namespace, and when its
+//! parents end it becomes a child of the launcher. A zombie process is not listed.
 //!
-//! Limits: those of [`crate::owner::descendants`]; callers ask again until no process is left.
+//! Limits: those of [`crate::owner::descendants`]; callers repeat the call until no process is
+//! left.
 
 use std::fs;
 use std::io;

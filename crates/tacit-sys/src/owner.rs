@@ -1,10 +1,11 @@
-//! From a socket's number to the process that holds it.
+//! Finds the process that holds a socket, by the inode number of the socket.
 //!
-//! Only the descendants of one process are searched, and in each the newest descriptors first: the
-//! socket in question was made a moment ago. A process whose memory is closed to others (as
-//! `ssh-agent` makes itself) hides its descriptors: its sockets have no known holder.
+//! Only the descendants of one process are searched, and in each of them the newest descriptors
+//! first, because the socket was opened a moment ago. A process that is not dumpable (such as
+//! `ssh-agent`) hides its descriptors: the holder of its sockets is not found.
 //!
-//! Costs about two microseconds a descriptor: not for the path of a connection unless a rule asks.
+//! A search costs about two microseconds for each descriptor, so it is made for a connection only
+//! if a rule needs it.
 //!
 //! Limits: [`DESCENDANTS_MAX`] processes.
 

@@ -1,4 +1,5 @@
-//! The process itself: what it may open, and what others may see of it.
+//! Settings of the process itself: its limits, its standard descriptors, and what others may see of
+//! it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -216,7 +217,8 @@ pub enum StandardError {
 /// Whatever `open`, `dup2` or `close_range` answer.
 pub fn keep_only(descriptors: &[BorrowedFd<'_>], error: StandardError) -> io::Result<()> {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
-    let unusable = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
+    let unusable =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot open /dev/null: {error}"));
     let null = opened.map_err(unusable)?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;

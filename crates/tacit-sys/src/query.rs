@@ -1,14 +1,14 @@
-//! The socket inside a run at which programs ask about their connections, and what a descriptor
-//! is that somebody passed there.
+//! Opens the socket inside a run at which programs query their connections, and examines the
+//! descriptors that they pass.
 //!
-//! The socket has an abstract name. Those belong to a network namespace: only processes of the run
-//! can connect, whatever directories they see and whichever user's agent serves it, and no file
-//! is left behind. It keeps the borders of messages (`SOCK_SEQPACKET`): one question, one message,
-//! and a descriptor cannot come to belong to another question.
+//! The socket has an abstract name, which belongs to a network namespace: only processes of the run
+//! can connect, whatever directories they can reach and whichever user's agent serves it, and no
+//! file remains afterwards. It preserves message boundaries (`SOCK_SEQPACKET`), so a descriptor
+//! cannot be assigned to another request.
 //!
-//! A program may pass any descriptor. Nothing here reads or writes one before it is known
-//! to be a TCP socket. Closing one may take as long as its owner likes (a socket that lingers, a
-//! file of FUSE), so the receiver closes descriptors on a thread for which no other work waits.
+//! A program may pass any descriptor. This module reads or writes a descriptor only after it has
+//! checked that it is a TCP socket. Closing a descriptor may take long (a socket that lingers, a
+//! FUSE file), so the receiver closes descriptors on a thread with no other work.
 
 use std::io;
 use std::mem::MaybeUninit;

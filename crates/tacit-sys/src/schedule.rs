@@ -1,6 +1,6 @@
-//! Where threads may run, and how the kernel chooses among them.
+//! Sets the CPUs on which threads may run, and their scheduling class.
 //!
-//! Not here: control groups, which may give the whole process less than what is said here.
+//! Control groups may limit the whole process further; this module does not read them.
 
 use std::io;
 

@@ -1,7 +1,7 @@
-//! The instructions of system call filters (seccomp), and their installation.
+//! Defines the instructions of system call filters (seccomp), and installs filters.
 //!
-//! A filter sees the number of a call, the ABI it came over, and the six arguments as numbers: no
-//! memory that they point to.
+//! A filter sees the number of a call, its ABI, and its six arguments as numbers. It cannot read
+//! the memory to which arguments point.
 
 use std::io;
 

@@ -1,8 +1,8 @@
-//! Stream sockets: made, dialled, accepted, measured and ended.
+//! Creates, connects, accepts, measures and closes stream sockets.
 //!
-//! All sockets are non-blocking and close-on-exec. Options that a connection needs are set on the
-//! listener, from which accepted sockets inherit them, or before `connect`: congestion control
-//! changed after accept leaves the old algorithm's pacing on the socket.
+//! All sockets are non-blocking and close-on-exec. Options of connections are set on the listener,
+//! from which accepted sockets inherit them, or before `connect`: if the congestion control is
+//! changed after accept, the socket keeps the pacing of the old algorithm.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
-//! Copies of the SYNs that programs send, from the kernel inside a namespace to the agent outside.
+//! Copies the SYNs that programs send, from the kernel inside a namespace to the agent outside.
 //!
 //! ```text
-//! nfnetlink_log     a packet rule copies each held SYN                            the usual way
-//! packet socket     a copy of each SYN on `lo`, those of programs to themselves   where the kernel
-//!                   among them: the reader has to ask which are held              lacks the other
+//! nfnetlink_log     a packet rule copies each held SYN                       the usual source
+//! packet socket     receives each SYN on `lo`, also those of programs to     if the kernel lacks
+//!                   themselves: the reader must ask which SYNs are held      nfnetlink_log
 //! ```
 
 use std::io;

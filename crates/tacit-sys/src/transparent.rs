@@ -1,15 +1,15 @@
-//! Transparent sockets, which use addresses that are not this host's.
+//! Creates transparent sockets, which use addresses that do not belong to this host.
 //!
 //! ```text
-//! program --SYN to 10.9.8.7:8080--> hold listener on :15002, drops it; a copy to the agent
+//! program --SYN to 10.9.8.7:8080--> hold listener on :15002 drops it; the agent gets a copy
 //! agent   --the same SYN again--> listener on :15001 --accept--> own address = 10.9.8.7:8080
 //! program --datagram to 10.1.1.1:53--> UDP socket on :15001 --receive--> 10.1.1.1:53
 //! agent   --bind_spoofed_source(10.1.1.1:53)--> the program receives it from 10.1.1.1:53
 //! ```
 //!
-//! The helper creates the listeners and the spoofed-source sockets in the namespace
-//! ([`listener`], [`receiver`], [`make`]); the agent uses them outside. The namespace's rules
-//! accept packets of marked sockets and redirect all others to the agent.
+//! The helper creates the listeners and the spoofed-source sockets in the namespace ([`listener`],
+//! [`receiver`], [`make`]); the agent uses them outside. The namespace's rules accept packets of
+//! marked sockets and redirect all others to the agent.
 
 use std::io;
 use std::net::SocketAddr;

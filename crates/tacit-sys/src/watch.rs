@@ -1,4 +1,4 @@
-//! Sockets whose readiness the runtime watches.
+//! Registers sockets with the async runtime, which watches their readiness.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,13 +1,13 @@
-//! Counts what a thread asks of the kernel and of the heap, for tests that promise a number.
+//! Counts the system calls and heap allocations of a thread, for tests that promise a number.
 //!
 //! ```text
-//! thread of the work --every system call--> kernel --asks--> the counter's thread: counts, lets it
-//! thread of the work --every allocation--> the counter of that thread
+//! thread under test --every system call--> kernel --asks--> counting thread: counts, allows
+//! thread under test --every allocation--> the counter of that thread
 //! ```
 //!
-//! Both see every call of any code: a seccomp filter that asks another thread about each call
-//! (Linux 5.5; any user), the Rust allocator and, with the GNU C library, `malloc` for what is
-//! written in C. Tests of other crates take this file in by its path.
+//! Both count the calls of any code: a seccomp filter asks another thread about each system call
+//! (Linux 5.5; any user); the Rust allocator and, with the GNU C library, `malloc` count the
+//! allocations. Tests of other crates include this file by its path.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,8 +1,9 @@
-//! The shim of BoringSSL's test runner: connects to it, does one handshake after the other with
-//! this crate, and sends back what arrives with every bit inverted. `cargo xtask bogo` runs it.
+//! The shim of BoringSSL's test runner: connects to the runner, does one handshake after the other
+//! with this crate, and sends back what it receives with every bit inverted. `cargo xtask bogo`
+//! runs it.
 //!
-//! What it exits with: 0, the connections ended as they should; 1, one did not, and standard error
-//! says why; 89, the runner asks for something that it does not know.
+//! Exit status: 0 if the connections ended as they should; 1 if one did not, with the reason on
+//! standard error; 89 if the runner uses an option that the shim does not know.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -372,7 +373,7 @@ fn main() -> ExitCode {
     let wanted = match Wanted::parse(std::env::args().skip(1)) {
         Ok(wanted) => wanted,
         Err(Unknown(word)) => {
-            eprintln!("not known: {word}");
+            eprintln!("unknown option: {word}");
             return UNKNOWN.into();
         }
     };

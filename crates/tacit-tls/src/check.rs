@@ -1,4 +1,4 @@
-//! The result of the check of a peer's certificate, and the chain for later checks.
+//! The result of a certificate check, and the chain that is stored for later checks.
 
 use std::sync::Arc;
 

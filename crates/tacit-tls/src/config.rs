@@ -1,4 +1,4 @@
-//! A rule's `tls` table as settings of the TLS library.
+//! Converts the `tls` table of a rule to settings of the TLS library.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl std::fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 pub(super) fn refused(error: impl std::fmt::Display) -> SettingsError {
-    SettingsError(format!("the TLS library refuses these settings: {error}"))
+    SettingsError(format!("the TLS library rejects these settings: {error}"))
 }
 
 impl From<WrongUsage> for SettingsError {

@@ -1,4 +1,4 @@
-//! Why a certificate is not trusted, in one line: which certificate, why, and what to do.
+//! Describes in one line why a certificate is not trusted: which certificate, why, and what to do.
 //!
 //! The error of the verifier decides; the facts of the chain only explain it. If the facts show a
 //! cause that the verifier reports with a general error (X.509 v1, a small RSA key, a CA

@@ -90,7 +90,9 @@ pub fn server(
     let parsed: Result<Vec<_>, _> = wanted.into_iter().map(ServerName::try_from).collect();
     let mut names = parsed.map_err(refused)?;
     if names.is_empty() && matches!(verify, Verify::Full { .. }) {
-        return Err(refused("the rule takes the name from the program: give one with --name"));
+        return Err(refused(
+            "the rule takes the server name from the program: give a name with --name",
+        ));
     }
     if names.is_empty() {
         let any = ServerName::from(IpAddr::from([0; 16]));

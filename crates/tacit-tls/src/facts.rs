@@ -1,10 +1,10 @@
-//! The facts of a certificate for displays and diagnoses.
+//! Reads the facts of a certificate for displays and diagnoses.
 //!
-//! [`CertificateFacts`] reads untrusted DER: nothing here panics, texts are cut and control
-//! characters escaped, so that a name cannot draw on an operator's terminal. Limits:
-//! [`TEXT_CHARS_MAX`] characters a text, [`NAMES_MAX`] names a certificate.
+//! [`CertificateFacts`] parses untrusted DER: it never panics, and truncates texts and escapes
+//! control characters, so that a name cannot change what a terminal shows. Limits:
+//! [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`] names for a certificate.
 //!
-//! Nothing here decides anything: facts are not checked against a signature, a clock or a trust.
+//! No decision depends on facts: they are not checked against a signature, a clock or a trust.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

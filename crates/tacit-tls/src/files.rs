@@ -1,8 +1,8 @@
-//! Reading key, certificate and trust files, and noticing when they change.
+//! Reads key, certificate and trust files, and detects changes of them.
 //!
-//! A file is opened once: what is checked (its kind, its mode) and what is read are the same file.
-//! A [`FileStamp`] follows symbolic links, so a link that is turned to a new file, and a directory
-//! link above it (as container platforms swap secrets), count as a change.
+//! A file is opened once, so that its type and mode are checked on the file that is read. A
+//! [`FileStamp`] follows symbolic links: a link that points to another file counts as a change, and
+//! so does a changed link to a directory above it, as container platforms use for secrets.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};

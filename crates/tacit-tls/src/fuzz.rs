@@ -1,8 +1,7 @@
-//! Entry points of the fuzzer: what a stranger can say to a handshake and to a session, and what
-//! certificates and lists may hold.
+//! Fuzzes handshakes, sessions, certificates and CRLs with bytes from an untrusted peer or file.
 //!
-//! Each takes any bytes and must not panic: that is the verdict. Handshakes draw random numbers of
-//! their own, so an input may go another way where the library's verdict hangs on one.
+//! Each function accepts any bytes and must not panic. Handshakes use random numbers, so the same
+//! input may take different paths.
 
 use std::ops::Range;
 use std::path::Path;

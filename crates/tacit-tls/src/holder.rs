@@ -1,8 +1,8 @@
-//! What a certificate says of its holder, for identity maps.
+//! Reads the names of a certificate for identity maps.
 //!
-//! Displays cut long texts; a decision must not hang on what was cut. So names are read again here,
-//! whole, and a certificate with more or longer names than the limits allow is unreadable as a
-//! whole: a name that an entry denies must not hide behind a hundred others.
+//! Displays truncate long texts, but a decision must use complete ones. So this module reads all
+//! names itself. A certificate with more or longer names than the limits is rejected as a whole:
+//! otherwise a name that an entry denies could be hidden behind a hundred other names.
 
 use std::net::IpAddr;
 

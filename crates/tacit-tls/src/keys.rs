@@ -1,9 +1,8 @@
-//! The AEAD keys of one connection, and how they become ciphers for its records.
+//! Stores the AEAD keys of a connection, and creates the ciphers for its records.
 //!
-//! A connection keeps the raw key only, 32 bytes instead of an expanded key schedule and its
-//! tables, which saves more than a kilobyte for every connection that is idle. A worker keeps the
-//! expanded keys of the [`HOT_CONNECTIONS_MAX`] that carried bytes last, more or less: to expand a
-//! key costs about 0.2 us and memory each time.
+//! A connection stores only the raw key of 32 bytes, and no expanded key schedule: this saves more
+//! than a kilobyte for every idle connection. A worker caches the expanded keys of about
+//! [`HOT_CONNECTIONS_MAX`] connections that moved bytes last. To expand a key costs about 0.2 us.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, TlsProtocolId,

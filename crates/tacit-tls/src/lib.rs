@@ -1,7 +1,8 @@
-//! TLS for tacit: what a rule says goes in, a session that seals and opens records comes out.
+//! Does TLS for tacit: handshakes and certificate checks as a rule requires, and sessions that seal
+//! and open records.
 //!
-//! This crate alone names rustls and aws-lc-rs, so that a new version of either is one change in
-//! one place. It opens no socket and looks up no rule: callers bring bytes, a clock and the rule.
+//! Only this crate uses rustls and aws-lc-rs, so that a new version of either is one change in one
+//! place. It opens no socket and looks up no rule: the caller passes bytes, a clock and the rule.
 //!
 //! ```text
 //!   certificate and key files          rule (tacit-core::policy)
@@ -19,8 +20,8 @@
 //!                                            └ check, named, peer   who the peer is
 //! ```
 //!
-//! rustls runs the handshake and is dropped after it. Records are then the work of a [`Session`]:
-//! the record layer of `tacit-core` with the AEADs of aws-lc-rs, in buffers of the caller.
+//! rustls runs the handshake and is dropped after it. Then a [`Session`] handles the records: it
+//! uses the record layer of `tacit-core` and the AEADs of aws-lc-rs, in buffers of the caller.
 //! Certificates are checked by [`verify`] while the handshake runs; [`failure`] describes what went
 //! wrong in one line for an operator. A handshake is driven without I/O:
 //!

@@ -1,7 +1,7 @@
-//! The library's handshake, driven one record at a time without I/O.
+//! Drives the TLS library's handshake one record at a time, without I/O.
 //!
-//! The library reads one record at a time, and so none that follow the handshake: its replies to
-//! those could not be taken out.
+//! The library never gets records that follow the handshake, because its replies to them could not
+//! be taken out.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
-//! What TLS costs on this machine, tried out in memory: sealing and opening by suite and length
-//! of message, and a server's handshake.
+//! Measures in memory what TLS costs on this machine: sealing and opening records by suite and
+//! message length, and the handshake of a server.
 //!
-//! The same code as in the agent, with the CPU clock of the calling thread around it; so neither
-//! the system calls around it nor what else the machine does counts, but neither does the state
-//! of the caches in which a busy agent finds its data.
+//! It measures the code of the agent with the CPU clock of the calling thread. So system calls and
+//! other processes do not count. The caches of a busy agent are in a different state, so real costs
+//! differ.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub struct CannotMeasure;
 
 impl fmt::Display for CannotMeasure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("tacit could not try out TLS with itself; please report this")
+        f.write_str("the TLS measurement failed; please report this")
     }
 }
 

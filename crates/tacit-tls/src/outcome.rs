@@ -1,5 +1,6 @@
-//! What the TLS library reports by callback while it runs one step of a handshake: the result of
-//! the certificate check, the server name that the client asks for, the traffic secrets.
+//! Collects what the TLS library reports by callback while it runs one step of a handshake: the
+//! result of the certificate check, the server name that the client requests, and the traffic
+//! secrets.
 //!
 //! ```text
 //!   Handshake::advance ──observe(step)──> rustls ──> ServerCheck, ClientCheck ──┐ report_check
@@ -9,8 +10,8 @@
 //! ```
 //!
 //! The callbacks get no context: their objects belong to a rule and serve all of its connections.
-//! One object per connection would end resumption, because rustls resumes a client session only
-//! under the same verifier object. So one cell of the thread holds the outcome during one step:
+//! One object per connection would prevent resumption, because rustls resumes a client session only
+//! under the same verifier object. So a thread-local cell stores the outcome during one step:
 //! rustls calls back within the step and on its thread, [`observe`] empties the cell before the
 //! step and takes its content afterwards. A step must not wait, and steps do not nest.
 

@@ -1,4 +1,4 @@
-//! Checking the peers of open connections again, when a trust has changed or a certificate expires.
+//! Verifies the peers of open connections again, when a trust has changed or a certificate expires.
 //!
 //! ```text
 //!   handshake ──> TrustedPeer, kept with the connection
@@ -6,7 +6,7 @@
 //!   settings of a rule ─┴─> PeerRechecker ──> PeerCheck
 //! ```
 //!
-//! A pass over the open connections makes one [`PeerRechecker`] for each rule. It verifies each
+//! A pass over the open connections creates one [`PeerRechecker`] for each rule. It verifies each
 //! distinct chain once, however many connections have it.
 
 use std::cell::RefCell;

@@ -1,7 +1,8 @@
-//! The traffic secrets of a TLS 1.3 connection, which its next keys come from (RFC 8446 section
-//! 7.2): a few bytes that live as long as it, so that nothing of the library has to.
+//! Stores the traffic secrets of a TLS 1.3 connection, and derives its next keys (RFC 8446 section
+//! 7.2).
 //!
-//! The library hands them to its key log (`outcome`). They are kept in memory only, and
+//! The TLS library passes the secrets to its key log (`outcome`). They are stored separately, so
+//! that no object of the library is needed after the handshake. They exist in memory only, and are
 //! zeroed when dropped.
 
 use aws_lc_rs::aead::{self, AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305};

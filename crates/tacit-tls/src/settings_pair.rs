@@ -1,4 +1,5 @@
-//! Two sides of ours that know each other, to be measured or fuzzed: no files, no network.
+//! Creates matching client and server settings without files and network, for measurements and
+//! fuzzing.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Certificates for tests, good and bad: by rcgen, and by the `openssl` command where rcgen makes
-//! nothing so old. Tests of other crates link it by the feature `testing`.
+//! Creates valid and invalid certificates for tests, with rcgen, and with the `openssl` command for
+//! formats that are too old for rcgen. Tests of other crates use it by the feature `testing`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "only tests link it")]
 

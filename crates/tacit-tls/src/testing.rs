@@ -1,5 +1,5 @@
-//! What tests of the whole agent change in this crate. Only the feature `testing` compiles it: no
-//! program that users build reads these variables.
+//! Reads variables by which tests of the whole agent change this crate. Only the feature `testing`
+//! compiles this module: programs that users build do not read the variables.
 
 use tacit_core::record::RecordSealer;
 

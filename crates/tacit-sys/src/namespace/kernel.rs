@@ -1,4 +1,4 @@
-//! What this kernel has.
+//! Checks which features the kernel has.
 
 use std::path::Path;
 

@@ -1,22 +1,22 @@
-//! A network of its own for one program: made by a helper process, without root.
+//! Creates a network namespace for one program, in a helper process and without root.
 //!
 //! ```text
 //! launcher --starts--> helper: create(parent, families)   user + network namespace, same uid
-//!                              sockets()                  what the agent outside works with
-//!                              --descriptors--> agent     then waits and makes more on request
-//!          --starts--> helper: join(parent, ...)           in place of one that ended
-//! launcher --spawn::spawn--> program                     joins the helper's namespaces
+//!                              sockets()                  the sockets that the agent needs
+//!                              --descriptors--> agent     then creates more at the agent's request
+//!          --starts--> helper: join(parent, ...)          in place of a helper that ended
+//! launcher --spawn::spawn--> program                      joins the helper's namespaces
 //! ```
 //!
-//! The helper must be a fresh process with one thread: only such a one may enter a user namespace.
-//! In there it holds every capability, over that namespace alone; the program that joins later
-//! holds none, because running a program drops them. The user keeps the number it has: a program
-//! that finds itself to be user 0 behaves differently.
+//! The helper must be a new process with one thread: the kernel lets only such a process enter a
+//! user namespace. There the helper has every capability, but only over that namespace. The program
+//! that joins later has none, because executing a program drops them. The user keeps its number: a
+//! program that runs as user 0 would behave differently.
 //!
-//! Root gets a network namespace only: with a user namespace of its own, user 0 would hold all
-//! rights in it, and could take the rules away.
+//! Root gets only a network namespace: in a user namespace of its own, user 0 would have all rights
+//! over the network namespace, and could remove the packet rules.
 //!
-//! Not here: who runs the helper, how descriptors travel, when it ends. It ends with its parent.
+//! The helper ends with its parent. The caller starts the helper and transports the descriptors.
 
 mod kernel;
 mod refusal;

@@ -1,7 +1,7 @@
-//! Why a namespace could not be made, in the words of the administrator who can change it.
+//! Explains why a namespace could not be created, and what an administrator can change.
 //!
-//! The same error number has many causes: "not permitted" may be a container's filter, a `chroot`,
-//! or one of three settings. What the machine shows of itself decides which of them is named.
+//! One error number has many causes: "not permitted" may come from a container's filter, a
+//! `chroot`, or one of three settings. The module examines the machine to find the cause.
 
 use std::fmt;
 use std::fs;
@@ -35,14 +35,14 @@ pub enum NamespaceStep {
 impl NamespaceStep {
     fn text(self) -> &'static str {
         match self {
-            Self::Session => "leave the terminal",
+            Self::Session => "leave the terminal session",
             Self::ParentDeath => "request a signal when the parent ends",
             Self::Unshare => "make a user and network namespace",
             Self::Join => "join the namespaces of the run",
-            Self::Map => "map the user into the new namespace",
+            Self::Map => "map the user into the user namespace",
             Self::Network => "set up the network",
             Self::PacketRules => "install the packet rules",
-            Self::Sockets => "make the agent's sockets",
+            Self::Sockets => "create the agent's sockets",
         }
     }
 
@@ -131,8 +131,8 @@ fn has_own_root() -> bool {
 }
 
 const APPARMOR: &str = "AppArmor withholds the rights of unprivileged user namespaces \
-     (kernel.apparmor_restrict_unprivileged_userns=1): load the AppArmor profile that comes with \
-     tacit, which grants `userns`";
+                        (kernel.apparmor_restrict_unprivileged_userns=1): load tacit's AppArmor \
+                        profile, which grants `userns`";
 
 fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> {
     let in_namespace = matches!(
@@ -143,7 +143,9 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
             | NamespaceStep::Sockets
     );
     let text = match (step, errno) {
-        (NamespaceStep::ParentDeath, libc::ESRCH) => "the process that started this one has ended",
+        (NamespaceStep::ParentDeath, libc::ESRCH) => {
+            "the process that started this process has ended"
+        }
         (NamespaceStep::Unshare, libc::ENOSPC) => return Some(limit(machine)),
         (NamespaceStep::Unshare, libc::EPERM | libc::EACCES) => return Some(forbidden(machine)),
         (NamespaceStep::Unshare, libc::EINVAL) => {
@@ -151,26 +153,26 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
              CONFIG_NET_NS), or the process has more than one thread"
         }
         (NamespaceStep::Unshare, libc::ENOSYS) => {
-            "a filter or a kernel without namespaces answers this"
+            "a system call filter blocks the call, or the kernel does not support namespaces"
         }
         (NamespaceStep::PacketRules, libc::ENOENT | libc::EOPNOTSUPP) => {
-            "this kernel lacks the named part of nftables, or may not load its module: Linux 5.9 \
-             or later with CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, \
+            "this kernel lacks this part of nftables, or may not load its module: Linux 5.9 or \
+             later with CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and \
              CONFIG_NFT_REJECT is needed (modules nft_tproxy, nft_socket, nft_reject_inet)"
         }
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
         (NamespaceStep::Join, libc::EPERM) => {
-            "only the user who made them may, from the user namespace they were made in, with one \
-             thread"
+            "only a single-threaded process of the user who created the namespaces may join them, \
+             from the user namespace in which they were created"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {
-            "the process may not write its own user map: it must not hide its memory, and no \
-             security module may withhold the namespace's rights"
+            "the process may not write its own user map: it may be non-dumpable, or a security \
+             module withholds the rights of the namespace"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace => {
-            "the namespace was made but its rights are withheld: by a security module (AppArmor, \
-             SELinux) or a container's filter"
+            "the kernel created the namespace but withholds its rights: a security module \
+             (AppArmor, SELinux) or a container's filter may be the cause"
         }
         (_, libc::EMFILE) => "too many open files (RLIMIT_NOFILE)",
         _ => return None,
@@ -180,15 +182,15 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
 
 fn limit(machine: &Machine) -> String {
     match (machine.user_namespaces_max, machine.network_namespaces_max) {
-        (Some(0), _) => "user namespaces are switched off: user.max_user_namespaces is 0".into(),
-        (_, Some(0)) => "network namespaces are switched off: user.max_net_namespaces is 0".into(),
+        (Some(0), _) => "user namespaces are disabled: user.max_user_namespaces is 0".into(),
+        (_, Some(0)) => "network namespaces are disabled: user.max_net_namespaces is 0".into(),
         (users, networks) => {
             let shown = |value: Option<u64>| {
                 value.map_or_else(|| "unknown".to_owned(), |value| value.to_string())
             };
             format!(
-                "too many namespaces, or nested too deep: user.max_user_namespaces is {}, \
-                 user.max_net_namespaces is {}",
+                "there are too many namespaces, or they are nested too deep: \
+                 user.max_user_namespaces is {}, user.max_net_namespaces is {}",
                 shown(users),
                 shown(networks)
             )
@@ -198,17 +200,17 @@ fn limit(machine: &Machine) -> String {
 
 fn forbidden(machine: &Machine) -> String {
     if machine.is_powerless_root {
-        "root without CAP_SYS_ADMIN, as in a container or inside another run of root's: start it \
-         as an ordinary user"
+        "root lacks CAP_SYS_ADMIN, as in a container or inside another run of root: start tacit as \
+         an ordinary user"
     } else if machine.user_namespaces_allowed == Some(false) {
-        "unprivileged user namespaces are switched off: set kernel.unprivileged_userns_clone=1"
+        "unprivileged user namespaces are disabled: set kernel.unprivileged_userns_clone=1"
     } else if machine.has_own_root {
-        "this process runs in a chroot, where the kernel makes no user namespaces"
+        "this process runs in a chroot, where the kernel creates no user namespaces"
     } else if machine.apparmor_restricts {
         APPARMOR
     } else if machine.is_filtered {
         "a seccomp filter of the surrounding container forbids it: allow `unshare` and `clone` \
-         with CLONE_NEWUSER there (Docker: a seccomp profile of your own)"
+         with CLONE_NEWUSER there (Docker: use a modified seccomp profile)"
     } else {
         "a chroot, a security module or a container's filter forbids it"
     }
@@ -267,7 +269,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "cannot make a user and network namespace: No space left on device (os error 28); \
-             user namespaces are switched off: user.max_user_namespaces is 0"
+             user namespaces are disabled: user.max_user_namespaces is 0"
         );
         assert!(!has_own_root(), "this test runs at the root of its mount namespace");
     }

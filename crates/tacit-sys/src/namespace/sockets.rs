@@ -1,4 +1,4 @@
-//! The sockets that the agent outside needs from inside the namespace.
+//! Creates the sockets inside a namespace that the agent uses from outside.
 
 use std::fs::File;
 use std::io;

@@ -1,10 +1,10 @@
-//! Questions about sockets: who owns this connection, which ports are listened on.
+//! Asks the kernel about sockets: who owns a connection, and which ports have listeners.
 //!
-//! [`owner`] asks for one socket by its addresses and costs some three microseconds; never dump
-//! all connections for that. [`listeners`] dumps the listening sockets of one family, ten
-//! microseconds: there is no event for a new listener, so callers poll.
+//! [`owner`] looks up one socket by its addresses, which costs some three microseconds; dumping all
+//! connections would cost far more. [`listeners`] dumps the listening sockets of one address
+//! family, which costs ten microseconds. There is no event for a new listener, so callers poll.
 //!
-//! The answers hold for the network namespace in which the netlink socket was made.
+//! The answers are about the network namespace in which the netlink socket was created.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -43,7 +43,7 @@ pub fn owner(
     peer: SocketAddr,
 ) -> Result<Option<DiagSocket>, Error> {
     if program.is_ipv4() != peer.is_ipv4() {
-        return Err(Error::Invalid("addresses of two families"));
+        return Err(Error::Invalid("the two addresses belong to different address families"));
     }
     // For UDP the kernel reads the two ends the other way round.
     let (source, destination) = match protocol {
@@ -70,7 +70,7 @@ pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<DiagSocke
     let any = SocketAddr::new(version.unspecified(), 0);
     let body = request(IpProtocol::Tcp, 1 << STATE_LISTEN, any, any);
     let question =
-        NetlinkRequest::new("asking for listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
+        NetlinkRequest::new("listing the listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
     let mut found = Vec::new();
     diag.ask(question.fixed(&body), ReplyCount::Many, |answer| {
         found.push(socket(answer)?);
@@ -81,7 +81,7 @@ pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<DiagSocke
 
 fn question(protocol: IpProtocol, source: SocketAddr, destination: SocketAddr) -> NetlinkRequest {
     let body = request(protocol, u32::MAX, source, destination);
-    NetlinkRequest::new("asking for the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
+    NetlinkRequest::new("finding the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
 }
 
 /// `inet_diag_req_v2`: family, protocol, extensions, states and the socket's two ends.
@@ -111,7 +111,7 @@ fn request(
 
 /// `inet_diag_msg`: four bytes, the socket's two ends (48 bytes), then five numbers; attributes.
 fn socket(answer: &[u8]) -> Result<DiagSocket, Error> {
-    let short = Error::Malformed("a socket's description cut short");
+    let short = Error::Malformed("the description of a socket is truncated");
     let (Some(uid), Some(inode)) = (read_u32(answer, 64), read_u32(answer, 68)) else {
         return Err(short);
     };

@@ -1,4 +1,4 @@
-//! Why the kernel did not do what it was asked.
+//! The error of a netlink request: what the kernel refused, and why.
 
 use std::fmt;
 use std::io;
@@ -45,16 +45,16 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused { step, part, error, explanation } => {
-                write!(f, "the kernel refused: {step}")?;
+                write!(f, "the kernel refused the netlink request for {step}")?;
                 if let Some(part) = part {
-                    write!(f, ", at its '{part}'")?;
+                    write!(f, ", in its part '{part}'")?;
                 }
                 write!(f, ": {error}")?;
                 explanation.as_ref().map_or(Ok(()), |text| write!(f, " ({text})"))
             }
-            Self::Socket { call, error } => write!(f, "netlink {call} failed: {error}"),
-            Self::Invalid(what) => write!(f, "not asked of the kernel: {what}"),
-            Self::Malformed(what) => write!(f, "unreadable netlink answer: {what}"),
+            Self::Socket { call, error } => write!(f, "the netlink call {call} failed: {error}"),
+            Self::Invalid(what) => write!(f, "invalid netlink request: {what}"),
+            Self::Malformed(what) => write!(f, "invalid netlink answer: {what}"),
         }
     }
 }

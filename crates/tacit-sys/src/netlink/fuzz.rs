@@ -1,4 +1,4 @@
-//! Entry point of the fuzzer: what a kernel could answer.
+//! Fuzzes the parsers of kernel answers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,17 +1,17 @@
-//! Interfaces and their addresses: which a host has, and the same ones in a run's namespace.
+//! Copies the interfaces and addresses of the host into the namespace of a run.
 //!
 //! ```text
 //! host:  eth0 198.51.100.2/24      interfaces() ──> list
 //! run:   eth0 198.51.100.2/24  <── give(list)      a dummy, or one end of a veth pair
 //! ```
 //!
-//! Inside, an address has no route to its network: what a program sends there is captured as any
-//! other destination is. The interface carries nothing; it is there to be found by its name, its
-//! flags and its addresses.
+//! A copied address has no route to its network: the packets of programs to that network are
+//! captured as all others are. The interface transmits no packets. Programs find it by its name,
+//! its flags and its addresses.
 //!
-//! Loopback and link-local IPv6 addresses are in no list: every namespace has its own.
+//! Loopback and link-local IPv6 addresses are not copied: every namespace has its own.
 //!
-//! Limits: [`INTERFACES_MAX`] interfaces and [`ADDRESSES_MAX`] addresses are given.
+//! Limits: [`INTERFACES_MAX`] interfaces and [`ADDRESSES_MAX`] addresses are copied.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -181,14 +181,14 @@ fn note(refusal: &mut Option<Error>, step: Result<(), Error>) {
 fn make(route: &mut Netlink, name: &str, there: &BTreeMap<u32, Link>) -> Result<(), Error> {
     let fits = !name.is_empty() && name.len() < NAME_BYTES_MAX && !name.contains('\0');
     if !fits {
-        return Err(Error::Invalid("the name of an interface"));
+        return Err(Error::Invalid("the name of an interface is not valid"));
     }
     match route.run(vec![dummy(name)]) {
         Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => {
             let is_free = |peer: &String| !there.values().any(|link| link.name == *peer);
             let peers = (0..INTERFACES_MAX).map(|number| format!("tacit{number}"));
             let peer = peers.into_iter().find(|peer| is_free(peer) && peer != name);
-            let peer = peer.ok_or(Error::Invalid("too many interfaces"))?;
+            let peer = peer.ok_or(Error::Invalid("there are too many interfaces"))?;
             route.run(vec![veth(name, &peer)])?;
             bring_up(route, &peer)?;
         }
@@ -198,7 +198,7 @@ fn make(route: &mut Netlink, name: &str, there: &BTreeMap<u32, Link>) -> Result<
 }
 
 fn dummy(name: &str) -> NetlinkRequest {
-    let mut message = NetlinkRequest::new("making an interface", RTM_NEWLINK, CREATE);
+    let mut message = NetlinkRequest::new("creating an interface", RTM_NEWLINK, CREATE);
     message = message.fixed(&[0; IFINFO_BYTES]);
     message.text(IFLA_IFNAME, name);
     message.nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, "dummy"));
@@ -206,7 +206,7 @@ fn dummy(name: &str) -> NetlinkRequest {
 }
 
 fn veth(name: &str, peer: &str) -> NetlinkRequest {
-    let mut message = NetlinkRequest::new("making a pair of interfaces", RTM_NEWLINK, CREATE);
+    let mut message = NetlinkRequest::new("creating a pair of interfaces", RTM_NEWLINK, CREATE);
     message = message.fixed(&[0; IFINFO_BYTES]);
     message.text(IFLA_IFNAME, name);
     message.nest(IFLA_LINKINFO, |info| {
@@ -223,7 +223,7 @@ fn veth(name: &str, peer: &str) -> NetlinkRequest {
 
 /// Without link-local IPv6 addresses of its own: they would bring a route that is not captured.
 fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
-    let mut quiet = NetlinkRequest::new("setting up an interface", RTM_NEWLINK, NLM_F_ACK);
+    let mut quiet = NetlinkRequest::new("configuring an interface", RTM_NEWLINK, NLM_F_ACK);
     quiet = quiet.fixed(&[0; IFINFO_BYTES]);
     quiet.text(IFLA_IFNAME, name);
     quiet.nest(IFLA_AF_SPEC, |families| {
@@ -236,8 +236,7 @@ fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
     let mut flags = [0; IFINFO_BYTES];
     flags[8..12].copy_from_slice(&IFF_UP.to_ne_bytes());
     flags[12..16].copy_from_slice(&IFF_UP.to_ne_bytes());
-    let mut up =
-        NetlinkRequest::new("bringing an interface up", RTM_NEWLINK, NLM_F_ACK).fixed(&flags);
+    let mut up = NetlinkRequest::new("enabling an interface", RTM_NEWLINK, NLM_F_ACK).fixed(&flags);
     up.text(IFLA_IFNAME, name);
     route.run(vec![up])
 }
@@ -257,8 +256,10 @@ fn address_message(step: Step, index: u32, assigned: Assigned) -> NetlinkRequest
     };
     let [a, b, c, d] = index.to_ne_bytes();
     let mut message = match step {
-        Step::Add => NetlinkRequest::new("giving an interface its address", RTM_NEWADDR, REPLACE),
-        Step::Remove => NetlinkRequest::new("taking an address away", RTM_DELADDR, NLM_F_ACK),
+        Step::Add => NetlinkRequest::new("adding an address to an interface", RTM_NEWADDR, REPLACE),
+        Step::Remove => {
+            NetlinkRequest::new("removing an address from an interface", RTM_DELADDR, NLM_F_ACK)
+        }
     };
     message = message.fixed(&[family, prefix_bits, 0, RT_SCOPE_UNIVERSE, a, b, c, d]);
     message.attribute(IFA_LOCAL, &bytes);
@@ -276,11 +277,11 @@ struct Link {
 }
 
 fn links(route: &mut Netlink) -> Result<BTreeMap<u32, Link>, Error> {
-    let question = NetlinkRequest::new("asking for interfaces", RTM_GETLINK, NLM_F_DUMP);
+    let question = NetlinkRequest::new("listing the interfaces", RTM_GETLINK, NLM_F_DUMP);
     let mut found = BTreeMap::new();
     route.ask(question.fixed(&[0; IFINFO_BYTES]), ReplyCount::Many, |answer| {
         let (Some(index), Some(flags)) = (read_u32(answer, 4), read_u32(answer, 8)) else {
-            return Err(Error::Malformed("an interface cut short"));
+            return Err(Error::Malformed("the description of an interface is truncated"));
         };
         let about = answer.get(IFINFO_BYTES..).unwrap_or_default();
         if let Some((_, name)) = attributes(about).find(|(kind, _)| *kind == IFLA_IFNAME) {
@@ -308,7 +309,7 @@ fn addresses(route: &mut Netlink) -> Result<Vec<(u32, Assigned)>, Error> {
 
 /// All addresses that a namespace can be given.
 fn known(route: &mut Netlink) -> Result<Vec<Known>, Error> {
-    let question = NetlinkRequest::new("asking for addresses", RTM_GETADDR, NLM_F_DUMP);
+    let question = NetlinkRequest::new("listing the addresses", RTM_GETADDR, NLM_F_DUMP);
     let mut found = Vec::new();
     route.ask(question.fixed(&[0; IFADDR_BYTES]), ReplyCount::Many, |answer| {
         let one = described(answer)?;
@@ -320,7 +321,7 @@ fn known(route: &mut Netlink) -> Result<Vec<Known>, Error> {
 
 /// `ifaddrmsg` and its attributes; `None`: it has no address.
 fn described(answer: &[u8]) -> Result<Option<Known>, Error> {
-    let cut = || Error::Malformed("an address cut short");
+    let cut = || Error::Malformed("the description of an address is truncated");
     let (Some(head), Some(index)) = (answer.first_chunk::<IFADDR_BYTES>(), read_u32(answer, 4))
     else {
         return Err(cut());

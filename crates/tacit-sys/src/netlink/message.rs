@@ -1,4 +1,4 @@
-//! Netlink messages: written attribute by attribute, and read back.
+//! Builds netlink messages attribute by attribute, and parses them.
 
 use std::io;
 
@@ -88,7 +88,8 @@ impl NetlinkRequest {
     }
 
     pub(super) fn verdict(&self, answer: &NetlinkReply<'_>) -> Result<(), Error> {
-        let number = read_u32(answer.payload, 0).ok_or(Error::Malformed("no error number"))?;
+        let number =
+            read_u32(answer.payload, 0).ok_or(Error::Malformed("the error number is missing"))?;
         let errno = number.cast_signed().wrapping_neg();
         if errno == 0 {
             return Ok(());
@@ -123,11 +124,11 @@ pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Result<NetlinkRe
             (length, read_u16(bytes, 4), read_u16(bytes, 6), read_u32(bytes, 8))
         else {
             bytes = &[];
-            return Some(Err(Error::Malformed("a header cut short")));
+            return Some(Err(Error::Malformed("the header is truncated")));
         };
         let Some(payload) = bytes.get(HEADER_BYTES..length) else {
             bytes = &[];
-            return Some(Err(Error::Malformed("a length beyond the end")));
+            return Some(Err(Error::Malformed("a length exceeds the message")));
         };
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(Ok(NetlinkReply { kind, flags, sequence, payload }))
@@ -240,8 +241,8 @@ mod tests {
         let header = "24000000 0100 0500 00000000 00000000";
         let tlvs = "0800 0200 1c000000 0700 0100 6e6f00 00";
         let capped = refusal(NLM_F_CAPPED | NLM_F_ACK_TLVS, &format!("feffffff {header} {tlvs}"));
-        let text = "the kernel refused: a step, at its 'second': No such file or directory \
-                    (os error 2) (no)";
+        let text = "the kernel refused the netlink request for a step, in its part 'second': No such \
+                    file or directory (os error 2) (no)";
         assert_eq!(capped.to_string(), text);
         // Not capped: the whole refused message of 36 bytes stands before the attributes.
         let whole = format!("feffffff {header} {} {tlvs}", "00".repeat(20));
@@ -249,7 +250,8 @@ mod tests {
         let bare = refusal(NLM_F_CAPPED, &format!("ffffffff {header}"));
         assert_eq!(
             bare.to_string(),
-            "the kernel refused: a step: Operation not permitted (os error 1)"
+            "the kernel refused the netlink request for a step: Operation not permitted (os error \
+             1)"
         );
         assert_eq!(bare.errno(), Some(libc::EPERM));
     }

@@ -1,22 +1,22 @@
-//! Netlink: asking the kernel for interfaces, packet rules and sockets, without any program.
+//! Configures interfaces, routes and packet rules by netlink, without external programs.
 //!
 //! ```text
-//! Message (header, fixed part, attributes) -> Netlink::run -> one send -> an answer a message
+//! Message (header, fixed part, attributes) -> Netlink::run -> one send -> one answer per message
 //! ```
 //!
-//! One builder serves all four users: [`route`] (addresses), [`nft`] (packet rules), [`nflog`]
-//! (copies of packets) and [`diag`] (who owns a socket). Attributes are a 16-bit length, a 16-bit
-//! type and a payload padded to four bytes, all in host order; what is inside a payload is the
-//! user's matter.
+//! One message type serves four modules: [`route`] (addresses and routes), [`nft`] (packet rules),
+//! [`nflog`] (copies of packets) and [`diag`] (owners of sockets). An attribute has a 16-bit
+//! length, a 16-bit type and a payload padded to four bytes, all in host order. The modules encode
+//! the payloads.
 //!
-//! A refusal names the step and, where the kernel says which attribute it disliked, the part of
-//! the message that holds it: "no such file" for a packet rule means nothing until one knows that
-//! it was the `socket` expression.
+//! An error names the step that failed and, if the kernel reports the attribute, the part of the
+//! message with it. "No such file" for a packet rule is understandable only together with the part,
+//! such as the `socket` expression.
 //!
-//! A socket may be made in one network namespace and used from another process outside: it stays
-//! in the namespace that made it. One at a time uses it (`&mut`): two threads would mix answers.
+//! A netlink socket stays in the network namespace that created it, also when a process outside
+//! uses it. Only one caller uses it at a time (`&mut`), because two would mix up their answers.
 //!
-//! Limits: [`BATCH_BYTES_MAX`] a send, [`REPLY_WAIT`] for an answer.
+//! Limits: [`BATCH_BYTES_MAX`] for one send, [`REPLY_WAIT`] for an answer.
 
 pub mod diag;
 mod error;

@@ -1,10 +1,11 @@
-//! Copies of packets that a rule logs (nfnetlink_log).
+//! Receives copies of packets that a packet rule logs (nfnetlink_log).
 //!
-//! [`open`] is called inside the namespace, by a process with rights over it; the socket may then
-//! be read by another process outside. The copies end when the last holder closes it.
+//! [`open`] is called inside the namespace, by a process with rights over it. Another process
+//! outside may then read the socket. The kernel sends copies until the last process closes the
+//! socket.
 //!
-//! Limits: [`PACKET_BYTES_MAX`] of each packet. The kernel drops copies that find no room in the
-//! socket's buffer and reports that by `ENOBUFS`.
+//! Limits: [`PACKET_BYTES_MAX`] of each packet. If the socket's buffer is full, the kernel drops
+//! copies and reports this by `ENOBUFS`.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -53,10 +54,15 @@ fn configuration(group: u16) -> Vec<NetlinkRequest> {
     let [a, b, c, d] = COPIED_BYTES_MAX.to_be_bytes();
     let mode = [a, b, c, d, COPY_PACKET, 0];
     vec![
-        setting("opening a log group", group, CONFIG_COMMAND, &bind),
-        setting("setting what is copied", group, CONFIG_MODE, &mode),
-        setting("setting the size of copies", group, CONFIG_COPY_BYTES, &COPY_BYTES.to_be_bytes()),
-        setting("setting when copies are sent", group, CONFIG_THRESHOLD, &1_u32.to_be_bytes()),
+        setting("binding to a log group", group, CONFIG_COMMAND, &bind),
+        setting("configuring what is copied", group, CONFIG_MODE, &mode),
+        setting(
+            "configuring the size of copies",
+            group,
+            CONFIG_COPY_BYTES,
+            &COPY_BYTES.to_be_bytes(),
+        ),
+        setting("configuring when copies are sent", group, CONFIG_THRESHOLD, &1_u32.to_be_bytes()),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! The transport protocols that packet rules and questions about sockets are about.
+//! The transport protocols of packet rules and of requests about sockets: TCP and UDP.
 
 /// The transport protocols that are captured and looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,19 +1,20 @@
-//! Interfaces, addresses and routes: every address of the namespace leads to itself.
+//! Configures addresses and routes in a namespace, so that every address leads to the namespace
+//! itself.
 //!
 //! ```text
 //! lo up · own addresses on it · "local" routes for all of IPv4 and IPv6 with own sources
 //! ```
 //!
-//! A local route for everything (AnyIP) makes each packet that leaves a program come back in on
-//! `lo`, where the packet rules see it. Its preferred source is the namespace's own address: else
-//! a program would talk to 10.9.8.7 from 10.9.8.7.
+//! A local route for all addresses (AnyIP) makes each packet that a program sends arrive on `lo`,
+//! where the packet rules handle it. The preferred source of the route is the namespace's own
+//! address: otherwise a program would connect to 10.9.8.7 from 10.9.8.7.
 //!
-//! A program that has addresses of both families for a name prefers those that are of one kind
-//! with the source it would have (RFC 6724, section 5, rule 5): for IPv6 there are two sources, one
-//! for unique local addresses (fc00::/7) and one for the rest.
+//! A program that resolves a name to addresses of both families prefers an address whose type
+//! matches the source address that it would use (RFC 6724, section 5, rule 5). So IPv6 has two
+//! source addresses, one for unique local addresses (fc00::/7) and one for all others.
 //!
-//! A family that was not asked for gets neither address nor route, so that programs with a choice
-//! take the other one: `connect` then answers `ENETUNREACH` at once.
+//! A family that was not requested gets neither an address nor a route: `connect` then returns
+//! `ENETUNREACH` at once, and programs use the other family.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -75,7 +76,7 @@ pub struct LargeSegments {
 /// # Errors
 /// The kernel's.
 pub fn bring_up(route: &mut Netlink) -> Result<(), Error> {
-    let up = NetlinkRequest::new("bringing lo up", RTM_NEWLINK, NLM_F_ACK);
+    let up = NetlinkRequest::new("enabling lo", RTM_NEWLINK, NLM_F_ACK);
     route.run(vec![up.fixed(&interface(IFF_UP))])
 }
 
@@ -105,7 +106,7 @@ pub fn allow_large_segments(route: &mut Netlink) -> Result<LargeSegments, Error>
             Err(error) => return Err(error),
         }
     }
-    let question = NetlinkRequest::new("asking for lo", RTM_GETLINK, 0).fixed(&interface(0));
+    let question = NetlinkRequest::new("finding lo", RTM_GETLINK, 0).fixed(&interface(0));
     let mut carried = LargeSegments::default();
     route.ask(question, ReplyCount::One, |answer| {
         carried = large_segments(answer);
@@ -128,20 +129,20 @@ fn messages(families: Families, sources: SourceAddresses) -> Vec<NetlinkRequest>
     let mut all = Vec::new();
     if families.v4 {
         if sources.v4 == OWN_V4 {
-            all.push(address_v4("giving lo the address 10.0.2.15", OWN_V4));
+            all.push(address_v4("adding the address 10.0.2.15 to lo", OWN_V4));
         }
         let source = sources.v4.octets();
-        all.push(route_message("leading all of IPv4 to lo", INET, RT_SCOPE_HOST, &source));
+        all.push(route_message("routing all of IPv4 to lo", INET, RT_SCOPE_HOST, &source));
     }
     if families.v6 {
-        let all_v6 = "leading all of IPv6 to lo";
-        let unique_local = "leading unique local IPv6 to lo";
+        let all_v6 = "routing all of IPv6 to lo";
+        let unique_local = "routing unique local IPv6 to lo";
         if sources.v6 == OWN_V6 {
-            all.push(address_v6("giving lo the address 100::15", OWN_V6));
+            all.push(address_v6("adding the address 100::15 to lo", OWN_V6));
         }
         all.push(route_message(all_v6, INET6, RT_SCOPE_UNIVERSE, &sources.v6.octets()));
         if sources.unique_local == OWN_UNIQUE_LOCAL {
-            all.push(address_v6("giving lo the address fd00:7ac1::15", OWN_UNIQUE_LOCAL));
+            all.push(address_v6("adding the address fd00:7ac1::15 to lo", OWN_UNIQUE_LOCAL));
         }
         let source = sources.unique_local.octets();
         let to = Some(Prefix { address: &UNIQUE_LOCAL.octets(), length: 7 });
@@ -212,7 +213,8 @@ fn route_to(
 }
 
 fn large_segments_message(kinds: [u16; 2]) -> NetlinkRequest {
-    let mut message = NetlinkRequest::new("large segments on lo", RTM_NEWLINK, NLM_F_ACK);
+    let mut message =
+        NetlinkRequest::new("configuring large segments on lo", RTM_NEWLINK, NLM_F_ACK);
     message = message.fixed(&interface(0));
     for kind in kinds {
         message.attribute(kind, &SEGMENT_BYTES_MAX.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! The socket to the kernel: one send, and an answer a message.
+//! The netlink socket: sends requests, and receives the answer to each message.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -115,7 +115,7 @@ impl Netlink {
                     continue;
                 };
                 if answer.kind != NLMSG_ERROR {
-                    return Err(Error::Malformed("an answer that is no acknowledgement"));
+                    return Err(Error::Malformed("the answer is not an acknowledgement"));
                 }
                 waiting = waiting.saturating_sub(usize::from(message.wants_answer()));
                 refusal = refusal.or_else(|| message.verdict(&answer).err());
@@ -160,7 +160,7 @@ impl Netlink {
             bytes.extend_from_slice(&message.bytes);
         }
         if bytes.len() > BATCH_BYTES_MAX {
-            return Err(Error::Invalid("more than one send may carry"));
+            return Err(Error::Invalid("the request is larger than one send may be"));
         }
         rustix::net::send(&self.socket, &bytes, SendFlags::empty())
             .map_err(|errno| Error::Socket { call: "send", error: errno.into() })?;
@@ -175,7 +175,7 @@ impl Netlink {
         let (_, length) =
             received.map_err(|errno| Error::Socket { call: "recv", error: errno.into() })?;
         if length > bytes.len() {
-            return Err(Error::Malformed("longer than the kernel promises"));
+            return Err(Error::Malformed("the answer is longer than the kernel promises"));
         }
         bytes.truncate(length);
         Ok(bytes)

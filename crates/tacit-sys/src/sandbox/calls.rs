@@ -1,4 +1,4 @@
-//! System calls, in lists.
+//! Lists of system calls, for the filters of the agent's processes and threads.
 
 use libc::c_long;
 

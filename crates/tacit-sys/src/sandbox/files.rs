@@ -1,4 +1,4 @@
-//! Which files the calling thread reaches from now on.
+//! Limits the files that the calling thread can open (Landlock).
 
 use std::io;
 use std::path::PathBuf;

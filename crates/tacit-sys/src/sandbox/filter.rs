@@ -1,18 +1,18 @@
-//! Which system calls the agent's threads may use.
+//! Builds the system call filters of the agent's threads.
 //!
 //! ```text
-//! every thread     all but those of LEFT_OUT; sockets of four families; no new namespaces;
-//!                  signals to its own process alone
-//! data worker      those of SERVING, OF_WORKER and no other; sockets of two or three families;
-//!                  no memory that is executed; no signals of descriptors
-//! signer           those of SERVING, OF_SIGNER and no other; files are opened to be read;
-//!                  threads, but no process
+//! every thread     all calls but those of LEFT_OUT; sockets of four families; no new namespaces;
+//!                  signals to its own process only
+//! data worker      only the calls of SERVING and OF_WORKER; sockets of two or three families;
+//!                  no executable memory; no signals from descriptors
+//! signer           only the calls of SERVING and OF_SIGNER; files are opened only for reading;
+//!                  new threads, but no new process
 //! ```
 //!
-//! A call that is refused returns an error, and the thread continues: `EPERM`, or the error that
-//! the kernel itself returns for what it does not have.
+//! A call that is refused returns an error, and the thread continues. The error is `EPERM`, or the
+//! one that the kernel returns for a feature that it does not have.
 //!
-//! Limit: a filter is known for x86-64, aarch64 and s390x; elsewhere there is none.
+//! Limit: filters exist for x86-64, aarch64 and s390x; other machines have none.
 
 use libc::{SYS_clone, SYS_clone3, c_int, c_long, sock_filter};
 

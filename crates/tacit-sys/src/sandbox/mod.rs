@@ -1,15 +1,16 @@
-//! What a process gives up once it has all that it needs: system calls, files, capabilities.
+//! Confines a process once it has everything that it needs: system calls, files and capabilities.
 //!
 //! ```text
 //! system calls    a filter of every thread, and a narrower one of each data worker     seccomp
-//! files           those beneath some directories, to be read, or to be written too     Landlock
-//! capabilities    all but those that are named, of the calling thread
+//! files           only those below some directories, for reading or also for writing   Landlock
+//! capabilities    only those that are named, for the calling thread
 //! ```
 //!
-//! Nothing of it can be taken back, and programs that the process starts inherit it. What the
-//! kernel does not have is missing, and reported: an agent works without.
+//! A process cannot undo these limits, and programs that it starts inherit them. If the kernel
+//! lacks a feature, that limit is not set, which is reported; the agent works without it.
 //!
-//! Limit: files and capabilities are of a thread and of those that it starts from then on.
+//! Limit: the limits for files and capabilities apply to the calling thread and to threads that it
+//! starts afterwards.
 
 mod calls;
 mod files;
@@ -54,7 +55,11 @@ fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io:
     // The agent's own code is trusted as far as speculation goes; old kernels would slow it down.
     let result = seccomp::install(&program, flags | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW)?;
     // With `TSYNC` the kernel answers with the thread that could not take it.
-    if result == 0 { Ok(()) } else { Err(io::Error::other(format!("thread {result} cannot"))) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("thread {result} cannot install the filter")))
+    }
 }
 
 /// Whether this kernel filters system calls, on a machine whose calls are known.

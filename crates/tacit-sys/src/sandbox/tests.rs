@@ -1,4 +1,4 @@
-//! In threads of their own: nothing that is given up comes back.
+//! Tests, in separate threads, that a confined thread cannot undo its limits.
 
 use std::fs;
 use std::path::PathBuf;

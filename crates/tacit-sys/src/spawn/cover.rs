@@ -1,8 +1,8 @@
-//! Files and directories that a program is not to read: something empty is mounted over them, in
-//! mounts that the program has for itself.
+//! Hides files and directories from a program: mounts something empty over them, in the program's
+//! mount namespace.
 //!
-//! A mount goes when another file takes the place of the one below it. Who has joined the
-//! program's mounts covers that one in its turn ([`cover`]).
+//! If another file replaces a hidden one, the mount over the old file disappears. The process that
+//! has joined the program's mount namespace then covers the new file ([`cover`]).
 
 use std::ffi::{CStr, CString};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Why the launcher cannot start a program.
+//! The errors of starting a program.
 
 use std::fmt;
 use std::io;

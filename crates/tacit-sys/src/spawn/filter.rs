@@ -1,21 +1,22 @@
-//! The system call filter: only socket families that a network namespace confines.
+//! Builds the system call filter of a program: it allows only socket families that a network
+//! namespace confines.
 //!
 //! ```text
 //! socket, socketpair    UNIX, INET, INET6, NETLINK  pass; else EAFNOSUPPORT
 //! socketcall (32-bit)   its `socket` and `socketpair`: EAFNOSUPPORT, whatever the family
-//! io_uring_*            ENOSYS: its operations make sockets without a system call; the program
+//! io_uring_*            ENOSYS: its operations create sockets without a system call; the program
 //!                       may have a ring from outside
-//! all else              passes
+//! all other calls       pass
 //! ```
 //!
-//! There are two forms of the same filter. In one the kernel gives these answers by itself; in the
-//! other it asks a listener ([`super::notify`]), which gives the same ones and knows of each.
+//! There are two forms of the filter. In one, the kernel returns these errors itself. In the other,
+//! it asks a listener ([`super::notify`]), which returns the same errors and reports each call.
 //!
-//! A filter sees the machine's own system call numbers and those of every other ABI the kernel
-//! offers, so it must know them all. What comes over an ABI it does not know is refused.
+//! A filter sees the system call numbers of the machine's own ABI and of every other ABI that the
+//! kernel offers, so it must know them all. A call of an unknown ABI is refused.
 //!
-//! Limit: `socketcall` keeps the family in memory that a filter cannot read. 32-bit programs that
-//! make their sockets that way get none; those that use the newer calls do.
+//! Limit: `socketcall` has the family in memory that a filter cannot read. 32-bit programs that
+//! create sockets by it get none; those that use the newer calls do.
 
 use libc::sock_filter;
 

@@ -177,7 +177,10 @@ struct ChildSetup {
 impl ChildSetup {
     fn new(options: &SpawnOptions<'_>, reports: OwnedFd, mounts_to: OwnedFd) -> io::Result<Self> {
         if options.hide.len() > HIDDEN_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many paths to hide"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the policy names too many files to hide",
+            ));
         }
         let mut hidden = Vec::new();
         for path in options.hide {

@@ -1,4 +1,4 @@
-//! The listener of a run's filter: the kernel sends it each call that the filter refuses.
+//! Receives the calls that the filter of a run refuses, and answers them.
 //!
 //! ```text
 //!   child, before exec ── install ──> kernel: filter and listener
@@ -8,22 +8,25 @@
 //! ```
 //!
 //! # Theory of operation
-//! The helper inside holds the only copy, not the agent:
-//! - taking a call blocks if another holder of the listener takes it first, and a shared agent must
-//!   not block for a launcher of another user that has kept a copy;
-//! - a restart of the agent then needs no hand-over, and while no agent serves the answers are the
-//!   same;
-//! - a socket that a program is to have one day is made in the helper's namespace.
 //!
-//! The kernel allows one listener for each chain of filters. A run within a run gets `EBUSY`, as
-//! kernels before 5.0 give `EINVAL`: the plain filter is installed then, which gives the same
-//! errors without a trace. When the helper ends, no copy is left, and the kernel answers `ENOSYS`
-//! to what waits and to what comes: it stays refused.
+//! Only the helper inside the run has the listener. The agent does not have a copy, for these
+//! reasons:
+//!
+//! - Taking a call blocks if another process with the listener takes it first. A launcher of
+//!   another user could keep a copy, and must not be able to block a shared agent.
+//! - A restart of the agent needs no hand-over, and the answers are the same while no agent runs.
+//! - The helper's namespace is where sockets for the program would have to be created.
+//!
+//! The kernel allows one listener for each chain of filters. For a run within a run it returns
+//! `EBUSY`, and kernels before 5.0 return `EINVAL`. Then the filter without a listener is
+//! installed, which returns the same errors without a report. When the helper ends, no copy of the
+//! listener is left, and the kernel returns `ENOSYS` for waiting and later calls: they stay
+//! refused.
 //!
 //! Limit: a signal that a program handles without `SA_RESTART` may end its call with `EINTR` before
 //! the helper has taken it.
 //!
-//! A call is never passed on: no answer carries `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
+//! A call is never allowed: no answer has the flag `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -1,5 +1,5 @@
-//! What the agent does with held SYNs, if every destination answers: it releases those that are
-//! captured, and those of name queries, and refuses the others.
+//! A simple agent for the tests: as if every destination answered, it releases held SYNs to
+//! captured destinations and of DNS queries, and refuses all others.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The launcher, which is the agent too, and the helper: outside and inside.
+//! The launcher of the tests, which is also their agent, and the helper.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

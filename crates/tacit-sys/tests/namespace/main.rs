@@ -1,14 +1,14 @@
-//! A program in a network of its own, end to end on this kernel.
+//! Tests a program in a network namespace of its own, end to end on this kernel.
 //!
 //! ```text
-//! test --starts, as each user--> launcher --> helper: makes the namespace and its sockets
-//!                                    |-----> program inside: does what its orders say
+//! test --starts, as each user--> launcher --> helper: creates the namespace and its sockets
+//!                                    |-----> program inside: executes its orders
 //! ```
 //!
-//! All of them are this test binary, told by `ROLE` what it is before its own `main` runs: only a
-//! process with one thread can make a user namespace. As root every scenario runs twice: as root
-//! and as an ordinary user. Where a kernel or a container refuses namespaces the tests fail, with
-//! the reason that the library gives.
+//! All these processes execute this test binary; the variable `ROLE` selects the role before `main`
+//! runs, because only a process with one thread can create a user namespace. As root, every
+//! scenario runs twice: as root and as an ordinary user. If a kernel or a container refuses
+//! namespaces, the tests fail with the reason that the library gives.
 
 #![allow(
     clippy::unwrap_used,

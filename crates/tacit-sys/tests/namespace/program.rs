@@ -1,4 +1,4 @@
-//! What runs inside: carries out orders, one a line, and answers each with one line.
+//! The program inside: executes orders, one a line, and answers each with one line.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,4 +1,4 @@
-//! What must hold, each as a story between an agent outside and a program inside.
+//! The scenarios of the tests, each between an agent outside and a program inside.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -532,7 +532,7 @@ fn a_run_works_inside_a_run(original: &LauncherState) {
     if rustix::process::geteuid().is_root() {
         // Root inside a run is without the right to make namespaces, and is told so.
         let [refused] = &run.answers(&["nest"])[..] else { panic!("one answer") };
-        assert!(refused.contains("root without CAP_SYS_ADMIN"), "{refused}");
+        assert!(refused.contains("root lacks CAP_SYS_ADMIN, as in a"), "{refused}");
         return;
     }
     // Three deep: the innermost captures as the outermost does.

@@ -1,4 +1,4 @@
-//! Certificate revocation lists (CRLs): from the files of a trust to the verifier.
+//! Loads the certificate revocation lists (CRLs) of a trust for the verifier.
 //!
 //! This module parses CRLs, so that a file without one is reported when it is loaded, and checks
 //! their dates. The verifier checks that the CA that signed a CRL issued the certificate.
@@ -131,8 +131,10 @@ pub(crate) fn warnings(
 ) -> Vec<String> {
     let follows = match revocation {
         Revocation::Off => return Vec::new(),
-        Revocation::Soft => "tacit accepts certificates of this CA and logs that",
-        Revocation::Hard => "tacit rejects certificates of this CA",
+        Revocation::Soft => {
+            "tacit accepts certificates of this CA without a check for revocation, and logs that"
+        }
+        Revocation::Hard => "tacit rejects all certificates of this CA",
     };
     let is_listed = |ca: &&CertificateFacts| crls.iter().any(|crl| crl.facts.issuer == ca.subject);
     let mut warnings: Vec<_> = anchors
@@ -140,7 +142,7 @@ pub(crate) fn warnings(
         .filter(|ca| ca.is_ca && !is_listed(ca))
         .map(|ca| {
             let ca = ca.title();
-            format!("{owner}: there is no CRL of {ca}, so {follows}: add it to `crl`")
+            format!("{owner}: there is no CRL of {ca}, so {follows}: add the CRL to `crl`")
         })
         .collect();
     for Crl { facts, .. } in crls {
@@ -148,10 +150,10 @@ pub(crate) fn warnings(
         let due = utc(facts.next_update);
         let of = format!("{owner}: {at}: the CRL of {}", facts.issuer);
         if facts.is_out_of_date(now) {
-            let step = "get the current one";
+            let step = "get the current CRL";
             warnings.push(format!("{of} is outdated since {due}, so {follows}: {step}"));
         } else if crl_expires_soon(facts, now) {
-            warnings.push(format!("{of} will be outdated at {due}: get the next one"));
+            warnings.push(format!("{of} will be outdated at {due}: get the next CRL"));
         }
     }
     warnings
@@ -211,16 +213,17 @@ mod tests {
         let early = said(Revocation::Hard, 1_700_000_000);
         assert_eq!(
             early,
-            ["trust 'corp': there is no CRL of CN=other CA, so tacit rejects certificates of \
-              this CA: add it to `crl`"]
+            ["trust 'corp': there is no CRL of CN=other CA, so tacit rejects all certificates of \
+              this CA: add the CRL to `crl`"]
         );
         let soon = said(Revocation::Soft, 1_999_999_000);
-        assert!(soon[0].contains("accepts certificates of this CA and logs that"), "{soon:?}");
+        assert!(soon[0].contains("accepts certificates of this CA without a check"), "{soon:?}");
         assert!(soon[1].contains("of CN=one CA will be outdated at 2033-05-18"), "{soon:?}");
         let late = said(Revocation::Hard, 2_000_000_001);
         assert!(
-            late[1]
-                .contains("is outdated since 2033-05-18 03:33 UTC, so tacit rejects certificates"),
+            late[1].contains(
+                "is outdated since 2033-05-18 03:33 UTC, so tacit rejects all certificates"
+            ),
             "{late:?}"
         );
         assert_eq!(said(Revocation::Off, 2_000_000_001), [""; 0]);

@@ -1,4 +1,4 @@
-//! Errors of key, certificate and trust files, each in one line with the fix.
+//! The errors of key, certificate and trust files: each is one line with the fix.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -121,18 +121,18 @@ impl fmt::Display for CredentialFault {
             ),
             Self::KeyMismatch { subject, is_ca: false } => write!(
                 f,
-                "the key does not match the first certificate, of {subject}; \
-                 set `key` to the key of this certificate"
+                "the key does not match the first certificate in the file, of {subject}; set `key` \
+                 to the key of this certificate"
             ),
             Self::KeyMismatch { subject, is_ca: true } => write!(
                 f,
-                "the key does not match the first certificate, of the CA {subject}; \
+                "the key does not match the first certificate in the file, of the CA {subject}; \
                  put the leaf certificate first"
             ),
             Self::TooManyPinned { max } => write!(
                 f,
-                "with this file the trust pins more than {max} certificates; use a trust for \
-                 each rule, or certificates of a CA"
+                "with this file the trust pins more than {max} certificates; use several trusts, \
+                 or a CA that issues these certificates"
             ),
             Self::AtSigner(text) => f.write_str(text),
             Self::NoCrl => f.write_str("contains no CRL (no BEGIN X509 CRL line)"),

@@ -1,4 +1,4 @@
-//! When certificates expire.
+//! Reports when certificates expire.
 
 use rustls_pki_types::UnixTime;
 

@@ -1,4 +1,4 @@
-//! The certificate chain and the private key of an identity.
+//! Loads and checks the certificate chain and the private key of an identity.
 
 use std::fmt;
 use std::path::Path;

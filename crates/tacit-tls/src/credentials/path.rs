@@ -1,9 +1,9 @@
-//! Whether a chain leads to a trust: the library's path building, with what it leaves out.
+//! Verifies that a chain leads to a trust: calls the TLS library, and adds checks that it omits.
 //!
 //! The library checks signatures, validity, basic constraints, name constraints, extended key usage
-//! and revocation. Of each path that it finds, this module checks as well what RFC 5280 section 6.1
-//! and 4.2.1.3 say of keyUsage, and whether the anchor has expired. Before it builds one, it checks
-//! that the leaf is one of the [pinned](super::pinned) certificates, where there are any.
+//! and revocation. For each path that the library finds, this module also checks keyUsage (RFC 5280
+//! sections 6.1 and 4.2.1.3) and whether the anchor has expired. Before it builds a path, it checks
+//! that the leaf is a [pinned](super::pinned) certificate, if the trust pins any.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Pinned certificates: the peer's own certificate must be equal to one of them, byte for byte.
+//! Checks pinned certificates: the peer's own certificate must equal one of them, byte for byte.
 //!
 //! ```text
 //!   `ca`   `pinned`   the peer is trusted if
@@ -7,8 +7,8 @@
 //!   -      yes        its certificate is pinned, valid now, and for its use; no chain is built
 //! ```
 //!
-//! A certificate that was issued by a pinned one, or that has the same name or key, is another one.
-//! The handshake itself checks that the key is of a kind and size that is trusted.
+//! A certificate that a pinned one issued, or that has the same name or key, is not pinned. The
+//! handshake itself checks that the type and size of the key are accepted.
 
 use std::fmt;
 use std::path::PathBuf;

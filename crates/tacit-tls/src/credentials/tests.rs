@@ -1,4 +1,4 @@
-//! Files with typical mistakes, and the message for each.
+//! Tests the messages for files with typical mistakes.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! Trusts: trust anchors from PEM files or the system's bundle, CRLs, and pinned certificates.
+//! Loads trusts: trust anchors from PEM files or the system's bundle, CRLs, and pinned
+//! certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -286,14 +287,14 @@ fn anchor_warnings(
     if facts.version >= 3 && !facts.is_ca {
         warnings.push(if facts.is_self_signed {
             format!(
-                "{at} is not a CA certificate: tacit trusts this certificate only, and none that \
-                 it issued; use a CA and a leaf, so that you can renew the leaf without a change \
-                 here"
+                "{at} is not a CA certificate: tacit trusts only this certificate, and no \
+                 certificate that it issued; use a CA and a leaf, so that you can renew the leaf \
+                 without a change here"
             )
         } else if facts.denies_ca {
             format!(
-                "{at} is not a CA certificate, so it verifies no peer: set `ca` to the \
-                 certificate of its issuer, {}",
+                "{at} is not a CA certificate, so it verifies no peer: set `ca` to the certificate \
+                 of its issuer, {}",
                 facts.issuer
             )
         } else {

@@ -1,5 +1,7 @@
-//! The checks of one trust, built when first wanted and shared by all its rules: each holds all
-//! lists of revoked certificates.
+//! Shares the verifier of a trust between all rules that use the trust.
+//!
+//! The verifier is created when it is first needed. It is shared because each verifier holds all
+//! CRLs of the trust.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,4 @@
-//! What the peer's alerts mean to an operator.
+//! Explains the alerts of the peer to an operator.
 
 use rustls::AlertDescription as Alert;
 
@@ -35,14 +35,14 @@ fn meaning(alert: Alert) -> Meaning {
         Alert::UnknownCA => Meaning {
             kind: "peer-refused-certificate",
             party: Party::Peer,
-            reason: "does not trust the CA of our certificate",
+            reason: "does not trust the CA of tacit's certificate",
             step: "add that CA's certificate to the {peer}'s trust store, and check that the \
                    identity's file contains the intermediate certificates",
         },
         Alert::CertificateExpired | Alert::CertificateRevoked => Meaning {
             kind: "peer-refused-certificate",
             party: Party::Us,
-            reason: "reports that our certificate has expired or was revoked",
+            reason: "reports that tacit's certificate has expired or was revoked",
             step: "renew the certificate of the identity, or correct the {peer}'s clock",
         },
         Alert::BadCertificate
@@ -51,7 +51,7 @@ fn meaning(alert: Alert) -> Meaning {
         | Alert::AccessDenied => Meaning {
             kind: "peer-refused-certificate",
             party: Party::Us,
-            reason: "rejected our certificate",
+            reason: "rejected tacit's certificate",
             step: "check its names and key usages, and read the {peer}'s log",
         },
         Alert::CertificateRequired | Alert::NoCertificate => Meaning {
@@ -71,7 +71,7 @@ fn meaning(alert: Alert) -> Meaning {
             kind: "peer-sent-alert",
             party: Party::Peer,
             reason: "found no common cipher suite, group or signature scheme, or requires a \
-            certificate",
+                     certificate",
             step: "enable AES-GCM or ChaCha20-Poly1305 with ECDHE on the {peer}, and read its log",
         },
         Alert::NoApplicationProtocol => Meaning {

@@ -1,4 +1,4 @@
-//! Descriptions of the errors of the TLS library.
+//! Describes the errors of the TLS library.
 
 use rustls::{CertificateError, Error, PeerIncompatible, PeerMisbehaved};
 
@@ -146,7 +146,7 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             format!(
                 "the {peer} offers no cipher suite that the rule allows: enable AES-GCM or \
                  ChaCha20-Poly1305 with ECDHE on it (tacit does not support CBC, RC4, 3DES and \
-                 static RSA); in TLS 1.2 the suite must also match our key, ECDSA or RSA"
+                 static RSA); in TLS 1.2 the suite must also match tacit's key, ECDSA or RSA"
             ),
         ),
         // The library reports a missing group before it compares the suites.
@@ -155,9 +155,9 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
                 "no-common-suite",
                 Party::Peer,
                 format!(
-                    "the {peer} offers only cipher suites without ECDHE, such as RSA key \
-                 exchange, which tacit does not support: enable ECDHE with AES-GCM or \
-                 ChaCha20-Poly1305 on it"
+                    "the {peer} offers only cipher suites without ECDHE, such as RSA key exchange, \
+                     which tacit does not support: enable ECDHE with AES-GCM or ChaCha20-Poly1305 \
+                     on it"
                 ),
             )
         }
@@ -176,8 +176,8 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             "no-common-signature",
             Party::Peer,
             format!(
-                "the {peer} accepts no signature scheme of our key: enable ECDSA or RSA-PSS with \
-                 SHA-256 on it, or configure an identity with another type of key"
+                "the {peer} accepts no signature scheme of tacit's key: enable ECDSA or RSA-PSS \
+                 with SHA-256 on it, or configure an identity with another type of key"
             ),
         ),
         other => failure(

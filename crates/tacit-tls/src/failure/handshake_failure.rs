@@ -1,4 +1,4 @@
-//! A failed handshake: what kind it is, who has to act, and what to do.
+//! The type [`HandshakeFailure`]: its kind, who has to act, and what to do.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Real failures of handshakes in memory, and the line each gives.
+//! Tests the descriptions of handshakes that fail in memory.
 
 use std::sync::Arc;
 

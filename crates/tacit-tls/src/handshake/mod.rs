@@ -1,7 +1,8 @@
-//! One handshake without I/O: bytes in, bytes out, and at the end a [`Session`].
+//! Runs one handshake without I/O, and returns a [`Session`].
 //!
-//! The library runs the handshake only; as soon as it is complete its secrets are taken out and
-//! it is dropped (all but the part that takes tickets, in the client role).
+//! The TLS library runs the handshake only. When it is complete, its secrets are taken out and the
+//! library's connection is dropped. In the client role the part that receives session tickets is
+//! kept.
 
 use std::net::IpAddr;
 use std::ops::Range;

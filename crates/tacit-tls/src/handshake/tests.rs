@@ -1,4 +1,4 @@
-//! Names that certificates must cover; that handshakes end with an alert; early data.
+//! Tests certificate names in handshakes, alerts of failed handshakes, and early data.
 
 use std::io::Write as _;
 

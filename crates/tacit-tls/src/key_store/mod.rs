@@ -1,4 +1,4 @@
-//! The private keys of a signer: read from their files, used for proofs of handshakes alone.
+//! Stores the private keys of a signer: reads them from files, and signs only TLS handshakes.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -32,10 +32,13 @@ impl KeyStore {
         let at = |at, text: &str| Err(PairError { at, text: text.to_owned() });
         let ChainAndKey { chain, key, cert, key_file } = read_pair(cert, key).map_err(refused)?;
         let Some(public_key) = key.public_key() else {
-            return at(PairFile::Key, "the private key does not say its public one");
+            return at(PairFile::Key, "the public key cannot be computed from the private key");
         };
         if chain.iter().map(|one| one.len()).sum::<usize>() > CHAIN_BYTES_MAX {
-            return at(PairFile::Cert, "the chain is longer than a handshake carries: shorten it");
+            return at(
+                PairFile::Cert,
+                "the chain is longer than a handshake allows: send fewer certificates",
+            );
         }
         let pair = PublicPair {
             chain: chain.iter().map(|one| one.to_vec()).collect(),
@@ -50,7 +53,7 @@ impl KeyStore {
         };
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         if keys.len() >= KEYS_MAX {
-            return at(PairFile::Key, "the signer has no place for another key");
+            return at(PairFile::Key, "the signer has reached its limit of keys");
         }
         keys.insert(pair.name(generation), key);
         Ok(pair)
@@ -67,13 +70,16 @@ impl KeyStore {
     /// The key is not there, does not sign so, or the message is no such proof.
     pub fn sign(&self, request: &SignRequest<'_>) -> Result<Vec<u8>, &'static str> {
         if Signable::of(request.message).is_none() {
-            return Err("the message is no proof of a TLS handshake");
+            return Err("the message does not belong to a TLS handshake");
         }
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
-        let key = keys.get(&request.name).map(Arc::clone).ok_or("the signer has no such key")?;
+        let key =
+            keys.get(&request.name).map(Arc::clone).ok_or("the signer does not have this key")?;
         drop(keys);
-        let signer = key.choose_scheme(&[request.scheme]).ok_or("the key does not sign so")?;
-        signer.sign(request.message).map_err(|_| "the library did not sign")
+        let signer = key
+            .choose_scheme(&[request.scheme])
+            .ok_or("the key does not support this signature scheme")?;
+        signer.sign(request.message).map_err(|_| "the cryptographic library failed to sign")
     }
 }
 

@@ -42,7 +42,7 @@ fn a_key_signs_proofs_of_handshakes_alone() {
         assert!(store.sign(&request).is_err(), "{request:?}");
     }
     store.forget(name);
-    assert_eq!(store.sign(&request), Err("the signer has no such key"));
+    assert_eq!(store.sign(&request), Err("the signer does not have this key"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! One connection after its handshake: bytes to records, records to bytes, and the few messages
-//! TLS still sends in between (tickets, key updates, alerts).
+//! Runs one connection after its handshake: converts bytes to records and records to bytes, and
+//! handles the remaining TLS messages (tickets, key updates, alerts).
 //!
-//! Without I/O: the relay reads and writes, the session works on the relay's buffers in place.
+//! It does no I/O: the relay reads and writes, and the session works on the relay's buffers in
+//! place.
 //!
 //! ```text
 //!   program ──bytes──> seal_slots ──records──> peer
@@ -9,9 +10,9 @@
 //!                          └─ seal_due seals the pending reply, before the next data
 //! ```
 //!
-//! Limits: a handshake message of [`MESSAGE_BYTES_MAX`]; [`IDLE_MESSAGES_MAX`] messages that carry
-//! nothing without data between them; one pending reply at most, however many were requested.
-//! Neither 0-RTT nor renegotiation nor post-handshake client certificates.
+//! Limits: a handshake message of [`MESSAGE_BYTES_MAX`]; [`IDLE_MESSAGES_MAX`] messages without
+//! data between them; at most one pending reply, however many were requested. Not supported: 0-RTT,
+//! renegotiation and post-handshake client certificates.
 
 use std::fmt;
 use std::ops::Range;
@@ -459,7 +460,7 @@ impl Session {
             return Ok(());
         }
         Err(SessionError::PeerMisbehaved(
-            "sent another record inside a handshake message",
+            "sent another record in the middle of a handshake message",
             AlertDescription::UNEXPECTED_MESSAGE,
         ))
     }
@@ -485,7 +486,7 @@ impl Session {
             if replaced {
                 // RFC 8446 section 5.1: messages do not span key changes.
                 return Err(SessionError::PeerMisbehaved(
-                    "sent a message after its KeyUpdate in one record",
+                    "sent another message after its KeyUpdate in one record",
                     AlertDescription::UNEXPECTED_MESSAGE,
                 ));
             }
@@ -494,7 +495,7 @@ impl Session {
         }
         if replaced && !self.message.is_empty() {
             return Err(SessionError::PeerMisbehaved(
-                "changed its key inside a handshake message",
+                "changed its key in the middle of a handshake message",
                 AlertDescription::UNEXPECTED_MESSAGE,
             ));
         }
@@ -556,7 +557,7 @@ impl Session {
         self.idle_messages += 1;
         if self.idle_messages > IDLE_MESSAGES_MAX {
             return Err(SessionError::PeerMisbehaved(
-                "sent key updates, renegotiations or warnings without end",
+                "sent too many key updates, renegotiation requests or warnings in a row",
                 AlertDescription::UNEXPECTED_MESSAGE,
             ));
         }

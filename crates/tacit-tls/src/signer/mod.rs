@@ -1,17 +1,18 @@
-//! Private keys in another process: what an agent asks of its signer, and how a handshake signs.
+//! Lets an agent use private keys that another process, the signer, holds.
 //!
 //! ```text
 //! agent                                      signer
 //!   load_identity ── paths ───────────────>  KeyStore::load     reads the files, keeps the key
 //!              <── chain, public key ──────
-//!   handshake: RemoteKey ── message ──────>  KeyStore::sign     looks at the message, signs
+//!   handshake: RemoteKey ── message ──────>  KeyStore::sign     checks the message, signs it
 //!              <── signature ──────────────
 //! ```
 //!
-//! The process that parses what strangers send has no private key in its memory. It asks with the
-//! whole message that is to be signed, and the signer signs the proofs of TLS handshakes and
-//! nothing else ([`Signable`]). Here are the messages, the key as rustls sees it, and no I/O:
-//! sockets and processes are the caller's, by [`SignerClient`].
+//! The agent parses bytes of untrusted peers, so its memory contains no private key. It sends the
+//! signer the whole message that needs a signature. The signer signs only the messages of TLS
+//! handshakes that prove possession of a key ([`Signable`]). This module has the messages and the
+//! key as rustls sees it, and no I/O: the caller implements [`SignerClient`] with sockets and
+//! processes.
 
 mod signable;
 pub mod wire;
@@ -224,7 +225,7 @@ impl Signer for RemoteSigner {
 }
 
 /// What begins the errors of handshakes that the signer did not sign.
-pub(crate) const NOT_SIGNED: &str = "no signature: ";
+pub(crate) const NOT_SIGNED: &str = "the signer did not sign: ";
 
 /// Every scheme that keys here may sign with, in the order in which one is chosen.
 pub(crate) const SCHEMES: [SignatureScheme; 10] = [

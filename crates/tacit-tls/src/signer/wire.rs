@@ -1,11 +1,11 @@
-//! What the agent and its signer say to each other, each message a datagram of a socket pair.
+//! Encodes the messages between the agent and its signer; each is one datagram of a socket pair.
 //!
 //! ```text
-//! control   JSON    Load {paths, generation}    ──>   Loaded {chain, schemes}, or why not
+//! control   JSON    Load {paths, generation}    ──>   Loaded {chain, schemes}, or an error
 //!                   Forget {name}               ──>
-//!                   Confine {paths}             ──>   done, or why not
-//!                   Channel, with a socket      ──>   a thread that signs what comes over it
-//! channel   bytes   name, scheme, message       ──>   CPU time, 0, signature; or 1, why not
+//!                   Confine {paths}             ──>   done, or an error
+//!                   Channel, with a socket      ──>   starts a thread that signs requests from it
+//! channel   bytes   name, scheme, message       ──>   CPU time; 0, signature or 1, error
 //! ```
 
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, spent_ns: u64) -> Ve
 /// Reads an answer; one that has no meaning is a refusal.
 #[must_use]
 pub fn parse_sign_response(datagram: &[u8]) -> SignResponse {
-    let no_meaning = || Err("the signer's answer has no meaning".to_owned());
+    let no_meaning = || Err("the signer sent an invalid answer".to_owned());
     let Some((spent, said)) = datagram.split_first_chunk() else {
         return SignResponse { signed: no_meaning(), spent_ns: 0 };
     };

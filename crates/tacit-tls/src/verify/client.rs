@@ -1,4 +1,4 @@
-//! Checking clients, as a server.
+//! Verifies the certificates of clients, for the server role.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};

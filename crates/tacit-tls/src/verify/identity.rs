@@ -82,7 +82,7 @@ impl IdentityMapper {
             Err(_) => Err(refusal(
                 "certificate-not-mapped",
                 leaf,
-                "has names that are not text, too long or too many: reissue it with \
+                "contains names that are not text, are too long or are too many: reissue it with \
                  fewer names",
             )),
         }
@@ -158,8 +158,8 @@ fn map_identity(
             "certificate-not-mapped",
             leaf,
             &format!(
-                "meets two entries of [[map.{name}]] that are equally specific, in lines {} and \
-                 {}: give one of them another condition",
+                "matches two entries of [[map.{name}]] that are equally specific, in lines {} and \
+                 {}: add a condition to one of them",
                 line(one),
                 line(another)
             ),
@@ -168,8 +168,8 @@ fn map_identity(
             "certificate-not-mapped",
             leaf,
             &format!(
-                "has no name in [[map.{name}]]: add an entry for it; `tacit explain --peer` says \
-                 why those there do not match"
+                "has no name in [[map.{name}]]: add an entry for it; `tacit explain --peer` shows \
+                 why the present entries do not match"
             ),
         )),
     }

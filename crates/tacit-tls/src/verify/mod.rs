@@ -1,4 +1,4 @@
-//! Checks the certificates of peers.
+//! Verifies the certificates of peers.
 //!
 //! ```text
 //!   rule --> ServerCheck (we are the client)   full | chain | none
@@ -8,7 +8,8 @@
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
 //! ```
 //!
-//! All connections of a rule share a check; `outcome` passes its result to the handshake.
+//! All connections of a rule share one `ServerCheck` or `ClientCheck`; `outcome` passes its result
+//! to the handshake.
 //!
 //! A resumed session skips the check. Its chain may have expired since, or the trust may have
 //! changed: `recheck` checks the stored chain again, and `allows` decides about the connection.

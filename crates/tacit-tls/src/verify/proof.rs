@@ -1,4 +1,4 @@
-//! The proof that a peer holds the key of its certificate.
+//! Verifies the signature by which a peer proves that it holds the key of its certificate.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs};

@@ -1,4 +1,4 @@
-//! Checking servers, as a client.
+//! Verifies the certificates of servers, for the client role.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;

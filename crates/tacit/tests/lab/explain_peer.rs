@@ -165,7 +165,7 @@ fn explain_peer_checks_the_name_that_a_program_looks_up() {
     assert_eq!((&good["verdict"], &good["identity"]), (&"served".into(), &"db.example".into()));
     let other = asked.json("valid.pem --rule out --name db.example --name x.example");
     assert!(other["reason"].as_str().unwrap().contains("not for x.example"), "{other}");
-    assert!(asked.refuses("--peer valid.pem --rule out").contains("give one with --name"));
+    assert!(asked.refuses("--peer valid.pem --rule out").contains("give a name with --name"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How the agent's own sockets inside are known to the packet rules.
+//! The marks and ports by which packet rules recognise the agent's own sockets.
 
 /// The agent's port inside; the sockets there see the original destination.
 pub const AGENT_PORT: u16 = 15001;

@@ -1,4 +1,4 @@
-//! Messages of packet rules, and the batches that the kernel does whole or not at all.
+//! Builds nftables messages, and the batches that the kernel applies completely or not at all.
 
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
@@ -7,9 +7,9 @@ use crate::netlink::socket::Netlink;
 /// Puts the messages between the marks of a batch: the kernel does all of them or none.
 pub(super) fn commit(netfilter: &mut Netlink, messages: Vec<NetlinkRequest>) -> Result<(), Error> {
     let mut batch = Vec::with_capacity(messages.len() + 2);
-    batch.push(mark("opening a batch of packet rules", BATCH_BEGIN));
+    batch.push(mark("beginning a batch of packet rules", BATCH_BEGIN));
     batch.extend(messages);
-    batch.push(mark("closing a batch of packet rules", BATCH_END));
+    batch.push(mark("committing a batch of packet rules", BATCH_END));
     netfilter.run(batch)
 }
 

@@ -1,8 +1,8 @@
-//! What a packet rule is made of, and how nftables wants it written.
+//! Encodes the expressions of which packet rules consist.
 //!
-//! Each [`Expression`] here is one thought ("the port is 53") and becomes one to three of the
-//! kernel's expressions: load something into register 1, compare it, and continue only if it fits.
-//! Every number is in network order, except a packet mark.
+//! Each [`Expression`] is one condition or action, such as "the port is 53". It becomes one to
+//! three expressions of the kernel: load a value into register 1, compare it, and continue only if
+//! it matches. Every number is in network order, except a packet mark.
 
 use std::net::IpAddr;
 

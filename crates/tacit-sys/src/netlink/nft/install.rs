@@ -1,4 +1,4 @@
-//! The table as a whole: its chain, its sets and its rules.
+//! Installs the nftables table with its chain, sets and rules.
 
 use super::agent::Copies;
 use super::batch::{CHAIN, CREATE, NLM_F_EXCL, TABLE, commit, message};
@@ -24,13 +24,13 @@ pub fn install(netfilter: &mut Netlink, kernel: IpSupport, copies: Copies) -> Re
 }
 
 pub(super) fn table() -> NetlinkRequest {
-    let mut message = message("making the table", NEWTABLE, CREATE | NLM_F_EXCL);
+    let mut message = message("creating the nftables table", NEWTABLE, CREATE | NLM_F_EXCL);
     message.text(1, TABLE);
     message
 }
 
 pub(super) fn chain() -> NetlinkRequest {
-    let mut message = message("making the chain", NEWCHAIN, CREATE);
+    let mut message = message("creating the nftables chain", NEWCHAIN, CREATE);
     message.text(1, TABLE);
     message.text(3, CHAIN);
     message.nest(4, |hook| {

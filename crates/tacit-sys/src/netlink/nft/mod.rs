@@ -1,22 +1,22 @@
-//! Packet rules: what of a program's traffic reaches the agent, and the refusal of all else.
+//! Installs the packet rules of a run: they send captured traffic to the agent and reject the rest.
 //!
 //! ```text
 //! table inet tacit
-//!   sets tcp4 tcp6 udp4 udp6    address range . port range: what is captured
-//!   sets own4 own6              addresses of the namespace's own, beside loopback
+//!   sets tcp4 tcp6 udp4 udp6    address range . port range: the captured destinations
+//!   sets own4 own6              addresses of the namespace itself, apart from loopback
 //!   chain prerouting            the rules, see rules.rs
 //! ```
 //!
-//! [`install`] once, inside the namespace; from then on any process that holds the socket, also
-//! one outside, changes the sets with [`change`] and [`replace_all`].
+//! [`install`] is called once, inside the namespace. After that, any process with the netlink
+//! socket, also one outside, changes the sets with [`change`] and [`replace_all`].
 //!
-//! The caller keeps its own copy of what the sets hold, and keeps the elements of one set disjoint:
-//! the kernel refuses an element that overlaps another (`EEXIST`), and a refused batch costs a
-//! hundred times a good one.
+//! The caller keeps its own copy of the elements of the sets, and keeps the elements of one set
+//! disjoint. The kernel rejects an element that overlaps another (`EEXIST`), and a rejected batch
+//! costs a hundred times as much as an accepted one.
 //!
-//! Limits: [`ELEMENTS_PER_BATCH_MAX`] elements change at once; more go in several batches, and
-//! between two of them the sets hold a part (what is not in them is refused, never let through).
-//! Needs Linux 5.9.
+//! Limits: [`ELEMENTS_PER_BATCH_MAX`] elements change at once. A larger change needs several
+//! batches, and between two of them the sets have only a part of the elements: traffic to the
+//! others is rejected, never let through. Needs Linux 5.9.
 
 mod agent;
 mod batch;

@@ -1,4 +1,4 @@
-//! The namespace's own addresses beside loopback: two sets, which follow those of the host.
+//! Maintains the two sets with the namespace's own addresses, which follow those of the host.
 
 use std::net::IpAddr;
 
@@ -32,7 +32,7 @@ pub(super) fn declarations() -> Vec<NetlinkRequest> {
 }
 
 fn declaration(name: &str, key_type: u32, key_bytes: u32, number: u32) -> NetlinkRequest {
-    let mut message = message("declaring the sets of own addresses", NEWSET, CREATE);
+    let mut message = message("creating the sets of own addresses", NEWSET, CREATE);
     message.text(1, TABLE);
     message.text(2, name);
     message.be32(3, 0);
@@ -60,7 +60,7 @@ fn elements(addresses: &[IpAddr]) -> Vec<NetlinkRequest> {
 }
 
 fn list(name: &'static str, addresses: &[IpAddr]) -> NetlinkRequest {
-    let mut message = message("naming own addresses", NEWSETELEM, CREATE);
+    let mut message = message("adding own addresses", NEWSETELEM, CREATE);
     message.text(1, TABLE);
     message.text(2, name);
     message.nest(3, |list| {

@@ -1,35 +1,35 @@
-//! The rules, in the order in which a packet meets them.
+//! Builds the packet rules, in the order in which the kernel evaluates them.
 //!
 //! ```text
-//! the agent's own packets, and TCP past its opening        accept
+//! the agent's own packets, and TCP after its SYN           accept
 //! a SYN that the agent releases                            to the agent, else refused
-//! port 53 on loopback          the program listens there   accept
+//! port 53 on loopback          a program listens there     accept
 //!                              else                        UDP to the agent, SYN held
-//! loopback and own addresses   the program listens there   accept
+//! loopback and own addresses   a program listens there     accept
 //! captured address and port                                UDP to the agent, SYN held
 //! loopback and own addresses   a port of the agent         refused
-//!                              else                        accept: no program listens there,
-//!                                                          and some a second copied
+//!                              else                        accept: the kernel returns an error;
+//!                                                          some a second are copied
 //! port 53 anywhere else                                    UDP to the agent, SYN held
 //! any other SYN                                            held
-//! any other UDP                                            refused, and some a second copied
+//! any other UDP                                            refused; some a second are copied
 //! echo requests                                            dropped
 //! ```
 //!
-//! A SYN that is held is copied to the agent and led to a socket that drops it. The agent decides:
-//! it releases the SYN when the destination has answered, or refuses it. A program sends a SYN
-//! again that was not answered.
+//! A held SYN is copied to the agent and sent to a socket that drops it. The agent decides: it
+//! releases the SYN when the destination has answered, or refuses it. The program's kernel sends a
+//! SYN that got no answer again.
 //!
-//! What the program serves on its own loopback stays with it. Where it serves nothing, the loopback
-//! of the machine outside may be meant: captured if a rule names it, else the program's own kernel
-//! refuses the connection as it would anywhere.
+//! Traffic to a server inside the run never leaves it. If no program listens at a loopback address,
+//! the program may mean the loopback of the host. Such an address is captured if a rule names it;
+//! otherwise the run's kernel refuses the connection as it would without tacit.
 //!
-//! A packet that finds no socket of the agent falls through to the next rule, and that refuses:
-//! without it, a program with a listener of its own on that port would be connected to itself, and
-//! a SYN would be held without an agent that could answer it.
+//! If no socket of the agent takes a packet, the next rule refuses it. Otherwise a program that
+//! listens at that port would be connected to itself, or a SYN would be held without an agent to
+//! answer it.
 //!
-//! There is no rule that hands UDP to any transparent socket that fits: it would give datagrams to
-//! the agent's answering sockets, which do not read them.
+//! No rule sends UDP to just any matching transparent socket: the agent's answering sockets also
+//! match, and they do not read datagrams.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -72,10 +72,13 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         IpSupport::V4AndV6 => Redirect::Any,
     };
     let mut rules = Rules { copies, list: Vec::new() };
-    rules.push("rule: the agent's own packets pass", &[Mark(AGENT_MARK), Accept]);
-    rules.push("rule: TCP past its opening passes", &[Transport(TCP), PastSyn, Accept]);
+    rules.push("adding the rule that accepts the agent's own packets", &[Mark(AGENT_MARK), Accept]);
+    rules.push(
+        "adding the rule that accepts packets of established TCP connections",
+        &[Transport(TCP), PastSyn, Accept],
+    );
     let released = [Mark(RELEASE_MARK), Transport(TCP)];
-    let step = "rule: a released SYN goes to the agent";
+    let step = "adding the rule that sends a released SYN to the agent";
     rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
     rules.push_local_dns(&LOOPBACK_V4, Redirect::V4);
     if kernel == IpSupport::V4AndV6 {
@@ -84,7 +87,8 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     for address in OWN {
         for protocol in TRANSPORTS {
             let served = [&address[..], &[Transport(protocol), OwnSocket, Accept]].concat();
-            rules.push("rule: what the program serves stays with it", &served);
+            rules
+                .push("adding the rule that accepts traffic to the program's own servers", &served);
         }
     }
     for (protocol, family, set, family_is) in [
@@ -94,28 +98,42 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         (UDP, NftFamily::V6, "udp6", V6),
     ] {
         let what = [family_is, Transport(protocol), Captured(set, family)];
-        rules.push_led("rule: what is captured goes to the agent", &what, protocol, redirect);
+        rules.push_led(
+            "adding the rule that sends captured traffic to the agent",
+            &what,
+            protocol,
+            redirect,
+        );
     }
     for address in OWN {
         for (protocol, port, refusal) in
             [(TCP, AGENT_PORT, Reset), (TCP, HOLD_PORT, Reset), (UDP, AGENT_PORT, PortUnreachable)]
         {
             let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
-            rules.push("rule: the agent's own ports are closed", &ports);
+            rules.push("adding the rule that closes the agent's own ports", &ports);
         }
         for protocol in TRANSPORTS {
             rules.push_report(&[&address[..], &[Transport(protocol)]].concat());
         }
-        rules.push("rule: own addresses pass", &[&address[..], &[Accept]].concat());
+        rules.push(
+            "adding the rule that accepts traffic to own addresses",
+            &[&address[..], &[Accept]].concat(),
+        );
     }
-    let step = "rule: name queries go to the agent";
+    let step = "adding the rule that sends DNS queries to the agent";
     rules.push_led(step, &[Transport(UDP), ToPort(DNS)], UDP, redirect);
-    rules.push_led("rule: the agent decides all else", &[Transport(TCP)], TCP, redirect);
+    rules.push_led(
+        "adding the rule that sends other SYNs to the agent",
+        &[Transport(TCP)],
+        TCP,
+        redirect,
+    );
     rules.push_report(&[Transport(UDP)]);
-    rules.push("rule: all else is refused", &[Transport(UDP), PortUnreachable]);
+    rules
+        .push("adding the rule that rejects all other traffic", &[Transport(UDP), PortUnreachable]);
     for (family, protocol, kind) in [(V4, ICMP, ECHO_REQUEST), (V6, ICMPV6, ECHO_REQUEST_V6)] {
         let echo = [family, Transport(protocol), IcmpType(kind), Drop];
-        rules.push("rule: echo requests are dropped", &echo);
+        rules.push("adding the rule that drops echo requests", &echo);
     }
     rules.list
 }
@@ -137,7 +155,7 @@ impl Rules {
     fn push_report(&mut self, what: &[Expression]) {
         if self.copies == Copies::OfRule {
             let report = [AtMostPerSecond(REPORTED_PER_SECOND_MAX), ReportToAgent];
-            self.push("rule: what is refused is reported", &[what, &report].concat());
+            self.push("adding the rule that reports rejected traffic", &[what, &report].concat());
         }
     }
 
@@ -147,8 +165,8 @@ impl Rules {
         for protocol in TRANSPORTS {
             let dns = [to, &[Transport(protocol), ToPort(DNS)]].concat();
             let own = [&dns[..], &[OwnSocket, Accept]].concat();
-            self.push("rule: the program's own name service keeps its queries", &own);
-            let step = "rule: queries to local name services go to the agent";
+            self.push("adding the rule that accepts queries to the program's own DNS server", &own);
+            let step = "adding the rule that sends queries to local DNS servers to the agent";
             self.push_led(step, &dns, protocol, redirect);
         }
     }
@@ -324,9 +342,9 @@ mod tests {
             all(IpSupport::V4AndV6, Copies::OfRule).iter().map(|rule| rule.step).collect();
         let first = |step: &str| steps.iter().position(|one| one.contains(step)).unwrap();
         let last = |step: &str| steps.iter().rposition(|one| one.contains(step)).unwrap();
-        assert!(last("serves stays with it") < first("what is captured"));
-        assert!(last("what is captured") < first("own addresses pass"));
-        assert!(last("own addresses pass") < first("all else is refused"));
+        assert!(last("to the program's own servers") < first("captured traffic"));
+        assert!(last("captured traffic") < first("traffic to own addresses"));
+        assert!(last("traffic to own addresses") < first("rejects all other traffic"));
         // Each set once to lead and once to refuse, should there be no agent.
         for set in ["tcp4", "tcp6", "udp4", "udp6"] {
             let uses: usize = all(IpSupport::V4AndV6, Copies::OfRule)

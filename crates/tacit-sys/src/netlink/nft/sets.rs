@@ -1,4 +1,4 @@
-//! What the sets hold, and how that changes.
+//! Encodes the sets of captured destinations, and the messages that change them.
 
 use std::net::IpAddr;
 
@@ -76,7 +76,7 @@ pub(super) fn check(elements: &[Element]) -> Result<(), Error> {
             && element.first_port <= element.last_port
     };
     let all = elements.iter().all(upright);
-    all.then_some(()).ok_or(Error::Invalid("a range that ends before it begins"))
+    all.then_some(()).ok_or(Error::Invalid("the range of an element ends before it begins"))
 }
 
 /// The four sets, by what they hold.
@@ -112,7 +112,7 @@ impl Set {
     pub(super) fn declaration(self) -> NetlinkRequest {
         let ipv4 = matches!(self, Self::Tcp4 | Self::Udp4);
         let (address_type, address_bytes) = if ipv4 { (7, 4) } else { (8, 16) };
-        let mut message = message("declaring the sets", NEWSET, CREATE);
+        let mut message = message("creating the sets", NEWSET, CREATE);
         message.text(1, TABLE);
         message.text(2, self.name());
         message.be32(3, SET_INTERVAL | SET_CONCAT);
@@ -140,8 +140,8 @@ impl Set {
 
 /// What happens to elements: the step's name, the message and its flags.
 pub(super) type SetChange = (&'static str, u16, u16);
-pub(super) const ADDING: SetChange = ("capturing addresses", NEWSETELEM, CREATE | NLM_F_EXCL);
-pub(super) const REMOVING: SetChange = ("releasing addresses", DELSETELEM, NLM_F_ACK);
+pub(super) const ADDING: SetChange = ("adding captured addresses", NEWSETELEM, CREATE | NLM_F_EXCL);
+pub(super) const REMOVING: SetChange = ("removing captured addresses", DELSETELEM, NLM_F_ACK);
 
 pub(super) fn list((step, kind, flags): SetChange, elements: &[Element]) -> Vec<NetlinkRequest> {
     let mut messages = Vec::new();

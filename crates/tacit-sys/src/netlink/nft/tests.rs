@@ -1,4 +1,4 @@
-//! The bytes of every message but the rules, whose tests stand beside them.
+//! Tests the bytes of nftables messages; the tests of the rules are in `rules.rs`.
 
 #![cfg(target_endian = "little")]
 

@@ -1,5 +1,5 @@
-//! Records and messages that no peer should send: which error, which alert, and what came before
-//! them is kept.
+//! Tests records and messages that no peer should send: the error, the alert, and that earlier data
+//! is kept.
 
 use tacit_core::record::{
     EMPTY_RECORDS_MAX, HEADER_BYTES, PROTECTED_BYTES_MAX, Seal as _, TAG_BYTES,
@@ -133,7 +133,7 @@ fn alerts_of_every_illegal_shape_are_refused() {
             misbehaved(suite, |session| alert(session, message), UNREADABLE, DECODE);
         }
         let endless = |session: &mut Session| many(33, || alert(session, &[1, 90]));
-        let what = "sent key updates, renegotiations or warnings without end";
+        let what = "sent too many key updates, renegotiation requests or warnings in a row";
         misbehaved(suite, endless, what, UNEXPECTED);
     }
 }
@@ -181,10 +181,14 @@ fn key_updates_of_every_illegal_shape_are_refused() {
     refused(&[24, 0, 0, 2, 0, 0], UNREADABLE, ILLEGAL);
     refused(
         &[24, 0, 0, 1, 0, 24, 0, 0, 1, 0],
-        "sent a message after its KeyUpdate in one record",
+        "sent another message after its KeyUpdate in one record",
         UNEXPECTED,
     );
-    refused(&[24, 0, 0, 1, 0, 24, 0], "changed its key inside a handshake message", UNEXPECTED);
+    refused(
+        &[24, 0, 0, 1, 0, 24, 0],
+        "changed its key in the middle of a handshake message",
+        UNEXPECTED,
+    );
     let flood = |session: &mut Session| {
         many(u32::from(IDLE_MESSAGES_MAX) + 1, || {
             let mut wire = Vec::new();
@@ -192,7 +196,7 @@ fn key_updates_of_every_illegal_shape_are_refused() {
             wire
         })
     };
-    let what = "sent key updates, renegotiations or warnings without end";
+    let what = "sent too many key updates, renegotiation requests or warnings in a row";
     misbehaved(TLS13, flood, what, UNEXPECTED);
 }
 
@@ -222,7 +226,7 @@ fn a_key_update_in_fragments_is_one_message() {
 
 #[test]
 fn nothing_comes_between_the_records_of_one_message() {
-    const INSIDE: &str = "sent another record inside a handshake message";
+    const INSIDE: &str = "sent another record in the middle of a handshake message";
     let between = |content, message: &'static [u8]| {
         move |session: &mut Session| {
             let mut wire = handshake(session, &KEY_UPDATE_REQUESTED[..3]);
@@ -290,6 +294,6 @@ fn renegotiation_is_declined_and_the_session_goes_on() {
     settle(&mut client, &mut server);
     assert_eq!(server.received(), b"still");
     let endless = |session: &mut Session| many(33, || handshake(session, &[CLIENT_HELLO, 0, 0, 0]));
-    let what = "sent key updates, renegotiations or warnings without end";
+    let what = "sent too many key updates, renegotiation requests or warnings in a row";
     misbehaved(TLS12, endless, what, UNEXPECTED);
 }

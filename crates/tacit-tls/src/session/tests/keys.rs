@@ -1,4 +1,4 @@
-//! New keys by bytes, by time and at a key's limit.
+//! Tests key changes by bytes, by time and at the limit of a key.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;

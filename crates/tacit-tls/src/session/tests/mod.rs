@@ -1,5 +1,4 @@
-//! Sessions against a plain stream of the TLS library, and against records that no peer
-//! should send.
+//! Tests sessions with a stream of the TLS library as peer, and with illegal records.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The same bytes come out of a session as out of a plain stream of the library, both ways.
+//! Compares a session with a stream of the TLS library: both must return the same bytes.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What an idle connection costs in memory.
+//! Tests how much memory an idle connection needs.
 
 use super::*;
 

@@ -1,18 +1,19 @@
-//! A cache of verified chains: a known chain costs no verification of CA signatures.
+//! Caches verified chains, so that a known chain needs no verification of CA signatures.
 //!
 //! ```text
 //!   role, trust's generation, name, every certificate's bytes --SHA-256--> key
-//!   key --> the time all of the chain is valid in, and the facts of the leaf
+//!   key --> the time in which all of the chain is valid, and the facts of the leaf
 //! ```
 //!
 //! Only trusted chains are cached. An entry is valid while every certificate of the chain is valid
-//! and the CRLs are current. Another byte, name, role or a reloaded trust is another key. An entry
-//! does not prove who sends the chain: every full handshake checks that the peer holds the key of
-//! the leaf, and so did the handshake that a resumed session began with.
+//! and the CRLs are current. If a byte, the name, the role or the trust changes, the key is another
+//! one. An entry does not prove who sends the chain: every full handshake checks that the peer
+//! holds the key of the leaf, and so did the handshake that a resumed session began with.
 //!
 //! All threads share one table, so that a chain is verified once and not once in each thread.
-//! Readers and writers do not wait for each other. Limit: [`CHAINS_MAX`]. One half holds the chains
-//! used recently, the other the chains used before; a full half replaces the other one.
+//! Readers and writers do not wait for each other. Limit: [`CHAINS_MAX`]. The table has two halves:
+//! one for recently used chains, the other for older ones. When the first half is full, it replaces
+//! the second.
 
 use std::sync::Arc;
 

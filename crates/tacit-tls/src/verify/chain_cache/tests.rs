@@ -1,4 +1,4 @@
-//! What a remembered chain stands for, and what it does not.
+//! Tests which chains the cache accepts, and which it does not.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Every kind of certificate at every level, through real handshakes in memory.
+//! Tests every kind of certificate at every level, with real handshakes in memory.
 
 mod path;
 mod pinned;

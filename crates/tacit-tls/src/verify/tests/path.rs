@@ -1,4 +1,5 @@
-//! What paths lack beside a good signature: usages of keys, anchors that last, and words for it.
+//! Tests paths with good signatures and other defects: key usages, expired anchors, and the
+//! messages.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Peers whose own certificate must be one of those pinned.
+//! Tests trusts with pinned certificates.
 
 use rustls::AlertDescription as Alert;
 use tacit_core::policy::{

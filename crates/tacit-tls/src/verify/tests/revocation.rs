@@ -1,4 +1,4 @@
-//! Lists of revoked certificates, as both roles take them.
+//! Tests CRLs in both roles.
 
 use std::sync::Arc;
 use std::time::Duration;
