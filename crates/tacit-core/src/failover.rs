@@ -1,4 +1,4 @@
-//! Chooses the target of a connection, and skips targets that are down for a while.
+//! Chooses the target of a connection among several, and skips targets that are down for a while.
 //!
 //! ```text
 //!        connect failed                      TARGET_SKIPPED later
@@ -8,12 +8,13 @@
 //!   └───────────────────────────── connected ─────────────────────────┘
 //! ```
 //!
-//! A connection tries the targets that are up or due, in the order of the rule, and those that are
-//! skipped last: it fails only if none answers. While one connection tries a target that is due,
-//! the others skip it for another [`TARGET_SKIPPED`], so that a target that does not answer delays
-//! one connection in that time. Targets are only dialled for a connection, never as a probe.
+//! A connection first tries the targets that are up or due, in the order of the rule, and then the
+//! skipped ones: it fails only if no target answers. While one connection tries a due target, other
+//! connections skip that target for another [`TARGET_SKIPPED`]. So a target that does not answer
+//! delays at most one connection in this time. The agent does not probe targets: only connections
+//! dial them.
 //!
-//! All threads of the agent share one state; each step is atomic, and none waits.
+//! All threads of the agent share one state; each step is atomic, and no thread waits.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A flow: the value that rules match.
+//! Defines a flow: the two ends of a communication, which the rules match.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

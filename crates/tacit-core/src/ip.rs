@@ -1,4 +1,4 @@
-//! Headers and checksums of IP packets (RFC 791, RFC 8200, RFC 1071).
+//! Writes headers and checksums of IP packets (RFC 791, RFC 8200, RFC 1071).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

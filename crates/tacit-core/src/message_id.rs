@@ -1,4 +1,4 @@
-//! Identifiers of messages.
+//! Defines the stable identifiers of messages.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! UDP datagrams (RFC 768) as IP packets, for raw sockets.
+//! Builds UDP datagrams (RFC 768) as IP packets for raw sockets.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,20 +1,23 @@
-//! The protocol between the two ends of `tacit workload`. The client sends requests; all numbers
-//! are big-endian.
+//! Encodes and decodes the protocol between the client and the server of `tacit workload`.
+//!
+//! The client sends requests. All numbers are big-endian:
 //!
 //! ```text
-//! client: "TW", version, kind, two numbers of 8 bytes; then by kind:
-//!   exchange  REQUEST REPLY   requests and replies of these sizes in turn, until the client ends
-//!   out       0 0             the client sends a stream; the server answers with its length
-//!   in        BYTES SAMPLED   the server sends a stream of that length
-//!   in-for    MS SAMPLED      the server sends a stream for so many milliseconds
-//! a stream: blocks of LENGTH (8 bytes) and as many bytes; a block of none ends it; where SAMPLED
-//!           is 1, COUNT (8 bytes) and as many samples of the sender's socket follow
+//! client: "TW", version, kind, two numbers of 8 bytes, which depend on the kind:
+//!   exchange  REQUEST REPLY   requests and replies of these sizes alternate until the client ends
+//!   out       0 0             the client sends a stream; the server replies with its length
+//!   in        BYTES SAMPLED   the server sends a stream of BYTES
+//!   in-for    MS SAMPLED      the server sends a stream for MS milliseconds
+//! a stream: blocks of LENGTH (8 bytes) followed by LENGTH bytes; LENGTH 0 ends the stream. If
+//!           SAMPLED is 1, COUNT (8 bytes) and COUNT samples of the sender's socket follow
 //! ```
-//! After a stream the client may send another request. A reply repeats the first bytes of its
-//! request, at most eight, which count the requests: a proxy that mixes up or loses bytes is
-//! detected. Bytes after the first eight are not compared.
 //!
-//! Programs with their own TLS library use it too (`bench/inprocess`). This module does no I/O.
+//! After a stream the client may send another request. The first eight bytes of a request are its
+//! number, and the reply repeats them: so the client detects a proxy that reorders or loses bytes.
+//! Bytes after the first eight are not compared.
+//!
+//! Programs with their own TLS library use this protocol too (`bench/inprocess`). This module does
+//! no I/O.
 
 /// Length of a request header.
 pub const HEADER_BYTES: usize = 20;

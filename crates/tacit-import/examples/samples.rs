@@ -1,16 +1,16 @@
-//! `cargo xtask samples DIR`: imports files from outside the repository, one by one.
+//! Imports sample files from a directory and reports which imports fail: `cargo xtask samples DIR`.
 //!
-//! Published policies of other products contain input that our own tests do not anticipate. They
-//! are not ours to keep in the repository. Each file of the directory is imported as what it looks
-//! like, with the map file `NAME.map.toml` beside it, or else the one that is given. A line reports
-//! the result:
+//! Published policies of other products contain input that the project's own tests do not
+//! anticipate. Their licences may not allow a copy in this repository. The example imports each
+//! file of the directory as the format that its content suggests, with the map file `NAME.map.toml`
+//! beside it or the file of `--map`. It prints one line for each file:
 //!
 //! ```text
 //!   web.policy: ok
 //!   old.policy: errors in lines 4, 17
 //! ```
 //!
-//! Where the directory has a file `expected` of such lines, what differs from it is a failure.
+//! If the directory has a file `expected` with such lines, each difference from it is a failure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,18 +1,18 @@
-//! The policy that an import writes.
+//! Builds the text of the policy that an import writes.
 //!
-//! Importers say what each table and rule holds and where it comes from; the text, its comments and
-//! its last check are made here alone. What our own parser refuses is never written.
+//! Importers add tables, rules and their origins. This module formats them, and parses the result:
+//! an import never returns a policy that the parser of tacit rejects.
 
 use crate::finding::{Findings, Origin};
 use tacit_core::policy::text::one_line;
 use tacit_core::policy::{DiagnosticSeverity, parse};
 
-/// A policy while it grows.
+/// The policy that is being written.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
-    /// Lines at the head of the file, shown as comments.
+    /// Lines at the top of the file, written as comments.
     pub head: Vec<String>,
-    /// `[identity.NAME]`, `[trust.NAME]` and the like, in order.
+    /// Tables such as `[identity.NAME]` and `[trust.NAME]`, in order.
     pub tables: Vec<Item>,
     /// `[[rule]]`, in order.
     pub rules: Vec<Item>,
@@ -31,16 +31,16 @@ pub(crate) fn set(keys: &mut Keys, key: &str, value: impl Into<Toml>) {
 pub(crate) struct Item {
     /// Its header, as `[identity.web]` or `[[rule]]`.
     pub header: String,
-    /// Where it comes from.
+    /// The line of the imported file that it comes from.
     pub at: Origin,
-    /// More lines that are shown as comments.
+    /// More lines to write as comments.
     pub comments: Vec<String>,
-    /// What it holds, in order.
+    /// Its keys and values, in order.
     pub keys: Keys,
 }
 
 impl Item {
-    /// One without keys.
+    /// A table without keys.
     #[must_use]
     pub(crate) fn new(header: impl Into<String>, at: &Origin) -> Self {
         Self { header: header.into(), at: at.clone(), comments: Vec::new(), keys: Keys::new() }
@@ -51,7 +51,7 @@ impl Item {
         self.keys.push((key.into(), value.into()));
     }
 
-    /// What it says of a key.
+    /// The value of a key.
     #[must_use]
     pub(crate) fn value(&self, key: &str) -> Option<&Toml> {
         self.keys.iter().find(|(name, _)| name == key).map(|(_, value)| value)
@@ -66,7 +66,7 @@ impl Item {
         }
     }
 
-    /// The texts of a list, or the one that stands for a list of one.
+    /// The texts of a list; a single text counts as a list of one.
     #[must_use]
     pub(crate) fn texts(&self, key: &str) -> Vec<String> {
         let text = |value: &Toml| match value {
@@ -81,7 +81,7 @@ impl Item {
     }
 }
 
-/// A value as TOML writes it.
+/// A TOML value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Toml {
     /// Text in double quotes.
@@ -121,7 +121,7 @@ impl From<u16> for Toml {
 }
 
 impl<T: Into<Self>> From<Vec<T>> for Toml {
-    /// A list of one is written as the one.
+    /// A list with one item is written as that item.
     fn from(mut items: Vec<T>) -> Self {
         match (items.len(), items.pop()) {
             (1, Some(only)) => only.into(),
@@ -130,12 +130,12 @@ impl<T: Into<Self>> From<Vec<T>> for Toml {
     }
 }
 
-/// Longest line that is written where it can be broken.
+/// Longest line, if the value can be split into several lines.
 const LINE_CHARS_MAX: usize = 100;
 
 impl Draft {
-    /// The text, if our own parser takes it; a refusal is a finding where the refused part comes
-    /// from.
+    /// The text, if the parser of tacit accepts it. Each error of the parser becomes a finding at
+    /// the line of the imported file from which the rejected part comes.
     #[must_use]
     pub(crate) fn finish(self, findings: &mut Findings) -> Option<String> {
         let mut out = Text::default();
@@ -147,21 +147,30 @@ impl Draft {
             let at = out.origins.get(error.position.line - 1).and_then(Option::as_ref);
             let Some(at) = at.or_else(|| self.rules.first().map(|rule| &rule.at)) else { continue };
             if error.severity == DiagnosticSeverity::Warning {
-                // What was changed there was told in the words of the original.
+                // A reported change already describes the warning in the words of the imported
+                // file.
                 if !findings.reports_change(at) {
-                    findings.info(at, format!("of what comes of it: {}", error.message));
+                    findings.info(
+                        at,
+                        format!("the imported policy has a warning here: {}", error.message),
+                    );
                 }
                 continue;
             }
             sound = false;
-            let fix = error.fix.unwrap_or_else(|| "this is a fault of the importer".to_owned());
-            findings.error(at, format!("what comes of it is refused: {}", error.message), fix);
+            let fix =
+                error.fix.unwrap_or_else(|| "please report this fault of the import".to_owned());
+            findings.error(
+                at,
+                format!("the imported policy would not be valid: {}", error.message),
+                fix,
+            );
         }
         sound.then_some(out.text)
     }
 }
 
-/// The text with where each of its lines comes from.
+/// The text, with the origin of each of its lines.
 #[derive(Default)]
 struct Text {
     text: String,
@@ -200,7 +209,7 @@ impl Text {
                 _ => self.line(&line, at),
             }
         }
-        // A table with a header of its own ends the one it is part of.
+        // In TOML a table with its own header ends the table before it.
         let path = item.header.trim_matches(['[', ']']);
         for (key, entries) in long {
             self.line(&format!("[{path}.{}]", word(key)), at);
@@ -239,7 +248,7 @@ pub(crate) fn show(value: &Toml) -> String {
     }
 }
 
-/// A key, in quotes where it needs them.
+/// A key, with quotes if it needs them.
 #[must_use]
 pub(crate) fn word(key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -262,8 +271,8 @@ pub(crate) fn quote(text: &str) -> String {
     quoted
 }
 
-/// A name that policies take, made of any text: what does not fit goes at the ends, and becomes `-`
-/// within.
+/// Makes a name that a policy allows: drops other characters at the ends, and replaces the rest by
+/// `-`.
 #[must_use]
 pub(crate) fn name_of(text: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);

@@ -1,17 +1,19 @@
-//! Files to import, and how an importer reads them: it opens none itself.
+//! Gives importers access to the files that a configuration names.
+//!
+//! An importer opens no file itself: it calls the trait [`Files`], which the caller implements.
 
-/// Most bytes of one file that is imported.
+/// Largest file that is imported, in bytes.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Where an importer gets the files that a text names; it opens none itself.
+/// The reader of the files that a configuration names. The importer opens no file itself.
 pub trait Files {
-    /// What the file holds.
+    /// The content of a file.
     ///
     /// # Errors
     /// In words, for the one who named it.
     fn read(&self, path: &str) -> Result<Vec<u8>, String>;
 
-    /// The names of what stands in a directory, in no order.
+    /// The names of the entries of a directory, in no order.
     ///
     /// # Errors
     /// As above.
@@ -29,7 +31,7 @@ pub trait Files {
 pub struct Input<'a> {
     /// Its name, for findings.
     pub file: &'a str,
-    /// What it holds.
+    /// Its content.
     pub bytes: &'a [u8],
 }
 
@@ -40,7 +42,7 @@ pub struct InMemory<'a>(pub &'a [Input<'a>]);
 impl Files for InMemory<'_> {
     fn read(&self, path: &str) -> Result<Vec<u8>, String> {
         let found = self.0.iter().find(|input| input.file == path);
-        found.map(|input| input.bytes.to_vec()).ok_or_else(|| format!("no file {path}"))
+        found.map(|input| input.bytes.to_vec()).ok_or_else(|| format!("there is no file {path}"))
     }
 
     fn names(&self, directory: &str) -> Result<Vec<String>, String> {

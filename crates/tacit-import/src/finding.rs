@@ -1,4 +1,4 @@
-//! Findings of an import, each with its file and line.
+//! The findings of an import: errors, changes and information, each with its file and line.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,7 +13,7 @@ use tacit_core::policy::{self, Diagnostic};
 /// A line of a file that is imported; lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
-    /// The file, as it was named.
+    /// The file, under the name that was given.
     pub file: Arc<str>,
     /// The line.
     pub line: usize,
@@ -56,11 +56,11 @@ pub struct Finding {
     pub id: MessageId,
     /// Its severity.
     pub severity: Severity,
-    /// The file, as it was named.
+    /// The file, under the name that was given.
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// The column, from 1, where it is known.
+    /// The column, from 1, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
     /// The message, in one line.
@@ -257,14 +257,18 @@ mod tests {
         let message = |value: &str| {
             let mut findings = Findings::default();
             let at = Origin { file: "f".into(), line: 1 };
-            findings.error(&at, format!("`Port` cannot be `{value}`: no port"), "write a port");
+            findings.error(
+                &at,
+                format!("`Port` cannot be `{value}`: this is not a port"),
+                "write a port",
+            );
             findings.finish().remove(0).message
         };
-        assert_eq!(message("70000"), "`Port` cannot be `70000`: no port");
+        assert_eq!(message("70000"), "`Port` cannot be `70000`: this is not a port");
         for value in ["4", "é"] {
             let long = message(&value.repeat(2_000_000));
             assert!(
-                long.starts_with("`Port` cannot be `") && long.ends_with("`: no port"),
+                long.starts_with("`Port` cannot be `") && long.ends_with("`: this is not a port"),
                 "{long}"
             );
             assert!(long.contains('…') && long.chars().count() < 300, "{long}");

@@ -1,16 +1,16 @@
-//! The table of UDP flows.
+//! Tracks UDP flows in a table of limited size.
 //!
-//! A flow is the datagrams between one socket of a program and one destination. It begins with its
-//! first datagram and ends after an idle time:
+//! A flow is the exchange of datagrams between one socket of a program and one destination. It
+//! begins with its first datagram and ends after an idle time:
 //!
 //! ```text
 //! first datagram ──> unanswered ── reply ──> answered
 //!                    over after 60 s         over after 180 s
 //! ```
 //!
-//! A full table drops the flow that was idle the longest.
+//! If the table is full, a new flow replaces the flow that was idle the longest.
 //!
-//! The type parameter is the state of a flow.
+//! The caller stores its own state with each flow; the type parameter is the type of this state.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

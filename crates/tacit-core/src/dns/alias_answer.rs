@@ -1,4 +1,4 @@
-//! Responses with aliases instead of true addresses.
+//! Writes DNS responses for programs that contain alias addresses instead of true addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! When names of a run get aliases, and the addresses that aliases are taken from.
+//! Decides which names of a run get alias addresses, and assigns the addresses from their ranges.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! The addresses in a response.
+//! Extracts the addresses of a name from a DNS response, following CNAME records.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `/etc/resolv.conf`: the name servers of the host, and the search domains of programs.
+//! Parses `/etc/resolv.conf`: the name servers of the host, and the search domains of programs.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Tracks which DNS servers do not answer.
 //!
-//! A server is *suspected* when another answered first, and *failing* when it did not answer within
-//! its timeout or the network returned an error. An answer clears both. A server that has answered
-//! any question since the query was sent is not suspected: that one query is only slow.
+//! A server is *suspected* when another server answered before it, and *failing* when it did not
+//! answer within its timeout or the network returned an error. An answer clears both states. A
+//! server that has answered another query since this query was sent is not suspected: it is slow
+//! only for this query.
 //!
 //! Limits: [`SUSPECTED_FOR`], [`SERVERS_MAX`].
 

@@ -1,4 +1,4 @@
-//! `/etc/hosts`: names that programs resolve without DNS.
+//! Parses `/etc/hosts`: the names that programs resolve without DNS.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,7 @@
-//! The common parts of DNS messages: header, question, and the positions of records.
+//! Splits a DNS message into header, question and records.
 //!
-//! Compression pointers are not followed: to split a message it is enough to know where names end.
+//! Compression pointers are not followed: to split a message, it suffices to find the end of each
+//! name.
 
 use std::fmt;
 
@@ -45,7 +46,9 @@ impl fmt::Display for DnsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Malformed => "the program sent data to port 53 that is not a DNS message",
-            Self::NotAQuestion => "the program sent a DNS message that is not a single question",
+            Self::NotAQuestion => {
+                "the program sent a DNS message that does not have exactly one question"
+            }
         })
     }
 }

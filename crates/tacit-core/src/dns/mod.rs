@@ -1,4 +1,4 @@
-//! DNS for a forwarder that records which addresses each name has.
+//! Forwards the DNS queries of programs, and records which addresses each name has.
 //!
 //! ```text
 //! program's message ─ Query ─ verdict ─┬─ DnsClient ─> server ─> response ─┬─ answers ─> NameTable
@@ -6,21 +6,21 @@
 //!                                      └─ refused                              └─ for_program
 //! ```
 //!
-//! Only the question, three flags and the answer size are read from a program's message, and
-//! nothing else is forwarded: [`DnsClient`] builds each message for a server itself. From a
-//! response the addresses are read as well, following CNAME records. Malformed messages are
-//! dropped.
+//! Only the question, three flags and the answer size of a program's message are used.
+//! [`DnsClient`] builds each message for a server itself, so nothing else of the program's message
+//! leaves the host. The addresses in a response are read too, following CNAME records. Malformed
+//! messages are dropped.
 //!
-//! [`NameTable`] remembers which name an address has, and gives an alias to every other name;
-//! [`with_aliases`] puts the aliases into the response; [`hosts()`] reads `/etc/hosts`;
-//! [`ResolverConfig`] reads `/etc/resolv.conf`; [`Health`] remembers which servers are silent;
-//! [`next_message`] cuts messages out of a TCP stream.
+//! [`NameTable`] records which name an address has, and gives an alias to every other name with
+//! this address; [`with_aliases`] puts the aliases into the response; [`hosts()`] reads
+//! `/etc/hosts`; [`ResolverConfig`] reads `/etc/resolv.conf`; [`Health`] records which servers do
+//! not answer; [`next_message`] extracts messages from a TCP stream.
 //!
-//! Limits: [`WAITING_MAX`] questions of one client, [`ADDRESSES_MAX`] addresses an answer,
-//! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names an address where names get no
-//! aliases, [`HOSTS_MAX`] names from the file.
+//! Limits: [`WAITING_MAX`] queries of one client, [`ADDRESSES_MAX`] addresses in an answer,
+//! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names for an address if names get no
+//! aliases, [`HOSTS_MAX`] names from `/etc/hosts`.
 //!
-//! It does not cache, resolve or validate DNSSEC.
+//! Not supported: a cache, recursive resolution and DNSSEC validation.
 
 mod alias_answer;
 mod aliases;

@@ -1,7 +1,7 @@
-//! The question of a DNS message.
+//! Parses the question of a DNS message.
 //!
-//! Parsed by hand, unlike answers: a question has no compressed name, and its type may be unknown
-//! to the library.
+//! The parser is written by hand, while a library parses answers: a question has no compressed
+//! name, and its type may be one that the library does not know.
 
 use std::fmt::Write;
 

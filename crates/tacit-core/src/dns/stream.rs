@@ -1,4 +1,5 @@
-//! DNS over TCP: each message follows its length in two bytes (RFC 1035, section 4.2.2).
+//! Extracts DNS messages from a TCP stream: two bytes of length precede each message (RFC 1035,
+//! section 4.2.2).
 
 use super::message::DnsError;
 

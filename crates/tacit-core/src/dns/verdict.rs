@@ -1,13 +1,18 @@
-//! Which queries are forwarded, and how the others are answered.
+//! Decides which queries are forwarded, and how the others are answered.
 //!
-//! | question | answer | |---|---| | a name that some rule allows | from the resolver | | any other
-//! name, in a search domain | no such name: the program tries its next domain | | any other name |
-//! refused | | HTTPS, SVCB | no such records: their address hints would have no name | | a type
-//! that is not in the list of permitted types, such as ANY | not implemented | | PTR of an alias |
-//! the name, from the run's table | | PTR of another address | from the resolver, if some rule can
-//! match the address | | zone transfers, classes other than IN | refused |
+//! | question | answer |
+//! |---|---|
+//! | a name that some rule allows | from the resolver |
+//! | any other name, in a search domain | no such name, so that the program tries its next domain |
+//! | any other name | refused |
+//! | HTTPS, SVCB | no such records: tacit could not assign their address hints to a name |
+//! | a type that is not in the list of permitted types, such as ANY | not implemented |
+//! | PTR of an alias | the name, from the run's table |
+//! | PTR of another address | from the resolver, if some rule can match the address |
+//! | zone transfers, classes other than IN | refused |
 //!
-//! Names from PTR answers permit nothing: only answers to A and AAAA queries are learned.
+//! Names in PTR answers are not learned, because their owner could choose any name: only answers to
+//! A and AAAA queries are learned.
 
 use super::message::INTERNET;
 use super::question::{DnsQuestion, ResponseCode};

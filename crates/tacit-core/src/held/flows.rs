@@ -1,4 +1,4 @@
-//! The held flows of a run, and the waiters for their connections.
+//! Tracks the held SYNs of a run, and the tasks that wait for their connections.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

@@ -1,17 +1,17 @@
 //! Holds the SYN of a connection until the destination has answered.
 //!
 //! ```text
-//! program ── SYN ──> held                    a copy comes to the agent, which dials
+//! program ── SYN ──> held                    the agent gets a copy and dials the destination
 //!                    destination accepts     the SYN is released: the program is connected
 //!                    destination refuses     RST or ICMP: the program gets that error
-//!                    destination is silent   nothing: the program sends its SYN again
+//!                    destination is silent   nothing: the program's kernel sends the SYN again
 //! ```
 //!
 //! [`Syn`] parses the copy and writes the answers. [`HeldFlows`] is the table of held flows.
 //!
-//! Limits: [`HELD_MAX`] held flows; options and headers as long as IP and TCP allow, no IPv6
-//! extension headers (a program has no right to send them with a SYN, but for those that RFC 8200
-//! lets a receiver ignore: such a SYN is not read, and its program gets no answer).
+//! Limits: [`HELD_MAX`] held flows, and one IP and one TCP header with their options. A SYN with
+//! IPv6 extension headers is not read, and its program gets no answer. The kernel lets unprivileged
+//! programs add only extension headers that a receiver may ignore (RFC 8200).
 
 mod flows;
 mod syn;

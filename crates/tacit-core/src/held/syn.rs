@@ -1,4 +1,4 @@
-//! The SYN of a program, as an IP packet, and the packets that answer it.
+//! Parses the SYN of a program from an IP packet, and writes the packets that answer it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

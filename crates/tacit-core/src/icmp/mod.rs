@@ -1,14 +1,14 @@
-//! ICMP errors for the sender of a datagram (RFC 792, RFC 1191; ICMPv6: RFC 4443), as complete IP
-//! packets for a raw socket.
+//! Builds ICMP errors for the sender of a datagram, as complete IP packets for a raw socket (RFC
+//! 792, RFC 1191; ICMPv6: RFC 4443).
 //!
 //! ```text
 //! IP header   from the reporting host, to the sender
 //! ICMP        type, code, checksum, and the MTU in "packet too big"
-//! quoted      the IP and UDP headers of the datagram, and as much of it as fits
+//! quoted      the IP and UDP headers of the datagram, and as much of its data as fits
 //! ```
 //!
-//! The sender's kernel finds the socket by the quoted headers and reports the error that it would
-//! report without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH`, `EMSGSIZE`.
+//! The sender's kernel finds the socket by the quoted headers and reports the error that the
+//! program would get without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH`, `EMSGSIZE`.
 //!
 //! The quoted datagram is reconstructed: its identification, checksum and options differ from the
 //! original. Kernels ignore them.

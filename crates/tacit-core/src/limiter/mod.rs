@@ -1,17 +1,18 @@
-//! Limits log lines to one a second for each key: repeated lines are counted, and the latest is
-//! kept.
+//! Limits log lines to one a second for each key: the limiter counts repeated lines and keeps the
+//! latest one.
 //!
 //! ```text
 //!   0.0 s  offer ──> written          0.3 s, 0.7 s  offer ──> kept and counted
 //!   1.0 s  due   ──> the line of 0.7 s, with the count of lines omitted before it
 //! ```
 //!
-//! The cause of a line is part of its key, so that a source of many lines does not suppress those
-//! of others.
+//! The key of a line contains its cause, such as a rule or a run. So one cause with many lines does
+//! not suppress the lines of another cause.
 //!
-//! Limits: [`INTERVAL`] between two lines with one key, [`KEYS_MAX`] keys at a time, of which
-//! [`KEYS_PER_CAUSE_MAX`] are of one cause. Lines with further keys share one slot for each cause,
-//! of [`CAUSES_MAX`] causes; those of further causes share one slot until there is room.
+//! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys at a time, of which
+//! [`KEYS_PER_CAUSE_MAX`] may have one cause. Lines of a cause with more keys share one slot;
+//! [`CAUSES_MAX`] causes have such a slot. Lines of all other causes share one slot until there is
+//! room.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

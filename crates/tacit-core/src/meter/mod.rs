@@ -1,26 +1,25 @@
-//! Measures what CPU time is used for: the cells of the ledger, and the conversion of stamps to
-//! time.
+//! Measures what the CPU time of a thread is used for, and defines the cells of the ledger.
 //!
-//! A thread reads a cheap clock whenever the kind of work changes, and adds the elapsed ticks to
-//! the kind that ends. At the end of each *window* it reads its CPU clock once and scales the ticks
-//! of the window to nanoseconds, so that their sum is the CPU time:
+//! A thread reads a cheap clock whenever the kind of its work changes, and adds the elapsed ticks
+//! to the kind that ends. At the end of each *window* it reads its CPU clock once and scales the
+//! ticks of the window to nanoseconds, so that their sum is the CPU time:
 //!
 //! ```text
 //!   stamps        |receive|seal|   send   |  (waits: no ticks)  |receive|open|send|
 //!   CPU clock     0 ----------------------- 9.7 us
 //! ```
 //!
-//! * If the CPU clock counted less than the stamps, the thread was preempted. Every cell is scaled
+//! * If the CPU clock advanced less than the stamps, the thread was preempted. All cells are scaled
 //!   down by the same factor.
-//! * If it counted more, the rest is the cost of waiting, which has no stamps (the system call and
-//!   the context switches). It is charged to [`Component::Receive`]; if nothing was received, to
-//!   all cells.
+//! * If it advanced more, the rest is the cost of waiting, which has no stamps (the system call and
+//!   the context switches). It is charged to [`Component::Receive`], or to all cells if nothing was
+//!   received.
 //!
-//! So each microsecond is in one cell, and all work of a metered thread is counted except in the
-//! window that is still open.
+//! So each microsecond is counted in one cell. All work of a metered thread is counted, except in
+//! the window that is still open.
 //!
-//! Units: ticks of whatever clock the caller stamps, nanoseconds of CPU time.
-//! Not here: clocks, threads, who reads the cells.
+//! Units: ticks of the clock that the caller reads, and nanoseconds of CPU time. This module reads
+//! no clock and starts no thread.
 
 /// A kind of work that uses CPU time.
 #[derive(

@@ -1,6 +1,6 @@
-//! Charts as SVG.
+//! Draws charts as SVG.
 //!
-//! Colours are variables of the page, for light and dark mode. Axes begin at zero; the vertical
+//! Colours are CSS variables of the page, for light and dark mode. Axes begin at zero; the vertical
 //! axis ends at a round number.
 
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! A self-contained HTML page: no script, no file, no network.
+//! Writes a self-contained HTML page: it has no scripts and loads no other file.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Text within HTML and SVG.
+//! Escapes text for HTML and SVG.
 
 /// Text that means itself, between tags and inside quotes.
 pub(super) fn escaped(text: &str) -> String {

@@ -1,13 +1,13 @@
-//! Reports for people: tables, charts and a page, made from what was measured.
+//! Formats reports: tables, charts and HTML pages.
 //!
 //! ```text
 //! table.rs   a table as text and as Markdown
-//! number.rs  numbers with the digits that are known
+//! number.rs  numbers with their significant digits
 //! chart.rs   charts as SVG
 //! html.rs    one self-contained page
 //! ```
-//! For `tacit workload` and for the benchmarks alike. Nothing is written anywhere: all of it is
-//! text that others print or keep.
+//!
+//! `tacit workload` and the benchmarks use this module. It returns text and writes no file.
 
 mod chart;
 mod html;

@@ -1,4 +1,4 @@
-//! Numbers with the digits that are known.
+//! Formats numbers with their significant digits.
 
 /// Three digits or more, and not more than are known.
 #[must_use]

@@ -1,4 +1,4 @@
-//! A table as text and as Markdown.
+//! Formats a table as text and as Markdown.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Settings of the agent itself.
+//! The settings of the agent itself: `[agent]` of a policy.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Clients that a server rule accepts without TLS, while they are migrated to TLS.
+//! The settings for clients that a server rule accepts without TLS, while they are migrated to TLS.
 //!
 //! ```text
 //! accept = "both"                         the first byte of a client decides: TLS or clear

@@ -1,4 +1,4 @@
-//! Client authentication: independent settings, and presets for common combinations.
+//! Defines the settings for client certificates, and presets for common combinations.
 //!
 //! ```text
 //!   preset      asked  absent  invalid                    name taken from
@@ -11,7 +11,7 @@
 //!   safcheck    yes    deny    deny                       a map
 //! ```
 //!
-//! A client that presents a certificate must prove possession of its key, whatever the settings.
+//! A client that sends a certificate must prove possession of its key, whatever the settings.
 
 use std::fmt;
 

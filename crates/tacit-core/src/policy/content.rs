@@ -1,4 +1,4 @@
-//! A whole policy.
+//! The type [`Policy`], which holds all parts of a valid policy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

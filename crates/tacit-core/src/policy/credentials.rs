@@ -1,4 +1,4 @@
-//! Credentials: certificates with their keys, and trust anchors.
+//! The settings of identities (certificates with keys) and trusts (trust anchors).
 
 use std::path::{Path, PathBuf};
 

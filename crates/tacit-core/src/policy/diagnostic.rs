@@ -1,4 +1,4 @@
-//! What is wrong with a policy, where, and what to write instead.
+//! Errors and warnings about a policy, each with its position and a fix.
 
 use std::borrow::Cow;
 use std::fmt;

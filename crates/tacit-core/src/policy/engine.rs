@@ -1,4 +1,5 @@
-//! CPUs: which are reserved for engines, and where the rest of the agent and its runs may execute.
+//! The CPU settings of a policy: which CPUs are reserved for engines, and which CPUs the other
+//! threads of the agent and its runs use.
 //!
 //! A policy names CPUs by number. The agent checks whether they exist.
 

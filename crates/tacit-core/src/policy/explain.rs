@@ -1,4 +1,4 @@
-//! Which rule a flow matches, and why the earlier rules do not match.
+//! Explains which rule a flow matches, and why the earlier rules do not match.
 
 use std::fmt;
 use std::fmt::Display;
@@ -65,7 +65,8 @@ pub fn explain_at(policy: &Policy, flow: &Flow, line_of: impl Fn(usize) -> usize
             Ok(()) => {
                 if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
-                        "the owner is not known, and rule `{}` in line {} may want TLS for it",
+                        "the program and user are not known, and rule `{}` in line {} may require \
+                         TLS",
                         policy.rules[secured].name,
                         line_of(secured)
                     );
@@ -168,7 +169,10 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
         }
         Mismatch::RemoteNotNamed => {
             let near = flow.remote.ip().and_then(Near::of).map_or("near", Near::word);
-            format!("remote {} is {near}: only a rule that names it matches", host(&flow.remote))
+            format!(
+                "remote {} is {near}: only rules that name the address match it",
+                host(&flow.remote)
+            )
         }
         Mismatch::RemotePorts => format!(
             "remote {} is not in {}",
@@ -193,15 +197,14 @@ fn why_listen(rule: &Rule, flow: &Flow) -> String {
         ([], None) => String::new(),
         ([], Some(arrived)) => {
             format!(
-                "the flow arrived at {arrived}, and the rule is for connections that \
-                     programs open"
+                "the flow arrived at {arrived}, and the rule is for connections that programs open"
             )
         }
         (listens, Some(arrived)) => {
-            format!("the flow arrived at {arrived}, the rule listens at {}", list(listens))
+            format!("the flow arrived at {arrived}, and the rule listens at {}", list(listens))
         }
         (listens, None) => {
-            format!("the rule listens at {}, a program opened the flow", list(listens))
+            format!("the rule listens at {}, and a program opened this flow", list(listens))
         }
     }
 }
@@ -209,7 +212,9 @@ fn why_listen(rule: &Rule, flow: &Flow) -> String {
 fn owner(kind: &str, found: Option<impl Display>, wanted: String) -> String {
     match found {
         Some(found) => format!("{kind} {found} is not in {wanted}"),
-        None => format!("the {kind} is not known, and only a deny matches then"),
+        None => {
+            format!("the {kind} is not known; only a rule with `deny` matches an unknown {kind}")
+        }
     }
 }
 
@@ -237,7 +242,7 @@ fn port(address: &Address) -> String {
 
 fn unix(address: &Address) -> String {
     match address {
-        Address::Unnamed => "(a UNIX socket without name)".to_owned(),
+        Address::Unnamed => "(an unnamed UNIX socket)".to_owned(),
         _ => address.to_string(),
     }
 }
@@ -340,13 +345,17 @@ deny = true
         let policy = parse(POLICY).policy.unwrap();
         let explanation = explain(&policy, &flow());
         let wanted = [
-            (2, "fixed", "the rule listens at 127.0.0.1:9, a program opened the flow"),
-            (6, "inward", "the rule listens at 127.0.0.1:8, a program opened the flow"),
+            (2, "fixed", "the rule listens at 127.0.0.1:9, and a program opened this flow"),
+            (6, "inward", "the rule listens at 127.0.0.1:8, and a program opened this flow"),
             (12, "datagrams", "protocol tcp is not udp"),
             (17, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
             (22, "other-port", "remote port 5432 is not in 443, 8000-8999"),
             (27, "weekend", "thu 00:00 is outside sat-sun 00:00-24:00 UTC"),
-            (32, "psql", "the program is not known, and only a deny matches then"),
+            (
+                32,
+                "psql",
+                "the program is not known; only a rule with `deny` matches an unknown program",
+            ),
             (37, "ann", "user bob is not in ann, 1000"),
             (42, "near", "local port 40000 is not in 1-1024"),
         ];
@@ -370,7 +379,7 @@ deny = true
         assert_eq!((explanation.verdict, explanation.decision.as_ref()), ("deny", None));
         assert_eq!(
             explanation.earlier[0].why,
-            "the flow arrived at unix:@x, the rule listens at 127.0.0.1:9"
+            "the flow arrived at unix:@x, and the rule listens at 127.0.0.1:9"
         );
         assert!(explanation.to_string().ends_with("no rule matches: deny"));
     }
@@ -399,6 +408,6 @@ deny = true
             assert_eq!(index.lookup(&flow).may_need_tls, evades, "{program:?}");
         }
         let said = explain(&policy, &flow()).to_string();
-        assert!(said.contains("rule `secured` in line 2 may want TLS for it"), "{said}");
+        assert!(said.contains("rule `secured` in line 2 may require TLS"), "{said}");
     }
 }

@@ -1,8 +1,8 @@
-//! Policy: identities, trust, and what happens to each flow.
+//! Parses and evaluates policies: identities, trusts, and the rules for flows.
 //!
 //! [`parse`] turns text into a valid [`Policy`]: every reference resolves, every rule has exactly
-//! one action, every number is within its limits. Checks that need I/O (does the file exist, does
-//! the key match the certificate) are done by the agent.
+//! one action, every number is within its limits. The agent makes the checks that need I/O: whether
+//! a file exists, or a key matches its certificate.
 //!
 //! Rules are ordered; the first that matches decides. A flow that matches no rule is denied.
 //! [`Rule::matches`] defines a match, [`Index`] finds the rule fast, and [`explain`] reports why it

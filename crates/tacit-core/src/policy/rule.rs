@@ -1,4 +1,4 @@
-//! A rule: which flows it matches, how they reach the agent, and what happens to them.
+//! Defines a rule: which flows it matches, how they reach the agent, and what happens to them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

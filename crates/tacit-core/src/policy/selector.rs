@@ -1,4 +1,4 @@
-//! Which flows a rule is about.
+//! Defines the selectors of a rule, and matches them with a flow.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

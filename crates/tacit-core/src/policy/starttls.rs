@@ -1,4 +1,4 @@
-//! When TLS begins: at the first byte, or after a STARTTLS exchange in clear.
+//! Defines when TLS begins: at the first byte, or after a STARTTLS exchange in clear.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

@@ -1,5 +1,5 @@
-//! TLS versions, cipher suites and key exchange groups that tacit supports, and the reasons why it
-//! rejects others.
+//! Lists the TLS versions, cipher suites and key exchange groups that tacit supports, and the
+//! reasons why it rejects others.
 
 use serde::Serialize;
 
@@ -122,16 +122,22 @@ impl Group {
 #[must_use]
 pub fn suite_refusal(plain: &str) -> Option<&'static str> {
     const WEAK: [(&[&str], &str); 11] = [
-        (&["NULL"], "NULL does not encrypt"),
-        (&["EXPORT", "EXP", "EXPORT40", "EXPORT1024"], "EXPORT keys were made to be broken"),
+        (&["NULL"], "NULL suites do not encrypt"),
+        (&["EXPORT", "EXP", "EXPORT40", "EXPORT1024"], "EXPORT suites have deliberately weak keys"),
         (&["ANON", "ADH", "AECDH"], "anonymous suites do not authenticate the peer"),
         (&["RC4", "RC2", "ARCFOUR"], "RC4 and RC2 are broken (RFC 7465)"),
-        (&["DES", "3DES", "DES40", "CBC3", "IDEA"], "64-bit blocks leak within hours (Sweet32)"),
+        (
+            &["DES", "3DES", "DES40", "CBC3", "IDEA"],
+            "64-bit blocks leak data after hours of traffic (Sweet32)",
+        ),
         (&["MD5"], "MD5 is broken"),
-        (&["PSK", "SRP", "KRB5"], "keys agreed beforehand are not supported"),
-        (&["DHE", "EDH", "DH"], "finite-field DHE is slow and its groups are often weak"),
-        (&["CCM", "CCM8", "CAMELLIA", "ARIA", "SEED"], "only AES-GCM and ChaCha20 are spoken"),
-        (&["CBC"], "CBC with a separate MAC is fragile, only AEAD suites are supported"),
+        (&["PSK", "SRP", "KRB5"], "pre-shared keys are not supported"),
+        (&["DHE", "EDH", "DH"], "finite-field DHE is slow, and its groups are often weak"),
+        (
+            &["CCM", "CCM8", "CAMELLIA", "ARIA", "SEED"],
+            "tacit supports only AES-GCM and ChaCha20-Poly1305",
+        ),
+        (&["CBC"], "CBC suites allow padding attacks; tacit supports only AEAD suites"),
         (&["RSA"], "static RSA has no forward secrecy"),
     ];
     let words: Vec<&str> = plain.split('_').collect();
@@ -171,7 +177,7 @@ mod tests {
             ("AES128-SHA", "CBC"),
             ("TLS_RSA_WITH_AES_128_GCM_SHA256", "static RSA"),
             ("AES256-GCM-SHA384", "static RSA"),
-            ("TLS_AES_128_CCM_SHA256", "only AES-GCM"),
+            ("TLS_AES_128_CCM_SHA256", "tacit supports only AES-GCM"),
         ] {
             let plain = name.to_ascii_uppercase().replace('-', "_");
             let refused = suite_refusal(&plain).unwrap_or("accepted");

@@ -1,4 +1,4 @@
-//! Where a rule connects to: one or more targets.
+//! Defines the targets of a rule: the addresses or names that it connects to, and their order.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! TLS settings of a rule.
+//! Defines the TLS settings of a rule.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

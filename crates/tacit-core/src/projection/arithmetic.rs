@@ -1,9 +1,9 @@
-//! Arithmetic on CPU time, independent of the model.
+//! Functions for CPU times and loads, which know nothing of rules and components.
 //!
-//! It follows resource measurement on mainframes, which separates work that could run on an assist
-//! processor from work that does. The tests hold published measurements (IPsec of bulk data on two
-//! general processors with none and with one assist processor; a network server's rates before and
-//! after its locks were lightened).
+//! They follow resource measurement on mainframes, which reports two values: work that ran on an
+//! assist processor, and work that could have. The tests use published measurements: IPsec of bulk
+//! data on two general processors with and without an assist processor, and a network server's
+//! rates before and after its locking was improved.
 
 /// CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]

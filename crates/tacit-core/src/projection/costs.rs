@@ -1,4 +1,4 @@
-//! The measured CPU time of an interval.
+//! The CPU time that was measured in an interval, as input of a projection.
 
 use std::collections::BTreeMap;
 

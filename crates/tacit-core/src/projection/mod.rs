@@ -5,9 +5,10 @@
 //!   an interval                         engines, traffic, rules    by component and CPU
 //! ```
 //!
-//! Everything is linear: half the traffic costs half. That holds for CPU time per connection, per
-//! message and per byte if sizes do not change, so measured figures are scaled, and none from
-//! another machine is used. Only a full engine is not linear: the excess spills ([`land`]).
+//! The model is linear: half the traffic costs half. This holds for CPU time per connection, per
+//! message and per byte as long as sizes do not change. So measured figures are scaled, and no
+//! figures of another machine are used. Only a saturated engine is not linear: its excess work
+//! spills ([`land`]).
 //!
 //! Units: CPU time in microseconds, and in per cent of *one* CPU over an interval, so that two busy
 //! CPUs are 200 %. A megabyte is 10^6 bytes.

@@ -1,13 +1,13 @@
-//! The model: changes the cells of an interval as requested.
+//! Computes the cells of a projection: changes the measured cells as the request says.
 //!
-//! 1. Each rule's cells become what the rule would cost: a suite scales sealing and opening, a
-//!    `permit` has no handshake and no records, a `tls` adds both at unit costs, a relay on an
-//!    engine becomes eligible.
-//! 2. Traffic scales the costs of rules; the agent's own costs do not change.
-//! 3. With a number of engines, all eligible work is distributed again ([`land`]), every cell in
-//!    the same proportion. Work that leads to a handshake moves with it: accepting, rule look-up
-//!    and dialling.
-//! 4. Unmetered CPU time scales with the metered.
+//! 1. The cells of each rule are changed to its new settings: another suite scales sealing and
+//!    opening, a `permit` has no handshake and no records, a `tls` adds both at unit costs, and a
+//!    relay on an engine becomes eligible for engines.
+//! 2. A change of traffic scales the costs of rules; the agent's own costs do not change.
+//! 3. If the number of engines changes, all eligible work is distributed again ([`land`]), every
+//!    cell in the same proportion. Accepting, rule look-up and dialling move together with the
+//!    handshake.
+//! 4. CPU time that was not metered scales with the metered time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -112,17 +112,21 @@ impl fmt::Display for ProjectionError {
                  `accounting = false` from the policy, restart the agent, and measure again",
             ),
             Self::NoSuchRule(name, known) => {
-                write!(f, "no rule `{name}` was measured; there are {}", known.join(", "))
+                write!(
+                    f,
+                    "the measurement has no rule `{name}`; its rules are {}",
+                    known.join(", ")
+                )
             }
             Self::NoTls(name) => {
                 write!(
                     f,
-                    "rule `{name}` used no TLS in the interval, so there is nothing to \
-                           change"
+                    "rule `{name}` used no TLS in the interval, so its TLS cannot be changed or \
+                     removed"
                 )
             }
             Self::IsTls(name) => {
-                write!(f, "rule `{name}` already used TLS; to change its suite, name the suite")
+                write!(f, "rule `{name}` already used TLS: name a suite, to project another suite")
             }
         }
     }

@@ -1,4 +1,5 @@
-//! PROXY protocol, version 2: the original client of a proxied connection.
+//! Parses and writes PROXY protocol headers, version 2: they name the original client of a proxied
+//! connection.
 //!
 //! A proxy sends a header with the client's address before the client's first byte. The format is
 //! HAProxy's `proxy-protocol.txt`, section 2.2:
@@ -16,7 +17,7 @@
 //! header is limited to [`HEADER_BYTES_MAX`]; the caller limits the time.
 //!
 //! A header is not authenticated. Only a rule with `accept-proxy` trusts it, and only proxies
-//! should be able to reach such a rule.
+//! should be able to connect to such a rule.
 //!
 //! Not supported: version 1 (recognised and rejected); the contents of TLVs (only their lengths are
 //! checked; the checksum is ignored too, because the transport is reliable).
@@ -105,54 +106,59 @@ impl fmt::Display for ProxyError {
         match self {
             Self::NotProxy { offset, byte } => write!(
                 f,
-                "peer sent no PROXY protocol header (byte {offset} is {byte:#04x}): let only \
-                 proxies that send version 2 reach this rule, or do not ask for a header here"
+                "the peer sent no PROXY protocol header (byte {offset} is {byte:#04x}): let only \
+                 proxies that send version 2 connect to this rule, or remove `accept-proxy`"
             ),
             Self::Version1 => f.write_str(
-                "peer sent a PROXY protocol version 1 header: have it send version 2 \
+                "the peer sent a PROXY protocol version 1 header: configure it to send version 2 \
                  (HAProxy: `send-proxy-v2`)",
             ),
             Self::Version(version) => write!(
                 f,
-                "peer sent a PROXY protocol header of version {version}: have it send version 2"
+                "the peer sent a PROXY protocol header of version {version}: configure it to send \
+                 version 2"
             ),
             Self::Command(command) => write!(
                 f,
-                "peer sent PROXY protocol command {command}, which is not defined: only LOCAL (0) \
-                 and PROXY (1) are"
+                "the peer sent the unknown PROXY protocol command {command}: configure it to send \
+                 LOCAL (0) or PROXY (1)"
             ),
             Self::Family(byte) => write!(
                 f,
-                "peer sent PROXY protocol family and transport {byte:#04x}, which is not defined"
+                "the peer sent the unknown PROXY protocol family and transport {byte:#04x}: \
+                 configure it to send the address of a TCP or UNIX client"
             ),
             Self::ClientUnknown => f.write_str(
-                "peer sent a PROXY protocol header without the client's address: have it name \
-                 the client, or send LOCAL if it speaks for itself",
+                "the peer sent a PROXY protocol header without the client's address: configure it \
+                 to send the address, or LOCAL for connections of its own",
             ),
             Self::TooLong { announced } => write!(
                 f,
-                "peer announced a PROXY protocol header of {announced} bytes, the limit is \
-                 {HEADER_BYTES_MAX}: have it send fewer or shorter TLVs"
+                "the peer announced a PROXY protocol header of {announced} bytes; the limit is \
+                 {HEADER_BYTES_MAX}: configure it to send fewer or shorter TLVs"
             ),
             Self::AddressesCut { announced, needed } => write!(
                 f,
-                "peer announced a PROXY protocol header with {announced} bytes of addresses, its \
-                 family needs {needed}"
+                "the peer announced a PROXY protocol header with {announced} bytes of addresses; \
+                 its address family needs {needed}"
             ),
             Self::TlvCut { offset } => write!(
                 f,
-                "peer sent a PROXY protocol header with a TLV at byte {offset} that exceeds it"
+                "the peer sent a PROXY protocol header with a TLV at byte {offset} that exceeds \
+                 the header"
             ),
             Self::AbstractName => f.write_str(
-                "peer sent a PROXY protocol header with an abstract UNIX name that is not UTF-8",
+                "the peer sent a PROXY protocol header with an abstract UNIX name that is not \
+                 UTF-8",
             ),
             Self::MixedFamilies => f.write_str(
-                "no PROXY protocol header can be sent: one end is a UNIX socket, the other is not",
+                "cannot send a PROXY protocol header: one end is a UNIX socket, and the other is \
+                 not",
             ),
             Self::NameTooLong { bytes } => write!(
                 f,
-                "no PROXY protocol header can be sent: a UNIX socket name of {bytes} bytes, the \
-                 limit is {UNIX_BYTES}"
+                "cannot send a PROXY protocol header: a UNIX socket name has {bytes} bytes, and \
+                 the limit is {UNIX_BYTES}"
             ),
         }
     }

@@ -1,4 +1,5 @@
-//! Headers written out by hand, everything that is refused, and properties of all others.
+//! Tests the PROXY protocol: fixed headers, every kind of rejected header, and properties of random
+//! ones.
 
 use proptest::prelude::*;
 

@@ -1,9 +1,9 @@
-//! The client's TLS parameters in a header (section 2.2 of the format).
+//! Writes the client's TLS parameters into a PROXY protocol header (section 2.2 of the format).
 //!
-//! Only a verified client certificate is included, because some readers take the name without
-//! checking `verify`.
+//! The client certificate is included only if it was verified, because some readers use the name
+//! without reading the field `verify`.
 //!
-//! Limit: [`VALUE_BYTES_MAX`] for each text; a longer one is omitted, because a truncated name may
+//! Limit: [`VALUE_BYTES_MAX`] for each text. A longer text is omitted, because a truncated name may
 //! be another name.
 
 /// Maximum length of a text, so that headers stay within the limits of readers.

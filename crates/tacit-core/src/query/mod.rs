@@ -1,12 +1,12 @@
-//! Requests of programs of a run about their own connections, and the words of the responses.
+//! Defines the requests of programs about their own connections, and the words of the responses.
 //!
 //! ```text
 //!   program ── request + descriptor ───> agent       one message each way
 //!           <──── one line of JSON ─────
 //! ```
 //!
-//! A request is one word. The descriptor passed with it selects the connection, and proves that the
-//! program has it. The words are stable: programs compare them.
+//! A request is one word. The descriptor that is passed with it selects the connection, and proves
+//! that the program has it. The words are stable, because programs compare them.
 //!
 //! Limits: [`QUESTION_BYTES_MAX`]; [`ANSWER_BYTES_MAX`], which no response reaches because names
 //! from certificates are truncated.

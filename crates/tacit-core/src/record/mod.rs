@@ -1,19 +1,20 @@
-//! The TLS record layer: sealed and opened in place, many records at a time, without I/O.
+//! Implements the TLS record layer: seals and opens many records at a time, in place and without
+//! I/O.
 //!
-//! Takes over after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905).
-//! The AEAD is passed as [`Seal`] and [`Open`]; this module handles headers, nonces, sequence
-//! numbers and the format of records.
+//! It is used after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905).
+//! The caller passes the AEAD as [`Seal`] and [`Open`]; this module handles headers, nonces,
+//! sequence numbers and the format of records.
 //!
-//! Outgoing bytes are read straight into *slots*, each big enough for one full record, so that
-//! sealed records lie end to end and leave with one write:
+//! Outgoing bytes are read directly into *slots*, each big enough for one full record, so that
+//! sealed records are contiguous and are sent with one write:
 //!
 //! ```text
 //!   slot:  | header 5 | explicit nonce 0/8 | payload <= 16384 | type 0/1 | tag 16 |
 //! ```
 //!
 //! Limits: [`PAYLOAD_BYTES_MAX`] for each record; a sealing key ends before
-//! [`RecordProtection::records_max`]; [`EMPTY_RECORDS_MAX`] empty records in a row. It does not
-//! fragment or reassemble handshake messages, and it does not decide what an alert means.
+//! [`RecordProtection::records_max`]; [`EMPTY_RECORDS_MAX`] empty records in a row. The module does
+//! not fragment or reassemble handshake messages, and does not interpret alerts.
 
 mod hello;
 
@@ -196,21 +197,23 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PeerSentContentType(byte) => {
-                write!(f, "the peer sent a record of type {byte}, which is not legal here")
+                write!(f, "the peer sent a record of type {byte}, which is not allowed here")
             }
             Self::PeerSentVersion(version) => {
                 write!(f, "the peer sent a record of version {version:#06x}, which is not TLS")
             }
             Self::PeerSentTooLong => f.write_str("the peer sent a record longer than TLS allows"),
             Self::PeerSentTooShort => f.write_str("the peer sent a record too short for its tag"),
-            Self::PeerSentForged => {
-                f.write_str("the peer sent a record that does not authenticate; it was changed")
+            Self::PeerSentForged => f.write_str(
+                "a record of the peer failed authentication: it was modified on the way",
+            ),
+            Self::PeerSentNoContentType => {
+                f.write_str("the peer sent a record that consists of padding only")
             }
-            Self::PeerSentNoContentType => f.write_str("the peer sent a record of padding only"),
             Self::PeerSentEmptyRecords => {
                 write!(f, "the peer sent {EMPTY_RECORDS_MAX} empty records in a row")
             }
-            Self::KeyUsedUp => f.write_str("this key may not protect another record"),
+            Self::KeyUsedUp => f.write_str("this key has protected as many records as allowed"),
         }
     }
 }

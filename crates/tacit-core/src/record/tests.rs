@@ -1,5 +1,5 @@
-//! Records against a toy AEAD: what is legal, what is not, and that nothing depends on chunking.
-//! The real AEADs are tested against a plain TLS stream where they live.
+//! Tests records with a toy AEAD: which records are legal, and that the result does not depend on
+//! how the bytes are split. `tacit-tls` tests the real AEADs against a TLS library.
 
 use proptest::prelude::*;
 

@@ -5,9 +5,9 @@
 //! a name, socket, client, ... ─> Refusal ─> Refusals ─> tacit show refused, metrics
 //! ```
 //!
-//! Limits: [`REFUSALS_MAX`] different refusals. A further one replaces the oldest refusal of the
-//! run with the most, so that a run with many refusals does not displace those of others. Refusals
-//! without a run count as one run. Totals count all.
+//! Limits: [`REFUSALS_MAX`] different refusals. If the table is full, the oldest refusal of the run
+//! with the most refusals is replaced, so that one run does not displace the refusals of others.
+//! Refusals without a run count as one run. The totals count every refusal.
 
 #[cfg(test)]
 mod tests;
@@ -278,21 +278,25 @@ pub fn next_for_datagram(host: &str, port: u16) -> String {
 #[must_use]
 pub fn next_for_shared(names: &[String]) -> String {
     let names = names.join(", ");
-    format!("{names} have this address: set aliases = \"conflict\" in [agent]")
+    format!(
+        "{names} have this address, so the name is not known: set aliases = \"conflict\" in [agent]"
+    )
 }
 
 /// What would allow a connection to an address that has several names in the host's file.
 #[must_use]
 pub fn next_for_ambiguous(names: &[String]) -> String {
     let names = names.join(", ");
-    format!("/etc/hosts gives {names} this address: let one rule match all of them")
+    format!(
+        "/etc/hosts has this address for {names}: write one rule that matches all of these names"
+    )
 }
 
 /// What would allow a connection to an address in an alias range that is not an alias.
 #[must_use]
 pub fn next_for_no_alias() -> String {
-    "ask for the name again; if there is such a host, give other networks in `alias-ranges` of \
-     [agent]"
+    "resolve the name again; if a real host has this address, set other networks in `alias-ranges` \
+     of [agent]"
         .to_owned()
 }
 
@@ -303,13 +307,15 @@ pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -
         Protocol::Tcp => next_for_connection(host, port),
         Protocol::Udp => next_for_datagram(host, port.unwrap_or_default()),
     };
-    format!("let a program of the run listen there; if a server of this host is meant, {rule}")
+    format!(
+        "start a program in the run that listens there; if a server of this host is meant, {rule}"
+    )
 }
 
 /// What would allow a socket type that runs do not support.
 #[must_use]
 pub fn next_for_socket() -> String {
-    "nothing: not available in a run".to_owned()
+    "none: runs do not support this".to_owned()
 }
 
 /// What would allow a client that no rule matches.
@@ -339,11 +345,11 @@ pub fn next_for_cancel(rule: &str) -> String {
 /// What to do when a limit of `[limits]` is reached, by its key.
 #[must_use]
 pub fn next_for_limit(key: &str, max: usize) -> String {
-    format!("raise `{key}` in [limits], which is {max}, if they are wanted")
+    format!("if these connections are wanted, raise `{key}` in [limits], which is now {max}")
 }
 
 /// What would allow something that a rule denies.
 #[must_use]
 pub fn next_for_denied(rule: &str) -> String {
-    format!("let another rule match before `{rule}`, or change that rule")
+    format!("change rule `{rule}`, or add a rule before it that permits this")
 }

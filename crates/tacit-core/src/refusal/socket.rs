@@ -1,4 +1,4 @@
-//! Socket types that runs do not support, and their names.
+//! The socket types that runs do not support, and their names.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Data connections of FTP, as an exchange requests them.
+//! The data connections of FTP that an exchange requests from its driver.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

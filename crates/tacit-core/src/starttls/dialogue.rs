@@ -1,4 +1,4 @@
-//! The STARTTLS exchange of one connection.
+//! Runs the STARTTLS exchange of one connection.
 
 use std::net::SocketAddr;
 

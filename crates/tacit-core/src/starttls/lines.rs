@@ -1,7 +1,7 @@
-//! Lines and numbered replies, as in SMTP and FTP.
+//! Parses lines and numbered replies, as SMTP and FTP use them.
 //!
 //! A line ends with CR LF or LF; forwarded lines end with CR LF. A CR or NUL elsewhere is rejected:
-//! two programs that end a line at different bytes do not see the same commands.
+//! two programs that end a line at different bytes would not see the same commands.
 
 use super::machine::StarttlsError;
 use super::side::StarttlsSide;
@@ -27,7 +27,7 @@ pub(super) fn take_line(
         line.pop();
     }
     if line.iter().any(|byte| matches!(byte, b'\r' | 0)) {
-        return Err(StarttlsError::ProtocolViolation(from, "a line with CR or NUL inside"));
+        return Err(StarttlsError::ProtocolViolation(from, "a line contains CR or NUL"));
     }
     Ok(Some(line))
 }
@@ -92,7 +92,10 @@ impl ReplyReader {
             }
             let first = self.lines.first().unwrap_or(&line);
             let Some(code) = number(first) else {
-                return Err(StarttlsError::ProtocolViolation(from, "a reply without a number"));
+                return Err(StarttlsError::ProtocolViolation(
+                    from,
+                    "a reply does not begin with a number",
+                ));
             };
             let is_last = number(&line) == Some(code) && line.get(3) != Some(&b'-');
             self.lines.push(line);

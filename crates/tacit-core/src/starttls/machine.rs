@@ -1,4 +1,4 @@
-//! The state machine of a protocol, and the buffers that it reads and writes.
+//! Defines the interface of a STARTTLS protocol, and the buffers that it reads and writes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -81,12 +81,12 @@ impl fmt::Display for StarttlsError {
             ),
             Self::ExtraData(side) => write!(
                 f,
-                "{} sent data in clear after its last message before TLS, as an attacker would \
-                 to inject it into the TLS session",
+                "{} sent data in clear after its last message before TLS, which may be an attempt \
+                 to inject data into the TLS session",
                 who(side)
             ),
             Self::TooLong(side, what) => {
-                write!(f, "{} sent {what} before TLS that is longer than the limit", who(side))
+                write!(f, "{} sent {what} in clear that is longer than the limit", who(side))
             }
             Self::ProtocolViolation(side, what) => {
                 write!(f, "{} does not follow the rule's `starttls` protocol: {what}", who(side))

@@ -1,4 +1,5 @@
-//! STARTTLS state machines: exchanges in clear that end in TLS, conducted for programs without TLS.
+//! Implements STARTTLS protocols as state machines without I/O: tacit does the exchange in clear,
+//! and then TLS, for programs that support neither.
 //!
 //! ```text
 //!   peer <──in clear, then TLS──> Dialogue <──in clear──> program

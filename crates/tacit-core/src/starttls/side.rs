@@ -1,4 +1,4 @@
-//! The two ends of a STARTTLS exchange.
+//! The two ends of a STARTTLS exchange: the peer and the program.
 
 /// One end of a STARTTLS exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

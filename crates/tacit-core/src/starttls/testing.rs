@@ -1,4 +1,4 @@
-//! Test support: drives an exchange byte by byte.
+//! Runs a STARTTLS exchange byte by byte, for tests.
 
 use super::{Dialogue, StarttlsError, StarttlsRole, StarttlsSide, StarttlsStep};
 use crate::policy::{Starttls, StarttlsMode, StarttlsProtocol};

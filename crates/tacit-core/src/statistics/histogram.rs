@@ -1,7 +1,7 @@
-//! A histogram with buckets of a width of 1/128 of the value.
+//! A histogram whose buckets are at most 1/128 of their value wide.
 //!
-//! A percentile is exact below 128 and otherwise at most 0.8 % too high, never too low. Values over
-//! [`Histogram::VALUE_MAX`] count as that value; the maximum is exact.
+//! A percentile below 128 is exact; a larger one may be up to 0.8 % too high, but is never too low.
+//! Values over [`Histogram::VALUE_MAX`] count as that value; the maximum is exact.
 
 /// Buckets for each power of two.
 const STEPS: u64 = 128;

@@ -1,6 +1,7 @@
-//! A straight line fitted by least squares, with confidence intervals.
+//! Fits a straight line by least squares, with confidence intervals.
 //!
-//! Errors are assumed independent and identically distributed; intervals are two-sided at 95 %.
+//! The errors are assumed to be independent and identically distributed. The intervals are
+//! two-sided at 95 %.
 
 /// A point in a plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

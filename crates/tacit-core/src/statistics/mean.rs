@@ -1,4 +1,4 @@
-//! A mean with its confidence interval.
+//! Computes a mean with its confidence interval.
 
 use super::line::student;
 

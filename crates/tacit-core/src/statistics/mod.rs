@@ -1,6 +1,6 @@
-//! Statistics of measurements: medians, means, percentiles and linear fits.
+//! Computes statistics of measurements: medians, means, percentiles and linear fits.
 //!
-//! For `tacit workload` and the benchmarks.
+//! `tacit workload` and the benchmarks use this module.
 
 mod histogram;
 mod line;

@@ -1,14 +1,14 @@
-//! Main and image files of the Policy Agent: which files hold the policies.
+//! Reads the main and image files of the Policy Agent, and the policy files that they name.
 //!
 //! ```text
-//!   CommonTTLSConfig    /etc/pagent/common.tls       main file: for all TCP/IP stacks, first
-//!   TcpImage TCPIP      /etc/pagent/tcpip.image      a stack with a file of its own
-//!   TTLSConfig          /etc/pagent/tcpip.tls        image file: the last of each counts
-//!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set: [dataset] of the map says a file
+//!   CommonTTLSConfig    /etc/pagent/common.tls       main file: policy of all TCP/IP stacks, first
+//!   TcpImage TCPIP      /etc/pagent/tcpip.image      main file: the image file of one stack
+//!   TTLSConfig          /etc/pagent/tcpip.tls        image file: the last statement is used
+//!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set; [dataset] names its file
 //! ```
 //!
-//! A path is taken from the root that is given, or, if it is relative, from the directory of the
-//! file that names it. Policies that a policy server hands out are not read.
+//! An absolute path begins at the root that the request sets; a relative path begins at the
+//! directory of the file that names it. Policies of a policy server are not read.
 
 use super::document;
 use super::lex::{Document, Node};
@@ -22,11 +22,11 @@ use crate::finding::{Findings, Origin};
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) tls: Vec<Document>,
-    /// `None`: no file is about filters.
+    /// `None`: no file contains filters.
     pub(super) filters: Option<Vec<Document>>,
 }
 
-/// Reads the files of a request and all that they name.
+/// Reads the files of a request and all files that they name.
 pub(super) fn sources(
     request: &AttlsRequest<'_>,
     files: &dyn Files,
@@ -44,22 +44,22 @@ pub(super) fn sources(
     reader.sources
 }
 
-/// Follows names from file to file.
+/// Reads files, and the files that they name.
 struct Reader<'a> {
     files: &'a dyn Files,
-    /// What stands for `/`.
+    /// The directory that stands for `/`.
     root: Option<&'a str>,
     map: &'a Map,
     sources: Sources,
     findings: &'a mut Findings,
 }
 
-/// How deep files may name files: main file, image file, policy, and one to spare.
+/// Longest chain of files: main file, image file, policy file, and one more.
 const DEPTH_MAX: usize = 4;
 
 /// A statement that names a file.
 struct Naming<'a> {
-    /// The file that holds it.
+    /// The file with the statement.
     from: &'a str,
     node: &'a Node,
     word: &'static str,
@@ -72,8 +72,9 @@ impl Reader<'_> {
         match self.files.read(path) {
             Ok(bytes) => document::read(&Input { file: path, bytes: &bytes }, self.findings),
             Err(error) => {
-                let message = format!("{path} cannot be read: {error}");
-                let fix = "name a file that can be read; --root says what stands for /";
+                let message = format!("cannot read {path}: {error}");
+                let fix = "name a file that can be read; --root DIRECTORY sets the directory that \
+                           stands for /";
                 self.findings.error(at, message, fix);
                 None
             }
@@ -86,10 +87,15 @@ impl Reader<'_> {
         self.sources.filters.get_or_insert_default().extend(document);
     }
 
-    /// Reads a file and, where it names others, those.
+    /// Reads a file, and all files that it names.
     fn file(&mut self, path: &str, at: &Origin, depth: usize) {
         if depth > DEPTH_MAX {
-            self.findings.error(at, "files name each other in a circle", "name each file once");
+            self.findings.error(
+                at,
+                "this file names itself through other files, or more than 4 files name each other \
+                 in a row",
+                "remove the statement that names this file, or import the policy file itself",
+            );
             return;
         }
         let Some(mut document) = self.document(path, at) else { return };
@@ -104,17 +110,23 @@ impl Reader<'_> {
         }
         for (node, place) in named.iter().zip(0_usize..) {
             let Some(Word { word, what }) = word(&node.keyword) else { continue };
-            // Images of several stacks are several policies.
+            // Images of several stacks would be several policies.
             let later = named.iter().skip(place + 1).find(|later| later.is(word));
             match (what, later) {
                 (What::Image, Some(_)) => {
-                    let message = "there are several TCP/IP stacks, each with a policy of its own";
-                    self.findings.error(&node.at, message, "import their image files one by one");
+                    let message = "the file names several TCP/IP stacks, and each of them has its \
+                                   own policy";
+                    self.findings.error(
+                        &node.at,
+                        message,
+                        "import the image file of each stack separately",
+                    );
                     continue;
                 }
                 (What::Tls | What::Filters, Some(later)) => {
-                    let message = format!("`{word}` is said again at {}, which counts", later.at);
-                    self.findings.changed(&node.at, message, "remove this one");
+                    let message =
+                        format!("`{word}` is set again at {}; only the last one is used", later.at);
+                    self.findings.changed(&node.at, message, "remove this statement");
                     continue;
                 }
                 _ => {}
@@ -133,21 +145,32 @@ impl Reader<'_> {
         let path = match what {
             What::Ignored(why) => return self.findings.info(&node.at, format!("`{word}`: {why}")),
             What::Other => {
-                let message = format!("`{word}`: these policies are not imported");
-                return self.findings.changed(&node.at, message, "see to it by other means");
+                let message = format!("`{word}`: this type of policy is not imported");
+                return self.findings.changed(
+                    &node.at,
+                    message,
+                    "configure such policies on Linux by other means",
+                );
             }
             What::Remote => {
                 let message = format!("`{word}`: policies of a policy server are not imported");
-                let fix = "import them where they are, as files";
+                let fix = "import the policy files on the host of the policy server";
                 return self.findings.error(&node.at, message, fix);
             }
             What::Image | What::Tls | What::Filters => words.next(),
         };
         let Some(name) = path else {
             if *what == What::Image {
-                return self.findings.info(&node.at, "the stack has no file of its own");
+                return self.findings.info(
+                    &node.at,
+                    "the statement names no image file, so nothing is read for this stack",
+                );
             }
-            return self.findings.error(&node.at, format!("`{word}` names no file"), "name one");
+            return self.findings.error(
+                &node.at,
+                format!("`{word}` names no file"),
+                "write the path of the file after the keyword",
+            );
         };
         let Some(path) = self.path(from, name, &node.at) else { return };
         match what {
@@ -156,7 +179,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Where a file is here; `None` after an error.
+    /// The path of the file on this host; `None` after an error.
     fn path(&mut self, from: &str, path: &str, at: &Origin) -> Option<String> {
         if let Some(quoted) = path.strip_prefix("//") {
             let dataset = quoted.trim_matches('\'');
@@ -165,12 +188,15 @@ impl Reader<'_> {
             }
             let line = format!("[dataset]\n{} = \"FILE\"", quote(dataset));
             let fix = match &self.map.file {
-                Some(map) => format!("copy it, and add to {map}:\n{line}"),
+                Some(map) => {
+                    format!("copy the data set to a file, and add these lines to {map}:\n{line}")
+                }
                 None => format!(
-                    "copy it, write a map file, give it with --map, and begin with:\n{line}"
+                    "copy the data set to a file, write a map file that begins with these lines, \
+                     and give the file with --map:\n{line}"
                 ),
             };
-            let message = format!("no file stands for the data set `{dataset}`");
+            let message = format!("the map file names no file for the data set `{dataset}`");
             self.findings.error(at, message, fix);
             return None;
         }
@@ -188,7 +214,7 @@ impl Reader<'_> {
     }
 }
 
-/// The path below the root; `..` does not lead out of it, as it does not lead out of `/`.
+/// The path below the root; `..` does not lead out of the root, as it does not lead out of `/`.
 fn below(root: &str, path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -201,32 +227,33 @@ fn below(root: &str, path: &str) -> String {
     format!("{root}/{}", parts.join("/"))
 }
 
-/// What a statement of such a file is about.
+/// What a statement of a main or image file names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// A file with more of these statements.
+    /// A file with further statements of this kind.
     Image,
     /// A file with TLS rules.
     Tls,
     /// A file with filter rules.
     Filters,
-    /// Policies of other kinds.
+    /// Policies of another kind, which are not imported.
     Other,
-    /// Policies that come from elsewhere.
+    /// Policies of a policy server.
     Remote,
-    /// Nothing that a policy says.
+    /// Nothing that affects a policy.
     Ignored(&'static str),
 }
 
-/// A statement of the configuration that names files, or says nothing for us.
+/// A statement of a main or image file.
 struct Word {
-    /// As the manual writes it.
+    /// Its spelling in the manual.
     word: &'static str,
     what: What,
 }
 
 fn word(keyword: &str) -> Option<Word> {
-    const LOGS: What = What::Ignored("the agent logs what somebody must act on, or --quiet");
+    const LOGS: What =
+        What::Ignored("the agent has its own log options: see --log and --quiet in tacit(1)");
     const WORDS: [(&str, What); 18] = [
         ("TcpImage", What::Image),
         ("PEPInstance", What::Image),
@@ -245,7 +272,7 @@ fn word(keyword: &str) -> Option<Word> {
         ("DynamicConfigPolicyLoad", What::Remote),
         ("ServicesConnection", What::Remote),
         ("LogLevel", LOGS),
-        ("Codepage", What::Ignored("the coding of each file is told by itself")),
+        ("Codepage", What::Ignored("the import detects the character encoding of each file")),
     ];
     let mut words = WORDS.into_iter().map(|(word, what)| Word { word, what });
     words.find(|known| known.word.eq_ignore_ascii_case(keyword))
@@ -297,8 +324,10 @@ mod tests {
         assert_eq!(
             found,
             [
-                "d/main:1: info: `LogLevel`: the agent logs what somebody must act on, or --quiet",
-                "d/image:1: changed: `TTLSConfig` is said again at d/image:2, which counts",
+                "d/main:1: info: `LogLevel`: the agent has its own log options: see --log and \
+                 --quiet in tacit(1)",
+                "d/image:1: changed: `TTLSConfig` is set again at d/image:2; only the last one is \
+                 used",
             ]
         );
         assert_eq!(gathered(&[("p", &rule)], None, "").0, "p|");
@@ -321,18 +350,25 @@ mod tests {
             AttlsRequest { policies: &policies, root: Some("root"), ..AttlsRequest::default() };
         let _ = crate::attls::import(&request, &InMemory(&inputs), &mut findings);
         let found = findings.finish();
-        assert!(!found.iter().any(|one| one.message.contains("cannot be read")), "{found:#?}");
+        assert!(!found.iter().any(|one| one.message.contains("cannot read")), "{found:#?}");
         assert!(found.iter().any(|one| one.file == "root/etc/tls"), "{found:#?}");
     }
 
     #[test]
     fn what_cannot_be_followed_is_an_error() {
         for (text, message) in [
-            ("TTLSConfig //'SYS1.TLS(WEB)'", "no file stands for the data set `SYS1.TLS(WEB)`"),
-            ("TTLSConfig none", "none cannot be read: no file none"),
+            (
+                "TTLSConfig //'SYS1.TLS(WEB)'",
+                "the map file names no file for the data set `SYS1.TLS(WEB)`",
+            ),
+            ("TTLSConfig none", "cannot read none: there is no file none"),
             ("TTLSConfig", "`TTLSConfig` names no file"),
-            ("TTLSConfig main", "files name each other in a circle"),
-            ("TcpImage A a\nTcpImage B b", "there are several TCP/IP stacks"),
+            (
+                "TTLSConfig main",
+                "this file names itself through other files, or more than 4 files name each other \
+                 in a row",
+            ),
+            ("TcpImage A a\nTcpImage B b", "the file names several TCP/IP stacks, and"),
             ("PolicyServer\nTTLSConfig x", "`PolicyServer`: policies of a policy server"),
         ] {
             let (_, found) = gathered(&[("main", text), ("x", OFF), ("b", "")], None, "");

@@ -1,21 +1,21 @@
-//! The ends of the flows of a rule: addresses and ports.
+//! Collects the addresses and ports that a rule sets for its local and remote ends.
 
 use std::ops::RangeInclusive;
 
 use super::objects::{Object, Objects};
 use super::words::{Form, Kind};
 
-/// One end of the flows of a rule; empty lists are no condition.
+/// One end of the flows of a rule; an empty list matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct End {
-    /// Addresses, networks and ranges as our policies write them.
+    /// Addresses, networks and ranges, as a tacit policy writes them.
     pub addresses: Vec<String>,
     /// Ports.
     pub ports: Vec<RangeInclusive<u16>>,
 }
 
 impl End {
-    /// What a rule says of its `Local` or `Remote` end.
+    /// The conditions of a rule for its `Local` or `Remote` end.
     pub(super) fn of(rule: &Object, side: &str, objects: &Objects) -> Self {
         let mut values = Vec::new();
         let fields = |words: &[&str]| {
@@ -46,7 +46,7 @@ impl End {
     }
 }
 
-/// The values, each once; none if one of them is any at all.
+/// The distinct values; none if one of them matches everything.
 fn whole<'v>(values: &[&'v str], any: &[&str]) -> Vec<&'v str> {
     let mut distinct: Vec<&str> = Vec::new();
     for value in values {
@@ -65,7 +65,8 @@ fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// The addresses or ports that an object holds, through blocks and references.
+/// The addresses or ports of an object, through blocks and references. This ends because groups do
+/// not contain groups.
 ///
 /// Groups hold no groups, so that this ends.
 fn leaves<'o>(object: Option<&'o Object>, objects: &'o Objects, into: &mut Vec<&'o str>) {
@@ -81,7 +82,7 @@ fn leaves<'o>(object: Option<&'o Object>, objects: &'o Objects, into: &mut Vec<&
     }
 }
 
-/// Ports as our policies write them.
+/// Ports as a tacit policy writes them.
 #[must_use]
 pub(super) fn show_ports(ports: &RangeInclusive<u16>) -> String {
     let first = ports.start();

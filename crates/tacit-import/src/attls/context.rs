@@ -1,4 +1,4 @@
-//! What the decisions about a rule look at, and what they leave behind.
+//! The data that the functions which convert rules share.
 
 use super::map::Map;
 use super::names::Names;
@@ -7,12 +7,12 @@ use super::request::AttlsOptions;
 use super::ring_users::RingUsers;
 use crate::finding::Findings;
 
-/// What the decisions about a rule look at, and what they leave behind.
+/// The data that the functions which convert rules share.
 pub(super) struct Context<'a> {
     pub(super) map: &'a Map,
     pub(super) options: AttlsOptions,
     pub(super) ring_users: RingUsers,
-    /// What was looked for in the map and not found.
+    /// Entries that the map file lacks.
     pub(super) needs: Needs,
     /// The identities and trusts that rules name.
     pub(super) names: Names,

@@ -1,7 +1,7 @@
-//! Second step of an import: what each rule becomes.
+//! Converts AT-TLS rules to rules of a tacit policy: the second of the three steps of an import.
 //!
-//! `flows` decides which flows a rule is about, `tls` how TLS is done, `start` when it begins, and
-//! `ignored` reports what has no effect here.
+//! `flows` converts the conditions of a rule, `tls` its TLS settings, `start` the moment at which
+//! TLS begins, and `ignored` reports the attributes that are not converted.
 
 use std::net::SocketAddr;
 
@@ -25,13 +25,13 @@ use tacit_core::policy::text::nearest_word;
 /// The rules and tables of the policy that is written.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
-    /// In the order in which they are tried.
+    /// The rules, in the order of evaluation.
     pub(super) rules: Vec<Item>,
-    /// The identities and trusts that they name.
+    /// The identities and trusts that the rules name.
     pub(super) tables: Vec<Item>,
 }
 
-/// Decides about all rules; what the map lacks or says too much is reported.
+/// Converts all rules; reports missing and unused entries of the map file.
 pub(super) fn decide(
     rules: &[Effective<'_>],
     map: &Map,
@@ -59,8 +59,8 @@ pub(super) fn decide(
     Decisions { rules, tables: names.tables }
 }
 
-/// Reports programs and users that the map says of one rule, where the pattern of another rule
-/// covers its job name or user ID: that rule would not be for them.
+/// Reports a program or user that the map file sets for one rule, if the pattern of another rule
+/// covers the same job name or user ID: the other rule would not get this program or user.
 fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Findings) {
     let said_of = |rule: &Effective<'_>, keys: &[&str]| {
         keys.iter().any(|key| map.rule(&rule.rule.name, key).is_some())
@@ -81,17 +81,20 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "rule `{}` covers `{}` too, and would not be for what the map says in [rule.{:?}]",
+                "rule `{}` also covers `{}`, but would not use the program or user that the map \
+                 sets in [rule.{:?}]",
                 other.rule.name, own.value, rule.rule.name
             );
-            let fix =
-                format!("say it in [{table}], as {:?} = …, where each rule finds it", own.value);
+            let fix = format!(
+                "set the program or user in [{table}] instead, as {:?} = …, where all rules find it",
+                own.value
+            );
             findings.error(&own.at, message, fix);
         }
     }
 }
 
-/// A rule with the sockets that were made of its addresses and ports.
+/// A rule of the policy, with the sockets on which it listens.
 struct Decided {
     item: Item,
     listens: Vec<SocketAddr>,
@@ -104,20 +107,21 @@ impl Decided {
 }
 
 impl Context<'_> {
-    /// What a rule becomes.
+    /// Converts one rule to rules of the policy.
     fn rule(&mut self, rule: &Effective<'_>) -> Vec<Decided> {
         let Some(direction) = rule.rule.said("Direction") else {
-            let fix = "say Inbound for what is accepted, Outbound for what is opened, or Both";
+            let fix = "add Direction Inbound for accepted connections, Outbound for connections \
+                       that programs open, or Both";
             self.findings.error(&rule.rule.at, "the rule has no `Direction`", fix);
             return Vec::new();
         };
         if !has_condition(rule) {
-            // It was reported, and stops the import.
+            // The rejected value was reported, and stops the import.
             if rule.rule.rejected.iter().any(|word| is_end(word)) {
                 return Vec::new();
             }
-            let fix = "say a port, an address, a job name or a user ID";
-            let message = "the rule has no condition but its direction";
+            let fix = "add a port, an address, a job name or a user ID";
+            let message = "the rule has no condition except its direction";
             self.findings.error(&rule.rule.at, message, fix);
             return Vec::new();
         }
@@ -160,16 +164,16 @@ impl Context<'_> {
         decided
     }
 
-    /// Whether the trace level asks for a line when a connection begins.
+    /// Whether the trace level logs the begin of each connection.
     fn is_logged(&mut self, rule: &Effective<'_>) -> bool {
         let Some(field) = rule.said("Trace") else { return false };
         let Ok(trace) = field.value.parse::<u32>() else { return false };
-        // 4: a connection is mapped; 8: events, its start among them.
+        // 4: the rule that a connection is mapped to; 8: events, among them the begin.
         let logs = trace & (4 | 8) != 0;
         let message = if logs {
-            format!("Trace {trace}: begin and end of connections are logged")
+            format!("Trace {trace}: begin and end of each connection are logged")
         } else {
-            format!("Trace {trace}: errors are logged, as they always are")
+            format!("Trace {trace}: the agent logs errors, which it always does")
         };
         self.findings.info(&field.at, message);
         logs
@@ -183,12 +187,12 @@ fn has_condition(rule: &Effective<'_>) -> bool {
     end(&rule.local) || end(&rule.remote) || all.iter().any(said)
 }
 
-/// Whether a word of a rule is about addresses or ports.
+/// Whether an attribute of a rule is about addresses or ports.
 fn is_end(word: &str) -> bool {
     ["Local", "Remote"].iter().any(|side| word.starts_with(side))
 }
 
-/// What stands above a rule.
+/// The comment above a rule of the policy.
 fn comment(rule: &Effective<'_>) -> String {
     let kinds = [Kind::Group, Kind::Environment, Kind::Connection];
     let actions = kinds.into_iter().filter_map(|kind| rule.action(kind));
@@ -202,14 +206,14 @@ fn comment(rule: &Effective<'_>) -> String {
     format!("priority {}{shown}; actions {}", rule.priority(), names.join(", "))
 }
 
-/// What the actions of a rule ask for.
+/// What the actions of a rule require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Tls,
     Permit,
 }
 
-/// What the actions of a rule ask for; `None` after an error.
+/// What the actions of a rule require; `None` after an error.
 fn action(rule: &Effective<'_>, findings: &mut Findings) -> Option<Action> {
     // `check_references` has already reported a reference to a missing action.
     let named = |word| rule.rule.said(word).is_some();
@@ -217,13 +221,17 @@ fn action(rule: &Effective<'_>, findings: &mut Findings) -> Option<Action> {
         if named("TTLSGroupActionRef") {
             return None;
         }
-        let message = "the rule names no group action";
-        findings.error(&rule.rule.at, message, "add TTLSGroupActionRef: it says whether TLS is on");
+        let message = "the rule has no `TTLSGroupActionRef`";
+        findings.error(
+            &rule.rule.at,
+            message,
+            "add TTLSGroupActionRef NAME; the group action switches TLS on or off",
+        );
         return None;
     };
     let Some(enabled) = group.said("TTLSEnabled") else {
-        let message = "the group action does not say `TTLSEnabled`";
-        findings.error(&group.at, message, "say On or Off");
+        let message = "the group action has no `TTLSEnabled`";
+        findings.error(&group.at, message, "add TTLSEnabled On or TTLSEnabled Off");
         return None;
     };
     if enabled.value != "On" {
@@ -233,14 +241,14 @@ fn action(rule: &Effective<'_>, findings: &mut Findings) -> Option<Action> {
         if named("TTLSEnvironmentActionRef") {
             return None;
         }
-        let fix = "add TTLSEnvironmentActionRef: it says how TLS is done";
-        findings.error(&rule.rule.at, "the rule names no environment action", fix);
+        let fix = "add TTLSEnvironmentActionRef NAME; the environment action has the TLS settings";
+        findings.error(&rule.rule.at, "the rule has no `TTLSEnvironmentActionRef`", fix);
         return None;
     }
     Some(Action::Tls)
 }
 
-/// Reports what the map says of rules that do not exist.
+/// Reports entries of the map file for rules that do not exist.
 fn check_map(rules: &[Effective<'_>], map: &Map, findings: &mut Findings) {
     let Some(file) = &map.file else { return };
     let known: Vec<&str> = rules.iter().map(|rule| rule.rule.name.as_str()).collect();
@@ -251,8 +259,8 @@ fn check_map(rules: &[Effective<'_>], map: &Map, findings: &mut Findings) {
         let at = Origin { file: file.as_str().into(), line: rule.line };
         let fix = match nearest_word(name, &known) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => "remove it".to_owned(),
+            None => "remove the table from the map file".to_owned(),
         };
-        findings.error(&at, format!("no rule is named `{name}`"), fix);
+        findings.error(&at, format!("the policy has no rule `{name}`"), fix);
     }
 }

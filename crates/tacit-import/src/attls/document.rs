@@ -1,4 +1,4 @@
-//! From the bytes of a file to its statements.
+//! Decodes and parses one policy file.
 
 use super::lex::Document;
 use super::text;
@@ -16,11 +16,11 @@ pub(super) fn read(input: &Input<'_>, findings: &mut Findings) -> Option<Documen
         }
     };
     if decoded.encoding != text::Encoding::Utf8 {
-        let records = if decoded.records { ", in records of 80" } else { "" };
-        findings.info(&at, format!("read as {}{records}", decoded.encoding));
+        let records = if decoded.records { ", in records of 80 bytes" } else { "" };
+        findings.info(&at, format!("the file was read as {}{records}", decoded.encoding));
     }
     if decoded.numbered {
-        findings.info(&at, "the numbers in columns 73 to 80 are not read");
+        findings.info(&at, "the line numbers in columns 73 to 80 were ignored");
     }
     Some(Document::read(input.file, &decoded.text, findings))
 }

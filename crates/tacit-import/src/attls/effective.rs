@@ -1,12 +1,13 @@
-//! What holds for a rule, once its actions, their parts and all defaults are put together.
+//! Computes the effective attributes of a rule from its actions, their parts and the defaults.
 //!
 //! ```text
 //!   connection action ─> environment action ─> group action ─> default
 //! ```
 //!
-//! The first that says an attribute decides. Of two parts of one kind in one action, the later
-//! replaces the earlier entirely: what it leaves out falls back to the default, not to the other.
-//! Cipher suites are taken from one action as a whole. Connection actions have no defaults.
+//! The first action in this order that sets an attribute decides. If one action has two parts of
+//! one kind, the later part replaces the earlier one completely: an attribute that it does not set
+//! has its default. The cipher suites of a rule all come from one action. Connection actions have
+//! no defaults.
 
 use std::fmt::Write;
 
@@ -17,7 +18,7 @@ use super::words::{Form, Kind};
 use crate::draft::Toml;
 use crate::finding::{Findings, Origin};
 
-/// A rule with everything that decides about it.
+/// A rule with its effective conditions and actions.
 #[derive(Clone, Debug)]
 pub(super) struct Effective<'o> {
     /// The rule.
@@ -26,9 +27,9 @@ pub(super) struct Effective<'o> {
     pub local: End,
     /// Its remote end.
     pub remote: End,
-    /// When it holds, as a policy of ours says it; `None`: at all times.
+    /// The value of `when` in a tacit policy; `None`: the rule always applies.
     pub when: Option<Toml>,
-    /// Its actions: group, environment and connection; with their parts.
+    /// Its group, environment and connection actions, with their parts.
     actions: Vec<Action<'o>>,
 }
 
@@ -36,12 +37,12 @@ pub(super) struct Effective<'o> {
 #[derive(Clone, Debug)]
 struct Action<'o> {
     object: &'o Object,
-    /// The parts that hold, each followed by its own.
+    /// Its effective parts; each is followed by its own parts.
     parts: Vec<&'o Object>,
 }
 
 impl<'o> Effective<'o> {
-    /// Puts a rule together.
+    /// Combines a rule with its actions and conditions.
     #[must_use]
     pub(super) fn of(rule: &'o Object, objects: &'o Objects, findings: &mut Findings) -> Self {
         let [local, remote] = ["Local", "Remote"].map(|side| {
@@ -77,26 +78,26 @@ impl<'o> Effective<'o> {
         self.actions.iter().map(|action| action.object).find(|object| object.kind == kind)
     }
 
-    /// The line to show where an attribute of the security environment is not said.
+    /// The line to report if an attribute of the security environment is not set.
     #[must_use]
     pub(super) fn environment_at(&self) -> &'o Origin {
         self.action(Kind::Environment).map_or(&self.rule.at, |object| &object.at)
     }
 
-    /// The line that says an attribute, or else the environment that leaves it out.
+    /// The line that sets an attribute, or else the line of the environment action.
     #[must_use]
     pub(super) fn at_of(&self, word: &str) -> &'o Origin {
         self.said(word).map_or_else(|| self.environment_at(), |field| &field.at)
     }
 
-    /// What some action says of an attribute.
+    /// The field of an attribute in the action that decides.
     #[must_use]
     pub(super) fn said(&self, word: &str) -> Option<&'o Field> {
         self.all(word).last().copied()
     }
 
-    /// What holds for an attribute, as the manual writes it; `None` if it is not said and has no
-    /// default.
+    /// The effective value of an attribute, in the spelling of the manual; `None` if it is not set
+    /// and has no default.
     #[must_use]
     pub(super) fn value(&self, word: &str) -> Option<&'o str> {
         self.said(word).map(|field| field.value.as_str()).or_else(|| default(word))
@@ -108,7 +109,7 @@ impl<'o> Effective<'o> {
         self.value(word) == Some("On")
     }
 
-    /// All that the deciding action says of a list, in order.
+    /// All fields of a list in the action that decides, in order.
     #[must_use]
     pub(super) fn all(&self, word: &str) -> Vec<&'o Field> {
         for action in self.actions.iter().rev() {
@@ -116,7 +117,7 @@ impl<'o> Effective<'o> {
             if !fields.is_empty() {
                 return fields;
             }
-            // An action that has suites has them all.
+            // All suites come from one action.
             let ciphers = action.parts.iter().any(|part| part.kind == Kind::Cipher);
             if ciphers && Kind::Cipher.attribute(word).is_some() {
                 return Vec::new();
@@ -125,7 +126,7 @@ impl<'o> Effective<'o> {
         Vec::new()
     }
 
-    /// Everything that the actions say, the deciding action or not.
+    /// The fields of all actions, also of those that do not decide.
     pub(super) fn everything(&self) -> impl Iterator<Item = &'o Field> {
         self.actions.iter().flat_map(Action::fields)
     }
@@ -136,15 +137,17 @@ impl<'o> Effective<'o> {
                 let word = field.attribute.word;
                 let parts = action.parts.iter().filter(|part| part.kind == *kind);
                 if let Some(there) = parts.filter_map(|part| part.said(word)).next() {
-                    let message =
-                        format!("`{word}` is also said where it belongs, at {}", there.at);
+                    let message = format!(
+                        "`{word}` is also set in the block where it belongs, at {}",
+                        there.at
+                    );
                     findings.error(&field.at, message, "remove one of the two");
                 }
             }
         }
     }
 
-    /// A table of everything that holds, with where it is said.
+    /// A table of all effective values, each with the line that sets it.
     #[must_use]
     pub(super) fn table(&self) -> String {
         let mut out = String::new();
@@ -209,7 +212,7 @@ impl<'o> Effective<'o> {
 }
 
 impl<'o> Action<'o> {
-    /// What it says, itself and by its parts; what is misplaced as what it is.
+    /// Its fields and those of its parts; a misplaced field counts as one of the right part.
     fn fields(&self) -> impl Iterator<Item = &'o Field> + use<'o, '_> {
         let misplaced = self.object.misplaced.iter().map(|misplaced| &misplaced.field);
         let parts = self.parts.iter().flat_map(|part| &part.fields);
@@ -223,7 +226,7 @@ fn default(word: &str) -> Option<&'static str> {
     actions.filter_map(|kind| kind.attribute(word)).find_map(|attribute| attribute.default)
 }
 
-/// The kinds of parts that an action may have, and those that these may have.
+/// The kinds of parts that an action may have, and the kinds of their parts.
 fn parts_of(kind: Kind) -> Vec<Kind> {
     let mut parts: Vec<Kind> = kind.parts().collect();
     parts.extend(kind.parts().flat_map(Kind::parts).collect::<Vec<_>>());
@@ -231,7 +234,7 @@ fn parts_of(kind: Kind) -> Vec<Kind> {
     parts
 }
 
-/// The parts of an object that hold: the last of each kind.
+/// The effective parts of an object: the last of each kind.
 fn collect_parts<'o>(
     object: &'o Object,
     objects: &'o Objects,
@@ -246,13 +249,17 @@ fn collect_parts<'o>(
         let fields: Vec<&Field> = object.fields.iter().filter(is_part).collect();
         if let [.., before, last] = fields.as_slice() {
             let message = format!(
-                "{} `{}` has more than one {}: this one replaces that at {} entirely",
+                "{} `{}` has more than one {}: this one replaces the one at {} completely",
                 object.kind.word(),
                 object.name,
                 kind.word(),
                 before.at
             );
-            findings.changed(&last.at, message, "keep one; what it leaves out has its default");
+            findings.changed(
+                &last.at,
+                message,
+                "keep one of the two; attributes that are not set in it get their defaults",
+            );
         }
         let part = fields.last().and_then(|field| match &field.block {
             Some(block) => Some(block),
@@ -265,7 +272,7 @@ fn collect_parts<'o>(
     }
 }
 
-/// Tells of a condition that is said in two ways; both hold.
+/// Reports a condition that is set in two ways.
 pub(super) fn tell_double_end(rule: &Object, side: &str, findings: &mut Findings) {
     for what in ["Addr", "Port"] {
         let begins = |field: &&Field| {
@@ -277,19 +284,23 @@ pub(super) fn tell_double_end(rule: &Object, side: &str, findings: &mut Findings
             && !fields.iter().all(same)
         {
             let message = format!(
-                "the rule says both `{}` and `{}`: which one counts?",
+                "the rule has both `{}` and `{}`, and only one of them is allowed",
                 first.attribute.word, last.attribute.word
             );
-            findings.error(&last.at, message, format!("keep one; the other is at {}", first.at));
+            findings.error(
+                &last.at,
+                message,
+                format!("remove one of the two; the other is at {}", first.at),
+            );
         }
     }
 }
 
-/// Whether an attribute that is not said is shown with its default.
+/// Whether an attribute that is not set is shown with its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defaults {
     Shown,
-    /// There are none.
+    /// The attributes have no defaults.
     None,
 }
 
@@ -317,7 +328,7 @@ fn attributes(out: &mut String, kind: Kind, object: Option<&Object>, defaults: D
     }
 }
 
-/// Columns of the table: words and values are shorter as a rule.
+/// Widths of the columns: most attributes and values are shorter.
 const WORD_CHARS: usize = 40;
 const VALUE_CHARS: usize = 28;
 

@@ -1,7 +1,8 @@
-//! Which flows a rule is about, in the words of our policies.
+//! Converts the conditions of a rule to selectors of tacit rules.
 //!
-//! Each direction becomes a separate rule, and so does each port that programs listen on: a
-//! connection that arrives at a port must continue to the same port.
+//! A rule for both directions becomes a tacit rule for each. A rule for several local ports becomes
+//! a tacit rule for each port, because a tacit rule connects to one port: the port at which the
+//! connection arrived.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -14,22 +15,23 @@ use crate::draft::{Keys, Toml, set};
 use crate::finding::{Findings, Origin};
 use tacit_core::flow::Direction;
 
-/// Most ports of one rule that are listened at: each is a socket for each address.
+/// Most ports of one rule on which the policy listens: each needs a socket for each address.
 pub const LISTEN_PORTS_MAX: usize = 64;
 
-/// One way into a program, or all that it opens.
+/// The selectors of one rule of the policy.
 pub(super) struct Way {
-    /// What is put behind the name of the rule.
+    /// The suffix of the rule's name.
     pub(super) suffix: String,
     direction: Direction,
-    /// The conditions.
+    /// The selectors, as keys.
     pub(super) keys: Keys,
-    /// Sockets that were made of addresses and ports of the rule; empty if a map says them.
+    /// The sockets that result from addresses and ports of the rule; empty if the map file sets
+    /// `listen`.
     pub(super) listens: Vec<SocketAddr>,
 }
 
 impl Way {
-    /// Puts the direction behind the name, for a rule of both.
+    /// Adds the direction to the suffix, for a rule of both directions.
     pub(super) fn add_direction(&mut self) {
         self.suffix.insert_str(0, &format!("-{}", word(self.direction)));
     }
@@ -43,7 +45,7 @@ fn word(direction: Direction) -> &'static str {
 }
 
 impl Context<'_> {
-    /// The ways of a rule in one direction; none where something is missing that was told.
+    /// The selectors of a rule in one direction; empty if a missing map entry was reported.
     pub(super) fn ways(&mut self, rule: &Effective<'_>, direction: Direction) -> Vec<Way> {
         let Some(owners) = self.owners(rule, direction) else { return Vec::new() };
         let mut ways = Vec::new();
@@ -57,7 +59,7 @@ impl Context<'_> {
         ways
     }
 
-    /// The conditions of both directions.
+    /// The selectors that both directions have.
     fn shared(&self, rule: &Effective<'_>, owner: Keys) -> Keys {
         let mut shared = Keys::new();
         match self.map.rule(&rule.rule.name, "remote") {
@@ -78,11 +80,11 @@ impl Context<'_> {
     fn outbound(&mut self, rule: &Effective<'_>, shared: Keys) -> Way {
         let name = rule.rule.name.as_str();
         if rule.remote.addresses.is_empty() && self.map.rule(name, "remote").is_none() {
-            let message = "the rule matched connections to this host itself too; here a rule does \
-                           only where it names them";
+            let message = "on z/OS the rule also matched connections to this host itself; in tacit \
+                           a rule matches these only if it names their addresses";
             let fix = format!(
-                "if they are meant, say in the map file:\n[rule.{}]\n\
-                 remote = [\"0.0.0.0/0\", \"::/0\", \"loopback\"]",
+                "to match these connections too, add to the map file:\n[rule.{}]\nremote = \
+                 [\"0.0.0.0/0\", \"::/0\", \"loopback\"]",
                 crate::draft::word(name)
             );
             self.findings.changed(&rule.rule.at, message, fix);
@@ -114,7 +116,8 @@ impl Context<'_> {
         if let Some(listen) = self.map.rule(name, "listen") {
             let own = (!rule.local.ports.is_empty()).then(|| port_list(&rule.local.ports));
             let Some(ports) = mapped.or(own) else {
-                let why = format!("rule `{name}` does not say where its program listens");
+                let why =
+                    format!("rule `{name}` does not set the port on which its program listens");
                 let key = MissingKey { rule: name, key: "local-ports" };
                 self.needs.rule(key, &rule.rule.at, why, "local-ports = 8080");
                 return Vec::new();
@@ -134,14 +137,14 @@ impl Context<'_> {
         ports.into_iter().map(each).collect()
     }
 
-    /// Addresses and ports to listen at, from those of the rule.
+    /// The addresses and ports to listen on, from those of the rule.
     fn listens(&mut self, rule: &Effective<'_>) -> Option<Ends> {
         let name = rule.rule.name.as_str();
         let End { addresses, ports } = &rule.local;
         let at = &rule.rule.at;
         let line = |port: &str| format!("listen = [\"0.0.0.0:{port}\", \"[::]:{port}\"]");
         if ports.is_empty() {
-            let why = format!("rule `{name}` is about what is accepted, and says no local port");
+            let why = format!("rule `{name}` is for accepted connections, and has no local port");
             let lines = format!("{}\nlocal-ports = 8080", line("8080"));
             self.needs.rule(MissingKey { rule: name, key: "listen" }, at, why, lines);
             return None;
@@ -149,8 +152,8 @@ impl Context<'_> {
         let count: usize = ports.iter().map(ExactSizeIterator::len).sum();
         if count > LISTEN_PORTS_MAX {
             let why = format!(
-                "rule `{name}` has {count} local ports, and at most {LISTEN_PORTS_MAX} are \
-                 listened at"
+                "rule `{name}` has {count} local ports, and an imported rule can listen on at most \
+                 {LISTEN_PORTS_MAX}"
             );
             let first = ports.first().map_or(8080, |ports| *ports.start());
             let lines = format!("{}\nlocal-ports = {first}", line(&first.to_string()));
@@ -165,8 +168,8 @@ impl Context<'_> {
                 ("::/0", _) => ips.push(IpAddr::from([0; 16])),
                 _ => {
                     let why = format!(
-                        "rule `{name}` accepts at {address}, and only single addresses can be \
-                         listened at"
+                        "rule `{name}` accepts connections at {address}, and tacit listens on \
+                         single addresses or on all"
                     );
                     let port = ports.first().map_or(8080, |ports| *ports.start());
                     let key = MissingKey { rule: name, key: "listen" };
@@ -182,7 +185,7 @@ impl Context<'_> {
     }
 }
 
-/// Addresses and ports to listen at, each address with each port.
+/// The addresses and ports to listen on, each address with each port.
 struct Ends {
     ips: Vec<IpAddr>,
     ports: Vec<u16>,
@@ -190,12 +193,12 @@ struct Ends {
 
 /// The sockets of a rule.
 pub(super) struct Listening<'a> {
-    /// Where the rule stands.
+    /// The line of the rule.
     pub(super) at: &'a Origin,
     pub(super) sockets: &'a [SocketAddr],
 }
 
-/// Reports addresses that cannot be listened at beside each other.
+/// Reports sockets that cannot exist at the same time.
 pub(super) fn check_listens(rules: &[Listening<'_>], findings: &mut Findings) {
     for rule in rules {
         for socket in rule.sockets.iter().filter(|socket| !socket.ip().is_unspecified()) {
@@ -208,13 +211,13 @@ pub(super) fn check_listens(rules: &[Listening<'_>], findings: &mut Findings) {
                 continue;
             };
             let message = format!(
-                "port {} cannot be listened at on {} and on every address: that is what the rule \
-                 at {} asks for",
+                "tacit cannot listen on port {} both on {} and on all addresses, as the rule at {} \
+                 requires",
                 socket.port(),
                 socket.ip(),
                 wide.at
             );
-            let fix = "say `listen` of both in the map file, with an address for each";
+            let fix = "in the map file, set `listen` of both rules to different addresses";
             findings.error(rule.at, message, fix);
         }
     }

@@ -1,4 +1,4 @@
-//! What the originals can say and what is not, or differently, here: each is told where it is said.
+//! Reports each attribute of a TLS rule that tacit ignores, changes or rejects, at its line.
 
 use super::context::Context;
 use super::effective::Effective;
@@ -6,16 +6,16 @@ use super::map::ring_name;
 
 /// How the import reports an attribute that the policy sets.
 enum Tell {
-    /// Nothing is lost.
+    /// The attribute has no effect in tacit: why.
     Info(&'static str),
-    /// Something is: why, and what to do.
+    /// The rule behaves differently without it: how, and what to do.
     Changed(&'static str, &'static str),
-    /// It must not be lost.
+    /// The rule must not be imported without it: why, and what to do.
     Error(&'static str, &'static str),
 }
 
 impl Context<'_> {
-    /// Tells of every attribute of the rule that becomes nothing.
+    /// Reports every attribute of the rule that is not imported.
     pub(super) fn tell_ignored(&mut self, rule: &Effective<'_>) {
         for field in rule.everything() {
             let word = field.attribute.word;
@@ -26,30 +26,36 @@ impl Context<'_> {
             match tell(word, &field.value) {
                 None => {}
                 Some(Tell::Info(why)) => {
-                    self.findings.info(&field.at, format!("`{word}` is not taken over: {why}"));
+                    self.findings.info(&field.at, format!("`{word}` is not imported: {why}"));
                 }
                 Some(Tell::Changed(why, fix)) => {
                     self.findings.changed(&field.at, format!("`{word}` is dropped: {why}"), fix);
                 }
                 Some(Tell::Error(why, fix)) => {
-                    self.findings.error(&field.at, format!("`{word}` cannot be kept: {why}"), fix);
+                    self.findings.error(
+                        &field.at,
+                        format!("`{word}` cannot be imported: {why}"),
+                        fix,
+                    );
                 }
             }
         }
         self.tell_revocation(rule);
     }
 
-    /// Certificates may be revoked in ways that are looked up elsewhere; here in files.
+    /// Reports that revocation is checked only with CRL files.
     fn tell_revocation(&mut self, rule: &Effective<'_>) {
         let words = ["OcspUrl", "OcspAiaEnable", "HttpCdpEnable", "GSK_LDAP_SERVER"];
         let asked = words.iter().filter_map(|word| rule.said(word));
         let Some(field) = asked.into_iter().find(|field| field.value != "Off") else { return };
         let ring = rule.said("Keyring").and_then(|ring| self.map.keyring(&ring_name(&ring.value)));
         if ring.is_some_and(|ring| ring.crl.is_some()) {
-            self.findings.info(&field.at, "revocation is checked by the `crl` of the map only");
+            self.findings
+                .info(&field.at, "tacit checks revocation with the `crl` files of the map only");
         } else {
-            let message = "revocation is not asked for online, and the map names no `crl`";
-            let fix = "name files of revocation lists: crl = \"corp.crl\" in the key ring's table";
+            let message = "tacit queries no server about revocation, and the map names no `crl`: \
+                           revoked certificates are accepted";
+            let fix = "add the CRL files to the table of the key ring: crl = \"corp.crl\"";
             self.findings.changed(&field.at, message, fix);
         }
     }
@@ -62,17 +68,20 @@ pub(super) fn is_told(word: &str) -> bool {
     tell(word, "Required").is_some() || revocation.contains(&word)
 }
 
-const RENEGOTIATION: Tell = Tell::Info("nothing is ever renegotiated");
-const LIBRARY: Tell = Tell::Info("the TLS library decides");
+const RENEGOTIATION: Tell = Tell::Info("tacit never renegotiates");
+const LIBRARY: Tell = Tell::Info("the TLS library decides this");
 
 /// What to report about an attribute that is not at its default; `None` if it takes effect.
 fn tell(word: &str, value: &str) -> Option<Tell> {
     Some(match word {
         "FIPS140" => Tell::Error(
-            "there is no FIPS 140 mode",
-            "say FIPS140 Off in what is imported, if you may do without",
+            "tacit has no FIPS 140 mode",
+            "set FIPS140 Off, if FIPS 140 is not required",
         ),
-        "Envfile" => Tell::Changed("the file is not read", "move what it sets into this policy"),
+        "Envfile" => Tell::Changed(
+            "tacit does not read this file",
+            "move the settings of the file into the policy that you import",
+        ),
         "Renegotiation" | "RenegotiationIndicator" | "RenegotiationCertCheck" => RENEGOTIATION,
         "SignaturePairs"
         | "SignaturePairsCert"
@@ -86,71 +95,82 @@ fn tell(word: &str, value: &str) -> Option<Tell> {
         | "ServerScsv"
         | "MiddleBoxCompatMode" => LIBRARY,
         "PeerMinRsaKeySize" if above(value, 2048) => Tell::Changed(
-            "keys of RSA have 2048 bits at least, and no more is demanded",
+            "tacit requires RSA keys of at least 2048 bits, and cannot require larger ones",
             "have the CA issue larger keys",
         ),
         "PeerMinEccKeySize" if above(value, 256) => Tell::Changed(
-            "keys of elliptic curves have 256 bits at least, and no more is demanded",
+            "tacit requires elliptic curve keys of at least 256 bits, and cannot require larger \
+             ones",
             "have the CA issue larger keys",
         ),
-        "PeerMinRsaKeySize" | "PeerMinEccKeySize" => Tell::Info("no less is taken in any case"),
-        "KeyringPw" | "KeyringStashFile" => Tell::Info("the files of the map have no password"),
-        "CtraceClearText" | "SyslogFacility" => Tell::Info("the log has settings of its own"),
+        "PeerMinRsaKeySize" | "PeerMinEccKeySize" => {
+            Tell::Info("tacit always requires at least this size")
+        }
+        "KeyringPw" | "KeyringStashFile" => Tell::Info("the PEM files in the map have no password"),
+        "CtraceClearText" | "SyslogFacility" => Tell::Info("the agent has its own log options"),
         "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => {
-            Tell::Info("certificates and policies are reloaded without it")
+            Tell::Info("the agent reloads certificates and policies without this attribute")
         }
         "AIACDPPriority"
         | "MaxSrcRevExtLocValues"
         | "MaxValidRevExtLocValues"
-        | "RevocationSecurityLevel" => Tell::Info("revocation is checked by the `crl` of the map"),
+        | "RevocationSecurityLevel" => {
+            Tell::Info("tacit checks revocation with the `crl` files of the map only")
+        }
         word if word.starts_with("GSK_LDAP") || word.starts_with("GSK_CRL") => {
-            Tell::Info("revocation is checked by the `crl` of the map")
+            Tell::Info("tacit checks revocation with the `crl` files of the map only")
         }
         word if ["Ocsp", "HttpCdp", "CRL", "LDAP"].iter().any(|head| word.starts_with(head)) => {
-            Tell::Info("revocation is checked by the `crl` of the map")
+            Tell::Info("tacit checks revocation with the `crl` files of the map only")
         }
         "GSK_V3_SESSION_TIMEOUT" | "GSK_V3_SIDCACHE_SIZE" if value == "0" => return None,
         word if word.starts_with("GSK_") => {
-            Tell::Info("sessions and tickets have their own limits")
+            Tell::Info("tacit has its own limits for sessions and tickets")
         }
         _ => return tell_extension(word, value),
     })
 }
 
-/// The same of extensions of the handshake.
+/// The same for extensions of the handshake.
 fn tell_extension(word: &str, value: &str) -> Option<Tell> {
     Some(match word {
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" if value == "Required" => {
-            Tell::Changed("it is used, and not demanded", "say TLSv1.2 Off: TLS 1.3 always has it")
+            Tell::Changed(
+                "tacit uses the extension, but cannot require it",
+                "set TLSv1.2 Off: TLS 1.3 always has its effect",
+            )
         }
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" => {
-            Tell::Info("it is used wherever the peer offers it")
+            Tell::Info("tacit uses the extension whenever the peer offers it")
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment"
             if value == "Required" =>
         {
-            Tell::Changed("the extension is never used", "say Off, and try it with the peers")
+            Tell::Changed(
+                "tacit never uses the extension",
+                "set the attribute to Off, and test with the peers",
+            )
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment" => {
-            Tell::Info("the extension is never used")
+            Tell::Info("tacit never uses the extension")
         }
         "ClientMaxSSLFragmentLength" | "ServerMaxSSLFragmentLength" => {
-            Tell::Info("the extension is never used")
+            Tell::Info("tacit never uses the extension")
         }
         "ServerHandshakeSNI" if value == "Required" => Tell::Changed(
-            "a client that names no server gets the first certificate",
-            "expect it; nothing is refused for it",
+            "tacit accepts a client that sends no server name, and uses the first certificate",
+            "change nothing; tacit cannot reject such clients",
         ),
         "ServerHandshakeSNIMatch" if value == "Required" => Tell::Changed(
-            "a client that names another server gets the first certificate",
-            "expect it; nothing is refused for it",
+            "tacit accepts a client that sends another server name, and uses the first certificate",
+            "change nothing; tacit cannot reject such clients",
         ),
         "ServerHandshakeSNI" | "ServerHandshakeSNIMatch" => {
-            Tell::Info("the certificate is chosen by the name that a client sends")
+            Tell::Info("tacit chooses the certificate by the server name that the client sends")
         }
         "ClientHandshakeSNI" if value == "Off" => return None,
-        "ClientHandshakeSNI" => Tell::Info("the name is sent in any case"),
-        "ClientHandshakeSNIMatch" => Tell::Info("what the server makes of the name is its own"),
+        "ClientHandshakeSNI" => Tell::Info("tacit always sends the server name"),
+        "ClientHandshakeSNIMatch" => Tell::Info("the server decides what it does with the name"),
         _ => return None,
     })
 }

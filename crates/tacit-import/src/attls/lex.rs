@@ -1,4 +1,4 @@
-//! From text to a tree of statements.
+//! Parses the text of a policy file into a tree of statements.
 //!
 //! ```text
 //!   TTLSRule  front          # a comment        Node { keyword, value, block: Some }
@@ -11,8 +11,9 @@
 //!   }
 //! ```
 //!
-//! Words are not known here: the same tree serves every language of the Policy Agent. A value is
-//! the rest of its line, blanks in it and all, up to a `#` after a blank.
+//! This module knows no keywords, so it parses all configuration languages of the Policy Agent. The
+//! value is the rest of the line after the keyword, with its blanks, up to a `#` that follows a
+//! blank.
 //!
 //! Limits: [`DEPTH_MAX`], [`NODES_MAX`].
 
@@ -24,12 +25,12 @@ pub(super) const DEPTH_MAX: usize = 16;
 /// Most statements and attributes of one file.
 pub(super) const NODES_MAX: usize = 200_000;
 
-/// What one file says.
+/// The content of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Document {
-    /// The file, as it was named.
+    /// The file, under the name that was given.
     pub file: Arc<str>,
-    /// What stands outside of all braces, in order.
+    /// The statements outside of all braces, in order.
     pub nodes: Vec<Node>,
 }
 
@@ -40,14 +41,14 @@ pub(super) struct Node {
     pub keyword: String,
     /// The rest of the line without its comment; empty if there is none.
     pub value: String,
-    /// What stands between its braces; `None` if none follow.
+    /// The nodes between its braces; `None` without braces.
     pub block: Option<Vec<Self>>,
     /// Its line.
     pub at: Origin,
 }
 
 impl Node {
-    /// Whether it is the keyword, whatever the case.
+    /// Whether the node has this keyword; the case of letters is ignored.
     #[must_use]
     pub(super) fn is(&self, keyword: &str) -> bool {
         self.keyword.eq_ignore_ascii_case(keyword)
@@ -80,25 +81,25 @@ fn without_comment(line: &str) -> &str {
     line[..end].trim()
 }
 
-/// The tree while it grows.
+/// The tree while it is built.
 struct Tree<'f> {
     /// The lines of the braces that are open.
     open: Vec<Origin>,
-    /// What was read so far, a list for each open brace and one for the top.
+    /// The nodes read so far: one list for each open brace, and one for the top level.
     nodes: Vec<Vec<Node>>,
     count: usize,
     findings: &'f mut Findings,
 }
 
 impl Tree<'_> {
-    /// Takes one line; false if no more can be taken.
+    /// Reads one line; returns false if the limit is reached.
     fn line(&mut self, line: &str, at: Origin) -> bool {
         if line.is_empty() {
             return true;
         }
         if self.count >= NODES_MAX {
             let message = format!("the file has more than {NODES_MAX} statements");
-            self.findings.error(&at, message, "split it: several files are one policy");
+            self.findings.error(&at, message, "split the file; several files form one policy");
             return false;
         }
         let mut rest = line;
@@ -114,17 +115,16 @@ impl Tree<'_> {
         true
     }
 
-    /// Braces stand on lines of their own. Where they do not, what was meant is plain; it is an
-    /// error all the same, and the rest of the file is read as it was meant.
+    /// Reports a brace that shares its line with other text, and reads the line as if it did not.
     fn braces_within<'l>(&mut self, line: &'l str, at: &Origin) -> &'l str {
-        let fix = "put each brace on a line of its own";
+        let fix = "write each brace on its own line";
         if let Some(before) = line.strip_suffix('{') {
-            self.findings.error(at, "a brace stands behind a statement", fix);
+            self.findings.error(at, "a brace follows a statement on the same line", fix);
             self.node(before.trim_end(), at.clone());
             return "{";
         }
         if line.starts_with(['{', '}']) {
-            self.findings.error(at, "something stands behind a brace", fix);
+            self.findings.error(at, "text follows a brace on the same line", fix);
             let brace = &line[..1];
             if brace == "}" {
                 self.close(at)
@@ -138,17 +138,17 @@ impl Tree<'_> {
 
     fn open(&mut self, at: Origin) -> bool {
         if self.open.len() == DEPTH_MAX {
-            let message = format!("braces are nested deeper than {DEPTH_MAX}");
-            self.findings.error(&at, message, "close those that are open");
+            let message = format!("braces are nested more than {DEPTH_MAX} deep");
+            self.findings.error(&at, message, "close the open braces first");
             return false;
         }
         let owner = self.nodes.last_mut().and_then(|nodes| nodes.last_mut());
         match owner {
             Some(owner) if owner.block.is_none() => owner.block = Some(Vec::new()),
             Some(_) | None => {
-                let fix = "name the statement on the line before";
-                self.findings.error(&at, "a brace opens that belongs to no statement", fix);
-                // What follows is read, and dropped with the node that stands in for its owner.
+                let fix = "write the statement on the line before the brace";
+                self.findings.error(&at, "this opening brace has no statement before it", fix);
+                // The following lines are read, and dropped together with this placeholder node.
                 let nodes = self.nodes.last_mut();
                 let node = Node {
                     keyword: String::new(),
@@ -166,15 +166,15 @@ impl Tree<'_> {
 
     fn close(&mut self, at: &Origin) {
         if self.open.pop().is_none() {
-            let fix = "remove it, or add the `{` that is missing before";
-            self.findings.error(at, "a brace closes that was not opened", fix);
+            let fix = "remove the brace, or add the missing `{` before it";
+            self.findings.error(at, "this closing brace has no opening brace", fix);
             return;
         }
         let block = self.nodes.pop().unwrap_or_default();
         if let Some(owner) = self.nodes.last_mut().and_then(|nodes| nodes.last_mut()) {
             owner.block = Some(block);
         }
-        // A statement without name or word was an error already.
+        // A block without a statement was reported already.
         if let Some(nodes) = self.nodes.last_mut()
             && nodes.last().is_some_and(|node| node.keyword.is_empty())
         {
@@ -188,7 +188,11 @@ impl Tree<'_> {
         let value = rest.trim_start();
         if let Some(placeholder) = placeholder(keyword).or_else(|| placeholder(value)) {
             let message = format!("`{placeholder}` is a placeholder, not a value");
-            self.findings.error(&at, message, "fill it in: this is a template, not a policy");
+            self.findings.error(
+                &at,
+                message,
+                "replace the placeholder by a value: this file is a template",
+            );
         }
         if let Some(nodes) = self.nodes.last_mut() {
             nodes.push(Node {
@@ -202,8 +206,8 @@ impl Tree<'_> {
 
     fn finish(mut self) -> Vec<Node> {
         while let Some(at) = self.open.last().cloned() {
-            let fix = "add the `}` that is missing";
-            self.findings.error(&at, "the brace that opens here is never closed", fix);
+            let fix = "add the missing `}`";
+            self.findings.error(&at, "this brace is never closed", fix);
             self.close(&at);
         }
         self.nodes.pop().unwrap_or_default()
@@ -214,7 +218,7 @@ fn holds_template(line: &str) -> bool {
     ["{{", "}}", "{%", "%}"].iter().any(|mark| line.contains(mark))
 }
 
-/// What stands in templates where a value will be: `?port?`, `<port>`, `{{ port }}`, `...`.
+/// A placeholder of a template: `?port?`, `<port>`, `{{ port }}`, `...`.
 fn placeholder(text: &str) -> Option<&str> {
     if text == "..." || text == "…" {
         return Some(text);
@@ -275,20 +279,20 @@ mod tests {
     #[test]
     fn braces_that_do_not_fit_are_told_where_they_stand() {
         for (text, tree, found) in [
-            ("A x\n{\nB 1\n", "A=x(B=1)", &["2: the brace that opens here is never closed"][..]),
-            ("A x\n}\nB", "A=x B=", &["2: a brace closes that was not opened"]),
-            ("A x {\nB 1\n}", "A=x(B=1)", &["1: a brace stands behind a statement"]),
-            ("A\n{ B 1\n}", "A=(B=1)", &["2: something stands behind a brace"]),
-            ("A\n{\n} B 1", "A=() B=1", &["3: something stands behind a brace"]),
-            ("{\nB\n}\nC", "C=", &["1: a brace opens that belongs to no statement"]),
-            ("A\n{\n}\n{\nB\n}", "A=()", &["4: a brace opens that belongs to no statement"]),
+            ("A x\n{\nB 1\n", "A=x(B=1)", &["2: this brace is never closed"][..]),
+            ("A x\n}\nB", "A=x B=", &["2: this closing brace has no opening brace"]),
+            ("A x {\nB 1\n}", "A=x(B=1)", &["1: a brace follows a statement on the same line"]),
+            ("A\n{ B 1\n}", "A=(B=1)", &["2: text follows a brace on the same line"]),
+            ("A\n{\n} B 1", "A=() B=1", &["3: text follows a brace on the same line"]),
+            ("{\nB\n}\nC", "C=", &["1: this opening brace has no statement before it"]),
+            ("A\n{\n}\n{\nB\n}", "A=()", &["4: this opening brace has no statement before it"]),
         ] {
             let (document, said) = read(text);
             assert_eq!(show(&document.nodes), tree, "{text}");
             assert_eq!(said, found, "{text}");
         }
         let (_, said) = read(&"A\n{\n".repeat(DEPTH_MAX + 1));
-        assert!(said.iter().any(|said| said.contains("deeper than 16")), "{said:?}");
+        assert!(said.iter().any(|said| said.contains("more than 16 deep")), "{said:?}");
     }
 
     #[test]

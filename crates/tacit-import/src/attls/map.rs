@@ -1,4 +1,4 @@
-//! The map file: what job names, user IDs and key rings are called here.
+//! Reads the map file, which gives programs, users and files for job names, user IDs and key rings.
 //!
 //! ```toml
 //! [job]
@@ -36,24 +36,24 @@ use crate::finding::{Findings, Origin};
 use tacit_core::policy::POLICY_BYTES_MAX;
 use tacit_core::policy::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
 
-/// What a map file says.
+/// The content of a map file.
 #[derive(Debug, Default)]
 pub(super) struct Map {
-    /// The file, as it was named; `None` without one.
+    /// The file, under the name that was given; `None` without one.
     pub file: Option<String>,
     /// `[job]`, by name or pattern.
     pub jobs: BTreeMap<String, Job>,
-    /// `[user]`, by name or pattern: names of users here.
+    /// `[user]`, by name or pattern: names of users on this host.
     pub users: BTreeMap<String, Toml>,
     /// `[keyring.NAME]`.
     pub keyrings: BTreeMap<String, Keyring>,
-    /// `[rule.NAME]`: keys of our policies, which replace what the policy file says.
+    /// `[rule.NAME]`: keys of tacit rules, which replace the conditions of the imported rule.
     pub rules: BTreeMap<String, RuleKeys>,
-    /// `[dataset]`, by name: copies of them here.
+    /// `[dataset]`, by name: the files that contain copies of data sets.
     pub datasets: BTreeMap<String, String>,
     /// `[[map.NAME]]`.
     pub maps: Vec<MapTable>,
-    /// What some rule of the policy asked for, as it stands in the file.
+    /// The entries that some rule used.
     used: RefCell<BTreeSet<String>>,
 }
 
@@ -62,11 +62,11 @@ pub(super) struct Map {
 pub(super) struct MapTable {
     /// Its name.
     pub name: String,
-    /// As they stand in the file.
+    /// Its entries, unchanged.
     pub entries: Vec<Toml>,
 }
 
-/// What stands for a job.
+/// The programs, users and runs of a job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
     /// Its programs.
@@ -78,20 +78,20 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Whether it is every program of every run.
+    /// Whether the job stands for every program of every run.
     pub(super) fn is_any(&self) -> bool {
         self.program.is_none() && self.user.is_none() && self.run.is_none()
     }
 }
 
-/// What stands for a key ring.
+/// The files of a key ring.
 #[derive(Debug, Default)]
 pub(super) struct Keyring {
     /// Its default certificate and key.
     pub pair: Option<Pair>,
     /// Its CAs: a file, files, or `system`.
     pub ca: Option<Toml>,
-    /// Their revocation lists.
+    /// Its CRLs.
     pub crl: Option<Toml>,
     /// Its other certificates and keys.
     pub labels: BTreeMap<String, Pair>,
@@ -109,9 +109,9 @@ pub(super) struct Pair {
 /// `[rule.NAME]`.
 #[derive(Debug)]
 pub(super) struct RuleKeys {
-    /// Where it begins.
+    /// The line of its header.
     pub line: usize,
-    /// What it says.
+    /// Its keys.
     pub keys: BTreeMap<String, Toml>,
 }
 
@@ -122,7 +122,11 @@ impl Map {
         let empty = Self { file: Some(file.to_owned()), ..Self::default() };
         if text.len() > POLICY_BYTES_MAX {
             let at = Origin { file: file.into(), line: 1 };
-            findings.error(&at, "the map file is too large", "keep to what the policy names");
+            findings.error(
+                &at,
+                "the map file is larger than a policy may be",
+                "remove entries that the policy does not need",
+            );
             return empty;
         }
         let document = TomlDocument::parse(text);
@@ -144,22 +148,21 @@ impl Map {
         map
     }
 
-    /// What stands for a job or a pattern: its own entry and, of a pattern, those of all that it
-    /// covers. Empty if it has no entry of its own; names of jobs have no case.
+    /// The entries for a job name or pattern: its own entry, and for a pattern also the entries
+    /// that it covers. Empty if it has no entry of its own. The case of letters is ignored.
     #[must_use]
     pub(super) fn jobs(&self, name: &str) -> Vec<&Job> {
         self.covered("job", &self.jobs, name)
     }
 
-    /// The users that stand for a user ID or a pattern, in the same way; `None` if it has no entry
-    /// of its own.
+    /// The users for a user ID or pattern, in the same way; `None` if it has no entry of its own.
     #[must_use]
     pub(super) fn users(&self, name: &str) -> Option<Toml> {
         let users = self.covered("user", &self.users, name);
         (!users.is_empty()).then(|| union(users.into_iter().cloned()))
     }
 
-    /// The entry of a name, and then those that it covers.
+    /// The entry of a name, followed by the entries that it covers.
     fn covered<'m, T>(
         &self,
         table: &str,
@@ -182,7 +185,7 @@ impl Map {
             .collect()
     }
 
-    /// The files that stand for a key ring.
+    /// The files of a key ring.
     #[must_use]
     pub(super) fn keyring(&self, name: &str) -> Option<&Keyring> {
         let ring = self.keyrings.get(name)?;
@@ -190,7 +193,7 @@ impl Map {
         Some(ring)
     }
 
-    /// What is said in place of a key of a rule.
+    /// The value that the map sets for a key of a rule.
     #[must_use]
     pub(super) fn rule(&self, name: &str, key: &str) -> Option<&Toml> {
         let value = self.rules.get(name).and_then(|rule| rule.keys.get(key))?;
@@ -202,7 +205,7 @@ impl Map {
         self.used.borrow_mut().insert(what);
     }
 
-    /// Tells what no rule asked for; a word about a rule must have its effect.
+    /// Reports unused entries; an unused key of a rule is an error.
     pub(super) fn tell_unused(&self, findings: &mut Findings) {
         let Some(file) = &self.file else { return };
         let at = |line| Origin { file: file.as_str().into(), line };
@@ -211,8 +214,7 @@ impl Map {
             for key in rule.keys.keys() {
                 let what = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&what) {
-                    let fix =
-                        "remove it: the rule has another direction or role, or says it itself";
+                    let fix = "remove the key: the rule has another direction or role, or sets the value itself";
                     findings.error(&at(rule.line), format!("{what} has no effect"), fix);
                 }
             }
@@ -221,12 +223,12 @@ impl Map {
         let users = self.users.keys().map(|key| format!("[user] {key:?}"));
         let rings = self.keyrings.keys().map(|key| format!("[keyring.{key:?}]"));
         for what in jobs.chain(users).chain(rings).filter(|what| !used.contains(what)) {
-            findings.info(&at(1), format!("no rule asks for {what}"));
+            findings.info(&at(1), format!("no rule uses {what}"));
         }
     }
 }
 
-/// The name of a ring as it is looked for: a user ID before the slash has no case.
+/// The name of a key ring for look-ups: the user ID before the slash is in capitals.
 #[must_use]
 pub(super) fn ring_name(name: &str) -> String {
     match name.split_once('/') {
@@ -235,7 +237,7 @@ pub(super) fn ring_name(name: &str) -> String {
     }
 }
 
-/// The tables or values of an open table, by name.
+/// The entries of a table whose keys are names.
 fn tables<T>(
     top: &TomlTable<'_>,
     key: &'static str,
@@ -260,9 +262,13 @@ fn job(value: &TomlValue<'_>) -> Option<Job> {
     let run = checked(&table, "run")?;
     let job = Job { program, user, run };
     if any != job.is_any() {
-        let fix = "say program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of \
-                   them; or any = true, and the rule is for every program of a run";
-        let message = if any { "a job has `any` beside others" } else { "a job says nothing" };
+        let fix = "set program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of \
+                   them; or set any = true, and the rule applies to every program of a run";
+        let message = if any {
+            "`any` of a job excludes its other keys"
+        } else {
+            "a job needs at least one key"
+        };
         value.error(message, fix);
         return None;
     }
@@ -287,7 +293,7 @@ fn keyring(name: &str, value: &TomlValue<'_>) -> Option<Keyring> {
     let crl = files("crl")?;
     if ca == Some(Toml::from("system")) && crl.is_some() {
         let fix = "name files in `ca`, or remove `crl`";
-        value.error("`crl` does not go with ca = \"system\"", fix);
+        value.error("`crl` cannot be used with ca = \"system\"", fix);
         return None;
     }
     let labels = tables(&table, "label", |label, value| {
@@ -297,7 +303,7 @@ fn keyring(name: &str, value: &TomlValue<'_>) -> Option<Keyring> {
     Some(Keyring { pair: own, ca, crl, labels })
 }
 
-/// `cert` and `key`, both.
+/// Reads `cert` and `key`; both are required.
 fn pair(table: &TomlTable<'_>) -> Option<Pair> {
     let file = |key, fix| table.required(key, fix)?.string().map(str::to_owned);
     let cert = file("cert", "name a PEM file: cert = \"web.pem\"");
@@ -314,7 +320,7 @@ fn rule(name: &str, value: &TomlValue<'_>) -> Option<RuleKeys> {
         }
     }
     if keys.contains_key("starttls") && keys.contains_key("start") {
-        value.error("a rule says both `starttls` and `start`", "keep one of the two");
+        value.error("the rule has both `starttls` and `start`", "keep one of the two");
         return None;
     }
     let starts = [("immediate", ()), ("controlled", ())];
@@ -332,7 +338,7 @@ fn maps(top: &TomlTable<'_>) -> Vec<MapTable> {
     lists.into_iter().map(|(name, entries)| MapTable { name, entries }).collect()
 }
 
-/// The value of a key as it stands; `Some(None)` where it does not, `None` after an error.
+/// The value of a key, unchanged; `Some(None)` if the key is missing, `None` after an error.
 fn copied(table: &TomlTable<'_>, key: &'static str) -> Option<Option<Toml>> {
     table.value(key).map_or(Some(None), |value| copy(&value).map(Some))
 }
@@ -351,7 +357,7 @@ fn checked(table: &TomlTable<'_>, key: &'static str) -> Option<Option<Toml>> {
 fn copy(value: &TomlValue<'_>) -> Option<Toml> {
     let copied = toml_of(value.value);
     if copied.is_none() {
-        value.wrong_type("text, a whole number, a truth value, or a list or table of such");
+        value.wrong_type("text, a whole number, true or false, or a list or table of these");
     }
     copied
 }

@@ -7,14 +7,15 @@ pub(super) const TOP_TITLE: &str = "the top of the map file";
 
 const TOP_KEYS: &[&str] = &["job", "user", "keyring", "rule", "map", "dataset"];
 const JOB_KEYS: &[&str] = &["program", "user", "run", "any"];
-const BY_RUN: &str = "no rule tells them apart: say run = \"NAME\", and start the program with \
-                      `tacit run --name NAME`, as in ExecStart= of the unit";
-/// What no rule of ours can ask for.
+const BY_RUN: &str = "a tacit rule cannot select units and cgroups: set run = \"NAME\", and start \
+                      the program with `tacit run --name NAME`, for example in ExecStart= of its \
+                      unit";
+/// Keys of a job that tacit rules cannot match.
 const JOB_PLANNED: &[PlannedKey] =
     &[PlannedKey { key: "unit", instead: BY_RUN }, PlannedKey { key: "cgroup", instead: BY_RUN }];
 const KEYRING_KEYS: &[&str] = &["cert", "key", "ca", "crl", "label"];
 const LABEL_KEYS: &[&str] = &["cert", "key"];
-/// Keys of our policies that replace what the original's rule says.
+/// Keys of tacit rules that replace the conditions of the imported rule.
 pub(super) const RULE_KEYS: &[&str] = &[
     "listen",
     "local-ports",
@@ -30,9 +31,9 @@ pub(super) const RULE_KEYS: &[&str] = &[
 
 /// The top of the file.
 pub(super) const TOP: TableSchema = schema(TableKeys::Fixed(TOP_KEYS));
-/// A table whose keys are names of the original.
+/// A table whose keys are names from z/OS.
 pub(super) const NAMES: TableSchema = schema(TableKeys::Names);
-/// What stands for a job.
+/// The entry of a job.
 pub(super) const JOB: TableSchema =
     TableSchema { planned: JOB_PLANNED, ..schema(TableKeys::Fixed(JOB_KEYS)) };
 /// `[keyring.NAME]`.
@@ -46,12 +47,12 @@ const fn schema(keys: TableKeys) -> TableSchema {
     TableSchema { keys, planned: &[], home }
 }
 
-/// The table that a key belongs in, the outermost that knows it.
+/// The outermost table that has this key.
 fn home(key: &str) -> Option<&'static str> {
     let tables = [
         (TOP_KEYS, TOP_TITLE),
         (RULE_KEYS, "[rule.NAME]"),
-        (JOB_KEYS, "a job of [job]"),
+        (JOB_KEYS, "an entry of [job]"),
         (KEYRING_KEYS, "[keyring.NAME]"),
     ];
     tables.into_iter().find(|(keys, _)| keys.contains(&key)).map(|(_, title)| title)

@@ -1,7 +1,8 @@
-//! Checks values of a map file by the rules of a policy, where they stand in the map.
+//! Checks values of a map file by the rules of a policy, and reports errors at their line in the
+//! map.
 //!
-//! A value that a policy rejects would otherwise be reported at the line of the original that
-//! asked for it, which has no mistake.
+//! A value that a policy rejects would otherwise be reported at the line of the AT-TLS rule that
+//! needs it, and that line has no mistake.
 
 use crate::draft::{Toml, show};
 use tacit_core::policy::text::TomlValue;

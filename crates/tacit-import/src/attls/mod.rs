@@ -1,4 +1,4 @@
-//! Policies of AT-TLS, the TLS of z/OS.
+//! Imports AT-TLS policies. AT-TLS (Application Transparent TLS) is the TLS of z/OS.
 //!
 //! ```text
 //!   read     agent ─> document (text, lex) ─> objects ─> effective      map: names of this site
@@ -7,12 +7,12 @@
 //!   write    filters::combine ─> draft ─> policy
 //! ```
 //!
-//! Several files are one namespace. Rules are written in the order in which the original tries
-//! them: the highest priority first, by name where it is equal. Defaults that are not safe are
-//! raised, and each raise is reported.
+//! All files of an import share one namespace. The rules of the policy have the order in which z/OS
+//! evaluates them: by descending priority, then by name. Unsafe defaults are replaced by safe ones,
+//! and each replacement is reported.
 //!
-//! Beside the policy itself, main and image files are followed (`agent`), and IP filter rules are
-//! put before it (`filters`). It does not protect packets: IPsec and IKE are refused.
+//! The import also follows main and image files of the Policy Agent (`agent`), and combines IP
+//! filter rules with the TLS rules (`filters`). It rejects IPsec and IKE policies.
 
 use crate::files::Files;
 use crate::finding::Findings;
@@ -57,16 +57,16 @@ mod tests;
 pub use flows::LISTEN_PORTS_MAX;
 pub use request::{AttlsOptions, AttlsRequest};
 
-/// What came of an import.
+/// The result of an import.
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The policy; `None` if there is any error.
     pub policy: Option<String>,
-    /// Every rule with all that holds for it.
+    /// Every rule with its effective attributes, as a table.
     pub effective: String,
 }
 
-/// Imports policy files with the map file of a site. Never panics, whatever they hold.
+/// Imports policy files with the map file of a site. Never panics, whatever they contain.
 #[must_use]
 pub fn import(request: &AttlsRequest<'_>, files: &dyn Files, findings: &mut Findings) -> Imported {
     let map = request.map.map_or_else(Map::default, |input| {

@@ -1,4 +1,5 @@
-//! `[identity.NAME]` and `[trust.NAME]` of the policy that is written, each once.
+//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the policy, one for each key ring or
+//! label.
 
 use std::collections::BTreeMap;
 
@@ -6,32 +7,32 @@ use super::map::Pair;
 use crate::draft::{Item, Toml, name_of, word};
 use crate::finding::Origin;
 
-/// A key ring, or the certificate of it that has a label.
+/// A key ring, or a certificate in it by its label.
 #[derive(Clone, Copy)]
 pub(super) struct RingHolder<'a> {
     pub(super) ring: &'a str,
     pub(super) label: Option<&'a str>,
 }
 
-/// The same to keep.
+/// The same with owned strings.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct OwnedHolder {
     ring: String,
     label: Option<String>,
 }
 
-/// Those that some rule needed so far.
+/// The identities and trusts that rules needed so far.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     identities: BTreeMap<OwnedHolder, String>,
     trusts: BTreeMap<String, String>,
-    /// Every name that was given, so that two rings do not share one.
+    /// Every name that is in use, so that two rings do not share one.
     taken: Vec<String>,
     pub(super) tables: Vec<Item>,
 }
 
 impl Names {
-    /// The identity of a label of a ring, or of its default.
+    /// The name of the identity for a label of a ring, or for its default certificate.
     pub(super) fn identity(&mut self, holder: RingHolder<'_>, pair: &Pair, at: &Origin) -> String {
         let RingHolder { ring, label } = holder;
         let of = OwnedHolder { ring: ring.to_owned(), label: label.map(str::to_owned) };
@@ -52,7 +53,7 @@ impl Names {
         name
     }
 
-    /// The trust that the CAs of a ring are.
+    /// The name of the trust for the CAs of a ring.
     pub(super) fn trust(
         &mut self,
         ring: &str,
@@ -78,11 +79,11 @@ impl Names {
         name
     }
 
-    /// A name made of the text that no other table of the kind has.
+    /// A name made from the text that no other table of this kind has.
     fn free(&mut self, text: &str, kind: &str) -> String {
         let stem: String =
             name_of(&text.to_ascii_lowercase()).chars().take(STEM_CHARS_MAX).collect();
-        // What is no trust's name may be an identity's.
+        // An identity and a trust may have the same name.
         let taken =
             |taken: &[String], name: &str| taken.iter().any(|one| one == &format!("{kind}.{name}"));
         let numbered = (2..).map(|number| format!("{stem}-{number}"));
@@ -94,5 +95,5 @@ impl Names {
     }
 }
 
-/// Leaves room for a number behind it.
+/// Length of a name, less some characters for a number.
 const STEM_CHARS_MAX: usize = 56;

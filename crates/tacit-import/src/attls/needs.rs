@@ -1,4 +1,4 @@
-//! What the map file lacks, told all at once with the lines to add.
+//! Collects the entries that the map file lacks, and reports them together with the lines to add.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::map::Map;
 use crate::draft::{name_of, word};
 use crate::finding::{Findings, Origin};
 
-/// Everything that was looked for in the map and not found.
+/// The entries that the map file lacks.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     jobs: BTreeMap<String, Origin>,
@@ -22,12 +22,12 @@ struct RuleKey {
     key: &'static str,
 }
 
-/// A key that a rule needs of the map.
+/// A key that a rule needs in the map file.
 #[derive(Debug)]
 struct Need {
     at: Origin,
     why: String,
-    /// The line that would say it.
+    /// The line to add.
     line: String,
 }
 
@@ -69,7 +69,7 @@ impl Needs {
         }
     }
 
-    /// A key of a rule, with why it is needed and the line that would say it.
+    /// Records a missing key of a rule, with the reason and the line to add.
     pub(super) fn rule(
         &mut self,
         missing: MissingKey<'_>,
@@ -91,24 +91,26 @@ impl Needs {
     pub(super) fn report(self, map: &Map, findings: &mut Findings) {
         let mut fixes = Fixes::of(map);
         for (name, at) in by_origin(&self.jobs) {
-            let or = "# or { run = \"NAME\" }, for what `tacit run --name NAME` starts\n";
+            let or = "# or { run = \"NAME\" }, for programs that `tacit run --name NAME` starts\n";
             let or = if fixes.has("[job]") { "" } else { or };
             let line = format!("{} = {{ program = \"/usr/bin/PROGRAM\" }}", quoted(name));
-            let message = format!("no program stands for the job name `{name}`");
+            let message = format!("the map file has no program for the job name `{name}`");
             findings.error(at, message, fixes.line("[job]", &format!("{or}{line}")));
         }
         for (name, at) in by_origin(&self.users) {
             let line = format!("{} = \"{}\"", quoted(name), lower(name));
-            let message = format!("no user stands for the user ID `{name}`");
+            let message = format!("the map file has no user for the user ID `{name}`");
             findings.error(at, message, fixes.line("[user]", &line));
         }
         for (name, ring) in &self.keyrings {
             let message = if !map.keyrings.contains_key(name) {
-                format!("no files stand for the key ring `{name}`")
+                format!("the map file has no files for the key ring `{name}`")
             } else if let Some(label) = ring.labels.first().filter(|_| !ring.ca && !ring.pair) {
-                format!("no certificate stands for the label `{label}` of key ring `{name}`")
+                format!(
+                    "the map file has no certificate for the label `{label}` of key ring `{name}`"
+                )
             } else {
-                format!("key ring `{name}` lacks a file in the map")
+                format!("the map file does not name all files of key ring `{name}`")
             };
             findings.error(&ring.at, message, fixes.lines(&ring.lines(name)));
         }
@@ -148,8 +150,10 @@ impl<'m> Fixes<'m> {
     /// A fix with lines that have their headers.
     fn lines(&self, lines: &str) -> String {
         match self.file {
-            Some(file) => format!("add to {file}:\n{lines}"),
-            None => format!("write a map file, give it with --map, and begin with:\n{lines}"),
+            Some(file) => format!("add these lines to {file}:\n{lines}"),
+            None => format!(
+                "write a map file that begins with these lines, and give the file with --map:\n{lines}"
+            ),
         }
     }
 
@@ -163,7 +167,7 @@ impl<'m> Fixes<'m> {
 }
 
 impl Ring {
-    /// The table to add, or to add to where it is there.
+    /// The lines to add for this key ring.
     fn lines(&self, name: &str) -> String {
         let path = format!("keyring.{}", quoted(name));
         let mut lines = Vec::new();

@@ -1,8 +1,8 @@
-//! From the tree of statements to objects of known kinds, each attribute with a value that exists.
+//! Converts the tree of statements to objects of known kinds, and checks each attribute value.
 //!
-//! Every word is checked, used or not: a slip in an object that no rule names today is one in the
-//! rule that names it tomorrow. What is near to a known word is read as that word, so that the rest
-//! of the file is checked too, and is an error all the same.
+//! Every object is checked, also one that no rule uses: a rule may use it later. A keyword that
+//! resembles a known one is an error. The rest of its block is then checked as if the known keyword
+//! were there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,50 +16,51 @@ use tacit_core::policy::text::{nearest_word, word_list};
 /// One statement.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its name; empty for a block without one.
     pub name: String,
-    /// Where it begins.
+    /// Its line.
     pub at: Origin,
-    /// What it says, in order.
+    /// Its fields, in order.
     pub fields: Vec<Field>,
-    /// What it says that belongs in one of its parts.
+    /// Its fields that belong in one of its parts.
     pub misplaced: Vec<Misplaced>,
-    /// Words whose values are none, as was reported.
+    /// Attributes with invalid values, which were reported.
     pub rejected: Vec<&'static str>,
 }
 
-/// An attribute that belongs in a part of the statement that has it.
+/// A field that belongs in a part of the statement that has it.
 #[derive(Clone, Debug)]
 pub(super) struct Misplaced {
     /// The kind of that part.
     pub part: Kind,
-    /// What is said.
+    /// The field.
     pub field: Field,
 }
 
 /// One attribute with its value.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
-    /// Which.
+    /// The attribute.
     pub attribute: &'static Attribute,
-    /// As the manual would write it; the name in the case of a reference.
+    /// Its value in the spelling of the manual; the case of a name is kept.
     pub value: String,
     /// The statement inside, for a block.
     pub block: Option<Object>,
-    /// Where it stands.
+    /// Its line.
     pub at: Origin,
 }
 
 impl Object {
-    /// What it says of an attribute: the last, where it is said twice.
+    /// The last field of an attribute.
     #[must_use]
     pub(super) fn said(&self, word: &str) -> Option<&Field> {
         self.fields.iter().rfind(|field| field.attribute.word == word)
     }
 
-    /// All that counts, in order: of what is said twice and is no list, the last alone.
+    /// The effective fields, in order: if an attribute is repeated and is not a list, only the
+    /// last.
     pub(super) fn counted(&self) -> impl Iterator<Item = &Field> {
         let last = |at: usize, field: &Field| {
             let mut later = self.fields.iter().skip(at + 1);
@@ -71,12 +72,12 @@ impl Object {
             .map(|(_, f)| f)
     }
 
-    /// All it says of an attribute.
+    /// All fields of an attribute.
     pub(super) fn all<'o>(&'o self, word: &str) -> impl Iterator<Item = &'o Field> {
         self.fields.iter().filter(move |field| field.attribute.word == word)
     }
 
-    /// Whether it says the same, wherever it stands.
+    /// Whether it has the same fields, whatever its line.
     fn same(&self, other: &Self) -> bool {
         self.fields.len() == other.fields.len()
             && self.misplaced.len() == other.misplaced.len()
@@ -95,14 +96,14 @@ impl Field {
     }
 }
 
-/// What tells a statement from others.
+/// The kind and name of a statement, which identify it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ObjectKey {
     kind: Kind,
     name: String,
 }
 
-/// The statement that is meant by its kind and name.
+/// A reference to a statement by kind and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Reference<'o> {
     kind: Kind,
@@ -110,20 +111,20 @@ pub(super) struct Reference<'o> {
 }
 
 impl<'o> Reference<'o> {
-    /// To the one of that kind and name.
+    /// The reference to the statement of this kind and name.
     pub(super) fn to(kind: Kind, name: &'o str) -> Self {
         Self { kind, name }
     }
 }
 
-/// Every statement that has a name, of all files together.
+/// All named statements of all files.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     by_name: BTreeMap<ObjectKey, Object>,
 }
 
 impl Objects {
-    /// Reads statements that stand outside of all braces; the files are one namespace.
+    /// Reads the statements outside of all braces; all files share one namespace.
     #[must_use]
     pub(super) fn read<'n>(
         nodes: impl IntoIterator<Item = &'n Node>,
@@ -133,14 +134,18 @@ impl Objects {
         for node in nodes {
             let Some(kind) = kind(node, findings) else { continue };
             if node.block.is_none() {
-                let message = format!("`{}` is a statement, and no block follows it", kind.word());
-                findings.error(&node.at, message, "write what it says between `{` and `}`");
+                let message = format!("the statement `{}` needs a block", kind.word());
+                findings.error(
+                    &node.at,
+                    message,
+                    "write its attributes between `{` and `}` on the lines below",
+                );
                 continue;
             }
-            // There is one policy of filters, and it has no name.
+            // There is only one filter policy, and it has no name.
             let unnamed = node.value.is_empty() && kind == Kind::FilterPolicy;
             if !unnamed && (node.value.is_empty() || node.value.contains(char::is_whitespace)) {
-                let message = format!("`{}` has no name of one word", node.keyword);
+                let message = format!("`{}` needs a name of one word", node.keyword);
                 findings.error(&node.at, message, format!("write `{} NAME`", kind.word()));
             }
             let object = object(kind, node, findings);
@@ -150,18 +155,18 @@ impl Objects {
         objects
     }
 
-    /// The statement of that kind and name.
+    /// The statement of this kind and name.
     #[must_use]
     pub(super) fn find(&self, kind: Kind, name: &str) -> Option<&Object> {
         self.by_name.get(&ObjectKey { kind, name: name.to_owned() })
     }
 
-    /// All of a kind, by name.
+    /// All statements of a kind, ordered by name.
     pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Object> {
         self.by_name.values().filter(move |object| object.kind == kind)
     }
 
-    /// Tells which statements nothing leads to; `used` are those it begins with, beside the rules.
+    /// Reports statements that neither the rules nor the statements in `used` lead to.
     pub(super) fn tell_unused<'o>(
         &'o self,
         used: impl Iterator<Item = Reference<'o>>,
@@ -197,11 +202,10 @@ impl Objects {
         let word = object.kind.word();
         let name = &object.name;
         if first.same(&object) {
-            let message = format!("{word} `{name}` says the same again as at {}", first.at);
+            let message = format!("{word} `{name}` repeats the definition at {}", first.at);
             findings.info(&object.at, message);
         } else {
-            let message =
-                format!("{word} `{name}` is defined again, and differs from that at {}", first.at);
+            let message = format!("{word} `{name}` has another definition at {}", first.at);
             findings.error(&object.at, message, "rename or remove one of the two");
         }
     }
@@ -219,7 +223,7 @@ impl Objects {
                 let message = format!("there is no {} `{}`", kind.word(), field.value);
                 let fix = match nearest_word(&field.value, &known) {
                     Some(name) => format!("did you mean `{name}`?"),
-                    None => format!("define it, or remove `{}`", field.attribute.word),
+                    None => format!("add this statement, or remove `{}`", field.attribute.word),
                 };
                 findings.error(&field.at, message, fix);
             }
@@ -227,7 +231,8 @@ impl Objects {
     }
 }
 
-/// What kind of statement begins here; near misses count, after an error.
+/// The kind of the statement that begins here. A misspelled keyword counts as the known one, after
+/// an error.
 fn kind(node: &Node, findings: &mut Findings) -> Option<Kind> {
     if let Some(kind) = Kind::of(&node.keyword) {
         return Some(kind);
@@ -239,21 +244,21 @@ fn kind(node: &Node, findings: &mut Findings) -> Option<Kind> {
         .map(|k| k.word())
         .collect();
     if !homes.is_empty() {
-        let message = format!("`{keyword}` stands outside of all braces");
-        findings.error(&node.at, message, format!("it belongs in {}", word_list(&homes)));
+        let message = format!("`{keyword}` is an attribute, and is outside of all blocks");
+        findings.error(&node.at, message, format!("move the attribute to {}", word_list(&homes)));
         return None;
     }
     let known = Kind::ALL.map(Kind::word);
     let near = nearest_word(keyword, &known);
     let fix = match near {
         Some(word) => format!("did you mean `{word}`?"),
-        None => format!("known here: {}", word_list(&known)),
+        None => format!("the statements are {}", word_list(&known)),
     };
     findings.error(&node.at, format!("unknown statement `{keyword}`"), fix);
     near.and_then(Kind::of)
 }
 
-/// Reads a statement with all that stands inside.
+/// Reads a statement with everything inside it.
 pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object {
     let mut object = Object {
         kind,
@@ -280,12 +285,12 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
             Some(Place::Part(part, attribute)) => {
                 let Some(field) = field(part, attribute, node, findings) else { continue };
                 let message = format!(
-                    "`{}` does not belong in {}, and is taken as if it stood in its {}",
+                    "`{}` does not belong in {}; the import reads it as an attribute of its {}",
                     attribute.word,
                     kind.word(),
                     part.word()
                 );
-                findings.changed(&field.at, message, "write it there");
+                findings.changed(&field.at, message, "move the attribute there");
                 object.misplaced.push(Misplaced { part, field });
             }
             None => {}
@@ -293,8 +298,8 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
     }
     let says = !object.fields.is_empty() || findings.has_errors();
     if !says && matches!(kind, IpAddr | IpAddrSet | IpAddrGroup | PortRange | PortGroup) {
-        let message = format!("{} holds nothing, and would mean everything", kind.word());
-        findings.error(&object.at, message, "say what it holds, or remove it");
+        let message = format!("{} is empty, and would match everything", kind.word());
+        findings.error(&object.at, message, "add a value, or remove the block");
     }
     object
 }
@@ -307,16 +312,20 @@ fn tell_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Findi
         return;
     }
     let message = if field.attribute.is_secret() {
-        format!("`{word}` is said twice, and the last counts")
+        format!("`{word}` is set twice; the last value is used")
     } else if field.value == first.value {
-        format!("`{word}` is said twice, both times `{}`", field.value)
+        format!("`{word}` is set twice, both times to `{}`", field.value)
     } else {
-        format!("`{word}` is said twice: `{}` counts, `{}` does not", field.value, first.value)
+        format!("`{word}` is set twice: `{}` is used, `{}` is ignored", field.value, first.value)
     };
-    findings.changed(&field.at, message, format!("remove one; the other is at {}", first.at));
+    findings.changed(
+        &field.at,
+        message,
+        format!("remove one of the two; the other is at {}", first.at),
+    );
 }
 
-/// Where an attribute belongs.
+/// The place where an attribute belongs.
 enum Place {
     Here(&'static Attribute),
     Part(Kind, &'static Attribute),
@@ -340,15 +349,15 @@ fn place(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Place> {
     let (message, fix) = match near {
         _ if !homes.is_empty() => (
             format!("`{keyword}` does not belong in {}", kind.word()),
-            format!("it belongs in {}", word_list(&homes)),
+            format!("move the attribute to {}", word_list(&homes)),
         ),
         Some(word) => (
-            format!("unknown word `{keyword}` in {}", kind.word()),
+            format!("unknown attribute `{keyword}` in {}", kind.word()),
             format!("did you mean `{word}`?"),
         ),
         None => (
-            format!("unknown word `{keyword}` in {}", kind.word()),
-            "remove it, or see the manual for how it is written".to_owned(),
+            format!("unknown attribute `{keyword}` in {}", kind.word()),
+            "remove the attribute, or look up its spelling in the AT-TLS manual".to_owned(),
         ),
     };
     findings.error(&node.at, message, fix);
@@ -367,40 +376,36 @@ fn field(
     match attribute.form {
         Form::Block(kind) => {
             if node.block.is_none() {
-                let fix = format!("write what it says between `{{` and `}}`, or `{word}Ref NAME`");
-                findings.error(&at, format!("no block follows `{word}`"), fix);
+                let fix = format!("write a block between `{{` and `}}`, or `{word}Ref NAME`");
+                findings.error(&at, format!("`{word}` needs a block"), fix);
                 return None;
             }
             let block = object(kind, node, findings);
             return Some(Field { attribute, value: node.value.clone(), block: Some(block), at });
         }
         Form::Ref(kind) if node.block.is_some() => {
-            let message = format!("`{word}` takes a name, and a block follows it");
-            let fix = format!("write `{}` before a block, or `{word} NAME`", kind.word());
+            let message = format!("`{word}` takes a name, not a block");
+            let fix = format!("write `{}` before the block, or `{word} NAME`", kind.word());
             findings.error(&at, message, fix);
             let is_meant = |one: &&Attribute| one.form == Form::Block(kind);
             let meant = owner.attributes().find(is_meant)?;
             return field(owner, meant, node, findings);
         }
         _ if node.block.is_some() => {
-            findings.error(
-                &at,
-                format!("`{word}` takes a value, and a block follows it"),
-                "remove it",
-            );
+            findings.error(&at, format!("`{word}` takes a value, not a block"), "remove the block");
             return None;
         }
         _ => {}
     }
     if node.value.is_empty() {
-        findings.error(&at, format!("`{word}` has no value"), "say one, or remove the line");
+        findings.error(&at, format!("`{word}` has no value"), "add a value, or remove the line");
         return None;
     }
     let value = value(attribute, node, findings)?;
     Some(Field { attribute, value, block: None, at })
 }
 
-/// The value as the manual would write it.
+/// The value in the spelling of the manual.
 fn value(attribute: &Attribute, node: &Node, findings: &mut Findings) -> Option<String> {
     let word = attribute.word;
     let text = node.value.as_str();
@@ -416,7 +421,11 @@ fn value(attribute: &Attribute, node: &Node, findings: &mut Findings) -> Option<
             return number.map(|number| number.to_string());
         }
         Form::Ref(_) if text.contains(char::is_whitespace) => {
-            findings.error(&node.at, format!("`{word}` takes one name"), "write one to a line");
+            findings.error(
+                &node.at,
+                format!("`{word}` takes one name"),
+                "write each name on its own line",
+            );
             return None;
         }
         Form::Address => return values::address_word(word, node, findings),
@@ -428,7 +437,7 @@ fn value(attribute: &Attribute, node: &Node, findings: &mut Findings) -> Option<
     }
     let fix = match nearest_word(text, choices) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("one of {}", word_list(choices)),
+        None => format!("write one of {}", word_list(choices)),
     };
     findings.error(&node.at, format!("`{word}` cannot be `{text}`"), fix);
     None

@@ -1,8 +1,8 @@
-//! Programs, users and runs of a rule, from its job name, its user ID and the map.
+//! Determines programs, users and runs of a rule from its job name, its user ID and the map file.
 //!
-//! A pattern of the original covers every name that begins as it does. A rule for `NIGHT*` is
-//! therefore for the programs of `NIGHT*` and for those of each name or narrower pattern of the
-//! map that it covers, as `NIGHT1`.
+//! On z/OS a pattern such as `NIGHT*` covers every name that begins with `NIGHT`. A rule for this
+//! pattern therefore gets the programs of the map's entry `NIGHT*`, and those of each narrower
+//! entry that it covers, such as `NIGHT1`.
 
 use super::context::Context;
 use super::effective::Effective;
@@ -13,7 +13,7 @@ use super::words::Kind;
 use crate::draft::{Keys, Toml, set};
 use tacit_core::flow::Direction;
 
-/// Programs of users: one rule is written for each.
+/// The programs, users and runs of one rule of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Owner {
     /// `None`: every program.
@@ -73,13 +73,14 @@ impl Context<'_> {
         if !stem.contains(['*', '?']) {
             return true;
         }
-        let message = format!("`{}` is no name and no pattern", field.value);
-        let fix = "write a name, or the beginning of names and one `*`, as NIGHT*";
+        let message = format!("`{}` is not a name or a pattern", field.value);
+        let fix = "write a name, or the beginning of names and one `*`, such as NIGHT*";
         self.findings.error(&field.at, message, fix);
         false
     }
 
-    /// The owners by the job name or by what the map says of the rule; empty after an error.
+    /// The owners that result from the job name, or from the map entry of the rule; empty after an
+    /// error.
     fn job_owners(&mut self, rule: &Effective<'_>, direction: Direction) -> Vec<Owner> {
         let name = rule.rule.name.as_str();
         let program = self.map.rule(name, "program").cloned();
@@ -89,14 +90,15 @@ impl Context<'_> {
         };
         let jobs = self.map.jobs(&field.value);
         if user.is_some() {
-            let message = "the rule is for every program of the user that the map says: its job \
-                           name is not looked at";
-            let fix = "say `program` of the rule in the map too";
+            let message = "the job name is ignored: the map sets a user for the rule, and the rule \
+                           applies to all programs of that user";
+            let fix = "set `program` of the rule in the map too";
             self.findings.changed(&field.at, message, fix);
             return vec![Owner { program, user, run: None }];
         }
         if jobs.is_empty() && direction == Direction::Inbound {
-            // Programs that accept are not told apart: a line of the map would have no effect.
+            // tacit cannot distinguish programs that accept connections: an entry of the map would
+            // have no effect.
             return vec![Owner::default()];
         }
         if jobs.is_empty() {
@@ -104,8 +106,9 @@ impl Context<'_> {
             return Vec::new();
         }
         if jobs.iter().any(|job| job.is_any()) {
-            let message = "the rule is for every program of a run: its job name is any";
-            let fix = "name a program for the job in the map";
+            let message = "the rule applies to every program of a run: the map sets `any` for its \
+                           job name";
+            let fix = "set a program for the job in the map";
             self.findings.changed(&field.at, message, fix);
         }
         let owner = |job: &Job| {
@@ -115,8 +118,9 @@ impl Context<'_> {
         jobs.into_iter().map(owner).collect()
     }
 
-    /// Reports a rule for what a program opens whose job is only a user here: it is for each
-    /// program of that user. In clear that must not be; false after an error.
+    /// Reports a rule for outbound connections whose job has only a user in the map: it applies to
+    /// all programs of that user. Returns false after an error, which it is if the connections are
+    /// in clear.
     fn check_widened(&mut self, rule: &Effective<'_>) -> bool {
         let name = rule.rule.name.as_str();
         let Some(field) = rule.rule.said("Jobname") else { return true };
@@ -127,24 +131,25 @@ impl Context<'_> {
         if !self.map.jobs(&field.value).iter().any(is_wide) {
             return true;
         }
-        let fix = "say the job's program or run in the map too";
+        let fix = "set a program or run for the job in the map too";
         if is_protected(rule) {
-            let message = "the rule is for every program of the user that the map says: the line \
-                           of its job names no program";
+            let message = "the rule applies to every program of the user: the map sets no program \
+                           for the job name";
             self.findings.changed(&field.at, message, fix);
             return true;
         }
-        let message = "what every program of a user opens would go in clear: the line of the job \
-                       in the map names no program";
+        let message = "connections of every program of the user would be in clear: the map sets no \
+                       program for the job name";
         let fix = format!(
-            "{fix}; if that is meant, say for the rule:\n[rule.{}]\nuser = \"USER\"",
+            "{fix}; if all programs of the user are meant, add to the map file:\n[rule.{}]\nuser = \
+             \"USER\"",
             crate::draft::word(name)
         );
         self.findings.error(&field.at, message, fix);
         false
     }
 
-    /// Adds the users that stand for a user ID; false after an error.
+    /// Adds the users of a user ID; returns false after an error.
     fn add_user(&mut self, field: &Field, owners: &mut [Owner]) -> bool {
         let Some(mapped) = self.map.users(&field.value) else {
             self.needs.user(&field.value, &field.at);
@@ -152,8 +157,8 @@ impl Context<'_> {
         };
         let differs = |owner: &Owner| owner.user.as_ref().is_some_and(|user| *user != mapped);
         if owners.iter().any(differs) {
-            let message = "the map gives the job name and the user ID different users";
-            let fix = "give them the same, or one of them none";
+            let message = "the map sets different users for the job name and the user ID";
+            let fix = "set the same user for both, or remove one of the two";
             self.findings.error(&field.at, message, fix);
             return false;
         }
@@ -161,8 +166,8 @@ impl Context<'_> {
         true
     }
 
-    /// The agent does not know who accepts a connection when it chooses the rule: leaves programs
-    /// and runs out; false after an error.
+    /// Removes programs and runs, because the agent chooses the rule before it knows which program
+    /// accepts the connection; returns false after an error.
     fn drop_programs(&mut self, rule: &Effective<'_>, owners: &mut [Owner]) -> bool {
         let job = rule.rule.said("Jobname");
         if job.is_none() && owners.iter().all(|owner| owner.program.is_none()) {
@@ -174,32 +179,36 @@ impl Context<'_> {
         }
         let at = job.map_or(&rule.rule.at, |field| &field.at);
         if is_protected(rule) {
-            let message = "what others open is for whichever program of the run listens there: \
-                           programs that accept are not told apart";
-            self.findings.changed(at, message, "see that no other one listens at that port");
+            let message = "the rule applies to connections to any program of a run that listens on \
+                           the port: tacit cannot distinguish programs that accept connections";
+            self.findings.changed(
+                at,
+                message,
+                "make sure that no other program listens on this port",
+            );
             return true;
         }
-        let message = "what others open would go in clear to any program that listens there: \
-                       programs that accept are not told apart";
-        let fix = "remove the job name, if that is meant, or the rule";
+        let message = "connections to any program that listens on the port would be in clear: \
+                       tacit cannot distinguish programs that accept connections";
+        let fix = "remove the job name if all these programs are meant, else remove the rule";
         self.findings.error(at, message, fix);
         false
     }
 }
 
-/// What one of two conditions demands; nothing where one of them does not.
+/// The union of two conditions; no condition if one of them is missing.
 fn either(one: Option<Toml>, other: Option<Toml>) -> Option<Toml> {
     one.zip(other).map(|(one, other)| union([one, other]))
 }
 
-/// Whether the rule does TLS, and does not leave its connections in clear.
+/// Whether the connections of the rule use TLS.
 fn is_protected(rule: &Effective<'_>) -> bool {
     let group = rule.action(Kind::Group).and_then(|group| group.said("TTLSEnabled"));
     group.is_some_and(|enabled| enabled.value == "On")
 }
 
-/// One owner for all programs or runs of the same users, in the order of the first; an owner
-/// without condition stands for all.
+/// Merges owners with the same users into one, in the order of the first. An owner without
+/// conditions includes all others.
 fn merge(owners: Vec<Owner>) -> Vec<Owner> {
     if owners.contains(&Owner::default()) {
         return vec![Owner::default()];
@@ -207,7 +216,8 @@ fn merge(owners: Vec<Owner>) -> Vec<Owner> {
     let mut merged: Vec<Owner> = Vec::new();
     for owner in owners {
         let mut same_user = merged.iter_mut().filter(|known| known.user == owner.user);
-        // All conditions of a rule must hold, so that only owners that differ in one can be one.
+        // All conditions of a rule must match, so only owners that differ in one of them can be
+        // merged.
         let mergeable =
             same_user.find(|known| known.run == owner.run || known.program == owner.program);
         match mergeable {

@@ -1,8 +1,8 @@
-//! Names and patterns of the original, and what the map has for those that a pattern covers.
+//! Matches job names and user IDs with patterns, and combines lists of values.
 
 use crate::draft::Toml;
 
-/// All values of lists or of single values, each once.
+/// The distinct values of lists and of single values.
 pub(super) fn union(values: impl IntoIterator<Item = Toml>) -> Toml {
     let items = values.into_iter().flat_map(|value| match value {
         Toml::List(items) => items,
@@ -17,7 +17,8 @@ pub(super) fn union(values: impl IntoIterator<Item = Toml>) -> Toml {
     distinct.into()
 }
 
-/// Whether a name or pattern is all of the names that another one is, or more; names have no case.
+/// Whether a pattern covers all names that another name or pattern matches. The case of letters is
+/// ignored.
 #[must_use]
 pub(super) fn covers(pattern: &str, name: &str) -> bool {
     let Some(stem) = pattern.strip_suffix('*') else {

@@ -1,4 +1,5 @@
-//! First step of an import: from files to rules with all that holds for them.
+//! Reads all files of a request and returns the rules in order: the first of the three steps of an
+//! import.
 
 use super::agent;
 use super::effective::Effective;
@@ -12,16 +13,16 @@ use super::words::Kind;
 use crate::files::Files;
 use crate::finding::{Findings, Origin};
 
-/// What the files of an import say.
+/// The content of the files of an import.
 pub(super) struct Original {
     pub(super) objects: Objects,
-    /// The filters in order; `None`: no file is about filters.
+    /// The filters in order; `None`: no file contains filters.
     pub(super) filters: Option<Vec<Filter>>,
     /// The first line of the first file.
     pub(super) first: Option<Origin>,
 }
 
-/// Reads every file; what is wrong with them is reported.
+/// Reads every file, and reports what is wrong.
 pub(super) fn read(
     request: &AttlsRequest<'_>,
     files: &dyn Files,
@@ -32,8 +33,9 @@ pub(super) fn read(
     let filters = sources.filters.map(|documents| {
         let nodes: Vec<Node> = documents.into_iter().flat_map(|one| one.nodes).collect();
         for node in nodes.iter().filter(|node| kind(node) == Some(Kind::Rule)) {
-            let message = "a TLS rule stands in a file of filters, where it is not looked for";
-            let fix = "put it into a file of its own, and name that without --ipsec";
+            let message = "this TLS rule is in a file of IP filters, from which TLS rules are not \
+                           read";
+            let fix = "move the rule to another file, and name that file without --ipsec";
             findings.error(&node.at, message, fix);
         }
         filters::read(&nodes, findings)
@@ -41,8 +43,9 @@ pub(super) fn read(
     let first = sources.tls.first().map(|document| Origin { file: document.file.clone(), line: 1 });
     let nodes: Vec<Node> = sources.tls.into_iter().flat_map(|one| one.nodes).collect();
     for node in nodes.iter().filter(|node| is_filter(node)) {
-        let message = "filters stand in a file of TLS rules, where they are not looked for";
-        let fix = "put them into a file of their own, and name that by --ipsec";
+        let message = "these IP filters are in a file of TLS rules, from which filters are not \
+                       read";
+        let fix = "move the filters to another file, and name that file with --ipsec";
         findings.error(&node.at, message, fix);
     }
     let objects = Objects::read(&nodes, findings);
@@ -57,11 +60,11 @@ fn is_filter(node: &Node) -> bool {
     matches!(kind(node), Some(Kind::FilterPolicy | Kind::FilterGroup | Kind::FilterRule))
 }
 
-/// The rules in the order in which they are tried.
+/// The rules in the order of evaluation.
 pub(super) fn rules<'o>(objects: &'o Objects, findings: &mut Findings) -> Vec<Effective<'o>> {
     let named = objects.of_kind(Kind::Rule);
     let mut rules: Vec<_> = named.map(|rule| Effective::of(rule, objects, findings)).collect();
-    // Rules come by name; that is the order among those of one priority.
+    // Rules are ordered by name, which also decides among rules of one priority.
     rules.sort_by_key(|rule| std::cmp::Reverse(rule.priority()));
     for pair in rules.windows(2) {
         let [first, second] = pair else { continue };
@@ -70,11 +73,15 @@ pub(super) fn rules<'o>(objects: &'o Objects, findings: &mut Findings) -> Vec<Ef
         }
         let name = &first.rule.name;
         let priority = first.priority();
-        let both =
-            format!("rule `{name}` comes first: by name, the priority {priority} is the same");
+        let both = format!(
+            "rule `{name}` is tried before this one: both have the priority {priority}, and the \
+             order of the names decides"
+        );
         if text::ibm_1047_order(name) > text::ibm_1047_order(&second.rule.name) {
-            let message = format!("{both}; in EBCDIC, which has digits last, this one does");
-            findings.changed(&second.rule.at, message, "give the two different priorities");
+            let message = format!(
+                "{both}; on z/OS this one is tried first, because digits come last in EBCDIC"
+            );
+            findings.changed(&second.rule.at, message, "give the two rules different priorities");
         } else {
             findings.info(&second.rule.at, both);
         }

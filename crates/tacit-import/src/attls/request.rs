@@ -5,24 +5,24 @@ use crate::files::Input;
 /// The input of an import from AT-TLS.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttlsRequest<'a> {
-    /// Names of policies, or of main and image files of the Policy Agent, which name them.
+    /// Policy files, or main and image files of the Policy Agent that name policy files.
     pub policies: &'a [String],
-    /// Names of files with IP filter rules, in addition to those that the policies name. Without
-    /// such files the policy has no filter rules.
+    /// Files with IP filter rules, in addition to those that the policy files name. Without any
+    /// such file the policy has no filter rules.
     pub filters: &'a [String],
-    /// What stands for `/` in the names that files hold.
+    /// The directory that stands for `/` in the paths that files contain.
     pub root: Option<&'a str>,
     /// The map file of the site.
     pub map: Option<Input<'a>>,
-    /// How to import.
+    /// The options of the import.
     pub options: AttlsOptions,
 }
 
-/// How to import.
+/// The options of an import from AT-TLS.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttlsOptions {
-    /// A server's name is not checked where the original does not either.
+    /// Do not check a server's name if AT-TLS did not check it.
     pub keep_no_name_check: bool,
-    /// What no rule matches is denied, and not passed in clear.
+    /// Deny connections that match no rule, instead of permitting them in clear.
     pub fail_closed: bool,
 }

@@ -1,19 +1,19 @@
-//! Which user IDs name a key ring that has none itself.
+//! Lists the user IDs of the rules that use a key ring without a user ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::effective::Effective;
 use super::words::Kind;
 
-/// The user IDs that rules of TLS have, by the ring without a user ID that they name.
+/// The user IDs of the TLS rules that use a key ring without a user ID, by ring.
 #[derive(Debug, Default)]
 pub(super) struct RingUsers(BTreeMap<String, BTreeSet<String>>);
 
-/// What stands for the user ID of a rule that has none.
+/// Stands for the user ID of a rule that has none.
 const ANY_USER: &str = "*";
 
 impl RingUsers {
-    /// Those of all rules.
+    /// Collects the user IDs of all rules.
     pub(super) fn of(rules: &[Effective<'_>]) -> Self {
         let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for rule in rules.iter().filter(|rule| is_tls(rule)) {
@@ -26,7 +26,7 @@ impl RingUsers {
         Self(users)
     }
 
-    /// Whether the ring is that of several users.
+    /// Whether several users use the ring.
     pub(super) fn are_several(&self, ring: &str, user: &str) -> bool {
         user.contains('*') || self.0.get(ring).is_some_and(|users| users.len() > 1)
     }

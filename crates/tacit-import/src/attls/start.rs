@@ -1,7 +1,7 @@
-//! When TLS begins, where the program used to decide that.
+//! Decides when TLS begins for rules with `ApplicationControlled On`.
 //!
-//! Programs that are `ApplicationControlled` tell the original, by a call that does not exist here,
-//! when to begin. Where the port says which protocol that is, it is followed on the wire instead.
+//! On z/OS such a program calls the system to start TLS; Linux has no such call. If the port
+//! identifies a protocol with STARTTLS, tacit follows that protocol instead.
 
 use super::conditions::show_ports;
 use super::context::Context;
@@ -11,7 +11,7 @@ use super::objects::Field;
 use crate::draft::{Keys, Toml, set};
 use tacit_core::flow::Direction;
 
-/// The keys that say when TLS begins; none: at the first byte.
+/// The keys that set when TLS begins; none if it begins at the first byte.
 pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: Direction) -> Keys {
     let name = rule.rule.name.as_str();
     let controlled = rule.said("ApplicationControlled").filter(|field| field.value == "On");
@@ -26,17 +26,17 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
         && matches!(start, Start::Unknown)
     {
         let why = format!(
-            "the program of rule `{name}` decides when TLS begins, by a call that does not exist \
-             here, and its port does not tell a protocol"
+            "the program of rule `{name}` starts TLS with a call that exists only on z/OS, and the \
+             port does not identify a protocol"
         );
         let line = "starttls = \"telnet\"   # or \"ftp\", \"smtp\", \"postgres\"; or, for TLS from \
-                    the first byte: start = \"immediate\"; or, where the program asks over \
+                    the first byte: start = \"immediate\"; or, if the program sends requests to \
                     $TACIT_QUERY: start = \"controlled\"";
         context.needs.rule(MissingKey { rule: name, key: "starttls" }, &field.at, why, line);
         return Keys::new();
     }
     if let Some(field) = controlled {
-        let message = format!("the program decided when TLS begins; now {}", start.words());
+        let message = format!("on z/OS the program started TLS; here {}", start.words());
         context.findings.info(&field.at, message);
     }
     if let Some(field) = rule.said("SecondaryMap").filter(|field| field.value == "On") {
@@ -45,7 +45,7 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
     start.keys()
 }
 
-/// What the map says of a rule.
+/// The setting of the map file for a rule.
 fn by_map(context: &Context<'_>, name: &str) -> Option<Start> {
     if let Some(starttls) = context.map.rule(name, "starttls") {
         return Some(Start::Said("starttls", starttls.clone()));
@@ -60,13 +60,13 @@ fn by_map(context: &Context<'_>, name: &str) -> Option<Start> {
 enum Start {
     /// At the first byte.
     Immediate,
-    /// In FTP; at the first byte, or where the protocol says.
+    /// In FTP: at the first byte, or after AUTH.
     Ftp { implicit: bool },
-    /// Where a protocol says.
+    /// When this protocol starts it.
     Protocol(&'static str),
-    /// As the map says.
+    /// As the map file sets it.
     Said(&'static str, Toml),
-    /// Nothing says it.
+    /// Not known.
     Unknown,
 }
 
@@ -85,12 +85,14 @@ impl Start {
     fn words(&self) -> String {
         match self {
             Self::Ftp { implicit: true } => {
-                "it begins at the first byte, as in FTP over TLS".into()
+                "TLS begins at the first byte, as in implicit FTPS".into()
             }
-            Self::Ftp { implicit: false } => "the commands of FTP say it".into(),
-            Self::Immediate => "it begins at the first byte".into(),
-            Self::Protocol(protocol) => format!("the {protocol} protocol says it"),
-            _ => "the map says it".into(),
+            Self::Ftp { implicit: false } => "the FTP command AUTH starts TLS".into(),
+            Self::Immediate => "TLS begins at the first byte".into(),
+            Self::Protocol(protocol) => {
+                format!("the commands of the {protocol} protocol start TLS")
+            }
+            _ => "the map file sets when TLS begins".into(),
         }
     }
 
@@ -124,7 +126,7 @@ fn only_port(rule: &Effective<'_>, direction: Direction) -> Option<String> {
     }
 }
 
-/// When TLS begins where the rule says so: at the first byte.
+/// When TLS begins in a rule without `ApplicationControlled`: at the first byte, except for FTP.
 fn by_port(rule: &Effective<'_>, direction: Direction) -> Start {
     match only_port(rule, direction).as_deref() {
         None => Start::Unknown,
@@ -133,7 +135,7 @@ fn by_port(rule: &Effective<'_>, direction: Direction) -> Start {
     }
 }
 
-/// When TLS begins where the program decides, by the well-known port of its protocol.
+/// When TLS begins if the program controls it, by the well-known port of its protocol.
 fn controlled_by_port(rule: &Effective<'_>, direction: Direction) -> Start {
     match only_port(rule, direction).as_deref() {
         Some("990") => Start::Ftp { implicit: true },
@@ -147,14 +149,15 @@ fn controlled_by_port(rule: &Effective<'_>, direction: Direction) -> Start {
     }
 }
 
-/// Connections that belong to another one: FTP's are followed, others are not known.
+/// Reports secondary connections: tacit supports only those of FTP.
 fn tell_secondary(context: &mut Context<'_>, field: &Field, start: &Start) {
     if start.is_ftp() {
-        let message = "FTP's data connections follow their control connection";
+        let message = "FTP data connections follow their control connection";
         context.findings.info(&field.at, message);
     } else {
-        let fix = "say SecondaryMap Off, and write a rule for the ports of the other connections";
-        let message = "connections that belong to another one are followed for FTP only";
+        let fix = "set SecondaryMap Off, and write a rule for the ports of the secondary \
+                   connections";
+        let message = "`SecondaryMap On` is supported for FTP only";
         context.findings.error(&field.at, message, fix);
     }
 }

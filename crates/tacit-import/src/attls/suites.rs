@@ -1,4 +1,4 @@
-//! Cipher suites and key exchange groups: from the names and codes of the originals to ours.
+//! Converts cipher suites and key exchange groups from AT-TLS names and codes to tacit names.
 
 use super::effective::Effective;
 use super::objects::Field;
@@ -6,20 +6,20 @@ use crate::finding::{Findings, Origin};
 use tacit_core::policy::text::nearest_word;
 use tacit_core::policy::{Group, Suite, TlsVersion, suite_refusal};
 
-/// Which side of the handshake a rule takes.
+/// The side of the handshake that a rule has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Server,
     Client,
 }
 
-/// The newest version that the suites of a rule allow; every version where it names none.
+/// The newest version that the suites of a rule allow.
 pub(super) fn newest(suites: Option<&[Suite]>) -> TlsVersion {
     let Some(suites) = suites else { return TlsVersion::V1_3 };
     suites.iter().map(|suite| suite.version()).max().unwrap_or(TlsVersion::V1_2)
 }
 
-/// The suites that a rule names, as far as they are spoken; `None`: it names none.
+/// The supported suites of a rule; `None` if it names no suites.
 ///
 /// What is not spoken is told. Where nothing is left, that is an error.
 pub(super) fn suites(
@@ -34,7 +34,11 @@ pub(super) fn suites(
     let mut last: Option<&Origin> = None;
     for field in rule.all("V2CipherSuites") {
         let fix = "remove the line";
-        findings.changed(&field.at, "suites of SSL 2 are dropped: SSL is never spoken", fix);
+        findings.changed(
+            &field.at,
+            "SSL 2 cipher suites are dropped: tacit does not support SSL 2",
+            fix,
+        );
     }
     let long = rule.all("V3CipherSuites4Char").into_iter().map(|field| (field, 4));
     let short = rule.all("V3CipherSuites").into_iter().map(|field| (field, 2));
@@ -42,7 +46,8 @@ pub(super) fn suites(
         last = Some(&field.at);
         for suite in of_field(field, digits, findings) {
             if suite.version() < oldest {
-                let message = format!("{} belongs to TLS 1.2, which is off", suite.name());
+                let message =
+                    format!("{} is dropped: it belongs to TLS 1.2, which is off", suite.name());
                 findings.info(&field.at, message);
             } else if !kept.contains(&suite) {
                 kept.push(suite);
@@ -51,25 +56,30 @@ pub(super) fn suites(
     }
     let at = last?;
     if kept.is_empty() {
-        let fix = "add a suite that is: TLS_AES_128_GCM_SHA256, or \
+        let fix = "add a supported suite: TLS_AES_128_GCM_SHA256, or \
                    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 for TLS 1.2";
-        findings.error(at, "no cipher suite of the rule is one that is spoken here", fix);
+        findings.error(at, "tacit supports none of the cipher suites of the rule", fix);
     }
     Some(kept)
 }
 
-/// RFC 6460: the suites of a profile; cipher parameters do not count beside it.
+/// The suites of a Suite B profile (RFC 6460), which replaces cipher parameters.
 fn suite_b(profile: &Field, rule: &Effective<'_>, findings: &mut Findings) -> Vec<Suite> {
     for word in ["V3CipherSuites", "V3CipherSuites4Char"] {
         for field in rule.all(word) {
-            let message = format!("`{word}` does not count: there is a SuiteBProfile");
+            let message = format!("`{word}` is ignored, because SuiteBProfile sets the suites");
             findings.info(&field.at, message);
         }
     }
     let aes_128 = Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
     let aes_256 = Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;
-    let message = "the suites of the profile are kept; its rules on certificates are not checked";
-    findings.changed(&profile.at, message, "make sure that certificates are of P-256 or P-384");
+    let message = "the suites of the profile are imported; its requirements for certificates are \
+                   not checked";
+    findings.changed(
+        &profile.at,
+        message,
+        "make sure that all certificates have P-256 or P-384 keys",
+    );
     match profile.value.as_str() {
         "128" => vec![aes_128],
         "192" | "192Min" => vec![aes_256],
@@ -77,7 +87,7 @@ fn suite_b(profile: &Field, rule: &Effective<'_>, findings: &mut Findings) -> Ve
     }
 }
 
-/// The suites of one line: a name, or codes of so many digits one after the other.
+/// The suites of one line: one name, or a sequence of codes with this number of digits.
 fn of_field(field: &Field, digits: usize, findings: &mut Findings) -> Vec<Suite> {
     let text = field.value.as_str();
     let word = field.attribute.word;
@@ -85,14 +95,20 @@ fn of_field(field: &Field, digits: usize, findings: &mut Findings) -> Vec<Suite>
     if begins("TLS_") || begins("SSL_") {
         let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         if !rest.is_empty() {
-            let message = format!("`{}` behind the suite is not read", rest.trim());
-            findings.changed(&field.at, message, "remove it, or write one suite to a line");
+            let message = format!("`{}` after the suite is ignored", rest.trim());
+            findings.changed(
+                &field.at,
+                message,
+                "remove the text, or write each suite on its own line",
+            );
         }
         return by_name(name, field, findings).into_iter().collect();
     }
     let is_code = text.len().is_multiple_of(digits) && text.bytes().all(|b| b.is_ascii_hexdigit());
     if !is_code {
-        let fix = format!("write a name as TLS_AES_128_GCM_SHA256, or codes of {digits} digits");
+        let fix = format!(
+            "write a name such as TLS_AES_128_GCM_SHA256, or codes of {digits} digits each"
+        );
         findings.error(&field.at, format!("`{word}` cannot be `{text}`"), fix);
         return Vec::new();
     }
@@ -117,7 +133,7 @@ fn by_name(text: &str, field: &Field, findings: &mut Findings) -> Option<Suite> 
     }
     let fix = match nearest_word(&name, &Suite::DEFAULT.map(Suite::name)) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "see IANA's list for how suites are written".to_owned(),
+        None => "look up the spelling in IANA's registry of TLS cipher suites".to_owned(),
     };
     findings.error(&field.at, format!("unknown cipher suite `{text}`"), fix);
     None
@@ -130,17 +146,21 @@ fn by_code(code: &str, field: &Field, findings: &mut Findings) -> Option<Suite> 
     let name = OLD_CODES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name);
     match name {
         Some(name) => {
-            let why = suite_refusal(name).unwrap_or("it is not spoken");
+            let why = suite_refusal(name).unwrap_or("tacit does not support this suite");
             tell_dropped(&format!("{code} ({name})"), why, field, findings);
         }
-        None => tell_dropped(code, "it is none that is spoken here", field, findings),
+        None => tell_dropped(code, "tacit does not know this suite", field, findings),
     }
     None
 }
 
 fn tell_dropped(suite: &str, why: &str, field: &Field, findings: &mut Findings) {
     let message = format!("cipher suite {suite} is dropped: {why}");
-    findings.changed(&field.at, message, "make sure that the peers speak one that is left");
+    findings.changed(
+        &field.at,
+        message,
+        "make sure that the peers support one of the remaining suites",
+    );
 }
 
 const CODES: [(&str, Suite); 9] = [
@@ -155,7 +175,7 @@ const CODES: [(&str, Suite); 9] = [
     ("CCA9", Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
 ];
 
-/// Codes that policies name most and that are not spoken (IANA, TLS Cipher Suites).
+/// Frequent codes of unsupported suites (IANA, TLS Cipher Suites).
 const OLD_CODES: [(&str, &str); 26] = [
     ("0001", "TLS_RSA_WITH_NULL_MD5"),
     ("0002", "TLS_RSA_WITH_NULL_SHA"),
@@ -185,7 +205,8 @@ const OLD_CODES: [(&str, &str); 26] = [
     ("C028", "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384"),
 ];
 
-/// The groups that a rule names for a role, ours before them; `None`: it names none.
+/// The supported groups of a rule for a side, after the group that tacit prefers; `None` if it
+/// names none.
 pub(super) fn groups(
     rule: &Effective<'_>,
     side: Side,
@@ -211,22 +232,26 @@ pub(super) fn groups(
     }
     if kept.is_empty() {
         let fix = "add 0029 (x25519), 0023 (secp256r1) or 0024 (secp384r1)";
-        findings.error(&last.at, "no group of the rule is one that is spoken here", fix);
+        findings.error(&last.at, "tacit supports none of the key exchange groups of the rule", fix);
         return None;
     }
     if newest == TlsVersion::V1_3 {
-        findings.info(&last.at, "X25519MLKEM768 stands before the groups named here");
+        findings.info(&last.at, "X25519MLKEM768 is added before the groups of this line");
         kept.insert(0, Group::X25519MLKEM768);
     }
     Some(kept)
 }
 
-/// The groups of one line: codes of four digits, which are decimal, with or without blanks.
+/// The groups of one line: decimal codes of four digits, with or without blanks.
 fn groups_of(field: &Field, findings: &mut Findings) -> Vec<Group> {
     let digits: String = field.value.split_whitespace().collect();
     if !digits.len().is_multiple_of(4) || !digits.bytes().all(|b| b.is_ascii_digit()) {
         let message = format!("`{}` cannot be `{}`", field.attribute.word, field.value);
-        findings.error(&field.at, message, "write codes of four digits as 00230024, or Any");
+        findings.error(
+            &field.at,
+            message,
+            "write codes of four digits each, such as 00230024, or Any",
+        );
         return Vec::new();
     }
     let codes = (0..digits.len()).step_by(4).filter_map(|at| digits.get(at..at + 4));
@@ -237,8 +262,14 @@ fn groups_of(field: &Field, findings: &mut Findings) -> Vec<Group> {
         _ => {
             let old = OLD_GROUPS.iter().find(|(known, _)| *known == code);
             let name = old.map(|(_, name)| format!(" ({name})")).unwrap_or_default();
-            let message = format!("group {code}{name} is dropped: it is not spoken here");
-            findings.changed(&field.at, message, "make sure that the peers speak one that is left");
+            let message = format!(
+                "key exchange group {code}{name} is dropped: tacit does not support this group"
+            );
+            findings.changed(
+                &field.at,
+                message,
+                "make sure that the peers support one of the remaining groups",
+            );
             None
         }
     };

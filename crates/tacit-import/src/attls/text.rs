@@ -1,20 +1,21 @@
-//! From the bytes of a policy file to its text.
+//! Decodes the bytes of a policy file to text.
 //!
-//! Originals are EBCDIC (IBM-1047); what was taken off the system is mostly ASCII, with now and
-//! then a byte of Latin-1 in a comment. UTF-8 is tried first, since nothing else looks like it.
+//! Policies on z/OS are EBCDIC (code page IBM-1047). Files that were transferred to Linux are
+//! mostly ASCII, sometimes with a Latin-1 character in a comment. UTF-8 is tried first, because
+//! text in another encoding is rarely valid UTF-8.
 //!
-//! A data set that was copied byte by byte has no ends of lines, but records of 80; and members may
-//! have numbers behind column 72, which are no part of the text where every line has one.
+//! A data set that was copied as bytes has records of 80 characters instead of line ends. Its
+//! records may have line numbers from column 73 on; these are removed if every record has one.
 
 use std::fmt;
 
-/// Largest file: those that exist have some kilobytes.
+/// Largest file in bytes: real policies have some kilobytes.
 pub(super) const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// How the bytes of a file mean characters.
+/// The character encoding of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
-    /// UTF-8, ASCII among it.
+    /// UTF-8, which includes ASCII.
     Utf8,
     /// ISO 8859-1.
     Latin1,
@@ -37,11 +38,11 @@ impl fmt::Display for Encoding {
 pub(super) struct Decoded {
     /// Lines end in `\n`.
     pub text: String,
-    /// What it was.
+    /// The encoding of the file.
     pub encoding: Encoding,
-    /// Whether it had records in place of lines.
+    /// Whether it had records instead of lines.
     pub records: bool,
-    /// Whether numbers stood at the ends of its lines.
+    /// Whether its lines ended with line numbers.
     pub numbered: bool,
 }
 
@@ -60,14 +61,17 @@ pub(super) struct NotText {
 /// The file is too large, or is no text at all.
 pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
     if bytes.len() > FILE_BYTES_MAX {
-        let message = format!("the file has {} bytes, more than {FILE_BYTES_MAX}", bytes.len());
-        return Err(NotText { message, fix: "split it: several files are one policy" });
+        let message = format!("the file has {} bytes; the limit is {FILE_BYTES_MAX}", bytes.len());
+        return Err(NotText { message, fix: "split the file; several files form one policy" });
     }
     let (mut text, encoding) = match std::str::from_utf8(bytes) {
         Ok(text) => (text.strip_prefix('\u{feff}').unwrap_or(text).to_owned(), Encoding::Utf8),
         Err(_) if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") => {
-            let fix = "convert it: iconv -f UTF-16 -t UTF-8";
-            return Err(NotText { message: "the file is UTF-16".to_owned(), fix });
+            let fix = "convert the file: iconv -f UTF-16 -t UTF-8";
+            return Err(NotText {
+                message: "the file is UTF-16, which cannot be imported".to_owned(),
+                fix,
+            });
         }
         Err(_) if is_ebcdic(bytes) => {
             (bytes.iter().map(|b| ibm_1047(*b)).collect(), Encoding::Ibm1047)
@@ -77,8 +81,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
     let stray = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
     if let Some(Stray { line, character }) = find_stray(&text, stray) {
         let shown = show(character);
-        let message = format!("line {line} holds the character {shown}: is this a text file?");
-        let fix = "transfer it as text, or remove the character";
+        let message = format!(
+            "line {line} has the control character {shown}, so this may not be a text file"
+        );
+        let fix = "transfer the file in text mode, or remove the character";
         return Err(NotText { message, fix });
     }
     let records = encoding == Encoding::Ibm1047 && is_records(&text);
@@ -92,12 +98,12 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
     Ok(Decoded { text, encoding, records, numbered })
 }
 
-/// Bytes of a record of nearly every data set that holds text.
+/// Length of a record in almost every data set with text.
 const RECORD_CHARS: usize = 80;
-/// Where numbers of lines begin in it.
+/// Column at which the line number of a record begins.
 const NUMBER_COLUMN: usize = 72;
 
-/// Whether records stand one behind the other, with no ends of lines.
+/// Whether the text consists of records without line ends.
 fn is_records(text: &str) -> bool {
     let chars = text.chars().count();
     chars > RECORD_CHARS && chars.is_multiple_of(RECORD_CHARS) && !text.contains('\n')
@@ -108,7 +114,7 @@ fn in_lines(text: &str) -> String {
     chars.chunks(RECORD_CHARS).flat_map(|record| record.iter().copied().chain(['\n'])).collect()
 }
 
-/// Whether every line is a whole record with a number at its end.
+/// Whether every line is a record with a line number.
 fn is_numbered(text: &str) -> bool {
     let numbered = |line: &str| {
         let number = line.get(NUMBER_COLUMN..).unwrap_or_default();
@@ -122,9 +128,9 @@ fn without_numbers(text: &str) -> String {
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// A character that text does not have.
+/// A control character that text does not contain.
 struct Stray {
-    /// The line that holds it, the first being 1.
+    /// Its line, from 1.
     line: usize,
     character: char,
 }
@@ -140,8 +146,9 @@ fn show(c: char) -> String {
     format!("{:#04x}", u32::from(c))
 }
 
-/// Letters and digits of EBCDIC lie where other code pages have accents, which are rare; its blank,
-/// which fills records, is an `@` of theirs.
+/// Whether the bytes look like EBCDIC. Its letters and digits have the codes of accented letters in
+/// other encodings, which are rare there. Its blank, which fills records, is their `@` and is not
+/// counted.
 fn is_ebcdic(bytes: &[u8]) -> bool {
     let (high, blank) = bytes.iter().fold((0, 0), |(high, blank), b| {
         (high + usize::from(*b >= 0x80), blank + usize::from(*b == 0x40))
@@ -149,7 +156,7 @@ fn is_ebcdic(bytes: &[u8]) -> bool {
     high * 3 > bytes.len() - blank
 }
 
-/// A character of IBM-1047; both of its line ends are ours.
+/// A character of IBM-1047; both of its line ends become `\n`.
 fn ibm_1047(byte: u8) -> char {
     match IBM_1047[usize::from(byte)] {
         0x85 => '\n',
@@ -157,14 +164,14 @@ fn ibm_1047(byte: u8) -> char {
     }
 }
 
-/// The text in the code page of the originals, whose order is another than ours.
+/// The text as codes of IBM-1047, for the order of names on z/OS.
 #[must_use]
 pub(super) fn ibm_1047_order(text: &str) -> Vec<usize> {
     let of = |b: u8| IBM_1047.iter().position(|latin1| *latin1 == b);
     text.bytes().filter_map(of).collect()
 }
 
-/// The bytes of IBM-1047 as those of ISO 8859-1.
+/// The characters of IBM-1047 as codes of ISO 8859-1.
 #[rustfmt::skip]
 const IBM_1047: [u8; 256] = [
     0x00, 0x01, 0x02, 0x03, 0x9C, 0x09, 0x86, 0x7F, 0x97, 0x8D, 0x8E, 0x0B, 0x0C, 0x0D, 0x0E, 0x0F,
@@ -232,8 +239,8 @@ mod tests {
         for (bytes, words) in [
             (&b"\xff\xfeT\0"[..], "UTF-16"),
             (b"TTLSRule\0", "0x00"),
-            (b"a\nb\x1b[31m", "line 2 holds the character 0x1b"),
-            (&vec![b' '; FILE_BYTES_MAX + 1], "more than"),
+            (b"a\nb\x1b[31m", "line 2 has the control character 0x1b"),
+            (&vec![b' '; FILE_BYTES_MAX + 1], "the limit is"),
         ] {
             let refused = decode(bytes).unwrap_err();
             assert!(refused.message.contains(words), "{refused:?}");

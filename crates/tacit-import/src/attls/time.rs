@@ -1,7 +1,7 @@
-//! When a rule holds: `IpTimeCondition` in the words of our policies.
+//! Converts `IpTimeCondition` to the key `when` of a tacit rule.
 //!
-//! Masks are digits, one a day or month: the first month is January, the first day of the week
-//! Sunday. Of 62 days of the month, the second half counts from the last day.
+//! A mask has one digit for each day or month, from January or Sunday on. The mask for days of the
+//! month has 31 digits, or 62: the second 31 count from the last day of the month.
 
 use super::objects::{Field, Object, Objects};
 use super::words::Kind;
@@ -12,8 +12,8 @@ const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
-/// The `when` of a rule that names a condition; `Some(None)` where it always holds, `None` after
-/// an error.
+/// The value of `when` for the time condition of a rule; `Some(None)` if it always applies, `None`
+/// after an error.
 pub(super) fn when(
     rule: &Object,
     objects: &Objects,
@@ -49,26 +49,27 @@ pub(super) fn when(
     Some(Some(Toml::Table(keys)))
 }
 
-/// Reports a value that is none; for use with `?`.
+/// Reports an invalid value; returns `None`, for use with `?`.
 fn wrong<T>(field: &Field, fix: &str, findings: &mut Findings) -> Option<T> {
     let message = format!("`{}` cannot be `{}`", field.attribute.word, field.value);
     findings.error(&field.at, message, fix);
     None
 }
 
-/// The digits of a mask of one of these lengths, blanks between them or not.
+/// The digits of a mask with one of these lengths; blanks between them are ignored.
 fn mask(field: &Field, lengths: &[usize], findings: &mut Findings) -> Option<Vec<bool>> {
     let digits: String = field.value.split_whitespace().collect();
     let is_mask = digits.chars().all(|digit| matches!(digit, '0' | '1'));
     if !is_mask || !lengths.contains(&digits.len()) || !digits.contains('1') {
         let shown: Vec<String> = lengths.iter().map(usize::to_string).collect();
-        let fix = format!("write {} digits 0 or 1, at least one of them 1", shown.join(" or "));
+        let fix =
+            format!("write {} digits, each of them 0 or 1, and at least one 1", shown.join(" or "));
         return wrong(field, &fix, findings);
     }
     Some(digits.chars().map(|digit| digit == '1').collect())
 }
 
-/// What a mask names; `Some(None)` if that is everything.
+/// The names that a mask selects; `Some(None)` if it selects all.
 fn names(
     condition: &Object,
     word: &str,
@@ -99,7 +100,7 @@ fn days_of_month(condition: &Object, findings: &mut Findings) -> Option<Option<T
     Some((!days.is_empty()).then_some(Toml::List(days)))
 }
 
-/// `hh:mm-hh:mm`, several with commas or on lines of their own.
+/// Reads `hh:mm-hh:mm`; several ranges are separated by commas or on lines of their own.
 fn hours(condition: &Object, findings: &mut Findings) -> Option<Option<Toml>> {
     let mut hours = Vec::new();
     for field in condition.all("TimeOfDayRange") {
@@ -225,6 +226,6 @@ mod tests {
             assert!(told.starts_with(message), "{told}");
         }
         let never = read("ConditionTimeRange 20250601080000:20250101000000").unwrap_err();
-        assert!(never.contains("never holds"), "{never}");
+        assert!(never.contains("never applies"), "{never}");
     }
 }

@@ -1,4 +1,4 @@
-//! The `tls` table of a rule.
+//! Converts the TLS settings of a rule to its `tls` table.
 
 use super::context::Context;
 use super::effective::Effective;
@@ -12,14 +12,14 @@ use crate::finding::Origin;
 use tacit_core::flow::Direction;
 use tacit_core::policy::TlsVersion;
 
-/// A key ring, and where a rule names it or one of its labels.
+/// A key ring, and the line that names it or one of its labels.
 #[derive(Clone, Copy)]
 struct Ring<'a> {
     name: &'a str,
     at: &'a Origin,
 }
 
-/// What becomes of the connections of a rule in one direction.
+/// What the policy does with the connections of a rule in one direction.
 pub(super) enum Treatment {
     Permit,
     Deny,
@@ -28,12 +28,13 @@ pub(super) enum Treatment {
 }
 
 impl Context<'_> {
-    /// What becomes of the connections of a TLS rule in one direction; `None` after an error, or
-    /// where something is missing that was reported.
+    /// Converts the TLS settings of a rule for one direction; `None` after an error or a missing
+    /// map entry was reported.
     pub(super) fn tls(&mut self, rule: &Effective<'_>, direction: Direction) -> Option<Treatment> {
         let Some(role) = rule.said("HandshakeRole") else {
-            let message = "the actions of the rule say no `HandshakeRole`";
-            let fix = "say Client, Server or ServerWithClientAuth in the environment action";
+            let message = "the actions of the rule have no `HandshakeRole`";
+            let fix = "add HandshakeRole Client, Server or ServerWithClientAuth to the environment \
+                       action";
             self.findings.error(rule.environment_at(), message, fix);
             return None;
         };
@@ -41,13 +42,13 @@ impl Context<'_> {
         let mut keys = Keys::new();
         match (side, direction) {
             (Side::Server, Direction::Outbound) => {
-                let who = "the program opens the connection and its peer begins TLS";
-                self.findings.info(&role.at, format!("`role` is said: {who}"));
+                let who = "the program opens the connection, and its peer is the TLS client";
+                self.findings.info(&role.at, format!("the rule sets `role`: {who}"));
                 set(&mut keys, "role", "server");
             }
             (Side::Client, Direction::Inbound) => {
-                let who = "the peer opens the connection and awaits TLS to begin here";
-                self.findings.info(&role.at, format!("`role` is said: {who}"));
+                let who = "the peer opens the connection, and is the TLS server";
+                self.findings.info(&role.at, format!("the rule sets `role`: {who}"));
                 set(&mut keys, "role", "client");
             }
             _ => {}
@@ -70,30 +71,30 @@ impl Context<'_> {
         name.map(|_| Treatment::Tls(keys))
     }
 
-    /// Reports a STARTTLS protocol where the side that opens the connection is the TLS server:
-    /// these protocols have TLS clients open. Of a rule for both directions, what is accepted keeps
-    /// its TLS and what is opened is denied; `None` after an error.
+    /// Reports a STARTTLS rule in which the side that opens the connection is the TLS server: in
+    /// these protocols the TLS client opens the connection. For a rule of both directions, accepted
+    /// connections keep TLS and opened ones are denied. `None` after an error.
     fn turned_round(&mut self, rule: &Effective<'_>, side: Side) -> Option<Treatment> {
         let direction = rule.rule.said("Direction")?;
         if side == Side::Server && direction.value == "Both" {
-            let message = "`Direction Both`: `starttls` is for what is accepted; what the rule is \
-                           about and a program opens is denied, as TLS clients open connections \
-                           of this protocol";
-            let fix = "say `Direction Inbound`, and write a rule of its own with `Direction \
-                       Outbound` and `HandshakeRole Client` if programs open such connections";
+            let message = "`Direction Both`: `starttls` applies to accepted connections only. \
+                           Connections that programs open are denied, because in this protocol the \
+                           TLS client opens the connection";
+            let fix = "set `Direction Inbound`; if programs open such connections, write another \
+                       rule with `Direction Outbound` and `HandshakeRole Client`";
             self.findings.changed(&direction.at, message, fix);
             return Some(Treatment::Deny);
         }
         let (role, fix) = match side {
-            Side::Server => ("server", "say `Direction Inbound`"),
-            Side::Client => ("client", "say `Direction Outbound`"),
+            Side::Server => ("server", "set `Direction Inbound`"),
+            Side::Client => ("client", "set `Direction Outbound`"),
         };
         let message = format!(
-            "`Direction {}` has the TLS {role} on the wrong side for the protocol of `starttls`: \
-             TLS clients open its connections",
+            "`Direction {}` does not fit the role of TLS {role} in the protocol of `starttls`: \
+             there the TLS client opens the connection",
             direction.value
         );
-        let fix = format!("{fix}, and write a rule of its own for the other direction");
+        let fix = format!("{fix}, and write another rule for the other direction");
         self.findings.error(&direction.at, message, fix);
         None
     }
@@ -103,15 +104,20 @@ impl Context<'_> {
         for field in &listed {
             let name = field.value.split('/').next().unwrap_or_default().trim();
             let message = format!(
-                "the certificate is chosen by the names in it, where `{name}` chose it before"
+                "tacit chooses this certificate by the names in it; on z/OS the list chose it for \
+                 `{name}`"
             );
-            self.findings.changed(&field.at, message, "see that it is for all of these names");
+            self.findings.changed(
+                &field.at,
+                message,
+                "make sure that the certificate contains all names for which it is needed",
+            );
         }
         let mut own = rule.all("ServerCertificateLabel");
         if own.is_empty() {
             own.extend(rule.said("CertificateLabel"));
         }
-        // The first is what a client gets that names none of the others.
+        // A client that names none of the others gets the first identity.
         let mut identities: Vec<Option<String>> = Vec::new();
         for field in own {
             let at_label = Ring { at: &field.at, ..ring };
@@ -136,7 +142,7 @@ impl Context<'_> {
         self.client_cert(rule, ring, keys);
     }
 
-    /// What is asked of clients.
+    /// The keys about client certificates.
     fn client_cert(&mut self, rule: &Effective<'_>, ring: Ring<'_>, keys: &mut Keys) {
         if rule.said("HandshakeRole").is_some_and(|role| role.value == "Server") {
             set(keys, "client-cert", "none");
@@ -151,8 +157,8 @@ impl Context<'_> {
             _ => "required",
         };
         if asked == "PassThru" {
-            let fix = "say ClientAuthType Full to refuse certificates that are wrong";
-            self.findings.changed(at, "client certificates are asked for and not checked", fix);
+            let fix = "set ClientAuthType Full to reject invalid certificates";
+            self.findings.changed(at, "client certificates are requested, but not checked", fix);
         } else if let Some(trust) = self.trust(ring) {
             set(keys, "trust", trust);
         }
@@ -161,7 +167,8 @@ impl Context<'_> {
             match self.map.rule(&rule.rule.name, "map") {
                 Some(map) => set(keys, "map", map.clone()),
                 None => {
-                    let why = "SAFCheck wants a name for each client certificate: which map?";
+                    let why = "ClientAuthType SAFCheck needs an identity map that names each \
+                               client";
                     let line = "map = \"people\"\n\
                                 [[map.people]]\nsubject = \"CN=alice\"\nname = \"alice\"";
                     let key = MissingKey { rule: &rule.rule.name, key: "map" };
@@ -184,7 +191,7 @@ impl Context<'_> {
         }
     }
 
-    /// The certificate that is shown to a server that asks; never the default of the ring.
+    /// The certificate that is sent to a server that requests one; never the default of the ring.
     fn presented(&mut self, rule: &Effective<'_>, ring: Ring<'_>) -> Option<String> {
         let from_map = match self.map.rule(&rule.rule.name, "certificate") {
             Some(Toml::Text(label)) => Some(label.as_str()),
@@ -195,19 +202,20 @@ impl Context<'_> {
             (Some(label), _) => self.identity(ring, Some(label)),
             (None, Some(label)) => {
                 self.findings
-                    .info(&label.at, "the certificate is shown to servers that ask for it");
+                    .info(&label.at, "this certificate is sent to servers that request one");
                 self.identity(Ring { at: &label.at, ..ring }, Some(&label.value))
             }
             (None, None) => {
-                let message = "no certificate is shown to servers: the rule names no label, and \
-                               the default of the ring is never used (a map may say `certificate`)";
+                let message = "no certificate is sent to servers: the rule names no label, and \
+                               AT-TLS clients never use the ring's default certificate (set \
+                               `certificate` in the map to use one)";
                 self.findings.info(ring.at, message);
                 None
             }
         }
     }
 
-    /// What the server's certificate must cover; the same name is sent to it.
+    /// The name that the server's certificate must contain, which is also sent to the server.
     fn server_name(&mut self, rule: &Effective<'_>, keys: &mut Keys) {
         let sni = rule.said("ClientHandshakeSNIList");
         if let Some(name) = self.map.rule(&rule.rule.name, "server-name") {
@@ -220,22 +228,26 @@ impl Context<'_> {
         set(keys, "server-name", name.value.to_ascii_lowercase());
         if let Some(sni) = sni.filter(|sni| !sni.value.eq_ignore_ascii_case(&name.value)) {
             let message = format!(
-                "`{}` is not sent: the name that is sent is the one the certificate must cover",
+                "`{}` is not sent: tacit sends the name that the server's certificate must contain",
                 sni.value
             );
             self.findings.changed(
                 &sni.at,
                 message,
-                "say `server-name` in the map if it is the other",
+                "if the other name is the right one, set `server-name` in the map",
             );
         }
         if !rule.is_on("HostRefWildcardValidation") {
-            let fix = "keep wildcards out of the certificates that the CA issues";
-            self.findings.changed(&name.at, "a certificate for a wildcard is taken too", fix);
+            let fix = "have the CA issue no wildcard certificates, if they must be rejected";
+            self.findings.changed(
+                &name.at,
+                "tacit also accepts a wildcard certificate that matches the name",
+                fix,
+            );
         }
     }
 
-    /// The name that the rule says the certificate must cover, or else the one it sends.
+    /// The name that the rule requires in the certificate, or else the name that it sends.
     fn reference_name<'o>(
         &mut self,
         rule: &Effective<'o>,
@@ -245,30 +257,34 @@ impl Context<'_> {
             return Some(dns);
         }
         if let Some(cn) = rule.said("HostReferenceIdCN") {
-            let message = "the name is looked for in the certificate's alternative names only, \
-                           not in its common name";
-            self.findings.changed(&cn.at, message, "make sure that the certificate has it there");
+            let message = "tacit looks for the name in the certificate's subjectAltName only, not \
+                           in its common name";
+            self.findings.changed(
+                &cn.at,
+                message,
+                "make sure that the subjectAltName contains the name",
+            );
             return Some(cn);
         }
         if self.options.keep_no_name_check {
             return None;
         }
         let sni = sni?;
-        let message = "the server's certificate must cover the name that is sent to it, which it \
-                       need not before";
-        let fix = "say HostReferenceIdDNS; --keep-no-name-check keeps the old meaning";
+        let message = "the server's certificate must now contain the server name that is sent; on \
+                       z/OS it did not have to";
+        let fix = "set HostReferenceIdDNS; --keep-no-name-check keeps the old behaviour";
         self.findings.changed(&sni.at, message, fix);
         Some(sni)
     }
 
-    /// The original checks no name.
+    /// Handles a rule that checks no name.
     fn without_name(&mut self, rule: &Effective<'_>, keys: &mut Keys) {
         let at = rule.environment_at();
         if !self.options.keep_no_name_check {
-            let message = "the server's certificate must cover the name that the program asked for \
-                           or else the address, which it need not before";
-            let fix = "say `server-name` in the map where the name is another; \
-                       --keep-no-name-check keeps the old meaning";
+            let message = "the server's certificate must now contain the name or address to which \
+                           the program connects; on z/OS it did not have to";
+            let fix = "set `server-name` in the map if the certificate has another name; \
+                       --keep-no-name-check keeps the old behaviour";
             self.findings.changed(at, message, fix);
             return;
         }
@@ -282,7 +298,7 @@ impl Context<'_> {
         self.findings.changed(at, message, fix);
     }
 
-    /// Versions, suites, groups and times.
+    /// The keys for versions, suites, groups and times.
     fn common(&mut self, rule: &Effective<'_>, side: Side, keys: &mut Keys) {
         let oldest = self.oldest_version(rule);
         if oldest == TlsVersion::V1_3 {
@@ -307,8 +323,13 @@ impl Context<'_> {
             match field.value.as_str() {
                 "10" => {}
                 "0" => {
-                    let message = "a handshake may take 600 s; no limit is not offered";
-                    self.findings.changed(&field.at, message, "say how long it may take");
+                    let message = "the limit for a handshake is 600 s: tacit allows no unlimited \
+                                   handshakes";
+                    self.findings.changed(
+                        &field.at,
+                        message,
+                        "set the time that a handshake may take",
+                    );
                     set(keys, "handshake-timeout", "600s");
                 }
                 seconds => set(keys, "handshake-timeout", format!("{seconds}s")),
@@ -320,13 +341,14 @@ impl Context<'_> {
                 set(&mut rekey, "after", format!("{}m", minutes.value));
                 set(keys, "rekey", Toml::Table(rekey));
             } else {
-                let message = "no new keys are made by time: that needs TLS 1.3, and 1.2 is on";
-                self.findings.changed(&minutes.at, message, "say TLSv1.2 Off and TLSv1.3 On");
+                let message = "keys are not changed after a time: this needs TLS 1.3, and TLS 1.2 \
+                               is on";
+                self.findings.changed(&minutes.at, message, "set TLSv1.2 Off and TLSv1.3 On");
             }
         }
     }
 
-    /// The oldest version that stays on.
+    /// The oldest version that the policy allows.
     fn oldest_version(&mut self, rule: &Effective<'_>) -> TlsVersion {
         let old = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1"];
         let on: Vec<&str> = old.into_iter().filter(|version| rule.is_on(version)).collect();
@@ -342,14 +364,18 @@ impl Context<'_> {
             let by = if said.is_some() { "" } else { " by default" };
             let also = if newest_on { "" } else { "; TLS 1.2 and 1.3 were off, and are on now" };
             let message = format!(
-                "{} on{by}: TLS {} is the oldest that is spoken{also}",
+                "{} on{by}; the oldest version that the policy allows is TLS {}{also}",
                 are(&on),
                 oldest.word()
             );
-            self.findings.changed(at, message, "say Off for each, and On for TLSv1.2 and TLSv1.3");
+            self.findings.changed(
+                at,
+                message,
+                "set these versions to Off, and TLSv1.2 and TLSv1.3 to On",
+            );
         } else if !newest_on {
-            let fix = "say On for TLSv1.2, TLSv1.3 or both";
-            self.findings.error(rule.environment_at(), "every version of TLS is off", fix);
+            let fix = "set TLSv1.2, TLSv1.3 or both to On";
+            self.findings.error(rule.environment_at(), "every TLS version is off", fix);
         }
         oldest
     }
@@ -357,12 +383,12 @@ impl Context<'_> {
     fn tell_of_1_3(&mut self, rule: &Effective<'_>, oldest: TlsVersion, newest: TlsVersion) {
         if oldest != newest && !rule.is_on("TLSv1.3") {
             let at = rule.at_of("TLSv1.3");
-            let message = "TLS 1.3 is on too, where the peer speaks it";
-            self.findings.changed(at, message, "name suites of TLS 1.2 only to keep it off");
+            let message = "TLS 1.3 is also on, for peers that support it";
+            self.findings.changed(at, message, "name only TLS 1.2 suites, to keep TLS 1.3 off");
         }
     }
 
-    /// The name of the identity that a label of a ring, or its default, becomes.
+    /// The name of the identity for a label of a ring, or for its default certificate.
     fn identity(&mut self, ring: Ring<'_>, label: Option<&str>) -> Option<String> {
         let held = self.map.keyring(ring.name);
         let pair = match label {
@@ -390,9 +416,8 @@ impl Context<'_> {
     }
 }
 
-/// The direction whose port says which protocol it is. A server that is told by the program when
-/// TLS begins speaks the protocol of the port at which it accepts, also where the rule is for both
-/// directions.
+/// The direction whose port identifies the protocol. A server rule with `ApplicationControlled`
+/// uses the port at which it accepts, even if it is for both directions.
 fn port_side(rule: &Effective<'_>, side: Side, direction: Direction) -> Direction {
     let is_both = rule.rule.said("Direction").is_some_and(|field| field.value == "Both");
     let accepts = is_both && side == Side::Server && rule.is_on("ApplicationControlled");

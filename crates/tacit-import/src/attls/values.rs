@@ -1,4 +1,4 @@
-//! Values of attributes that have a grammar of their own: addresses and ports.
+//! Parses attribute values that are addresses or ports.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,27 +6,36 @@ use super::lex::Node;
 use crate::finding::Findings;
 use tacit_core::policy::selector::AddressSelector;
 
-/// Checks an address, range or network and writes it in the one way; `None` after an error.
+/// Checks an address, range or network and returns its normal form; `None` after an error.
 pub(super) fn address_word(word: &str, node: &Node, findings: &mut Findings) -> Option<String> {
     let text = node.value.as_str();
     if let Some(all) = ALL.iter().find(|all| all.eq_ignore_ascii_case(text)) {
         return Some((*all).to_owned());
     }
-    // The originals read a number as an IPv4 address, which is rarely what the author meant.
+    // AT-TLS reads a number as an IPv4 address, which is rarely what the author meant.
     if let Ok(number) = text.parse::<u32>() {
         let address = Ipv4Addr::from_bits(number);
-        let message = format!("`{word} {text}` is a number, and means the address {address}");
-        findings.changed(&node.at, message, "write the address; a port stands in a port range");
+        let message = format!("`{word} {text}` is a number, which means the address {address}");
+        findings.changed(
+            &node.at,
+            message,
+            "write the address with dots; ports belong in a port range",
+        );
         return Some(address.to_string());
     }
     let Some(selector) = selector(text) else {
-        let fix = "write an address, a network as 10.0.0.0/8, a range as 10.0.0.1-10.0.0.9, or All";
-        findings.error(&node.at, format!("`{word}` cannot be `{text}`: no address"), fix);
+        let fix = "write an address, a network such as 10.0.0.0/8, a range such as \
+                   10.0.0.1-10.0.0.9, or All";
+        findings.error(
+            &node.at,
+            format!("`{word}` cannot be `{text}`: this is not an address"),
+            fix,
+        );
         return None;
     };
     let shown = selector.to_string();
     if text.contains('/') && !shown.eq_ignore_ascii_case(text) && shown.contains('/') {
-        findings.info(&node.at, format!("`{text}` is the network {shown}"));
+        findings.info(&node.at, format!("`{text}` means the network {shown}"));
     }
     Some(shown)
 }
@@ -50,7 +59,7 @@ fn selector(text: &str) -> Option<AddressSelector> {
     Some(AddressSelector::Prefix { network, length: whole(network) })
 }
 
-/// Checks a port or range and writes it in the one way; `None` after an error.
+/// Checks a port or range and returns its normal form; `None` after an error.
 pub(super) fn ports_word(word: &str, node: &Node, findings: &mut Findings) -> Option<String> {
     let text = node.value.as_str();
     let ends = text.split_once('-').or_else(|| text.split_once(char::is_whitespace));
@@ -61,8 +70,12 @@ pub(super) fn ports_word(word: &str, node: &Node, findings: &mut Findings) -> Op
             Some(if first == last { first.to_string() } else { format!("{first}-{last}") })
         }
         _ => {
-            let fix = "write a port from 1 to 65535, a range as 1024-2047, or 0 for any";
-            findings.error(&node.at, format!("`{word}` cannot be `{text}`: no port"), fix);
+            let fix = "write a port from 1 to 65535, a range such as 1024-2047, or 0 for any port";
+            findings.error(
+                &node.at,
+                format!("`{word}` cannot be `{text}`: this is not a port"),
+                fix,
+            );
             None
         }
     }

@@ -1,5 +1,5 @@
-//! The words of the language: statements, their attributes, the values those take, and what holds
-//! where nothing is said.
+//! Defines the AT-TLS language: statements, their attributes, the values of these, and their
+//! defaults.
 //!
 //! ```text
 //!   TTLSRule ─> TTLSGroupAction ───────> TTLSGroupAdvancedParms
@@ -10,7 +10,8 @@
 //!            ─> IpAddr…, Port…, IpTimeCondition
 //! ```
 //!
-//! Statement `X` may be named by an attribute `XRef`, or stand inside of the other one as a block.
+//! An attribute `XRef` names a statement `X`; the statement may also be a block inside the other
+//! one.
 
 /// A kind of statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +71,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// All of them; the order in which parts of an action are shown.
+    /// All kinds, in the order in which the parts of an action are shown.
     pub(super) const ALL: [Self; 26] = [
         Self::Rule,
         Self::Group,
@@ -100,7 +101,7 @@ impl Kind {
         Self::FilterAction,
     ];
 
-    /// The statement.
+    /// Its keyword.
     #[must_use]
     pub(super) fn word(self) -> &'static str {
         match self {
@@ -133,18 +134,18 @@ impl Kind {
         }
     }
 
-    /// The statement of that word, whatever the case.
+    /// The kind with this keyword; the case of letters is ignored.
     #[must_use]
     pub(super) fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word().eq_ignore_ascii_case(word))
     }
 
-    /// What may stand between its braces.
+    /// The attributes that its block may have.
     pub(super) fn attributes(self) -> impl Iterator<Item = &'static Attribute> {
         self.own_attributes().iter().chain(self.shared_attributes())
     }
 
-    /// Those of this kind alone.
+    /// The attributes that only this kind has.
     fn own_attributes(self) -> &'static [Attribute] {
         match self {
             Self::Rule => RULE,
@@ -176,7 +177,7 @@ impl Kind {
         }
     }
 
-    /// Those that it shares with another kind, as connections do with environments.
+    /// The attributes that it shares with another kind, such as connections with environments.
     fn shared_attributes(self) -> &'static [Attribute] {
         match self {
             Self::Environment | Self::Connection => ACTION,
@@ -187,13 +188,13 @@ impl Kind {
         }
     }
 
-    /// The attribute of that word, whatever the case.
+    /// Its attribute of this name; the case of letters is ignored.
     #[must_use]
     pub(super) fn attribute(self, word: &str) -> Option<&'static Attribute> {
         self.attributes().find(|attribute| attribute.word.eq_ignore_ascii_case(word))
     }
 
-    /// The kinds that may stand inside as a block.
+    /// The kinds that may be blocks inside this kind.
     pub(super) fn parts(self) -> impl Iterator<Item = Self> {
         self.attributes().filter_map(|attribute| match attribute.form {
             Form::Block(kind) => Some(kind),
@@ -205,13 +206,13 @@ impl Kind {
 /// One attribute of a statement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Attribute {
-    /// As the manual writes it.
+    /// Its spelling in the manual.
     pub word: &'static str,
-    /// What it takes.
+    /// The form of its value.
     pub form: Form,
-    /// Whether each one said counts, or only the last.
+    /// Whether all fields are used if it is repeated, or only the last.
     pub repeats: bool,
-    /// What holds where it is not said. Connection actions have no defaults.
+    /// Its default. Connection actions have no defaults.
     pub default: Option<&'static str>,
 }
 
@@ -223,14 +224,14 @@ impl Attribute {
     }
 }
 
-/// What an attribute takes.
+/// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// `On` or `Off`.
     Switch,
     /// One of a few words.
     Choice(&'static [&'static str]),
-    /// A number, from and to.
+    /// A number in this range.
     Number(u32, u32),
     /// The rest of the line.
     Text,
@@ -257,7 +258,7 @@ const fn switch(word: &'static str, default: &'static str) -> Attribute {
 }
 
 const fn choice(word: &'static str, words: &'static [&'static str]) -> Attribute {
-    // The first is what holds where nothing is said.
+    // The first value is the default.
     let default = Some(words[0]);
     Attribute { default, ..attribute(word, Form::Choice(words)) }
 }
@@ -333,7 +334,7 @@ const ACTION: &[Attribute] = &[
     reference("TTLSCipherParmsRef", Kind::Cipher),
     block("TTLSSignatureParms", Kind::Signature),
     reference("TTLSSignatureParmsRef", Kind::Signature),
-    // Where these say neither, the group's hold.
+    // If these attributes are not set, those of the group apply.
     attribute("CtraceClearText", Form::Switch),
     attribute("Trace", Form::Number(0, 255)),
 ];
@@ -545,7 +546,7 @@ const FILTER_POLICY: &[Attribute] = &[
     list("IpFilterGroupRef", Form::Ref(Kind::FilterGroup)),
 ];
 
-/// Rules in order; the first that matches decides.
+/// The filter rules in order; the first that matches decides.
 const FILTER_GROUP: &[Attribute] = &[
     list("IpFilterRule", Form::Block(Kind::FilterRule)),
     list("IpFilterRuleRef", Form::Ref(Kind::FilterRule)),

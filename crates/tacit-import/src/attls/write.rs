@@ -1,4 +1,4 @@
-//! Third step of an import: from decisions to the text of a policy.
+//! Writes the text of the policy: the last of the three steps of an import.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use super::request::AttlsOptions;
 use crate::draft::{Draft, Item, Toml, name_of, word};
 use crate::finding::{Findings, Origin};
 
-/// What the policy is written from, beside the decisions.
+/// What the policy is written from, besides the decisions.
 pub(super) struct Sources<'a> {
     pub(super) map: &'a Map,
     pub(super) options: AttlsOptions,
-    /// The filters in order; `None`: no file is about filters.
+    /// The filters in order; `None`: no file contains filters.
     pub(super) filters: Option<&'a [Filter]>,
-    /// Where the first rule stands, if there is one.
+    /// The line of the first rule, if there is one.
     pub(super) first_rule: Option<&'a Origin>,
     /// The first line of the first file.
     pub(super) first_line: Option<&'a Origin>,
@@ -34,9 +34,9 @@ pub(super) fn write(
         if sources.options.fail_closed
             && let Some(first) = sources.first_rule
         {
-            let message = "what a filter permits and no TLS rule is about goes in clear, as \
-                           before: --fail-closed leaves what filters permit";
-            let fix = "have the filters permit no more than what may go in clear";
+            let message = "connections that a filter permits and no TLS rule matches are in clear, \
+                           as on z/OS: --fail-closed does not change filters";
+            let fix = "let the filters permit only connections that may be in clear";
             findings.changed(first, message, fix);
         }
         rules = combine::combine(&rules, filters, findings);
@@ -44,24 +44,26 @@ pub(super) fn write(
     } else if let Some(first) = sources.first_rule {
         let at = Origin { file: first.file.clone(), line: 1 };
         end(sources.options, &at, &mut rules, findings);
-        // A rule of the policy may have the name of one of these.
+        // The rules may contain a name that was generated for another one.
         rename(&mut rules, findings);
     } else if let Some(first) = sources.first_line
         && !findings.has_errors()
     {
-        let message = "there is no TTLSRule: everything went in clear, and would be denied";
+        let message = "there is no TTLSRule: on z/OS all connections were in clear, and tacit \
+                       would deny them";
         findings.error(first, message, "name the file that has the rules");
     }
     if findings.has_errors() {
         return None;
     }
     allow_names(&mut rules);
-    let head = "Imported by `tacit import attls`: see tacit.toml(5) for what it means.";
+    let head = "Imported by `tacit import attls`; tacit.toml(5) describes the keys.";
     Draft { head: vec![head.to_owned()], tables, rules }.finish(findings)
 }
 
-/// Lets programs ask DNS for names of the addresses in rules, unless a rule without `remote` lets
-/// them already: no policy of this kind says anything of names. What is read back warns of it.
+/// Lets programs resolve names of the addresses in rules, unless a rule without `remote` already
+/// allows it, because the imported policies do not mention names. The parser warns about this
+/// setting.
 fn allow_names(rules: &mut [Item]) {
     let opens = |item: &&mut Item| {
         item.text("direction") == Some("outbound") && item.value("deny").is_none()
@@ -79,7 +81,7 @@ fn allow_names(rules: &mut [Item]) {
     }
 }
 
-/// Whether an entry of `remote` is a name and no address, network, range or word for some.
+/// Whether an entry of `remote` is a host name.
 fn is_name(remote: &str) -> bool {
     let is_address =
         remote.contains([':', '/']) || remote.starts_with(|one: char| one.is_ascii_digit());
@@ -102,7 +104,7 @@ fn maps(map: &Map) -> Vec<Item> {
     items
 }
 
-/// Gives every rule a name that policies take, and none two the same.
+/// Gives every rule a distinct name that policies allow.
 fn rename(items: &mut [Item], findings: &mut Findings) {
     let mut taken: Vec<String> = Vec::new();
     for item in items {
@@ -116,31 +118,33 @@ fn rename(items: &mut [Item], findings: &mut Findings) {
         let mut candidates = std::iter::once(plain.clone()).chain(numbered);
         let free = candidates.find(|name| !taken.contains(name)).unwrap_or(plain);
         if *name != free {
-            findings.info(&item.at, format!("rule `{name}` is named `{free}`"));
+            findings.info(&item.at, format!("rule `{name}` is called `{free}` in the policy"));
             name.clone_from(&free);
         }
         taken.push(free);
     }
 }
 
-/// Leaves room for a number behind it.
+/// Length of a name, less some characters for a number.
 const NAME_STEM_CHARS_MAX: usize = 58;
 
-/// What happens to what no rule matches.
+/// Adds the rules for connections that match no other rule.
 fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
-    let inbound = "only what a rule listens for is accepted: other ports are not opened outside";
+    let inbound = "tacit listens only on the ports of rules; other ports stay closed to other \
+                   hosts";
     findings.info(at, inbound);
     if options.fail_closed {
-        let message = "what no rule matches is denied; it went in clear before";
-        findings.changed(at, message, "leave out --fail-closed to let it pass");
+        let message = "connections that match no rule are denied; on z/OS they were in clear";
+        findings.changed(at, message, "omit --fail-closed to permit them");
         return;
     }
-    let message = "what no rule matches goes in clear, as before: the last rules permit it";
-    findings.changed(at, message, "import with --fail-closed to have it denied");
+    let message = "connections that match no rule are in clear, as on z/OS: the last rules permit \
+                   them";
+    findings.changed(at, message, "import with --fail-closed to deny them");
     let clear = |name: String, keys: Vec<(&str, Toml)>| {
         let mut item = Item::new("[[rule]]", at);
         item.comments
-            .push("WARNING: what no rule above matches goes in clear, as it did before.".into());
+            .push("WARNING: connections that match no rule above are in clear, as on z/OS.".into());
         item.set("name", name);
         keys.into_iter().for_each(|(key, value)| item.set(key, value));
         item.set("permit", true);
@@ -160,7 +164,7 @@ fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut
     }
 }
 
-/// The sockets that accept connections that no rule matches, by the port that they continue to.
+/// The sockets whose connections may match no rule, by the port to which they continue.
 fn unmatched_inbound(items: &[Item]) -> BTreeMap<u16, Vec<String>> {
     const NARROWING: [&str; 5] = ["remote", "remote-ports", "program", "user", "when"];
     let is_narrow = |item: &Item| NARROWING.iter().any(|key| item.value(key).is_some());
@@ -170,7 +174,7 @@ fn unmatched_inbound(items: &[Item]) -> BTreeMap<u16, Vec<String>> {
     let taken: Vec<String> = whole.flat_map(|item| item.texts("listen")).collect();
     let mut sockets: BTreeMap<u16, Vec<String>> = BTreeMap::new();
     for item in inbound.iter().filter(|item| is_narrow(item)) {
-        // Of several ports, the first that a program listens on is gone on to.
+        // If a rule has several ports, the connection goes to the first on which a program listens.
         let port = match item.value("local-ports") {
             Some(Toml::Number(port)) => u16::try_from(*port).ok(),
             _ => None,

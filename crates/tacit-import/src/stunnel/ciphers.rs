@@ -1,12 +1,13 @@
-//! Suites, groups and versions by the names of OpenSSL.
+//! Converts OpenSSL cipher lists, and OpenSSL's names of suites and groups.
 //!
-//! A cipher list is a little program: words add suites, `!word` forbids them, `-word` takes them
-//! away, `+word` puts them last. It is run here over the suites of TLS 1.2 that tacit has. What
-//! else it would have added is weaker, or rarer, and is told.
+//! A cipher list is a small program: a word adds suites, `!word` forbids them, `-word` removes
+//! them, and `+word` moves them to the end. [`run`] executes it on the TLS 1.2 suites that tacit
+//! supports. Suites that are named one by one and not supported are returned, so that the caller
+//! reports them.
 
 use tacit_core::policy::{Group, Suite};
 
-/// The suites of TLS 1.2 in the order in which OpenSSL adds them, by its names.
+/// The TLS 1.2 suites by OpenSSL's names, in the order in which OpenSSL adds them.
 const SUITES: [(&str, Suite); 6] = [
     ("ECDHE-ECDSA-AES256-GCM-SHA384", Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
     ("ECDHE-RSA-AES256-GCM-SHA384", Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
@@ -16,10 +17,10 @@ const SUITES: [(&str, Suite); 6] = [
     ("ECDHE-RSA-AES128-GCM-SHA256", Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
 ];
 
-/// Words for all of them.
+/// Words that select all of them.
 const ALL: &[&str] =
     &["ALL", "HIGH", "DEFAULT", "TLSv1.2", "ECDHE", "EECDH", "ECDH", "kECDHE", "kEECDH"];
-/// Words for what none of them is.
+/// Words that select none of them.
 const NONE: &[&str] = &[
     "COMPLEMENTOFDEFAULT",
     "COMPLEMENTOFALL",
@@ -90,16 +91,16 @@ const NONE: &[&str] = &[
     "CBC",
 ];
 
-/// What a cipher list comes to.
+/// The result of a cipher list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ciphers {
     /// The suites of TLS 1.2, in order of preference.
     pub(super) suites: Vec<Suite>,
-    /// Suites named one by one that tacit does not have.
+    /// Suites that the list names one by one and tacit does not support.
     pub(super) dropped: Vec<String>,
-    /// Words for many suites of which tacit has some, or none.
+    /// Words for groups of suites of which tacit supports some or none.
     pub(super) wide: Vec<String>,
-    /// The security level, where it is said.
+    /// The security level, if the list sets one.
     pub(super) level: Option<String>,
 }
 
@@ -149,7 +150,7 @@ pub(super) fn run(list: &str) -> Ciphers {
     done
 }
 
-/// The suites that a word stands for; words that `+` joins must all hold.
+/// The suites that a word selects; if `+` joins several words, all must match.
 fn named(word: &str) -> Vec<Suite> {
     let holds = |suite: &(&str, Suite)| word.split('+').all(|part| is(part, suite.0));
     SUITES.iter().filter(|suite| holds(suite)).map(|(_, suite)| *suite).collect()
@@ -169,7 +170,7 @@ fn is(word: &str, suite: &str) -> bool {
     }
 }
 
-/// A list of names: what tacit has of it, and the names that it does not have.
+/// The supported entries of a list, and the names of the unsupported ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Known<T> {
     pub(super) kept: Vec<T>,

@@ -1,4 +1,4 @@
-//! Addresses as `accept` and `connect` write them, and as a policy does.
+//! Converts the addresses of `accept` and `connect` to those of a policy.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use crate::finding::Findings;
 pub(super) enum Endpoint {
     /// A UNIX socket.
     Path(String),
-    /// A host, and its port; `None`: the port stands alone.
+    /// A host and its port; `None` if only the port is given.
     Host(Option<String>, u16),
 }
 
@@ -27,7 +27,8 @@ impl Endpoint {
         let Some(port) = port.trim().parse().ok().filter(|port| *port > 0) else {
             let message = format!("`{name} = {value}` has no port from 1 to 65535");
             let fix = format!(
-                "write its number; `getent services {port}` says it, if that is the name of one"
+                "write the port as a number; if {port} is the name of a service, `getent services \
+                 {port}` prints its port"
             );
             findings.error(at, message, fix);
             return None;
@@ -35,7 +36,7 @@ impl Endpoint {
         Some(Self::Host(host.map(|host| host.trim().to_owned()), port))
     }
 
-    /// Where a rule listens; `None` after an error was reported.
+    /// The addresses on which a rule listens; `None` after an error was reported.
     pub(super) fn listen(&self, entry: &Entry, findings: &mut Findings) -> Option<Vec<String>> {
         let at = |ip: IpAddr, port: u16| SocketAddr::new(ip, port).to_string();
         let every = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -47,14 +48,17 @@ impl Endpoint {
                 Some(vec![at(Ipv4Addr::LOCALHOST.into(), *port)])
             }
             Self::Host(Some(host), port) => match host.parse() {
-                // Its socket takes both families; ours take one.
+                // stunnel's socket accepts both families; a socket of tacit accepts one.
                 Ok(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => {
                     Some(vec![at(every, *port), at(Ipv6Addr::UNSPECIFIED.into(), *port)])
                 }
                 Ok(ip) => Some(vec![at(ip, *port)]),
                 Err(_) => {
-                    let message = format!("`accept = {}` listens at a name", entry.value);
-                    let fix = format!("write its address; `getent hosts {host}` says it");
+                    let message = format!(
+                        "`accept = {}` has a host name, and a rule listens on addresses only",
+                        entry.value
+                    );
+                    let fix = format!("write the address; `getent hosts {host}` prints it");
                     findings.error(&entry.at, message, fix);
                     None
                 }
@@ -70,7 +74,7 @@ impl Endpoint {
         }
     }
 
-    /// As a rule's `connect` writes it.
+    /// The endpoint as a rule's `connect` writes it.
     pub(super) fn connect(&self) -> String {
         match (self, self.host()) {
             (Self::Host(_, port), Some(host)) => match host.parse::<IpAddr>() {

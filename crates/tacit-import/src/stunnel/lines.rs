@@ -1,11 +1,11 @@
-//! From text to sections of options.
+//! Parses stunnel configuration files into sections of options, and follows `include`.
 //!
 //! ```text
-//!   debug = notice          before all sections: global, and the default of services
-//!   [imaps]                 a section: a service
+//!   debug = notice          before all sections: a global option, or a default of all services
+//!   [imaps]                 a section: one service
 //!   accept = 993
 //!   ; a comment
-//!   include = /etc/conf.d   all files of a directory, by their names, as if they stood here
+//!   include = /etc/conf.d   includes all files of the directory in the order of their names
 //! ```
 //!
 //! Limits: [`INCLUDE_DEPTH_MAX`], [`LINES_MAX`].
@@ -27,7 +27,7 @@ pub(super) struct Entry {
     pub(super) at: Origin,
 }
 
-/// What stands below one `[name]`.
+/// The options below one `[name]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) name: String,
@@ -35,10 +35,10 @@ pub(super) struct Section {
     pub(super) entries: Vec<Entry>,
 }
 
-/// What one file, with all it includes, says.
+/// The content of one file and of all files that it includes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Configuration {
-    /// What stands before all sections.
+    /// The options before all sections.
     pub(super) global: Vec<Entry>,
     pub(super) sections: Vec<Section>,
 }
@@ -67,12 +67,16 @@ impl Reader<'_> {
         let bytes = match self.files.read(path) {
             Ok(bytes) => bytes,
             Err(error) => {
-                let message = format!("the file cannot be read: {error}");
-                self.findings.error(named_at, message, "name a file that can be read");
+                let message = format!("cannot read {path}: {error}");
+                self.findings.error(
+                    named_at,
+                    message,
+                    "correct the path, or make the file readable",
+                );
                 return;
             }
         };
-        // Values are names, paths and addresses; what is not UTF-8 shows as what it is not.
+        // Values are names, paths and addresses; bytes that are not UTF-8 are replaced.
         let text = String::from_utf8_lossy(&bytes);
         let content = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let file: Arc<str> = path.into();
@@ -80,7 +84,7 @@ impl Reader<'_> {
             let at = Origin { file: Arc::clone(&file), line: number };
             self.lines += 1;
             if self.lines > LINES_MAX {
-                let message = format!("there are more than {LINES_MAX} lines");
+                let message = format!("the configuration has more than {LINES_MAX} lines");
                 self.findings.error(&at, message, "import the files one by one");
                 return;
             }
@@ -116,15 +120,19 @@ impl Reader<'_> {
 
     fn include(&mut self, directory: &str, at: &Origin, depth: usize) {
         if depth > INCLUDE_DEPTH_MAX {
-            let message = format!("`include` is nested deeper than {INCLUDE_DEPTH_MAX}");
-            self.findings.error(at, message, "include each directory once");
+            let message = format!("`include` is nested more than {INCLUDE_DEPTH_MAX} deep");
+            self.findings.error(at, message, "include each directory only once");
             return;
         }
         let mut names = match self.files.names(directory) {
             Ok(names) => names,
             Err(error) => {
-                let message = format!("the directory cannot be read: {error}");
-                self.findings.error(at, message, "name a directory that can be read");
+                let message = format!("cannot read the directory {directory}: {error}");
+                self.findings.error(
+                    at,
+                    message,
+                    "correct the path, or make the directory readable",
+                );
                 return;
             }
         };
@@ -180,7 +188,7 @@ mod tests {
         let wanted = ["g=0@d/01:1", "[y]", "b=2@d/02:2", "[z]", "a=1@f:3"];
         assert_eq!(show(&files).0, wanted);
         let (_, found) = show(&[("d/f", "include = d")]);
-        assert_eq!(found, ["d/f:1: `include` is nested deeper than 8"]);
+        assert_eq!(found, ["d/f:1: `include` is nested more than 8 deep"]);
         assert_eq!(show(&[("f", "include = no")]).1, [""; 0]);
         assert!(show(&[("f", "[a]")]).1.is_empty());
     }

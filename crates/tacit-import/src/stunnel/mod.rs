@@ -1,18 +1,18 @@
-//! Configurations of stunnel.
+//! Imports configurations of stunnel.
 //!
 //! ```text
-//!   lines       sections of options, defaults before them, files that are included
-//!   words       every option there is, and what becomes of those that need no thought
-//!   rule        a section (service) to a forwarding rule
-//!     endpoint    where it listens and connects   targets: to several, in which order
+//!   lines       parses files into sections of options
+//!   words       lists every option; reports those that have no counterpart in a rule
+//!   rule        converts a section (service) to a forwarding rule
+//!     endpoint    addresses                       targets: several targets and their order
 //!     tls         versions, suites, groups        ciphers, tls_options: OpenSSL's names for them
 //!     peer        which peers are trusted
-//!   tables      identities and trusts that the rules name
+//!   tables      the identities and trusts that the rules name
 //! ```
 //!
-//! A service becomes a forwarding rule. The import reports each difference from stunnel as changed.
-//! It stops at what a rule cannot express: programs started for each connection, routing by server
-//! name, OCSP, engines, pre-shared keys.
+//! Each service becomes a forwarding rule. The import reports each difference from stunnel as
+//! changed. It rejects options that a rule cannot express: programs that are started for each
+//! connection, routing by server name, OCSP, engines and pre-shared keys.
 
 use std::collections::BTreeSet;
 
@@ -59,9 +59,9 @@ pub fn import(
         let first = Origin { file: path.as_str().into(), line: 1 };
         words::check_words(&read.global, Place::Global, options, findings);
         if read.sections.is_empty() {
-            let message = "no [service] stands in it";
-            let fix = "a service that inetd starts must listen itself: begin it with [name], and \
-                       say accept = ADDRESS:PORT";
+            let message = "the file has no [service] section";
+            let fix = "begin each service with [NAME] and set accept = ADDRESS:PORT; services that \
+                       inetd started must listen themselves";
             findings.error(&first, message, fix);
         }
         rules.extend(of_file(&read.global, &read.sections, options, &mut tables, findings));
@@ -107,7 +107,8 @@ fn of_file(
     rules
 }
 
-/// A service for some names of another one: its certificate is one more to choose from there.
+/// Adds a service for some server names to the rule of the service that it belongs to: its
+/// certificate becomes another identity of that rule.
 fn fold(
     service: &StunnelService<'_>,
     sections: &[Section],
@@ -120,8 +121,8 @@ fn fold(
         let Some(rule) =
             rules.iter_mut().find(|rule| rule.name == primary && rule.role == ServiceRole::Server)
         else {
-            let message = format!("`sni = {}`: no server is called `{primary}`", sni.value);
-            findings.error(&sni.at, message, "name a [service] before this one");
+            let message = format!("`sni = {}`: there is no server service `{primary}`", sni.value);
+            findings.error(&sni.at, message, "name a [service] that comes before this one");
             continue;
         };
         let own = |name: &str| {
@@ -137,17 +138,17 @@ fn fold(
         let other = differing(service, primary, sections);
         if elsewhere || other.is_some() {
             let why = other.map_or_else(String::new, |word| {
-                format!(": `{word}` is another than that of `{primary}`")
+                format!(": its `{word}` differs from that of `{primary}`")
             });
-            let message = format!("connections for `{pattern}` go their own way{why}");
-            let fix = "the name chooses the certificate alone: give it an address of its own \
-                       (accept), and clients that";
+            let message = format!("connections for `{pattern}` need a rule of their own{why}");
+            let fix = "give the service its own address with `accept`, and direct clients to that \
+                       address; in tacit the server name selects only the certificate";
             findings.error(&sni.at, message, fix);
             continue;
         }
         let (Some(cert), key) = (own("cert"), own("key")) else {
             let message = format!("`{pattern}` has no certificate of its own");
-            findings.error(&sni.at, message, "remove the service, or say cert = FILE");
+            findings.error(&sni.at, message, "remove the service, or set cert = FILE");
             continue;
         };
         let name = tables.identity(cert, key);
@@ -155,19 +156,23 @@ fn fold(
             rule.identities.push(name);
         }
         let message = format!(
-            "the certificate is chosen by the names in it, where `{pattern}` chose it before"
+            "tacit chooses this certificate by the names in it; stunnel chose it for `{pattern}`"
         );
-        findings.changed(&sni.at, message, "see that it is for all of these names");
+        findings.changed(
+            &sni.at,
+            message,
+            "make sure that the certificate contains all names for which it is needed",
+        );
     }
 }
 
-/// An option that says something else for a service than for the one that listens for it.
+/// An option that is set differently for a service than for the service that listens for it.
 fn differing(
     service: &StunnelService<'_>,
     primary: &str,
     sections: &[Section],
 ) -> Option<&'static str> {
-    /// What chooses the certificate, or is looked at by itself.
+    /// Options that may differ, because they choose the certificate or are checked separately.
     const OWN: [&str; 6] = ["sni", "cert", "key", "accept", "connect", "client"];
     let section = sections.iter().find(|section| section.name == primary)?;
     let primary = StunnelService { section, defaults: service.defaults };

@@ -1,4 +1,4 @@
-//! Options of an import from stunnel.
+//! The options of an import from stunnel.
 
 /// Options of an import from stunnel.
 #[derive(Clone, Copy, Debug, Default)]

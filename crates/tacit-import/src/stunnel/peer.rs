@@ -1,11 +1,11 @@
-//! Which peers are trusted: what stunnel verifies of its peer, and what a rule does instead.
+//! Converts the options by which stunnel verifies its peer to those of a rule.
 //!
-//! stunnel checks nothing unless told so, and with `verifyChain` alone accepts any certificate of
-//! the CAs it is given. A rule of ours checks chain and name. Each time that makes a difference, it
-//! is told, and how to keep what was.
+//! stunnel verifies nothing by default; with `verifyChain` alone it accepts any certificate of the
+//! given CAs. A tacit rule verifies the chain and the name. The import reports each such difference
+//! as changed, and names the option that keeps stunnel's behaviour.
 //!
-//! With `verifyPeer` stunnel accepts the certificates in its files, and any other with the name and
-//! the key of one of them. A trust of ours pins the certificates themselves.
+//! With `verifyPeer` stunnel accepts the certificates in its files, and any certificate with the
+//! name and key of one of them. A trust of tacit accepts only the pinned certificates themselves.
 
 use super::endpoint::Endpoint;
 use super::lines::Entry;
@@ -15,18 +15,18 @@ use super::tables::{Contents, Tables};
 use crate::draft::Toml;
 use crate::finding::Findings;
 
-/// What is asked of the peer, after all options in their order.
+/// What the service requires of the peer, after all options in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Asked {
-    /// It must show one.
+    /// The peer must send a certificate.
     require: bool,
-    /// The chain is checked.
+    /// The chain of the certificate is verified.
     chain: bool,
-    /// The certificate itself must be known.
+    /// The certificate must be one of those in the files.
     peer: bool,
 }
 
-/// What is asked of the peer, and the option that said so last.
+/// The requirements, and the last option that changed them.
 struct Said<'s> {
     asked: Asked,
     last: Option<&'s Entry>,
@@ -46,8 +46,8 @@ fn asked<'s>(service: &StunnelService<'s>, findings: &mut Findings) -> Option<Sa
                 "3" => Asked { require: true, chain: true, peer: true },
                 "4" => Asked { require: true, chain: false, peer: true },
                 _ => {
-                    let message = format!("`verify = {}` is no level", entry.value);
-                    findings.error(&entry.at, message, "say verifyChain = yes");
+                    let message = format!("`verify = {}` is not a level of stunnel", entry.value);
+                    findings.error(&entry.at, message, "set verifyChain = yes");
                     return None;
                 }
             };
@@ -65,7 +65,7 @@ fn asked<'s>(service: &StunnelService<'s>, findings: &mut Findings) -> Option<Sa
 }
 
 impl Asked {
-    /// What the files of a service are to it.
+    /// How a service uses its files of certificates.
     fn files(self) -> Contents {
         match (self.chain, self.peer) {
             (_, false) => Contents::Cas,
@@ -75,7 +75,7 @@ impl Asked {
     }
 }
 
-/// Refuses pinning without certificates, and tells how it differs.
+/// Rejects pinning without certificates, and reports how tacit's pinning differs.
 fn report_pinned(
     service: &StunnelService<'_>,
     said: &Said<'_>,
@@ -87,26 +87,31 @@ fn report_pinned(
     };
     let of = &service.section.name;
     if trust.is_none() {
-        let message = format!("service `{of}` does not say which certificates its peers have");
-        findings.error(&entry.at, message, "say CAfile = FILE, with the certificates of the peers");
+        let message = format!("service `{of}` names no certificates of its peers");
+        findings.error(
+            &entry.at,
+            message,
+            "set CAfile = FILE, a file with the certificates of the peers",
+        );
         return None;
     }
     let message = format!(
-        "service `{of}` accepted any certificate with the name and the key of one in its files: \
-         it must be one of them now, byte for byte"
+        "service `{of}` accepted any certificate with the name and key of one in its files; the \
+         peer's certificate must now equal one of them, byte for byte"
     );
     let fix = match chain {
         true => {
-            "add a peer's next certificate to the file before it is used; where a peer signed its \
-             own CA certificate, say verify = 4 in place of 3, as no chain is built for one"
+            "add a peer's next certificate to the file before the peer uses it; if a peer has a \
+             self-signed CA certificate, set verify = 4 instead of 3, because no chain is built \
+             for it"
         }
-        false => "add a peer's next certificate to the file before it is used",
+        false => "add a peer's next certificate to the file before the peer uses it",
     };
     findings.changed(&entry.at, message, fix);
     Some(())
 }
 
-/// What a rule of the role client says about its server; `None` after an error was reported.
+/// The keys of a client rule that describe its server; `None` after an error was reported.
 pub(super) fn server(
     service: &StunnelService<'_>,
     connect: &Endpoint,
@@ -124,35 +129,41 @@ pub(super) fn server(
     let mut keys = Keys::new();
     if !asked.chain && !asked.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
-        let message = format!("service `{of}` trusts any server that answers, as before");
-        let fix = "say verifyChain = yes, CAfile and checkHost; import without the flag";
+        let message = format!("service `{of}` does not verify its server, as before");
+        let fix = "set verifyChain = yes, CAfile and checkHost, and import without \
+                   --keep-no-verification";
         findings.changed(at, message, fix);
     } else {
         let trusted = trust.unwrap_or_else(|| "system".to_owned());
         keys.push(("trust", trusted.clone().into()));
         if asked.peer {
-            // The certificate itself says who the server is.
+            // The pinned certificate itself identifies the server.
             keys.extend((!is_said).then(|| ("verify", "chain".into())));
         } else if !asked.chain {
             let message = format!(
-                "service `{of}` trusted any server that answers: it now requires a certificate \
-                 from trust `{trusted}` for {}",
+                "service `{of}` did not verify its server; it now requires a certificate from \
+                 trust `{trusted}` for {}",
                 name.as_deref().unwrap_or("its server")
             );
-            let fix = "say verifyChain = yes and CAfile, if another CA issues it; \
-                       --keep-no-verification checks nothing, as before";
+            let fix = "set verifyChain = yes and CAfile if another CA issues the certificate; \
+                       --keep-no-verification verifies nothing, as before";
             findings.changed(at, message, fix);
         } else if !is_said && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
             let message = format!("service `{of}` accepts any certificate of its CAs, as before");
-            findings.changed(at, message, "say checkHost = NAME; import without the flag");
+            findings.changed(
+                at,
+                message,
+                "set checkHost = NAME, and import without --keep-no-name-check",
+            );
         } else if !is_said {
             let message = format!(
-                "service `{of}` accepted any certificate of its CAs: it must be for {} now",
+                "service `{of}` accepted any certificate of its CAs; the certificate must now be \
+                 for {}",
                 name.as_deref().unwrap_or("its server")
             );
-            let fix = "say checkHost = NAME, if it is for another; --keep-no-name-check accepts \
-                       any, as before";
+            let fix = "set checkHost = NAME if the certificate is for another name; \
+                       --keep-no-name-check accepts any name, as before";
             findings.changed(at, message, fix);
         }
     }
@@ -160,8 +171,8 @@ pub(super) fn server(
         if asked.peer {
             return Some(keys);
         }
-        let message = format!("service `{of}` does not say what its server is called");
-        let fix = "say what its certificate must be for: checkHost = NAME";
+        let message = format!("the certificate name of the server of service `{of}` is not known");
+        let fix = "set the name: checkHost = NAME";
         findings.error(at, message, fix);
         return None;
     };
@@ -174,23 +185,23 @@ pub(super) fn server(
     Some(keys)
 }
 
-/// Refuses names that are checked of certificates which are not.
+/// Rejects checks of names in certificates that are not verified.
 fn needs_check(checks: &[&Entry], asked: Asked, findings: &mut Findings) -> Option<()> {
     let Some(check) = checks.first().filter(|_| !asked.chain && !asked.peer) else {
         return Some(());
     };
-    let message = format!("`{}` needs verifyChain or verifyPeer", check.name);
-    findings.error(&check.at, message, "say verifyChain = yes and CAfile");
+    let message = format!("`{}` has no effect without verifyChain or verifyPeer", check.name);
+    findings.error(&check.at, message, "set verifyChain = yes and CAfile");
     None
 }
 
-/// The name that a server's certificate must be for.
+/// The name that the server's certificate must contain.
 struct Checked {
-    /// `None`: nothing tells it.
+    /// `None`: the name is not known.
     name: Option<String>,
-    /// Whether the name is sent.
+    /// Whether the client sends the name.
     sends_name: bool,
-    /// Whether it was checked before.
+    /// Whether stunnel checked the name.
     is_said: bool,
 }
 
@@ -205,8 +216,8 @@ fn server_name(
     let sent = sni.map(|sni| sni.value.as_str()).filter(|sni| !sni.is_empty());
     let asked_for = sent.or_else(|| connect.host());
     if let Some(entry) = service.last("checkEmail") {
-        let message = "a server is checked by host name or address, not by e-mail";
-        findings.error(&entry.at, message, "say checkHost = NAME in place of checkEmail");
+        let message = "tacit checks the host name or address of a server, not an e-mail address";
+        findings.error(&entry.at, message, "set checkHost = NAME instead of checkEmail");
         return None;
     }
     let checks = service.in_order(&["checkHost", "checkIP"]);
@@ -217,25 +228,33 @@ fn server_name(
         return Some(Checked { name, sends_name, is_said: false });
     };
     if checks.len() > 1 {
-        let message =
-            format!("of several names, the certificate must be for `{}` now", check.value);
-        findings.changed(&check.at, message, "keep the `checkHost` that the certificate has");
+        let message = format!(
+            "the certificate must now be for `{}`; stunnel accepted any of several names",
+            check.value
+        );
+        findings.changed(
+            &check.at,
+            message,
+            "keep only the `checkHost` that the certificate contains",
+        );
     }
     if sent.is_some_and(|sent| sent != check.value) {
-        let message = format!("the name sent and the name checked differ: {}", check.value);
-        let fix = "tacit sends the name that it checks: say the same in sni and checkHost";
+        let message =
+            format!("the name that is sent differs from the name that is checked, {}", check.value);
+        let fix = "set the same name in sni and checkHost; tacit sends the name that it checks";
         findings.error(&check.at, message, fix);
         return None;
     }
     if sni.is_none() && asked_for.is_some_and(|asked_for| asked_for != check.value) {
-        let message = format!("the name `{}` is sent, as the one that is checked", check.value);
-        let fix = "the server may choose its certificate by it; `sni = ` sends none";
+        let message =
+            format!("tacit sends the name that it checks, `{}`, to the server", check.value);
+        let fix = "`sni = ` sends no name; the server may choose its certificate by the name";
         findings.changed(&check.at, message, fix);
     }
     Some(Checked { name: Some(check.value.clone()), sends_name, is_said: true })
 }
 
-/// What a rule of the role server says about its clients; `None` after an error was reported.
+/// The keys of a server rule that describe its clients; `None` after an error was reported.
 pub(super) fn client(
     service: &StunnelService<'_>,
     tables: &mut Tables<'_>,
@@ -252,23 +271,27 @@ pub(super) fn client(
         let Some(entry) = last else { return Some(none) };
         if !asked.require {
             if entry.name.eq_ignore_ascii_case("verify") {
-                findings.info(&entry.at, "no certificate is asked for: it was not looked at");
+                findings.info(
+                    &entry.at,
+                    "tacit requests no client certificate; stunnel requested one and ignored it",
+                );
             }
             return Some(none);
         }
-        let message = "any certificate was accepted: it must be valid now";
-        findings.changed(&entry.at, message, "say verifyChain = yes");
+        let message = "stunnel accepted any certificate; tacit accepts only valid ones";
+        findings.changed(&entry.at, message, "set verifyChain = yes");
     }
     let level = if asked.require { "required" } else { "at-full" };
     let Some(trust) = trust else {
-        let message = format!("service `{}` names no CA to trust", service.section.name);
-        findings.error(&service.section.at, message, "say CAfile = FILE");
+        let message =
+            format!("service `{}` names no CA for client certificates", service.section.name);
+        findings.error(&service.section.at, message, "set CAfile = FILE");
         return None;
     };
     let Some(first) = checks.first() else {
         return Some(vec![("client-cert", level.into()), ("trust", trust.into())]);
     };
-    let message = "who is let in is known by the name that was checked: `[[map]]` says which";
+    let message = "`[[map]]` of the policy has the names of the clients that are accepted";
     findings.info(&first.at, message);
     let map = tables.map(&service.section.name, &checks);
     let level = match asked.require {

@@ -1,4 +1,4 @@
-//! One section to one rule.
+//! Converts one section to a forwarding rule.
 
 use super::endpoint::Endpoint;
 use super::options::StunnelOptions;
@@ -13,7 +13,7 @@ use tacit_core::policy::{Group, Suite, TlsVersion};
 /// A rule to be written.
 #[derive(Debug)]
 pub(super) struct StunnelRule {
-    /// As the section is called.
+    /// The name of the section.
     pub(super) name: String,
     pub(super) at: Origin,
     pub(super) role: ServiceRole,
@@ -21,9 +21,9 @@ pub(super) struct StunnelRule {
     pub(super) connect: Vec<String>,
     /// Keys and values of the rule.
     pub(super) keys: Keys,
-    /// Those of its `tls`, but `identity`.
+    /// The keys of its `tls`, except `identity`.
     pub(super) tls: Keys,
-    /// Names of identities; a server has one at least.
+    /// The names of its identities; a server has at least one.
     pub(super) identities: Vec<String>,
 }
 
@@ -47,7 +47,8 @@ pub(super) fn read(
     keys.extend(connect_timeout(service, &targets, findings)?.map(|s| ("connect-timeout", s)));
     if let Some(leaves) = clear_leg(service, role, &listen, &targets) {
         keys.push(("clear", true.into()));
-        let fix = "the rule says `clear = true`; use loopback or a UNIX socket";
+        let fix = "the rule has `clear = true`; use loopback or a UNIX socket to keep these bytes \
+                   on this host";
         findings.changed(at, leaves, fix);
     }
     let negotiated = protocol(service, role, findings)?;
@@ -64,7 +65,7 @@ pub(super) fn read(
     let shown = shown?;
     let peer = peer?;
     if role == ServiceRole::Server && shown.is_none() {
-        findings.error(at, "a server has no `cert`", "say cert = FILE, in PEM");
+        findings.error(at, "a server service has no `cert`", "set cert = FILE, a PEM file");
         return None;
     }
     let mut tls: Keys = vec![("role", role.word().into())];
@@ -95,7 +96,7 @@ pub(super) fn read(
     })
 }
 
-/// Which bytes cross the network in clear, in words; `None`: none do.
+/// A message about bytes that cross the network in clear; `None` if there are none.
 fn clear_leg(
     service: &StunnelService<'_>,
     role: ServiceRole,
@@ -105,58 +106,58 @@ fn clear_leg(
     let name = &service.section.name;
     match role {
         ServiceRole::Client if listen.on_host => None,
-        ServiceRole::Client => {
-            Some(format!("service `{name}` takes clear bytes from other hosts, as before"))
-        }
+        ServiceRole::Client => Some(format!(
+            "service `{name}` accepts connections in clear from other hosts, as before"
+        )),
         ServiceRole::Server => targets.off_host().map(|target| {
-            format!("service `{name}` sends clear bytes to {}, as before", target.connect())
+            format!("service `{name}` connects in clear to {}, as before", target.connect())
         }),
     }
 }
 
-/// A program that is started for each connection; tacit starts none.
+/// Rejects `exec`: tacit does not start a program for each connection.
 fn refuse_program(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> {
     let Some(exec) = service.last("exec") else { return Some(()) };
     let words = service.last("execArgs").map_or("", |entry| entry.value.as_str());
-    // The first is the name under which the program is started.
+    // The first word is the name under which the program is started.
     let arguments = words.split_whitespace().skip(1).map(|word| format!(" {word}"));
     let command = format!("{}{}", exec.value, arguments.collect::<String>());
-    let message = format!("`exec = {}`: the agent starts no programs", exec.value);
+    let message = format!("`exec = {}`: the agent does not start programs", exec.value);
     let fix = match service.last("connect") {
         Some(connect) => format!(
-            "remove the service; tacit puts TLS under the program itself, with a rule about runs \
-             (direction = \"outbound\") for {}:\ntacit run --policy policy.toml -- {command}",
+            "remove the service, and start the program with `tacit run` and a rule with direction \
+             = \"outbound\" for {}:\ntacit run --policy policy.toml -- {command}",
             connect.value
         ),
         None => format!(
-            "start it where it is asked for, and put `connect = 127.0.0.1:PORT` in place of \
-             exec:\nsystemd-socket-activate --listen=127.0.0.1:PORT --accept --inetd {command}"
+            "start the program on demand with systemd, and set `connect = 127.0.0.1:PORT` instead \
+             of exec:\nsystemd-socket-activate --listen=127.0.0.1:PORT --accept --inetd {command}"
         ),
     };
     findings.error(&exec.at, message, fix);
     None
 }
 
-/// Addresses taken over from others need the rights and the routes of the host.
+/// Rejects `transparent`: the use of other hosts' addresses needs rights and routes of this host.
 fn refuse_transparent(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> {
     let Some(entry) = service.last("transparent") else { return Some(()) };
     let fix = match entry.value.to_ascii_lowercase().as_str() {
         "none" | "no" => return Some(()),
         "destination" | "both" => {
-            "start the program by `tacit run`, with a rule direction = \"outbound\": it may \
-             connect to any address, without iptables"
+            "start the program with `tacit run` and a rule with direction = \"outbound\"; the \
+             program may then connect to any address, without iptables"
         }
         _ => {
-            "start the program by `tacit run`, with a rule direction = \"inbound\": it sees its \
-             clients' own addresses"
+            "start the program with `tacit run` and a rule with direction = \"inbound\"; the \
+             program then sees the addresses of its clients"
         }
     };
-    let message = format!("`transparent = {}` cannot be done at a fixed address", entry.value);
+    let message = format!("`transparent = {}` is not possible in a forwarding rule", entry.value);
     findings.error(&entry.at, message, fix);
     None
 }
 
-/// Where a rule listens.
+/// The addresses on which a rule listens.
 struct Listen {
     at: Vec<String>,
     /// Whether other hosts cannot connect there.
@@ -167,7 +168,7 @@ fn listen(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Liste
     let entries = service.all("accept");
     if entries.is_empty() {
         let message = format!("service `{}` has no `accept`", service.section.name);
-        let fix = "say where it listens: accept = 127.0.0.1:PORT; a service that inetd starts must \
+        let fix = "set the address: accept = 127.0.0.1:PORT; a service that inetd started must \
                    listen itself";
         findings.error(&service.section.at, message, fix);
         return None;
@@ -181,7 +182,7 @@ fn listen(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Liste
     Some(listen)
 }
 
-/// What a rule of the role client says about its servers; `None` after an error was reported.
+/// The keys of a client rule that describe its servers; `None` after an error was reported.
 fn server(
     service: &StunnelService<'_>,
     targets: &Targets,
@@ -197,24 +198,27 @@ fn server(
     }
     let named = ["checkHost", "checkIP", "sni"].map(|name| service.last(name));
     if named.into_iter().flatten().any(|entry| !entry.value.is_empty()) {
-        // It is the name of one target, and is asked of all.
+        // The name belongs to one target, and stunnel requires it of all.
         keys.extend(target.host().map(|host| ("server-name", host.into())));
     } else if !holds("verify") {
         let name = &service.section.name;
-        let message = format!("each target of service `{name}` must be called as `connect` does");
-        let fix = "say checkHost = NAME, if one certificate is for all of them";
+        let message = format!(
+            "the certificate of each target of service `{name}` must contain the host of its \
+             `connect`"
+        );
+        let fix = "set checkHost = NAME, if all targets have one certificate";
         findings.changed(&service.section.at, message, fix);
     }
     Some(keys)
 }
 
-/// How long it may take to reach a target; several have the time of one each.
+/// The time to connect to a target; several targets share the sum of their times.
 fn connect_timeout(
     service: &StunnelService<'_>,
     targets: &Targets,
     findings: &mut Findings,
 ) -> Option<Option<Toml>> {
-    /// `TIMEOUTconnect` where it is not said.
+    /// The default of `TIMEOUTconnect`.
     const SECONDS_DEFAULT: u64 = 10;
     let given = whole_seconds(service, "TIMEOUTconnect", 1, findings)?;
     let count = u64::try_from(targets.count()).unwrap_or(u64::MAX);
@@ -226,15 +230,15 @@ fn connect_timeout(
     if all > SECONDS_MAX {
         let name = &service.section.name;
         let message = format!(
-            "{count} targets of service `{name}` have {SECONDS_MAX} seconds together, not {each} \
-             each"
+            "the {count} targets of service `{name}` have {SECONDS_MAX} seconds in total, not \
+             {each} seconds each"
         );
         findings.changed(&service.section.at, message, "see `connect-timeout` in tacit.toml(5)");
     }
     Some(Some(in_seconds(all.min(SECONDS_MAX))))
 }
 
-/// Who may connect to the UNIX socket of a service, as `unix-owner` says it.
+/// The owner of the UNIX socket of a service, as the value of `unix-owner`.
 fn owner(service: &StunnelService<'_>) -> Option<Toml> {
     let own = |name: &str| {
         let entries = &service.section.entries;
@@ -253,7 +257,7 @@ fn owner(service: &StunnelService<'_>) -> Option<Toml> {
     Some(owner.into())
 }
 
-/// What `connect-timeout` and `handshake-timeout` take.
+/// Largest value of `connect-timeout` and `handshake-timeout`.
 const SECONDS_MAX: u64 = 600;
 
 /// A number of seconds as a policy writes it, at most ten minutes.
@@ -278,24 +282,28 @@ fn whole_seconds(
 ) -> Option<Option<u64>> {
     let Some(entry) = service.last(name) else { return Some(None) };
     let Ok(given) = entry.value.parse::<u64>() else {
-        let message = format!("`{name} = {}` is no number of seconds", entry.value);
-        findings.error(&entry.at, message, "write a number, without unit");
+        let message = format!("`{name} = {}` is not a number of seconds", entry.value);
+        findings.error(&entry.at, message, "write a whole number without a unit");
         return None;
     };
     let used = given.clamp(min, SECONDS_MAX);
     if used != given {
-        let message = format!("`{name} = {given}` becomes {used} seconds");
-        findings.changed(&entry.at, message, format!("the policy takes {min} to {SECONDS_MAX}"));
+        let message = format!("`{name} = {given}` is changed to {used} seconds");
+        findings.changed(
+            &entry.at,
+            message,
+            format!("the policy allows {min} to {SECONDS_MAX} seconds"),
+        );
     }
     Some(Some(used))
 }
 
-/// What is said before TLS.
+/// What is exchanged before TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Negotiated {
-    /// In clear, until one side asks for TLS.
+    /// An exchange in clear, until one side requests TLS.
     Upgrade(&'static str),
-    /// Who the client is, to the program.
+    /// A header that tells the program the client's address.
     Proxy,
 }
 
@@ -309,21 +317,22 @@ fn protocol(
         "smtp" => Some(Some(Negotiated::Upgrade("smtp"))),
         "pgsql" => Some(Some(Negotiated::Upgrade("postgres"))),
         "proxy" if role == ServiceRole::Server => {
-            let message = "the header of the PROXY protocol is sent in version 2, not 1";
-            let fix = "the program must read that version, or do without: remove `protocol`";
+            let message = "the PROXY protocol header is sent in version 2, not 1";
+            let fix = "configure the program to read version 2, or remove `protocol`";
             findings.changed(&entry.at, message, fix);
             Some(Some(Negotiated::Proxy))
         }
         other => {
-            let message = format!("`protocol = {other}` is not built");
-            let fix = "use the port where TLS begins at the first byte, or keep stunnel for it";
+            let message = format!("`protocol = {other}` is not supported");
+            let fix = "use the port on which TLS begins at the first byte, or keep stunnel for \
+                       this service";
             findings.error(&entry.at, message, fix);
             None
         }
     }
 }
 
-/// The name of the identity, where there is one; `None` after an error was reported.
+/// The name of the identity, if the service has one; `None` after an error was reported.
 fn identity(
     service: &StunnelService<'_>,
     role: ServiceRole,
@@ -333,7 +342,7 @@ fn identity(
     let key = service.last("key");
     let Some(cert) = service.last("cert") else {
         if let Some(key) = key {
-            findings.error(&key.at, "`key` has no `cert`", "say cert = FILE, in PEM");
+            findings.error(&key.at, "`key` is set without `cert`", "set cert = FILE, a PEM file");
             return None;
         }
         return Some(None);
@@ -341,9 +350,9 @@ fn identity(
     for entry in [Some(cert), key].into_iter().flatten() {
         let value = entry.value.to_ascii_lowercase();
         let fix = if value.starts_with("pkcs11:") {
-            "put certificate and key into PEM files"
+            "export the certificate and key to PEM files"
         } else if value.ends_with(".p12") || value.ends_with(".pfx") {
-            "make a PEM file of it: openssl pkcs12 -in FILE -nodes -out FILE.pem; chmod 600"
+            "convert the file to PEM: openssl pkcs12 -in FILE -nodes -out FILE.pem; chmod 600 FILE.pem"
         } else {
             continue;
         };
@@ -377,7 +386,10 @@ fn shows_global(
         findings.changed(&cert.at, message, fix);
         return false;
     }
-    let message = format!("service `{name}` shows it to its server, if that asks: it is global");
+    let message = format!(
+        "service `{name}` sends this certificate to servers that request one, \
+                           because `cert` is a global option"
+    );
     findings.info(&cert.at, message);
     true
 }
@@ -387,18 +399,23 @@ fn sockets(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> 
     let mut sound = Some(());
     for entry in service.all("socket") {
         if entry.value.contains("TCP_NODELAY") || entry.value.contains("SO_REUSEADDR") {
-            findings.info(&entry.at, format!("`{}`: the agent sees to that", entry.value));
+            findings.info(
+                &entry.at,
+                format!("`{}`: the agent sets this socket option itself", entry.value),
+            );
         } else if entry.value.contains("BINDTODEVICE") {
-            let message = format!("`{}`: a socket is bound to addresses alone", entry.value);
+            let message =
+                format!("`{}`: tacit binds sockets to addresses, not to devices", entry.value);
             findings.error(
                 &entry.at,
                 message,
-                "say accept = ADDRESS:PORT, with one of that device",
+                "set accept = ADDRESS:PORT, with an address of that device",
             );
             sound = None;
         } else {
-            let message = format!("`{}` is not set", entry.value);
-            findings.changed(&entry.at, message, "remove it; the kernel's defaults hold");
+            let message =
+                format!("`{}` is dropped: the agent does not set this socket option", entry.value);
+            findings.changed(&entry.at, message, "remove the option; the kernel's default applies");
         }
     }
     sound

@@ -1,4 +1,4 @@
-//! One section with the defaults that hold for it.
+//! One section of a configuration, with the defaults that apply to it.
 
 use super::lines::{Entry, Section};
 use crate::draft::Toml;
@@ -22,12 +22,12 @@ impl<'s> StunnelService<'s> {
         self.in_order(&[name])
     }
 
-    /// The entry of that name that counts: the last.
+    /// The last entry of that name, which is the one that stunnel uses.
     pub(super) fn last(&self, name: &str) -> Option<&'s Entry> {
         self.all(name).pop()
     }
 
-    /// The entry of that name that counts, if it is a default.
+    /// The entry of that name that stunnel uses, if it is a default.
     pub(super) fn defaults_only(&self, name: &str) -> Option<&'s Entry> {
         self.last(name).filter(|entry| self.defaults.contains(entry))
     }

@@ -1,4 +1,4 @@
-//! Identities and trusts of the policy that is made: each pair of files once, by a name of its own.
+//! Collects the identities, trusts and identity maps of the policy, one for each set of files.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::draft::{self, Draft, Item};
 use crate::files::Files;
 use crate::finding::{Findings, Origin};
 
-/// Where the CAs of the distribution stand, by hash and in one file.
+/// The paths of the distribution's CAs: directories of hashed files, and bundles.
 const SYSTEM: [&str; 5] = [
     "/etc/ssl/certs",
     "/etc/ssl/certs/ca-certificates.crt",
@@ -17,13 +17,13 @@ const SYSTEM: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What the rules name.
+/// The tables that the rules name.
 pub(super) struct Tables<'f> {
     files: &'f dyn Files,
     identities: Vec<Identity>,
     trusts: Vec<Trust>,
     maps: Vec<Names>,
-    /// Whether somebody was told what relative paths mean.
+    /// Whether the meaning of relative paths was reported.
     is_relative_told: bool,
 }
 
@@ -35,7 +35,7 @@ struct Identity {
     at: Origin,
 }
 
-/// What the files of CAs are to a service.
+/// What the certificate files of a service contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
     /// The CAs of its peers.
@@ -46,7 +46,7 @@ pub(super) enum Contents {
     Both,
 }
 
-/// CAs with their lists of revoked certificates, or certificates of peers.
+/// CAs with their CRLs, or certificates of peers.
 struct Trust {
     name: String,
     contents: Contents,
@@ -55,7 +55,7 @@ struct Trust {
     at: Origin,
 }
 
-/// Names that clients must have one of.
+/// Names of which a client must have one.
 struct Names {
     name: String,
     /// Key of an entry, and the name.
@@ -74,7 +74,7 @@ impl<'f> Tables<'f> {
         }
     }
 
-    /// The name of the pair that a service has; what is not said comes from `cert`.
+    /// The name of the identity of a service; without `key`, the file of `cert` has both.
     pub(super) fn identity(&mut self, cert: &Entry, key: Option<&Entry>) -> String {
         let key = &key.unwrap_or(cert).value;
         let known = self.identities.iter().find(|one| one.cert == cert.value && one.key == *key);
@@ -104,14 +104,14 @@ impl<'f> Tables<'f> {
         contents: Contents,
         findings: &mut Findings,
     ) -> Option<Option<String>> {
-        // Of each, the last counts; an empty one takes a default back.
+        // The last entry of each option is used; an empty value restores the default.
         let last = |name| service.last(name).filter(|entry| !entry.value.is_empty());
         let list = last("CRLfile");
         let given: Vec<&Entry> = [last("CAfile"), last("CApath")].into_iter().flatten().collect();
         if let (Some(entry), Contents::Peers) = (list, contents) {
-            let message = "`CRLfile` is about CAs, and `verifyPeer` alone checks no chain here";
-            let fix = "say verify = 3, with the CAs in CAfile too; or remove CRLfile: a \
-                       certificate that is taken out of CAfile is accepted no more";
+            let message = "`CRLfile` needs CAs, and with `verifyPeer` alone tacit builds no chain";
+            let fix = "set verify = 3, with the CAs in CAfile too; or remove CRLfile, and remove \
+                       revoked certificates from CAfile";
             findings.error(&entry.at, message, fix);
             return None;
         }
@@ -120,7 +120,10 @@ impl<'f> Tables<'f> {
             && let [entry] = given.as_slice()
             && SYSTEM.contains(&entry.value.trim_end_matches('/'))
         {
-            findings.info(&entry.at, "these are the CAs of the distribution: trust `system`");
+            findings.info(
+                &entry.at,
+                "these are the CAs of the distribution, which are trust `system` in the policy",
+            );
             return Some(Some("system".to_owned()));
         }
         let mut files = Vec::new();
@@ -135,8 +138,8 @@ impl<'f> Tables<'f> {
         let crls: Vec<String> = list.iter().map(|entry| entry.value.clone()).collect();
         if files.is_empty() {
             if let Some(entry) = list {
-                let message = "`CRLfile` has no CAs to be about";
-                findings.error(&entry.at, message, "say CAfile = FILE");
+                let message = "`CRLfile` is set without CAs";
+                findings.error(&entry.at, message, "set CAfile = FILE");
                 return None;
             }
             return Some(None);
@@ -170,14 +173,15 @@ impl<'f> Tables<'f> {
         name
     }
 
-    /// The certificates of a directory: those whose names are hashes, as OpenSSL looks them up.
+    /// The certificates of a directory that are named by their hashes, as OpenSSL looks them up.
     fn hashed(&self, entry: &Entry, findings: &mut Findings) -> Option<Vec<String>> {
         let directory = entry.value.trim_end_matches('/');
         let mut names = match self.files.names(directory) {
             Ok(names) => names,
             Err(error) => {
-                let message = format!("the directory cannot be read: {error}");
-                let fix = "import where it can be, or name the CAs in one file: CAfile = FILE";
+                let message = format!("cannot read the directory {directory}: {error}");
+                let fix = "import on a host that has the directory, or name the CAs in one file: \
+                           CAfile = FILE";
                 findings.error(&entry.at, message, fix);
                 return None;
             }
@@ -185,24 +189,28 @@ impl<'f> Tables<'f> {
         names.retain(|name| is_hashed(name));
         names.sort();
         if names.is_empty() {
-            let message = "no certificate in it is named by its hash: stunnel finds none either";
+            let message = "no certificate in the directory is named by its hash; stunnel finds \
+                           none either";
             findings.error(&entry.at, message, "name the CAs in one file: CAfile = FILE");
             return None;
         }
-        let message = format!("its {} certificates are named one by one", names.len());
+        let message = format!(
+            "the policy names the {} certificates of the directory one by one",
+            names.len()
+        );
         findings.info(&entry.at, message);
         Some(names.into_iter().map(|name| format!("{directory}/{name}")).collect())
     }
 
-    /// Says once what becomes of a relative path.
+    /// Reports once how relative paths are resolved.
     pub(super) fn note_relative(&mut self, entry: &Entry, findings: &mut Findings) {
         if entry.value.starts_with('/') || self.is_relative_told {
             return;
         }
         self.is_relative_told = true;
-        let message =
-            "relative paths begin where the policy stands, not where the agent is started";
-        let fix = "put the policy into the directory that stunnel was started in, or write whole \
+        let message = "relative paths are resolved from the directory of the policy, not from the \
+                       working directory of the agent";
+        let fix = "write the policy to the directory in which stunnel was started, or use absolute \
                    paths";
         findings.changed(&entry.at, message, fix);
     }
@@ -240,7 +248,7 @@ impl<'f> Tables<'f> {
     }
 }
 
-/// A pattern that means just this text.
+/// A pattern that matches only this text.
 fn literal(text: &str) -> String {
     text.replace('\\', "\\\\").replace('*', "\\*")
 }
@@ -255,15 +263,15 @@ fn is_hashed(name: &str) -> bool {
     })
 }
 
-/// The name of a file without directories and ending.
+/// The name of a file without its directories and extension.
 fn stem(path: &str) -> &str {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.rsplit_once('.').map_or(file, |(stem, _)| if stem.is_empty() { file } else { stem })
 }
 
-/// A name that policies take, like this one, and not among those taken.
+/// A name that policies allow, made from this text, and not one of those taken.
 pub(super) fn unique(like: &str, taken: &BTreeSet<&str>) -> String {
-    /// Of those that a policy takes, without some for a number.
+    /// The limit of policies, less some characters for a number.
     const CHARS_MAX: usize = 56;
     let name: String = draft::name_of(like).chars().take(CHARS_MAX).collect();
     let numbered = (2_u32..).map(|number| format!("{name}-{number}"));

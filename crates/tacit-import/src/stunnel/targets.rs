@@ -1,7 +1,8 @@
-//! Where a service connects to: `connect`, once or several times, and `failover`.
+//! Converts the targets of a service: `connect`, set once or several times, and `failover`.
 //!
-//! stunnel begins with the first target, or with the next one (`failover = rr`), and tries each for
-//! `TIMEOUTconnect` until one answers. A rule does the same, and remembers which did not.
+//! stunnel starts with the first target, or with the next one for each connection (`failover =
+//! rr`), and tries each target for `TIMEOUTconnect` until one answers. A rule does the same, and
+//! skips a target that did not answer for some seconds.
 
 use tacit_core::failover::TARGET_SKIPPED;
 use tacit_core::policy::{TARGETS_MAX, TargetOrder};
@@ -11,7 +12,7 @@ use super::lines::Entry;
 use super::service::{Keys, ServiceRole, StunnelService, Switch};
 use crate::finding::Findings;
 
-/// The targets of a service; one at least.
+/// The targets of a service; at least one.
 pub(super) struct Targets {
     first: Endpoint,
     others: Vec<Endpoint>,
@@ -29,7 +30,7 @@ impl Targets {
         let entries = service.all("connect");
         let Some((first, others)) = entries.split_first() else {
             let message = format!("service `{name}` has no `connect`");
-            let fix = "say where it connects to: connect = HOST:PORT";
+            let fix = "set the address: connect = HOST:PORT";
             findings.error(&service.section.at, message, fix);
             return None;
         };
@@ -41,8 +42,12 @@ impl Targets {
         for entry in others {
             let endpoint = Endpoint::read(entry, findings)?;
             if read.all().any(|known| *known == endpoint) {
-                let message = format!("`connect = {}` stands there twice", entry.value);
-                findings.changed(&entry.at, message, "it counts once: remove one");
+                let message = format!("`connect = {}` is set twice", entry.value);
+                findings.changed(
+                    &entry.at,
+                    message,
+                    "remove one of the two lines; the target is tried once",
+                );
                 continue;
             }
             read.others.push(endpoint);
@@ -56,17 +61,17 @@ impl Targets {
         Some(read)
     }
 
-    /// In their order.
+    /// All targets, in order.
     pub(super) fn all(&self) -> impl Iterator<Item = &Endpoint> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// How many there are.
+    /// The number of targets.
     pub(super) fn count(&self) -> usize {
         1 + self.others.len()
     }
 
-    /// As a rule's `connect` writes each.
+    /// The targets as a rule's `connect` writes them.
     pub(super) fn connect(&self) -> Vec<String> {
         self.all().map(Endpoint::connect).collect()
     }
@@ -80,22 +85,23 @@ impl Targets {
         keys
     }
 
-    /// The first to which bytes leave this host.
+    /// The first target that is not on this host.
     pub(super) fn off_host(&self) -> Option<&Endpoint> {
         self.all().find(|endpoint| !endpoint.stays_on_host())
     }
 
-    /// The target that decides what is known of the servers' name: one that has none, or the first.
+    /// The target that decides whether the server's name is known: one without a name, or the
+    /// first.
     pub(super) fn nameless_or_first(&self) -> &Endpoint {
         self.all().find(|endpoint| endpoint.host().is_none()).unwrap_or(&self.first)
     }
 
-    /// Whether they are called differently.
+    /// Whether the targets have different hosts.
     pub(super) fn have_different_hosts(&self) -> bool {
         self.all().any(|endpoint| endpoint.host() != self.first.host())
     }
 
-    /// Reports how several targets are not what they were.
+    /// Reports how a rule treats several targets differently from stunnel.
     fn tell(
         &self,
         service: &StunnelService<'_>,
@@ -106,28 +112,30 @@ impl Targets {
         let name = &service.section.name;
         let count = self.count();
         if count > TARGETS_MAX {
-            let message = format!("service `{name}` connects to {count} addresses");
-            let fix = format!("keep {TARGETS_MAX}, or give several of them one name");
+            let message = format!(
+                "service `{name}` connects to {count} addresses, and the limit is {TARGETS_MAX}"
+            );
+            let fix = format!("keep {TARGETS_MAX}, or give several of them one host name");
             findings.error(&second.at, message, fix);
             return None;
         }
         let seconds = TARGET_SKIPPED.as_secs();
         let message = format!(
-            "of the targets of service `{name}`, one that does not answer is skipped for \
-             {seconds} s, where each connection tried it before"
+            "service `{name}` skips a target that does not answer for {seconds} s; stunnel tried \
+             it for each connection"
         );
         findings.changed(&second.at, message, "see `connect` in tacit.toml(5)");
         if self.order == TargetOrder::RoundRobin && role == ServiceRole::Server {
             let message = format!(
-                "service `{name}` sends a client that resumes its session to the next target too"
+                "service `{name}` may send a client that resumes its session to another target"
             );
-            let fix = "remove `failover = rr`, if clients must stay with one target";
+            let fix = "remove `failover = rr` if clients must stay with one target";
             findings.changed(&second.at, message, fix);
         }
         Some(())
     }
 
-    /// The same of one: stunnel knows the addresses of a name as several targets.
+    /// The same for one target: stunnel treats each address of a name as a target.
     fn tell_one(&self, service: &StunnelService<'_>, findings: &mut Findings) {
         let is_name = self
             .first
@@ -137,9 +145,9 @@ impl Targets {
             && is_name
             && let Some(failover) = service.last("failover")
         {
-            let message = "`failover = rr`: the addresses of one name are tried in the order in \
-                           which the resolver names them";
-            let fix = "write each address, or a name for each, in a `connect` of its own";
+            let message = "`failover = rr` does not apply to the addresses of one name, which are \
+                           tried in the resolver's order";
+            let fix = "write each address, or a name for each, in its own `connect`";
             findings.changed(&failover.at, message, fix);
         }
     }
@@ -159,7 +167,7 @@ fn order(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Target
     };
     let is_delayed = service.switch("delay", Switch::No, findings)? == Switch::Yes;
     if is_delayed && order == TargetOrder::RoundRobin {
-        let message = "`failover = rr` has no effect beside `delay = yes`, as before";
+        let message = "`failover = rr` has no effect with `delay = yes`, as in stunnel";
         findings.info(&entry.at, message);
         return Some(TargetOrder::First);
     }

@@ -1,4 +1,4 @@
-//! The rules that services become, and what the import reports about them.
+//! Tests the rules that services become, and the findings of the import.
 
 use proptest::prelude::*;
 
@@ -108,14 +108,17 @@ resumption = false
     assert_eq!(
         found,
         [
-            "2: changed: `setuid`: the agent stays the user that it is started as",
-            "3: info: `debug`: the agent logs to standard error; `--audit FILE` keeps every \
+            "2: changed: `setuid`: the agent does not change its user",
+            "3: info: `debug`: the agent logs to standard error; `--audit FILE` records every \
              connection",
-            "4: info: service `smtp out` shows it to its server, if that asks: it is global",
-            "10: info: `TIMEOUTclose`: a peer that was told the end is not waited for",
-            "21: changed: `ciphers` loses what tacit does not have: AES128-SHA",
-            "22: info: X25519MLKEM768 is put first: who knows it is safe from quantum computers \
-             to come",
+            "4: info: service `smtp out` sends this certificate to servers that request one, \
+             because `cert` is a global option",
+            "10: info: `TIMEOUTclose`: the agent does not wait for a peer after it has sent \
+             close_notify",
+            "21: changed: tacit does not support some suites in `ciphers` and drops them: \
+             AES128-SHA",
+            "22: info: X25519MLKEM768 is added as the first group, for peers that support \
+             post-quantum key exchange",
         ]
     );
 }
@@ -149,26 +152,26 @@ fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
         assert_eq!(targets(&text).0, wanted, "{more}");
     }
     let server = |more: &str| targets(&format!("{SERVER}{more}\n")).1;
-    let skipped = "5: changed: of the targets of service `s`, one that does not answer is skipped \
-                   for 10 s, where each connection tried it before";
-    let resumed = "5: changed: service `s` sends a client that resumes its session to the next \
-                   target too";
-    let off_host = "1: changed: service `s` sends clear bytes to 192.0.2.1:1, as before";
+    let skipped = "5: changed: service `s` skips a target that does not answer for 10 s; stunnel \
+                   tried it for each connection";
+    let resumed = "5: changed: service `s` may send a client that resumes its session to another \
+                   target";
+    let off_host = "1: changed: service `s` connects in clear to 192.0.2.1:1, as before";
     assert_eq!(server("connect = 127.0.0.1:144"), [skipped]);
     assert_eq!(server("connect = 127.0.0.1:144\nfailover = rr"), [skipped, resumed]);
     assert_eq!(server("connect = 192.0.2.1:1"), [off_host, skipped]);
     assert_eq!(
         server("connect = 127.0.0.1:143"),
-        ["5: changed: `connect = 127.0.0.1:143` stands there twice"]
+        ["5: changed: `connect = 127.0.0.1:143` is set twice"]
     );
     let by_name = CLIENT.replace("CAfile", "failover = rr\nCAfile");
-    assert!(targets(&by_name).1[0].contains("`failover = rr`: the addresses of one name"));
+    assert!(targets(&by_name).1[0].contains("`failover = rr` does not apply to the addresses of"));
     let many: String =
         (0..16).map(|port| format!("connect = 127.0.0.1:{}\n", 200 + port)).collect();
     let (policy, found) = imported(&format!("{SERVER}{many}"));
     assert_eq!(
         (policy, found[0].as_str()),
-        (None, "5: error: service `s` connects to 17 addresses")
+        (None, "5: error: service `s` connects to 17 addresses, and the limit is 16")
     );
 }
 
@@ -191,76 +194,76 @@ fn several_servers_prove_their_own_names_unless_one_is_said() {
     assert_eq!(server_name(&more("mail.example:994")).as_deref(), Some("mail.example"));
     let unsaid = more("b.example:993").replace(check, "");
     assert_eq!(server_name(&unsaid), None);
-    let own = "1: changed: each target of service `c` must be called as `connect` does";
+    let own = "1: changed: the certificate of each target of service `c` must contain the host of \
+               its `connect`";
     assert!(imported(&unsaid).1.iter().any(|line| line == own), "{:?}", imported(&unsaid).1);
     let by_sni = unsaid.replace("verifyChain", "sni = mail.example\nverifyChain");
     assert_eq!(server_name(&by_sni).as_deref(), Some("mail.example"));
     let (policy, found) = imported(&more("/run/x").replace(check, ""));
-    assert!(
-        policy.is_none() && found.iter().any(|line| line.contains("what its server is called"))
-    );
+    assert!(policy.is_none() && found.iter().any(|line| line.contains("is not known")));
 }
 
 #[test]
 fn what_a_rule_cannot_say_stops_the_import() {
     for (text, line, message) in [
-        ("exec = /bin/cat", 5, "`exec = /bin/cat`: the agent starts no programs"),
+        ("exec = /bin/cat", 5, "`exec = /bin/cat`: the agent does not start programs"),
         ("connect = nowhere", 5, "`connect = nowhere` has no port from 1 to 65535"),
         ("failover = random", 5, "`failover = random` is neither rr nor prio"),
-        ("transparent = source", 5, "`transparent = source` cannot be done at a fixed address"),
-        ("protocol = imap", 5, "`protocol = imap` is not built"),
-        ("protocolHost = x", 5, "`protocolHost`: what is said before TLS cannot be chosen"),
-        ("PSKsecrets = /psk", 5, "`PSKsecrets`: TLS by pre-shared keys is not built"),
-        ("OCSPaia = yes", 5, "`OCSPaia`: OCSP is not asked"),
+        ("transparent = source", 5, "`transparent = source` is not possible in a forwarding rule"),
+        ("protocol = imap", 5, "`protocol = imap` is not supported"),
+        ("protocolHost = x", 5, "`protocolHost`: tacit cannot configure the exchange before TLS"),
+        ("PSKsecrets = /psk", 5, "`PSKsecrets`: tacit does not support TLS with pre-shared keys"),
+        ("OCSPaia = yes", 5, "`OCSPaia`: tacit does not use OCSP"),
         (
             "redirect = 80",
             5,
-            "`redirect`: who has no certificate is refused, and sent nowhere else",
+            "`redirect`: tacit rejects a client without a certificate, and does not redirect it",
         ),
-        ("verifyPeer = yes", 5, "service `s` does not say which certificates its peers have"),
+        ("verifyPeer = yes", 5, "service `s` names no certificates of its peers"),
         (
             "verifyPeer = yes\nCAfile = /p\nCRLfile = /l",
             7,
-            "`CRLfile` is about CAs, and `verifyPeer` alone checks no chain here",
+            "`CRLfile` needs CAs, and with `verifyPeer` alone tacit builds no chain",
         ),
-        ("verify = 2", 1, "service `s` names no CA to trust"),
-        ("checkHost = a", 5, "`checkHost` needs verifyChain or verifyPeer"),
+        ("verify = 2", 1, "service `s` names no CA for client certificates"),
+        ("checkHost = a", 5, "`checkHost` has no effect without verifyChain or verifyPeer"),
         (
             "sslVersion = TLSv1.1",
             5,
-            "neither TLS 1.2 nor 1.3 is allowed, and tacit speaks no other \
-                                     version",
+            "the service allows neither TLS 1.2 nor 1.3, and tacit supports no other version",
         ),
-        ("ciphers = RC4-SHA:AES128-SHA", 5, "`ciphers` leaves no suite that tacit has"),
-        ("curves = X448", 5, "`curves` leaves no group that tacit has"),
-        ("curve = X448", 5, "`curve` leaves no group that tacit has"),
+        ("ciphers = RC4-SHA:AES128-SHA", 5, "tacit supports none of the suites in `ciphers`"),
+        ("curves = X448", 5, "tacit supports none of the groups in `curves`"),
+        ("curve = X448", 5, "tacit supports none of the groups in `curve`"),
         ("securityLevel = 3", 5, "`securityLevel = 3`: tacit has no security level above 2"),
         ("ciphers = HIGH@SECLEVEL=3", 5, "`@SECLEVEL=3`: tacit has no security level above 2"),
-        ("ciphers = HIGH:@SECLEVEL=x", 5, "`@SECLEVEL=x` is no level"),
-        ("options = NO_TLSv9", 5, "`options`: `NO_TLSv9` is no option of the TLS library"),
-        ("options = -0x4", 5, "`options`: `0x4` is no option of the TLS library"),
+        ("ciphers = HIGH:@SECLEVEL=x", 5, "`@SECLEVEL=x` is not a security level"),
+        ("options = NO_TLSv9", 5, "`options`: `NO_TLSv9` is not an option of the TLS library"),
+        ("options = -0x4", 5, "`options`: `0x4` is not an option of the TLS library"),
         (
             "options = no_ssl_mask",
             5,
-            "neither TLS 1.2 nor 1.3 is allowed, and tacit speaks no other version",
+            "the service allows neither TLS 1.2 nor 1.3, and tacit supports no other version",
         ),
         ("cert = pkcs11:token=a", 5, "`cert = pkcs11:token=a` is not PEM"),
         ("cert = /c.p12", 5, "`cert = /c.p12` is not PEM"),
         (
             "socket = a:SO_BINDTODEVICE=lo",
             5,
-            "`a:SO_BINDTODEVICE=lo`: a socket is bound to \
-                                              addresses alone",
+            "`a:SO_BINDTODEVICE=lo`: tacit binds sockets to addresses, not to devices",
         ),
-        ("libwrap = yes", 5, "`libwrap`: /etc/hosts.allow and /etc/hosts.deny are not read"),
-        ("chekHost = a", 5, "no option is called `chekHost`"),
-        ("chroot = /jail", 5, "`chroot` is global and stands in a service"),
-        ("accept = mail.example:993", 5, "`accept = mail.example:993` listens at a name"),
+        ("libwrap = yes", 5, "`libwrap`: tacit does not read /etc/hosts.allow and /etc/hosts.deny"),
+        ("chekHost = a", 5, "stunnel has no option `chekHost`"),
+        ("chroot = /jail", 5, "`chroot` is a global option, and is set in a service"),
+        (
+            "accept = mail.example:993",
+            5,
+            "`accept = mail.example:993` has a host name, and a rule listens on addresses only",
+        ),
         (
             "CApath = /none",
             5,
-            "no certificate in it is named by its hash: stunnel finds none \
-                               either",
+            "no certificate in the directory is named by its hash; stunnel finds none either",
         ),
         ("client = maybe", 5, "`client = maybe` is neither yes nor no"),
     ] {
@@ -303,21 +306,21 @@ fn clients_that_believe_everybody_are_raised_unless_told_otherwise() {
     assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "system" }"#));
     assert_eq!(
         found,
-        ["1: changed: service `c` trusted any server that answers: it now requires a certificate \
-          from trust `system` for mail.example"]
+        ["1: changed: service `c` did not verify its server; it now requires a certificate from \
+          trust `system` for mail.example"]
     );
     let keep = StunnelOptions { keep_no_verification: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(blind, &keep);
     assert!(policy.unwrap().contains(r#"verify = "none""#));
-    assert_eq!(found, ["1: changed: service `c` trusts any server that answers, as before"]);
+    assert_eq!(found, ["1: changed: service `c` does not verify its server, as before"]);
 
     let nameless = CLIENT.replace("checkHost = mail.example\n", "");
     let (policy, found) = imported(&nameless);
     assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "ca" }"#));
     assert_eq!(
         found,
-        ["1: changed: service `c` accepted any certificate of its CAs: it must be for \
-          mail.example now"]
+        ["1: changed: service `c` accepted any certificate of its CAs; the certificate must now \
+             be for mail.example"]
     );
     // A service that sets every check gets no warning.
     assert_eq!(imported(CLIENT).1, [""; 0]);
@@ -344,7 +347,8 @@ fn certificates_of_peers_are_pinned() {
             let tls = policy.lines().find(|line| line.starts_with("tls")).unwrap();
             assert!(tls.contains(keys) && tls.contains("trust = \"p\""), "{text}: {policy}");
             assert_eq!(tls.contains("verify"), text.starts_with("[c]") && !keys.is_empty());
-            let said = "with the name and the key of one in its files: it must be one of them now";
+            let said =
+                "with the name and key of one in its files; the peer's certificate must now equal";
             assert_eq!(found.iter().filter(|found| found.contains(said)).count(), 1, "{found:?}");
             // No option that keeps what was unsafe makes it weaker.
             let unsafe_too = StunnelOptions {
@@ -386,12 +390,17 @@ fn the_name_that_is_checked_is_the_one_that_was() {
     assert!(!tls(&by_ip).contains("server-name"), "it is where the rule connects to");
     let several = CLIENT.replace("checkHost = ", "checkHost = other.example\ncheckHost = ");
     assert!(!tls(&several).contains("server-name"));
-    assert!(imported(&several).1[0].contains("of several names"));
+    assert!(imported(&several).1[0].contains("the certificate must now be for `"));
     assert!(tls(&format!("{CLIENT}sni =\n")).contains("sni = false"));
     let (policy, found) = imported(&format!("{CLIENT}sni = other.example\n"));
     assert_eq!((policy, found.len()), (None, 1));
     let unix = "[c]\nclient = yes\naccept = 127.0.0.1:1\nconnect = /x.sock\n";
-    assert!(imported(unix).1.iter().any(|f| f.contains("does not say what its server is called")));
+    assert!(
+        imported(unix)
+            .1
+            .iter()
+            .any(|f| f.contains("the certificate name of the server of service `c` is not known"))
+    );
 }
 
 #[test]
@@ -465,9 +474,9 @@ fn clear_bytes_on_the_network_are_told() {
     for (text, said) in [
         (
             SERVER.replace("127.0.0.1:143", "app.example:143"),
-            "sends clear bytes to app.example:143",
+            "connects in clear to app.example:143",
         ),
-        (CLIENT.replace("127.0.0.1:143", "143"), "takes clear bytes from other hosts"),
+        (CLIENT.replace("127.0.0.1:143", "143"), "accepts connections in clear from other hosts"),
     ] {
         let (policy, found) = imported(&text);
         assert!(policy.unwrap().contains("clear = true"), "{text}");
@@ -499,7 +508,10 @@ fn a_service_for_names_that_asks_for_something_else_is_not_folded_into_another()
     ] {
         let (policy, found) = imported(&format!("{SERVER}{second}{more}"));
         assert_eq!(policy, None, "{more}");
-        assert!(found.iter().any(|one| one.contains("go their own way: `")), "{found:?}");
+        assert!(
+            found.iter().any(|one| one.contains("need a rule of their own: its `")),
+            "{found:?}"
+        );
     }
     // What is a default of both is taken back by one.
     let both = format!("verifyChain = yes\nCAfile = /ca.pem\n{SERVER}verifyChain = no\n{second}");
@@ -574,7 +586,7 @@ fn services_that_ask_ocsp_are_imported_where_the_option_says_so() {
     let rules = parse(&policy.unwrap_or_else(|| panic!("{found:?}"))).policy.unwrap().rules;
     assert_eq!(rules.len(), 2);
     for line in [9, 18] {
-        let told = format!("{line}: changed: `OCSPaia`: OCSP is not asked");
+        let told = format!("{line}: changed: `OCSPaia`: tacit does not use OCSP");
         assert!(found.contains(&told), "{found:?}");
     }
     for said in ["OCSP = http://a/", "OCSPflag = NOCHECKS", "OCSPnonce = yes"] {
@@ -599,7 +611,7 @@ fn levels_groups_and_options_of_the_tls_library_are_read_as_stunnel_does() {
     }
     let (policy, found) = imported(&format!("{SERVER}ciphers = DEFAULT@SECLEVEL=0\n"));
     assert!(policy.is_some());
-    let told = "5: changed: `@SECLEVEL=0`: keys of less than 112 bits are refused";
+    let told = "5: changed: `@SECLEVEL=0`: tacit rejects keys with less than 112 bits of security";
     assert!(found.iter().any(|one| one == told), "{found:?}");
 }
 

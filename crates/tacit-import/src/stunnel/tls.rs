@@ -1,4 +1,4 @@
-//! Versions, suites and groups of a service.
+//! Converts the versions, cipher suites and groups of a service.
 
 use super::ciphers::{self, Known};
 use super::lines::Entry;
@@ -7,7 +7,7 @@ use super::tls_options::{self, Said};
 use crate::finding::Findings;
 use tacit_core::policy::{Group, Suite, TlsVersion};
 
-/// What a rule's `tls` says about them; `None` where it says nothing.
+/// The keys of a rule's `tls` about versions, suites and groups; `None` if the key is not set.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) min_version: Option<TlsVersion>,
@@ -15,9 +15,9 @@ pub(super) struct Terms {
     pub(super) groups: Option<Vec<Group>>,
 }
 
-/// Versions by the words of `sslVersion`, the oldest first.
+/// The values of `sslVersion`, the oldest first.
 const VERSIONS: [&str; 6] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
-/// Where TLS 1.2 stands there.
+/// The index of TLS 1.2 in this list.
 const V1_2: usize = 4;
 const V1_3: usize = 5;
 
@@ -34,7 +34,7 @@ pub(super) fn read(service: &StunnelService<'_>, findings: &mut Findings) -> Opt
     Some(Terms { min_version, suites: suites?, groups: groups? })
 }
 
-/// Which versions that tacit has are allowed; at least one is.
+/// Which of tacit's versions are allowed; at least one is.
 struct Allowed {
     v1_2: bool,
     v1_3: bool,
@@ -48,7 +48,7 @@ fn versions(service: &StunnelService<'_>, findings: &mut Findings) -> Option<All
         let position = VERSIONS.iter().position(|word| word.eq_ignore_ascii_case(&entry.value));
         let all = entry.value.eq_ignore_ascii_case("all");
         let Some(version) = position.or_else(|| all.then_some(0)) else {
-            let message = format!("`{} = {}` is no version", entry.name, entry.value);
+            let message = format!("`{} = {}` is not a version of TLS", entry.name, entry.value);
             findings.error(&entry.at, message, "write TLSv1.2 or TLSv1.3");
             return None;
         };
@@ -61,10 +61,10 @@ fn versions(service: &StunnelService<'_>, findings: &mut Findings) -> Option<All
         let is_floor = !entry.name.eq_ignore_ascii_case("sslVersionMax");
         if is_floor && version < V1_2 && newest >= V1_2 {
             let message = format!(
-                "`{} = {}` allows versions before TLS 1.2: they are refused",
+                "`{} = {}` allows versions before TLS 1.2, which tacit rejects",
                 entry.name, entry.value
             );
-            findings.changed(&entry.at, message, "peers that know nothing newer must be updated");
+            findings.changed(&entry.at, message, "update peers that support no newer version");
         }
     }
     apply_options(service, &mut allowed, findings)?;
@@ -76,8 +76,9 @@ fn versions(service: &StunnelService<'_>, findings: &mut Findings) -> Option<All
         let entries =
             service.in_order(&["sslVersion", "sslVersionMin", "sslVersionMax", "options"]);
         let at = entries.last().map_or(&service.section.at, |entry| &entry.at);
-        let message = "neither TLS 1.2 nor 1.3 is allowed, and tacit speaks no other version";
-        findings.error(at, message, "allow one: sslVersionMin = TLSv1.2; update the peers");
+        let message = "the service allows neither TLS 1.2 nor 1.3, and tacit supports no other \
+                       version";
+        findings.error(at, message, "set sslVersionMin = TLSv1.2, and update the peers");
         return None;
     }
     Some(known)
@@ -100,9 +101,11 @@ fn apply_options(
                     *slot = !forbids;
                 }
                 if version < V1_2 && !forbids {
-                    let message =
-                        format!("`{}` allows a version before TLS 1.2: it is refused", entry.value);
-                    findings.changed(&entry.at, message, "remove it");
+                    let message = format!(
+                        "`{}` allows a version before TLS 1.2, which tacit rejects",
+                        entry.value
+                    );
+                    findings.changed(&entry.at, message, "remove the option");
                 }
             }
         }
@@ -110,7 +113,7 @@ fn apply_options(
     is_sound.then_some(())
 }
 
-/// The suites of the versions allowed, where anything narrows them.
+/// The suites of the allowed versions, if an option limits them.
 fn suites(
     service: &StunnelService<'_>,
     allowed: &Allowed,
@@ -149,7 +152,8 @@ fn classic(entry: &Entry, findings: &mut Findings) -> Option<Vec<Suite>> {
     let suites = kept(entry, named, findings)?;
     if !done.wide.is_empty() {
         let message = format!(
-            "`{}` stands for many suites; tacit has those with ECDHE and AES-GCM or ChaCha20",
+            "`{}` selects many suites; of these tacit supports those with ECDHE and AES-GCM or \
+             ChaCha20",
             done.wide.join(":")
         );
         findings.info(&entry.at, message);
@@ -157,20 +161,23 @@ fn classic(entry: &Entry, findings: &mut Findings) -> Option<Vec<Suite>> {
     Some(suites)
 }
 
-/// The suites that are left; reports which are gone. `None` if no other is left.
+/// The supported suites of a list; reports the others. `None` if none is supported.
 fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<Vec<Suite>> {
     let Known { kept, dropped } = suites;
     let name = &entry.name;
     if kept.is_empty() {
-        let message = format!("`{name}` leaves no suite that tacit has");
-        let fix = "name one with ECDHE and AES-GCM or ChaCha20, such as \
+        let message = format!("tacit supports none of the suites in `{name}`");
+        let fix = "name a suite with ECDHE and AES-GCM or ChaCha20, such as \
                    ECDHE-RSA-AES128-GCM-SHA256";
         findings.error(&entry.at, message, fix);
         return None;
     }
     if !dropped.is_empty() {
-        let message = format!("`{name}` loses what tacit does not have: {}", dropped.join(" "));
-        let fix = "peers that know no other suite must be updated";
+        let message = format!(
+            "tacit does not support some suites in `{name}` and drops them: {}",
+            dropped.join(" ")
+        );
+        let fix = "update peers that support no other suite";
         findings.changed(&entry.at, message, fix);
     }
     Some(kept)
@@ -179,26 +186,30 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
 fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
     let Known { kept: mut groups, dropped } = ciphers::groups(&entry.value);
     if groups.is_empty() {
-        let message = format!("`{}` leaves no group that tacit has", entry.name);
-        findings.error(&entry.at, message, "name one of X25519, P-256 and P-384");
+        let message = format!("tacit supports none of the groups in `{}`", entry.name);
+        findings.error(&entry.at, message, "name X25519, P-256 or P-384");
         return None;
     }
     if !dropped.is_empty() {
-        let message =
-            format!("`{}` loses what tacit does not have: {}", entry.name, dropped.join(" "));
-        findings.changed(&entry.at, message, "peers that know no other group must be updated");
+        let message = format!(
+            "tacit does not support some groups in `{}` and drops them: {}",
+            entry.name,
+            dropped.join(" ")
+        );
+        findings.changed(&entry.at, message, "update peers that support no other group");
     }
     if !groups.contains(&Group::X25519MLKEM768) {
         groups.insert(0, Group::X25519MLKEM768);
         findings.info(
             &entry.at,
-            "X25519MLKEM768 is put first: who knows it is safe from quantum computers to come",
+            "X25519MLKEM768 is added as the first group, for peers that support post-quantum key \
+             exchange",
         );
     }
     Some(groups)
 }
 
-/// 112 bits, stunnel's default, is what tacit asks for, whichever option says a level.
+/// Reports a security level other than 112 bits, stunnel's default, which is what tacit requires.
 fn security_level(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> {
     let mut is_sound = true;
     if let Some(entry) = service.last("securityLevel") {
@@ -212,24 +223,25 @@ fn security_level(service: &StunnelService<'_>, findings: &mut Findings) -> Opti
     is_sound.then_some(())
 }
 
-/// A security level, and how it is written; `None` after an error was reported.
+/// The security level and the option that sets it; `None` after an error was reported.
 fn level(entry: &Entry, word: &str, level: &str, findings: &mut Findings) -> Option<()> {
     match level.parse::<u8>() {
         Ok(0 | 1) => {
-            let message = format!("`{word}{level}`: keys of less than 112 bits are refused");
+            let message =
+                format!("`{word}{level}`: tacit rejects keys with less than 112 bits of security");
             findings.changed(&entry.at, message, "issue certificates with larger keys");
         }
         Ok(2) => {}
         Ok(3..=5) => {
             let message = format!("`{word}{level}`: tacit has no security level above 2");
             let fix = format!(
-                "say {word}2 if RSA keys of 2048 bits will do, and choose suites by `ciphers`"
+                "set {word}2 if RSA keys of 2048 bits suffice, and choose suites with `ciphers`"
             );
             findings.error(&entry.at, message, fix);
             return None;
         }
         _ => {
-            let message = format!("`{word}{level}` is no level");
+            let message = format!("`{word}{level}` is not a security level");
             findings.error(&entry.at, message, "write a number from 0 to 5");
             return None;
         }

@@ -1,21 +1,21 @@
-//! The words of `options`: switches of the TLS library that stunnel used.
+//! Reads the values of the option `options`: switches of the TLS library that stunnel used.
 //!
-//! Those about versions decide which versions a rule allows. The others are about what tacit does
-//! in one way only, or does not do.
+//! Values that forbid a TLS version limit the versions of the rule. The other values have no
+//! effect, because tacit does not offer the choice.
 
 use super::lines::Entry;
 use crate::finding::Findings;
 use tacit_core::policy::text::nearest_word;
 
-/// Versions of TLS by the words that forbid them, the oldest first.
+/// The options that forbid TLS versions, the oldest first.
 const FORBIDDING: [&str; 6] =
     ["NO_SSLv2", "NO_SSLv3", "NO_TLSv1", "NO_TLSv1_1", "NO_TLSv1_2", "NO_TLSv1_3"];
 
 /// Forbids every version.
 const FORBIDDING_ALL: &str = "NO_SSL_MASK";
 
-/// Words that change nothing here: those of `stunnel -options`, and those that OpenSSL has had
-/// since.
+/// Options that have no effect here: those of `stunnel -options`, and those that OpenSSL added
+/// later.
 const OTHERS: [&str; 50] = [
     "ALL",
     "ALLOW_CLIENT_RENEGOTIATION",
@@ -69,17 +69,18 @@ const OTHERS: [&str; 50] = [
     "TLS_ROLLBACK_BUG",
 ];
 
-/// What one `options` says about versions.
+/// What one `options` line says about versions.
 pub(super) enum Said {
-    /// It forbids, or with a dash no longer forbids, the version at that place of the list.
+    /// It forbids the version with this index, or with a dash allows it again.
     Version { version: usize, forbids: bool },
-    /// The same of all versions.
+    /// It forbids or allows all versions.
     Versions { forbids: bool },
-    /// Nothing.
+    /// Nothing about versions.
     Other,
 }
 
-/// Reads an `options`; `None` after an error was reported. Words have no case, as in stunnel.
+/// Reads an `options` line; `None` after an error was reported. The case of letters is ignored, as
+/// in stunnel.
 pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<Said> {
     let name = entry.value.strip_prefix('-').unwrap_or(&entry.value);
     let forbids = name.len() == entry.value.len();
@@ -90,15 +91,20 @@ pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<Said> {
         return Some(Said::Versions { forbids });
     }
     if OTHERS.iter().any(|word| word.eq_ignore_ascii_case(name)) {
-        findings.info(&entry.at, format!("`{name}` is the TLS library's own matter"));
+        findings
+            .info(&entry.at, format!("`{name}` has no effect here: the TLS library decides this"));
         return Some(Said::Other);
     }
     let known: Vec<&str> =
         [FORBIDDING_ALL].iter().chain(&FORBIDDING).chain(&OTHERS).copied().collect();
     let fix = match nearest_word(name, &known) {
         Some(word) => format!("did you mean `{word}`?"),
-        None => "remove it; `stunnel -options` lists those that exist".to_owned(),
+        None => "remove the option; `stunnel -options` lists the known options".to_owned(),
     };
-    findings.error(&entry.at, format!("`options`: `{name}` is no option of the TLS library"), fix);
+    findings.error(
+        &entry.at,
+        format!("`options`: `{name}` is not an option of the TLS library"),
+        fix,
+    );
     None
 }

@@ -1,30 +1,30 @@
-//! Every option of the language, and what becomes of those that need no thought.
+//! Lists every option of stunnel, and what the import does with it.
 //!
-//! `service` reads the options that a policy of ours can express. The rest are listed here with
-//! their outcome, so that the import overlooks no option.
+//! `service` reads the options that a tacit policy can express. Each other option has a fixed
+//! outcome in this table, so the import overlooks none.
 
 use super::lines::Entry;
 use super::options::StunnelOptions;
 use crate::finding::Findings;
 use tacit_core::policy::text::nearest_word;
 
-/// Where an option may stand; service options stand before all sections too, as defaults.
+/// Where an option may be set. A service option before all sections is a default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Global,
     StunnelService,
 }
 
-/// What becomes of an option.
+/// What the import does with an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is read.
+    /// The option is imported.
     Read,
-    /// What it did is done otherwise, or need not be done.
+    /// The option has no counterpart, and none is needed: why.
     Info(&'static str),
-    /// It is not done, and the rest can be without it: what is not as it was, and what to do.
+    /// The option is dropped, and the rule works without it: what differs, and what to do.
     Changed(&'static str, &'static str),
-    /// It cannot be imported: why, and what to do.
+    /// The option cannot be imported: why, and what to do.
     Refused(&'static str, &'static str),
 }
 
@@ -33,13 +33,13 @@ pub(super) enum Fate {
 pub(super) struct Word {
     pub(super) name: &'static str,
     pub(super) place: Place,
-    /// Values that ask for nothing.
+    /// Values that have no effect.
     pub(super) harmless: &'static [&'static str],
     pub(super) fate: Fate,
 }
 
 impl Word {
-    /// What becomes of it before all sections, or in one.
+    /// What the import does with it before all sections, or in a section.
     pub(super) fn fate_in(&self, place: Place, options: &StunnelOptions) -> Fate {
         match place {
             _ if options.without_ocsp && self.fate == REFUSED_OCSP => {
@@ -51,7 +51,7 @@ impl Word {
     }
 }
 
-/// Reports every option that does not exist, or that is not read.
+/// Reports every option that does not exist or is not imported.
 pub(super) fn check_words(
     entries: &[Entry],
     place: Place,
@@ -64,14 +64,18 @@ pub(super) fn check_words(
             let known: Vec<&str> = WORDS.iter().map(|word| word.name).collect();
             let fix = match nearest_word(name, &known) {
                 Some(word) => format!("did you mean `{word}`?"),
-                None => "remove it, or look it up in stunnel(8)".to_owned(),
+                None => "remove the option, or look it up in stunnel(8)".to_owned(),
             };
-            findings.error(at, format!("no option is called `{name}`"), fix);
+            findings.error(at, format!("stunnel has no option `{name}`"), fix);
             continue;
         };
         if place == Place::StunnelService && word.place == Place::Global {
-            let message = format!("`{name}` is global and stands in a service");
-            findings.error(at, message, "put it before the first [service], or remove it");
+            let message = format!("`{name}` is a global option, and is set in a service");
+            findings.error(
+                at,
+                message,
+                "move the option before the first [service], or remove the option",
+            );
             continue;
         }
         if word.harmless.iter().any(|harmless| value.eq_ignore_ascii_case(harmless)) {
@@ -86,7 +90,7 @@ pub(super) fn check_words(
     }
 }
 
-/// The option of that name, whatever the case.
+/// The option of that name; the case of letters is ignored.
 pub(super) fn word(name: &str) -> Option<&'static Word> {
     WORDS.iter().find(|word| word.name.eq_ignore_ascii_case(name))
 }
@@ -125,43 +129,45 @@ const fn ocsp(name: &'static str, harmless: &'static [&'static str]) -> Word {
     Word { name, place: Place::StunnelService, harmless, fate: REFUSED_OCSP }
 }
 
-const LOGS: &str = "the agent logs to standard error; `--audit FILE` keeps every connection";
-const RANDOM: &str = "randomness comes from the kernel";
+const LOGS: &str = "the agent logs to standard error; `--audit FILE` records every connection";
+const RANDOM: &str = "the kernel provides random numbers";
 const NO_ENGINE: Fate = Fate::Refused(
-    "keys in engines and tokens cannot be used",
-    "put certificate and key into PEM files: cert = FILE, key = FILE",
+    "tacit cannot use keys in engines and tokens",
+    "export certificate and key to PEM files: cert = FILE, key = FILE",
 );
-/// Before all sections they are about the process; in one, about its socket, and read.
+/// Before all sections these options are about the process. In a section they are about its socket,
+/// and imported.
 const USER: Fate = Fate::Changed(
-    "the agent stays the user that it is started as",
-    "start it as that user: User= in its systemd unit; sockets below 1024 come from a socket unit",
+    "the agent does not change its user",
+    "start the agent as that user: User= in its systemd unit; use a socket unit for ports below \
+     1024",
 );
-const NO_OCSP: &str = "OCSP is not asked";
-const OCSP_FIX: &str = "give lists of revoked certificates (CRLfile), or issue short-lived ones";
-/// Revocation that was checked is not dropped unless that is asked for.
+const NO_OCSP: &str = "tacit does not use OCSP";
+const OCSP_FIX: &str = "configure CRLs (CRLfile), or issue short-lived certificates";
+/// An import drops a revocation check only if the caller requests it.
 const REFUSED_OCSP: Fate = Fate::Refused(
     NO_OCSP,
-    "give lists of revoked certificates (CRLfile) or issue short-lived ones, and import with \
-     --without-ocsp, or remove it",
+    "configure CRLs (CRLfile) or issue short-lived certificates, and import with --without-ocsp; \
+     or remove the option",
 );
-const NO_PSK: &str = "TLS by pre-shared keys is not built";
+const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
 const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";
-const PROTOCOL: &str = "what is said before TLS cannot be chosen";
-const PROTOCOL_FIX: &str = "remove it, if the peer does without";
-const CACHE: &str = "sessions are kept as the TLS library does";
-const TICKETS: &str = "keys of session tickets are the agent's own: another agent resumes no \
-                       session of this one, which costs a full handshake";
+const PROTOCOL: &str = "tacit cannot configure the exchange before TLS";
+const PROTOCOL_FIX: &str = "remove the option, if the peer does not need it";
+const CACHE: &str = "the TLS library manages its sessions itself";
+const TICKETS: &str = "an agent creates its own session ticket keys: a session of another agent is \
+                       not resumed, and the client does a full handshake";
 
-/// All of them, in the order of the manual.
+/// All options, in the order of the manual.
 pub(super) const WORDS: &[Word] = &[
     global(
         "chroot",
         Fate::Changed(
-            "the agent is put into no directory of its own",
-            "RootDirectory= or ProtectSystem=strict in its systemd unit do that",
+            "the agent does not change its root directory",
+            "set RootDirectory= or ProtectSystem=strict in its systemd unit",
         ),
     ),
-    global("compression", Fate::Changed("TLS is never compressed", "remove it")),
+    global("compression", Fate::Changed("tacit never compresses TLS", "remove the option")),
     global("EGD", Fate::Info(RANDOM)),
     global("engine", NO_ENGINE),
     global("engineCtrl", NO_ENGINE),
@@ -170,21 +176,24 @@ pub(super) const WORDS: &[Word] = &[
         name: "fips",
         place: Place::Global,
         harmless: &["no"],
-        fate: Fate::Refused("an approved mode is not built", "say fips = no, or keep stunnel"),
+        fate: Fate::Refused("tacit has no FIPS mode", "set fips = no, or keep stunnel"),
     },
-    global("foreground", Fate::Info("`tacit agent` stays in the foreground; systemd keeps it")),
-    global("iconActive", Fate::Info("there is no icon")),
-    global("iconError", Fate::Info("there is no icon")),
-    global("iconIdle", Fate::Info("there is no icon")),
+    global(
+        "foreground",
+        Fate::Info("`tacit agent` runs in the foreground, as a systemd service does"),
+    ),
+    global("iconActive", Fate::Info("tacit has no icon")),
+    global("iconError", Fate::Info("tacit has no icon")),
+    global("iconIdle", Fate::Info("tacit has no icon")),
     global("log", Fate::Info(LOGS)),
     global("output", Fate::Info(LOGS)),
-    global("pid", Fate::Info("the agent writes no file with its process id; systemd knows it")),
+    global("pid", Fate::Info("the agent writes no PID file; systemd knows its process ID")),
     global("RNDbytes", Fate::Info(RANDOM)),
     global("RNDfile", Fate::Info(RANDOM)),
     global("RNDoverwrite", Fate::Info(RANDOM)),
-    info("service", "the name of the service in logs is that of the rule"),
+    info("service", "the name of the rule identifies the service in logs"),
     global("syslog", Fate::Info(LOGS)),
-    global("taskbar", Fate::Info("there is no icon")),
+    global("taskbar", Fate::Info("tacit has no icon")),
     read("accept"),
     Word { name: "CAengine", place: Place::StunnelService, harmless: &[], fate: NO_ENGINE },
     read("CApath"),
@@ -199,22 +208,22 @@ pub(super) const WORDS: &[Word] = &[
     refused(
         "config",
         &[],
-        "commands to OpenSSL mean nothing here",
-        "say it with sslVersionMin, ciphers, ciphersuites or curves, or remove it",
+        "tacit does not use OpenSSL configuration commands",
+        "use sslVersionMin, ciphers, ciphersuites or curves instead, or remove the option",
     ),
     read("connect"),
     refused(
         "CRLpath",
         &[],
-        "lists of revoked certificates in a directory are not read",
-        "put them into one file: cat DIRECTORY/*.r* > FILE, and say CRLfile = FILE",
+        "tacit does not read directories of CRLs",
+        "put the CRLs into one file: cat DIRECTORY/*.r* > FILE, and set CRLfile = FILE",
     ),
     read("CRLfile"),
     read("curve"),
     read("curves"),
-    info("logId", "every connection has a number, in logs and displays"),
+    info("logId", "each connection has a number in logs and displays"),
     info("debug", LOGS),
-    info("delay", "names are resolved again and again"),
+    info("delay", "the agent resolves host names repeatedly"),
     Word { name: "engineId", place: Place::StunnelService, harmless: &[], fate: NO_ENGINE },
     Word { name: "engineNum", place: Place::StunnelService, harmless: &[], fate: NO_ENGINE },
     read("exec"),
@@ -223,21 +232,22 @@ pub(super) const WORDS: &[Word] = &[
     refused(
         "ident",
         &[],
-        "tacit does not query IDENT for the name of a user",
-        "ask for certificates: verifyChain = yes; or name clients by address: `remote` of a rule",
+        "tacit does not query the IDENT service for the name of a user",
+        "require certificates: verifyChain = yes; or select clients by address: `remote` of a rule",
     ),
     read("key"),
     refused(
         "libwrap",
         &["no"],
-        "/etc/hosts.allow and /etc/hosts.deny are not read",
-        "say libwrap = no, and write who may connect into the rule: remote = [\"10.0.0.0/8\"]",
+        "tacit does not read /etc/hosts.allow and /etc/hosts.deny",
+        "set libwrap = no, and write the addresses of permitted clients into the rule: remote = \
+         [\"10.0.0.0/8\"]",
     ),
     refused(
         "local",
         &[],
-        "the address that connections come from cannot be chosen",
-        "remove it and let routing choose: `ip route ... src ADDRESS`",
+        "tacit cannot set the source address of connections",
+        "remove the option, and set the source address in the routing table: `ip route ... src ADDRESS`",
     ),
     ocsp("OCSP", &[]),
     ocsp("OCSPaia", &["no"]),
@@ -257,16 +267,16 @@ pub(super) const WORDS: &[Word] = &[
     refused(
         "redirect",
         &[],
-        "who has no certificate is refused, and sent nowhere else",
-        "remove it, or offer what is for everybody at an address of its own",
+        "tacit rejects a client without a certificate, and does not redirect it",
+        "remove the option, or offer the public service on another address",
     ),
     changed(
         "renegotiation",
         &["no"],
-        "no peer may renegotiate",
-        "remove it; 1.3 has no such thing",
+        "tacit allows no renegotiation",
+        "remove the option; TLS 1.3 has no renegotiation",
     ),
-    changed("reset", &["yes"], "errors are told by a reset", "remove it"),
+    changed("reset", &["yes"], "tacit reports errors with a TCP reset", "remove the option"),
     read("requireCert"),
     read("retry"),
     read("securityLevel"),
@@ -275,23 +285,33 @@ pub(super) const WORDS: &[Word] = &[
     info("sessionCacheSize", CACHE),
     info("sessionCacheTimeout", CACHE),
     read("sessionResume"),
-    changed("sessiond", &[], "sessions are not shared between hosts", "remove it"),
+    changed("sessiond", &[], "tacit does not share sessions between hosts", "remove the option"),
     read("sni"),
     read("socket"),
     read("sslVersion"),
     read("sslVersionMax"),
     read("sslVersionMin"),
-    info("stack", "connections have no threads of their own"),
-    changed("ticketKeySecret", &[], TICKETS, "remove it, and change the secret: it was in a file"),
-    changed("ticketMacSecret", &[], TICKETS, "remove it, and change the secret: it was in a file"),
+    info("stack", "tacit does not use a thread for each connection"),
+    changed(
+        "ticketKeySecret",
+        &[],
+        TICKETS,
+        "remove the option, and do not use this secret elsewhere",
+    ),
+    changed(
+        "ticketMacSecret",
+        &[],
+        TICKETS,
+        "remove the option, and do not use this secret elsewhere",
+    ),
     read("TIMEOUTbusy"),
-    info("TIMEOUTclose", "a peer that was told the end is not waited for"),
+    info("TIMEOUTclose", "the agent does not wait for a peer after it has sent close_notify"),
     read("TIMEOUTconnect"),
     changed(
         "TIMEOUTidle",
         &[],
-        "connections are not ended for being idle",
-        "let the program or its peer end them, or use TCP keepalive",
+        "the rule has no idle timeout",
+        "set `idle` in the rule, if idle connections must be closed",
     ),
     read("transparent"),
     read("verify"),

@@ -41,7 +41,7 @@ fn every_error_has_a_position_and_a_fix() {
         (format!("{permit}remote = \"10.0.0.1/8\"\n"), "p.toml:7:10", "10.0.0.0/8"),
         (permit.replace("version = 1", "version = 2"), "p.toml:1:11", "version 2"),
         (permit.replace("permit = true", "permit = yes"), "p.toml:6:10", ""),
-        (permit.replace("permit = true", "ipsec = {}"), "p.toml:6:1", "not built"),
+        (permit.replace("permit = true", "ipsec = {}"), "p.toml:6:1", "not supported yet"),
         (
             permit.replace("permit = true", out).replace("127.0.0.1:8443", "0.0.0.0:8443"),
             "p.toml:4:10",
@@ -163,8 +163,8 @@ fn warnings_are_reported_and_are_no_errors() {
     for words in [
         "expires in 5 days",
         "unused",
-        "permits by name",
-        "rule `b` is never reached: rule `a` in line 8",
+        "permits connections by name",
+        "rule `b` is never used: rule `a` in line 8 already",
         "the server's certificate is not checked",
     ] {
         assert!(said.contains(words), "{words}: {said}");
@@ -267,8 +267,8 @@ fn explain_reports_that_a_rule_must_name_the_host() {
     let words = ["explain", "--policy", "p.toml", "--direction", "outbound", "--remote"];
     let explain = |more: &[&str]| lab.tacit(&[&words[..], more].concat());
     let said = explain(&["127.0.0.1:80", "--name", "db.example"]);
-    let wanted = "rule `wide` does not match: remote 127.0.0.1 is loopback: only a rule that names \
-                  it matches";
+    let wanted = "rule `wide` does not match: remote 127.0.0.1 is loopback: only rules that name \
+                  the address match it";
     assert!(said.contains(wanted) && said.ends_with("rule `here` matches: permit\n"), "{said}");
     let said = explain(&["169.254.169.254:80", "--json"]);
     let value: Value = serde_json::from_str(&said).unwrap();

@@ -272,7 +272,7 @@ fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     let port = free_port();
     let entry = "[[map.people]]\nsubject = \"CN=alice\"\ndeny = true\n";
     let agent = lab.agent(&mapped(&format!("{entry}warn = true\n"), port));
-    agent.wait_for_log("this entry only logs, it rejects no client yet");
+    agent.wait_for_log("this entry only logs clients, and does not reject them yet");
     let client = TlsClient::open(&lab, port, &certificates::with("alice"));
     assert_eq!(client.result["reply"], "ping", "{}", client.result);
     let tls = shown(&agent, &client);

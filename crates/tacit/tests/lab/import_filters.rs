@@ -84,7 +84,8 @@ fn a_main_file_is_imported_with_tls_rules_and_filters() {
     let output = lab.run(TACIT, &import);
     assert_eq!(output.status.code(), Some(78));
     let said = text_of(&output);
-    let fix = "add to map.toml:\n         [dataset]\n         \"SYS1.IPSEC\" = \"FILE\"\n";
+    let fix = "add these lines to map.toml:\n         [dataset]\n         \"SYS1.IPSEC\" = \
+               \"FILE\"\n";
     assert!(said.contains(fix), "{said}");
 
     lab.write("map.toml", format!("{MAP}[dataset]\n\"SYS1.IPSEC\" = \"ipsec.policy\"\n"));
@@ -112,6 +113,6 @@ fn filters_alone_are_a_policy_too() {
     assert_eq!(policy.matches("[[rule]]").count(), 2, "{policy}");
     lab.write("ipsec.policy", format!("{FILTERS}KeyExchangePolicy\n{{\n}}\n"));
     let output = lab.run(TACIT, &["import", "attls", "--ipsec", "ipsec.policy"]);
-    assert!(text_of(&output).contains("`KeyExchangePolicy` is not built yet"));
+    assert!(text_of(&output).contains("`KeyExchangePolicy` is not supported yet"));
     assert_eq!((output.status.code(), output.stdout.len()), (Some(78), 0));
 }

@@ -145,7 +145,9 @@ fn sources_and_rules_have_limits_of_connections() {
     assert!(is_reset(&mut connect_from("127.0.0.4", to)), "a fourth connection of this rule");
     assert!(first.iter_mut().all(ping), "open connections continue");
     let refused = agent.ok(&["show", "refused"]);
-    for text in ["limit", "raise `connections-per-source` in [limits], which is 2", "127.0.0.4"] {
+    for text in
+        ["limit", "if these connections are wanted, raise `connections-per-source`", "127.0.0.4"]
+    {
         assert!(refused.contains(text), "{text}: {refused}");
     }
     agent.wait_for_log(" warn denied ");

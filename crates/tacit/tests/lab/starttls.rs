@@ -197,7 +197,7 @@ fn bytes_that_are_slipped_in_are_refused() {
         (
             "smtp",
             b"220 x\r\n250-x\r\n250 STARTTLS\r\n220 go\r\n250 AUTH PLAIN\r\n",
-            "a reply to no",
+            "a reply was sent without a command",
         ),
         ("telnet", b"login: ", "the server does not offer TLS"),
     ] {
@@ -317,7 +317,7 @@ fn nothing_but_the_cancel_request_passes_in_clear() {
         let _ = stream.read_to_end(&mut answer);
         assert_eq!(answer, b"");
     }
-    wait_for("both ends", || agent.log().matches("more than its cancel request").count() == 2);
+    wait_for("both ends", || agent.log().matches("data follows the cancel request").count() == 2);
     // A client may end first, as those do that wait for nothing.
     let mut stream = connect(("127.0.0.1", port));
     stream.write_all(CANCEL).unwrap();

@@ -51,7 +51,7 @@ fn a_server_in_clear_serves_clients_that_insist_on_tls() {
     let expected: Vec<_> = (1..=9000).map(|n: u32| n.to_string().repeat(200)).collect();
     assert!(answer(&rows) == expected.join("\n"), "rows differ");
     let said = psql(&lab, required, "sslmode=disable", "select 1");
-    assert!(!said.status.success() && text_of(&said).contains("with TLS only"), "{said:?}");
+    assert!(!said.status.success() && text_of(&said).contains("only TLS connections"), "{said:?}");
     agent.wait_for_log("the client continues in clear");
     let said = psql(&lab, optional, "sslmode=disable gssencmode=disable", WHO);
     assert_eq!(answer(&said), "ssl=false");

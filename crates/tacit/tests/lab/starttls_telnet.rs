@@ -80,7 +80,7 @@ fn telnetd_serves_clients_with_tls() {
         client.wait_for("it is snow.");
     }
     let mut client = telnet(&lab, "-z nossl", required);
-    client.wait_for("connections with TLS only (START_TLS)");
+    client.wait_for("accepts only TLS connections (START_TLS)");
     client.wait_for("closed by foreign host");
     assert!(!client.said().contains("what is it"), "{}", client.said());
     agent.wait_for_log("the client continues in clear");
@@ -92,8 +92,8 @@ fn telnet_in_clear_reaches_a_telnetd_with_tls() {
     let Some(port) = telnetd(&lab, SECURE) else { return };
     // It takes RSA keys alone.
     let request = "req -x509 -newkey rsa:2048 -nodes -keyout rsa.key -out rsa.pem -days 99 -subj \
-                /CN=localhost -addext subjectAltName=DNS:localhost \
-                -addext basicConstraints=critical,CA:FALSE";
+                   /CN=localhost -addext subjectAltName=DNS:localhost -addext \
+                   basicConstraints=critical,CA:FALSE";
     let made = lab.command("openssl").args(request.split_whitespace()).output().unwrap();
     assert!(made.status.success(), "{}", text_of(&made));
     let near = free_port();

@@ -128,7 +128,7 @@ fn connections_to_own_addresses_without_a_listener_are_reported() {
         assert_eq!((&one["kind"], &one["destination"]), (&kind.into(), &destination.into()));
         assert_eq!(one["why"], "no-listener");
         let next = one["next"].as_str().unwrap();
-        assert!(next.starts_with("let a program of the run listen there; "), "{next}");
+        assert!(next.starts_with("start a program in the run that listens there; "), "{next}");
     }
     assert_eq!(tcp["count"], 1, "{tcp}");
 }

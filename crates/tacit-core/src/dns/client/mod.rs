@@ -1,5 +1,5 @@
-//! A DNS client without I/O: decides which server gets which query, when and on which socket, and
-//! matches answers to programs.
+//! Implements a DNS client without I/O: decides which server gets which query, when and on which
+//! socket, and matches answers to the programs that wait for them.
 //!
 //! ```text
 //!   ask ──┐                                        ┌──> Open, Send, Close   sockets
@@ -7,21 +7,21 @@
 //!   streamed, tick ──┘                             └──> Finish              for the waiters
 //! ```
 //!
-//! The server that the program chose is queried first; the next one after [`NEXT_DELAY`], or after
-//! [`SUSPECTED_DELAY`] if the first is suspected. The first answer from any of them is used. After
-//! a refusal or a network error the next server is queried at once. The last one of a round gets
-//! the full timeout of the host's file before the next round.
+//! The server that the program chose is queried first. The next server is queried after
+//! [`NEXT_DELAY`], or after [`SUSPECTED_DELAY`] if the first one is suspected, or at once after a
+//! refusal or a network error. The first answer from any server is used. The last server of a round
+//! gets the full timeout of `/etc/resolv.conf` before the next round.
 //!
-//! An answer must arrive from the server on the socket of the query, with the query's ID, and
-//! repeat the question in the same case of letters. A server that changes case is queried again in
-//! lower case, with another ID, so that an attacker must guess twice. Over TCP the case is not
-//! checked.
+//! An answer must arrive from the server on the socket of the query. It must have the query's ID,
+//! and repeat the question in the same case of letters, which is random: an attacker must guess it.
+//! A server that changes the case is queried again in lower case with another ID. The case is not
+//! checked over TCP.
 //!
-//! Equal queries in flight are sent once, and every waiter gets the answer. A query that a program
-//! repeats is sent to the server again.
+//! If several programs wait for the same query, it is sent once and all of them get the answer. If
+//! a program repeats a query, the client sends it to the server again.
 //!
 //! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] late
-//! answers that are awaited only to learn whether the server is up.
+//! answers, which only show that a server is up.
 
 mod order;
 mod sockets;

@@ -1,4 +1,4 @@
-//! The order of servers, and the delays between them.
+//! Determines the order in which servers are queried, and the delays between the queries.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

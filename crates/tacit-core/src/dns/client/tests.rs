@@ -1,4 +1,4 @@
-//! A client between programs and servers that live in virtual time.
+//! Tests the DNS client with simulated programs and servers in virtual time.
 
 use super::super::message::question_end;
 use super::super::testing::{query, record, response};

@@ -1,4 +1,7 @@
-//! Timers of queries. Each kind of delay has its own queue, which is sorted by construction.
+//! The timers of DNS queries.
+//!
+//! Each kind of timer has one fixed delay and its own queue. The queue is sorted without a search,
+//! because a timer that starts later also ends later.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

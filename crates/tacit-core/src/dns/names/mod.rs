@@ -1,12 +1,12 @@
 //! Maps addresses to names: names that programs resolved, and names in the host's `/etc/hosts`.
 //!
 //! The first name that is learned for an address owns it for the life of the table. Every other
-//! name with the same address gets an alias: an address from a reserved range that represents one
+//! name with the same address gets an alias: an address from a reserved range that stands for one
 //! name and one true address. So an answer for one name never changes the meaning of a connection
-//! to another name. If names get no aliases, they share the address.
+//! to another name. If aliases are disabled, such names share the address.
 //!
-//! Entries do not expire with the TTL of the answer: otherwise a rule by address would decide for a
-//! program that keeps an address for long.
+//! Entries do not expire with the TTL of the answer. Otherwise a program that uses an address for a
+//! long time would lose the rule of the name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -120,17 +120,17 @@ impl fmt::Display for NotLearnt {
         match self {
             Self::Full => write!(
                 f,
-                "the run has learned {NAMES_MAX} names with their addresses, which is the limit; \
-                 restart it"
+                "the run has looked up {NAMES_MAX} names and addresses, which is the limit: start \
+                 the run again"
             ),
             Self::Shared => write!(
                 f,
-                "{SHARING_MAX} names have this address already: set aliases = \"conflict\" in \
-                 [agent]"
+                "{SHARING_MAX} names already share this address, which is the limit: set aliases = \
+                 \"conflict\" in [agent]"
             ),
             Self::NoAlias => f.write_str(
-                "no alias is left: set a larger network in `alias-ranges` of [agent], and start \
-                 the run again",
+                "all alias addresses are in use: set a larger network in `alias-ranges` of \
+                 [agent], and start the run again",
             ),
             Self::Reserved => f.write_str(
                 "the resolver returned an address that is reserved for aliases: change the \

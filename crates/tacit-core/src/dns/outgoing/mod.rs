@@ -1,8 +1,8 @@
-//! Builds the messages for resolvers.
+//! Builds the messages for DNS servers.
 //!
 //! Only the name, the type (one of a list) and three flags of a program's message are forwarded.
-//! The ID and the case of letters are random: an attacker who forges an answer without seeing the
-//! query must guess both, and the port.
+//! The message ID and the case of the letters are random: an attacker who forges an answer without
+//! seeing the query must guess both, and the port.
 
 use super::message::{
     AUTHENTIC_DATA, CHECKING_DISABLED, HEADER_BYTES, MessageHeader, OPT_BYTES, RECURSION_DESIRED,

@@ -1,4 +1,4 @@
-//! A program's query, and the format of its answer.
+//! Parses the DNS query of a program, and records the format that its answer must have.
 
 use super::message::{
     AUTHENTIC_DATA, CHECKING_DISABLED, DNSSEC_OK, DnsError, HEADER_BYTES, MessageHeader, OPERATION,

@@ -1,4 +1,4 @@
-//! A resolver's response: whether it answers the query, and what the program receives.
+//! Checks whether a server's response answers the query, and builds the response for the program.
 //!
 //! The response for the program has the program's own question, followed by the unchanged records.
 //! Both questions have the same length, so compression pointers stay valid.

@@ -1,4 +1,4 @@
-//! Adding an address to ranges without computing all of them again.
+//! Adds an address to a set of captured ranges, without computing the whole set again.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,14 +1,16 @@
-//! The destinations that a run's traffic may reach: those that some rule other than a deny can
-//! match, unless a deny with only addresses and ports comes first. The kernel captures them and
-//! rejects all other traffic at once, with an ICMP error.
+//! Computes the destinations that the kernel captures in a run.
+//!
+//! A destination is captured if some rule other than a deny can match it, unless a deny with only
+//! addresses and ports comes before that rule. The kernel rejects all other traffic at once, with
+//! an ICMP error.
 //!
 //! The kernel's sets need disjoint ranges of addresses and ports; [`captured`] splits overlapping
 //! ranges and merges adjacent ones (`sweep`). The cost grows with the number of rules, names and
-//! ranges, so everything is computed again whenever one of them changes.
+//! ranges, and everything is computed again when one of them changes.
 //!
-//! A rule by name has no range by itself: the addresses of the name in DNS are passed as `learnt`.
-//! Loopback and link-local addresses are captured only if a rule names them; multicast and
-//! unspecified ones only if a rule has addresses.
+//! A rule by name has no range of its own: the caller passes the addresses that DNS returned for
+//! the name as `learnt`. Loopback and link-local addresses are captured only if a rule names them;
+//! multicast and unspecified addresses only if a rule has addresses.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

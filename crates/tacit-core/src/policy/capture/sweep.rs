@@ -1,7 +1,8 @@
 //! Splits overlapping areas of addresses and ports into disjoint ranges.
 //!
-//! A line sweeps over the addresses. At each edge of an area its ports come or go, and where that
-//! changes which ports are covered at all, one strip of addresses ends and the next begins:
+//! A sweep line moves over the addresses. At each edge of an area, the ports of the area are added
+//! or removed. If this changes the set of covered ports, one strip of addresses ends and the next
+//! begins:
 //!
 //! ```text
 //! port   |  +-----+              |  :     :
@@ -11,8 +12,8 @@
 //!        +------------- address
 //! ```
 //!
-//! The cost is that of sorting the edges plus the size of the result: a tree counts the ports
-//! ([`Ports`]), and shows at once whether anything has changed.
+//! The cost is that of sorting the edges, plus the size of the result: a tree counts the areas that
+//! cover each port ([`Ports`]), and reports at once whether the set of covered ports has changed.
 
 use std::ops::RangeInclusive;
 

@@ -1,4 +1,5 @@
-//! Hand-made policies, and random ones against the rules themselves.
+//! Tests the captured ranges with fixed policies, and compares them with the rules of random
+//! policies.
 
 use super::*;
 use std::net::SocketAddr;

@@ -1,28 +1,29 @@
 //! Finds the rule for a flow, at a cost that does not grow with the number of rules.
 //!
-//! Rules differ mostly in values: this address, that port. They differ in few *shapes*: which of
-//! the four values (local address and port, remote address and port) they look at, and at how many
-//! bits of it. So there is one hash table for each shape, and a look-up asks each table once (tuple
-//! space search; as in the classifier of Open vSwitch):
+//! Rules differ mostly in values, such as an address or a port, and have few different *shapes*.
+//! The shape of a rule is which of the four values (local address and port, remote address and
+//! port) it compares, and how many bits of each. The index has one hash table for each shape, and a
+//! look-up searches each table once (tuple space search, as in the classifier of Open vSwitch):
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)
 //! flow: remote 10.7.8.9:5432                    its key there: (-, -, 10.7.0.0, 5432)
 //! ```
 //!
-//! * A range becomes the prefixes that make it up: an IPv4 range at most 62, a port range at most
-//!   30. Names are a shape of their own, wildcards another, asked once for each label.
-//! * A rule found by its key is verified whole, which also tries what no shape holds (`program`,
-//!   `user`). The tables may therefore return too many rules, never too few.
-//! * Tables are in the order of their first rule; the search ends when no table left can hold an
-//!   earlier rule than the one found.
-//! * The owner of a flow is expensive to find, so a flow may be looked up without it: [`Lookup`]
+//! * A range is split into prefixes: an IPv4 range into at most 62, a port range into at most 30.
+//!   Names have a shape of their own; so do wildcards, which are searched once for each label.
+//! * A rule that is found by its key is then matched completely, also by the values that no shape
+//!   has (`program`, `user`). So a table may return a rule that does not match, but never misses
+//!   one.
+//! * The tables are in the order of their first rule. The search ends when no remaining table can
+//!   have an earlier rule than the one found.
+//! * It is expensive to find the owner of a flow, so a flow may be looked up without it: [`Lookup`]
 //!   then reports whether the program and user could lead to another rule.
 //!
-//! Limits: the cost grows with the number of shapes in use, at most 33 + 129 + 2 of addresses times
-//! 18 of ports on either side, whatever the number of rules; and with the number of rules that
-//! differ in `program` or `user` alone. A rule with lists that multiply to more than
-//! [`ENTRIES_PER_RULE_MAX`] entries is indexed by fewer of its values.
+//! Limits: the cost grows with the number of shapes in use. There are at most 33 + 129 + 2 shapes
+//! of addresses and 18 of ports for either end, whatever the number of rules. The cost also grows
+//! with the number of rules that differ only in `program` or `user`. A rule whose lists multiply to
+//! more than [`ENTRIES_PER_RULE_MAX`] entries is indexed by fewer of its values.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

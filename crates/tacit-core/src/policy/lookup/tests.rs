@@ -1,4 +1,4 @@
-//! The index against a naive scan, and its cost against the number of rules.
+//! Compares the index with a search through all rules, and its cost for different numbers of rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
-//! Patterns of distinguished names, such as `CN=*.corp, O=Corp`.
+//! Matches distinguished names with patterns such as `CN=*.corp, O=Corp`.
 //!
-//! Attributes are compared one by one, never as one text: whatever a value holds, it cannot imitate
-//! another attribute. Attributes that the pattern does not name are ignored. Those that it names
-//! must occur in the name as often as in the pattern and in the same order, so that a second `CN`
+//! Each attribute is compared on its own, never the name as one text: so the value of one attribute
+//! cannot imitate another attribute. Attributes that are not in the pattern are ignored. The others
+//! must occur in the name as often and in the same order as in the pattern, so that a second `CN`
 //! is not overlooked.
 
 use super::pattern::{Pattern, Weight};

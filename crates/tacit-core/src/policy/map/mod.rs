@@ -1,4 +1,4 @@
-//! Identity maps: from a trusted certificate and the client's address to a name.
+//! Identity maps: map a trusted certificate and the client's address to a name.
 //!
 //! ```text
 //!   [[map.people]]  ─┐
@@ -6,14 +6,16 @@
 //!   [[map.people]]  ─┘                                      name | deny | warn; none: no name
 //! ```
 //!
-//! The order in the file does not matter. Of two entries that match, the one that is more specific
-//! in the first of `uri`, `dns`, `email`, `ip`, `subject`, `issuer`, `address` in which they differ
-//! decides. There, a condition that names more values is the more specific one (only distinguished
-//! names have several), then one that gives more of them whole, then one that gives more
-//! characters, or a longer prefix; any condition is more specific than none. If two matching
-//! entries are equally specific and have different outcomes, neither decides. The parser rejects
-//! such a map if it can detect the conflict; a certificate that still matches both (it may have
-//! several names) gets no name.
+//! The order in the file does not matter: the most specific entry that matches decides. To find the
+//! more specific of two entries, their conditions are compared in the order `uri`, `dns`, `email`,
+//! `ip`, `subject`, `issuer`, `address`; the first difference decides. A condition is more specific
+//! than none. Of two conditions, the more specific one has more values (only distinguished names
+//! have several), or else more values without a wildcard, or else more characters or a longer
+//! prefix.
+//!
+//! If two matching entries are equally specific and have different outcomes, neither decides, and
+//! the client gets no name. The parser rejects a map if it can detect such a conflict; it cannot
+//! detect every one, because a certificate may have several names.
 //!
 //! A look-up tries each entry once: at most [`ENTRIES_MAX`]. This module neither parses nor
 //! verifies certificates.
@@ -182,9 +184,9 @@ impl IdentityMap {
         let why = |entry: &MapEntry| match entry.matches(certificate) {
             Err(condition) => format!("`{condition}` does not match"),
             Ok(()) if weights == Some(entry.conditions.weights()) => {
-                "it also matches, with the same result".to_owned()
+                "the entry also matches, with the same result".to_owned()
             }
-            Ok(()) => "it also matches, but is less specific".to_owned(),
+            Ok(()) => "the entry also matches, but is less specific".to_owned(),
         };
         let decides = |entry: &MapEntry| decide.iter().any(|other| std::ptr::eq(entry, *other));
         let others = self.entries.iter().filter(|entry| !decides(entry));
@@ -323,7 +325,7 @@ impl fmt::Display for MapOutcome {
         match self {
             Self::Name(name) => write!(f, "name {name}"),
             Self::Deny => f.write_str("deny"),
-            Self::Warn => f.write_str("deny, only warned"),
+            Self::Warn => f.write_str("deny, as a warning only"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Patterns with `*`, and how specific they are.
+//! Matches text with patterns that contain `*`, and compares how specific patterns are.
 //!
-//! `*` stands for any characters, also none; `\` takes the next character as it is. Matching is
-//! case-sensitive: for a case-insensitive match the caller folds both texts.
+//! `*` matches any characters, also none; `\` makes the next character literal. Matching is
+//! case-sensitive: for a case-insensitive match the caller converts both texts to one case.
 
 /// A text in which each `*` stands for any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]

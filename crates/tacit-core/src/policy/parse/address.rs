@@ -1,4 +1,4 @@
-//! Parses addresses: selectors, addresses to listen at and addresses to connect to.
+//! Parses addresses: selectors, addresses to listen on and addresses to connect to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(super) fn name_pattern(value: &TomlValue<'_>) -> Option<NamePattern> {
     match parse_selector(text) {
         Ok(AddressSelector::Name { host, wildcard }) => Some(NamePattern::Host { host, wildcard }),
         _ => {
-            let message = format!("`names` cannot be `{text}`: not a name");
+            let message = format!("`names` cannot be `{text}`: this is not a host name");
             value.error(message, "write names: \"db.example.com\", \"*.example.com\" or \"*\"");
             None
         }
@@ -61,8 +61,9 @@ pub(super) fn server_name(value: &TomlValue<'_>) -> Option<String> {
         return Some(ip.to_canonical().to_string());
     }
     let name = host(text).ok_or_else(|| {
-        let fix = "write a name as \"db.example.com\" or an IP address, without port or wildcard";
-        let message = format!("`{text}` is not the name of a server");
+        let fix = "write a name such as \"db.example.com\" or an IP address, without a port or \
+                   wildcard";
+        let message = format!("`{text}` is not a server name");
         Fault { message, fix: fix.to_owned() }
     });
     report(value, name)
@@ -109,7 +110,7 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
     }
     if text.parse::<SocketAddr>().is_ok() {
         let fix = "keep the address here and put the port in `remote-ports` or `local-ports`";
-        return fault(format!("`{text}` holds a port"), fix);
+        return fault(format!("`{text}` contains a port"), fix);
     }
     let domain = text.strip_prefix("*.");
     let Some(host) = host(domain.unwrap_or(text)) else {
@@ -119,7 +120,7 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
         return fault(format!("`{text}` is not an address"), fix);
     };
     if host == "localhost" || host.ends_with(".localhost") {
-        let message = format!("`{text}` is a name, and names of this host itself cannot be used");
+        let message = format!("`{text}` is a name of this host, which cannot be used here");
         return fault(message, "write \"loopback\", \"127.0.0.1\" or \"::1\"");
     }
     Ok(AddressSelector::Name { host, wildcard: domain.is_some() })
@@ -134,7 +135,7 @@ fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelec
     let plain = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
     let Some(length) = plain.then(|| length.parse::<u8>().ok()).flatten().filter(|l| *l <= width)
     else {
-        let message = format!("`{text}` is not a network: the prefix is not 0 to {width} bits");
+        let message = format!("`{text}` is not a network: the prefix length is not 0 to {width}");
         return fault(message, format!("write a number from 0 to {width} after the slash"));
     };
     let network = mask(given, length);
@@ -156,15 +157,18 @@ fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelec
 
 fn parse_range(text: &str, first: IpAddr, last: &str) -> Result<AddressSelector, Fault> {
     let Ok(last) = last.parse::<IpAddr>().map(|ip| ip.to_canonical()) else {
-        let fix = "write both ends in full, as in \"10.1.2.3-10.1.2.9\"";
+        let fix = "write both addresses in full, as in \"10.1.2.3-10.1.2.9\"";
         return fault(format!("`{text}` is not a range: `{last}` is not an address"), fix);
     };
     if first.is_ipv4() != last.is_ipv4() {
         let fix = "write two ranges, one for IPv4 and one for IPv6";
-        return fault(format!("`{text}` begins in one address family and ends in the other"), fix);
+        return fault(format!("the range `{text}` mixes IPv4 and IPv6"), fix);
     }
     if first > last {
-        return fault(format!("`{text}` runs backwards"), format!("write \"{last}-{first}\""));
+        return fault(
+            format!("`{text}` ends before it begins"),
+            format!("write \"{last}-{first}\""),
+        );
     }
     Ok(AddressSelector::Range { first, last })
 }
@@ -179,7 +183,10 @@ fn parse_endpoint(text: &str) -> Result<Target, Fault> {
         return parse_unix(text, name).map(Target::Address);
     }
     if text.starts_with('/') {
-        return fault(format!("`{text}` is a path"), format!("write \"unix:{text}\""));
+        return fault(
+            format!("`{text}` is a path without `unix:`"),
+            format!("write \"unix:{text}\""),
+        );
     }
     if let Ok(ip) = text.parse::<IpAddr>() {
         let fix = match (ip, text.rsplit_once(':')) {
@@ -202,7 +209,7 @@ fn parse_endpoint(text: &str) -> Result<Target, Fault> {
         return fault(format!("`{text}` has no address"), fix);
     }
     if let Ok(ip) = host_text.parse::<Ipv6Addr>() {
-        let message = format!("`{text}`: an IPv6 address before a port stands in brackets");
+        let message = format!("`{text}`: an IPv6 address with a port needs brackets");
         return fault(message, format!("write \"[{ip}]:{port}\""));
     }
     let inner = host_text.strip_prefix('[').and_then(|inner| inner.strip_suffix(']'));
@@ -231,7 +238,7 @@ fn parse_port(text: &str, port: &str) -> Result<u16, Fault> {
     }
     match port.parse::<u16>() {
         Ok(0) => fault(
-            format!("`{text}`: port 0 is not a port"),
+            format!("`{text}`: port 0 cannot be used"),
             "write the port that peers use, from 1 to 65535",
         ),
         Ok(port) => Ok(port),
@@ -247,11 +254,12 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
     let shown = abstract_name.unwrap_or(name);
     if shown.is_empty() {
         let fix = "write \"unix:/run/x.sock\" or \"unix:@name\"";
-        return fault(format!("`{text}` names no socket"), fix);
+        return fault(format!("`{text}` has no path or name of a socket"), fix);
     }
     if shown.len() > UNIX_PATH_BYTES_MAX {
         let length = shown.len();
-        let message = format!("the UNIX socket's name has {length} bytes, the kernel's limit is");
+        let message =
+            format!("the name of the UNIX socket has {length} bytes; the kernel's limit is");
         let fix = "choose a shorter path, such as one below /run";
         return fault(format!("{message} {UNIX_PATH_BYTES_MAX}"), fix);
     }
@@ -259,8 +267,8 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
         return Ok(Address::Abstract(shown.to_owned()));
     }
     if !shown.starts_with('/') {
-        let message = format!("`{text}` is relative: other programs would not find it");
-        return fault(message, format!("write the whole path, \"unix:/run/{shown}\""));
+        let message = format!("`{text}` is a relative path, which other programs may not find");
+        return fault(message, format!("write the absolute path: \"unix:/run/{shown}\""));
     }
     if shown.ends_with('/') {
         return fault(format!("`{text}` is a directory"), format!("write \"{text}NAME.sock\""));
@@ -272,11 +280,11 @@ fn as_listen(text: &str, target: Target) -> Result<Address, Fault> {
     match target {
         Target::Address(address) => Ok(address),
         Target::Name { host, port } if host == "localhost" => fault(
-            format!("`{text}`: `listen` takes IP addresses, and localhost can have two"),
+            format!("`{text}`: `listen` needs IP addresses, and localhost may have two"),
             format!("write \"127.0.0.1:{port}\", \"[::1]:{port}\", or a list of both"),
         ),
         Target::Name { port, .. } => fault(
-            format!("`{text}`: `listen` takes addresses, not names"),
+            format!("`{text}`: `listen` needs addresses, not names"),
             format!("write \"0.0.0.0:{port}\", or the address of one interface"),
         ),
     }
@@ -332,22 +340,22 @@ mod tests {
             ),
             (
                 "10.0.0.0/33",
-                "`10.0.0.0/33` is not a network: the prefix is not 0 to 32 bits",
+                "`10.0.0.0/33` is not a network: the prefix length is not 0 to 32",
                 "write a number from 0 to 32 after the slash",
             ),
             (
                 "10.0.0.9-10.0.0.1",
-                "`10.0.0.9-10.0.0.1` runs backwards",
+                "`10.0.0.9-10.0.0.1` ends before it begins",
                 "write \"10.0.0.1-10.0.0.9\"",
             ),
             (
                 "10.0.0.9-::1",
-                "`10.0.0.9-::1` begins in one address family and ends in the other",
+                "the range `10.0.0.9-::1` mixes IPv4 and IPv6",
                 "write two ranges, one for IPv4 and one for IPv6",
             ),
             (
                 "*.localhost",
-                "`*.localhost` is a name, and names of this host itself cannot be used",
+                "`*.localhost` is a name of this host, which cannot be used here",
                 "write \"loopback\", \"127.0.0.1\" or \"::1\"",
             ),
         ] {
@@ -375,19 +383,19 @@ mod tests {
             ("unix:@name", "unix:@name"),
             ("DB.example:5433", "name db.example 5433"),
             ("127.0.0.1:70000", "`127.0.0.1:70000`: port 70000 is larger than 65535"),
-            ("127.0.0.1:0", "`127.0.0.1:0`: port 0 is not a port"),
+            ("127.0.0.1:0", "`127.0.0.1:0`: port 0 cannot be used"),
             ("127.0.0.1:+80", "`127.0.0.1:+80`: `+80` is not a port"),
             (":8080", "`:8080` has no address"),
             ("127.0.0.1", "`127.0.0.1` has no port"),
             ("::1:8080", "`::1:8080` has no port"),
             (
                 "fd00::1:2:3:4:5:6:8080",
-                "`fd00::1:2:3:4:5:6:8080`: an IPv6 address before a port stands in brackets",
+                "`fd00::1:2:3:4:5:6:8080`: an IPv6 address with a port needs brackets",
             ),
-            ("unix:", "`unix:` names no socket"),
-            ("unix:run/x", "`unix:run/x` is relative: other programs would not find it"),
+            ("unix:", "`unix:` has no path or name of a socket"),
+            ("unix:run/x", "`unix:run/x` is a relative path, which other programs may not find"),
             ("unix:/run/", "`unix:/run/` is a directory"),
-            ("/run/x.sock", "`/run/x.sock` is a path"),
+            ("/run/x.sock", "`/run/x.sock` is a path without `unix:`"),
             ("256.1.1.1:80", "`256.1.1.1:80`: `256.1.1.1` is neither an address nor a name"),
         ] {
             assert_eq!(shown(text), wanted);

@@ -1,4 +1,4 @@
-//! Parses `aliases` and `alias-ranges` of `[agent]`: addresses that represent names in runs.
+//! Parses `aliases` and `alias-ranges` of `[agent]`: addresses that stand for names in runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -41,20 +41,24 @@ fn range(value: &TomlValue<'_>) -> Option<(IpAddr, u8)> {
     let selector = address::selector(value)?;
     let AddressSelector::Prefix { network, length } = selector else {
         let fix = "write networks, as in [\"198.18.0.0/15\", \"100::/64\"]";
-        value.error("`alias-ranges` holds something other than a network", fix);
+        value.error("`alias-ranges` contains a value that is not a network", fix);
         return None;
     };
     let bits = if network.is_ipv4() { ALIAS_BITS_V4 } else { ALIAS_BITS_V6 };
     if !bits.contains(&length) {
         let min = bits.start();
         let max = bits.end();
-        let message = format!("{network}/{length} cannot be an alias range");
-        value.error(message, format!("write a network with a prefix of {min} to {max} bits"));
+        let message = format!(
+            "{network}/{length} cannot be an alias range: the prefix length must be {min} to {max}"
+        );
+        value.error(message, format!("write a network with a prefix length of {min} to {max}"));
         return None;
     }
     if !is_nameable(network) || !is_nameable(last_of(network, length)) {
-        let message = format!("{network}/{length} cannot be an alias range");
-        let fix = "choose a network that is not loopback, link-local or multicast";
+        let message = format!(
+            "{network}/{length} cannot be an alias range: its addresses have a special purpose"
+        );
+        let fix = "choose a network without loopback, link-local and multicast addresses";
         value.error(message, fix);
         return None;
     }

@@ -1,4 +1,4 @@
-//! Names of TLS versions, suites and groups: supported and rejected ones.
+//! Parses the names of TLS versions, cipher suites and groups, and rejects unsupported ones.
 
 use crate::policy::suite::{Group, Suite, TlsVersion, suite_refusal};
 use crate::policy::text::{TomlValue, nearest_word, word_list};
@@ -42,7 +42,7 @@ pub(super) fn suite(value: &TomlValue<'_>) -> Option<Suite> {
     let same = Suite::DEFAULT.into_iter().find(|suite| suite.name() == plain);
     let openssl = OPENSSL_SUITES.iter().find(|(name, _)| *name == plain).map(|(_, suite)| *suite);
     if let Some(suite) = same.or(openssl) {
-        let message = format!("`{text}` is not the IANA name");
+        let message = format!("`{text}` is not the IANA name of the suite");
         value.error(message, format!("write `{}`", suite.name()));
     } else if let Some(why) = suite_refusal(&plain) {
         let instead = replacement(&plain).name();
@@ -68,7 +68,7 @@ pub(super) fn group(value: &TomlValue<'_>) -> Option<Group> {
         _ => None,
     };
     if let Some(group) = other_name {
-        let message = format!("`{text}` is not the IANA name");
+        let message = format!("`{text}` is not the IANA name of the group");
         value.error(message, format!("write `{}`", group.name()));
     } else if plain.starts_with("ffdhe") {
         let message = format!("`{text}` is refused: finite-field groups are slow");
@@ -76,7 +76,7 @@ pub(super) fn group(value: &TomlValue<'_>) -> Option<Group> {
     } else {
         let known = Group::DEFAULT.map(Group::name);
         let nearest = nearest_word(text, &known).map(|word| format!("did you mean `{word}`?"));
-        let fix = nearest.unwrap_or_else(|| format!("one of {}", word_list(&known)));
+        let fix = nearest.unwrap_or_else(|| format!("write one of {}", word_list(&known)));
         value.error(format!("unknown group `{text}`"), fix);
     }
     None

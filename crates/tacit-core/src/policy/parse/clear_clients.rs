@@ -29,13 +29,14 @@ pub(super) fn read(
     };
     if !accepts_clear {
         let why = "this rule accepts no clients without TLS";
-        table.refuse(&CLEAR_KEYS, why, "remove it, or set accept = \"both\"");
+        table.refuse(&CLEAR_KEYS, why, "remove the key, or set accept = \"both\"");
         return CLEAR_KEYS.iter().all(|key| !table.holds(key)).then_some(None);
     }
     let value = accept?;
     if common.start != Start::Immediate {
         let message = "`accept = \"both\"` is for protocols with TLS from the first byte";
-        let fix = "remove it; with `starttls`, set mode = \"optional\" to accept clients in clear";
+        let fix = "remove the key; with `starttls`, set mode = \"optional\" to accept \
+                   clients in clear";
         table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
         return None;
     }
@@ -47,9 +48,9 @@ pub(super) fn read(
 
 /// Reports the keys in a client rule.
 pub(super) fn refuse_in_client(table: &TomlTable<'_>) {
-    let why = "it is for the server role, and this rule is a client";
-    table.refuse(&["accept"], why, "remove it, or set role = \"server\"");
-    table.refuse(&CLEAR_KEYS, why, "remove it, or set role = \"server\"");
+    let why = "the key is for the server role, and this rule is a client";
+    table.refuse(&["accept"], why, "remove the key, or set role = \"server\"");
+    table.refuse(&CLEAR_KEYS, why, "remove the key, or set role = \"server\"");
 }
 
 /// An address, a network or a range.
@@ -60,7 +61,7 @@ fn source(value: &TomlValue<'_>) -> Option<AddressSelector> {
         }
         AddressSelector::Name { .. } | AddressSelector::Near(_) => {
             let fix = "write addresses or networks, as in [\"10.1.0.0/16\", \"2001:db8::7\"]";
-            value.error("`clear-sources` holds something other than an address", fix);
+            value.error("`clear-sources` contains a value that is not an address", fix);
             None
         }
     }

@@ -27,16 +27,16 @@ enum Source {
 
 /// Reads the level of a server rule; `None` after an error was reported.
 pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCert> {
-    let fix = "it has no default: set client-cert = \"none\", \"preferred\", \"required\" or \
-               another level";
+    let fix = "set client-cert = \"none\", \"preferred\", \"required\" or another level; there is \
+               no default";
     let value = table.required("client-cert", fix)?;
     if value.value.is_table() {
         return asked(table, names, custom(&value)?);
     }
     let word = value.string()?;
     if word == "none" {
-        let why = "it is for client certificates, and this rule requests none";
-        table.refuse(&["trust", "map"], why, "remove it, or set client-cert = \"required\"");
+        let why = "the key is for client certificates, and this rule requests none";
+        table.refuse(&["trust", "map"], why, "remove the key, or set client-cert = \"required\"");
         let given = table.value("trust").or_else(|| table.value("map"));
         return given.is_none().then_some(ClientCert::None);
     }
@@ -60,7 +60,11 @@ pub(super) fn refuse_in_clear(
     }
     let value = table.value("client-cert")?;
     let fix = "remove `mode` from `starttls`, or choose a level that allows an absent certificate";
-    value.error("a client that does not request TLS shows no certificate and is accepted", fix);
+    value.error(
+        "a client that does not start TLS sends no certificate, and mode = \"optional\" would \
+         accept it",
+        fix,
+    );
     None
 }
 
@@ -86,7 +90,7 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
         .required("absent", fix)
         .and_then(|value| value.choice(&[("allow", Absent::Allow), ("deny", Absent::Deny)]));
     let fix = "set what happens to an invalid certificate: invalid = \"deny\", \"log\", or \
-               \"allow\", which does not look at it";
+               \"allow\", which does not check it";
     let choices = [("allow", None), ("log", Some(Invalid::Log)), ("deny", Some(Invalid::Deny))];
     let invalid = table.required("invalid", fix).and_then(|value| value.choice(&choices));
     let choices = [("none", Source::Nowhere), ("name", Source::Certificate), ("map", Source::Map)];
@@ -100,7 +104,7 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
         (invalid, source, identity)
     {
         let fix = "set identity = \"none\", or invalid = \"log\" or \"deny\"";
-        identity.error("a certificate that is not checked cannot name the client", fix);
+        identity.error("a certificate that is not checked cannot identify the client", fix);
         return None;
     }
     Some(Settings { preset: None, absent: absent?, invalid: invalid?, source: source? })
@@ -109,12 +113,11 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
 fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option<ClientCert> {
     let Settings { preset, absent, invalid, source } = settings;
     let Some(invalid) = invalid else {
-        let why = "the certificate is not checked";
+        let why = "this level does not check certificates";
         table.refuse(
             &["trust", "map"],
             why,
-            "remove it, or choose a level that checks \
-                        certificates",
+            "remove the key, or choose a level that checks certificates",
         );
         let given = table.value("trust").or_else(|| table.value("map"));
         let asked = ClientCertPolicy { preset, absent, chain: ChainCheck::Waived };
@@ -133,8 +136,8 @@ fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option
         }
         (Source::Map, Some(map)) => names.map(&map).map(PeerName::Map),
         (Source::Nowhere | Source::Certificate, Some(_)) => {
-            let fix = "remove it, or set client-cert = \"full\", which rejects clients without a \
-                       name in the map";
+            let fix = "remove the key, or set client-cert = \"full\", which rejects clients \
+                       without a name in the map";
             table.refuse(&["map"], "this level uses no identity map", fix);
             None
         }

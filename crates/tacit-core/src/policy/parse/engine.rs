@@ -15,7 +15,7 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<EngineSettings>> {
     let Some(value) = top.value("engine") else { return Some(None) };
     let table = value.table(Scope::Engine, "[engine]")?;
     let cpus = table
-        .required("cpus", "name the CPUs to set aside: cpus = \"2-3\"")
+        .required("cpus", "name the CPUs of the engines: cpus = \"2-3\"")
         .and_then(|value| cpus(&value));
     let spill = table.boolean("spill", true);
     let queue = value::count(&table, "queue", QUEUE_MAX);
@@ -53,7 +53,7 @@ pub(super) fn placement(table: &TomlTable<'_>) -> Option<Places> {
     };
     let cpus = cpus(&value)?;
     if matches!(placement, Placement::Adaptive | Placement::None) {
-        let fix = "set placement = \"split\" or \"one-cpu\", or remove it";
+        let fix = "set placement = \"split\" or \"one-cpu\", or remove the key";
         value.error("`placement-cpus` has no effect with this `placement`", fix);
         return None;
     }
@@ -65,8 +65,8 @@ pub(super) fn check_apart(top: &TomlTable<'_>, engine: &EngineSettings, placed: 
     let both: Vec<_> = placed.iter().filter(|cpu| engine.cpus.contains(cpu)).collect();
     let [first, ..] = both.as_slice() else { return true };
     let Some(agent) = top.value("agent") else { return true };
-    let message = format!("CPU {first} is in `placement-cpus` and also set aside by [engine]");
-    agent.error(message, "keep it in only one of the two");
+    let message = format!("CPU {first} is in `placement-cpus`, and is also reserved by [engine]");
+    agent.error(message, "name the CPU in only one of the two");
     false
 }
 
@@ -77,17 +77,22 @@ fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
     for part in text.split(',') {
         let ends = part.split_once('-').unwrap_or((part, part));
         let (Some(first), Some(last)) = (number(ends.0.trim()), number(ends.1.trim())) else {
-            let message = format!("`{}` cannot be `{text}`: not a list of CPUs", value.name);
-            value.error(message, "write numbers and ranges, as in \"2\", \"2-3\" or \"0,4-7\"");
+            let message =
+                format!("`{}` cannot be `{text}`: this is not a list of CPUs", value.name);
+            value.error(message, "write numbers and ranges, such as \"2\", \"2-3\" or \"0,4-7\"");
             return None;
         };
         if last > CPU_MAX {
-            let message = format!("`{}` names CPU {last}", value.name);
-            value.error(message, format!("the highest number of a CPU is {CPU_MAX}"));
+            let message = format!(
+                "`{}` names CPU {last}; the highest possible number is {CPU_MAX}",
+                value.name
+            );
+            value.error(message, format!("write numbers up to {CPU_MAX}"));
             return None;
         }
         if first > last {
-            let message = format!("`{}`: {first}-{last} runs backwards", value.name);
+            let message =
+                format!("`{}`: the range {first}-{last} ends before it begins", value.name);
             value.error(message, format!("write \"{last}-{first}\""));
             return None;
         }
@@ -99,7 +104,7 @@ fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
     cpus.sort_unstable();
     if let Some(twice) = cpus.windows(2).find(|pair| pair[0] == pair[1]) {
         let message = format!("`{}` names CPU {} twice", value.name, twice[0]);
-        value.error(message, "name each once");
+        value.error(message, "name each CPU once");
         return None;
     }
     Some(cpus)
@@ -113,7 +118,7 @@ fn number(text: &str) -> Option<usize> {
 
 fn class(value: &TomlValue<'_>) -> Option<EngineClass> {
     if value.value.as_str() == Some("idle") {
-        let fix = "write \"normal\" or \"batch\"; `nice` lowers the priority";
+        let fix = "write \"normal\" or \"batch\"; use `nice` to lower the priority";
         value.error("`class` cannot be `idle`: connections could wait forever for a CPU", fix);
         return None;
     }
@@ -131,7 +136,7 @@ fn nice(value: &TomlValue<'_>) -> Option<i32> {
         let min = NICE.start();
         let max = NICE.end();
         value.error(
-            format!("`nice` is {number}, outside {min} to {max}"),
+            format!("`nice` is {number}, and must be {min} to {max}"),
             format!("write a number from {min} (first) to {max} (last)"),
         );
     }

@@ -23,7 +23,7 @@ const UNIX_MODE_DEFAULT: u32 = 0o600;
 /// Rejects keys about the destination in a deny: `Some(None)`, or `None` after an error.
 pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
     let keys = ["connect", "order", "connect-timeout", "send-proxy"];
-    table.refuse(&keys, "a deny connects to nothing", "remove it");
+    table.refuse(&keys, "a rule with `deny` opens no connection", "remove the key");
     (!keys.into_iter().any(|key| table.holds(key))).then_some(None)
 }
 
@@ -33,7 +33,7 @@ pub(super) fn connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
     if table.holds("deny") && !table.holds("connect") {
         return None;
     }
-    let fix = "set where connections go: connect = \"127.0.0.1:8080\"";
+    let fix = "set the address to connect to: connect = \"127.0.0.1:8080\"";
     let targets = table.required("connect", fix).and_then(|value| targets(&value));
     let order = order(table, targets.as_deref());
     Some(Some(Connect { targets: targets?, order: order? }))
@@ -52,8 +52,9 @@ fn order(table: &TomlTable<'_>, targets: Option<&[Target]>) -> Option<TargetOrde
     let orders = [TargetOrder::First, TargetOrder::RoundRobin].map(|order| (order.word(), order));
     let order = value.choice(&orders)?;
     if targets.is_some_and(|targets| targets.len() == 1) {
-        let fix = "remove it, or set several: connect = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
-        table.refuse(&["order"], "`connect` has one target", fix);
+        let fix =
+            "remove the key, or set several targets: connect = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
+        table.refuse(&["order"], "`connect` has only one target", fix);
         return None;
     }
     Some(order)
@@ -114,8 +115,11 @@ fn mode(value: &TomlValue<'_>) -> Option<u32> {
     let number = octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
     let mode = number.filter(|mode| *mode <= 0o777);
     if mode.is_none() {
-        let message = format!("`unix-mode` cannot be `{text}`: not permission bits");
-        value.error(message, "write them in octal, from \"0000\" to \"0777\", as in \"0660\"");
+        let message = format!("`unix-mode` cannot be `{text}`: these are not permission bits");
+        value.error(
+            message,
+            "write permission bits in octal, from \"0000\" to \"0777\", as in \"0660\"",
+        );
     }
     mode
 }
@@ -146,8 +150,8 @@ fn check_unix_keys(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
         return true;
     }
     let keys = ["unix-mode", "unix-owner", "replace-stale"];
-    let why = "no `listen` of this rule is a UNIX socket with a path";
-    table.refuse(&keys, why, "remove it, or listen at \"unix:/run/x.sock\"");
+    let why = "no `listen` of this rule is the path of a UNIX socket";
+    table.refuse(&keys, why, "remove the key, or listen at \"unix:/run/x.sock\"");
     !keys.into_iter().any(|key| table.holds(key))
 }
 
@@ -190,7 +194,7 @@ pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
     if let Some(value) = table.value("send-proxy") {
         let message = "`send-proxy` cannot be `tls` here: tacit sends the header before the \
                        client's TLS handshake";
-        let fix = "set send-proxy = true, or use it with role = \"server\" and without `starttls`";
+        let fix = "set send-proxy = true, or use `tls` only with role = \"server\" and without `starttls`";
         value.error(message, fix);
     }
     false
@@ -215,9 +219,9 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
         }
         (None, Some(clear)) if allowed => {
             let position = table.report.position(clear.name_at.start);
-            let message = "`clear = true` changes nothing: no TLS of this rule ends in clear \
-                           off this host";
-            table.report.warning(MessageId("no-effect"), position, message, "remove it");
+            let message = "`clear = true` has no effect: data in clear does not leave this host in \
+                           this rule";
+            table.report.warning(MessageId("no-effect"), position, message, "remove the key");
             true
         }
         _ => true,
@@ -240,14 +244,14 @@ fn clear_leg(rule: &Rule, forward: &ForwardRule) -> Option<ClearLeg> {
             let targets = forward.connect.iter().flat_map(|connect| &connect.targets);
             let (place, target) =
                 targets.enumerate().find(|(_, target)| !target.stays_on_host())?;
-            let message = format!("rule `{name}` would send what it decrypts to {target} in clear");
+            let message = format!("rule `{name}` would send decrypted data to {target} in clear");
             Some(ClearLeg { key: "connect", place, message })
         }
         Action::Tls(Tls::Client(_)) => {
             let mut listens = forward.listen.iter().enumerate();
             let (place, listen) = listens.find(|(_, listen)| !listen.stays_on_host())?;
             let message =
-                format!("rule `{name}` would take clear bytes from other hosts at {listen}");
+                format!("rule `{name}` would accept data in clear from other hosts at {listen}");
             Some(ClearLeg { key: "listen", place, message })
         }
         Action::Permit | Action::Deny(_) => None,

@@ -34,7 +34,7 @@ pub(super) fn read(name: &str, value: &TomlValue<'_>) -> Option<IdentityMap> {
              certificate, and have different results",
             earlier.position.line
         );
-        let fix = "add a condition to one of them";
+        let fix = "add a condition to one of the two entries";
         value.report.error_at(MessageId("ambiguous-entries"), later.position, message, fix);
     }
     let sound = conflicts.is_empty();
@@ -72,7 +72,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
                 MessageId("conflicting-keys"),
                 &deny.name_at,
                 message,
-                "keep one, or write two entries",
+                "keep one of the two keys, or write two entries",
             );
             None
         }
@@ -84,7 +84,8 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         }
     };
     if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
-        let fix = "remove it; `warn` belongs to `deny = true` and only logs what it would reject";
+        let fix = "remove the key; `warn` belongs to `deny = true` and only logs clients that the \
+                   entry would reject";
         table.report.error(
             MessageId("conflicting-keys"),
             &warn.name_at,
@@ -99,7 +100,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         table.report.warning(
             MessageId("only-warns"),
             position,
-            "this entry only logs, it rejects no client yet",
+            "this entry only logs clients, and does not reject them yet",
             fix,
         );
     }
@@ -112,8 +113,8 @@ fn person(value: &TomlValue<'_>) -> Option<String> {
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\'' | '`');
     if text.len() > value::NAME_BYTES_MAX || !text.chars().all(plain) {
         let max = value::NAME_BYTES_MAX;
-        let fix = format!("1 to {max} printable ASCII characters without spaces and quotes");
-        value.error(format!("`{text}` is not a name"), fix);
+        let fix = format!("use 1 to {max} printable ASCII characters without spaces and quotes");
+        value.error(format!("`{text}` cannot be a name"), fix);
         return None;
     }
     Some(text.to_owned())
@@ -159,7 +160,8 @@ fn pattern(value: &TomlValue<'_>, fold: fn(&str) -> String) -> Option<Pattern> {
 }
 
 fn open_escape(value: &TomlValue<'_>) {
-    let message = format!("`{}` ends within an escape", value.name);
+    let message =
+        format!("`{}` ends with a single backslash, which begins an escape sequence", value.name);
     value.error(message, "write a backslash twice: \"\\\\\\\\\" in double quotes");
 }
 
@@ -185,7 +187,7 @@ fn distinguished(value: &TomlValue<'_>) -> Option<DnPattern> {
             value.error(format!("`{part}` in `{}` is not an attribute", value.name), form);
         }
         DnFault::NoValue(kind) => {
-            let fix = format!("write {kind}=*, to accept any value");
+            let fix = format!("write {kind}=* to accept any value");
             value.error(format!("`{kind}` in `{}` has no value", value.name), fix);
         }
         DnFault::UnknownType(kind) => {
@@ -193,14 +195,14 @@ fn distinguished(value: &TomlValue<'_>) -> Option<DnPattern> {
             let known: Vec<&str> = names.collect();
             let fix = match nearest_word(&kind, &known) {
                 Some(nearest) => format!("did you mean `{nearest}`?"),
-                None => format!("one of {}, or a dotted identifier", word_list(&known)),
+                None => format!("write one of {}, or a dotted identifier", word_list(&known)),
             };
             value.error(format!("`{kind}` in `{}` is not an attribute", value.name), fix);
         }
         DnFault::OpenEscape => open_escape(value),
         DnFault::TooMany => {
             let message = format!("`{}` has more than {ATTRIBUTES_MAX} attributes", value.name);
-            value.error(message, "leave those out that do not matter");
+            value.error(message, "remove the attributes that are not needed");
         }
     }
     None

@@ -13,7 +13,11 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
     let clear = table.value("metrics-clear");
     let allowed = table.boolean("metrics-clear", false);
     let Some(value) = table.value("metrics") else {
-        table.refuse(&["metrics-clear"], "no metrics are served", "remove it, or add `metrics`");
+        table.refuse(
+            &["metrics-clear"],
+            "no metrics are served",
+            "remove the key, or add `metrics`",
+        );
         return (!table.holds("metrics-clear")).then_some(None);
     };
     let metrics = address::listen(&value)?;
@@ -28,7 +32,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
     if let Some(clear) = clear.filter(|_| metrics.stays_on_host() && allowed) {
         let position = table.report.position(clear.name_at.start);
         let message = "`metrics-clear = true` changes nothing: metrics do not leave this host";
-        table.report.warning(MessageId("no-effect"), position, message, "remove it");
+        table.report.warning(MessageId("no-effect"), position, message, "remove the key");
     }
     Some(Some(metrics))
 }

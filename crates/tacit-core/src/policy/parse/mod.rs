@@ -1,16 +1,16 @@
 //! Parses policy text into a [`Policy`], or reports everything that is wrong with it.
 //!
-//! It reads spanned TOML without serde, so that one run reports every error, each with line, column
-//! and a fix. Rules:
+//! It reads TOML with the position of each value, without serde: one run reports every error, each
+//! with line, column and a fix. Rules for the code:
 //!
-//! * A reader returns `None` exactly if it (or what it depends on) has reported an error; every
-//!   value it returns is valid.
-//! * Tables reject unknown keys (`words`), including those planned but not built (`not_built`):
-//!   nothing is ignored silently.
-//! * If the text is not TOML, the recovered part is still read, but no key is reported missing,
-//!   since it may be in the unreadable part.
+//! * A reader returns `None` exactly if it has reported an error, or depends on a value with an
+//!   error; every value that it returns is valid.
+//! * Tables reject unknown keys (`words`), and keys that are planned but not supported yet
+//!   (`not_built`): no key is ignored silently.
+//! * If the text is not valid TOML, the valid part is still read. Missing keys are not reported
+//!   then, because they may be in the other part.
 //!
-//! It does no I/O: the agent checks whether files, users, interfaces and names exist.
+//! The parser does no I/O: the agent checks whether files, users, interfaces and names exist.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,8 +72,9 @@ pub struct ParsedPolicy {
 pub fn parse(text: &str) -> ParsedPolicy {
     let text = without_byte_order_mark(text);
     if text.len() > POLICY_BYTES_MAX {
-        let message = format!("the policy has {} bytes", text.len());
-        let fix = format!("the limit is {POLICY_BYTES_MAX}: merge rules by lists and networks");
+        let message =
+            format!("the policy has {} bytes; the limit is {POLICY_BYTES_MAX}", text.len());
+        let fix = "merge rules: use lists, networks and port ranges";
         let error = Diagnostic::error(MessageId("policy-too-large"), START, message).with_fix(fix);
         return ParsedPolicy { policy: None, diagnostics: vec![error] };
     }
@@ -83,7 +84,7 @@ pub fn parse(text: &str) -> ParsedPolicy {
     let policy = policy(&top);
     let diagnostics = report.finish();
     let sound = diagnostics.iter().all(|finding| finding.severity == DiagnosticSeverity::Warning);
-    debug_assert!(!sound || policy.is_some(), "a reader failed in silence");
+    debug_assert!(!sound || policy.is_some(), "a reader returned no value and reported no error");
     ParsedPolicy { policy: policy.filter(|_| sound), diagnostics }
 }
 
@@ -107,14 +108,14 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     }
     if rules.as_ref().is_some_and(|rules| capture::takes_too_many(rules)) {
         let message = format!(
-            "the outbound rules need {CAPTURE_RANGES_MAX} ranges of addresses and ports or more, \
+            "the outbound rules need {CAPTURE_RANGES_MAX} or more ranges of addresses and ports, \
              too many for the kernel"
         );
         top.report.error(
             MessageId("too-many-ranges"),
             &(0..0),
             message,
-            "merge rules by networks and ranges of ports",
+            "merge rules: use networks and port ranges",
         );
     }
     let tables = names.finish();
@@ -138,7 +139,10 @@ fn version(top: &TomlTable<'_>) -> Option<()> {
     };
     if number.as_str() != "1" {
         let message = format!("version {number} of the policy language is not known");
-        value.error(message, "write `version = 1`, or use the tacit this policy was written for");
+        value.error(
+            message,
+            "write `version = 1`, or use the tacit version for which the policy was written",
+        );
         return None;
     }
     Some(())
@@ -158,7 +162,8 @@ fn agent(top: &TomlTable<'_>) -> Option<AgentSettings> {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
         if name.len() > CONGESTION_CONTROL_BYTES_MAX || !name.bytes().all(plain) {
             let message = format!("`congestion-control` cannot be `{name}`");
-            let fix = "one of `sysctl net.ipv4.tcp_available_congestion_control`, as \"cubic\"";
+            let fix = "write a name that `sysctl net.ipv4.tcp_available_congestion_control` \
+                       prints, such as \"cubic\"";
             value.error(message, fix);
             return None;
         }
@@ -243,7 +248,7 @@ fn rules(
     }
     let items = value.map_or(Some(Vec::new()), |value| value.list(RULES_MAX))?;
     if items.is_empty() {
-        let fix = "add a [[rule]]; what no rule matches is denied";
+        let fix = "add a [[rule]]; connections that match no rule are denied";
         top.report.warning(
             MessageId("no-rules"),
             START,

@@ -97,7 +97,7 @@ impl<'a> Names<'a> {
                 MessageId("unused"),
                 position,
                 message,
-                "remove it, or name it in a rule's `tls`",
+                "remove the table, or name it in a rule's `tls`",
             );
         };
         for (name, identity) in &self.identities {
@@ -180,7 +180,7 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         value.report.error(
             MessageId("reserved-name"),
             &value.name_at,
-            "[trust.system] is built in",
+            "[trust.system] is predefined",
             fix,
         );
         return None;
@@ -198,8 +198,9 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         }
     };
     if source == Some(TrustSource::Pinned) {
-        let why = "without `ca` no chain is built, and no CA's list or age is looked at";
-        let fix = "remove it, or name the CA as well: ca = \"corp-ca.pem\"";
+        let why = "without `ca` tacit builds no chain, so it checks neither CRLs nor the expiry of \
+                   CAs";
+        let fix = "remove the key, or set the CA too: ca = \"corp-ca.pem\"";
         table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);
     }
     // What was refused just now is not read: a second error would contradict the first.
@@ -245,7 +246,7 @@ fn lists(table: &TomlTable<'_>) -> Option<Lists> {
         table.report.warning(
             MessageId("no-effect"),
             position,
-            "`crl` is not looked at: revocation is off",
+            "`crl` is not used: revocation is off",
             fix,
         );
     }

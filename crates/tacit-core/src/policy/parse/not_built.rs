@@ -1,16 +1,18 @@
-//! Keys of the language that are not built yet.
+//! Keys that are planned but not supported yet.
 //!
-//! Each is rejected by name, with an alternative. A change that builds one removes its entry here
-//! and adds the word to `words`.
+//! The parser rejects each of them by name, and shows an alternative. A change that implements a
+//! key moves it from here to `words`.
 
 use crate::policy::text::PlannedKey;
 
 /// At the top of the file.
-pub(super) const POLICY: &[PlannedKey] =
-    &[PlannedKey { key: "ike", instead: "remove it: IPsec is not built yet, use `tls` or `deny`" }];
+pub(super) const POLICY: &[PlannedKey] = &[PlannedKey {
+    key: "ike",
+    instead: "remove the key, and use `tls` or `deny`: IPsec is planned",
+}];
 
 /// In a rule.
 pub(super) const RULE: &[PlannedKey] = &[
     PlannedKey { key: "ipsec", instead: "use `tls` or `deny`" },
-    PlannedKey { key: "path", instead: "remove it: every connection is relayed" },
+    PlannedKey { key: "path", instead: "remove the key: tacit relays every connection" },
 ];

@@ -24,7 +24,7 @@ pub(super) fn names(rules: &[TomlValue<'_>]) {
         if let Some(first) = seen.get(text) {
             let line = rule.report.position(*first).line;
             let message = format!("two rules are named `{}`", text.escape_debug());
-            let fix = format!("rename one; the other is in line {line}");
+            let fix = format!("rename one of the rules; the other is in line {line}");
             rule.report.error(MessageId("name-taken"), &name.span(), message, fix);
         } else {
             seen.insert(text, name.span().start);
@@ -68,12 +68,15 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let Some(strict) = strict else { continue };
         let line = strict.position.line;
         let message = format!(
-            "rule `{}` is by name and does not check who answers, and stands before rule `{}` in \
-             line {line} with the same port: a name that both match is not protected, and only \
-             aliases keep apart two names that have one address",
+            "rule `{}` does not check servers and comes before rule `{}` in line {line} for the \
+             same port: a name that both match is not protected, nor is another name with the same \
+             address, unless it has an alias",
             weak.name, strict.name
         );
-        let fix = format!("put it behind `{}`, or give the two different ports", strict.name);
+        let fix = format!(
+            "move the rule behind `{}`, or give the two rules different ports",
+            strict.name
+        );
         report.warning(MessageId("unchecked-name"), weak.position, message, fix);
         if compared > COMPARED_MAX {
             return;
@@ -130,13 +133,13 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
     match (&first.form, &rule.form) {
         (RuleForm::Forward(one), RuleForm::Forward(other)) => {
             let key = disagreement(address, one, other)?;
-            let problem = format!("share {address} but not `{key}`");
+            let problem = format!("listen at {address} with different `{key}`");
             Some(Conflict { key, problem, fix: format!("set the same `{key}` in both") })
         }
         (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",
-            problem: format!("share {address}, and only one of them is for a run"),
-            fix: "choose another address for one of them".to_owned(),
+            problem: format!("listen at {address}, and only one of them is for a run"),
+            fix: "choose another address for one of the rules".to_owned(),
         }),
         (RuleForm::Inbound(_) | RuleForm::Outbound, RuleForm::Inbound(_) | RuleForm::Outbound) => {
             None
@@ -176,10 +179,10 @@ fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         };
         let line = cover.position.line;
         let message = format!(
-            "rule `{}` is never reached: rule `{}` in line {line} matches all that it does",
+            "rule `{}` is never used: rule `{}` in line {line} already matches all its flows",
             rule.name, cover.name
         );
-        let fix = format!("put it before `{}`, or remove it", cover.name);
+        let fix = format!("move the rule before `{}`, or remove the rule", cover.name);
         report.warning(MessageId("unreachable-rule"), rule.position, message, fix);
     }
 }

@@ -24,13 +24,11 @@ const IDLE_MAX: Duration = Duration::from_secs(365 * 86_400);
 /// Reads one rule; `None` after an error was reported.
 pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
     let shown = value.value.get("name").and_then(|name| name.get_ref().as_str());
-    let title = shown.map_or_else(
-        || "a rule without name".to_owned(),
-        |name| format!("rule `{}`", name.escape_debug()),
-    );
+    let title = shown
+        .map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.escape_debug()));
     let table = value.table(Scope::Rule, title)?;
     let name = table
-        .required("name", "give it one: name = \"front\"")
+        .required("name", "set a name: name = \"front\"")
         .and_then(|value| value::name(&value));
     let word = action_word(&table);
     let Body { selectors, form, setting } =
@@ -88,8 +86,8 @@ fn mode(table: &TomlTable<'_>) -> Option<Mode> {
     let Some(value) = table.value("mode") else { return Some(Mode::Enforce) };
     let mode = value.choice(&[("enforce", Mode::Enforce), ("audit", Mode::Audit)])?;
     if is_forwarding(table) {
-        let why = "clients connect to `listen` of this rule, so it has no effect unless enforced";
-        table.refuse(&["mode"], why, "remove it");
+        let why = "`mode` is for rules of runs, and clients connect to `listen` of this rule";
+        table.refuse(&["mode"], why, "remove the key");
         return None;
     }
     Some(mode)
@@ -165,8 +163,8 @@ fn action_word(table: &TomlTable<'_>) -> Option<Word> {
         [(first, _), (second, _), ..] => {
             let message =
                 format!("{} has two actions, `{}` and `{}`", table.title, first.name, second.name);
-            let fix =
-                "keep one; for different actions write two rules, the first that matches wins";
+            let fix = "keep one of the actions; for different actions write two rules, of which the \
+                 first that matches decides";
             table.report.error(MessageId("two-actions"), &second.name_at, message, fix);
             None
         }
@@ -218,11 +216,11 @@ fn forwarding_setting(connect: Option<&Option<Connect>>) -> Setting {
 }
 
 fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) -> Option<Selectors> {
-    let why = "a forwarding rule always takes inbound TCP and UNIX connections";
-    let fix = "remove it; `listen` is enough";
+    let why = "a forwarding rule always accepts inbound TCP and UNIX connections";
+    let fix = "remove the key; `listen` is enough";
     table.refuse(&["direction", "protocol", "local"], why, fix);
     let why = "a rule with `listen` is not for runs";
-    table.refuse(&["run"], why, "remove it, or set direction = \"outbound\" without `listen`");
+    table.refuse(&["run"], why, "remove the key, or set direction = \"outbound\" without `listen`");
     let remote = addresses(table, "remote", |value| {
         let selector = address::selector(value)?;
         if matches!(selector, AddressSelector::Name { .. }) {
@@ -264,7 +262,7 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
             MessageId("no-effect"),
             position,
             message,
-            "remove it; `unix-mode` controls who may connect",
+            "remove the key; `unix-mode` controls who may connect",
         );
     }
 }
@@ -289,7 +287,7 @@ fn allowed_names(
     if is_forwarding(table) || direction == Some(Direction::Inbound) {
         let message = "`names` is for the DNS queries of programs of a run, and this rule is not \
                        for a run";
-        return refuse(message, "remove it, or write a rule with direction = \"outbound\"");
+        return refuse(message, "remove the key, or write a rule with direction = \"outbound\"");
     }
     if word == Some(Word::Deny) {
         let message = "a rule with `deny` lets no program resolve names";
@@ -299,7 +297,7 @@ fn allowed_names(
     let is_name = |selector: &AddressSelector| matches!(selector, AddressSelector::Name { .. });
     if !remote.is_empty() && remote.iter().all(is_name) {
         let message = "`names` is for rules by address, and `remote` of this rule is a name";
-        return refuse(message, "remove it; programs may resolve the names in `remote`");
+        return refuse(message, "remove the key; programs may resolve the names in `remote`");
     }
     value.each(address::name_pattern)
 }
@@ -311,10 +309,10 @@ fn warn_of_all_names(table: &TomlTable<'_>, rule: &Rule) {
     {
         let position = table.report.position(value.at.start);
         let message = format!(
-            "{} lets programs ask DNS for every name: data can leave in names",
+            "{} lets programs resolve every name, so a program can send out data in DNS queries",
             table.title
         );
-        let fix = "write the domains that are needed: names = [\"*.example.com\"]";
+        let fix = "write only the domains that are needed: names = [\"*.example.com\"]";
         table.report.warning(MessageId("all-names"), position, message, fix);
     }
 }
@@ -339,13 +337,13 @@ fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.action == Action::Deny(Deny::Prohibited)
         && rule.selectors.direction != Direction::Outbound;
     if is_wrong && let Some(deny) = table.value("deny") {
-        let message = "`prohibited` is for programs of runs, and this rule is for clients";
+        let message = "`deny = \"prohibited\"` is for connections that programs of runs open, and \
+                       this rule is for clients";
         table.report.error(
             MessageId("conflicting-keys"),
             &deny.name_at,
             message,
-            "set `deny = true`, which resets the \
-                                                    connection",
+            "set `deny = true`, which resets the connection",
         );
     }
     !is_wrong
@@ -357,7 +355,7 @@ fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.idle.is_some() && (!has_streams || matches!(rule.action, Action::Deny(_)));
     if is_wrong && let Some(idle) = table.value("idle") {
         let message = "`idle` is for TCP connections that are relayed";
-        table.report.error(MessageId("conflicting-keys"), &idle.name_at, message, "remove it");
+        table.report.error(MessageId("conflicting-keys"), &idle.name_at, message, "remove the key");
     }
     !is_wrong
 }
@@ -378,8 +376,8 @@ fn warn_of_names(table: &TomlTable<'_>, rule: &Rule) {
     for value in [remote, connect].into_iter().flatten() {
         let position = table.report.position(value.at.start);
         let message = format!(
-            "{} permits by name: an attacker who forges DNS answers chooses \
-                               the destination",
+            "{} permits connections by name: an attacker who forges DNS answers chooses the \
+             destination",
             table.title
         );
         let fix = "write addresses, or use `tls`, which checks the name";

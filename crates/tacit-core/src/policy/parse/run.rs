@@ -40,9 +40,9 @@ pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
 }
 
 fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
-    let why = "it is for connections into a run, and this rule is for connections that programs \
-               open";
-    table.refuse(&["listen"], why, "remove it, or set direction = \"inbound\"");
+    let why = "the key is for connections into a run, and this rule is for connections that \
+               programs open";
+    table.refuse(&["listen"], why, "remove the key, or set direction = \"inbound\"");
     let protocol = protocol(table);
     let local = addresses(table, "local", |value| {
         read_ip(value, "`local` cannot be a name", "write the address or network")
@@ -70,16 +70,20 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
 }
 
 fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
-    table.refuse(&["local"], "`listen` sets where connections arrive", "remove it");
-    let why = "tacit chooses the rule before it knows which program accepts";
-    table.refuse(&["program"], why, "remove it; `local-ports` selects the program");
+    table.refuse(&["local"], "`listen` sets the address of inbound connections", "remove the key");
+    let why = "tacit chooses the rule before it knows which program accepts the connection";
+    table.refuse(&["program"], why, "remove the key; `local-ports` selects the program");
     let why = "inbound rules apply to every run, whatever its name";
-    table.refuse(&["run"], why, "remove it, or give the run an agent with a policy of its own");
+    table.refuse(
+        &["run"],
+        why,
+        "remove the key, or give the run an agent with a policy of its own",
+    );
     let protocol = protocol(table);
     if protocol == Some(Protocol::Udp)
         && let Some(value) = table.value("protocol")
     {
-        let message = "inbound rules are for TCP: datagrams into a run are not relayed";
+        let message = "inbound rules are for TCP; tacit does not relay datagrams into a run";
         value.error(message, "remove `protocol`, or set direction = \"outbound\"");
     }
     let fix = "set where tacit listens: listen = \"0.0.0.0:8443\"";
@@ -152,11 +156,11 @@ fn refuse_sockets(table: &TomlTable<'_>) -> bool {
         "clear",
     ];
     if table.holds("listen") {
-        let why = "with `direction` and `local-ports` this rule is for connections of a run";
-        table.refuse(&keys, why, "remove it, or remove those two");
+        let why = "with `direction` and `local-ports` the rule is for connections of a run";
+        table.refuse(&keys, why, "remove the key, or remove `direction` and `local-ports`");
     } else {
-        let why = "this rule has no `listen`, so it is for connections of a run";
-        table.refuse(&keys, why, "remove it, or add `listen`");
+        let why = "without `listen` the rule is for connections of a run";
+        table.refuse(&keys, why, "remove the key, or add `listen`");
     }
     !keys.into_iter().any(|key| table.holds(key))
 }

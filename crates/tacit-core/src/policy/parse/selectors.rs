@@ -1,4 +1,4 @@
-//! Parses the selectors that all forms of rules share.
+//! Parses the selectors that all kinds of rules share.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -25,8 +25,8 @@ pub(super) fn programs(table: &TomlTable<'_>) -> Option<Vec<PathBuf>> {
     let read = |value: &TomlValue<'_>| {
         let path = value.string()?;
         if !path.starts_with('/') {
-            let message = format!("`program` cannot be `{path}`: not a whole path");
-            value.error(message, format!("write \"/usr/bin/{path}\", or where it is"));
+            let message = format!("`program` cannot be `{path}`: this is not an absolute path");
+            value.error(message, format!("write the absolute path, such as \"/usr/bin/{path}\""));
             return None;
         }
         Some(PathBuf::from(path))

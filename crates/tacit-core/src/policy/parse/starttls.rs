@@ -1,4 +1,4 @@
-//! Parses `starttls` of a `tls` table: a protocol, or a table.
+//! Parses `starttls` and `start` of a `tls` table.
 
 use super::value;
 use super::words::Scope;
@@ -58,13 +58,13 @@ fn with_own_keys(
     mode: Option<StarttlsMode>,
 ) -> Option<StarttlsProtocol> {
     let is_without = |keys: &[&'static str], why| {
-        table.refuse(keys, why, "remove it");
+        table.refuse(keys, why, "remove the key");
         keys.iter().all(|key| !table.holds(key))
     };
     let is_ftp = matches!(protocol, StarttlsProtocol::Ftp(_));
     let is_postgres = matches!(protocol, StarttlsProtocol::Postgres(_));
-    let without_ftp = is_ftp || is_without(&FTP_KEYS, "it is for FTP");
-    let without_postgres = is_postgres || is_without(&POSTGRES_KEYS, "it is for PostgreSQL");
+    let without_ftp = is_ftp || is_without(&FTP_KEYS, "the key is for FTP");
+    let without_postgres = is_postgres || is_without(&POSTGRES_KEYS, "the key is for PostgreSQL");
     if !without_ftp || !without_postgres {
         return None;
     }
@@ -79,7 +79,7 @@ fn postgres(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<Postgre
     let Some(value) = table.value("cancel") else { return Some(PostgresOptions::default()) };
     let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
     if mode == Some(StarttlsMode::Optional) {
-        let why = "with mode = \"optional\" cancel requests are served in clear anyway";
+        let why = "with mode = \"optional\" tacit relays cancel requests in clear anyway";
         table.refuse(&POSTGRES_KEYS, why, "remove one of the two");
         return None;
     }
@@ -101,7 +101,7 @@ fn ftp(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> 
     let data_address = address.map_or(Some(None), |value| {
         let read = value.string()?.parse().ok();
         if read.is_none() {
-            value.error("`data-address` is not an IP address", "write one: \"192.0.2.1\"");
+            value.error("`data-address` is not an IP address", "write an address: \"192.0.2.1\"");
         }
         read.map(Some)
     });
@@ -132,9 +132,9 @@ pub(super) fn check_data(
         return Some(());
     }
     let value = tls.value("resumption")?;
-    let message = "without `resumption` the clients' data connections cannot prove that they \
-                   belong to their control connections";
-    let fix = "remove it, or set client-cert = \"required\", or data-resumption = \"off\" in \
+    let message = "without `resumption` a data connection cannot prove that it belongs to the \
+                   client of its control connection";
+    let fix = "remove the key, or set client-cert = \"required\", or data-resumption = \"off\" in \
                `starttls`";
     value.error(message, fix);
     None
@@ -154,8 +154,8 @@ pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
-        let why = "it is for the server role, and this rule is a client";
-        table.refuse(&["data-resumption", "cancel"], why, "remove it");
+        let why = "the key is for the server role, and this rule is a client";
+        table.refuse(&["data-resumption", "cancel"], why, "remove the key");
     }
 }
 
@@ -182,7 +182,7 @@ pub(super) fn refuse_controlled(tls: &TomlTable<'_>, start: &Start) -> Option<()
     let value = tls.value("start")?;
     let message = "`start` cannot be `controlled` in a rule with `connect`: only programs under \
                    `tacit run` can start TLS themselves";
-    value.error(message, "remove it, or write a rule for a run, with `direction`");
+    value.error(message, "remove the key, or write a rule for a run, with `direction`");
     None
 }
 
@@ -194,6 +194,9 @@ pub(super) fn refuse_optional(tls: &TomlTable<'_>, start: &Start) -> Option<()> 
     let value = tls.value("starttls")?;
     let message = "`mode` cannot be `optional` in the client role: an attacker on the path could \
                    remove STARTTLS from the server's reply";
-    value.error(message, "remove it, or use a rule with `permit` for servers in clear");
+    value.error(
+        message,
+        "remove the key, or write a rule with `permit` for servers that are used in clear",
+    );
     None
 }

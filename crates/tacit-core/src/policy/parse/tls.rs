@@ -92,8 +92,8 @@ pub(super) fn read(value: &TomlValue<'_>, setting: &Setting, names: &Names<'_>) 
         (None, RoleDefault::Is(role)) => role,
         (None, RoleDefault::Unknown) => return None,
         (None, RoleDefault::MustBeSaid) => {
-            let fix = "role = \"server\" where clients speak TLS to tacit, \"client\" where tacit \
-                       speaks TLS to `connect`";
+            let fix = "set role = \"server\" if clients use TLS to tacit, or role = \"client\" if \
+                       tacit uses TLS to `connect`";
             table.missing("role", fix);
             return None;
         }
@@ -101,12 +101,13 @@ pub(super) fn read(value: &TomlValue<'_>, setting: &Setting, names: &Names<'_>) 
     if let (RoleDefault::Is(other), Some(starttls)) = (setting.role, table.value("starttls"))
         && role != other
     {
-        let message = "`starttls` is spoken by clients and servers, and `role` turns them round";
+        let message = "`role` is the opposite of what `starttls` needs: in a STARTTLS protocol the \
+                       TLS client opens the connection";
         value.report.error(
             MessageId("conflicting-keys"),
             &starttls.name_at,
             message,
-            "remove `role`: it follows from `direction`",
+            "remove `role`, which follows from `direction`",
         );
         return None;
     }
@@ -123,14 +124,14 @@ fn server(
     common: Option<TlsCommon>,
     names: &Names<'_>,
 ) -> Option<ServerTls> {
-    let why = "it is for checking a server, and this rule is the server";
+    let why = "the key is for checks of a server, and this rule is the server";
     table.refuse(
         &["server-name", "verify", "sni", "connect"],
         why,
-        "remove it, or set role = \"client\"",
+        "remove the key, or set role = \"client\"",
     );
-    let why = "it is for programs that open connections, and this rule is a server";
-    table.refuse(&["on-tls"], why, "remove it");
+    let why = "the key is for programs that open connections, and this rule is a server";
+    table.refuse(&["on-tls"], why, "remove the key");
     let identities = table
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
         .and_then(|value| value.each_once(|item| names.identity(item)));
@@ -150,8 +151,8 @@ fn client(
     setting: &Setting,
     names: &Names<'_>,
 ) -> Option<ClientTls> {
-    let why = "it is for the server role, and this rule is a client";
-    table.refuse(&["client-cert", "map"], why, "remove it, or set role = \"server\"");
+    let why = "the key is for the server role, and this rule is a client";
+    table.refuse(&["client-cert", "map"], why, "remove the key, or set role = \"server\"");
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {
             let fix = "write one name, as in identity = \"web\"";
@@ -193,13 +194,13 @@ fn connect_after(
     let connect = value.choice(&words)?;
     if matches!(setting.role, RoleDefault::MustBeSaid) {
         let message = "`connect` in `tls` is for programs of runs, and this rule has `listen`";
-        value.error(message, "remove it");
+        value.error(message, "remove the key");
         return None;
     }
     let starts_at_once = common.is_none_or(|common| common.start == Start::Immediate);
     if connect == ConnectAfter::Verified && !starts_at_once {
-        let message = "`connect = \"verified\"` waits for a handshake that starts only after the \
-                       program has sent data";
+        let message = "`connect = \"verified\"` would wait for the handshake, which starts only \
+                       after the program has sent data";
         value.error(message, "set connect = \"answered\", or remove `starttls` and `start`");
         return None;
     }
@@ -218,12 +219,12 @@ fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Opti
             };
         }
         (RoleDefault::Is(Role::Client), Start::Starttls(_) | Start::Controlled) => {
-            "programs of this rule start in clear"
+            "connections of this rule start in clear"
         }
-        _ => "it is for connections that programs of runs open",
+        _ => "the key is for connections that programs of runs open",
     };
     if table.holds("on-tls") {
-        table.refuse(&["on-tls"], why, "remove it");
+        table.refuse(&["on-tls"], why, "remove the key");
         return None;
     }
     Some(None)
@@ -234,8 +235,8 @@ fn refuse_recheck(table: &TomlTable<'_>, trust: Option<&str>) -> Option<()> {
     if trust.is_some() || !table.holds("recheck") {
         return Some(());
     }
-    let why = "it is for rules that check certificates, and this rule checks none";
-    let fix = "remove it, or name the trust: trust = \"corp\"";
+    let why = "this rule checks no certificates";
+    let fix = "remove the key, or name the trust: trust = \"corp\"";
     table.refuse(&["recheck"], why, fix);
     None
 }
@@ -255,7 +256,7 @@ fn verify(table: &TomlTable<'_>, setting: &Setting, names: &Names<'_>) -> Option
     let given = table.value("server-name").map(|value| address::server_name(&value));
     if kind == Some(Kind::None) {
         let why = "verify = \"none\" does not check the server";
-        table.refuse(&["trust"], why, "remove it, or set verify = \"full\"");
+        table.refuse(&["trust"], why, "remove the key, or set verify = \"full\"");
     } else if trust.is_none() {
         let fix = "name the trust: trust = \"corp\", or \"system\"";
         table.missing("trust", fix);
@@ -301,7 +302,7 @@ fn verify_kind(
         }
         Kind::None => {
             let message = "the server's certificate is not checked: any server is accepted";
-            let fix = "give `trust`, with the server's CA (`ca`) or its own certificate (`pinned`)";
+            let fix = "set `trust`, with the server's CA (`ca`) or its own certificate (`pinned`)";
             value.report.warning(MessageId("server-not-checked"), position, message, fix);
         }
     }
@@ -334,7 +335,7 @@ fn common(table: &TomlTable<'_>, names: &Names<'_>) -> Option<TlsCommon> {
         None => Some(Rekey::default()),
     };
     if let (Some(TlsVersion::V1_2), Some(rekey)) = (min_version, table.value("rekey")) {
-        let message = "`rekey` needs TLS 1.3, and this rule also accepts 1.2";
+        let message = "`rekey` needs TLS 1.3, and this rule also accepts TLS 1.2";
         let fix = "add min-version = \"1.3\" or remove `rekey`";
         table.report.error(MessageId("conflicting-keys"), &rekey.name_at, message, fix);
     }
@@ -370,17 +371,20 @@ fn suites(table: &TomlTable<'_>, min_version: Option<TlsVersion>) -> Option<Vec<
     let (used, unused): (Vec<_>, Vec<_>) = suites.into_iter().partition(usable);
     if used.is_empty() {
         let fix = "add `TLS_AES_128_GCM_SHA256`, or set min-version = \"1.2\"";
-        value.error("none of `suites` belongs to TLS 1.3, the only version of this rule", fix);
+        value.error("`suites` has no suite of TLS 1.3, the only version of this rule", fix);
         return None;
     }
     for suite in unused {
-        let message = format!("`{}` is never used: it belongs to TLS 1.2", suite.name());
+        let message = format!(
+            "`{}` is never used: it belongs to TLS 1.2, and the rule accepts only TLS 1.3",
+            suite.name()
+        );
         let position = table.report.position(value.at.start);
         table.report.warning(
             MessageId("no-effect"),
             position,
             message,
-            "remove it, or set min-version = \"1.2\"",
+            "remove the suite, or set min-version = \"1.2\"",
         );
     }
     Some(used)
@@ -392,7 +396,10 @@ fn groups(table: &TomlTable<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>>
     let only_old = suites?.iter().all(|suite| suite.version() == TlsVersion::V1_2);
     if only_old && groups == [Group::X25519MLKEM768] {
         let fix = "add `x25519` to `groups`, or a suite of TLS 1.3 to `suites`";
-        value.error("`X25519MLKEM768` exists in TLS 1.3 alone, and `suites` are of 1.2", fix);
+        value.error(
+            "the group `X25519MLKEM768` needs TLS 1.3, and `suites` has only TLS 1.2 suites",
+            fix,
+        );
         return None;
     }
     Some(groups)
@@ -402,7 +409,7 @@ fn groups(table: &TomlTable<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>>
 fn relay(value: &TomlValue<'_>, names: &Names<'_>) -> Option<RelayOn> {
     let relay = value.choice(&[("worker", RelayOn::Worker), ("engine", RelayOn::Engine)])?;
     if relay == RelayOn::Engine && !names.has_engine {
-        let fix = "set CPUs aside: [engine] with cpus = \"2-3\", or remove it";
+        let fix = "reserve CPUs for engines: [engine] with cpus = \"2-3\"; or remove the key";
         value.error("`relay` cannot be `engine`: the policy has no engines", fix);
         return None;
     }
@@ -412,8 +419,11 @@ fn relay(value: &TomlValue<'_>, names: &Names<'_>) -> Option<RelayOn> {
 fn protocol(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
     if text.len() > ALPN_BYTES_MAX {
-        let message = format!("a protocol name has {} bytes", text.len());
-        value.error(message, format!("the limit of ALPN is {ALPN_BYTES_MAX}"));
+        let message = format!(
+            "the protocol name has {} bytes; the limit of ALPN is {ALPN_BYTES_MAX}",
+            text.len()
+        );
+        value.error(message, format!("write at most {ALPN_BYTES_MAX} bytes"));
         return None;
     }
     Some(text.to_owned())
@@ -426,7 +436,7 @@ fn rekey(value: &TomlValue<'_>) -> Option<Rekey> {
     let after =
         table.value("after").map(|value| value::duration(&value, REKEY_AFTER_MIN, REKEY_AFTER_MAX));
     if bytes.is_none() && after.is_none() {
-        let fix = "set when: rekey = { bytes = \"1GiB\", after = \"1h\" }, or one of the two";
+        let fix = "set rekey = { bytes = \"1GiB\", after = \"1h\" }, or one of the two";
         table.incomplete("`rekey` is empty", fix);
         return None;
     }

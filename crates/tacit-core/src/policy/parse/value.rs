@@ -1,4 +1,4 @@
-//! Values with a grammar of their own: durations, sizes, ports, names and paths.
+//! Parses values with their own grammar: durations, sizes, ports, names and paths.
 
 use crate::message_id::MessageId;
 use crate::policy::text::{TomlTable, TomlValue};
@@ -13,19 +13,19 @@ pub(super) const NAME_BYTES_MAX: usize = 64;
 pub(super) fn duration(value: &TomlValue<'_>, min: Duration, max: Duration) -> Option<Duration> {
     if value.value.is_integer() {
         let message = format!("`{}` has no unit", value.name);
-        value.error(message, "add a unit, in quotes, as in \"10s\" or \"1h30m\"");
+        value.error(message, "add a unit, in quotes, such as \"10s\" or \"1h30m\"");
         return None;
     }
     let text = value.string()?;
     let Some(duration) = parse_duration(text) else {
-        let message = format!("`{}` cannot be `{text}`: not a time", value.name);
+        let message = format!("`{}` cannot be `{text}`: this is not a duration", value.name);
         value.error(message, "write \"500ms\", \"10s\", \"5m\", \"1h30m\" or \"2d\"");
         return None;
     };
     if !(min..=max).contains(&duration) {
         let range = format!("{} to {}", show_duration(min), show_duration(max));
-        let message = format!("`{}` is {text}, outside {range}", value.name);
-        value.error(message, format!("write a time from {range}"));
+        let message = format!("`{}` is {text}, and must be {range}", value.name);
+        value.error(message, format!("write a duration of {range}"));
         return None;
     }
     Some(duration)
@@ -38,7 +38,7 @@ pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
     } else {
         let text = value.string()?;
         let Some(bytes) = parse_size(text) else {
-            let message = format!("`{}` cannot be `{text}`: not a size", value.name);
+            let message = format!("`{}` cannot be `{text}`: this is not a size", value.name);
             value.error(message, "write bytes, or \"64KiB\", \"16MiB\", \"1GiB\", \"1TiB\"");
             return None;
         };
@@ -46,8 +46,8 @@ pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
     };
     if !(min..=max).contains(&bytes) {
         let range = format!("{} to {}", show_size(min), show_size(max));
-        let message = format!("`{}` is {bytes} bytes, outside {range}", value.name);
-        value.error(message, format!("write a size from {range}"));
+        let message = format!("`{}` is {bytes} bytes, and must be {range}", value.name);
+        value.error(message, format!("write a size of {range}"));
         return None;
     }
     Some(bytes)
@@ -72,14 +72,15 @@ pub(super) fn ports(value: &TomlValue<'_>) -> Option<RangeInclusive<u16>> {
     });
     match range {
         Some((first, last)) if first > last => {
-            let message = format!("`{}`: {text} runs backwards", value.name);
+            let message = format!("`{}`: the range {text} ends before it begins", value.name);
             value.error(message, format!("write \"{last}-{first}\""));
             None
         }
         Some((first, last)) if first > 0 => Some(first..=last),
         _ => {
-            let message = format!("`{}` cannot be `{text}`: not a port", value.name);
-            value.error(message, "write a number from 1 to 65535, or a range as \"8000-8999\"");
+            let message = format!("`{}` cannot be `{text}`: this is not a port", value.name);
+            value
+                .error(message, "write a number from 1 to 65535, or a range such as \"8000-8999\"");
             None
         }
     }
@@ -97,8 +98,8 @@ pub(super) fn check_name(value: &TomlValue<'_>, name: &str) -> bool {
     let good = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(plain);
     if !good {
         let shown: String = name.chars().take(NAME_BYTES_MAX).collect();
-        let message = format!("`{}` is not a name", shown.escape_debug());
-        let fix = format!("1 to {NAME_BYTES_MAX} of the characters A-Z a-z 0-9 . _ -");
+        let message = format!("`{}` cannot be a name", shown.escape_debug());
+        let fix = format!("use 1 to {NAME_BYTES_MAX} of the characters A-Z a-z 0-9 . _ -");
         value.report.error(MessageId("invalid-name"), &value.at, message, fix);
     }
     good

@@ -48,7 +48,7 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
         zone: zone?,
     };
     if !when.ever_opens() {
-        let message = format!("`when` never holds: {when}");
+        let message = format!("`when` never applies: {when}");
         value.error(message, "name days that these months have, and set `from` before `until`");
         return None;
     }
@@ -83,8 +83,9 @@ fn wall_clock(value: &TomlValue<'_>) -> Option<DateTime> {
     // With a date only it would be unclear whether the day is included.
     let wall = text.contains(':').then(|| text.parse::<DateTime>().ok()).flatten();
     if wall.is_none() {
-        let message = format!("`{}` cannot be `{text}`", value.name);
-        let fix = "write date and time, as in \"2025-06-01 08:00\"; `zone` sets the time zone";
+        let message =
+            format!("`{}` cannot be `{text}`: this is not a date with a time", value.name);
+        let fix = "write date and time, such as \"2025-06-01 08:00\"; `zone` sets the time zone";
         value.error(message, fix);
     }
     wall
@@ -104,8 +105,8 @@ fn hours(value: &TomlValue<'_>) -> Option<Hours> {
     let text = value.string()?;
     let hours = Hours::parse(text);
     if hours.is_none() {
-        let message = format!("`hours` cannot be `{text}`");
-        let fix = "write \"06:00-22:00\", or \"22:00-06:00\" across midnight; remove it for \
+        let message = format!("`hours` cannot be `{text}`: this is not a range of hours");
+        let fix = "write \"06:00-22:00\", or \"22:00-06:00\" across midnight; remove the key for \
                    whole days";
         value.error(message, fix);
     }
@@ -120,7 +121,7 @@ fn zone(value: &TomlValue<'_>) -> Option<Zone> {
         let known: Vec<&str> = names.iter().map(String::as_str).collect();
         let fix = match nearest_word(text, &known) {
             Some(name) => format!("did you mean `{name}`?"),
-            None => "write \"local\", \"UTC\" or a name as \"Europe/Berlin\"".to_owned(),
+            None => "write \"local\", \"UTC\" or a name such as \"Europe/Berlin\"".to_owned(),
         };
         value.error(format!("`{text}` is not a time zone"), fix);
     }

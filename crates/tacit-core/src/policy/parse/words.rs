@@ -1,4 +1,4 @@
-//! All keys of the policy language, and the table of each.
+//! Lists all keys of the policy language, and the table to which each belongs.
 
 use super::not_built;
 use crate::policy::text::{TableKeys, TableSchema};

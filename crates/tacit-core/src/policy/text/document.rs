@@ -1,4 +1,4 @@
-//! A text parsed as TOML, with error recovery.
+//! Parses a text as TOML, and keeps the valid part after an error.
 
 use toml::Spanned;
 use toml::de::{DeTable, Error};

@@ -1,4 +1,4 @@
-//! Collects diagnostics while a text is read.
+//! Collects errors and warnings while a text is read.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -137,7 +137,11 @@ impl<'t> Diagnostics<'t> {
             header if header.contains("table") => "write headers as [limits] or [[rule]]",
             _ => "write `key = value`, text in double quotes, lists as [ \"a\", \"b\" ]",
         };
-        Diagnostic::error(MessageId("not-toml"), self.position(at), format!("not TOML: {message}"))
-            .with_fix(fix)
+        Diagnostic::error(
+            MessageId("not-toml"),
+            self.position(at),
+            format!("not valid TOML: {message}"),
+        )
+        .with_fix(fix)
     }
 }

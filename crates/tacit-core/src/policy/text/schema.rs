@@ -1,4 +1,4 @@
-//! The keys of a table.
+//! Describes which keys a table may have.
 
 /// The keys of one kind of table, and what to report about any other.
 #[derive(Clone, Copy, Debug)]

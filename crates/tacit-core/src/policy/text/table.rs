@@ -1,10 +1,11 @@
-//! A TOML table and its values, read key by key.
+//! Reads a TOML table key by key.
 //!
-//! Opening a table reports every unknown key. A reader then reads the keys it knows; an error in a
-//! value is reported at its position, and the reader gets `None`.
+//! When a table is opened, every unknown key is reported. The caller then reads the keys that it
+//! knows. An error in a value is reported at its position, and the caller gets `None`.
 //!
-//! An unknown key causes no further errors. One that resembles a missing known key is read as that
-//! key; if any resembles none, no key is reported as missing or misplaced.
+//! An unknown key causes no further errors. If it resembles a known key that is missing, its value
+//! is read as that of the known key. If an unknown key resembles none, no key of the table is
+//! reported as missing or misplaced.
 
 use toml::de::{DeTable, DeValue};
 
@@ -163,7 +164,7 @@ impl<'a> TomlTable<'a> {
             self.report.error(
                 MessageId("not-built"),
                 at,
-                format!("`{key}` is not built yet"),
+                format!("`{key}` is not supported yet"),
                 planned.instead,
             );
             return;
@@ -177,7 +178,7 @@ impl<'a> TomlTable<'a> {
         let fix = match (home, nearest) {
             (Some(home), _) => format!("`{key}` belongs in {home}"),
             (None, Some(word)) => format!("did you mean `{word}`?"),
-            (None, None) => format!("known here: {}", word_list(known)),
+            (None, None) => format!("the keys here are {}", word_list(known)),
         };
         self.report.error(MessageId("unknown-key"), at, message, fix);
         match nearest.filter(|_| home.is_none()) {
@@ -224,12 +225,12 @@ impl<'a> TomlValue<'a> {
             return None;
         };
         if text.is_empty() {
-            self.error(format!("`{}` is empty", self.name), "give a value or remove the key");
+            self.error(format!("`{}` is empty", self.name), "write a value, or remove the key");
             return None;
         }
         if text.chars().any(char::is_control) {
-            let message = format!("`{}` holds a control character", self.name);
-            self.error(message, "write it in printable characters");
+            let message = format!("`{}` contains a control character", self.name);
+            self.error(message, "use printable characters only");
             return None;
         }
         Some(text)
@@ -254,7 +255,7 @@ impl<'a> TomlValue<'a> {
         let value = u64::from_str_radix(number.as_str(), number.radix()).ok();
         let inside = value.filter(|value| (min..=max).contains(value));
         if inside.is_none() {
-            let message = format!("`{}` is {number}, outside {min} to {max}", self.name);
+            let message = format!("`{}` is {number}, and must be {min} to {max}", self.name);
             self.error_of(
                 MessageId("out-of-range"),
                 message,
@@ -286,7 +287,7 @@ impl<'a> TomlValue<'a> {
         let items = self.list(LIST_ITEMS_MAX)?;
         if items.is_empty() {
             let message = format!("`{}` is an empty list", self.name);
-            self.error(message, "name at least one, or remove the key");
+            self.error(message, "write at least one value, or remove the key");
             return None;
         }
         Some(items)
@@ -299,12 +300,8 @@ impl<'a> TomlValue<'a> {
             return None;
         };
         if list.len() > max {
-            let message = format!("`{}` has {} entries", self.name, list.len());
-            self.error_of(
-                MessageId("too-many"),
-                message,
-                format!("the limit is {max}: merge some, or use several rules"),
-            );
+            let message = format!("`{}` has {} entries; the limit is {max}", self.name, list.len());
+            self.error_of(MessageId("too-many"), message, "merge entries, or use several rules");
             return None;
         }
         let item = |value: &'a toml::Spanned<DeValue<'a>>| Self {
@@ -331,7 +328,7 @@ impl<'a> TomlValue<'a> {
                 Some(value) if distinct.contains(&value) => {
                     item.error_of(
                         MessageId("named-twice"),
-                        format!("named twice in `{}`", self.name),
+                        format!("the value occurs twice in `{}`", self.name),
                         "remove one of the two",
                     );
                     complete = false;
@@ -357,7 +354,7 @@ impl<'a> TomlValue<'a> {
     pub fn unknown_word(&self, text: &str, known: &[&'static str]) {
         let fix = match nearest_word(text, known) {
             Some(word) => format!("did you mean `{word}`?"),
-            None => format!("one of {}", word_list(known)),
+            None => format!("write one of {}", word_list(known)),
         };
         self.error_of(
             MessageId("unknown-word"),
@@ -372,7 +369,7 @@ impl<'a> TomlValue<'a> {
             DeValue::String(_) => "text",
             DeValue::Integer(_) => "a whole number",
             DeValue::Float(_) => "a fraction",
-            DeValue::Boolean(_) => "a truth value",
+            DeValue::Boolean(_) => "true or false",
             DeValue::Datetime(_) => "a date",
             DeValue::Array(_) => "a list",
             DeValue::Table(_) => "a table",

@@ -1,4 +1,4 @@
-//! Hours of the day.
+//! Parses and matches hours of the day.
 
 use std::fmt;
 

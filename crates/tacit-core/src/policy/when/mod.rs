@@ -1,15 +1,16 @@
-//! When a rule applies: dates, days and hours in local time.
+//! Decides whether a rule applies now: by dates, days and hours in local time.
 //!
 //! ```text
 //! days = "fri", hours = "22:00-06:00"     from Friday 22:00 to Saturday 06:00
 //! days-of-month = -1                      on the last day of each month
 //! ```
 //!
-//! Only the local clock counts: an hour skipped in spring is missing, and an hour repeated in
-//! autumn applies twice. A window past midnight belongs to the day on which it begins: the weekday,
-//! day of the month and month of that day count. All conditions must hold.
+//! Only the local clock counts: an hour that is skipped in spring does not occur, and an hour that
+//! is repeated in autumn occurs twice. A range of hours past midnight belongs to the day on which
+//! it begins: the weekday, day of the month and month of that day are compared. All conditions must
+//! hold.
 //!
-//! Time zones are bundled with the library; the caller sets the local one
+//! The time zones are part of the program; the caller sets the local one
 //! ([`Policy::set_local_zone`](super::Policy::set_local_zone)).
 
 use std::fmt;

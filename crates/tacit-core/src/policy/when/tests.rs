@@ -1,4 +1,4 @@
-//! Windows against the calendar.
+//! Tests `when` against the calendar.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Addresses of data connections as commands and replies write them.
+//! Parses and writes the addresses of data connections in FTP commands and replies.
 //!
 //! ```text
 //!   PORT h1,h2,h3,h4,p1,p2        227 … (h1,h2,h3,h4,p1,p2)        RFC 959

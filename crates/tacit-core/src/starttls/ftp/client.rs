@@ -1,5 +1,5 @@
-//! The client role: the commands that tacit sends to a server before its program may send any (RFC
-//! 4217).
+//! Implements the client role: tacit secures the connection to the server before the program may
+//! send commands (RFC 4217).
 
 use super::control::{AUTH, ControlPhase, FtpCommand, FtpControl, OwnCommand, PBSZ, PROT};
 use super::reply::ReplyPart;
@@ -110,7 +110,7 @@ impl FtpControl {
             false => "421 The server does not protect data connections, which the policy requires.",
         };
         self.reply(buffers, text);
-        StarttlsError::NotOffered(format!("{} was answered: {}", own.text, shown(said)))
+        StarttlsError::NotOffered(format!("the reply to {} was `{}`", own.text, shown(said)))
     }
 
     /// Replies to commands that tacit handles itself; returns whether it did. The program must not

@@ -1,4 +1,4 @@
-//! The state of a control connection.
+//! The state of an FTP control connection.
 
 use super::line::LineBuffer;
 use super::reply::ReplyTracker;

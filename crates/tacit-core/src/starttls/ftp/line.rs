@@ -1,9 +1,9 @@
-//! Splits a control connection into lines, in any segmentation.
+//! Splits the bytes of an FTP control connection into lines.
 //!
-//! A control connection is a Telnet stream (RFC 959 section 5.3.1): its Telnet commands are removed
-//! (RFC 854) and not answered. A doubled IAC stays doubled, so that lines are forwarded unchanged.
-//! The rest of a Synch, without the urgent byte that the kernel removed, is also removed at the
-//! start of a line.
+//! A control connection is a Telnet stream (RFC 959 section 5.3.1). Telnet commands in it are
+//! removed and not answered (RFC 854). A doubled IAC byte stays doubled, so that lines are
+//! forwarded unchanged. A Telnet Synch before a line is also removed; the kernel has already taken
+//! out its urgent byte.
 
 /// Maximum line length, without its end: a verb and a path of 4,096 doubled bytes.
 pub const LINE_BYTES_MAX: usize = 8448;

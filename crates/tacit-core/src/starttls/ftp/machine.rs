@@ -1,4 +1,4 @@
-//! The steps of a control connection: commands and replies, one at a time.
+//! Handles the commands and replies of an FTP control connection, one at a time.
 
 use std::net::SocketAddr;
 
@@ -230,7 +230,7 @@ impl ProtocolMachine for FtpControl {
 
     fn handshake_failed(&mut self, buffers: &mut ExchangeBuffers) {
         if self.role == StarttlsRole::Client {
-            self.reply(buffers, "421 No TLS with the server; see the log of tacit.");
+            self.reply(buffers, "421 TLS with the server failed; see the log of tacit.");
         }
     }
 

@@ -1,4 +1,4 @@
-//! FTP: both roles, from the greeting to the end of the control connection.
+//! Implements TLS for FTP in both roles, from the greeting to the end of the control connection.
 //!
 //! ```text
 //!   server role    client ══TLS══ tacit ──clear── server     AUTH, PBSZ, PROT answered by tacit
@@ -8,8 +8,8 @@
 //!   PORT, EPRT     the server gets an address where tacit listens; the client's is dialled
 //! ```
 //!
-//! RFC 959, 2228, 2428, 4217. Unlike other exchanges this one never ends under TLS: each data
-//! connection is negotiated on the control connection.
+//! See RFC 959, 2228, 2428 and 4217. The exchanges of other protocols end when TLS begins. That of
+//! FTP continues under TLS, because each data connection is negotiated on the control connection.
 //!
 //! Commands are forwarded one at a time: each waits for the final reply to the one before, so that
 //! tacit's own replies stay in order. Only commands that may interrupt a transfer do not wait.

@@ -1,4 +1,4 @@
-//! Forwards replies of the server, some of them changed.
+//! Forwards the replies of an FTP server, and rewrites some of them.
 
 use super::address;
 use super::control::{CommandKind, DataState, FtpControl, PendingCommand};

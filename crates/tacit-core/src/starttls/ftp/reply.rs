@@ -1,4 +1,4 @@
-//! Groups lines into replies.
+//! Groups lines into FTP replies.
 
 /// The reply being received.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,4 +1,4 @@
-//! The server role: the commands of TLS clients that tacit answers itself (RFC 4217).
+//! Implements the server role: answers the commands of FTP clients about TLS (RFC 4217).
 
 use super::control::{ControlPhase, FtpCommand, FtpControl};
 use crate::starttls::machine::ExchangeBuffers;

@@ -1,4 +1,4 @@
-//! Whole conversations, each at every place where they can be cut, and arbitrary ones.
+//! Tests whole FTP exchanges, split at every byte, and random ones.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

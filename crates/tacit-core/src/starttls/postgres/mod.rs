@@ -1,4 +1,5 @@
-//! PostgreSQL: a client requests TLS with an SSLRequest, and the server answers with one byte.
+//! Implements the TLS negotiation of PostgreSQL: a client sends an SSLRequest, and the server
+//! answers with one byte.
 //!
 //! ```text
 //!   client ──SSLRequest──> server        00 00 00 08 04 d2 16 2f
@@ -63,7 +64,7 @@ fn opening(input: &[u8], from: StarttlsSide) -> Result<Option<Opening>, Starttls
     {
         return Err(StarttlsError::ProtocolViolation(
             from,
-            "its first message has an invalid length",
+            "the first message has an invalid length",
         ));
     }
     let Some(&[_, _, _, _, code @ ..]) = input.first_chunk::<8>() else { return Ok(None) };
@@ -128,7 +129,7 @@ impl PostgresServer {
             }
             Ordering::Greater => Err(StarttlsError::ProtocolViolation(
                 StarttlsSide::Peer,
-                "it sends more than its cancel request",
+                "data follows the cancel request",
             )),
         }
     }
@@ -161,7 +162,7 @@ impl ProtocolMachine for PostgresServer {
                 Opening::Gss if self.is_gss_declined => {
                     return Err(StarttlsError::ProtocolViolation(
                         StarttlsSide::Peer,
-                        "it asks for Kerberos twice",
+                        "Kerberos was requested twice",
                     ));
                 }
                 Opening::Gss => {
@@ -173,7 +174,7 @@ impl ProtocolMachine for PostgresServer {
                     return Ok(StarttlsStep::Relay);
                 }
                 Opening::Startup => {
-                    peer.send(error_response("this server takes connections with TLS only"));
+                    peer.send(error_response("this server accepts only TLS connections"));
                     return Err(StarttlsError::InClear);
                 }
                 Opening::Cancel => return self.cancel(buffers),
@@ -226,7 +227,7 @@ impl PostgresClient {
             }
             (_, []) => {}
             (Answer::Outstanding, [b'N' | b'E', ..]) => {
-                self.server = Answer::No(format!("it answers `{}`", shown(&peer.input)));
+                self.server = Answer::No(format!("the answer was `{}`", shown(&peer.input)));
                 peer.input.clear();
             }
             (Answer::No(_), _) => peer.input.clear(),
@@ -236,13 +237,13 @@ impl PostgresClient {
             (Answer::Outstanding, _) => {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
-                    "it answers neither `S` nor `N`",
+                    "the answer is neither `S` nor `N`",
                 ));
             }
             (Answer::Unasked, _) => {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
-                    "it sends data before a request",
+                    "data was sent before a request",
                 ));
             }
         }
@@ -264,7 +265,7 @@ impl PostgresClient {
             if std::mem::replace(declined, true) {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Program,
-                    "it asks for the same twice",
+                    "the same request was sent twice",
                 ));
             }
             program.input.drain(..SSL_REQUEST.len());

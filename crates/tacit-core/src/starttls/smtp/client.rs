@@ -1,4 +1,4 @@
-//! The client role: tacit requests STARTTLS from a server, for a program in clear.
+//! Implements the client role: tacit requests STARTTLS from an SMTP server, for a program in clear.
 
 use super::words::{STARTTLS, offers_starttls, write_capabilities, write_command};
 use crate::starttls::lines::{ReplyReader, ServerReply, take_line, verb};
@@ -48,12 +48,12 @@ impl SmtpClient {
             // The server closes with an error.
             WaitsFor::Greeting | WaitsFor::Hello if reply.code >= 400 => {
                 reply.write(&mut buffers.program.output);
-                return Err(not_offered("it says", reply));
+                return Err(not_offered("the reply was", reply));
             }
             WaitsFor::Greeting | WaitsFor::Hello | WaitsFor::Handshake => {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
-                    "a reply to nothing",
+                    "a reply was sent without a command",
                 ));
             }
             WaitsFor::Capabilities if reply.code == 250 && offers_starttls(reply) => {
@@ -61,7 +61,7 @@ impl SmtpClient {
                 self.waits_for = WaitsFor::GoAhead;
             }
             WaitsFor::Capabilities => {
-                return Err(reject_without_tls(buffers, "no STARTTLS in", reply));
+                return Err(reject_without_tls(buffers, "STARTTLS is missing in", reply));
             }
             WaitsFor::GoAhead if reply.code == 220 && buffers.peer.input.is_empty() => {
                 self.waits_for = WaitsFor::Handshake;
@@ -70,7 +70,7 @@ impl SmtpClient {
                 return Err(StarttlsError::ExtraData(StarttlsSide::Peer));
             }
             WaitsFor::GoAhead => {
-                return Err(reject_without_tls(buffers, "to STARTTLS it says", reply));
+                return Err(reject_without_tls(buffers, "the reply to STARTTLS was", reply));
             }
             WaitsFor::Welcome => {
                 let out = &mut buffers.program.output;
@@ -119,10 +119,9 @@ fn reject_without_tls(
     what: &str,
     reply: &ServerReply,
 ) -> StarttlsError {
-    buffers.program.send(
-        "421 4.7.0 tacit: the server does not offer TLS, which the policy \
-                       requires\r\n",
-    );
+    buffers
+        .program
+        .send("421 4.7.0 tacit: the server does not offer TLS, which the policy requires\r\n");
     buffers.peer.send("QUIT\r\n");
     not_offered(what, reply)
 }
@@ -169,7 +168,7 @@ impl ProtocolMachine for SmtpClient {
     }
 
     fn handshake_failed(&mut self, buffers: &mut ExchangeBuffers) {
-        let why = "421 4.7.0 tacit: no TLS with the server, which the policy requires\r\n";
+        let why = "421 4.7.0 tacit: TLS with the server failed, and the policy requires TLS\r\n";
         buffers.program.send(why);
     }
 

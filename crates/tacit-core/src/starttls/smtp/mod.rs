@@ -1,4 +1,4 @@
-//! SMTP (RFC 5321) and LMTP (RFC 2033) with STARTTLS (RFC 3207).
+//! Implements STARTTLS (RFC 3207) for SMTP (RFC 5321) and LMTP (RFC 2033).
 //!
 //! Server role: a client with TLS, a server in clear:
 //!

@@ -1,4 +1,4 @@
-//! Reads and writes commands and capabilities, for both roles.
+//! Parses and writes SMTP commands and capabilities, for both roles.
 
 use crate::starttls::lines::{ServerReply, argument};
 

@@ -1,4 +1,5 @@
-//! Telnet (RFC 854, RFC 855) with the START_TLS option, number 46 (draft-altman-telnet-starttls).
+//! Implements the START_TLS option of Telnet, number 46 (RFC 854, RFC 855,
+//! draft-altman-telnet-starttls).
 //!
 //! ```text
 //!   server ── IAC DO START_TLS ──────────────────> client
@@ -140,7 +141,7 @@ impl ProtocolMachine for TelnetServer {
                 Token::Option(WONT, START_TLS) if self.agreed => {
                     return Err(StarttlsError::ProtocolViolation(
                         StarttlsSide::Peer,
-                        "START_TLS agreed to and declined",
+                        "START_TLS was first accepted and then declined",
                     ));
                 }
                 Token::Option(WONT, START_TLS) if self.mode == StarttlsMode::Optional => {
@@ -149,7 +150,7 @@ impl ProtocolMachine for TelnetServer {
                     return Ok(StarttlsStep::Relay);
                 }
                 Token::Option(WONT, START_TLS) => {
-                    peer.send("This server takes connections with TLS only (START_TLS).\r\n");
+                    peer.send("This server accepts only TLS connections (START_TLS).\r\n");
                     return Err(StarttlsError::InClear);
                 }
                 Token::Option(WILL, START_TLS) => {}
@@ -160,7 +161,7 @@ impl ProtocolMachine for TelnetServer {
                 Token::Subnegotiation(body) if body.first() == Some(&START_TLS) => {
                     return Err(StarttlsError::ProtocolViolation(
                         StarttlsSide::Peer,
-                        "START_TLS out of turn",
+                        "START_TLS was sent at the wrong time",
                     ));
                 }
                 _ => {
@@ -212,10 +213,10 @@ impl ProtocolMachine for TelnetClient {
                 }
                 Token::Text => {
                     let text = shown(&peer.input);
-                    return Err(refuse(buffers, format!("it sends text, `{text}`")));
+                    return Err(refuse(buffers, format!("the server sent the text `{text}`")));
                 }
                 Token::Option(DONT | WONT, START_TLS) => {
-                    return Err(refuse(buffers, "it declines START_TLS".to_owned()));
+                    return Err(refuse(buffers, "the server declined START_TLS".to_owned()));
                 }
                 // The byte after our FOLLOWS belongs to the handshake: send nothing else.
                 Token::Option(verb, option) if !self.agreed => match verb {
@@ -235,6 +236,6 @@ impl ProtocolMachine for TelnetClient {
     }
 
     fn handshake_failed(&mut self, buffers: &mut ExchangeBuffers) {
-        buffers.program.send("tacit: no TLS with the server, which the policy requires.\r\n");
+        buffers.program.send("tacit: TLS with the server failed, and the policy requires TLS.\r\n");
     }
 }

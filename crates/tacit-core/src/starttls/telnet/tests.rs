@@ -41,7 +41,7 @@ fn a_client_that_agrees_gets_tls_at_every_split() {
 fn required_refuses_who_declines_with_a_line_of_text() {
     let mut stage = server(StarttlsMode::Required);
     assert_eq!(refusal(&stage.send(StarttlsSide::Peer, DECLINES)), &StarttlsError::InClear);
-    assert!(String::from_utf8_lossy(&stage.to_peer).contains("TLS only"));
+    assert!(String::from_utf8_lossy(&stage.to_peer).contains("only TLS connections"));
 }
 
 #[test]

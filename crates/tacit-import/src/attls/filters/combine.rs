@@ -1,14 +1,14 @@
-//! Filters and TLS rules as one list of rules.
+//! Combines IP filters and TLS rules into one list of rules.
 //!
 //! ```text
-//!   original    a connection passes the filters or is denied; then the TLS rules are tried
-//!   here        the first rule that matches decides
+//!   z/OS        a connection must pass the filters; then the first TLS rule that matches decides
+//!   tacit       the first rule that matches decides
 //! ```
 //!
-//! So each filter that permits becomes the TLS rules, in their order and each for what both are
-//! about, and behind them a permit for the rest of it; a filter that denies becomes a deny. Of what
-//! others open, only what some rule listens for exists: filters without ports are about those
-//! sockets.
+//! A filter that permits becomes a group of rules: first a copy of each TLS rule, limited to the
+//! flows that both match, then a permit for the remaining flows. A filter that denies becomes a
+//! deny. tacit opens only the sockets that some rule listens on, so an inbound filter without ports
+//! applies to those sockets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -21,7 +21,7 @@ use crate::finding::Findings;
 use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::RULES_MAX;
 
-/// The rules that come of both; what cannot be said is told.
+/// Combines TLS rules and filters; reports combinations that a policy cannot express.
 pub(crate) fn combine(rules: &[Item], filters: &[Filter], findings: &mut Findings) -> Vec<Item> {
     let sockets = sockets(rules, filters, findings);
     let mut combined = Vec::new();
@@ -41,8 +41,13 @@ pub(crate) fn combine(rules: &[Item], filters: &[Filter], findings: &mut Finding
             rest.retain(|rest| !protected.iter().any(|rule| is_all_of(rule, rest)));
             combined.extend(protected.into_iter().chain(rest));
             if combined.len() > RULES_MAX {
-                let message = format!("filters and TLS rules together are over {RULES_MAX} rules");
-                findings.error(&filter.at, message, "merge some by networks and ranges of ports");
+                let message =
+                    format!("filters and TLS rules together result in more than {RULES_MAX} rules");
+                findings.error(
+                    &filter.at,
+                    message,
+                    "use networks and port ranges, so that fewer rules are needed",
+                );
                 return Vec::new();
             }
         }
@@ -50,7 +55,8 @@ pub(crate) fn combine(rules: &[Item], filters: &[Filter], findings: &mut Finding
     combined
 }
 
-/// A TLS rule for what a filter permits of it; `None` if that is nothing, or cannot be said.
+/// A TLS rule, limited to the flows that a filter permits; `None` if no flow is left, or after an
+/// error.
 fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> Option<Item> {
     if direction(rule) != flow.direction || rule.text("protocol") == Some("udp") {
         return None;
@@ -60,15 +66,20 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
         Ok(shared) => shared?,
         Err(why) => {
             let name = rule.text("name").unwrap_or_default();
-            let message = format!("what rule `{name}` and filter `{}` share: {why}", filter.name);
-            let fix = "give the two the same addresses and times, or say addresses in the map";
+            let message =
+                format!("rule `{name}` and filter `{}` cannot be combined: {why}", filter.name);
+            let fix = "give both the same addresses and time condition, or set the rule's \
+                       addresses in the map file";
             findings.error(&filter.at, message, fix);
             return None;
         }
     }
     let name = format!("{}.{}", rule.text("name").unwrap_or_default(), filter.name);
     set(&mut item, "name", name.into());
-    item.comments.push(format!("as far as filter {} permits, from {}", filter.name, filter.at));
+    item.comments.push(format!(
+        "limited to the flows that filter {} permits, from {}",
+        filter.name, filter.at
+    ));
     if filter.log {
         set(&mut item, "log", true.into());
     }
@@ -82,7 +93,7 @@ fn direction(rule: &Item) -> Direction {
     }
 }
 
-/// Narrows a rule to what a filter permits of it; `Ok(None)` if nothing is left.
+/// Limits a rule to the flows that a filter permits; `Ok(None)` if none is left.
 fn meet(item: &mut Item, filter: &Filter, flow: &Flow) -> Result<Option<()>, String> {
     let near = match flow.direction {
         Direction::Inbound => meet_listen(item, flow)?,
@@ -97,7 +108,7 @@ fn meet(item: &mut Item, filter: &Filter, flow: &Flow) -> Result<Option<()>, Str
     meet_times(item, filter)
 }
 
-/// Whether a rule is about all that the other one is, and says so in the same words.
+/// Whether a rule has exactly the same conditions as another one.
 fn is_all_of(rule: &Item, other: &Item) -> bool {
     const CONDITIONS: [&str; 10] = [
         "direction",
@@ -124,7 +135,7 @@ struct EndKeys {
 const LOCAL: EndKeys = EndKeys { addresses: "local", ports: "local-ports" };
 const REMOTE: EndKeys = EndKeys { addresses: "remote", ports: "remote-ports" };
 
-/// Narrows an end of a rule; `Ok(None)` if nothing is left.
+/// Limits one end of a rule; `Ok(None)` if nothing is left.
 fn meet_end(
     item: &mut Item,
     keys: EndKeys,
@@ -133,7 +144,7 @@ fn meet_end(
 ) -> Result<Option<()>, String> {
     let own = item.texts(keys.addresses);
     let shared_addresses = space::addresses(&own, addresses)
-        .map_err(|name| format!("`{name}` is a name, and the filter knows addresses alone"))?;
+        .map_err(|name| format!("`{name}` is a host name, and filters match addresses only"))?;
     let Some(shared_addresses) = shared_addresses else { return Ok(None) };
     let Some(shared_ports) = space::ports(&port_ranges(item, keys.ports), ports) else {
         return Ok(None);
@@ -147,7 +158,7 @@ fn meet_end(
     Ok(Some(()))
 }
 
-/// Narrows where a rule listens; `Ok(None)` if nothing is left.
+/// Limits the addresses on which a rule listens; `Ok(None)` if none is left.
 fn meet_listen(item: &mut Item, flow: &Flow) -> Result<Option<()>, String> {
     let Some(listen) = listening(item, flow)? else { return Ok(None) };
     set(item, "listen", strings(&listen).into());
@@ -157,7 +168,7 @@ fn meet_listen(item: &mut Item, flow: &Flow) -> Result<Option<()>, String> {
 fn meet_times(item: &mut Item, filter: &Filter) -> Result<Option<()>, String> {
     match (item.value("when"), &filter.when) {
         (Some(own), Some(other)) if own != other => {
-            Err("both have a time condition, and they are not the same".to_owned())
+            Err("the two have different time conditions".to_owned())
         }
         (None, Some(other)) => {
             set(item, "when", other.clone());
@@ -167,7 +178,7 @@ fn meet_times(item: &mut Item, filter: &Filter) -> Result<Option<()>, String> {
     }
 }
 
-/// Where a rule listens, as far as the flows are about that; `Ok(None)` if they are not.
+/// The sockets of a rule that belong to the flows; `Ok(None)` if none does.
 fn listening(rule: &Item, flow: &Flow) -> Result<Option<Vec<SocketAddr>>, String> {
     let mut listen = Vec::new();
     for socket in rule.texts("listen").iter().filter_map(|text| text.parse().ok()) {
@@ -176,7 +187,7 @@ fn listening(rule: &Item, flow: &Flow) -> Result<Option<Vec<SocketAddr>>, String
     Ok((!listen.is_empty()).then_some(listen))
 }
 
-/// What the flows leave of a socket.
+/// The part of a socket's addresses that belongs to the flows.
 fn narrowed(socket: SocketAddr, flow: &Flow) -> Result<Vec<SocketAddr>, String> {
     let port = socket.port();
     if !flow.local_ports.is_empty() && !flow.local_ports.iter().any(|all| all.contains(&port)) {
@@ -193,23 +204,27 @@ fn narrowed(socket: SocketAddr, flow: &Flow) -> Result<Vec<SocketAddr>, String> 
     common.iter().map(|text| listen_at(text).map(|ip| SocketAddr::new(ip, port))).collect()
 }
 
-/// A single address, or every one of a family.
+/// A single address, or the unspecified address for all addresses of a family.
 fn listen_at(text: &str) -> Result<IpAddr, String> {
     match text {
         "0.0.0.0/0" => Ok(Ipv4Addr::UNSPECIFIED.into()),
         "::/0" => Ok(Ipv6Addr::UNSPECIFIED.into()),
-        _ => text.parse().map_err(|_| format!("{text} is no single address to listen at")),
+        _ => text.parse().map_err(|_| {
+            format!(
+                "{text} is not a single address, and tacit listens on single addresses or on all"
+            )
+        }),
     }
 }
 
-/// Every socket that some rule listens at: those of TLS rules that a filter permits, and those that
-/// a filter permits by port.
+/// All sockets on which some rule listens: those of TLS rules that a filter permits, and those of
+/// filters with ports.
 fn sockets(rules: &[Item], filters: &[Filter], findings: &mut Findings) -> Vec<SocketAddr> {
     let mut sockets: Vec<SocketAddr> = Vec::new();
     for filter in filters.iter().filter(|filter| filter.action == Action::Permit) {
         for flow in filter.flows.iter().filter(|flow| flow.direction == Direction::Inbound) {
             let of_rules = rules.iter().filter(|rule| direction(rule) == Direction::Inbound);
-            // What cannot be listened at is told where the rules are put together.
+            // Sockets that are not possible are reported when the rules are combined.
             sockets.extend(of_rules.filter_map(|rule| listening(rule, flow).ok()?).flatten());
             sockets.extend(own_sockets(filter, flow, findings));
         }
@@ -226,25 +241,26 @@ fn sockets(rules: &[Item], filters: &[Filter], findings: &mut Findings) -> Vec<S
             && sockets.iter().any(|other| wide(&other))
             && let Some(filter) = filters.first()
         {
-            let message = format!("{socket} cannot be listened at beside every address");
-            let fix = "give the filters about that port one address each, or all of them All";
+            let message =
+                format!("tacit cannot listen both on {socket} and on all addresses of this port");
+            let fix = "give the filters for this port either single addresses or All, not both";
             findings.error(&filter.at, message, fix);
         }
     }
     sockets
 }
 
-/// The sockets that a filter itself asks for.
+/// The sockets that result from a filter itself.
 fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<SocketAddr> {
     let count: usize = flow.local_ports.iter().map(ExactSizeIterator::len).sum();
     if count == 0 || count > LISTEN_PORTS_MAX {
         let message = format!(
-            "filter `{}` lets others connect to {} ports: those that other rules listen at are \
-             open, and no more",
+            "filter `{}` permits inbound connections to {} ports; tacit opens only those on which \
+             other rules listen",
             filter.name,
             if count == 0 { "all".to_owned() } else { count.to_string() }
         );
-        let fix = "name the ports on which programs listen, in a service for them";
+        let fix = "write a service that names the ports on which programs listen";
         findings.changed(&filter.at, message, fix);
         return Vec::new();
     }
@@ -258,15 +274,16 @@ fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<Soc
                 sockets.extend(ports.map(|port| SocketAddr::new(ip, port)));
             }
             Err(why) => {
-                let message = format!("filter `{}` lets others connect: {why}", filter.name);
-                findings.error(&filter.at, message, "name the addresses that programs are at");
+                let message =
+                    format!("filter `{}` permits inbound connections, but {why}", filter.name);
+                findings.error(&filter.at, message, "name the addresses on which programs listen");
             }
         }
     }
     sockets
 }
 
-/// The rules for inbound connections: one for each port, since a rule connects to the same port.
+/// The rules for inbound connections: one for each port, because a rule connects to the same port.
 fn inbound(
     name: &str,
     filter: &Filter,
@@ -277,17 +294,18 @@ fn inbound(
     let mut by_port: std::collections::BTreeMap<u16, Vec<SocketAddr>> = Default::default();
     for socket in sockets {
         match narrowed(*socket, flow) {
-            // A part of what is listened at cannot be told from the rest.
+            // A rule cannot match a part of the addresses of its socket.
             Ok(left) if left.contains(socket) => {
                 by_port.entry(socket.port()).or_default().push(*socket);
             }
             Ok(left) if left.is_empty() => {}
             Ok(_) | Err(_) => {
                 let message = format!(
-                    "filter `{}` is about some of the addresses of {socket}, at which rules listen",
+                    "filter `{}` covers only some addresses of {socket}, on which rules listen",
                     filter.name
                 );
-                let fix = "name each address that programs are at in the filters of that port";
+                let fix = "in the filters for this port, name each address on which programs \
+                           listen";
                 findings.error(&filter.at, message, fix);
             }
         }
@@ -323,7 +341,7 @@ fn outbound(name: &str, filter: &Filter, flow: &Flow) -> Item {
     item
 }
 
-/// What filters of both directions say.
+/// Adds the conditions that filters of both directions have.
 fn finish(item: &mut Item, filter: &Filter, flow: &Flow) {
     if !flow.remote.is_empty() {
         item.set("remote", flow.remote.clone());
@@ -341,7 +359,7 @@ fn finish(item: &mut Item, filter: &Filter, flow: &Flow) {
     }
 }
 
-/// Puts a value in the place of another, or before the action.
+/// Replaces a value, or adds it before the action.
 fn set(item: &mut Item, key: &str, value: Toml) {
     match item.keys.iter_mut().find(|(name, _)| name == key) {
         Some((_, old)) => *old = value,

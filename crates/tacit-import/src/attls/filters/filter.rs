@@ -1,4 +1,4 @@
-//! Filters and the flows that they are about.
+//! The types for filters and for the flows that they match.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,7 @@ use crate::draft::Toml;
 use crate::finding::Origin;
 use tacit_core::flow::{Direction, Protocol};
 
-/// One rule, or one that a group led to.
+/// One filter rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Filter {
     pub(crate) name: String,
@@ -14,7 +14,7 @@ pub(crate) struct Filter {
     pub(crate) action: Action,
     pub(crate) log: bool,
     pub(crate) when: Option<Toml>,
-    /// Which flows; none if it is about nothing that we carry.
+    /// Its flows; none if it matches only traffic that tacit does not relay.
     pub(crate) flows: Vec<Flow>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum Action {
     Deny,
 }
 
-/// Flows of one kind; empty lists are no condition.
+/// Flows of one kind; an empty list matches everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) direction: Direction,

@@ -1,17 +1,17 @@
-//! IP filter rules: which flows they permit and deny, in order.
+//! Imports IP filter rules: reads which flows they permit and deny, in order.
 //!
 //! ```text
 //!   IpFilterPolicy ─> IpFilterGroup ─> IpFilterRule ─> IpService…     which flows
 //!                                                  ─> IpGenericFilterAction
 //! ```
 //!
-//! The original looks at packets, we at connections: a connection passes if its packets of both
-//! directions do. Of a bidirectional service, source is the local end. What no rule matches is
-//! denied, here as there; how filters and TLS rules go together stands in `combine`.
+//! z/OS filters packets, and tacit connections: a connection passes if its packets pass in both
+//! directions. In a bidirectional service the source is the local end. As on z/OS, a flow that no
+//! rule matches is denied. `combine` combines filters and TLS rules.
 //!
-//! It does not read IPsec and IKE: their statements are errors that say so. Packets that are
-//! forwarded, security classes, and protocols other than TCP and UDP are nothing that our rules are
-//! about; each is told.
+//! Not supported: statements for IPsec and IKE are errors. A tacit policy cannot express rules for
+//! forwarded packets, security classes, and protocols other than TCP and UDP; each of them is
+//! reported.
 
 pub(super) mod combine;
 mod filter;

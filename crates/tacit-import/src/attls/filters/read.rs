@@ -1,4 +1,4 @@
-//! From statements to filters.
+//! Reads filters from the parsed statements of a policy.
 
 use std::ops::RangeInclusive;
 
@@ -12,12 +12,19 @@ use crate::attls::words::{Form, Kind};
 use crate::finding::Findings;
 use tacit_core::flow::{Direction, Protocol};
 
-/// The filters of a policy, in order; what is wrong with them is told.
+/// Reads the filters of a policy, in order, and reports what is wrong with them.
 pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     let is_built = |node: &&Node| !NOT_BUILT.iter().any(|word| node.is(word));
     for node in nodes.iter().filter(|node| !is_built(node)) {
-        let message = format!("`{}` is not built yet: packets cannot be protected", node.keyword);
-        findings.error(&node.at, message, "remove it; protect what it is about by TLS, or deny it");
+        let message = format!(
+            "`{}` is not supported yet: tacit does not implement IPsec and IKE",
+            node.keyword
+        );
+        findings.error(
+            &node.at,
+            message,
+            "remove the statement; protect the traffic with TLS, or deny the traffic",
+        );
     }
     let objects = Objects::read(nodes.iter().filter(is_built), findings);
     let used =
@@ -26,13 +33,21 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     let mut policies = objects.of_kind(Kind::FilterPolicy);
     let Some(policy) = policies.next() else {
         if let Some(first) = nodes.iter().find(is_built) {
-            let message = "there is no IpFilterPolicy";
-            findings.error(&first.at, message, "write one, with its rules in order");
+            let message = "the file has no IpFilterPolicy";
+            findings.error(
+                &first.at,
+                message,
+                "add an IpFilterPolicy block with the filter rules in order",
+            );
         }
         return Vec::new();
     };
     if let Some(second) = policies.next() {
-        findings.error(&second.at, "there is a second IpFilterPolicy", "keep one");
+        findings.error(
+            &second.at,
+            "there is a second IpFilterPolicy",
+            "keep only one IpFilterPolicy",
+        );
     }
     tell_options(policy, findings);
     let logs = policy.said("FilterLogging").is_none_or(|field| field.value == "On");
@@ -42,7 +57,7 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     rules.into_iter().filter_map(|rule| reader.filter(rule)).collect()
 }
 
-/// Statements that are about protecting packets.
+/// Statements of IPsec and IKE.
 const NOT_BUILT: &[&str] = &[
     "IpDynVpnAction",
     "IpManVpnAction",
@@ -60,27 +75,31 @@ const NOT_BUILT: &[&str] = &[
     "RemoteSecurityEndpoint",
 ];
 
-/// What the policy says about all of its rules.
+/// Reports the settings that apply to all rules of the policy.
 fn tell_options(policy: &Object, findings: &mut Findings) {
     for field in &policy.fields {
         let word = field.attribute.word;
         match (word, field.value.as_str()) {
             ("PreDecap", "On") | ("FIPS140", "Yes") => {
-                let message = format!("`{word} {}` is about protected packets", field.value);
+                let message =
+                    format!("`{word} {}` is ignored: it applies to IPsec only", field.value);
                 findings.info(&field.at, message);
             }
             ("FilterLogging", "Off") => {
-                findings.info(&field.at, "no filter rule logs, whatever its action says");
+                findings.info(
+                    &field.at,
+                    "FilterLogging is Off, so no filter rule logs, even if its action says so",
+                );
             }
             _ => {}
         }
     }
-    let message = "what no filter rule permits is denied, as before; programs are told at once \
-                   that they are refused";
+    let message = "traffic that no filter rule permits is denied, as on z/OS; programs get an \
+                   error at once";
     findings.info(&policy.at, message);
 }
 
-/// What is named, and by groups of which kind too.
+/// The kind of the members to collect, and the kind of their groups.
 #[derive(Clone, Copy)]
 struct Members {
     kind: Kind,
@@ -92,7 +111,7 @@ impl Members {
     const SERVICES: Self = Self { kind: Kind::Service, group: Kind::ServiceGroup };
 }
 
-/// What a holder names of one kind, itself or by groups of it, in order.
+/// The members of an object, directly and through groups, in order.
 fn members<'o>(
     holder: &'o Object,
     objects: &'o Objects,
@@ -107,7 +126,7 @@ fn members<'o>(
         };
         match object {
             Some(member) if member.kind == members_of.kind => found.push(member),
-            // A group holds no groups.
+            // Groups do not contain groups.
             Some(named) if named.kind == members_of.group => {
                 members(named, objects, members_of, found);
             }
@@ -118,9 +137,9 @@ fn members<'o>(
 
 struct Reader<'r> {
     objects: &'r Objects,
-    /// Whether anything is logged at all.
+    /// Whether filter rules log at all.
     logs: bool,
-    /// Whether it was reported what a deny does: once, not for each rule.
+    /// Whether the effect of a deny was reported: once, not for each rule.
     has_told_discards: bool,
     findings: &'r mut Findings,
 }
@@ -130,8 +149,13 @@ impl<'r> Reader<'r> {
     fn filter(&mut self, rule: &'r Object) -> Option<Filter> {
         for word in ["IpDynVpnActionRef", "IpManVpnActionRef", "IpLocalStartActionRef"] {
             if let Some(field) = rule.said(word) {
-                let message = format!("`{word}` is not built yet: packets cannot be protected");
-                self.findings.error(&field.at, message, "permit or deny: IpGenericFilterActionRef");
+                let message =
+                    format!("`{word}` is not supported yet: tacit does not implement IPsec");
+                self.findings.error(
+                    &field.at,
+                    message,
+                    "permit or deny the traffic with IpGenericFilterActionRef",
+                );
                 return None;
             }
         }
@@ -141,7 +165,7 @@ impl<'r> Reader<'r> {
         members(rule, self.objects, Members::SERVICES, &mut found);
         if found.is_empty() {
             let message = format!("filter rule `{}` has no service", rule.name);
-            self.findings.error(&rule.at, message, "say IpServiceRef NAME, or an IpService block");
+            self.findings.error(&rule.at, message, "add IpServiceRef NAME, or an IpService block");
             return None;
         }
         let mut addresses = |side| {
@@ -157,7 +181,7 @@ impl<'r> Reader<'r> {
         Some(Filter { name: name.to_owned(), at: rule.at.clone(), action, log, when, flows })
     }
 
-    /// What a rule does; `None` after an error.
+    /// The action of a rule; `None` after an error.
     fn action(&mut self, rule: &Object) -> Option<Decision> {
         let of = |field: &Field| match field.attribute.form {
             Form::Block(_) => field.block.clone(),
@@ -165,8 +189,8 @@ impl<'r> Reader<'r> {
         };
         let fields = ["IpGenericFilterAction", "IpGenericFilterActionRef"];
         if let [Some(block), Some(named)] = fields.map(|word| rule.said(word)) {
-            let message = "the filter rule has two actions: which one counts?";
-            let fix = format!("keep one; the other is at {}", block.at);
+            let message = "the filter rule has two actions, and only one is allowed";
+            let fix = format!("remove one of the two; the other is at {}", block.at);
             self.findings.error(&named.at, message, fix);
             return None;
         }
@@ -175,27 +199,37 @@ impl<'r> Reader<'r> {
             // `check_references` has already reported a reference to a missing action.
             if !fields.iter().any(|word| rule.said(word).is_some()) {
                 let message = format!("filter rule `{}` has no action", rule.name);
-                let fix = "say IpGenericFilterActionRef NAME";
+                let fix = "add IpGenericFilterActionRef NAME";
                 self.findings.error(&rule.at, message, fix);
             }
             return None;
         };
         let Some(said) = action.said("IpFilterAction") else {
-            let fix = "say IpFilterAction Permit or Deny";
-            self.findings.error(&action.at, "the action says neither permit nor deny", fix);
+            let fix = "add IpFilterAction Permit or IpFilterAction Deny";
+            self.findings.error(&action.at, "the action has no `IpFilterAction`", fix);
             return None;
         };
         if said.value == "IpSec" {
-            let message = "`IpFilterAction IpSec` is not built yet: packets cannot be protected";
-            self.findings.error(&said.at, message, "permit or deny them, or protect them by TLS");
+            let message = "`IpFilterAction IpSec` is not supported yet: tacit does not implement \
+                           IPsec";
+            self.findings.error(
+                &said.at,
+                message,
+                "permit or deny the traffic, or protect the traffic with TLS",
+            );
             return None;
         }
         let decided = if said.value == "Permit" { Action::Permit } else { Action::Deny };
         let silent = action.said("DiscardAction").is_none_or(|field| field.value == "Silent");
         if decided == Action::Deny && silent && !self.has_told_discards {
             self.has_told_discards = true;
-            let message = "what is denied is refused at once, where packets vanished before";
-            self.findings.changed(&action.at, message, "DiscardAction ICMP is nearest to it");
+            let message = "denied connections fail at once with an error; on z/OS their packets \
+                           were dropped silently";
+            self.findings.changed(
+                &action.at,
+                message,
+                "set DiscardAction ICMP, which is the closest to this",
+            );
         }
         let logging = action.said("IpFilterLogging").map_or("No", |field| field.value.as_str());
         let log = match logging {
@@ -207,7 +241,7 @@ impl<'r> Reader<'r> {
         Some(Decision { action: decided, log: log && self.logs })
     }
 
-    /// The flows that a service is about; `None` after an error.
+    /// The flows of a service; `None` after an error.
     fn flows(&mut self, service: &Object, action: Action, ends: &Ends) -> Option<Vec<Flow>> {
         self.check_packets(service, action)?;
         let protocols = self.protocols(service, action)?;
@@ -223,33 +257,38 @@ impl<'r> Reader<'r> {
             let is_udp = protocol == Protocol::Udp;
             let one_way = matches!(way, Way::Outbound | Way::Inbound);
             if one_way && permits && !is_udp {
-                let message = "a connection needs packets of both directions, and this service is \
-                               about one";
-                let fix = "say Direction bidirectional OutboundConnect for what is opened here, \
-                           InboundConnect for what is accepted";
+                let message = "a TCP connection needs packets in both directions, and this service \
+                               covers one direction";
+                let fix = "write Direction bidirectional OutboundConnect for connections that \
+                           programs here open, InboundConnect for connections that they accept";
                 self.findings.error(&service.at, message, fix);
                 return None;
             }
             if is_udp && permits && matches!(way, Way::Accepted | Way::Inbound) {
-                let message = "datagrams that others begin are not carried inwards";
+                let message = "tacit does not relay UDP flows that remote hosts start";
                 self.findings.changed(&service.at, message, "remove the rule");
                 continue;
             }
             if is_udp && permits && way == Way::Both {
-                let message = "of datagrams, those that programs here begin are carried, with \
-                               their answers; those that others begin are not";
-                self.findings.changed(&service.at, message, "nothing, where programs here begin");
+                let message = "tacit relays UDP flows that programs here start, and the answers; \
+                               it does not relay flows that remote hosts start";
+                self.findings.changed(
+                    &service.at,
+                    message,
+                    "change nothing if only programs here start such flows",
+                );
             }
             if one_way && is_udp {
-                let message = "datagrams go both ways or none: their answers belong to them";
-                self.findings.changed(&service.at, message, "say Direction bidirectional");
+                let message = "the service covers one direction of UDP; in tacit a rule covers a \
+                               datagram and its answers";
+                self.findings.changed(&service.at, message, "write Direction bidirectional");
             }
             self.tell_names(service, action, &destination_ports);
             let directions: &[Direction] = match way {
                 _ if is_udp => &[Direction::Outbound],
                 Way::Accepted => &[Direction::Inbound],
                 Way::Opened => &[Direction::Outbound],
-                // A connection whose packets of one direction are denied is no connection.
+                // A connection is impossible if its packets in one direction are denied.
                 Way::Both | Way::Inbound | Way::Outbound => {
                     &[Direction::Inbound, Direction::Outbound]
                 }
@@ -263,7 +302,7 @@ impl<'r> Reader<'r> {
                     local_ports: source_ports.clone(),
                     remote_ports: destination_ports.clone(),
                 };
-                // Of packets that arrive, the source is the remote end.
+                // In packets that arrive, the source is the remote end.
                 if way == Way::Inbound {
                     std::mem::swap(&mut flow.local, &mut flow.remote);
                     std::mem::swap(&mut flow.local_ports, &mut flow.remote_ports);
@@ -274,60 +313,69 @@ impl<'r> Reader<'r> {
         Some(flows)
     }
 
-    /// Questions for names do not come to rules.
+    /// Reports a rule about DNS: rules do not apply to DNS queries.
     fn tell_names(&mut self, service: &Object, action: Action, ports: &[RangeInclusive<u16>]) {
         const DNS: u16 = 53;
         if !ports.iter().any(|ports| ports.contains(&DNS)) {
             return;
         }
-        let message = "programs ask for names through tacit, and it asks the host's resolvers: \
-                       port 53 is no matter of rules";
+        let message = "rules do not apply to DNS: tacit sends the queries that programs send to \
+                       port 53 to the host's resolvers";
         match action {
             Action::Permit => self.findings.info(&service.at, message),
             Action::Deny => {
-                self.findings.changed(&service.at, message, "deny what the names lead to");
+                self.findings.changed(
+                    &service.at,
+                    message,
+                    "deny the addresses to which the names resolve",
+                );
             }
         }
     }
 
-    /// What packets have and connections do not.
+    /// Checks attributes that packets have and connections do not.
     fn check_packets(&mut self, service: &Object, action: Action) -> Option<()> {
         if let Some(field) = service.said("SecurityClass").filter(|field| field.value != "0") {
-            let message = "interfaces have no security class here";
-            self.findings.error(&field.at, message, "name the addresses behind those interfaces");
+            let message = "tacit does not support security classes of interfaces";
+            self.findings.error(&field.at, message, "name the addresses behind these interfaces");
             return None;
         }
         match service.said("Routing") {
             Some(field) if field.value == "Routed" => {
-                let message = "packets that are forwarded are not tacit's";
-                let fix = "filter them where they are routed, by nftables; remove the rule here";
+                let message = "tacit does not handle packets that this host forwards";
+                let fix = "filter these packets with nftables on the host that forwards them, and \
+                           remove the rule here";
                 self.findings.error(&field.at, message, fix);
                 None
             }
             Some(field) if field.value == "Either" && action == Action::Permit => {
-                let message = "packets that are forwarded are not tacit's: the rule is about local \
-                               ones";
-                self.findings.changed(&field.at, message, "filter the others by nftables");
+                let message = "tacit does not handle packets that this host forwards: the policy \
+                               covers local ones only";
+                self.findings.changed(&field.at, message, "filter forwarded packets with nftables");
                 Some(())
             }
             _ => Some(()),
         }
     }
 
-    /// The protocols that are meant; none if it is one that is not carried.
+    /// The protocols of a service; empty if tacit does not relay them.
     fn protocols(&mut self, service: &Object, action: Action) -> Option<Vec<Protocol>> {
         let Some(field) = service.said("Protocol") else {
-            let fix = "say Protocol tcp, udp or all";
-            self.findings.error(&service.at, "the service says no `Protocol`", fix);
+            let fix = "add Protocol tcp, udp or all";
+            self.findings.error(&service.at, "the service has no `Protocol`", fix);
             return None;
         };
-        let others = "protocols other than tcp and udp are not carried";
+        let others = "tacit relays TCP and UDP only";
         match field.value.to_ascii_lowercase().as_str() {
             "tcp" | "6" => Some(vec![Protocol::Tcp]),
             "udp" | "17" => Some(vec![Protocol::Udp]),
             "all" | "any" | "0" => {
                 if action == Action::Permit {
-                    self.findings.changed(&field.at, others, "say tcp and udp, each in a service");
+                    self.findings.changed(
+                        &field.at,
+                        others,
+                        "write one service for tcp and one for udp",
+                    );
                 }
                 Some(vec![Protocol::Tcp, Protocol::Udp])
             }
@@ -339,9 +387,9 @@ impl<'r> Reader<'r> {
                     self.findings.error(&field.at, message, fix);
                     return None;
                 }
-                // What is denied stays denied.
+                // A denied protocol stays denied.
                 if action == Action::Permit {
-                    let message = format!("`{}` is not permitted: {others}", field.value);
+                    let message = format!("the policy cannot permit `{}`: {others}", field.value);
                     self.findings.changed(&field.at, message, "remove the service");
                 }
                 Some(Vec::new())
@@ -351,8 +399,8 @@ impl<'r> Reader<'r> {
 
     fn way(&mut self, service: &Object) -> Option<Way> {
         let Some(field) = service.said("Direction") else {
-            let fix = "say Direction bidirectional, with InboundConnect or OutboundConnect";
-            self.findings.error(&service.at, "the service says no `Direction`", fix);
+            let fix = "add Direction bidirectional, with InboundConnect or OutboundConnect";
+            self.findings.error(&service.at, "the service has no `Direction`", fix);
             return None;
         };
         let words = field.value.to_ascii_lowercase();
@@ -364,8 +412,8 @@ impl<'r> Reader<'r> {
             ["outbound"] => Some(Way::Outbound),
             _ => {
                 let message = format!("`Direction` cannot be `{}`", field.value);
-                let fix = "write inbound, outbound, or bidirectional, which InboundConnect or \
-                           OutboundConnect may follow";
+                let fix = "write inbound, outbound or bidirectional; InboundConnect or \
+                           OutboundConnect may follow bidirectional";
                 self.findings.error(&field.at, message, fix);
                 None
             }
@@ -373,28 +421,28 @@ impl<'r> Reader<'r> {
     }
 }
 
-/// Which packets a service is about.
+/// The packets of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Packets of both directions; either side may connect.
+    /// Both directions; either end may connect.
     Both,
-    /// Of both, where others connect.
+    /// Both directions; the remote end connects.
     Accepted,
-    /// Of both, where this side does.
+    /// Both directions; this end connects.
     Opened,
-    /// Those that arrive.
+    /// Packets that arrive.
     Inbound,
-    /// Those that leave.
+    /// Packets that leave.
     Outbound,
 }
 
-/// What a filter does with its flows.
+/// The action of a filter.
 struct Decision {
     action: Action,
     log: bool,
 }
 
-/// The addresses of packets that a filter is about; empty lists are no condition.
+/// The addresses of a filter's packets; an empty list matches everything.
 struct Ends {
     source: Vec<String>,
     destination: Vec<String>,

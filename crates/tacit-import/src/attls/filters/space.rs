@@ -1,9 +1,9 @@
-//! What two conditions have in common.
+//! Intersects lists of addresses and of ports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-/// Addresses of one family, first to last.
+/// A range of addresses of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     is_v4: bool,
@@ -11,7 +11,7 @@ struct Span {
     last: u128,
 }
 
-/// What words of a policy mean.
+/// The ranges that an entry of a policy stands for.
 fn spans(text: &str) -> Option<Vec<Span>> {
     match text {
         "loopback" => return [span("127.0.0.0/8"), span("::1")].into_iter().collect(),
@@ -52,7 +52,8 @@ impl Span {
         };
         let hosts = self.last - self.first;
         let width = if self.is_v4 { 32 } else { 128 };
-        // A network: as many hosts as a power of two, and the first has none of their bits.
+        // The range is a network if its size is a power of two and its first address is aligned to
+        // it.
         let is_network = hosts & hosts.wrapping_add(1) == 0 && self.first & hosts == 0;
         match hosts {
             0 => ip(self.first).to_string(),
@@ -65,8 +66,8 @@ impl Span {
     }
 }
 
-/// What two lists of addresses have in common, where an empty one is all there are; `Ok(None)` if
-/// that is nothing.
+/// The intersection of two lists of addresses, where an empty list means all addresses; `Ok(None)`
+/// if it is empty.
 ///
 /// # Errors
 /// A word that is a name, and could be any address.
@@ -90,7 +91,7 @@ pub(super) fn addresses(a: &[String], b: &[String]) -> Result<Option<Vec<String>
     Ok((!distinct.is_empty()).then_some(distinct))
 }
 
-/// The same for ports.
+/// The intersection of two lists of ports.
 pub(super) fn ports(
     a: &[RangeInclusive<u16>],
     b: &[RangeInclusive<u16>],

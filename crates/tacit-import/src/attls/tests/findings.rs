@@ -1,4 +1,4 @@
-//! Policies that are wrong or odd, and what is said about them.
+//! Tests the findings for policies that are wrong or unusual.
 
 use super::*;
 use crate::attls::words::Kind;
@@ -24,7 +24,8 @@ fn what_is_wrong_or_changed_is_told_where_it_stands() {
         let (text, said) =
             imported(&POLICY.replacen(&replace, &by, 1), MAP, AttlsOptions::default());
         let of_case = |said: &&String| {
-            severity_of(said) == severity && !said.starts_with("1 changed: what no rule matches")
+            severity_of(said) == severity
+                && !said.starts_with("1 changed: connections that match no rule")
         };
         let said: Vec<&String> = said.iter().filter(of_case).collect();
         let expected = said.len() == found.lines().count()
@@ -48,23 +49,24 @@ fn what_becomes_nothing_is_told() {
             "TTLSGroupAction on\n",
             "TTLSRule WEB2\n{\nRemotePortRange 9\nDirection Outbound\n\
              TTLSGroupActionRef on\nTTLSEnvironmentActionRef server\n}\nTTLSGroupAction on\n",
-            "1 changed: rule `WEB2` comes first: by name, the priority 1 is the same; in EBCDIC",
+            "1 changed: rule `WEB2` is tried before this one: both have the priority 1, and the \
+             order of the names decides; on z/OS this one is",
         ),
         ("TLSv1.3 On", "TLSv1.3 On\n    Renegotiation Disabled", "25 info: `Renegotiation` is not"),
         (
             "TLSv1.3 On",
             "TLSv1.3 On\n    3DesKeyCheck On",
-            "25 info: `3DesKeyCheck` is not taken over",
+            "25 info: `3DesKeyCheck` is not imported:",
         ),
         (
             "TTLSGroupAction on\n",
             "TTLSGroupAction on\n{\nTTLSEnabled On\n}\nTTLSGroupAction on\n",
-            "12 info: TTLSGroupAction `on` says the same again as at p:8",
+            "12 info: TTLSGroupAction `on` repeats the definition at p:8",
         ),
         (
             "LocalPortRange 8443",
             "LocalPortRange 8443\n  RemoteAddr 10.1.2.3/8",
-            "4 info: `10.1.2.3/8` is the network 10.0.0.0/8",
+            "4 info: `10.1.2.3/8` means the network 10.0.0.0/8",
         ),
     ];
     for (replace, by, wanted) in cases {
@@ -150,19 +152,22 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
         ),
         (
             "[rule.wbe]\nstart = \"immediate\"\n",
-            "m1 error: no rule is named `wbe` (did you mean `web`?)",
+            "m1 error: the policy has no rule `wbe` (did you mean `web`?)",
         ),
         ("[rule.web]\nstart = \"later\"\n", "m2 error: `start` cannot be `later`"),
         (
             "[rule.web]\nlistn = 1\n",
             "m2 error: unknown key `listn` in [rule.\"web\"] (did you mean `listen`?)",
         ),
-        ("[job]\nA = { any = true, user = \"x\" }\n", "m2 error: a job has `any` beside others"),
-        ("[job]\nA = {}\n", "m2 error: a job says nothing"),
-        ("[keyring.A]\nca = \"system\"\ncrl = \"a\"\n", "m1 error: `crl` does not go with"),
+        (
+            "[job]\nA = { any = true, user = \"x\" }\n",
+            "m2 error: `any` of a job excludes its other keys",
+        ),
+        ("[job]\nA = {}\n", "m2 error: a job needs at least one key"),
+        ("[keyring.A]\nca = \"system\"\ncrl = \"a\"\n", "m1 error: `crl` cannot be used with ca ="),
         ("[user]\nA = 1\n", "m2 error: `user` cannot be a whole number"),
-        ("[user]\nA = \"a b\"\n", "m2 error: `a b` is not a name"),
-        ("[job]\nA = { run = \"night*\" }\n", "m2 error: `night*` is not a name"),
+        ("[user]\nA = \"a b\"\n", "m2 error: `a b` cannot be a name"),
+        ("[job]\nA = { run = \"night*\" }\n", "m2 error: `night*` cannot be a name"),
         ("[job]\nA = { program = [\"/a\", \"b\"] }\n", "m2 error: `program` cannot be `b`"),
         ("[rule.web]\nlisten = \"80\"\n", "m2 error: `80` has no port"),
         ("[rule.web]\nlocal-ports = 70000\n", "m2 error: "),
@@ -174,9 +179,9 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
         ),
         (
             "[rule.web]\nstart = \"immediate\"\nstarttls = \"smtp\"\n",
-            "m1 error: a rule says both `starttls` and `start`",
+            "m1 error: the rule has both `starttls` and `start`",
         ),
-        ("nonsense\n", "m1 error: not TOML"),
+        ("nonsense\n", "m1 error: not valid TOML"),
     ] {
         let (text, found) = imported(POLICY, map, AttlsOptions::default());
         assert_eq!(text, None, "{map}");

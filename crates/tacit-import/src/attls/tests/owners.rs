@@ -1,4 +1,4 @@
-//! Job names, user IDs and their patterns: who a rule is for.
+//! Tests which programs and users a rule gets for job names, user IDs and patterns.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -158,7 +158,7 @@ fn jobs_of_different_users_become_rules_of_their_own() {
     let (policy, found) = imported(&rules(&["N*"]), &any, AttlsOptions::default());
     let parsed = parse(&policy.unwrap()).policy.unwrap();
     assert!(is_tls(&parsed, "/p/x", "a"));
-    let wanted = "its job name is any";
+    let wanted = "the map sets `any` for its job name";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
 }
 
@@ -196,7 +196,7 @@ fn jobs_of_one_program_are_told_apart_by_the_names_of_their_runs() {
         let map = format!("[job]\nNIGHT1 = {{ {key} = \"orders.service\" }}\n{RING}");
         let (policy, found) = imported(&rules(&["NIGHT1"]), &map, AttlsOptions::default());
         assert_eq!(policy, None);
-        let wanted = format!("`{key}` is not built yet");
+        let wanted = format!("`{key}` is not supported yet");
         assert!(found.iter().any(|one| one.contains(&wanted)), "{found:#?}");
     }
 }
@@ -208,12 +208,12 @@ fn a_job_that_is_a_user_alone_is_reported_and_never_passed_in_clear() {
     let (policy, found) = imported(&protected, &map, AttlsOptions::default());
     let policy = parse(&policy.unwrap()).policy.unwrap();
     assert!(is_tls(&policy, "/p/any", "ops") && !is_tls(&policy, "/p/any", "other"));
-    let wanted = "changed: the rule is for every program of the user that the map says";
+    let wanted = "changed: the rule applies to every program of the user";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let clear = protected.replace("TTLSGroupActionRef on", "TTLSGroupActionRef off");
     let (policy, found) = imported(&clear, &map, AttlsOptions::default());
     assert_eq!(policy, None);
-    let wanted = "error: what every program of a user opens would go in clear";
+    let wanted = "error: connections of every program of the user would be in clear";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     // By a pattern, too.
     let wide = clear.replace("NIGHT1", "NIGHT*");
@@ -236,7 +236,7 @@ fn a_star_within_a_name_stops_the_import() {
     let map = format!("[job]\n\"N*T\" = {{ program = \"/p/n\" }}\n{RING}");
     let (policy, found) = imported(&rules(&["N*T"]), &map, AttlsOptions::default());
     assert_eq!(policy, None);
-    let wanted = "error: `N*T` is no name and no pattern";
+    let wanted = "error: `N*T` is not a name or a pattern";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
 }
 
@@ -255,7 +255,7 @@ fn what_the_map_says_of_one_rule_must_not_be_missed_by_a_wider_pattern() {
         AttlsOptions::default(),
     );
     assert_eq!(policy, None);
-    let wanted = "covers `NIGHT1` too, and would not be for what the map says";
+    let wanted = "also covers `NIGHT1`, but would not use the program or user";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let said = map("NIGHT1 = { program = \"/p/1\" }\n");
     let (policy, found) = imported(&both, &said, AttlsOptions::default());
@@ -267,7 +267,7 @@ fn a_pattern_wants_a_line_of_its_own_beside_the_names_that_it_covers() {
     let map = format!("[job]\nNIGHT1 = {{ program = \"/p/1\" }}\n{RING}");
     let (policy, found) = imported(&rules(&["NIGHT*"]), &map, AttlsOptions::default());
     assert_eq!(policy, None);
-    let wanted = "no program stands for the job name `NIGHT*`";
+    let wanted = "the map file has no program for the job name `NIGHT*`";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
 }
 
@@ -291,7 +291,7 @@ fn the_map_needs_no_job_for_what_is_accepted() {
     let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
     let (text, found) = imported(&policy, MAP, AttlsOptions::default());
     assert!(text.is_some(), "{found:#?}");
-    let wanted = "4 changed: what others open is for whichever program";
+    let wanted = "4 changed: the rule applies to connections to any program of a";
     assert!(found.iter().any(|one| one.starts_with(wanted)), "{found:#?}");
     // In clear it would be open to every program.
     let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
@@ -321,12 +321,13 @@ fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
         let asked = format!("[keyring.\"{user}/r\"]");
         let is_asked = |one: &String| one.contains(" error: ") && one.contains(&asked);
         assert!(found.iter().any(is_asked), "{asked}: {found:#?}");
-        let said = format!("`Keyring r` is the ring of the user ID: `{user}/r`");
+        let said =
+            format!("`Keyring r` is imported as `{user}/r`, the key ring of the rule's user ID");
         assert!(found.iter().any(|one| one.contains(&said)), "{said}: {found:#?}");
     }
     let rings = "[keyring.\"USERA/r\"]\nca = \"a.pem\"\n[keyring.\"USERB/r\"]\nca = \"b.pem\"\n";
     let (rules, found) = imported_rules(&rules_with_a_ring(), &format!("{USERS}{rings}"));
-    assert!(!found.iter().any(|one| one.contains("changed: `Keyring")), "{found:#?}");
+    assert!(!found.iter().any(|one| one.contains("has its own key ring")), "{found:#?}");
     assert_ne!(rules.find("trust"), rules.rfind("trust"), "each has its own: {rules}");
 }
 
@@ -334,12 +335,12 @@ fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
 fn one_ring_for_several_users_is_reported_as_a_change() {
     let (_, found) = imported_rules(&rules_with_a_ring(), &format!("{USERS}{RING}"));
     for user in ["USERA", "USERB"] {
-        let said = format!("the files of [keyring.r] stand for that of `{user}` too");
+        let said = format!("the files of [keyring.r] are used for the ring of `{user}` too");
         let is_said = |one: &String| one.contains(" changed: ") && one.contains(&said);
         assert!(found.iter().any(is_said), "{said}: {found:#?}");
     }
     // One user's ring is what it was.
     let one = rules_with_a_ring().replace("USERB", "USERA");
     let (_, found) = imported_rules(&one, &format!("{USERS}{RING}"));
-    assert!(!found.iter().any(|one| one.contains("changed: `Keyring")), "{found:#?}");
+    assert!(!found.iter().any(|one| one.contains("has its own key ring")), "{found:#?}");
 }

@@ -1,4 +1,4 @@
-//! What rules become.
+//! Tests the rules that AT-TLS rules become.
 
 use super::*;
 use tacit_core::policy::parse;
@@ -33,7 +33,7 @@ TTLSEnvironmentAction client
 fn a_whole_policy_is_written_with_where_each_part_is_from() {
     let (text, found) = imported(&format!("{POLICY}{CLIENT}"), MAP, AttlsOptions::default());
     let wanted = "\
-# Imported by `tacit import attls`: see tacit.toml(5) for what it means.
+# Imported by `tacit import attls`; tacit.toml(5) describes the keys.
 version = 1
 
 # from p:40
@@ -66,7 +66,7 @@ local-ports = 8443
 tls = { identity = \"web-ring\", client-cert = \"none\" }
 
 # from p:1
-# WARNING: what no rule above matches goes in clear, as it did before.
+# WARNING: connections that match no rule above are in clear, as on z/OS.
 [[rule]]
 name = \"unmatched-tcp\"
 direction = \"outbound\"
@@ -74,7 +74,7 @@ protocol = \"tcp\"
 permit = true
 
 # from p:1
-# WARNING: what no rule above matches goes in clear, as it did before.
+# WARNING: connections that match no rule above are in clear, as on z/OS.
 [[rule]]
 name = \"unmatched-udp\"
 direction = \"outbound\"
@@ -93,11 +93,11 @@ fn what_no_rule_matches_is_permitted_aloud_or_denied() {
     let told = |found: &[String], words: &str| {
         found.iter().any(|one| one.starts_with("1 changed") && one.contains(words))
     };
-    assert!(told(&found, "goes in clear, as before"), "{found:?}");
+    assert!(told(&found, "are in clear, as on z/OS"), "{found:?}");
     let (text, found) =
         imported(POLICY, MAP, AttlsOptions { fail_closed: true, ..AttlsOptions::default() });
     assert!(!text.unwrap().contains("permit"));
-    assert!(told(&found, "is denied; it went in clear before"), "{found:?}");
+    assert!(told(&found, "are denied; on z/OS they were in clear"), "{found:?}");
 }
 
 #[test]
@@ -107,11 +107,17 @@ fn that_programs_that_accept_are_not_told_apart_is_told() {
     let (text, found) = imported_rules(&policy, &map);
     // Nothing that arrives at the port goes in clear.
     assert!(!text.contains("program") && !text.contains("unmatched-8443"), "{text}");
-    assert!(found.iter().any(|one| one.starts_with("4 changed: what others open")), "{found:#?}");
+    assert!(
+        found.iter().any(|one| one.starts_with("4 changed: the rule applies to")),
+        "{found:#?}"
+    );
     let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
     let (text, found) = imported(&policy, &map, AttlsOptions::default());
     assert_eq!(text, None);
-    assert!(found.iter().any(|one| one.starts_with("4 error: what others open")), "{found:#?}");
+    assert!(
+        found.iter().any(|one| one.starts_with("4 error: connections to any program")),
+        "{found:#?}"
+    );
 }
 
 #[test]
@@ -177,7 +183,7 @@ fn well_known_ports_say_when_tls_begins() {
     }
     let (line, found) = start("992", MAP);
     assert_eq!(line, "-");
-    let told = "the program decided when TLS begins; now it begins at the first byte";
+    let told = "on z/OS the program started TLS; here TLS begins at the first byte";
     assert!(found.iter().any(|one| one.contains(told)), "{found:#?}");
     let map = format!("{MAP}[rule.web]\nstarttls = \"telnet\"\n");
     assert!(start("2023", &map).0.contains("starttls = \"telnet\""));
@@ -297,7 +303,7 @@ fn groups_that_are_named_are_kept_behind_the_hybrid_one() {
     assert!(text.contains(wanted), "{text}");
     assert!(found.iter().any(|one| one.contains("0030 (x448) is dropped")), "{found:?}");
     assert!(
-        found.iter().any(|one| one.contains("info: X25519MLKEM768 stands before")),
+        found.iter().any(|one| one.contains("info: X25519MLKEM768 is added before the")),
         "{found:?}"
     );
 }
@@ -308,7 +314,8 @@ fn addresses_that_cannot_be_listened_at_together_are_an_error() {
                   TTLSGroupActionRef on\nTTLSEnvironmentActionRef server\n}\n";
     let (text, found) = imported(&format!("{POLICY}{second}"), MAP, AttlsOptions::default());
     assert_eq!(text, None);
-    let told = "27 error: port 8443 cannot be listened at on 10.0.0.1 and on every address";
+    let told = "27 error: tacit cannot listen on port 8443 both on 10.0.0.1 and on all addresses, \
+                as the rule at";
     assert!(found.iter().any(|one| one.starts_with(told)), "{found:#?}");
 }
 
@@ -322,7 +329,9 @@ fn several_files_are_one_policy_in_any_encoding() {
     let given = Given { policies: &files, map: Some(map), ..Given::default() };
     assert!(given.import(&mut findings).policy.is_some());
     let found = findings.finish();
-    assert!(found.iter().any(|one| one.file == "b" && one.message == "read as ISO 8859-1"));
+    assert!(
+        found.iter().any(|one| one.file == "b" && one.message == "the file was read as ISO 8859-1")
+    );
 }
 
 #[test]
@@ -352,7 +361,7 @@ fn a_rule_that_an_earlier_one_leaves_nothing_for_is_told() {
     let rule = wide.split("TTLSEnvironmentAction client").next().unwrap();
     let (text, found) = imported(&format!("{POLICY}{CLIENT}{rule}"), MAP, AttlsOptions::default());
     assert!(text.is_some());
-    let told = found.iter().any(|one| one.contains("rule `out` is never reached"));
+    let told = found.iter().any(|one| one.contains("rule `out` is never used"));
     assert!(told, "{found:#?}");
 }
 
@@ -366,7 +375,7 @@ fn the_name_that_a_client_sends_is_the_one_that_is_checked() {
     let name = "HostReferenceIdDNS db.example.com\nHostRefWildcardValidation On\n";
     let other = "HostReferenceIdDNS other.example.com\nHostRefWildcardValidation On\n";
     for (more, wanted, told) in [
-        (sni.to_owned(), "db.example.com", "must cover the name that is sent to it"),
+        (sni.to_owned(), "db.example.com", "must now contain the server name that is sent"),
         (format!("{sni}{name}"), "db.example.com", ""),
         (format!("{sni}{other}"), "other.example.com", "`db.example.com` is not sent"),
     ] {
@@ -374,7 +383,8 @@ fn the_name_that_a_client_sends_is_the_one_that_is_checked() {
         let text = text.unwrap_or_default();
         assert!(text.contains(&format!("server-name = \"{wanted}\"")), "{text} {found:#?}");
         let changed = found.iter().filter(|one| {
-            one.contains(" changed: ") && one.contains("example.com") || one.contains("sent to it")
+            one.contains(" changed: ") && one.contains("example.com")
+                || one.contains("that is sent;")
         });
         let changed: Vec<_> = changed.collect();
         assert!(
@@ -402,7 +412,7 @@ fn connections_that_follow_another_are_those_of_ftp() {
     );
     let (text, found) = imported_rules(&policy, MAP);
     assert!(text.contains("starttls = \"ftp\""), "{found:#?}");
-    let told = "26 info: FTP's data connections follow their control connection";
+    let told = "26 info: FTP data connections follow their control connection";
     assert!(found.iter().any(|one| one == told), "{found:#?}");
 }
 
@@ -420,11 +430,11 @@ fn of_conditions_and_actions_that_are_said_twice_the_last_counts_as_is_told() {
         assert!(rules.contains(wanted), "{wanted}\n{rules}");
     }
     for told in [
-        "`Addr` is said twice: `10.0.0.2` counts",
-        "`LocalAddr` is said twice: `10.1.0.2` counts",
-        "`RemoteAddrRef` is said twice: `two` counts",
-        "`RemotePortRange` is said twice: `23` counts",
-        "`TTLSGroupActionRef` is said twice: `off` counts, `on` does not",
+        "`Addr` is set twice: `10.0.0.2` is used, `",
+        "`LocalAddr` is set twice: `10.1.0.2` is used, `",
+        "`RemoteAddrRef` is set twice: `two` is used, `",
+        "`RemotePortRange` is set twice: `23` is used, `",
+        "`TTLSGroupActionRef` is set twice: `off` is used, `on` is ignored",
     ] {
         assert!(found.iter().any(|one| one.contains(told)), "{told}\n{found:#?}");
     }
@@ -437,7 +447,7 @@ fn a_job_name_that_the_map_leaves_out_is_told() {
     let map = format!("{MAP}[rule.r]\nuser = \"web\"\n");
     let (rules, found) = imported_rules(&format!("{POLICY}{rule}"), &map);
     assert!(rules.contains("user = \"web\"") && !rules.contains("program"), "{rules}");
-    let told = "its job name is not looked at";
+    let told = "the job name is ignored";
     assert!(found.iter().any(|one| one.contains(told)), "{found:#?}");
 }
 
@@ -472,8 +482,12 @@ fn starttls_in_the_wrong_direction_names_the_direction() {
         1,
     );
     for (policy, said, fix) in [
-        (outbound, "`Direction Outbound` has", "say `Direction Inbound`"),
-        (both_as_client, "`Direction Both` has", "say `Direction Outbound`"),
+        (outbound, "`Direction Outbound` does not fit the role of TLS", "set `Direction Inbound`"),
+        (
+            both_as_client,
+            "`Direction Both` does not fit the role of TLS",
+            "set `Direction Outbound`",
+        ),
     ] {
         let (text, found) = imported(&policy, &map, AttlsOptions::default());
         assert_eq!(text, None);
@@ -524,7 +538,7 @@ fn a_rule_with_the_name_of_one_that_is_added_keeps_it() {
         let text = text.unwrap_or_else(|| panic!("{found:#?}"));
         assert!(text.contains(&format!("name = \"{name}\"\n")), "{text}");
         assert!(text.contains(&format!("name = \"{name}-2\"\n")), "{text}");
-        let said = format!("rule `{name}` is named `{name}-2`");
+        let said = format!("rule `{name}` is called `{name}-2` in the policy");
         assert!(found.iter().any(|one| one.contains(&said)), "{found:#?}");
     }
 }

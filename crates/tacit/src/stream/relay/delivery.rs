@@ -75,7 +75,7 @@ async fn client_end(downstream: &StreamSocket) -> ConnectionEnd {
         Ok(0) => ConnectionEnd::Orderly,
         Ok(_) => ConnectionEnd::Refused(Box::new(StarttlsError::ProtocolViolation(
             StarttlsSide::Peer,
-            "it sends more than its cancel request",
+            "data follows the cancel request",
         ))),
         Err(error) => ConnectionEnd::Broken { socket: BrokenSocket::Clear, error },
     }

@@ -1,8 +1,8 @@
-//! Chooses the socket and the message ID of a query.
+//! Chooses the socket and the message ID of a DNS query.
 //!
-//! Each server has a few sockets, each with a random port from the kernel, for a limited number of
-//! queries and seconds: opening a socket costs as much as a query, and a fixed port can be
-//! discovered.
+//! A socket has a random port from the kernel. A new socket for each query would cost as much as
+//! the query, and an attacker could discover a port that never changes. So each server has a few
+//! sockets, and each socket is used for a limited number of queries and seconds.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Whole policy texts: what they become, and every error with its place and fix.
+//! Tests whole policy texts: the policies that they become, and every error with its position and
+//! fix.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -199,7 +200,7 @@ fn windows_are_read_with_their_defaults() {
              deny = true"
         );
         let warned = warnings(&rule);
-        assert!(warned.len() == 1 && warned[0].contains("`s` is never reached"), "{warned:?}");
+        assert!(warned.len() == 1 && warned[0].contains("`s` is never used"), "{warned:?}");
         sound(&rule).rules[0].selectors.when.as_ref().unwrap().to_string()
     };
     assert_eq!(when("{ days = \"mon-fri\" }"), "mon-fri 00:00-24:00 local");
@@ -333,15 +334,17 @@ fn clear_text_off_this_host_must_be_said() {
     for (text, wanted) in [
         (
             rule("0.0.0.0:1", "10.0.0.1:2", server, ""),
-            format!("10:11: rule `r` would send what it decrypts to 10.0.0.1:2 in clear | {fix}"),
+            format!("10:11: rule `r` would send decrypted data to 10.0.0.1:2 in clear | {fix}"),
         ),
         (
             rule("0.0.0.0:1", "db.example:2", server, "clear = false"),
-            format!("10:11: rule `r` would send what it decrypts to db.example:2 in clear | {fix}"),
+            format!("10:11: rule `r` would send decrypted data to db.example:2 in clear | {fix}"),
         ),
         (
             rule("0.0.0.0:1", "db.example:2", client, ""),
-            format!("9:10: rule `r` would take clear bytes from other hosts at 0.0.0.0:1 | {fix}"),
+            format!(
+                "9:10: rule `r` would accept data in clear from other hosts at 0.0.0.0:1 | {fix}"
+            ),
         ),
     ] {
         assert_eq!(errors(&text), [wanted]);
@@ -361,7 +364,10 @@ fn clear_text_off_this_host_must_be_said() {
         assert_eq!(errors(&rule(listen, connect, tls, "")), [""; 0], "{listen} {connect}");
         let needless = parse(&rule(listen, connect, tls, "clear = true"));
         let warned = rendered(&needless, DiagnosticSeverity::Warning);
-        assert!(warned.iter().any(|w| w.contains("`clear = true` changes nothing")), "{warned:?}");
+        assert!(
+            warned.iter().any(|w| w.contains("`clear = true` has no effect: data in")),
+            "{warned:?}"
+        );
     }
 }
 
@@ -378,17 +384,16 @@ fn warnings_name_what_was_probably_not_meant() {
     assert_eq!(
         warnings(&text),
         [
-            "2:1: [identity.web] is not used by any rule | remove it, or name it in a rule's `tls`",
-            "5:1: [trust.corp] is not used by any rule | remove it, or name it in a rule's `tls`",
-            "11:11: rule `a` permits by name: an attacker who forges DNS answers chooses the \
-             destination | write addresses, or \
-             use `tls`, which checks the name",
-            "13:1: rule `b` is never reached: rule `a` in line 7 matches all that it does | put it \
-             before `a`, or remove it",
-            "21:18: the server's certificate is not checked: any server is accepted | give \
+            "2:1: [identity.web] is not used by any rule | remove the table, or name it in a rule's `tls`",
+            "5:1: [trust.corp] is not used by any rule | remove the table, or name it in a rule's `tls`",
+            "11:11: rule `a` permits connections by name: an attacker who forges DNS answers \
+             chooses the destination | write addresses, or use `tls`, which checks the name",
+            "13:1: rule `b` is never used: rule `a` in line 7 already matches all its flows | move \
+             the rule before `a`, or remove the rule",
+            "21:18: the server's certificate is not checked: any server is accepted | set \
              `trust`, with the \
              server's CA (`ca`) or its own certificate (`pinned`)",
-            "25:1: `remote` matches no client of a UNIX socket | remove it; `unix-mode` controls \
+            "25:1: `remote` matches no client of a UNIX socket | remove the key; `unix-mode` controls \
              who may connect",
         ]
     );
@@ -420,7 +425,7 @@ fn a_run_is_named_by_rules_about_what_its_programs_open_alone() {
     assert_eq!(warnings(&both), [""; 0]);
     let hidden = format!("{}[[rule]]\nname = \"b\"\nrun = \"day\"\n{out}\n", text(out));
     let hidden = hidden.replace("permit", "deny");
-    assert!(warnings(&hidden)[0].contains("rule `b` is never reached"), "{hidden}");
+    assert!(warnings(&hidden)[0].contains("rule `b` is never used: rule `"), "{hidden}");
 }
 
 #[test]
@@ -442,7 +447,7 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
     // The certificate says more than a name.
     assert_eq!(warnings(&text("pinned = \"a.pem\"", "chain")), [""; 0]);
     assert_eq!(warnings(&text("ca = \"a.pem\"", "chain")).len(), 1);
-    let why = "does not belong here: without `ca` no chain is built";
+    let why = "does not belong here: without `ca` tacit builds no chain, so it";
     for key in [
         "crl = \"a.crl\"",
         "revocation = \"off\"",
@@ -454,7 +459,7 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
     }
     for (key, words) in [
         ("pinned = []", "`pinned` is an empty list"),
-        ("pinned = [\"a\", \"a\"]", "named twice in `pinned`"),
+        ("pinned = [\"a\", \"a\"]", "the value occurs twice in `pinned`"),
         ("pinned = 1", "`pinned` cannot be a whole number"),
         (
             "revocation = \"off\"",
@@ -475,15 +480,15 @@ fn names_that_lead_around_the_policy_are_warned_about() {
         rule("all", "remote = \"10.0.0.0/8\"\nnames = [\"*.a.example\", \"*\"]\npermit = true");
     assert_eq!(
         warnings(&format!("version = 1\n{all}")),
-        ["6:9: rule `all` lets programs ask DNS for every name: data can leave in names | write \
-          the domains that are needed: names = [\"*.example.com\"]"]
+        ["6:9: rule `all` lets programs resolve every name, so a program can send out data in \
+             DNS queries | write only the domains that are needed: names = [\"*.example.com\"]"]
     );
     let checked = "remote-ports = 443\ntls = { trust = \"system\" }";
     let tls = rule("strict", &format!("remote = \"b.example\"\n{checked}"));
     let weak = |more: &str| rule("weak", &format!("remote = \"*.a.example\"\n{more}"));
     let is_told = |first: &str, second: &str| {
         let text = format!("version = 1\n{first}{second}");
-        warnings(&text).iter().any(|one| one.contains("only aliases keep apart"))
+        warnings(&text).iter().any(|one| one.contains("unless it has an alias"))
     };
     let unchecked = "remote-ports = [80, \"400-500\"]\ntls = { verify = \"none\" }";
     assert!(is_told(&weak("permit = true"), &tls) && is_told(&weak(unchecked), &tls));
@@ -564,7 +569,7 @@ fn text_that_is_not_toml_is_not_blamed_for_what_cannot_be_read() {
     let text = "version = 1\n[[rule]]\nname = \"a\nlisten = 5\n[limits]\nconections = 5\n";
     let found = errors(text);
     assert_eq!(found.len(), 3, "{found:?}");
-    assert!(found[0].starts_with("3:10: not TOML: "), "{found:?}");
+    assert!(found[0].starts_with("3:10: not valid TOML: "), "{found:?}");
     assert!(found[1].starts_with("4:10: `listen` cannot be a whole number"), "{found:?}");
     assert!(found[2].ends_with("did you mean `connections`?"), "{found:?}");
     let header = errors("version = 1\n[[rule]\nname = \"a\"\n");
@@ -588,8 +593,8 @@ fn texts_and_lists_beyond_their_limits_are_refused() {
     let rule = "[[rule]]\nname = \"a\"\ndirection = \"outbound\"\ndeny = true";
     assert_eq!(
         errors(&format!("version = 1\n{rule}\nremote-ports = [{ports}]")),
-        ["6:16: `remote-ports` has 4097 entries | the limit is 4096: merge some, or use several \
-         rules"]
+        ["6:16: `remote-ports` has 4097 entries; the limit is 4096 | merge entries, or use \
+             several rules"]
     );
 }
 
@@ -610,8 +615,8 @@ fn rules_that_take_too_many_boxes_are_refused() {
     assert_eq!(errors(&hosts(50)), [""; 0]);
     assert_eq!(
         errors(&hosts(100)),
-        ["1:1: the outbound rules need 65536 ranges of addresses and ports or more, too many for \
-          the kernel | merge rules by networks and ranges of ports"]
+        ["1:1: the outbound rules need 65536 or more ranges of addresses and ports, too many for \
+          the kernel | merge rules: use networks and port ranges"]
     );
 }
 

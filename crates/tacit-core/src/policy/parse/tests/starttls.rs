@@ -1,4 +1,4 @@
-//! STARTTLS and its protocols.
+//! Tests `starttls` and its protocols.
 
 use super::*;
 

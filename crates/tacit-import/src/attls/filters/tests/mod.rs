@@ -1,4 +1,4 @@
-//! What becomes of filter rules, alone and with TLS rules.
+//! Tests the import of filter rules, alone and with TLS rules.
 
 use crate::attls::AttlsOptions;
 use crate::attls::tests::Given;
@@ -125,12 +125,12 @@ fn filter_rules_keep_their_order_and_end_in_a_deny() {
     assert_eq!(
         found,
         [
-            "ipsec:1: info: what no filter rule permits is denied, as before; programs are told \
-             at once that they are refused",
-            "ipsec:27: info: of what comes of it: rule `dns` lets programs ask DNS for every \
-             name: data can leave in names",
-            "ipsec:31: info: programs ask for names through tacit, and it asks the host's \
-             resolvers: port 53 is no matter of rules",
+            "ipsec:1: info: traffic that no filter rule permits is denied, as on z/OS; programs \
+             get an error at once",
+            "ipsec:27: info: the imported policy has a warning here: rule `dns` lets programs \
+             resolve every name, so a program can send out data in DNS queries",
+            "ipsec:31: info: rules do not apply to DNS: tacit sends the queries that programs send \
+             to port 53 to the host's resolvers",
         ]
     );
     assert_eq!(
@@ -260,38 +260,53 @@ fn what_our_rules_are_not_about_is_told() {
             "permit",
             "Protocol tcp\nDirection outbound",
             "error",
-            "a connection needs packets of both",
+            "a TCP connection needs packets in both",
         ),
         ("permit", "Protocol tcp\nDirection up", "error", "`Direction` cannot be `up`"),
-        ("permit", "Protocol tcp", "error", "the service says no `Direction`"),
-        ("permit", "Direction bidirectional", "error", "the service says no `Protocol`"),
+        ("permit", "Protocol tcp", "error", "the service has no `Direction`"),
+        ("permit", "Direction bidirectional", "error", "the service has no `Protocol`"),
         ("permit", "Protocol ftp\nDirection bidirectional", "error", "`Protocol` cannot be `ftp`"),
         (
             "permit",
             &format!("{both}\nRouting routed"),
             "error",
-            "packets that are forwarded are not",
+            "tacit does not handle packets that this host",
         ),
         (
             "permit",
             &format!("{both}\nRouting either"),
             "changed",
-            "packets that are forwarded are not",
+            "tacit does not handle packets that this host",
         ),
         (
             "permit",
             &format!("{both}\nSecurityClass 3"),
             "error",
-            "interfaces have no security class",
+            "tacit does not support security classes of",
         ),
-        ("permit", "Protocol icmp\nDirection bidirectional", "changed", "`icmp` is not permitted"),
-        ("permit", "Protocol udp\nDirection outbound", "changed", "datagrams go both ways or none"),
-        ("permit", "Protocol udp\nDirection bidirectional", "changed", "of datagrams, those that"),
+        (
+            "permit",
+            "Protocol icmp\nDirection bidirectional",
+            "changed",
+            "the policy cannot permit `icmp`:",
+        ),
+        (
+            "permit",
+            "Protocol udp\nDirection outbound",
+            "changed",
+            "the service covers one direction of UDP;",
+        ),
+        (
+            "permit",
+            "Protocol udp\nDirection bidirectional",
+            "changed",
+            "tacit relays UDP flows that",
+        ),
         (
             "permit",
             "Protocol tcp\nDirection bidirectional InboundConnect",
             "changed",
-            "filter `r` lets others connect to all ports",
+            "filter `r` permits inbound connections to all ports;",
         ),
         ("nobody", both, "error", "there is no IpGenericFilterAction `nobody`"),
     ] {
@@ -308,7 +323,10 @@ fn ipsec_and_ike_are_not_built_yet() {
     let text = format!("{text}KeyExchangeRule k\n{{\nKeyExchangeActionRef a\n}}\n");
     let (policy, found) = imported("", &text);
     assert_eq!(policy, None);
-    for message in ["`KeyExchangeRule` is not built yet", "`IpDynVpnActionRef` is not built yet"] {
+    for message in [
+        "`KeyExchangeRule` is not supported yet: tacit",
+        "`IpDynVpnActionRef` is not supported yet: tacit",
+    ] {
         assert!(found.iter().any(|found| found.contains(message)), "{found:#?}");
     }
 }
@@ -320,10 +338,13 @@ fn a_file_of_the_other_kind_is_an_error_and_not_passed_over() {
     let filter = filters(&[("f", "deny", &service("Protocol all\nDirection bidirectional"))]);
     let (policy, found) = imported(&format!("{TLS}{filter}"), &filter);
     assert_eq!(policy, None);
-    assert!(found.iter().any(|one| one.contains("filters stand in a file of TLS")), "{found:#?}");
+    assert!(
+        found.iter().any(|one| one.contains("these IP filters are in a file of TLS")),
+        "{found:#?}"
+    );
     let (policy, found) = imported(TLS, &format!("{filter}{TLS}"));
     assert_eq!(policy, None);
-    assert!(found.iter().any(|one| one.contains("a TLS rule stands in a file")), "{found:#?}");
+    assert!(found.iter().any(|one| one.contains("this TLS rule is in a file of IP")), "{found:#?}");
 }
 
 #[test]
@@ -331,7 +352,7 @@ fn datagrams_that_only_arrive_open_no_way_out() {
     let filter = filters(&[("f", "permit", &service("Protocol udp\nDirection inbound"))]);
     let (policy, found) = imported(TLS, &filter);
     assert!(!policy.unwrap().contains("udp"));
-    assert!(found.iter().any(|one| one.contains("not carried inwards")), "{found:#?}");
+    assert!(found.iter().any(|one| one.contains("does not relay UDP flows")), "{found:#?}");
 }
 
 #[test]
@@ -339,9 +360,7 @@ fn a_filter_with_two_actions_or_two_sources_is_an_error() {
     let tcp = service("Protocol tcp\nDirection bidirectional");
     let action = "IpGenericFilterAction\n{\nIpFilterAction deny\n}";
     let addresses = "IpSourceAddr 10.0.0.1\nIpSourceAddrRef a";
-    for (more, told) in
-        [(action, "has two actions: which one"), (addresses, "both `IpSourceAddr` and")]
-    {
+    for (more, told) in [(action, "has two actions"), (addresses, "both `IpSourceAddr` and")] {
         let filter = filters(&[("f", "permit", &format!("{tcp}\n{more}"))]);
         let filter = format!("{filter}IpAddr a\n{{\nAddr 10.0.0.2\n}}\n");
         let (policy, found) = imported(TLS, &filter);
@@ -364,7 +383,7 @@ fn that_fail_closed_leaves_what_filters_permit_is_told() {
     };
     let policy = given.import(&mut findings).policy;
     assert!(policy.unwrap().contains("permit = true"));
-    let told = |message: &str| message.contains("--fail-closed leaves what filters permit");
+    let told = |message: &str| message.contains("--fail-closed does not change filters");
     assert!(findings.finish().iter().any(|one| told(&one.message)));
 }
 

@@ -1,7 +1,8 @@
-//! The imported policy against the original's order of rules, tried one by one.
+//! Compares imported policies with a direct evaluation of the rules as z/OS does it.
 //!
-//! Rules are made up, written as files, imported and looked up; beside that, they are tried as they
-//! were made up: filters in order, then TLS rules by priority and name.
+//! The test generates rules, writes them as policy files, imports these and looks up flows. For
+//! each flow it also evaluates the generated rules directly: first the filters in order, then the
+//! TLS rules by priority and name. Both must give the same result.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
