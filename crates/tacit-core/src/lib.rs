@@ -12,6 +12,7 @@
 //! * [`icmp`]: ICMP errors for the sender of a datagram;
 //! * [`held`]: connections with a SYN that is held until the destination has answered;
 //! * [`packet`]: datagrams as IP packets, for raw sockets;
+//! * [`pcapng`]: captures of streams, for Wireshark and tshark;
 //! * [`meter`]: what CPU time is used for;
 //! * [`proxy_protocol`]: the client behind a proxy;
 //! * [`query`]: requests of programs about their connections;
@@ -39,6 +40,7 @@ pub mod message_id;
 pub mod meter;
 pub mod packet;
 pub mod page;
+pub mod pcapng;
 pub mod policy;
 pub mod printable;
 pub mod projection;
