@@ -50,7 +50,7 @@
 //! ```
 //!
 //! The modules, each of which uses only those before it: [`facts`], [`files`], [`holder`],
-//! [`check`], [`failure`], `keys`, `secrets`, `outcome` (what rustls reports by callback),
+//! [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by callback),
 //! [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
 //! [`recheck`], `session`, `machine`, `handshake`, `settings_pair`, [`measure`].
 #![forbid(unsafe_code)]
@@ -67,6 +67,7 @@ pub mod files;
 pub mod fuzz;
 mod handshake;
 pub mod holder;
+mod key_log;
 pub mod key_store;
 mod keys;
 mod machine;
@@ -91,6 +92,7 @@ pub use failure::{HandshakeFailure, HandshakeRole};
 pub use handshake::{
     CompletedHandshake, FinishError, Handshake, INCOMING_BYTES_MAX, NegotiatedParameters,
 };
+pub use key_log::KeyLogLine;
 pub use keys::{ExpandedKeyCache, HOT_CONNECTIONS_MAX, HotKeys};
 pub use machine::HandshakeProgress;
 pub use session::{KeyUse, NoRekey, OpenedBatch, Session, SessionError};

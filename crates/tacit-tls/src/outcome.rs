@@ -21,6 +21,7 @@ use std::sync::Arc;
 use rustls::KeyLog;
 
 use crate::check::CheckedPeer;
+use crate::key_log::KeyLogLine;
 use crate::secrets::TrafficSecrets;
 
 /// What was reported within one step, or within several that were merged.
@@ -35,6 +36,9 @@ pub(crate) struct StepOutcome {
     pub(crate) lacks_ecdhe: bool,
     /// The secrets that the keys of a TLS 1.3 connection come from.
     pub(crate) secrets: TrafficSecrets,
+    /// Every secret as a key log has it, if the step collects them.
+    pub(crate) key_log: Vec<KeyLogLine>,
+    collects_key_log: bool,
 }
 
 impl StepOutcome {
@@ -43,10 +47,13 @@ impl StepOutcome {
         server_name: None,
         lacks_ecdhe: false,
         secrets: TrafficSecrets::NONE,
+        key_log: Vec::new(),
+        collects_key_log: false,
     };
 
     /// Adds what a later step reported, which replaces what an earlier one did.
-    pub(crate) fn merge(&mut self, later: Self) {
+    pub(crate) fn merge(&mut self, mut later: Self) {
+        self.key_log.append(&mut later.key_log);
         if later.checked.is_some() {
             self.checked = later.checked;
         }
@@ -77,6 +84,13 @@ pub(crate) fn observe<R>(step: impl FnOnce() -> R) -> Observed<R> {
     Observed { result, outcome: OUTCOME.take() }
 }
 
+/// As [`observe`], and collects the secrets for a key log.
+pub(crate) fn observe_with_key_log<R>(step: impl FnOnce() -> R) -> Observed<R> {
+    OUTCOME.set(StepOutcome { collects_key_log: true, ..StepOutcome::EMPTY });
+    let result = step();
+    Observed { result, outcome: OUTCOME.take() }
+}
+
 /// Reports the result of a certificate check.
 pub(crate) fn report_check(checked: impl Into<CheckedPeer>) {
     let checked = checked.into();
@@ -94,7 +108,8 @@ pub(crate) fn report_hello(name: Option<&str>, lacks_ecdhe: bool) {
     });
 }
 
-/// A key log that reports the traffic secrets and writes nothing.
+/// A key log that reports the traffic secrets, and all others to a step that collects them; it
+/// writes nothing.
 pub(crate) fn secrets_reporter() -> Arc<dyn KeyLog> {
     Arc::new(SecretsReporter)
 }
@@ -103,11 +118,17 @@ pub(crate) fn secrets_reporter() -> Arc<dyn KeyLog> {
 struct SecretsReporter;
 
 impl KeyLog for SecretsReporter {
-    fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
-        OUTCOME.with_borrow_mut(|outcome| outcome.secrets.keep(label, secret));
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        OUTCOME.with_borrow_mut(|outcome| {
+            outcome.secrets.keep(label, secret);
+            if outcome.collects_key_log {
+                outcome.key_log.push(KeyLogLine::new(label, client_random, secret));
+            }
+        });
     }
 
     fn will_log(&self, label: &str) -> bool {
         TrafficSecrets::are_logged_as(label)
+            || OUTCOME.with_borrow(|outcome| outcome.collects_key_log)
     }
 }

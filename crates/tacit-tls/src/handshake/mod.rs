@@ -26,11 +26,12 @@ use super::failure::{
     FIRST_BYTES_MAX, FailedHandshake, HandshakeFailure, HandshakeRole, describe_error,
     describe_lacking_alpn,
 };
+use super::key_log::KeyLogLine;
 use super::keys::DirectionSecrets;
 use super::machine::{
     HandshakeMachine as _, HandshakeProgress, StepResult, first_record_bytes, send_alert, step,
 };
-use super::outcome::{Observed, StepOutcome, observe};
+use super::outcome::{Observed, StepOutcome, observe, observe_with_key_log};
 use super::recheck::TrustedPeer;
 use super::secrets::TrafficSecrets;
 use super::session::{Session, SessionKeys, Tls13State};
@@ -53,6 +54,8 @@ pub struct Handshake {
     address: Option<IpAddr>,
     /// The application protocol without which there is no connection.
     required_alpn: Option<&'static str>,
+    /// Whether its secrets are collected for a key log.
+    has_key_log: bool,
 }
 
 enum Side {
@@ -166,6 +169,7 @@ impl Handshake {
             outcome: StepOutcome::default(),
             address: None,
             required_alpn: None,
+            has_key_log: false,
         }
     }
 
@@ -179,6 +183,17 @@ impl Handshake {
     #[must_use]
     pub fn with_required_alpn(self, required_alpn: Option<&'static str>) -> Self {
         Self { required_alpn, ..self }
+    }
+
+    /// Collects the secrets for a key log ([`Self::take_key_log`]). They decrypt the connection.
+    #[must_use]
+    pub fn with_key_log(self) -> Self {
+        Self { has_key_log: true, ..self }
+    }
+
+    /// The lines of the key log since they were taken last; none without [`Self::with_key_log`].
+    pub fn take_key_log(&mut self) -> Vec<KeyLogLine> {
+        std::mem::take(&mut self.outcome.key_log)
     }
 
     /// Works on what arrived. `incoming` loses what was understood; what is left when it is done
@@ -197,10 +212,12 @@ impl Handshake {
         loop {
             let early = self.copy_if_early(incoming);
             let seen = &mut self.seen;
-            let Observed { result, outcome } = observe(|| match &mut self.side {
+            let step = || match &mut self.side {
                 Side::Client { machine, .. } => step(machine.as_mut(), incoming, seen, outgoing),
                 Side::Server { machine, .. } => step(machine.as_mut(), incoming, seen, outgoing),
-            });
+            };
+            let Observed { result, outcome } =
+                if self.has_key_log { observe_with_key_log(step) } else { observe(step) };
             self.outcome.merge(outcome);
             match result.map_err(|error| self.describe(&error))? {
                 StepResult::Done => return Ok(HandshakeProgress::Done),

@@ -122,6 +122,46 @@ fn a_handshake_without_the_required_application_protocol_ends_with_an_alert() {
     }
 }
 
+/// The labels of a key log, and its lines without an order.
+fn key_log(end: &mut Handshake) -> (Vec<String>, Vec<String>) {
+    let mut lines: Vec<_> = end.take_key_log().iter().map(|line| line.text().to_owned()).collect();
+    lines.sort();
+    let label = |line: &String| line.split(' ').next().unwrap().to_owned();
+    (lines.iter().map(label).collect(), lines)
+}
+
+#[test]
+fn both_ends_write_the_same_key_log_and_only_if_they_should() {
+    let tls13 = [
+        "CLIENT_HANDSHAKE_TRAFFIC_SECRET",
+        "CLIENT_TRAFFIC_SECRET_0",
+        "EXPORTER_SECRET",
+        "SERVER_HANDSHAKE_TRAFFIC_SECRET",
+        "SERVER_TRAFFIC_SECRET_0",
+    ];
+    for (suite, labels) in [(TLS12, &["CLIENT_RANDOM"][..]), (TLS13, &tls13)] {
+        for is_logged in [false, true] {
+            let SettingsPair { client, server } = pair(suite);
+            let mut client = Handshake::client(&client, &[]).unwrap().with_key_log();
+            let mut server = Handshake::server(&server).unwrap();
+            if is_logged {
+                server = server.with_key_log();
+            }
+            let mut to_server = give(&mut client, &[]).unwrap();
+            for _ in 0..2 {
+                let to_client = give(&mut server, &to_server).unwrap();
+                to_server = give(&mut client, &to_client).unwrap();
+            }
+            let of_client = key_log(&mut client);
+            let of_server = key_log(&mut server);
+            assert_eq!(of_client.0, labels);
+            let expected = if is_logged { of_client } else { Default::default() };
+            assert_eq!(of_server, expected);
+            assert_eq!(key_log(&mut client).1, Vec::<String>::new(), "each line once");
+        }
+    }
+}
+
 /// The client's session where both sides are done but for what the client sends, the server, and
 /// the secret of that.
 fn until_the_clients_finished() -> (Session, Handshake, Secret) {
