@@ -78,6 +78,8 @@ if [ "$purpose" = test ]; then
     need nodejs node
     need busybox-static busybox
     need iputils-ping ping
+    # What reads captures.
+    need tshark tshark
     # Products whose configurations are imported.
     need stunnel4 stunnel
     PATH="$PATH:/usr/sbin:/sbin" need openssh-server sshd

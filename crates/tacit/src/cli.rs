@@ -23,7 +23,7 @@ use crate::live::check_file;
 use crate::log::{Format, LogDestination};
 use crate::policy_file::{self, NO_POLICY};
 use crate::{
-    ca, doctor, explain, import, launch, policy_test, project, show, signer, top, workload,
+    ca, doctor, explain, import, launch, policy_test, project, show, signer, top, trace, workload,
 };
 
 /// The output of `--version`; `-V` prints the first line.
@@ -75,6 +75,8 @@ enum Verb {
     Show(show::ShowArgs),
     /// Display the activity and the CPU time of a running agent, continuously
     Top(top::TopArgs),
+    /// Write the decrypted bytes of connections, or their keys, to files
+    Trace(trace::TraceArgs),
     /// Let the agent read its policy file again; after an error it keeps the installed policy
     Reload(ControlArgs),
     /// Let the agent accept no more connections, and exit when the open ones have ended
@@ -261,6 +263,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Show(args) => show::run(&args),
         Verb::Top(args) => top::run(&args),
+        Verb::Trace(args) => trace::run(&args),
         Verb::Reload(args) => tell(&args, &Request::Reload, reloaded),
         Verb::Drain(args) => {
             let milliseconds = |timeout: Duration| timeout.as_millis().try_into();

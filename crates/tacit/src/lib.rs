@@ -47,4 +47,5 @@ pub mod policy_test;
 pub mod project;
 pub mod show;
 pub mod top;
+pub mod trace;
 pub mod workload;

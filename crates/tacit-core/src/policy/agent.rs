@@ -24,6 +24,8 @@ pub struct AgentSettings {
     pub sandbox: bool,
     /// Whether CPU time is charged to rules and components.
     pub accounting: bool,
+    /// Whether an operator may trace connections: read their decrypted bytes and their keys.
+    pub trace: bool,
     /// How workers and programs of runs are placed on CPUs.
     pub placement: Placement,
     /// The CPUs that placement chooses from; empty: all that are not reserved for engines.
@@ -43,6 +45,7 @@ impl Default for AgentSettings {
             signer: true,
             sandbox: true,
             accounting: true,
+            trace: true,
             placement: Placement::Adaptive,
             placement_cpus: Vec::new(),
             metrics: None,

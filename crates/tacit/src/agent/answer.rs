@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::opened::Opened;
 use super::reload::ReloadOrigin;
-use super::{Agent, Control, Drain, service_manager, takeover};
+use super::{Agent, Control, Drain, service_manager, takeover, traces};
 use crate::control::display::audit::audit;
 use crate::control::display::cpus::{CpuUsers, PlacedRun, cpu_users};
 use crate::control::display::engines::EnginesDisplay;
@@ -29,6 +29,7 @@ use crate::ledger::on_own_thread;
 use crate::live::{ClearAccessState, Live};
 use crate::log::Event;
 use crate::session::ConnectionRecord;
+use crate::session::trace::TraceEndReason;
 
 impl Agent {
     /// Answers one request, at once or when the requested work is done.
@@ -56,6 +57,8 @@ impl Agent {
             }
             Request::TakeOver { .. } => self.hand_over(),
             Request::ClearAccess => Reply::written(&self.clear_access()),
+            // The task of the control connection serves it.
+            Request::Trace(_) => Reply::error("a trace needs a connection of its own"),
             Request::Release => match self.release().await {
                 Ok(reply) => reply,
                 Err(error) => Reply::error(error),
@@ -79,6 +82,7 @@ impl Agent {
             Display::Refused => Reply::written(&refused(&self.shared.refusals)),
             Display::Audit => Reply::written(&audit(&self.shared.live.load())),
             Display::Limits => Reply::written(&self.show_limits()),
+            Display::Traces => Reply::written(&self.show_traces()),
         };
         // The client may have closed its connection.
         let _ = back.send(reply);
@@ -245,9 +249,10 @@ impl Agent {
         let mut handover = takeover::Handover::default();
         let requests = self.control.requests.clone();
         let supervisor = self.supervisor.as_ref();
-        let mut control =
-            Control::open(&own, &mut handover, requests, &self.shared.log, supervisor)
-                .map_err(|error| error.to_string())?;
+        let tracer = traces::tracer(&self.options, &self.shared);
+        let mut control = Control::open(&own, &mut handover, requests, tracer, supervisor)
+            .map_err(|error| error.to_string())?;
+        self.shared.table.traces().end_all(TraceEndReason::Restart);
         self.sockets_mut().for_each(Opened::leave_file);
         std::mem::swap(&mut self.control, &mut control);
         control.task.abort();

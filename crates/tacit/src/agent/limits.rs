@@ -7,6 +7,7 @@ use tacit_tls::verify::CHAINS_MAX;
 use super::{Agent, sandbox};
 use crate::control::display::VERSION;
 use crate::control::display::limits::{LimitDisplay, LimitsDisplay};
+use crate::session::trace::{QUEUE_BYTES_MAX, TRACES_MAX};
 use crate::stream::relay;
 
 impl Agent {
@@ -86,6 +87,11 @@ impl Agent {
                 .beyond("the existing workers serve all connections"),
             LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX)
                 .beyond("engines wait before they hand over more connections"),
+            LimitDisplay::new("traces", TRACES_MAX)
+                .used(self.shared.table.traces().len())
+                .beyond("traces are refused"),
+            LimitDisplay::new("trace-queue-bytes", QUEUE_BYTES_MAX)
+                .beyond("packets are dropped and counted"),
         ]
     }
 }

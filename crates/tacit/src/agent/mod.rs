@@ -36,6 +36,7 @@ mod supervised;
 pub mod supervisor;
 mod takeover;
 mod targets;
+mod traces;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -289,6 +290,7 @@ impl Agent {
             // Lets the tasks of control connections write their answers.
             tokio::task::yield_now().await;
         }
+        self.end_traces().await;
         let cut = self.shared.table.len();
         self.shared.log.info(Event::new("ended").field("connections-cut", &cut));
     }

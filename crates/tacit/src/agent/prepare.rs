@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tacit_core::policy::{Diagnostic, Limits, Policy};
+use tacit_core::policy::{AgentSettings, Diagnostic, Limits, Policy};
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::verify::ChainCache;
 
@@ -122,8 +122,10 @@ impl Inputs {
 /// the tables that differed.
 fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str> {
     let limits = Limits { drain: policy.limits.drain, ..before.limits.clone() };
+    // A trace is refused, or ended, from now on.
+    let agent = AgentSettings { trace: policy.agent.trace, ..before.agent.clone() };
     let mut parts = Vec::new();
-    if policy.agent != before.agent {
+    if policy.agent != agent {
         parts.push("[agent]");
     }
     let same_engine = match (&policy.engine, &before.engine) {
@@ -136,7 +138,7 @@ fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str>
     if policy.limits != limits {
         parts.push("[limits]");
     }
-    policy.agent = before.agent.clone();
+    policy.agent = agent;
     policy.engine.clone_from(&before.engine);
     policy.limits = limits;
     parts

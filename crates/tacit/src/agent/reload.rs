@@ -28,6 +28,7 @@ use crate::control::server::Reply;
 use crate::ledger::on_own_thread;
 use crate::live::{Built, Changes};
 use crate::log::{Event, Log};
+use crate::session::trace::TraceEndReason;
 
 /// The maximum number of requests that wait for the next reload.
 const WAITING_MAX: usize = 64;
@@ -231,6 +232,9 @@ impl Agent {
         let old_credentials = self.credentials.replace(credentials);
         drop_aside(old_credentials);
         self.passes.note_replaced(old_live, &self.shared.live.load());
+        if !self.shared.live.load().policy.agent.trace {
+            self.shared.table.traces().end_all(TraceEndReason::Policy);
+        }
         let capturing = self.runs.follow_policy(reserved, &self.workers).await;
         self.listeners.change(&listeners, new_listeners, &self.workers).await;
         self.look_at_connections();

@@ -23,13 +23,14 @@ use super::sandbox::Sandbox;
 use super::supervised::Supervisor;
 use super::{
     Agent, AgentError, AgentOptions, Control, Inbox, Metrics, PassedSockets, Signals, file_name,
-    takeover, targets,
+    takeover, targets, traces,
 };
 use crate::address::UserNames;
 use crate::control::client::ClientError;
 use crate::control::directory;
 use crate::control::secret::SuccessorSecret;
 use crate::control::server::{self, PendingRequest};
+use crate::control::trace::Tracer;
 use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log};
@@ -92,7 +93,7 @@ impl Agent {
             &options.control,
             &mut handover,
             requests,
-            &shared.log,
+            traces::tracer(&options, &shared),
             supervisor.as_ref(),
         )?;
         let runs = Runs::open(&options, &mut handover, shared.clone(), events)?;
@@ -293,7 +294,7 @@ impl Control {
         path: &Path,
         handover: &mut takeover::Handover,
         requests: mpsc::Sender<PendingRequest>,
-        log: &Log,
+        tracer: Tracer,
         supervisor: Option<&Supervisor>,
     ) -> Result<Self, AgentError> {
         let address = Address::Path(path.to_owned());
@@ -307,7 +308,8 @@ impl Control {
         let listening = takeover::listen_on(&opened.listener.socket)
             .map_err(|error| AgentError::Control(path.into(), error))?;
         let secret = supervisor.and_then(Supervisor::secret).cloned();
-        let serve = server::serve(listening, requests.clone(), log.clone(), secret);
+        let log = tracer.log.clone();
+        let serve = server::serve(listening, requests.clone(), log, secret, tracer);
         let task = tokio::task::spawn_local(serve);
         Ok(Self { opened, task, requests })
     }

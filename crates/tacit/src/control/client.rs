@@ -167,7 +167,11 @@ pub fn ask_long_on(stream: &UnixStream, request: &Request) -> Result<Value, Clie
     ask_by(stream, request, READ_BYTES)
 }
 
-fn connect(control: &Path) -> Result<UnixStream, ClientError> {
+/// Connects to a control socket.
+///
+/// # Errors
+/// No agent listens there, or this user may not connect.
+pub fn connect(control: &Path) -> Result<UnixStream, ClientError> {
     directory::check(control)
         .and_then(|()| UnixStream::connect(control))
         .map_err(|error| ClientError::NoAgent(control.to_owned(), error))
@@ -181,6 +185,18 @@ fn ask_by(
     let mut line = serde_json::to_vec(request).map_err(|error| broken(&error))?;
     line.push(b'\n');
     stream.write_all(&line).map_err(ClientError::Broken)?;
+    read_by(stream, read_bytes)
+}
+
+/// Reads one more answer; bytes after it stay in the socket.
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn read_answer(stream: &UnixStream) -> Result<Value, ClientError> {
+    read_by(stream, 1)
+}
+
+fn read_by(stream: &UnixStream, read_bytes: usize) -> Result<Value, ClientError> {
     let mut answer = String::new();
     BufReader::with_capacity(read_bytes, stream)
         .read_line(&mut answer)

@@ -10,9 +10,11 @@ pub mod directory;
 pub mod display;
 pub mod metrics;
 pub mod render;
+mod reply;
 pub mod running;
 pub mod secret;
 pub mod server;
+pub mod trace;
 
 use std::path::PathBuf;
 
@@ -75,6 +77,9 @@ pub enum Request {
     },
     /// From a successor, on the same connection: return which clients need TLS, by rule.
     ClearAccess,
+    /// Write the bytes or the keys of connections to files of the client, which sends their
+    /// descriptors next.
+    Trace(trace::TraceRequest),
     /// From a successor, on the same connection: the successor serves; stop accepting and drain.
     Release,
 }
@@ -111,6 +116,8 @@ pub enum Display {
     Limits,
     /// Each CPU: who uses it, how busy it is, and how fast cipher suites are.
     Cpus,
+    /// The traces in progress.
+    Traces,
     /// The refused requests of programs, newest first, with the change that would allow each.
     Refused,
     /// The flows that rules in audit mode have let pass, with the action that is not enforced.

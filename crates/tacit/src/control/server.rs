@@ -3,23 +3,23 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::net::UCred;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
-use tacit_sys::{descriptor, process, query, socket};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tacit_sys::{process, query, socket};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::clients::{Clients, Waits};
+use super::reply::send;
+pub use super::reply::{Body, Reply};
 use super::secret::SuccessorSecret;
-use super::{Answer, REQUEST_BYTES_MAX, Request};
+use super::trace::{self, Tracer};
+use super::{REQUEST_BYTES_MAX, Request};
 use crate::log::{Event, Log};
 
 /// Requests that wait for the control thread.
@@ -34,81 +34,17 @@ pub struct PendingRequest {
     pub back: oneshot::Sender<Reply>,
 }
 
-/// The agent's reply to one request.
-#[derive(Debug)]
-pub struct Reply {
-    /// The answer.
-    pub body: Body,
-    /// Descriptors that are sent after the answer, one in each message, in the order of the answer.
-    pub descriptors: Vec<OwnedFd>,
-}
-
-/// The answer of a reply.
-#[derive(Debug)]
-pub enum Body {
-    /// An answer that is serialised when it is sent.
-    Answer(Answer),
-    /// A long answer that was serialised before.
-    Written(Vec<u8>),
-}
-
-impl Reply {
-    /// A success without descriptors.
-    #[must_use]
-    pub fn ok(value: Value) -> Self {
-        Self { body: Body::Answer(Answer::Ok(value)), descriptors: Vec::new() }
-    }
-
-    /// A success whose long answer is serialised here, on the calling thread.
-    #[must_use]
-    pub fn written(value: &impl Serialize) -> Self {
-        /// [`Answer::Ok`] of a type.
-        #[derive(Serialize)]
-        struct Written<'v, T> {
-            ok: &'v T,
-        }
-        match serde_json::to_vec(&Written { ok: value }) {
-            Ok(text) => Self { body: Body::Written(text), descriptors: Vec::new() },
-            Err(error) => Self::error(error),
-        }
-    }
-
-    /// Reads the answer as a type, within the agent.
-    ///
-    /// # Errors
-    /// The reason of the agent, in words.
-    pub fn typed<T: DeserializeOwned>(self) -> Result<T, String> {
-        let answer = match self.body {
-            Body::Answer(answer) => answer,
-            Body::Written(text) => {
-                serde_json::from_slice(&text).map_err(|error| error.to_string())?
-            }
-        };
-        match answer {
-            Answer::Ok(value) => serde_json::from_value(value).map_err(|error| error.to_string()),
-            Answer::Error(reason) => Err(reason),
-        }
-    }
-
-    /// A failure.
-    #[must_use]
-    pub fn error(reason: impl ToString) -> Self {
-        Self { body: Body::Answer(Answer::Error(reason.to_string())), descriptors: Vec::new() }
-    }
-}
-
 /// The maximum number of control connections.
 const CLIENTS_MAX: usize = 64;
 /// How long a client may take to send a request.
 const REQUEST_WAIT_MAX: Duration = Duration::from_secs(60);
-/// How long a client may read nothing while an answer does not fit into its socket.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// What every control connection needs.
 #[derive(Clone)]
 struct ServerContext {
     requests: mpsc::Sender<PendingRequest>,
     secret: Option<SuccessorSecret>,
+    tracer: Tracer,
 }
 
 /// Accepts control connections until the task ends. A client that sends `secret` is a successor.
@@ -117,8 +53,9 @@ pub async fn serve(
     requests: mpsc::Sender<PendingRequest>,
     log: Log,
     secret: Option<SuccessorSecret>,
+    tracer: Tracer,
 ) {
-    let context = ServerContext { requests, secret };
+    let context = ServerContext { requests, secret, tracer };
     let mut clients = Clients::new(CLIENTS_MAX);
     loop {
         match listener.accept().await {
@@ -149,7 +86,7 @@ fn admit(stream: UnixStream, context: &ServerContext, clients: &mut Clients, log
 }
 
 async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) -> io::Result<()> {
-    let ServerContext { requests, secret } = context;
+    let ServerContext { requests, secret, tracer } = context;
     let peer = socket::peer_credentials(stream.as_fd())?;
     let refusal = refusal(&peer, query::network_of(stream.as_fd()));
     let mut stream = BufReader::new(stream);
@@ -179,6 +116,10 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
             Ok(Request::TakeOver { secret }) if !is_secret(&secret) => Reply::error(NO_SUCCESSOR),
             Ok(Request::ClearAccess | Request::Release) if !is_successor => {
                 Reply::error(NO_SUCCESSOR)
+            }
+            // What the client sends next is for the trace.
+            Ok(Request::Trace(request)) => {
+                return trace::serve(stream.into_inner(), &tracer, request, &peer).await;
             }
             Ok(request) => {
                 is_successor |= matches!(request, Request::TakeOver { .. });
@@ -231,34 +172,4 @@ pub(super) async fn ask(requests: &mpsc::Sender<PendingRequest>, request: Reques
         return Reply::error("the agent is ending");
     }
     reply.await.unwrap_or_else(|_| Reply::error("the agent is ending"))
-}
-
-async fn send(stream: &mut UnixStream, reply: Reply) -> io::Result<()> {
-    let mut line = match reply.body {
-        Body::Answer(answer) => serde_json::to_vec(&answer)?,
-        Body::Written(line) => line,
-    };
-    line.push(b'\n');
-    let mut rest = line.as_slice();
-    while !rest.is_empty() {
-        // The limit is for each write: a table of all connections is long.
-        let written = timeout(ANSWER_WAIT_MAX, stream.write(rest)).await??;
-        rest = rest.get(written..).unwrap_or_default();
-    }
-    for one in reply.descriptors {
-        loop {
-            stream.writable().await?;
-            let sent = stream.try_io(tokio::io::Interest::WRITABLE, || {
-                descriptor::send(&*stream, b"\n", &[one.as_fd()])
-            });
-            match sent {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                other => {
-                    other?;
-                    break;
-                }
-            };
-        }
-    }
-    Ok(())
 }

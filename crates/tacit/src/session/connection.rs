@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tacit_core::flow::Flow;
+use tacit_core::pcapng::{Side, StreamEnd};
 use tacit_core::policy::Deny;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -15,6 +16,7 @@ use crate::live::{LiveAction, LiveRule, NoRule};
 use crate::net::{Position, Security};
 use crate::run::Scope;
 
+use super::end::{BrokenSocket, ConnectionEnd};
 use super::quotas::{QuotaExceeded, QuotaPermit};
 use super::record::{ConnectionRecord, Opening};
 use super::table::ConnectionTable;
@@ -91,7 +93,30 @@ impl Connection {
 
     /// Marks the connection as established.
     pub fn mark_open(&self) {
-        self.record.open.store(true, Ordering::Relaxed);
+        self.record.mark_open();
+        if self.is_traced() {
+            self.table.traces().note_open(&self.record);
+        }
+    }
+
+    /// Whether a trace may be of it.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.record.is_traced()
+    }
+
+    /// Shows its end to the traces of it.
+    pub fn trace_end(&self, end: &ConnectionEnd) {
+        if !self.is_traced() {
+            return;
+        }
+        let cut_by = end.cut_by().map(|socket| match socket {
+            BrokenSocket::Clear => self.sender(),
+            BrokenSocket::Far => self.sender().other(),
+        });
+        let end = cut_by.map_or(StreamEnd::Orderly, |position| StreamEnd::Reset(side(position)));
+        self.table.traces().note_end(&self.record, end);
+        self.record.mark_untraced();
     }
 
     /// Schedules checks of the peer after a handshake: when a certificate of its chain expires, and
@@ -110,6 +135,46 @@ impl Connection {
     /// Marks the connection as continuing without TLS, as its rule allows.
     pub fn go_on_in_clear(&self) {
         self.accepted_security.set(Security::Clear);
+    }
+
+    /// Counts payload as [`Self::count_sent`] does, and shows it to the traces of the connection.
+    pub fn note_sent(&self, payload: &[u8]) {
+        self.note_sent_pieces(payload.len(), || std::iter::once(payload));
+    }
+
+    /// The same for payload in several pieces, of so many bytes in all.
+    pub fn note_sent_pieces<'p, I: Iterator<Item = &'p [u8]>>(
+        &self,
+        bytes: usize,
+        pieces: impl FnOnce() -> I,
+    ) {
+        if self.is_traced() {
+            self.trace_bytes(self.sender(), &mut pieces());
+        }
+        self.count_sent(bytes);
+    }
+
+    /// Counts payload as [`Self::count_received`] does, and shows it to the traces of the
+    /// connection.
+    pub fn note_received(&self, payload: &[u8]) {
+        self.note_received_pieces(payload.len(), || std::iter::once(payload));
+    }
+
+    /// The same for payload in several pieces, of so many bytes in all.
+    pub fn note_received_pieces<'p, I: Iterator<Item = &'p [u8]>>(
+        &self,
+        bytes: usize,
+        pieces: impl FnOnce() -> I,
+    ) {
+        if self.is_traced() {
+            self.trace_bytes(self.sender().other(), &mut pieces());
+        }
+        self.count_received(bytes);
+    }
+
+    #[cold]
+    fn trace_bytes(&self, origin: Position, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        self.table.traces().give_bytes(&self.record, side(origin), pieces);
     }
 
     /// Counts payload that was sealed, or without TLS, payload from the accepted socket.
@@ -171,10 +236,22 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        if self.is_traced() && self.record.is_open() {
+            // It did not end by itself: the agent resets it.
+            self.table.traces().note_end(&self.record, StreamEnd::Reset(Side::Server));
+        }
         self.table.remove(&self.record);
         // A requester that asked before there was a relay waits for an answer; dropping the
         // requests answers it.
         drop(self.record.tls_control().and_then(TlsControl::take_requests));
+    }
+}
+
+/// The side of a stream that a socket leads to.
+fn side(position: Position) -> Side {
+    match position {
+        Position::Downstream => Side::Client,
+        Position::Upstream => Side::Server,
     }
 }
 

@@ -55,6 +55,21 @@ impl BrokenSocket {
     }
 }
 
+impl ConnectionEnd {
+    /// The socket whose side cut the connection; `None`: both ended in order.
+    #[must_use]
+    pub fn cut_by(&self) -> Option<BrokenSocket> {
+        match self {
+            Self::Orderly | Self::KeyLimit => None,
+            Self::Broken { socket, .. } => Some(*socket),
+            Self::Truncated | Self::Session(_) | Self::Refused(_) => Some(BrokenSocket::Far),
+            Self::ControlFailed(_) | Self::OwnTls(_) | Self::NotPassed(_) => {
+                Some(BrokenSocket::Clear)
+            }
+        }
+    }
+}
+
 impl fmt::Display for ConnectionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -20,6 +20,7 @@ mod record;
 mod refusals;
 mod table;
 pub mod tls_control;
+pub mod trace;
 
 pub use connection::{Connection, RefusedFlow};
 pub use end::{BrokenSocket, ConnectionEnd};

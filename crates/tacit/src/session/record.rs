@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -52,7 +52,8 @@ pub struct ConnectionRecord {
     pub sockets: OnceLock<ConnectionSockets>,
     /// The results of the handshake.
     pub tls: CurrentTls,
-    pub(super) open: AtomicBool,
+    /// [`OPEN`] and [`TRACED`].
+    marks: AtomicU8,
     pub(super) sent_bytes: AtomicU64,
     pub(super) received_bytes: AtomicU64,
     cpu_ns: AtomicU64,
@@ -198,13 +199,16 @@ impl Closing {
     const ALL: [Self; 4] = [Self::Requested, Self::Untrusted, Self::Aged, Self::Idle];
 }
 
+/// A mark of a connection that relays bytes.
+const OPEN: u8 = 1;
+/// A mark of a connection that a trace may be of.
+const TRACED: u8 = 2;
+
 impl ConnectionRecord {
     /// Whether it is open without TLS, by a rule with `accept = "both"`.
     #[must_use]
     pub fn is_accepted_in_clear(&self) -> bool {
-        self.rule.clear_access.is_some()
-            && self.open.load(Ordering::Relaxed)
-            && self.tls.get().is_none()
+        self.rule.clear_access.is_some() && self.has_mark(OPEN) && self.tls.get().is_none()
     }
 
     pub(super) fn new(id: u64, opening: Opening) -> Self {
@@ -221,7 +225,7 @@ impl ConnectionRecord {
             parent,
             sockets: OnceLock::new(),
             tls: CurrentTls::default(),
-            open: AtomicBool::new(false),
+            marks: AtomicU8::new(0),
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             cpu_ns: AtomicU64::new(0),
@@ -388,7 +392,29 @@ impl ConnectionRecord {
     /// Whether it is established: connected, with a complete handshake.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
+        self.has_mark(OPEN)
+    }
+
+    /// Whether a trace may be of it.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.has_mark(TRACED)
+    }
+
+    pub(super) fn mark_traced(&self) {
+        self.marks.fetch_or(TRACED, Ordering::Relaxed);
+    }
+
+    pub(super) fn mark_untraced(&self) {
+        self.marks.fetch_and(!TRACED, Ordering::Relaxed);
+    }
+
+    pub(super) fn mark_open(&self) {
+        self.marks.fetch_or(OPEN, Ordering::Relaxed);
+    }
+
+    fn has_mark(&self, mark: u8) -> bool {
+        self.marks.load(Ordering::Relaxed) & mark != 0
     }
 
     /// Closes the connection; both sockets are reset.

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use super::record::{ConnectionRecord, Opening};
+use super::trace::{Trace, Traces};
 
 /// All open connections of the agent.
 #[derive(Debug)]
 pub struct ConnectionTable {
     records: papaya::HashMap<u64, Arc<ConnectionRecord>>,
     last_id: AtomicU64,
+    traces: Arc<Traces>,
     /// When the first certificate of a trusted peer expires, in unix seconds.
     next_end: AtomicI64,
     /// Whether a peer was checked by a rule that was replaced during its handshake.
@@ -23,6 +25,7 @@ impl Default for ConnectionTable {
         Self {
             records: papaya::HashMap::default(),
             last_id: AtomicU64::default(),
+            traces: Arc::default(),
             next_end: AtomicI64::new(i64::MAX),
             has_outdated: AtomicBool::default(),
         }
@@ -65,6 +68,20 @@ impl ConnectionTable {
         self.records.pin().values().find(|record| holds(record)).cloned()
     }
 
+    /// The traces of its connections.
+    #[must_use]
+    pub fn traces(&self) -> &Arc<Traces> {
+        &self.traces
+    }
+
+    /// Shows a trace that has started its open connections from the present byte; returns how many.
+    #[must_use]
+    pub fn trace_open(&self, trace: &Trace) -> usize {
+        let records = self.records.pin();
+        let of_trace = records.values().filter(|record| trace.is_of(record));
+        of_trace.map(|record| record.mark_traced()).count()
+    }
+
     /// A certificate of an open connection's peer expires at a time, in unix seconds.
     pub(super) fn note_end(&self, end: i64) {
         self.next_end.fetch_min(end, Ordering::Relaxed);
@@ -100,6 +117,10 @@ impl ConnectionTable {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let record = Arc::new(ConnectionRecord::new(id, opening));
         self.records.pin().insert(id, Arc::clone(&record));
+        // Afterwards: a trace that starts meanwhile sees one of both.
+        if self.traces.are_of(&record) {
+            record.mark_traced();
+        }
         record
     }
 

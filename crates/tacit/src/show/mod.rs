@@ -23,6 +23,7 @@ use crate::control::display::policy::PolicyDisplay;
 use crate::control::display::refused::RefusedDisplay;
 use crate::control::display::rules::RulesDisplay;
 use crate::control::display::runs::RunsDisplay;
+use crate::control::display::traces::TracesDisplay;
 use crate::control::render::costs::By;
 use crate::control::render::{self, Table, connections};
 use crate::control::{self, Display, Request};
@@ -105,6 +106,7 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Limits, _) => args.show::<LimitsDisplay>(),
         (Display::Refused, _) => args.show::<RefusedDisplay>(),
         (Display::Audit, _) => args.show::<AuditDisplay>(),
+        (Display::Traces, _) => args.show::<TracesDisplay>(),
     };
     match shown {
         Ok(shown) => print(shown, EXIT_OK),

@@ -221,6 +221,7 @@ fn relays_here(lane: &StreamLane, established: &Established) -> bool {
 /// Logs and counts the end of a connection.
 fn account(lane: &StreamLane, finished: &Finished) {
     meter::switch(Component::Control);
+    finished.connection.trace_end(&finished.end);
     account::settle(&lane.shared.log, finished.connection.record(), &finished.end);
     meter::switch(Component::Accept);
 }

@@ -317,7 +317,7 @@ fn poll_read_clear(
     socket.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes)).map(|read| {
         let count = read.map_err(|error| ExchangeError::Broken(from, error))?;
         if let Some(connection) = counted {
-            connection.count_sent(count);
+            connection.note_sent(&bytes[..count]);
         }
         dialogue.handle_input(from, &bytes[..count]);
         Ok(count > 0)
@@ -350,7 +350,7 @@ impl PeerTransport for ClearTransport<'_> {
 
     fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ExchangeError> {
         if let Some(connection) = self.counted {
-            connection.count_received(bytes.len());
+            connection.note_received(bytes);
         }
         out.extend_from_slice(bytes);
         Ok(())
@@ -393,8 +393,9 @@ impl<'a> TlsTransport<'a> {
         let mut payloads: Vec<Range<usize>> = Vec::new();
         let opened = self.session.open_batch(&mut self.keys, self.incomplete, &mut payloads);
         for payload in payloads {
-            self.connection.count_received(payload.len());
-            dialogue.handle_input(StarttlsSide::Peer, &self.incomplete[payload]);
+            let payload = &self.incomplete[payload];
+            self.connection.note_received(payload);
+            dialogue.handle_input(StarttlsSide::Peer, payload);
         }
         let batch = opened.map_err(ExchangeError::Session)?;
         self.incomplete.drain(..batch.consumed);
@@ -437,7 +438,7 @@ impl PeerTransport for TlsTransport<'_> {
             self.connection.count_rekeys(self.session.rekeys());
         }
         if !bytes.is_empty() {
-            self.connection.count_sent(bytes.len());
+            self.connection.note_sent(bytes);
             out.append(&mut self.session.seal(bytes).map_err(ExchangeError::Session)?);
         }
         Ok(())

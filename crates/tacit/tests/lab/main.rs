@@ -74,6 +74,7 @@ mod starttls_telnet;
 mod targets;
 mod tls;
 mod top;
+mod trace;
 mod transparency;
 mod truncation;
 mod unix;

@@ -64,6 +64,22 @@ fn a_successor_carries_on_with_the_run_under_its_connections() {
 }
 
 #[test]
+fn the_connections_of_a_run_are_traced_by_its_name() {
+    let text = network().ok("run python3 keep.py tls.example >kept & client=$!
+         until_true said 1
+         ./tacit trace --run python3 --pcap run.pcapng --control $(control) >report & trace=$!
+         traced() { ./tacit show traces --control $(control) | grep -q 'run python3'; }
+         until_true traced
+         ask 1; until_true said 2
+         kill -INT $trace; wait $trace || exit 4
+         ask done; wait $client || exit 3
+         grep -o '[0-9]* connection,' report
+         grep -a -o 'echo line' run.pcapng
+         grep -a -o 'TLS 1.3 .*run python3, dialled' run.pcapng >comment && echo commented");
+    assert_eq!(text, "1 connection,\necho line\ncommented\n");
+}
+
+#[test]
 fn a_new_run_connection_goes_to_the_successor_and_knows_the_names_of_before() {
     let text = network().ok("cat >twice.py <<'P'
 import os, socket, time

@@ -173,6 +173,7 @@ fn agent(top: &TomlTable<'_>) -> Option<AgentSettings> {
     let signer = table.boolean("signer", true);
     let sandbox = table.boolean("sandbox", true);
     let accounting = table.boolean("accounting", true);
+    let trace = table.boolean("trace", true);
     let engine::Places { placement, cpus } = engine::placement(&table)?;
     let metrics = metrics::read(&table);
     let aliases = aliases::read(&table);
@@ -183,6 +184,7 @@ fn agent(top: &TomlTable<'_>) -> Option<AgentSettings> {
         signer: signer?,
         sandbox: sandbox?,
         accounting: accounting?,
+        trace: trace?,
         placement,
         placement_cpus: cpus,
         metrics: metrics?,

@@ -137,6 +137,7 @@ const AGENT: &[&str] = &[
     "signer",
     "sandbox",
     "accounting",
+    "trace",
     "placement",
     "placement-cpus",
     "metrics",

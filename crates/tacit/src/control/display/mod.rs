@@ -13,6 +13,7 @@ pub mod policy;
 pub mod refused;
 pub mod rules;
 pub mod runs;
+pub mod traces;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -121,6 +121,7 @@ fn agent(agent: &AgentSettings) -> PolicyTable {
         signer,
         sandbox,
         accounting,
+        trace,
         placement,
         placement_cpus,
         metrics,
@@ -145,6 +146,7 @@ fn agent(agent: &AgentSettings) -> PolicyTable {
     settings.add("signer", *signer, *signer);
     settings.add("sandbox", *sandbox, *sandbox);
     settings.add("accounting", *accounting, *accounting);
+    settings.add("trace", *trace, *trace);
     settings.add("placement", placement_word, *placement == Placement::default());
     settings.add("placement-cpus", cpus, placement_cpus.is_empty());
     settings.add("metrics", metrics.as_ref().map(ToString::to_string), metrics.is_none());

@@ -20,8 +20,10 @@ use super::display::policy::PolicyDisplay;
 use super::display::refused::{RefusedDisplay, RefusedEntry};
 use super::display::rules::{RuleDisplay, RulesDisplay, TargetState};
 use super::display::runs::{RunDisplay, RunsDisplay};
+use super::display::traces::TracesDisplay;
 use crate::engine::ThreadState;
 use crate::ledger::costs::Costs;
+use crate::session::trace::TraceState;
 
 /// A display: the agent's answer, which `--json` prints as it is.
 pub trait Table: Serialize {
@@ -213,6 +215,25 @@ fn why(entry: &RefusedEntry) -> String {
     match &entry.refusal.rule {
         Some(rule) => format!("{why} by {rule}"),
         None => why.to_owned(),
+    }
+}
+
+impl Table for TracesDisplay {
+    fn text(&self) -> String {
+        const COLUMNS: [Column<TraceState>; 11] = [
+            ("ID", |one| one.id.to_string()),
+            ("OF", |one| one.of.clone()),
+            ("USER", |one| one.user.clone()),
+            ("PID", |one| one.pid.to_string()),
+            ("PCAP", |one| optional(one.pcap.as_ref())),
+            ("KEYLOG", |one| optional(one.keylog.as_ref())),
+            ("UNTIL", |one| one.until.to_string()),
+            ("CONNECTIONS", |one| one.connections.to_string()),
+            ("PACKETS", |one| one.packets.to_string()),
+            ("DROPPED", |one| one.dropped.to_string()),
+            ("BYTES", |one| one.bytes.to_string()),
+        ];
+        table(&self.traces, &COLUMNS)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::ledger::{Count, meter};
 use crate::live::{LiveTls, TlsRole};
 use crate::net::stream_socket::{Outgoing, StreamSocket};
+use crate::session::trace::Traces;
 use crate::session::{ConnectionRecord, Failure, TlsFacts};
 use crate::stream::limiter::{Displaced, HandshakeLimiter, HandshakePermit, Initiator};
 use tacit_tls::{
@@ -62,6 +63,8 @@ pub struct HandshakeIo<'a> {
     pub last_flight: LastFlight,
     /// The application protocol that both sides must agree on, if any.
     pub required_alpn: Option<&'static str>,
+    /// What gets its keys, if a trace logs them.
+    pub traces: &'a Traces,
 }
 
 impl HandshakeIo<'_> {
@@ -142,7 +145,9 @@ impl HandshakeIo<'_> {
             }
             TlsRole::Client(settings) => Handshake::client(settings, &wanted_names(self.peer_of))?,
         };
-        Ok(handshake.with_required_alpn(self.required_alpn))
+        let handshake = handshake.with_required_alpn(self.required_alpn);
+        let has_key_log = self.record.is_traced() && self.traces.want_keys(self.record);
+        Ok(if has_key_log { handshake.with_key_log() } else { handshake })
     }
 
     async fn exchange(
@@ -153,6 +158,7 @@ impl HandshakeIo<'_> {
         let mut last_flight = Vec::new();
         loop {
             let progress = handshake.advance(&mut incoming, &mut last_flight);
+            self.traces.give_keys(self.record, &handshake.take_key_log());
             if matches!(progress, Ok(HandshakeProgress::Done)) {
                 break;
             }

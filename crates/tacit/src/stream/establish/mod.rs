@@ -290,6 +290,7 @@ impl Establishing<'_> {
             tls: settings,
             deadline,
             last_flight,
+            traces: self.lane.shared.table.traces(),
             required_alpn: self.driver.as_ref().and_then(|driver| driver.dialogue.required_alpn()),
         })
     }
@@ -326,7 +327,7 @@ impl Establishing<'_> {
                 let relay = OwnTlsRelay { program, upstream, session, waiting, first };
                 return Ok(RelayKind::OwnTls(Box::new(relay)));
             }
-            self.connection.count_sent(first.len());
+            self.connection.note_sent(&first);
             last_flight.append(&mut session.seal(&first).map_err(Failure::Session)?);
         }
         let driver = self.driver.take();

@@ -141,7 +141,7 @@ impl<'a> ClearTransfer<'a> {
         connection: &'a Connection,
     ) -> Self {
         let ClearRelay { downstream, upstream, initial } = *relay;
-        connection.count_sent(initial.len());
+        connection.note_sent(&initial);
         Self {
             scratch,
             connection,
@@ -232,12 +232,12 @@ impl<'a> ClearTransfer<'a> {
         let connection = self.connection;
         let has_sent = Cell::new(false);
         let has_received = Cell::new(false);
-        let onward = self.onward.poll(scratch, &self.downstream, &self.upstream, cx, |count| {
-            connection.count_sent(count);
+        let onward = self.onward.poll(scratch, &self.downstream, &self.upstream, cx, |bytes| {
+            connection.note_sent(bytes);
             has_sent.set(true);
         });
-        let back = self.back.poll(scratch, &self.upstream, &self.downstream, cx, |count| {
-            connection.count_received(count);
+        let back = self.back.poll(scratch, &self.upstream, &self.downstream, cx, |bytes| {
+            connection.note_received(bytes);
             has_received.set(true);
         });
         if let Some(follow) = &mut self.follow {
@@ -318,7 +318,7 @@ impl Copy {
         from: &StreamSocket,
         to: &StreamSocket,
         cx: &mut Context<'_>,
-        count_bytes: impl Fn(usize),
+        note_bytes: impl Fn(&[u8]),
     ) -> Poll<Result<(), Failure>> {
         if self.done {
             return Poll::Ready(Ok(()));
@@ -352,7 +352,7 @@ impl Copy {
                 self.ending = true;
                 continue;
             }
-            count_bytes(count);
+            note_bytes(&bytes[..count]);
             meter::switch(Component::Send);
             let taken = written(socket::write(to.fd(), &bytes[..count])).map_err(Failure::Write)?;
             if taken < count {

@@ -129,6 +129,7 @@ async fn upgrade_to_tls(
         deadline: Instant::now() + tls.common().handshake_timeout,
         last_flight: LastFlight::Kept,
         required_alpn: None,
+        traces: lane.shared.table.traces(),
     };
     let tls_control = record.tls_control();
     if let Some(tls_control) = tls_control {
@@ -281,7 +282,7 @@ async fn start(
             match next_of_program(&program, pending, &mut bytes).await? {
                 None => break,
                 Some(count) => {
-                    connection.count_sent(count);
+                    connection.note_sent(&bytes[..count]);
                     to_outside.tail().extend_from_slice(&bytes[..count]);
                 }
             }
@@ -400,7 +401,7 @@ async fn stop(
     let work = async {
         let mut bytes = vec![0; READ_BYTES];
         while let Some(count) = next_of_program(&transfer.clear, &pending, &mut bytes).await? {
-            connection.count_sent(count);
+            connection.note_sent(&bytes[..count]);
             let sealed = transfer.session.seal(&bytes[..count]).map_err(ConnectionEnd::Session)?;
             transfer.to_tls.tail().extend_from_slice(&sealed);
             transfer.to_tls.flush(&transfer.tls).await.map_err(broken(BrokenSocket::Far))?;
@@ -442,7 +443,7 @@ async fn stop(
     outside.set_security(Security::Clear);
     connection.record().tls.clear();
     answer(pending, Ok(()));
-    connection.count_received(to_program.len());
+    connection.note_received(&to_program);
     let initial = Vec::new();
     let relay = match tls_on {
         Position::Downstream => ClearRelay { downstream: outside, upstream: program, initial },

@@ -29,12 +29,11 @@ const READ_BYTES: usize = 512;
 pub(super) async fn run(relay: ClearRelay, connection: &Connection) -> ConnectionEnd {
     meter::switch(Component::Receive);
     let ClearRelay { downstream, upstream, initial } = relay;
-    let count = initial.len();
     let delivery = async {
-        if let Err(error) = Outgoing::new(initial).flush(&upstream).await {
+        if let Err(error) = Outgoing::new(initial.clone()).flush(&upstream).await {
             return ConnectionEnd::Broken { socket: BrokenSocket::Far, error };
         }
-        connection.count_sent(count);
+        connection.note_sent(&initial);
         tokio::select! {
             biased;
             end = server_end(&upstream) => end,

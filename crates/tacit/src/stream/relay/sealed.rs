@@ -442,7 +442,8 @@ impl<'a> SealedTransfer<'a> {
             }
         }
         meter::switch(Component::Seal);
-        self.at.connection.count_sent(count);
+        let pieces = || payloads(&buffers.bytes, protection, count);
+        self.at.connection.note_sent_pieces(count, pieces);
         if let Some(follow) = &mut self.follow {
             follow.passed(self.at.connection, TransferDirection::FromProgram, self.clear.fd());
         }
@@ -576,7 +577,8 @@ impl<'a> SealedTransfer<'a> {
         let opened = self.session.open_batch(hot, &mut bytes[..total], payloads);
         let count = payloads.iter().map(Range::len).sum();
         if count > 0 {
-            self.at.connection.count_received(count);
+            let pieces = || payloads.iter().map(|range| &bytes[range.clone()]);
+            self.at.connection.note_received_pieces(count, pieces);
             meter::switch(Component::Send);
             let mut taken = match written(write_payloads(&self.clear, bytes, payloads)) {
                 Ok(taken) => taken,
@@ -644,6 +646,20 @@ fn slots(
         let payload = slot.get_mut(protection.prefix_bytes()..).unwrap_or_default();
         let length = payload.len().min(PAYLOAD_BYTES_MAX);
         io::IoSliceMut::new(&mut payload[..length])
+    })
+}
+
+/// What of so many payload bytes stands in each slot of `bytes`.
+fn payloads(
+    bytes: &[u8],
+    protection: RecordProtection,
+    count: usize,
+) -> impl Iterator<Item = &[u8]> {
+    let slots = bytes.chunks(protection.slot_bytes());
+    let lengths = (0..count).step_by(PAYLOAD_BYTES_MAX).map(move |begin| count - begin);
+    slots.zip(lengths).map(move |(slot, left)| {
+        let payload = slot.get(protection.prefix_bytes()..).unwrap_or_default();
+        &payload[..left.min(PAYLOAD_BYTES_MAX).min(payload.len())]
     })
 }
 

@@ -240,6 +240,8 @@ fn limits_keep_their_proportions() {
     assert_eq!(policy.agent.workers, Some(3));
     assert!(policy.agent.chain_cache);
     assert!(!sound("version = 1\n[agent]\nchain-cache = false").agent.chain_cache);
+    assert!(policy.agent.trace);
+    assert!(!sound("version = 1\n[agent]\ntrace = false").agent.trace);
     let one = sound("version = 1\n[limits]\nhandshakes = 1").limits;
     assert_eq!((one.handshakes_per_rule, one.handshakes_per_source), (1, 1));
 }

@@ -1,0 +1,15 @@
+//! `tacit show traces`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::session::trace::TraceState;
+
+/// The traces in progress.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TracesDisplay {
+    /// The version of this format.
+    pub version: u32,
+    /// The traces, the oldest first.
+    pub traces: Vec<TraceState>,
+}

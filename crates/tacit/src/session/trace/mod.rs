@@ -1,0 +1,334 @@
+//! Traces: the decrypted bytes of connections, or the keys that decrypt them, for an operator.
+//!
+//! ```text
+//!   worker ── copy of the bytes, position ──> queue ──> thread `trace` ──> pcapng
+//!   handshake ── lines of the key log ──────> queue ──────┘           └──> key log
+//! ```
+//!
+//! A worker reads one flag of a connection that is not traced. It never waits for a trace: what the
+//! queue has no room for is dropped and counted. The thread writes to descriptors that the command
+//! of the operator has opened, and opens nothing.
+//!
+//! A trace shows a connection from its establishment, or from the present byte if it is open when
+//! the trace starts. Keys are those of handshakes that begin after the start.
+//!
+//! Limits: [`TRACES_MAX`], [`TRACE_DURATION_MAX`] and [`TRACE_BYTES_MAX`] for each;
+//! [`QUEUE_BYTES_MAX`] and [`QUEUE_EVENTS_MAX`] for what waits to be written.
+
+mod active;
+mod report;
+mod selection;
+mod writer;
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use serde::Serialize;
+use tacit_core::pcapng::{Side, StreamEnd};
+use tacit_sys::sandbox::{self, CapabilitySet, WorkerSockets};
+use tacit_tls::KeyLogLine;
+use tokio::sync::oneshot;
+
+use crate::ledger::on_own_thread;
+use crate::log::{AuditOutcome, Event, Log};
+
+use super::record::ConnectionRecord;
+pub use active::Trace;
+use active::TraceEvent;
+pub use report::{TraceEndReason, TraceReport, TraceStarted, TraceState};
+pub use selection::TraceSelection;
+use writer::Writer;
+
+/// Traces at once; further ones are refused.
+pub const TRACES_MAX: usize = 4;
+/// How long one may take.
+pub const TRACE_DURATION_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Bytes that one may write to its files.
+pub const TRACE_BYTES_MAX: u64 = 1 << 30;
+/// Payload bytes of one trace that wait to be written.
+pub const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Events of one trace that wait to be written.
+pub const QUEUE_EVENTS_MAX: usize = 8192;
+
+/// The traces of an agent that are in progress.
+#[derive(Debug, Default)]
+pub struct Traces {
+    active: ArcSwap<Vec<Arc<Trace>>>,
+    /// Those whose thread has not ended.
+    running: AtomicUsize,
+    last_id: AtomicU64,
+}
+
+/// The connections of a trace, its requester and its limits.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TraceOptions {
+    /// Its connections.
+    pub of: TraceSelection,
+    /// The user who requests it.
+    pub user: String,
+    /// The process that requests it.
+    pub pid: i32,
+    /// The file of the bytes, as the command names it.
+    pub pcap: Option<String>,
+    /// The file of the keys, as the command names it.
+    pub keylog: Option<String>,
+    /// How long it takes at most.
+    #[serde(skip)]
+    pub duration: Duration,
+    /// How many bytes it writes at most.
+    pub bytes_max: u64,
+}
+
+/// The files that a trace writes; one of them at least.
+#[derive(Debug)]
+pub struct TraceFiles {
+    /// Gets the decrypted bytes as pcapng.
+    pub capture: Option<File>,
+    /// Gets the keys.
+    pub key_log: Option<File>,
+}
+
+/// Whether the thread of a trace gives up what workers give up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadRights {
+    /// It keeps its system calls and capabilities.
+    Kept,
+    /// It opens no file and starts nothing.
+    GivenUp,
+}
+
+/// A trace that has started.
+#[derive(Debug)]
+pub struct StartedTrace {
+    /// The trace.
+    pub trace: Arc<Trace>,
+    /// What it has done when it has ended.
+    pub report: oneshot::Receiver<TraceReport>,
+}
+
+/// Why a trace cannot start.
+#[derive(Debug)]
+pub enum TraceRefused {
+    /// There are as many as may be.
+    TooMany,
+    /// The kernel gives no thread.
+    NoThread(io::Error),
+}
+
+impl fmt::Display for TraceRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany => write!(
+                f,
+                "{TRACES_MAX} traces are in progress, the most that there may be\n    \
+                 fix: end one; `tacit show traces` names them and their processes"
+            ),
+            Self::NoThread(error) => write!(f, "cannot start a thread: {error}"),
+        }
+    }
+}
+
+impl Traces {
+    /// Starts a trace; connections that open from now on are traced.
+    ///
+    /// # Errors
+    /// See [`TraceRefused`].
+    pub fn start(
+        self: &Arc<Self>,
+        options: TraceOptions,
+        files: TraceFiles,
+        rights: ThreadRights,
+        log: &Log,
+    ) -> Result<StartedTrace, TraceRefused> {
+        let slot = TraceSlot::take(self).ok_or(TraceRefused::TooMany)?;
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let (trace, messages) = Trace::new(id, options);
+        let trace = Arc::new(trace);
+        let writer = Writer::new(Arc::clone(&trace), messages, files);
+        let thread_log = log.clone();
+        let work = move || {
+            give_up_rights(rights);
+            let report = writer.run();
+            log_end(&thread_log, id, &report);
+            slot.release(id);
+            report
+        };
+        let report = on_own_thread("trace", work).map_err(TraceRefused::NoThread)?;
+        self.active.rcu(|active| {
+            let mut active = Vec::clone(active);
+            active.push(Arc::clone(&trace));
+            active
+        });
+        log_start(log, &trace);
+        Ok(StartedTrace { trace, report })
+    }
+
+    /// Ends all traces.
+    pub fn end_all(&self, reason: TraceEndReason) {
+        self.active.load().iter().for_each(|trace| trace.end(reason));
+    }
+
+    /// How many have not ended.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// Whether all have ended.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Those in progress, for displays.
+    #[must_use]
+    pub fn show(&self) -> Vec<TraceState> {
+        self.active.load().iter().map(|trace| trace.state()).collect()
+    }
+
+    /// Whether a connection belongs to one of them.
+    pub(super) fn are_of(&self, record: &ConnectionRecord) -> bool {
+        self.active.load().iter().any(|trace| trace.is_of(record))
+    }
+
+    /// Whether one of them logs the keys of a connection.
+    #[must_use]
+    pub fn want_keys(&self, record: &ConnectionRecord) -> bool {
+        self.active.load().iter().any(|trace| trace.options.keylog.is_some() && trace.is_of(record))
+    }
+
+    /// Gives them the keys of a connection.
+    pub fn give_keys(&self, record: &ConnectionRecord, lines: &[KeyLogLine]) {
+        if lines.is_empty() {
+            return;
+        }
+        let active = self.active.load();
+        let logging = active.iter().filter(|trace| trace.options.keylog.is_some());
+        logging.filter(|trace| trace.is_of(record)).for_each(|trace| trace.offer_keys(lines));
+    }
+
+    /// Gives them bytes that one side of a connection sends, before they are counted.
+    pub(super) fn give_bytes(
+        &self,
+        record: &Arc<ConnectionRecord>,
+        from: Side,
+        pieces: &mut dyn Iterator<Item = &[u8]>,
+    ) {
+        let mut bytes = Vec::new();
+        pieces.for_each(|piece| bytes.extend_from_slice(piece));
+        self.for_each_capture(record, |trace| trace.offer_bytes(record, from, &bytes));
+    }
+
+    /// Shows them that a connection relays bytes from now on.
+    pub(super) fn note_open(&self, record: &Arc<ConnectionRecord>) {
+        self.for_each_capture(record, |trace| trace.offer(record, TraceEvent::Opened));
+    }
+
+    /// Shows them that a connection has ended.
+    pub(super) fn note_end(&self, record: &Arc<ConnectionRecord>, end: StreamEnd) {
+        self.for_each_capture(record, |trace| trace.offer(record, TraceEvent::Ended(end)));
+    }
+
+    fn for_each_capture(&self, record: &ConnectionRecord, show: impl Fn(&Trace)) {
+        let active = self.active.load();
+        let mut is_traced = false;
+        for trace in active.iter().filter(|trace| trace.is_of(record)) {
+            is_traced = true;
+            if trace.options.pcap.is_some() {
+                show(trace);
+            }
+        }
+        if !is_traced {
+            record.mark_untraced();
+            // One may have started since.
+            if self.are_of(record) {
+                record.mark_traced();
+            }
+        }
+    }
+}
+
+/// The place of one trace among [`TRACES_MAX`]; given back when dropped.
+struct TraceSlot {
+    traces: Arc<Traces>,
+}
+
+impl TraceSlot {
+    fn take(traces: &Arc<Traces>) -> Option<Self> {
+        let order = Ordering::AcqRel;
+        let taken = traces.running.fetch_update(order, Ordering::Acquire, |running| {
+            (running < TRACES_MAX).then_some(running + 1)
+        });
+        taken.is_ok().then(|| Self { traces: Arc::clone(traces) })
+    }
+
+    /// Gives it back when the trace has ended.
+    fn release(self, id: u64) {
+        self.traces.active.rcu(|active| {
+            active.iter().filter(|trace| trace.id != id).cloned().collect::<Vec<_>>()
+        });
+    }
+}
+
+impl Drop for TraceSlot {
+    fn drop(&mut self) {
+        self.traces.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn give_up_rights(rights: ThreadRights) {
+    if rights == ThreadRights::GivenUp {
+        // What the kernel lacks is missing, as in the sandbox of the agent, which reports it.
+        let _ = sandbox::keep_capabilities(CapabilitySet::empty());
+        let _ = sandbox::filter_worker(WorkerSockets::Internet);
+    }
+}
+
+fn about(event: Event, id: u64, of: &impl fmt::Display, user: &str, pid: i32) -> Event {
+    event.field("id", &id).field("of", of).field("user", user).field("pid", &pid)
+}
+
+fn log_start(log: &Log, trace: &Trace) {
+    let TraceOptions { of, user, pid, pcap, keylog, duration, bytes_max } = &trace.options;
+    let mut event = about(Event::new("trace-started"), trace.id, of, user, *pid);
+    for (name, file) in [("pcap", pcap), ("keylog", keylog)] {
+        if let Some(file) = file {
+            event = event.field(name, file);
+        }
+    }
+    let event = event.field("seconds", &duration.as_secs()).field("max-bytes", bytes_max);
+    log.warn(event.clone());
+    log.audit(AuditOutcome::Allowed, event);
+}
+
+fn log_end(log: &Log, id: u64, report: &TraceReport) {
+    let TraceReport { of, user, pid, reason, connections, packets, dropped, bytes, keys, .. } =
+        report;
+    let event = about(Event::new("trace-ended"), id, of, user, *pid)
+        .field("reason", &report.why())
+        .field("end", reason)
+        .field("connections", connections)
+        .field("packets", packets)
+        .field("dropped", dropped)
+        .field("keys", keys)
+        .field("bytes", bytes);
+    log.warn(event.clone());
+    log.audit(AuditOutcome::Allowed, event);
+}
+
+/// A trace was refused.
+pub fn log_refused(log: &Log, of: &TraceSelection, user: &str, pid: i32, reason: &str) {
+    let event = Event::new("trace-refused")
+        .field("of", of)
+        .field("user", user)
+        .field("pid", &pid)
+        .field("reason", reason);
+    log.warn(event.clone());
+    log.audit(AuditOutcome::Denied, event);
+}

@@ -1,0 +1,157 @@
+//! What traces show about themselves: to the command, to displays, to the log.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Rfc3339;
+
+/// Why a trace ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum TraceEndReason {
+    /// Its time is over.
+    Time = 1,
+    /// The command ended it, or ended itself.
+    Requested,
+    /// Its files are as long as they may be.
+    MaxBytes,
+    /// A file cannot be written.
+    WriteFailed,
+    /// A policy with `trace = false` was installed.
+    Policy,
+    /// A successor has taken over.
+    Restart,
+    /// The agent ends.
+    AgentEnded,
+}
+
+impl TraceEndReason {
+    const ALL: [Self; 7] = [
+        Self::Time,
+        Self::Requested,
+        Self::MaxBytes,
+        Self::WriteFailed,
+        Self::Policy,
+        Self::Restart,
+        Self::AgentEnded,
+    ];
+
+    pub(super) fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| *reason as u8 == number)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Requested => "requested",
+            Self::MaxBytes => "max-bytes",
+            Self::WriteFailed => "write-failed",
+            Self::Policy => "policy",
+            Self::Restart => "restart",
+            Self::AgentEnded => "agent-ended",
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Time => "its time is over",
+            Self::Requested => "the command ended it",
+            Self::MaxBytes => "--max-bytes is reached",
+            Self::WriteFailed => "a file cannot be written",
+            Self::Policy => "a policy with `trace = false` was installed",
+            Self::Restart => "a successor of the agent has taken over",
+            Self::AgentEnded => "the agent has ended",
+        }
+    }
+}
+
+impl fmt::Display for TraceEndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// What the command gets when its trace has started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TraceStarted {
+    /// The number of the trace.
+    pub id: u64,
+    /// Open connections that it is of.
+    pub open: usize,
+}
+
+/// What a trace has done, when it has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TraceReport {
+    /// What it was of.
+    pub of: String,
+    /// The user who requested it.
+    pub user: String,
+    /// The process that requested it.
+    pub pid: i32,
+    /// Why it ended.
+    pub reason: TraceEndReason,
+    /// What the kernel answered, if a file could not be written.
+    pub error: Option<String>,
+    /// Connections that it has shown.
+    pub connections: u64,
+    /// Packets in the capture.
+    pub packets: u64,
+    /// Packets that are not in the capture: the file was too slow, or full.
+    pub dropped: u64,
+    /// Lines in the key log.
+    pub keys: u64,
+    /// Lines that are not in the key log.
+    pub keys_dropped: u64,
+    /// Bytes written to both files.
+    pub bytes: u64,
+}
+
+impl TraceReport {
+    /// Why it ended, in words.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match &self.error {
+            Some(error) => format!("{}: {error}", self.reason.text()),
+            None => self.reason.text().to_owned(),
+        }
+    }
+}
+
+/// One trace in progress.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TraceState {
+    /// Its number.
+    pub id: u64,
+    /// Its connections.
+    pub of: String,
+    /// The user who requested it.
+    pub user: String,
+    /// The process that requested it.
+    pub pid: i32,
+    /// The file of the bytes.
+    pub pcap: Option<String>,
+    /// The file of the keys.
+    pub keylog: Option<String>,
+    /// When it started.
+    pub since: Rfc3339,
+    /// When it ends at the latest.
+    pub until: Rfc3339,
+    /// Bytes that it writes at most.
+    pub max_bytes: u64,
+    /// Connections that it has shown.
+    pub connections: u64,
+    /// Packets in the capture.
+    pub packets: u64,
+    /// Packets that are not in the capture.
+    pub dropped: u64,
+    /// Lines in the key log.
+    pub keys: u64,
+    /// Bytes written to both files.
+    pub bytes: u64,
+}

@@ -1,0 +1,48 @@
+//! Which connections a trace is of.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tacit_core::flow::Protocol;
+
+use crate::run::Scope;
+use crate::session::record::ConnectionRecord;
+
+/// Which connections a trace is of. Flows of datagrams are not traced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TraceSelection {
+    /// Those of the rule with this name.
+    Rule(String),
+    /// The one with this id.
+    Connection(u64),
+    /// Those of the runs with this name, or of the run with this id.
+    Run(String),
+}
+
+impl TraceSelection {
+    /// Whether it selects a connection.
+    #[must_use]
+    pub fn includes(&self, record: &ConnectionRecord) -> bool {
+        let is_meant = match self {
+            Self::Rule(name) => record.rule.name() == name,
+            Self::Connection(id) => record.id == *id,
+            Self::Run(run) => record.scope.as_ref().is_some_and(|facts| is_run(&facts.scope, run)),
+        };
+        is_meant && record.protocol == Protocol::Tcp
+    }
+}
+
+fn is_run(scope: &Scope, run: &str) -> bool {
+    scope.name() == run || run.parse().is_ok_and(|id| scope.is_run(id))
+}
+
+impl fmt::Display for TraceSelection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(name) => write!(f, "rule {name}"),
+            Self::Connection(id) => write!(f, "connection {id}"),
+            Self::Run(run) => write!(f, "run {run}"),
+        }
+    }
+}
