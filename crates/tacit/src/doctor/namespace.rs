@@ -292,8 +292,8 @@ mod tests {
         assert!(findings[2].note.starts_with("reno between program and agent"));
         assert_eq!(
             findings[1].note,
-            "programs cannot ping themselves (net.ipv4.ping_group_range = 1 1: Read-only file \
-             system)"
+            "programs cannot ping their own addresses (net.ipv4.ping_group_range = 1 1: \
+             Read-only file system)"
         );
         assert!(!large_segments(LargeSegments { v4: true, v6: false }).is_present());
         let without_v4 = large_segments(LargeSegments { v4: false, v6: true });

@@ -293,7 +293,7 @@ mod tests {
     fn help_and_a_lost_agent_are_displayed() {
         let mut view = view();
         view.toggle_help();
-        assert!(drawn(&mut view, 80, 24).contains("that an engine could do"));
+        assert!(drawn(&mut view, 80, 24).contains("that engines could do"));
         view.leave_help();
         let gone = crate::control::client::ClientError::NoAgent(
             "/run/x.sock".into(),

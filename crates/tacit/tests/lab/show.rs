@@ -240,6 +240,10 @@ fn one_connection_is_shown_with_every_fact_and_as_a_series() {
     }
     let value: Value =
         serde_json::from_str(&agent.ok(&["show", "connections", &id, "--json"])).unwrap();
+    for key in ["sha256", "serial"] {
+        let of_peer = value["connections"][0]["tls"]["chain"][0][key].as_str().unwrap();
+        assert!(text.contains(of_peer), "{key} {of_peer}: {text}");
+    }
     let tcp = &value["connections"][0]["dialled-tcp"];
     assert!(tcp["segments-out"].as_u64() > Some(0), "{value}");
     assert!(tcp["send-buffer-bytes"].as_u64() > Some(0), "{value}");

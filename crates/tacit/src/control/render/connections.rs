@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use tacit_core::query::ConnectionState;
+
 use super::bytes;
 use super::table::lay_out;
 use crate::clock::Rfc3339;
@@ -88,7 +90,6 @@ fn state(connection: &ConnectionDisplay) -> String {
 /// The TLS version, or `clear` after a STARTTLS exchange that ended without TLS, and for a program
 /// that has not started TLS.
 fn tls(connection: &ConnectionDisplay) -> Option<String> {
-    use tacit_core::query::ConnectionState;
     let is_clear = connection.starttls.as_ref().is_some_and(|starttls| starttls.state == "clear")
         || connection.controlled == Some(ConnectionState::Clear);
     match is_clear {
@@ -143,27 +144,7 @@ pub fn detail(connection: &ConnectionDisplay) -> String {
         let shown = format!("{} ({}): {}", starttls.protocol, starttls.mode, starttls.state);
         facts.add("STARTTLS", Some(shown));
     }
-    if let Some(tls) = &c.tls {
-        facts.add("TLS version", Some(&tls.version));
-        facts.add("suite", Some(&tls.suite));
-        facts.add("group", tls.group.as_ref());
-        facts.add("ALPN", tls.alpn.as_ref());
-        facts.add("server name", tls.server_name.as_ref());
-        facts.add("resumed", Some(tls.resumed));
-        facts.add("KeyUpdates", Some(tls.rekeys));
-        facts.add("client-cert", tls.client_cert.as_ref());
-        facts.add("peer", peer(c));
-        facts.add("reason", tls.check.reason());
-        let chain = if tls.chain.is_empty() { tls.certificate.as_slice() } else { &tls.chain };
-        for certificate in chain {
-            facts.add("certificate", Some(&certificate.subject));
-            facts.add("  issuer", Some(&certificate.issuer));
-            facts.add("  names", Some(certificate.sans.join(", ")));
-            facts.add("  key", Some(&certificate.key));
-            let validity = format!("{} to {}", certificate.not_before, certificate.not_after);
-            facts.add("  valid", Some(validity));
-        }
-    }
+    facts.add_tls(c);
     let tables = [("accepted socket", &c.accepted_tcp), ("connected socket", &c.dialled_tcp)];
     for (title, tcp) in tables {
         let Some(tcp) = tcp else { continue };
@@ -183,6 +164,39 @@ impl Facts {
     fn add(&mut self, name: &str, value: Option<impl ToString>) {
         let value = value.map(|value| value.to_string()).filter(|value| !value.is_empty());
         self.0.push(vec![name.to_owned(), value.unwrap_or_else(|| "-".to_owned())]);
+    }
+
+    /// What is on the wire, the handshake, and the chain of the peer.
+    fn add_tls(&mut self, c: &ConnectionDisplay) {
+        let controlled = c.controlled.map(|state| match state {
+            ConnectionState::Clear => "in clear until the program requests TLS",
+            ConnectionState::Handshaking => "TLS starts, as the program requested",
+            ConnectionState::Secure => "TLS, as the program requested",
+        });
+        self.add("controlled", controlled);
+        let Some(tls) = &c.tls else { return };
+        self.add("TLS version", Some(&tls.version));
+        self.add("suite", Some(&tls.suite));
+        self.add("group", tls.group.as_ref());
+        self.add("ALPN", tls.alpn.as_ref());
+        self.add("server name", tls.server_name.as_ref());
+        self.add("resumed", Some(tls.resumed));
+        self.add("KeyUpdates", Some(tls.rekeys));
+        self.add("client-cert", tls.client_cert.as_ref());
+        self.add("peer", peer(c));
+        self.add("reason", tls.check.reason());
+        let chain = if tls.chain.is_empty() { tls.certificate.as_slice() } else { &tls.chain };
+        for certificate in chain {
+            self.add("certificate", Some(&certificate.subject));
+            self.add("  issuer", Some(&certificate.issuer));
+            self.add("  names", Some(certificate.sans.join(", ")));
+            self.add("  key", Some(&certificate.key));
+            let validity = format!("{} to {}", certificate.not_before, certificate.not_after);
+            self.add("  valid", Some(validity));
+            self.add("  usages", Some(certificate.usages.join(", ")));
+            self.add("  serial", Some(&certificate.serial));
+            self.add("  SHA-256", Some(&certificate.sha256));
+        }
     }
 }
 
