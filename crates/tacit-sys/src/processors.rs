@@ -16,7 +16,7 @@ const CPUS_MAX: usize = 8192;
 
 /// How long a CPU was busy and idle since the machine started, in steps of [`MACHINE_STEP_NS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuTimes {
+pub struct CpuActivity {
     /// In nanoseconds; time that a hypervisor took from it counts.
     pub busy_ns: u64,
     /// In nanoseconds; waiting for disks counts.
@@ -52,7 +52,7 @@ pub fn online() -> io::Result<Vec<usize>> {
 ///
 /// # Errors
 /// `/proc/stat` cannot be read, or is not as the kernel writes it.
-pub fn times() -> io::Result<BTreeMap<usize, CpuTimes>> {
+pub fn times() -> io::Result<BTreeMap<usize, CpuActivity>> {
     let text = std::fs::read_to_string("/proc/stat")?;
     parse_times(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
@@ -129,7 +129,7 @@ fn fields_of_cpu(line: &str) -> Option<(usize, Vec<u64>)> {
 
 /// user, nice, system, idle, iowait, irq, softirq, steal of each CPU. The line for all of them
 /// together begins with `cpu` and a space.
-fn parse_times(text: &str) -> Option<BTreeMap<usize, CpuTimes>> {
+fn parse_times(text: &str) -> Option<BTreeMap<usize, CpuActivity>> {
     let lines = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
     let times = lines.map(|line| {
         let (cpu, fields) = fields_of_cpu(line)?;
@@ -137,7 +137,7 @@ fn parse_times(text: &str) -> Option<BTreeMap<usize, CpuTimes>> {
             let ticks = indexes.iter().map(|index| fields.get(*index).copied());
             Some(ticks.sum::<Option<u64>>()? * MACHINE_STEP_NS)
         };
-        Some((cpu, CpuTimes { busy_ns: ns(&[0, 1, 2, 5, 6, 7])?, idle_ns: ns(&[3, 4])? }))
+        Some((cpu, CpuActivity { busy_ns: ns(&[0, 1, 2, 5, 6, 7])?, idle_ns: ns(&[3, 4])? }))
     });
     times.collect()
 }
@@ -203,7 +203,7 @@ mod tests {
                     cpu2 0 0 0 1 0 0 0 0 0 0\nintr 7\n";
         let times = parse_times(text).unwrap();
         assert_eq!(times.keys().copied().collect::<Vec<_>>(), [0, 2]);
-        let first = CpuTimes { busy_ns: 27 * MACHINE_STEP_NS, idle_ns: 90 * MACHINE_STEP_NS };
+        let first = CpuActivity { busy_ns: 27 * MACHINE_STEP_NS, idle_ns: 90 * MACHINE_STEP_NS };
         assert_eq!(times[&0], first);
         assert_eq!(parse_times("cpu0 1 2 3\n"), None);
     }

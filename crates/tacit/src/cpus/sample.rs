@@ -5,14 +5,14 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tacit_sys::processors::{self, CpuTimes, ThreadWait};
+use tacit_sys::processors::{self, CpuActivity, ThreadWait};
 
 /// The counters at one time.
 pub(super) struct Look {
     at: Instant,
     present: Vec<usize>,
     online: Vec<usize>,
-    times: BTreeMap<usize, CpuTimes>,
+    times: BTreeMap<usize, CpuActivity>,
     waits: Option<Waits>,
 }
 
@@ -122,7 +122,7 @@ impl Waits {
 }
 
 /// The busy part of the time between two readings of a CPU.
-fn utilisation(after: Option<&CpuTimes>, before: Option<&CpuTimes>) -> Option<f64> {
+fn utilisation(after: Option<&CpuActivity>, before: Option<&CpuActivity>) -> Option<f64> {
     let (after, before) = after.zip(before)?;
     let busy = after.busy_ns.saturating_sub(before.busy_ns) as f64;
     let idle = after.idle_ns.saturating_sub(before.idle_ns) as f64;
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     fn look(at: Instant, busy_ns: u64, waits: Option<Waits>) -> Look {
-        let times = CpuTimes { busy_ns, idle_ns: busy_ns * 3 };
+        let times = CpuActivity { busy_ns, idle_ns: busy_ns * 3 };
         Look {
             at,
             present: vec![0, 1],
