@@ -51,7 +51,7 @@ impl Agent {
                 .beyond("the least recently used chain is removed, and verified again if needed"),
             LimitDisplay::new("batch-records", relay::BATCH_RECORDS_MAX),
             LimitDisplay::new("held-bytes-per-worker", relay::HELD_BYTES_MAX)
-                .beyond("further connections have batches of one record"),
+                .beyond("batches are reduced to one record"),
             LimitDisplay::new("listen-backlog", u32::try_from(socket::LISTEN_BACKLOG).ok())
                 .beyond("the kernel drops the SYN; the client sends it again"),
         ]

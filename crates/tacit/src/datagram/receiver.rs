@@ -378,8 +378,8 @@ impl Lane {
         self.log_count(
             Event::new("datagrams-dropped"),
             self.dropped.take(),
-            "they were broadcast or multicast, or buffers were full, or the connection limit was \
-             reached: for the limit, raise `connections` in [limits], or LimitNOFILE",
+            "datagrams were broadcast or multicast, buffers were full, or the connection limit \
+             was reached; for the limit, raise `connections` in [limits], or LimitNOFILE",
         );
         self.log_count(
             Event::new("questions-dropped"),

@@ -82,7 +82,7 @@ impl fmt::Display for ConnectionEnd {
                 f.write_str("the TLS peer closed without close_notify, so data may be missing")
             }
             Self::Broken { socket: BrokenSocket::Clear, error } => {
-                write!(f, "the socket in clear failed: {error}")
+                write!(f, "the clear-text socket failed: {error}")
             }
             Self::Broken { socket: BrokenSocket::Far, error } => {
                 write!(f, "the TLS socket failed: {error}")

@@ -191,8 +191,8 @@ impl Client {
                 Err(PairError { text, .. }) => text,
             };
             let event = Event::new("key-lost").field("reason", &reason);
-            let next = "handshakes with this key fail until its files are correct; the agent \
-                        loads them when they change";
+            let next = "handshakes with this key fail: correct its certificate and key files; the \
+                        agent loads them when they change";
             self.log.error(event.field("next", next));
         }
         Ok(started)

@@ -102,7 +102,7 @@ fn decided(page: &mut Page, display: &RulesDisplay) {
     let mut down = page.family(
         "tacit_targets_down",
         Kind::Gauge,
-        "Targets that are down, of rules with several targets: the last connect failed.",
+        "Targets to which the last connect failed, for rules with several targets.",
     );
     for rule in rules {
         if let Some(targets) = &rule.targets {

@@ -160,10 +160,12 @@ fn sums(costs: &Costs) -> String {
     let Costs { interval_s, cpus, agent_cpu_us, accounting, percent_of_one_cpu: of_one, .. } =
         costs;
     format!(
-        "agent: {} ms of CPU time in {} s on {cpus} CPUs; in percent of one CPU: general {}, \
-         engine {}, eligible (work for engines that a general CPU did) {}\n\
-         uncaptured (not assigned to a rule): {} ms ({} %); accounting: {} timestamps of {} ns \
-         and {} clock reads of {} ns, {} % of the agent's CPU time\n",
+        "agent: {} ms of CPU time in {} s on {cpus} CPUs\n\
+         percent of one CPU: general {}, engine {}, eligible {} (work for engines that a general \
+         CPU did)\n\
+         uncaptured: {} ms ({} %) of CPU time that is not assigned to a rule\n\
+         accounting: {} timestamps of {} ns and {} clock reads of {} ns used {} % of the agent's \
+         CPU time\n",
         figure(agent_cpu_us / 1000.0),
         figure(*interval_s),
         figure(of_one.general),
