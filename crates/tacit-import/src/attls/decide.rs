@@ -86,7 +86,8 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
                 other.rule.name, own.value, rule.rule.name
             );
             let fix = format!(
-                "set the program or user in [{table}] instead, as {:?} = …, where all rules find it",
+                "set the program or user in [{table}] instead, as {:?} = …, where all rules find \
+                 it",
                 own.value
             );
             findings.error(&own.at, message, fix);

@@ -214,7 +214,8 @@ impl Map {
             for key in rule.keys.keys() {
                 let what = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&what) {
-                    let fix = "remove the key: the rule has another direction or role, or sets the value itself";
+                    let fix = "remove the key: the rule has another direction or role, or sets the \
+                               value itself";
                     findings.error(&at(rule.line), format!("{what} has no effect"), fix);
                 }
             }

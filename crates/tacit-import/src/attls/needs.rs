@@ -152,7 +152,8 @@ impl<'m> Fixes<'m> {
         match self.file {
             Some(file) => format!("add these lines to {file}:\n{lines}"),
             None => format!(
-                "write a map file that begins with these lines, and give the file with --map:\n{lines}"
+                "write a map file that begins with these lines, and give the file with \
+                 --map:\n{lines}"
             ),
         }
     }

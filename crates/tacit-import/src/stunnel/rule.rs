@@ -352,7 +352,8 @@ fn identity(
         let fix = if value.starts_with("pkcs11:") {
             "export the certificate and key to PEM files"
         } else if value.ends_with(".p12") || value.ends_with(".pfx") {
-            "convert the file to PEM: openssl pkcs12 -in FILE -nodes -out FILE.pem; chmod 600 FILE.pem"
+            "convert the file to PEM: openssl pkcs12 -in FILE -nodes -out FILE.pem; chmod 600 \
+             FILE.pem"
         } else {
             continue;
         };

@@ -247,7 +247,8 @@ pub(super) const WORDS: &[Word] = &[
         "local",
         &[],
         "tacit cannot set the source address of connections",
-        "remove the option, and set the source address in the routing table: `ip route ... src ADDRESS`",
+        "remove the option, and set the source address in the routing table: `ip route ... src \
+         ADDRESS`",
     ),
     ocsp("OCSP", &[]),
     ocsp("OCSPaia", &["no"]),

@@ -53,7 +53,8 @@ fn a_database_in_clear_serves_clients_that_insist_on_tls() {
         verified="hostaddr=10.9.8.7 port=6432 host=tls.example"
         verified="$verified sslmode=verify-full sslrootcert=ca.pem"
         until_answered "$verified" "select inet_client_addr()"
-        psql "host=10.9.8.7 port=6432 sslmode=disable" "select 1" | grep -o 'only TLS connections'"#);
+        psql "host=10.9.8.7 port=6432 sslmode=disable" "select 1" \
+            | grep -o 'only TLS connections'"#);
     assert!(said.ends_with("only TLS connections\n"), "{said}");
     assert!(said.contains("10.9.8."), "{said}");
 }

@@ -194,7 +194,8 @@ pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
     if let Some(value) = table.value("send-proxy") {
         let message = "`send-proxy` cannot be `tls` here: tacit sends the header before the \
                        client's TLS handshake";
-        let fix = "set send-proxy = true, or use `tls` only with role = \"server\" and without `starttls`";
+        let fix = "set send-proxy = true, or write the rule with role = \"server\" and without \
+                   `starttls`";
         value.error(message, fix);
     }
     false

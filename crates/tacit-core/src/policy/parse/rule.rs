@@ -163,8 +163,8 @@ fn action_word(table: &TomlTable<'_>) -> Option<Word> {
         [(first, _), (second, _), ..] => {
             let message =
                 format!("{} has two actions, `{}` and `{}`", table.title, first.name, second.name);
-            let fix = "keep one of the actions; for different actions write two rules, of which the \
-                 first that matches decides";
+            let fix = "keep one of the actions; for different actions write two rules, of which \
+                       the first that matches decides";
             table.report.error(MessageId("two-actions"), &second.name_at, message, fix);
             None
         }

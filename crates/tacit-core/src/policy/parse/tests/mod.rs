@@ -386,8 +386,10 @@ fn warnings_name_what_was_probably_not_meant() {
     assert_eq!(
         warnings(&text),
         [
-            "2:1: [identity.web] is not used by any rule | remove the table, or name it in a rule's `tls`",
-            "5:1: [trust.corp] is not used by any rule | remove the table, or name it in a rule's `tls`",
+            "2:1: [identity.web] is not used by any rule | remove the table, or name it in a \
+             rule's `tls`",
+            "5:1: [trust.corp] is not used by any rule | remove the table, or name it in a rule's \
+             `tls`",
             "11:11: rule `a` permits connections by name: an attacker who forges DNS answers \
              chooses the destination | write addresses, or use `tls`, which checks the name",
             "13:1: rule `b` is never used: rule `a` in line 7 already matches all its flows | move \
@@ -395,8 +397,8 @@ fn warnings_name_what_was_probably_not_meant() {
             "21:18: the server's certificate is not checked: any server is accepted | set \
              `trust`, with the \
              server's CA (`ca`) or its own certificate (`pinned`)",
-            "25:1: `remote` matches no client of a UNIX socket | remove the key; `unix-mode` controls \
-             who may connect",
+            "25:1: `remote` matches no client of a UNIX socket | remove the key; `unix-mode` \
+             controls who may connect",
         ]
     );
 }
