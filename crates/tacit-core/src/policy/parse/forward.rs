@@ -210,9 +210,9 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let Some(forward) = rule.forward() else { return true };
     let clear = table.value("clear");
     let Some(allowed) = table.boolean("clear", false) else { return false };
-    let leak = clear_leg(rule, forward);
+    let leak = clear_socket(rule, forward);
     match (leak, clear) {
-        (Some(ClearLeg { key, place, message }), _) if !allowed => {
+        (Some(ClearSocket { key, place, message }), _) if !allowed => {
             let at = item(table, key, place).map_or_else(|| table.at.clone(), |value| value.at);
             let fix = "use loopback or a UNIX socket; if that network is trusted, set clear = true";
             table.report.error(MessageId("clear-leaves-host"), &at, message, fix);
@@ -230,7 +230,7 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
 }
 
 /// A socket in clear with traffic that leaves this host.
-struct ClearLeg {
+struct ClearSocket {
     /// The key with its address.
     key: &'static str,
     /// The index of the entry in this key.
@@ -238,7 +238,7 @@ struct ClearLeg {
     message: String,
 }
 
-fn clear_leg(rule: &Rule, forward: &ForwardRule) -> Option<ClearLeg> {
+fn clear_socket(rule: &Rule, forward: &ForwardRule) -> Option<ClearSocket> {
     let name = &rule.name;
     match &rule.action {
         Action::Tls(Tls::Server(_)) => {
@@ -246,14 +246,14 @@ fn clear_leg(rule: &Rule, forward: &ForwardRule) -> Option<ClearLeg> {
             let (place, target) =
                 targets.enumerate().find(|(_, target)| !target.stays_on_host())?;
             let message = format!("rule `{name}` would send decrypted data to {target} in clear");
-            Some(ClearLeg { key: "connect", place, message })
+            Some(ClearSocket { key: "connect", place, message })
         }
         Action::Tls(Tls::Client(_)) => {
             let mut listens = forward.listen.iter().enumerate();
             let (place, listen) = listens.find(|(_, listen)| !listen.stays_on_host())?;
             let message =
                 format!("rule `{name}` would accept data in clear from other hosts at {listen}");
-            Some(ClearLeg { key: "listen", place, message })
+            Some(ClearSocket { key: "listen", place, message })
         }
         Action::Permit | Action::Deny(_) => None,
     }

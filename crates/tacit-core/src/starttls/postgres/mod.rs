@@ -251,7 +251,7 @@ impl PostgresClient {
     }
 
     /// Answers the program until it sends a StartupMessage or CancelRequest.
-    fn hear_program(
+    fn read_program(
         &mut self,
         buffers: &mut ExchangeBuffers,
     ) -> Result<Option<Opening>, StarttlsError> {
@@ -277,7 +277,7 @@ impl PostgresClient {
 impl ProtocolMachine for PostgresClient {
     fn next_step(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         self.ask(buffers)?;
-        let Some(opening) = self.hear_program(buffers)? else { return Ok(StarttlsStep::Wait) };
+        let Some(opening) = self.read_program(buffers)? else { return Ok(StarttlsStep::Wait) };
         match &self.server {
             Answer::Unasked | Answer::Outstanding => Ok(StarttlsStep::Wait),
             Answer::Yes => Ok(StarttlsStep::Handshake),
