@@ -1,5 +1,5 @@
-//! The CPUs of this machine: which are online, how long each was busy, how long threads that were
-//! ready to run waited for each, and which instructions they have.
+//! Reads the state of the CPUs of this machine: which are online, how long each was busy, how long
+//! threads that were ready to run waited for each, and which instructions they have.
 //!
 //! Limits: `THREADS_MAX` threads whose waiting times are read.
 
@@ -83,7 +83,7 @@ pub fn thread_waits() -> io::Result<BTreeMap<u32, ThreadWait>> {
         for task in tasks.flatten() {
             let Some(id) = number_of(&task.file_name()) else { continue };
             if found.len() == THREADS_MAX {
-                return Err(io::Error::other(format!("there are over {THREADS_MAX} threads")));
+                return Err(io::Error::other(format!("there are more than {THREADS_MAX} threads")));
             }
             found.extend(thread_wait(&task.path()).map(|wait| (id, wait)));
         }
