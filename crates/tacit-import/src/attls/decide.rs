@@ -53,7 +53,7 @@ pub(super) fn decide(
     needs.report(map, findings);
     check_map(rules, map, findings);
     if !findings.has_errors() {
-        map.tell_unused(findings);
+        map.report_unused(findings);
     }
     let rules = decided.into_iter().map(|decided| decided.item).collect();
     Decisions { rules, tables: names.tables }
@@ -128,7 +128,7 @@ impl Context<'_> {
         }
         let Some(action) = action(rule, self.findings) else { return Vec::new() };
         if action == Action::Tls {
-            self.tell_ignored(rule);
+            self.report_ignored(rule);
         }
         let directions: &[Direction] = match direction.value.as_str() {
             "Inbound" => &[Direction::Inbound],

@@ -46,7 +46,7 @@ impl<'o> Effective<'o> {
     #[must_use]
     pub(super) fn of(rule: &'o Object, objects: &'o Objects, findings: &mut Findings) -> Self {
         let [local, remote] = ["Local", "Remote"].map(|side| {
-            tell_double_end(rule, side, findings);
+            report_double_end(rule, side, findings);
             End::of(rule, side, objects)
         });
         let references =
@@ -273,7 +273,7 @@ fn collect_parts<'o>(
 }
 
 /// Reports a condition that is set in two ways.
-pub(super) fn tell_double_end(rule: &Object, side: &str, findings: &mut Findings) {
+pub(super) fn report_double_end(rule: &Object, side: &str, findings: &mut Findings) {
     for what in ["Addr", "Port"] {
         let begins = |field: &&Field| {
             field.attribute.word.strip_prefix(side).is_some_and(|rest| rest.starts_with(what))

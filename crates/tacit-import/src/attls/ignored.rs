@@ -5,7 +5,7 @@ use super::effective::Effective;
 use super::map::ring_name;
 
 /// How the import reports an attribute that the policy sets.
-enum Tell {
+enum Notice {
     /// The attribute has no effect in tacit: why.
     Info(&'static str),
     /// The rule behaves differently without it: how, and what to do.
@@ -16,22 +16,22 @@ enum Tell {
 
 impl Context<'_> {
     /// Reports every attribute of the rule that is not imported.
-    pub(super) fn tell_ignored(&mut self, rule: &Effective<'_>) {
+    pub(super) fn report_ignored(&mut self, rule: &Effective<'_>) {
         for field in rule.everything() {
             let word = field.attribute.word;
             let default = field.attribute.default.is_some_and(|default| default == field.value);
             if default || field.block.is_some() {
                 continue;
             }
-            match tell(word, &field.value) {
+            match notice_of(word, &field.value) {
                 None => {}
-                Some(Tell::Info(why)) => {
+                Some(Notice::Info(why)) => {
                     self.findings.info(&field.at, format!("`{word}` is not imported: {why}"));
                 }
-                Some(Tell::Changed(why, fix)) => {
+                Some(Notice::Changed(why, fix)) => {
                     self.findings.changed(&field.at, format!("`{word}` is dropped: {why}"), fix);
                 }
-                Some(Tell::Error(why, fix)) => {
+                Some(Notice::Error(why, fix)) => {
                     self.findings.error(
                         &field.at,
                         format!("`{word}` cannot be imported: {why}"),
@@ -40,11 +40,11 @@ impl Context<'_> {
                 }
             }
         }
-        self.tell_revocation(rule);
+        self.report_revocation(rule);
     }
 
     /// Reports that revocation is checked only with CRL files.
-    fn tell_revocation(&mut self, rule: &Effective<'_>) {
+    fn report_revocation(&mut self, rule: &Effective<'_>) {
         let words = ["OcspUrl", "OcspAiaEnable", "HttpCdpEnable", "GSK_LDAP_SERVER"];
         let asked = words.iter().filter_map(|word| rule.said(word));
         let Some(field) = asked.into_iter().find(|field| field.value != "Off") else { return };
@@ -63,22 +63,22 @@ impl Context<'_> {
 
 /// Whether the import reports an attribute, for at least one of its values.
 #[cfg(test)]
-pub(super) fn is_told(word: &str) -> bool {
+pub(super) fn is_reported(word: &str) -> bool {
     let revocation = ["OcspUrl", "OcspAiaEnable", "HttpCdpEnable", "GSK_LDAP_SERVER"];
-    tell(word, "Required").is_some() || revocation.contains(&word)
+    notice_of(word, "Required").is_some() || revocation.contains(&word)
 }
 
-const RENEGOTIATION: Tell = Tell::Info("tacit never renegotiates");
-const LIBRARY: Tell = Tell::Info("the TLS library decides this");
+const RENEGOTIATION: Notice = Notice::Info("tacit never renegotiates");
+const LIBRARY: Notice = Notice::Info("the TLS library decides this");
 
 /// What to report about an attribute that is not at its default; `None` if it takes effect.
-fn tell(word: &str, value: &str) -> Option<Tell> {
+fn notice_of(word: &str, value: &str) -> Option<Notice> {
     Some(match word {
-        "FIPS140" => Tell::Error(
+        "FIPS140" => Notice::Error(
             "tacit has no FIPS 140 mode",
             "set FIPS140 Off, if FIPS 140 is not required",
         ),
-        "Envfile" => Tell::Changed(
+        "Envfile" => Notice::Changed(
             "tacit does not read this file",
             "move the settings of the file into the policy that you import",
         ),
@@ -94,83 +94,85 @@ fn tell(word: &str, value: &str) -> Option<Tell> {
         | "3DesKeyCheck"
         | "ServerScsv"
         | "MiddleBoxCompatMode" => LIBRARY,
-        "PeerMinRsaKeySize" if above(value, 2048) => Tell::Changed(
+        "PeerMinRsaKeySize" if above(value, 2048) => Notice::Changed(
             "tacit requires RSA keys of at least 2048 bits, and cannot require larger ones",
             "have the CA issue larger keys",
         ),
-        "PeerMinEccKeySize" if above(value, 256) => Tell::Changed(
+        "PeerMinEccKeySize" if above(value, 256) => Notice::Changed(
             "tacit requires elliptic curve keys of at least 256 bits, and cannot require larger \
              ones",
             "have the CA issue larger keys",
         ),
         "PeerMinRsaKeySize" | "PeerMinEccKeySize" => {
-            Tell::Info("tacit always requires at least this size")
+            Notice::Info("tacit always requires at least this size")
         }
-        "KeyringPw" | "KeyringStashFile" => Tell::Info("the PEM files in the map have no password"),
-        "CtraceClearText" | "SyslogFacility" => Tell::Info("the agent has its own log options"),
+        "KeyringPw" | "KeyringStashFile" => {
+            Notice::Info("the PEM files in the map have no password")
+        }
+        "CtraceClearText" | "SyslogFacility" => Notice::Info("the agent has its own log options"),
         "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => {
-            Tell::Info("the agent reloads certificates and policies without this attribute")
+            Notice::Info("the agent reloads certificates and policies without this attribute")
         }
         "AIACDPPriority"
         | "MaxSrcRevExtLocValues"
         | "MaxValidRevExtLocValues"
         | "RevocationSecurityLevel" => {
-            Tell::Info("tacit checks revocation with the `crl` files of the map only")
+            Notice::Info("tacit checks revocation with the `crl` files of the map only")
         }
         word if word.starts_with("GSK_LDAP") || word.starts_with("GSK_CRL") => {
-            Tell::Info("tacit checks revocation with the `crl` files of the map only")
+            Notice::Info("tacit checks revocation with the `crl` files of the map only")
         }
         word if ["Ocsp", "HttpCdp", "CRL", "LDAP"].iter().any(|head| word.starts_with(head)) => {
-            Tell::Info("tacit checks revocation with the `crl` files of the map only")
+            Notice::Info("tacit checks revocation with the `crl` files of the map only")
         }
         "GSK_V3_SESSION_TIMEOUT" | "GSK_V3_SIDCACHE_SIZE" if value == "0" => return None,
         word if word.starts_with("GSK_") => {
-            Tell::Info("tacit has its own limits for sessions and tickets")
+            Notice::Info("tacit has its own limits for sessions and tickets")
         }
-        _ => return tell_extension(word, value),
+        _ => return notice_of_extension(word, value),
     })
 }
 
 /// The same for extensions of the handshake.
-fn tell_extension(word: &str, value: &str) -> Option<Tell> {
+fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
     Some(match word {
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" if value == "Required" => {
-            Tell::Changed(
+            Notice::Changed(
                 "tacit uses the extension, but cannot require it",
                 "set TLSv1.2 Off: TLS 1.3 always has its effect",
             )
         }
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" => {
-            Tell::Info("tacit uses the extension whenever the peer offers it")
+            Notice::Info("tacit uses the extension whenever the peer offers it")
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment"
             if value == "Required" =>
         {
-            Tell::Changed(
+            Notice::Changed(
                 "tacit never uses the extension",
                 "set the attribute to Off, and test with the peers",
             )
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment" => {
-            Tell::Info("tacit never uses the extension")
+            Notice::Info("tacit never uses the extension")
         }
         "ClientMaxSSLFragmentLength" | "ServerMaxSSLFragmentLength" => {
-            Tell::Info("tacit never uses the extension")
+            Notice::Info("tacit never uses the extension")
         }
-        "ServerHandshakeSNI" if value == "Required" => Tell::Changed(
+        "ServerHandshakeSNI" if value == "Required" => Notice::Changed(
             "tacit accepts a client that sends no server name, and uses the first certificate",
             "change nothing; tacit cannot reject such clients",
         ),
-        "ServerHandshakeSNIMatch" if value == "Required" => Tell::Changed(
+        "ServerHandshakeSNIMatch" if value == "Required" => Notice::Changed(
             "tacit accepts a client that sends another server name, and uses the first certificate",
             "change nothing; tacit cannot reject such clients",
         ),
         "ServerHandshakeSNI" | "ServerHandshakeSNIMatch" => {
-            Tell::Info("tacit chooses the certificate by the server name that the client sends")
+            Notice::Info("tacit chooses the certificate by the server name that the client sends")
         }
         "ClientHandshakeSNI" if value == "Off" => return None,
-        "ClientHandshakeSNI" => Tell::Info("tacit always sends the server name"),
-        "ClientHandshakeSNIMatch" => Tell::Info("the server decides what it does with the name"),
+        "ClientHandshakeSNI" => Notice::Info("tacit always sends the server name"),
+        "ClientHandshakeSNIMatch" => Notice::Info("the server decides what it does with the name"),
         _ => return None,
     })
 }

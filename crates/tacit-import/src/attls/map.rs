@@ -206,7 +206,7 @@ impl Map {
     }
 
     /// Reports unused entries; an unused key of a rule is an error.
-    pub(super) fn tell_unused(&self, findings: &mut Findings) {
+    pub(super) fn report_unused(&self, findings: &mut Findings) {
         let Some(file) = &self.file else { return };
         let at = |line| Origin { file: file.as_str().into(), line };
         let used = self.used.borrow();

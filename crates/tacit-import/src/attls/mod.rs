@@ -75,7 +75,7 @@ pub fn import(request: &AttlsRequest<'_>, files: &dyn Files, findings: &mut Find
     });
     let original = read::read(request, files, &map, findings);
     let rules = read::rules(&original.objects, findings);
-    original.objects.tell_unused(std::iter::empty(), findings);
+    original.objects.report_unused(std::iter::empty(), findings);
     let effective = rules.iter().map(Effective::table).collect::<Vec<_>>().join("\n");
     let decisions = decide::decide(&rules, &map, request.options, findings);
     let sources = Sources {

@@ -167,7 +167,7 @@ impl Objects {
     }
 
     /// Reports statements that neither the rules nor the statements in `used` lead to.
-    pub(super) fn tell_unused<'o>(
+    pub(super) fn report_unused<'o>(
         &'o self,
         used: impl Iterator<Item = Reference<'o>>,
         findings: &mut Findings,
@@ -278,7 +278,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
                 if !attribute.repeats
                     && let Some(first) = object.said(attribute.word)
                 {
-                    tell_repeated(kind, &field, first, findings);
+                    report_repeated(kind, &field, first, findings);
                 }
                 object.fields.push(field);
             }
@@ -304,7 +304,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
     object
 }
 
-fn tell_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Findings) {
+fn report_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Findings) {
     let word = field.attribute.word;
     // If an action repeats a block or reference, the code that chooses one of them reports it.
     let is_action = matches!(owner, Kind::Group | Kind::Environment | Kind::Connection | Kind::Gsk);

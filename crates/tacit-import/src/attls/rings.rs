@@ -64,7 +64,7 @@ impl Context<'_> {
             return None;
         }
         if self.map.keyring(name).is_some() {
-            self.tell_shared(user, name, &whole);
+            self.report_shared(user, name, &whole);
             return None;
         }
         let message = format!(
@@ -74,7 +74,7 @@ impl Context<'_> {
         Some(whole)
     }
 
-    fn tell_shared(&mut self, user: &Field, name: &str, whole: &str) {
+    fn report_shared(&mut self, user: &Field, name: &str, whole: &str) {
         let message = format!(
             "on z/OS each user ID has its own key ring `{name}`; here the files of [keyring.{}] \
              are used for the ring of `{}` too",

@@ -40,7 +40,7 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
         context.findings.info(&field.at, message);
     }
     if let Some(field) = rule.said("SecondaryMap").filter(|field| field.value == "On") {
-        tell_secondary(context, field, &start);
+        report_secondary(context, field, &start);
     }
     start.keys()
 }
@@ -150,7 +150,7 @@ fn controlled_by_port(rule: &Effective<'_>, direction: Direction) -> Start {
 }
 
 /// Reports secondary connections: tacit supports only those of FTP.
-fn tell_secondary(context: &mut Context<'_>, field: &Field, start: &Start) {
+fn report_secondary(context: &mut Context<'_>, field: &Field, start: &Start) {
     if start.is_ftp() {
         let message = "FTP data connections follow their control connection";
         context.findings.info(&field.at, message);

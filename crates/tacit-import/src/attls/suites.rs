@@ -128,7 +128,7 @@ fn by_name(text: &str, field: &Field, findings: &mut Findings) -> Option<Suite> 
     }
     let fixed = name.starts_with("TLS_ECDH_").then_some("static ECDH has no forward secrecy");
     if let Some(why) = fixed.or_else(|| suite_refusal(&name)) {
-        tell_dropped(&name, why, field, findings);
+        report_dropped(&name, why, field, findings);
         return None;
     }
     let fix = match nearest_word(&name, &Suite::DEFAULT.map(Suite::name)) {
@@ -147,14 +147,14 @@ fn by_code(code: &str, field: &Field, findings: &mut Findings) -> Option<Suite> 
     match name {
         Some(name) => {
             let why = suite_refusal(name).unwrap_or("tacit does not support this suite");
-            tell_dropped(&format!("{code} ({name})"), why, field, findings);
+            report_dropped(&format!("{code} ({name})"), why, field, findings);
         }
-        None => tell_dropped(code, "tacit does not know this suite", field, findings),
+        None => report_dropped(code, "tacit does not know this suite", field, findings),
     }
     None
 }
 
-fn tell_dropped(suite: &str, why: &str, field: &Field, findings: &mut Findings) {
+fn report_dropped(suite: &str, why: &str, field: &Field, findings: &mut Findings) {
     let message = format!("cipher suite {suite} is dropped: {why}");
     findings.changed(
         &field.at,

@@ -306,7 +306,7 @@ impl Context<'_> {
         }
         let named = suites::suites(rule, oldest, self.findings);
         let newest = suites::newest(named.as_deref());
-        self.tell_of_1_3(rule, oldest, newest);
+        self.report_1_3(rule, oldest, newest);
         if let Some(suites) = named {
             let names: Vec<&str> = suites.iter().map(|suite| suite.name()).collect();
             set(keys, "suites", names);
@@ -380,7 +380,7 @@ impl Context<'_> {
         oldest
     }
 
-    fn tell_of_1_3(&mut self, rule: &Effective<'_>, oldest: TlsVersion, newest: TlsVersion) {
+    fn report_1_3(&mut self, rule: &Effective<'_>, oldest: TlsVersion, newest: TlsVersion) {
         if oldest != newest && !rule.is_on("TLSv1.3") {
             let at = rule.at_of("TLSv1.3");
             let message = "TLS 1.3 is also on, for peers that support it";

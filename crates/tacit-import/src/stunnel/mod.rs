@@ -179,7 +179,7 @@ fn differing(
     let values = |service: &StunnelService<'_>, name: &str| -> Vec<String> {
         service.all(name).into_iter().map(|entry| entry.value.clone()).collect()
     };
-    let read = words::WORDS.iter().filter(|word| word.fate == words::Fate::Read);
+    let read = words::WORDS.iter().filter(|word| word.outcome == words::Outcome::Read);
     let mut names = read.map(|word| word.name).filter(|name| !OWN.contains(name));
     names.find(|name| values(service, name) != values(&primary, name))
 }

@@ -17,7 +17,7 @@ use crate::finding::Findings;
 
 /// What the service requires of the peer, after all options in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct PeerRequirements {
     /// The peer must send a certificate.
     require: bool,
     /// The chain of the certificate is verified.
@@ -27,24 +27,27 @@ struct Asked {
 }
 
 /// The requirements, and the last option that changed them.
-struct Said<'s> {
-    asked: Asked,
+struct RequirementsOfService<'s> {
+    asked: PeerRequirements,
     last: Option<&'s Entry>,
 }
 
-fn asked<'s>(service: &StunnelService<'s>, findings: &mut Findings) -> Option<Said<'s>> {
-    let mut asked = Asked::default();
+fn asked<'s>(
+    service: &StunnelService<'s>,
+    findings: &mut Findings,
+) -> Option<RequirementsOfService<'s>> {
+    let mut asked = PeerRequirements::default();
     let mut last = None;
     let names = ["verify", "verifyChain", "verifyPeer", "requireCert"];
     for entry in service.in_order(&names) {
         last = Some(entry);
         if entry.name.eq_ignore_ascii_case("verify") {
             asked = match entry.value.as_str() {
-                "0" => Asked::default(),
-                "1" => Asked { chain: true, ..Asked::default() },
-                "2" => Asked { require: true, chain: true, peer: false },
-                "3" => Asked { require: true, chain: true, peer: true },
-                "4" => Asked { require: true, chain: false, peer: true },
+                "0" => PeerRequirements::default(),
+                "1" => PeerRequirements { chain: true, ..PeerRequirements::default() },
+                "2" => PeerRequirements { require: true, chain: true, peer: false },
+                "3" => PeerRequirements { require: true, chain: true, peer: true },
+                "4" => PeerRequirements { require: true, chain: false, peer: true },
                 _ => {
                     let message = format!("`verify = {}` is not a level of stunnel", entry.value);
                     findings.error(&entry.at, message, "set verifyChain = yes");
@@ -61,10 +64,10 @@ fn asked<'s>(service: &StunnelService<'s>, findings: &mut Findings) -> Option<Sa
         }
         asked.require |= said;
     }
-    Some(Said { asked, last })
+    Some(RequirementsOfService { asked, last })
 }
 
-impl Asked {
+impl PeerRequirements {
     /// How a service uses its files of certificates.
     fn files(self) -> Contents {
         match (self.chain, self.peer) {
@@ -78,11 +81,15 @@ impl Asked {
 /// Rejects pinning without certificates, and reports how tacit's pinning differs.
 fn report_pinned(
     service: &StunnelService<'_>,
-    said: &Said<'_>,
+    said: &RequirementsOfService<'_>,
     trust: Option<&str>,
     findings: &mut Findings,
 ) -> Option<()> {
-    let Said { asked: Asked { peer: true, chain, .. }, last: Some(entry) } = said else {
+    let RequirementsOfService {
+        asked: PeerRequirements { peer: true, chain, .. },
+        last: Some(entry),
+    } = said
+    else {
         return Some(());
     };
     let of = &service.section.name;
@@ -186,7 +193,7 @@ pub(super) fn server(
 }
 
 /// Rejects checks of names in certificates that are not verified.
-fn needs_check(checks: &[&Entry], asked: Asked, findings: &mut Findings) -> Option<()> {
+fn needs_check(checks: &[&Entry], asked: PeerRequirements, findings: &mut Findings) -> Option<()> {
     let Some(check) = checks.first().filter(|_| !asked.chain && !asked.peer) else {
         return Some(());
     };
@@ -208,7 +215,7 @@ struct Checked {
 fn server_name(
     service: &StunnelService<'_>,
     connect: &Endpoint,
-    asked: Asked,
+    asked: PeerRequirements,
     findings: &mut Findings,
 ) -> Option<Checked> {
     let sni = service.last("sni");
@@ -261,7 +268,7 @@ pub(super) fn client(
     findings: &mut Findings,
 ) -> Option<Keys> {
     let said = asked(service, findings)?;
-    let Said { asked, last } = said;
+    let RequirementsOfService { asked, last } = said;
     let checks = service.in_order(&["checkHost", "checkIP", "checkEmail"]);
     needs_check(&checks, asked, findings)?;
     let trust = tables.trust(service, asked.files(), findings)?;

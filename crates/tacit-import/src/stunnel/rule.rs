@@ -45,7 +45,7 @@ pub(super) fn read(
     keys.extend(targets.keys());
     keys.extend(owner(service).map(|owner| ("unix-owner", owner)));
     keys.extend(connect_timeout(service, &targets, findings)?.map(|s| ("connect-timeout", s)));
-    if let Some(leaves) = clear_leg(service, role, &listen, &targets) {
+    if let Some(leaves) = clear_bytes_message(service, role, &listen, &targets) {
         keys.push(("clear", true.into()));
         let fix = "the rule has `clear = true`; use loopback or a UNIX socket to keep these bytes \
                    on this host";
@@ -97,7 +97,7 @@ pub(super) fn read(
 }
 
 /// A message about bytes that cross the network in clear; `None` if there are none.
-fn clear_leg(
+fn clear_bytes_message(
     service: &StunnelService<'_>,
     role: ServiceRole,
     listen: &Listen,
@@ -364,7 +364,7 @@ fn identity(
     if role == ServiceRole::Client && !shows_global(service, tables, findings) {
         return Some(None);
     }
-    tables.note_relative(cert, findings);
+    tables.report_relative(cert, findings);
     Some(Some(tables.identity(cert, key)))
 }
 
@@ -379,11 +379,11 @@ fn shows_global(
     let name = &service.section.name;
     if tables.is_for_clients(cert) == Some(false) {
         let message = format!(
-            "service `{name}` does not show it to its server any more: it is global, and its \
-             extendedKeyUsage is not for clients"
+            "service `{name}` no longer sends this certificate to its server: `cert` is a global \
+             option, and the extendedKeyUsage of the certificate is not for clients"
         );
-        let fix = "if the server asks for a certificate, say cert = FILE in the service, with one \
-                   that has extendedKeyUsage = clientAuth";
+        let fix = "if the server requests a certificate, set cert = FILE in the service, with a \
+                   certificate that has extendedKeyUsage = clientAuth";
         findings.changed(&cert.at, message, fix);
         return false;
     }

@@ -24,7 +24,7 @@ pub(super) struct Tables<'f> {
     trusts: Vec<Trust>,
     maps: Vec<Names>,
     /// Whether the meaning of relative paths was reported.
-    is_relative_told: bool,
+    has_reported_relative: bool,
 }
 
 /// A certificate with its key.
@@ -70,7 +70,7 @@ impl<'f> Tables<'f> {
             identities: Vec::new(),
             trusts: Vec::new(),
             maps: Vec::new(),
-            is_relative_told: false,
+            has_reported_relative: false,
         }
     }
 
@@ -128,7 +128,7 @@ impl<'f> Tables<'f> {
         }
         let mut files = Vec::new();
         for entry in &given {
-            self.note_relative(entry, findings);
+            self.report_relative(entry, findings);
             if entry.name.eq_ignore_ascii_case("CApath") {
                 files.extend(self.hashed(entry, findings)?);
             } else {
@@ -203,11 +203,11 @@ impl<'f> Tables<'f> {
     }
 
     /// Reports once how relative paths are resolved.
-    pub(super) fn note_relative(&mut self, entry: &Entry, findings: &mut Findings) {
-        if entry.value.starts_with('/') || self.is_relative_told {
+    pub(super) fn report_relative(&mut self, entry: &Entry, findings: &mut Findings) {
+        if entry.value.starts_with('/') || self.has_reported_relative {
             return;
         }
-        self.is_relative_told = true;
+        self.has_reported_relative = true;
         let message = "relative paths are resolved from the directory of the policy, not from the \
                        working directory of the agent";
         let fix = "write the policy to the directory in which stunnel was started, or use absolute \

@@ -54,9 +54,9 @@ impl Targets {
         }
         match others.first() {
             Some(second) if !read.others.is_empty() => {
-                read.tell(service, role, second, findings)?
+                read.report_several(service, role, second, findings)?
             }
-            _ => read.tell_one(service, findings),
+            _ => read.report_single(service, findings),
         }
         Some(read)
     }
@@ -102,7 +102,7 @@ impl Targets {
     }
 
     /// Reports how a rule treats several targets differently from stunnel.
-    fn tell(
+    fn report_several(
         &self,
         service: &StunnelService<'_>,
         role: ServiceRole,
@@ -136,7 +136,7 @@ impl Targets {
     }
 
     /// The same for one target: stunnel treats each address of a name as a target.
-    fn tell_one(&self, service: &StunnelService<'_>, findings: &mut Findings) {
+    fn report_single(&self, service: &StunnelService<'_>, findings: &mut Findings) {
         let is_name = self
             .first
             .host()

@@ -3,7 +3,7 @@
 use super::ciphers::{self, Known};
 use super::lines::Entry;
 use super::service::StunnelService;
-use super::tls_options::{self, Said};
+use super::tls_options::{self, VersionSwitch};
 use crate::finding::Findings;
 use tacit_core::policy::{Group, Suite, TlsVersion};
 
@@ -94,9 +94,9 @@ fn apply_options(
     for entry in service.all("options") {
         match tls_options::read(entry, findings) {
             None => is_sound = false,
-            Some(Said::Other) => {}
-            Some(Said::Versions { forbids }) => *allowed = [!forbids; VERSIONS.len()],
-            Some(Said::Version { version, forbids }) => {
+            Some(VersionSwitch::Other) => {}
+            Some(VersionSwitch::Versions { forbids }) => *allowed = [!forbids; VERSIONS.len()],
+            Some(VersionSwitch::Version { version, forbids }) => {
                 if let Some(slot) = allowed.get_mut(version) {
                     *slot = !forbids;
                 }

@@ -70,7 +70,7 @@ const OTHERS: [&str; 50] = [
 ];
 
 /// What one `options` line says about versions.
-pub(super) enum Said {
+pub(super) enum VersionSwitch {
     /// It forbids the version with this index, or with a dash allows it again.
     Version { version: usize, forbids: bool },
     /// It forbids or allows all versions.
@@ -81,19 +81,19 @@ pub(super) enum Said {
 
 /// Reads an `options` line; `None` after an error was reported. The case of letters is ignored, as
 /// in stunnel.
-pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<Said> {
+pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<VersionSwitch> {
     let name = entry.value.strip_prefix('-').unwrap_or(&entry.value);
     let forbids = name.len() == entry.value.len();
     if let Some(version) = FORBIDDING.iter().position(|word| word.eq_ignore_ascii_case(name)) {
-        return Some(Said::Version { version, forbids });
+        return Some(VersionSwitch::Version { version, forbids });
     }
     if FORBIDDING_ALL.eq_ignore_ascii_case(name) {
-        return Some(Said::Versions { forbids });
+        return Some(VersionSwitch::Versions { forbids });
     }
     if OTHERS.iter().any(|word| word.eq_ignore_ascii_case(name)) {
         findings
             .info(&entry.at, format!("`{name}` has no effect here: the TLS library decides this"));
-        return Some(Said::Other);
+        return Some(VersionSwitch::Other);
     }
     let known: Vec<&str> =
         [FORBIDDING_ALL].iter().chain(&FORBIDDING).chain(&OTHERS).copied().collect();

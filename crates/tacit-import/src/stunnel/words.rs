@@ -17,7 +17,7 @@ pub(super) enum Place {
 
 /// What the import does with an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Outcome {
     /// The option is imported.
     Read,
     /// The option has no counterpart, and none is needed: why.
@@ -35,18 +35,18 @@ pub(super) struct Word {
     pub(super) place: Place,
     /// Values that have no effect.
     pub(super) harmless: &'static [&'static str],
-    pub(super) fate: Fate,
+    pub(super) outcome: Outcome,
 }
 
 impl Word {
     /// What the import does with it before all sections, or in a section.
-    pub(super) fn fate_in(&self, place: Place, options: &StunnelOptions) -> Fate {
+    pub(super) fn outcome_in(&self, place: Place, options: &StunnelOptions) -> Outcome {
         match place {
-            _ if options.without_ocsp && self.fate == REFUSED_OCSP => {
-                Fate::Changed(NO_OCSP, OCSP_FIX)
+            _ if options.without_ocsp && self.outcome == REFUSED_OCSP => {
+                Outcome::Changed(NO_OCSP, OCSP_FIX)
             }
             Place::Global if matches!(self.name, "setuid" | "setgid") => USER,
-            _ => self.fate,
+            _ => self.outcome,
         }
     }
 }
@@ -81,11 +81,11 @@ pub(super) fn check_words(
         if word.harmless.iter().any(|harmless| value.eq_ignore_ascii_case(harmless)) {
             continue;
         }
-        match word.fate_in(place, options) {
-            Fate::Read => {}
-            Fate::Info(why) => findings.info(at, format!("`{name}`: {why}")),
-            Fate::Changed(what, fix) => findings.changed(at, format!("`{name}`: {what}"), fix),
-            Fate::Refused(why, fix) => findings.error(at, format!("`{name}`: {why}"), fix),
+        match word.outcome_in(place, options) {
+            Outcome::Read => {}
+            Outcome::Info(why) => findings.info(at, format!("`{name}`: {why}")),
+            Outcome::Changed(what, fix) => findings.changed(at, format!("`{name}`: {what}"), fix),
+            Outcome::Refused(why, fix) => findings.error(at, format!("`{name}`: {why}"), fix),
         }
     }
 }
@@ -96,15 +96,15 @@ pub(super) fn word(name: &str) -> Option<&'static Word> {
 }
 
 const fn read(name: &'static str) -> Word {
-    Word { name, place: Place::StunnelService, harmless: &[], fate: Fate::Read }
+    Word { name, place: Place::StunnelService, harmless: &[], outcome: Outcome::Read }
 }
 
-const fn global(name: &'static str, fate: Fate) -> Word {
-    Word { name, place: Place::Global, harmless: &[], fate }
+const fn global(name: &'static str, outcome: Outcome) -> Word {
+    Word { name, place: Place::Global, harmless: &[], outcome }
 }
 
 const fn info(name: &'static str, why: &'static str) -> Word {
-    Word { name, place: Place::StunnelService, harmless: &[], fate: Fate::Info(why) }
+    Word { name, place: Place::StunnelService, harmless: &[], outcome: Outcome::Info(why) }
 }
 
 const fn changed(
@@ -113,7 +113,7 @@ const fn changed(
     what: &'static str,
     fix: &'static str,
 ) -> Word {
-    Word { name, place: Place::StunnelService, harmless, fate: Fate::Changed(what, fix) }
+    Word { name, place: Place::StunnelService, harmless, outcome: Outcome::Changed(what, fix) }
 }
 
 const fn refused(
@@ -122,22 +122,22 @@ const fn refused(
     why: &'static str,
     fix: &'static str,
 ) -> Word {
-    Word { name, place: Place::StunnelService, harmless, fate: Fate::Refused(why, fix) }
+    Word { name, place: Place::StunnelService, harmless, outcome: Outcome::Refused(why, fix) }
 }
 
 const fn ocsp(name: &'static str, harmless: &'static [&'static str]) -> Word {
-    Word { name, place: Place::StunnelService, harmless, fate: REFUSED_OCSP }
+    Word { name, place: Place::StunnelService, harmless, outcome: REFUSED_OCSP }
 }
 
 const LOGS: &str = "the agent logs to standard error; `--audit FILE` records every connection";
 const RANDOM: &str = "the kernel provides random numbers";
-const NO_ENGINE: Fate = Fate::Refused(
+const NO_ENGINE: Outcome = Outcome::Refused(
     "tacit cannot use keys in engines and tokens",
     "export certificate and key to PEM files: cert = FILE, key = FILE",
 );
 /// Before all sections these options are about the process. In a section they are about its socket,
 /// and imported.
-const USER: Fate = Fate::Changed(
+const USER: Outcome = Outcome::Changed(
     "the agent does not change its user",
     "start the agent as that user: User= in its systemd unit; use a socket unit for ports below \
      1024",
@@ -145,7 +145,7 @@ const USER: Fate = Fate::Changed(
 const NO_OCSP: &str = "tacit does not use OCSP";
 const OCSP_FIX: &str = "configure CRLs (CRLfile), or issue short-lived certificates";
 /// An import drops a revocation check only if the caller requests it.
-const REFUSED_OCSP: Fate = Fate::Refused(
+const REFUSED_OCSP: Outcome = Outcome::Refused(
     NO_OCSP,
     "configure CRLs (CRLfile) or issue short-lived certificates, and import with --without-ocsp; \
      or remove the option",
@@ -162,13 +162,13 @@ const TICKETS: &str = "an agent creates its own session ticket keys: a session o
 pub(super) const WORDS: &[Word] = &[
     global(
         "chroot",
-        Fate::Changed(
+        Outcome::Changed(
             "the agent does not change its root directory",
             "set RootDirectory= or ProtectSystem=strict in its systemd unit",
         ),
     ),
-    global("compression", Fate::Changed("tacit never compresses TLS", "remove the option")),
-    global("EGD", Fate::Info(RANDOM)),
+    global("compression", Outcome::Changed("tacit never compresses TLS", "remove the option")),
+    global("EGD", Outcome::Info(RANDOM)),
     global("engine", NO_ENGINE),
     global("engineCtrl", NO_ENGINE),
     global("engineDefault", NO_ENGINE),
@@ -176,26 +176,26 @@ pub(super) const WORDS: &[Word] = &[
         name: "fips",
         place: Place::Global,
         harmless: &["no"],
-        fate: Fate::Refused("tacit has no FIPS mode", "set fips = no, or keep stunnel"),
+        outcome: Outcome::Refused("tacit has no FIPS mode", "set fips = no, or keep stunnel"),
     },
     global(
         "foreground",
-        Fate::Info("`tacit agent` runs in the foreground, as a systemd service does"),
+        Outcome::Info("`tacit agent` runs in the foreground, as a systemd service does"),
     ),
-    global("iconActive", Fate::Info("tacit has no icon")),
-    global("iconError", Fate::Info("tacit has no icon")),
-    global("iconIdle", Fate::Info("tacit has no icon")),
-    global("log", Fate::Info(LOGS)),
-    global("output", Fate::Info(LOGS)),
-    global("pid", Fate::Info("the agent writes no PID file; systemd knows its process ID")),
-    global("RNDbytes", Fate::Info(RANDOM)),
-    global("RNDfile", Fate::Info(RANDOM)),
-    global("RNDoverwrite", Fate::Info(RANDOM)),
+    global("iconActive", Outcome::Info("tacit has no icon")),
+    global("iconError", Outcome::Info("tacit has no icon")),
+    global("iconIdle", Outcome::Info("tacit has no icon")),
+    global("log", Outcome::Info(LOGS)),
+    global("output", Outcome::Info(LOGS)),
+    global("pid", Outcome::Info("the agent writes no PID file; systemd knows its process ID")),
+    global("RNDbytes", Outcome::Info(RANDOM)),
+    global("RNDfile", Outcome::Info(RANDOM)),
+    global("RNDoverwrite", Outcome::Info(RANDOM)),
     info("service", "the name of the rule identifies the service in logs"),
-    global("syslog", Fate::Info(LOGS)),
-    global("taskbar", Fate::Info("tacit has no icon")),
+    global("syslog", Outcome::Info(LOGS)),
+    global("taskbar", Outcome::Info("tacit has no icon")),
     read("accept"),
-    Word { name: "CAengine", place: Place::StunnelService, harmless: &[], fate: NO_ENGINE },
+    Word { name: "CAengine", place: Place::StunnelService, harmless: &[], outcome: NO_ENGINE },
     read("CApath"),
     read("CAfile"),
     read("cert"),
@@ -224,8 +224,8 @@ pub(super) const WORDS: &[Word] = &[
     info("logId", "each connection has a number in logs and displays"),
     info("debug", LOGS),
     info("delay", "the agent resolves host names repeatedly"),
-    Word { name: "engineId", place: Place::StunnelService, harmless: &[], fate: NO_ENGINE },
-    Word { name: "engineNum", place: Place::StunnelService, harmless: &[], fate: NO_ENGINE },
+    Word { name: "engineId", place: Place::StunnelService, harmless: &[], outcome: NO_ENGINE },
+    Word { name: "engineNum", place: Place::StunnelService, harmless: &[], outcome: NO_ENGINE },
     read("exec"),
     read("execArgs"),
     read("failover"),

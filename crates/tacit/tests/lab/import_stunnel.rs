@@ -217,8 +217,8 @@ fn a_global_certificate_for_servers_alone_is_not_shown_by_clients() {
         write_pair(&lab, name, &leaf.cert_pem, &leaf.key_pem);
     }
     for (name, shows, words) in [
-        ("server", false, "1: changed: service `out` does not show it to its server any more"),
-        ("both", true, "1: info: service `out` shows it to its server, if that asks"),
+        ("server", false, "1: changed: service `out` no longer sends this certificate"),
+        ("both", true, "1: info: service `out` sends this certificate"),
     ] {
         let configuration = format!(
             "cert = {name}.pem\nkey = {name}.key\nCAfile = corp.pem\n[in]\n\

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::filter::{Action, Filter, Flow};
 use crate::attls::conditions::End;
-use crate::attls::effective::tell_double_end;
+use crate::attls::effective::report_double_end;
 use crate::attls::lex::Node;
 use crate::attls::objects::{Field, Object, Objects, Reference};
 use crate::attls::time;
@@ -29,7 +29,7 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     let objects = Objects::read(nodes.iter().filter(is_built), findings);
     let used =
         objects.of_kind(Kind::FilterPolicy).map(|one| Reference::to(Kind::FilterPolicy, &one.name));
-    objects.tell_unused(used.collect::<Vec<_>>().into_iter(), findings);
+    objects.report_unused(used.collect::<Vec<_>>().into_iter(), findings);
     let mut policies = objects.of_kind(Kind::FilterPolicy);
     let Some(policy) = policies.next() else {
         if let Some(first) = nodes.iter().find(is_built) {
@@ -49,11 +49,11 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
             "keep only one IpFilterPolicy",
         );
     }
-    tell_options(policy, findings);
+    report_options(policy, findings);
     let logs = policy.said("FilterLogging").is_none_or(|field| field.value == "On");
     let mut rules = Vec::new();
     members(policy, &objects, Members::RULES, &mut rules);
-    let mut reader = Reader { objects: &objects, logs, has_told_discards: false, findings };
+    let mut reader = Reader { objects: &objects, logs, has_reported_discards: false, findings };
     rules.into_iter().filter_map(|rule| reader.filter(rule)).collect()
 }
 
@@ -76,7 +76,7 @@ const NOT_BUILT: &[&str] = &[
 ];
 
 /// Reports the settings that apply to all rules of the policy.
-fn tell_options(policy: &Object, findings: &mut Findings) {
+fn report_options(policy: &Object, findings: &mut Findings) {
     for field in &policy.fields {
         let word = field.attribute.word;
         match (word, field.value.as_str()) {
@@ -140,7 +140,7 @@ struct Reader<'r> {
     /// Whether filter rules log at all.
     logs: bool,
     /// Whether the effect of a deny was reported: once, not for each rule.
-    has_told_discards: bool,
+    has_reported_discards: bool,
     findings: &'r mut Findings,
 }
 
@@ -169,7 +169,7 @@ impl<'r> Reader<'r> {
             return None;
         }
         let mut addresses = |side| {
-            tell_double_end(rule, side, self.findings);
+            report_double_end(rule, side, self.findings);
             End::of(rule, side, self.objects).addresses
         };
         let ends = Ends { source: addresses("IpSource"), destination: addresses("IpDest") };
@@ -221,8 +221,8 @@ impl<'r> Reader<'r> {
         }
         let decided = if said.value == "Permit" { Action::Permit } else { Action::Deny };
         let silent = action.said("DiscardAction").is_none_or(|field| field.value == "Silent");
-        if decided == Action::Deny && silent && !self.has_told_discards {
-            self.has_told_discards = true;
+        if decided == Action::Deny && silent && !self.has_reported_discards {
+            self.has_reported_discards = true;
             let message = "denied connections fail at once with an error; on z/OS their packets \
                            were dropped silently";
             self.findings.changed(
@@ -247,7 +247,7 @@ impl<'r> Reader<'r> {
         let protocols = self.protocols(service, action)?;
         let way = self.way(service)?;
         for side in ["Source", "Destination"] {
-            tell_double_end(service, side, self.findings);
+            report_double_end(service, side, self.findings);
         }
         let source_ports = End::of(service, "Source", self.objects).ports;
         let destination_ports = End::of(service, "Destination", self.objects).ports;
@@ -283,7 +283,7 @@ impl<'r> Reader<'r> {
                                datagram and its answers";
                 self.findings.changed(&service.at, message, "write Direction bidirectional");
             }
-            self.tell_names(service, action, &destination_ports);
+            self.report_names(service, action, &destination_ports);
             let directions: &[Direction] = match way {
                 _ if is_udp => &[Direction::Outbound],
                 Way::Accepted => &[Direction::Inbound],
@@ -314,7 +314,7 @@ impl<'r> Reader<'r> {
     }
 
     /// Reports a rule about DNS: rules do not apply to DNS queries.
-    fn tell_names(&mut self, service: &Object, action: Action, ports: &[RangeInclusive<u16>]) {
+    fn report_names(&mut self, service: &Object, action: Action, ports: &[RangeInclusive<u16>]) {
         const DNS: u16 = 53;
         if !ports.iter().any(|ports| ports.contains(&DNS)) {
             return;

@@ -116,7 +116,7 @@ fn no_attribute_is_ignored_in_silence() {
         Kind::ALL.into_iter().filter(|kind| kind.word().starts_with("TTLS") && *kind != Kind::Rule);
     for attribute in actions.flat_map(Kind::attributes) {
         let is_part = matches!(attribute.form, words::Form::Block(_) | words::Form::Ref(_));
-        let told = ignored::is_told(attribute.word);
+        let told = ignored::is_reported(attribute.word);
         assert!(
             is_part || told != effect.contains(&attribute.word),
             "`{}` is told: {told}",
