@@ -187,8 +187,10 @@ fn a_target_that_does_not_answer_leaves_time_for_the_next() {
     let agent = lab.agent(&rule(listen, &targets, "connect-timeout = \"3s\""));
     assert_eq!(reached(listen), "second");
     let silent = silent.address;
-    agent.wait_for_log(&format!("reason=\"cannot connect to {silent}: no answer\""));
-    agent.wait_for_log("reason=\"cannot connect to nothing.invalid:1: the name did not resolve");
+    agent.wait_for_log(&format!(
+        "reason=\"cannot connect to {silent}: no answer within the timeout\""
+    ));
+    agent.wait_for_log("reason=\"cannot connect to nothing.invalid:1: its name was not resolved");
     assert_eq!(reached(listen), "second");
 }
 
@@ -327,7 +329,7 @@ fn a_dial_failure_names_the_name_and_what_failed() {
         drop(connect(("127.0.0.1", listen)));
         agent.wait_for_log(wanted);
     };
-    fails("nothing.invalid:1", "cannot connect to nothing.invalid:1: the name did not resolve");
+    fails("nothing.invalid:1", "cannot connect to nothing.invalid:1: its name was not resolved");
     let refused = format!("localhost:{closed}: cannot connect to 127.0.0.1:{closed}: Connection");
     fails(&format!("localhost:{closed}"), &refused);
 }
