@@ -92,8 +92,7 @@ impl Reader<'_> {
         if depth > DEPTH_MAX {
             self.findings.error(
                 at,
-                "this file names itself through other files, or more than 4 files name each other \
-                 in a row",
+                "this chain of files is longer than 4 files, or leads back to this file",
                 "remove the statement that names this file, or import the policy file itself",
             );
             return;
@@ -365,8 +364,7 @@ mod tests {
             ("TTLSConfig", "`TTLSConfig` names no file"),
             (
                 "TTLSConfig main",
-                "this file names itself through other files, or more than 4 files name each other \
-                 in a row",
+                "this chain of files is longer than 4 files, or leads back to this file",
             ),
             ("TcpImage A a\nTcpImage B b", "the file names several TCP/IP stacks, and"),
             ("PolicyServer\nTTLSConfig x", "`PolicyServer`: policies of a policy server"),

@@ -217,8 +217,12 @@ fn a_global_certificate_for_servers_alone_is_not_shown_by_clients() {
         write_pair(&lab, name, &leaf.cert_pem, &leaf.key_pem);
     }
     for (name, shows, words) in [
-        ("server", false, "1: changed: service `out` no longer sends this certificate"),
-        ("both", true, "1: info: service `out` sends this certificate"),
+        (
+            "server",
+            false,
+            "1: changed[imported-changed]: service `out` no longer sends this certificate",
+        ),
+        ("both", true, "1: info[import-note]: service `out` sends this certificate"),
     ] {
         let configuration = format!(
             "cert = {name}.pem\nkey = {name}.key\nCAfile = corp.pem\n[in]\n\

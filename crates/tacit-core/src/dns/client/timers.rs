@@ -1,6 +1,6 @@
 //! The timers of DNS queries.
 //!
-//! Each kind of timer has one fixed delay and its own queue. The queue is sorted without a search,
+//! Each kind of timer has one fixed delay and its own queue. Its entries are always in order,
 //! because a timer that starts later also ends later.
 
 use std::collections::VecDeque;

@@ -48,7 +48,7 @@ pub(super) fn read(
 
 /// Reports the keys in a client rule.
 pub(super) fn refuse_in_client(table: &TomlTable<'_>) {
-    let why = "the key is for the server role, and this rule is a client";
+    let why = "the key is for the server role, and this rule has the client role";
     table.refuse(&["accept"], why, "remove the key, or set role = \"server\"");
     table.refuse(&CLEAR_KEYS, why, "remove the key, or set role = \"server\"");
 }

@@ -137,7 +137,7 @@ fn nice(value: &TomlValue<'_>) -> Option<i32> {
         let max = NICE.end();
         value.error(
             format!("`nice` is {number}, and must be {min} to {max}"),
-            format!("write a number from {min} (first) to {max} (last)"),
+            format!("write a number from {min} (highest priority) to {max} (lowest)"),
         );
     }
     nice

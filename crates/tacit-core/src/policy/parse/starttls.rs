@@ -154,7 +154,7 @@ pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
-        let why = "the key is for the server role, and this rule is a client";
+        let why = "the key is for the server role, and this rule has the client role";
         table.refuse(&["data-resumption", "cancel"], why, "remove the key");
     }
 }

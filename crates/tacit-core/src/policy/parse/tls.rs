@@ -124,13 +124,13 @@ fn server(
     common: Option<TlsCommon>,
     names: &Names<'_>,
 ) -> Option<ServerTls> {
-    let why = "the key is for checks of a server, and this rule is the server";
+    let why = "the key is for checks of a server, and this rule has the server role";
     table.refuse(
         &["server-name", "verify", "sni", "connect"],
         why,
         "remove the key, or set role = \"client\"",
     );
-    let why = "the key is for programs that open connections, and this rule is a server";
+    let why = "the key is for programs that open connections, and this rule has the server role";
     table.refuse(&["on-tls"], why, "remove the key");
     let identities = table
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
@@ -151,7 +151,7 @@ fn client(
     setting: &Setting,
     names: &Names<'_>,
 ) -> Option<ClientTls> {
-    let why = "the key is for the server role, and this rule is a client";
+    let why = "the key is for the server role, and this rule has the client role";
     table.refuse(&["client-cert", "map"], why, "remove the key, or set role = \"server\"");
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {

@@ -1,4 +1,4 @@
-//! Tests key changes by bytes, by time and at the limit of a key.
+//! Tests key changes: after a number of bytes, after a time, and at the limit of a key.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
