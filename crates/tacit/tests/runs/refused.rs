@@ -198,7 +198,7 @@ fn the_log_of_a_run_goes_where_the_command_line_says() {
         ls $HOME/.local 2>/dev/null
         RUN_OPTIONS='--log ./missing/own.log'
         run true 2>err; echo status $?
-        grep -c 'tacit: log ./missing/own.log: ' err"#);
+        grep -c 'cannot open log file ./missing/own.log: ' err"#);
     assert_eq!(said, "1\n0\n0\n1\nstatus 125\n1\n");
 }
 
