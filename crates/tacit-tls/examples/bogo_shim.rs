@@ -155,8 +155,12 @@ impl Wanted {
 
     fn identity(&self) -> Result<Option<LoadedIdentity>, Box<dyn Error>> {
         let (Some(cert), Some(key)) = (&self.cert, &self.key) else { return Ok(None) };
-        let identity =
-            Identity { cert: cert.into(), key: key.into(), position: SourcePosition::default() };
+        let identity = Identity {
+            cert: cert.into(),
+            key: key.into(),
+            position: SourcePosition::default(),
+            file_positions: tacit_core::policy::FilePositions::default(),
+        };
         let keys = tacit_tls::signer::KeyProvider::local();
         Ok(Some(load_identity("shim", &identity, Path::new("/"), &keys)?))
     }

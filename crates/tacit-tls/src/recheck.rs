@@ -128,6 +128,7 @@ mod tests {
             revocation,
             expired_anchors: ExpiredAnchors::Reject,
             position: SourcePosition::default(),
+            file_positions: tacit_core::policy::FilePositions::default(),
         };
         load_trust("corp", &trust, directory.path()).unwrap()
     }

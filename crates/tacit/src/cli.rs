@@ -410,10 +410,13 @@ fn check(args: &CheckArgs) -> ExitCode {
         Err(findings) => (findings, None),
     };
     let rules = policy.as_ref().map(|policy| policy.rules.len());
+    let included: Vec<String> =
+        policy.iter().flat_map(|policy| policy.included.iter().map(ToString::to_string)).collect();
     let exposed = policy.map_or_else(Vec::new, |policy| exposed(&policy, &path));
     let code = if rules.is_some() { EXIT_OK } else { EXIT_POLICY };
     if args.json {
-        let value = json!({ "ok": rules.is_some(), "rules": rules, "findings": findings,
+        let value = json!({ "ok": rules.is_some(), "rules": rules, "included": included,
+                            "findings": findings,
                             "exposed-when-replaced": exposed });
         return print(pretty(&value), code);
     }
@@ -425,6 +428,9 @@ fn check(args: &CheckArgs) -> ExitCode {
     }
     let Some(rules) = rules else { return code.into() };
     let mut text = format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" });
+    for file in &included {
+        text += &format!("includes {file}\n");
+    }
     if !exposed.is_empty() {
         text += &format!(
             "warning: programs under `tacit run` can read these files for some milliseconds after \

@@ -7,6 +7,7 @@ use jiff::tz::TimeZone;
 
 use super::agent::{AgentSettings, Limits};
 use super::credentials::{Identity, Trust};
+use super::diagnostic::SourcePosition;
 use super::engine::EngineSettings;
 use super::map::IdentityMap;
 use super::rule::Rule;
@@ -29,6 +30,10 @@ pub struct Policy {
     pub engine: Option<EngineSettings>,
     /// `[limits]`.
     pub limits: Limits,
+    /// The patterns of `include`, as they are written.
+    pub includes: Vec<String>,
+    /// The names of the included files, in their order.
+    pub included: Vec<Arc<str>>,
 }
 
 impl Policy {
@@ -36,6 +41,12 @@ impl Policy {
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.rules.iter().map(Arc::as_ref).find(|rule| rule.name == name)
+    }
+
+    /// The included file of a position; `None`: the policy itself.
+    #[must_use]
+    pub fn file_of(&self, position: SourcePosition) -> Option<&Arc<str>> {
+        position.file.checked_sub(1).and_then(|place| self.included.get(place))
     }
 
     /// Sets the time zone that `local` means.

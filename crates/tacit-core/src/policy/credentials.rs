@@ -13,6 +13,25 @@ pub struct Identity {
     pub key: PathBuf,
     /// The position of the table in the policy text.
     pub position: SourcePosition,
+    /// The positions of the files.
+    pub file_positions: FilePositions,
+}
+
+/// Where a table names its files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilePositions(Vec<(PathBuf, SourcePosition)>);
+
+impl FilePositions {
+    /// Files as the table names them, with their positions.
+    pub(super) fn new(files: Vec<(PathBuf, SourcePosition)>) -> Self {
+        Self(files)
+    }
+
+    /// The position of a file of the table, given as its path below `base`.
+    #[must_use]
+    pub fn of(&self, file: &Path, base: &Path) -> Option<SourcePosition> {
+        self.0.iter().find(|(named, _)| base.join(named) == file).map(|(_, position)| *position)
+    }
 }
 
 /// Which certificates are trusted.
@@ -31,6 +50,8 @@ pub struct Trust {
     pub expired_anchors: ExpiredAnchors,
     /// The position of the table in the policy text; for `system`, where a rule first names it.
     pub position: SourcePosition,
+    /// The positions of the files.
+    pub file_positions: FilePositions,
 }
 
 impl Trust {

@@ -11,6 +11,9 @@ use crate::printable::{is_printable, printable};
 /// A place in the policy text; both count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct SourcePosition {
+    /// The file: 0 is the policy itself, 1 the first file that it includes.
+    #[serde(skip)]
+    pub file: usize,
     /// Line.
     pub line: usize,
     /// Column.
@@ -51,6 +54,9 @@ pub struct Diagnostic {
     pub id: MessageId,
     /// How bad.
     pub severity: DiagnosticSeverity,
+    /// The included file that it is about; `None`: the policy itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<Box<str>>,
     /// Where.
     pub position: SourcePosition,
     /// What is wrong, in one line.
@@ -59,7 +65,7 @@ pub struct Diagnostic {
     pub fix: Option<String>,
     /// The line of the text at the position, where it is known.
     #[serde(skip)]
-    pub line: Option<QuotedLine>,
+    pub line: Option<Box<QuotedLine>>,
 }
 
 /// A line of the text, and the column in it that a diagnostic is about.
@@ -125,6 +131,7 @@ impl Diagnostic {
         Self {
             id,
             severity: DiagnosticSeverity::Error,
+            file: None,
             position,
             message: one_line(message),
             fix: None,
@@ -138,6 +145,7 @@ impl Diagnostic {
         Self {
             id,
             severity: DiagnosticSeverity::Warning,
+            file: None,
             position,
             message: one_line(message),
             fix: None,
@@ -162,17 +170,18 @@ impl Diagnostic {
         let lines: Vec<_> = text.lines().collect();
         for Self { position, line, .. } in diagnostics {
             let quoted = lines.get(position.line.wrapping_sub(1)).filter(|line| is_toml(line));
-            *line = quoted.map(|quoted| QuotedLine::new(quoted, position.column));
+            *line = quoted.map(|quoted| Box::new(QuotedLine::new(quoted, position.column)));
         }
     }
 
     /// `file:line:column: error[id]: message`; then, indented, the quoted line with a mark below
-    /// the column, and the fix.
+    /// the column, and the fix. `file` is the policy itself.
     #[must_use]
     pub fn render(&self, file: &str) -> String {
-        let Self { id, severity, position, message, fix, line } = self;
+        let Self { id, severity, file: included, position, message, fix, line } = self;
+        let file = included.as_deref().unwrap_or(file);
         let mut text = format!("{file}:{position}: {}[{id}]: {message}", severity.word());
-        if let Some(QuotedLine { text: quoted, before }) = line {
+        if let Some(QuotedLine { text: quoted, before }) = line.as_deref() {
             let number = position.line.to_string();
             let width = number.len();
             let column = before + 1;
@@ -215,7 +224,8 @@ mod tests {
     }
 
     fn quoted(text: &str, line: usize, column: usize) -> String {
-        let error = Diagnostic::error(ID, SourcePosition { line, column }, "no").with_fix("yes");
+        let error =
+            Diagnostic::error(ID, SourcePosition { file: 0, line, column }, "no").with_fix("yes");
         let mut all = [error];
         Diagnostic::quote(&mut all, text);
         all[0].render("f")

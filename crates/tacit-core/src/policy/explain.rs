@@ -6,6 +6,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::content::Policy;
+use super::diagnostic::SourcePosition;
 use super::rule::{Action, Rule};
 use super::selector::{Mismatch, Near, UnknownOwner};
 use crate::flow::{Address, Direction, Flow, Protocol};
@@ -29,7 +30,10 @@ pub struct Explanation {
 pub struct DecidingRule {
     /// Its name.
     pub rule: String,
-    /// Its line in the policy.
+    /// The included file that it is in; `None`: the policy itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Its line in that file.
     pub line: usize,
     /// The action of a rule in audit mode, which is not enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,7 +45,10 @@ pub struct DecidingRule {
 pub struct SkippedRule {
     /// Its name.
     pub rule: String,
-    /// Its line in the policy.
+    /// The included file that it is in; `None`: the policy itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Its line in that file.
     pub line: usize,
     /// The first selector that did not hold.
     pub selector: Mismatch,
@@ -52,15 +59,21 @@ pub struct SkippedRule {
 /// Tries the rules in order and records each result.
 #[must_use]
 pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
-    explain_at(policy, flow, |place| policy.rules[place].position.line)
+    explain_at(policy, flow, |place| policy.rules[place].position)
 }
 
-/// As [`explain`], with the line of the rule at each place of the policy.
+/// As [`explain`], with the position of the rule at each place of the policy.
 #[must_use]
-pub fn explain_at(policy: &Policy, flow: &Flow, line_of: impl Fn(usize) -> usize) -> Explanation {
+pub fn explain_at(
+    policy: &Policy,
+    flow: &Flow,
+    position_of: impl Fn(usize) -> SourcePosition,
+) -> Explanation {
     let mut earlier = Vec::new();
     for (place, rule) in policy.rules.iter().enumerate() {
-        let line = line_of(place);
+        let SourcePosition { line, .. } = position_of(place);
+        let file = policy.file_of(position_of(place)).map(|name| name.to_string());
+        let rule_name = rule.name.clone();
         match rule.matches(flow) {
             Ok(()) => {
                 if let Some(secured) = evaded(policy, place, flow) {
@@ -68,19 +81,19 @@ pub fn explain_at(policy: &Policy, flow: &Flow, line_of: impl Fn(usize) -> usize
                         "the program and user are not known, and rule `{}` in line {} may require \
                          TLS",
                         policy.rules[secured].name,
-                        line_of(secured)
+                        position_of(secured).line
                     );
                     let selector = Mismatch::Program;
-                    earlier.push(SkippedRule { rule: rule.name.clone(), line, selector, why });
+                    earlier.push(SkippedRule { rule: rule_name, file, line, selector, why });
                     break;
                 }
                 let would = rule.audited.as_ref().map(|action| action.word().to_owned());
-                let decision = Some(DecidingRule { rule: rule.name.clone(), line, would });
+                let decision = Some(DecidingRule { rule: rule_name, file, line, would });
                 return Explanation { verdict: rule.action.word(), decision, earlier };
             }
             Err(selector) => {
                 let why = why(rule, flow, selector);
-                earlier.push(SkippedRule { rule: rule.name.clone(), line, selector, why });
+                earlier.push(SkippedRule { rule: rule_name, file, line, selector, why });
             }
         }
     }
@@ -124,14 +137,21 @@ fn evaded(policy: &Policy, permit: usize, flow: &Flow) -> Option<usize> {
     })
 }
 
+/// What follows the line of a rule in an included file.
+fn of_file(file: Option<&str>) -> String {
+    file.map_or_else(String::new, |file| format!(" of {file}"))
+}
+
 impl Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for SkippedRule { rule, line, why, .. } in &self.earlier {
-            writeln!(f, "line {line}: rule `{rule}` does not match: {why}")?;
+        for SkippedRule { rule, file, line, why, .. } in &self.earlier {
+            let of = of_file(file.as_deref());
+            writeln!(f, "line {line}{of}: rule `{rule}` does not match: {why}")?;
         }
         match &self.decision {
-            Some(DecidingRule { rule, line, would }) => {
-                write!(f, "line {line}: rule `{rule}` matches: {}", self.verdict)?;
+            Some(DecidingRule { rule, file, line, would }) => {
+                let of = of_file(file.as_deref());
+                write!(f, "line {line}{of}: rule `{rule}` matches: {}", self.verdict)?;
                 match would {
                     Some(would) => write!(f, " (audit mode; enforced: {would})"),
                     None => Ok(()),

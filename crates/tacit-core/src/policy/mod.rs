@@ -22,6 +22,7 @@ pub mod map;
 mod parse;
 mod rule;
 pub mod selector;
+mod source;
 mod starttls;
 mod suite;
 mod target;
@@ -39,15 +40,16 @@ pub use client_cert::{
     Absent, ChainCheck, ClientCert, ClientCertPolicy, Invalid, PeerName, Preset,
 };
 pub use content::Policy;
-pub use credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
+pub use credentials::{ExpiredAnchors, FilePositions, Identity, Revocation, Trust, TrustSource};
 pub use diagnostic::{Diagnostic, DiagnosticSeverity, QuotedLine, SourcePosition};
 pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
 pub use explain::{DecidingRule, Explanation, SkippedRule, explain, explain_at};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
-pub use parse::{POLICY_BYTES_MAX, ParsedPolicy, RULES_MAX, parse, parse_duration, parse_size};
+pub use parse::{ParsedPolicy, RULES_MAX, parse, parse_duration, parse_files, parse_size};
 pub use rule::{Action, Deny, ForwardRule, InboundRule, Rule, RuleForm, SendProxy, UnixSocket};
 pub use selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
+pub use source::{INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText};
 pub use starttls::{
     Cancel, DataResumption, FtpOptions, POSTGRES_ALPN, PostgresOptions, Start, Starttls,
     StarttlsMode, StarttlsProtocol,

@@ -69,6 +69,18 @@ impl CredentialFault {
     }
 }
 
+impl CredentialError {
+    /// The message and, apart from it, what to do; in the text `; ` is between the two.
+    #[must_use]
+    pub fn message_and_fix(&self) -> (String, Option<String>) {
+        let text = self.to_string();
+        match text.split_once("; ") {
+            Some((message, fix)) => (message.to_owned(), Some(fix.to_owned())),
+            None => (text, None),
+        }
+    }
+}
+
 impl std::error::Error for CredentialError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.fault {
@@ -81,7 +93,10 @@ impl std::error::Error for CredentialError {
 impl fmt::Display for CredentialFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable(error) => write!(f, "cannot be read by the agent's user: {error}"),
+            Self::Unreadable(error) => write!(
+                f,
+                "cannot be read by the agent's user: {error}; name a file that this user can read"
+            ),
             Self::NotRegular => f.write_str("is not a regular file; give the path of a PEM file"),
             Self::TooLarge => {
                 write!(f, "is larger than {FILE_BYTES_MAX} bytes; give the path of a PEM file")

@@ -69,7 +69,7 @@ impl fmt::Display for WrongUsage {
         write!(
             f,
             "identity '{identity}': the certificate of {subject} is for {usages}, not for \
-             {needed}, so every {} rejects it: reissue it with extendedKeyUsage = {needed}, \
+             {needed}, so every {} rejects it; reissue it with extendedKeyUsage = {needed}, \
              or use another identity",
             role.peer()
         )

@@ -16,6 +16,7 @@ fn load(directory: &Directory) -> Result<LoadedIdentity, CredentialError> {
         cert: "web.pem".into(),
         key: "web.key".into(),
         position: tacit_core::policy::SourcePosition::default(),
+        file_positions: tacit_core::policy::FilePositions::default(),
     };
     load_identity("web", &identity, directory.path(), &KeyProvider::local())
 }

@@ -329,6 +329,7 @@ mod tests {
             revocation: Revocation::Off,
             expired_anchors: ExpiredAnchors::Reject,
             position: tacit_core::policy::SourcePosition::default(),
+            file_positions: tacit_core::policy::FilePositions::default(),
         };
         load_trust("corp", &trust, directory.path())
     }

@@ -99,6 +99,7 @@ fn an_identity_whose_key_is_elsewhere_is_as_good_and_forgotten_with_its_last_use
         cert: "web.pem".into(),
         key: "web.key".into(),
         position: tacit_core::policy::SourcePosition::default(),
+        file_positions: tacit_core::policy::FilePositions::default(),
     };
     let here = Arc::new(Here::default());
     let signer_client: Arc<dyn SignerClient> = here.clone();

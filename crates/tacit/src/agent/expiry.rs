@@ -102,7 +102,7 @@ mod tests {
     use tacit_tls::signer::KeyProvider;
 
     use tacit_core::policy::{
-        ExpiredAnchors, Identity, Revocation, SourcePosition, Trust, TrustSource,
+        ExpiredAnchors, FilePositions, Identity, Revocation, SourcePosition, Trust, TrustSource,
     };
 
     use super::*;
@@ -120,7 +120,12 @@ mod tests {
         directory.write("web.pem", &leaf.cert_pem, 0o644);
         directory.write("web.key", &leaf.key_pem, 0o600);
         let position = SourcePosition::default();
-        let identity = Identity { cert: "web.pem".into(), key: "web.key".into(), position };
+        let identity = Identity {
+            cert: "web.pem".into(),
+            key: "web.key".into(),
+            position,
+            file_positions: FilePositions::default(),
+        };
         let trust = Trust {
             source: TrustSource::Files(vec!["ca.pem".into()]),
             pinned: Vec::new(),
@@ -128,6 +133,7 @@ mod tests {
             revocation: Revocation::Hard,
             expired_anchors: ExpiredAnchors::Reject,
             position,
+            file_positions: FilePositions::default(),
         };
         let mut credentials = Credentials::default();
         let loaded =

@@ -4,10 +4,10 @@
 //! A reload cannot change `[agent]`, `[engine]` and most of `[limits]`: the old values stay in
 //! force, and displays show them, until a successor starts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tacit_core::policy::{AgentSettings, Diagnostic, Limits, Policy};
+use tacit_core::policy::{AgentSettings, Diagnostic, IncludePattern, Limits, Policy};
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::verify::ChainCache;
 
@@ -83,7 +83,8 @@ impl Inputs {
             let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
             format!("the policy was not installed:\n{}", lines.join("\n"))
         };
-        let text = read_policy(&self.file).map_err(refused)?;
+        let in_reach = |pattern: &IncludePattern, path: &Path| self.check_include(pattern, path);
+        let text = read_policy(&self.file, in_reach).map_err(refused)?;
         let base = directory_of(&self.file);
         let in_reach = |policy: &Policy| self.check_sandbox(policy);
         let checked = check_text(&text, &base, &self.keys, in_reach).map_err(refused)?;
@@ -103,6 +104,12 @@ impl Inputs {
     /// sandbox hides would be reported as one that the user may not read.
     fn check_sandbox(&self, policy: &Policy) -> Result<(), Diagnostic> {
         self.sandbox.as_ref().map_or(Ok(()), |sandbox| sandbox.check(policy, &self.file))
+    }
+
+    /// Rejects a pattern of files to include whose directory the sandbox does not allow.
+    fn check_include(&self, pattern: &IncludePattern, path: &Path) -> Result<(), Diagnostic> {
+        let check = |sandbox: &Arc<Sandbox>| sandbox.check_file(pattern.position, path);
+        self.sandbox.as_ref().map_or(Ok(()), check)
     }
 
     /// Loads credentials whose files have changed, and builds the rules that use them.

@@ -60,7 +60,9 @@ impl Secrets {
         let of_trusts = policy.trusts.values().flat_map(Trust::files);
         let named = keys.chain(of_trusts).map(|path| base.join(path));
         let mut files = BTreeSet::new();
-        for path in named.filter(|path| !is_public(path)).chain([file.to_owned()]) {
+        let of_policy = policy.included.iter().map(|name| PathBuf::from(&**name));
+        let of_policy = of_policy.chain([file.to_owned()]);
+        for path in named.filter(|path| !is_public(path)).chain(of_policy) {
             // A file that does not exist now must be hidden when it is created.
             files.extend(std::path::absolute(&path));
             files.extend(path.canonicalize());

@@ -12,13 +12,15 @@ use rustls_pki_types::UnixTime;
 use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Explanation, Policy, explain, parse};
+use tacit_core::policy::{
+    Diagnostic, DiagnosticSeverity, Explanation, Policy, explain, parse_files,
+};
 
 use crate::clock;
 use crate::control::client::{self, ClientError};
 use crate::control::{self, Request};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, fail_policy, pretty, print};
-use crate::live::{directory_of, localize};
+use crate::live::{directory_of, localize, read_policy};
 use crate::policy_file::{self, NO_POLICY};
 
 use self::flow::{FlowDescription, NoFlow};
@@ -160,15 +162,16 @@ fn ask(args: &ExplainArgs, flow: Flow) -> Result<Explanation, ClientError> {
 /// The errors of the policy, as text.
 pub(crate) fn read(path: &Path) -> Result<Policy, String> {
     let file = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("cannot read the policy {file}: {error}"))?;
-    let mut parsed = parse(&text);
-    Diagnostic::quote(&mut parsed.diagnostics, &text);
+    let render = |errors: Vec<Diagnostic>| {
+        let lines: Vec<_> = errors.iter().map(|error| error.render(&file)).collect();
+        lines.join("\n")
+    };
+    let text = read_policy(path, |_, _| Ok(())).map_err(render)?;
+    let mut parsed = parse_files(&text);
+    text.quote(&mut parsed.diagnostics);
     let Some(mut policy) = parsed.policy else {
-        let errors =
-            parsed.diagnostics.iter().filter(|one| one.severity == DiagnosticSeverity::Error);
-        let lines: Vec<_> = errors.map(|error| error.render(&file)).collect();
-        return Err(lines.join("\n"));
+        parsed.diagnostics.retain(|one| one.severity == DiagnosticSeverity::Error);
+        return Err(render(parsed.diagnostics));
     };
     if let Some(warning) = localize(&mut policy) {
         complain(warning.render(&file));

@@ -1,11 +1,11 @@
 //! Checks a policy file: parses it, loads the credentials that it names, and makes all other checks
 //! that need this host.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, Rule, SourcePosition, parse};
+use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, PolicyText, Rule, parse_files};
 use tacit_tls::signer::KeyProvider;
 
 use crate::address;
@@ -14,6 +14,7 @@ use crate::placement;
 
 use super::Credentials;
 use super::credentials::unsuitable_credentials;
+use super::files::{directory_of, read_policy};
 
 /// A policy that passed all checks, with its credentials.
 #[derive(Debug)]
@@ -32,33 +33,8 @@ pub struct Checked {
 /// # Errors
 /// All diagnostics, at least one of which is an error.
 pub fn check_file(path: &Path, keys: &KeyProvider) -> Result<Checked, Vec<Diagnostic>> {
-    check_text(&read_policy(path)?, &directory_of(path), keys, |_| Ok(()))
-}
-
-/// Reads a policy file. It may be a pipe, so it is read only once.
-///
-/// # Errors
-/// The file cannot be read.
-pub fn read_policy(path: &Path) -> Result<String, Vec<Diagnostic>> {
-    std::fs::read_to_string(path).map_err(|error| {
-        vec![
-            Diagnostic::error(
-                MessageId("unreadable-policy"),
-                SourcePosition { line: 1, column: 1 },
-                format!("cannot read the policy file: {error}"),
-            )
-            .with_fix("name a policy file that this user can read"),
-        ]
-    })
-}
-
-/// The directory to which paths in a policy are relative.
-#[must_use]
-pub fn directory_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
+    let text = read_policy(path, |_, _| Ok(()))?;
+    check_text(&text, &directory_of(path), keys, |_| Ok(()))
 }
 
 /// Checks the text of a policy like [`check_file`]. Paths in it are relative to `base`. `admit` can
@@ -67,14 +43,14 @@ pub fn directory_of(path: &Path) -> PathBuf {
 /// # Errors
 /// As [`check_file`].
 pub fn check_text(
-    text: &str,
+    text: &PolicyText,
     base: &Path,
     keys: &KeyProvider,
     admit: impl FnOnce(&Policy) -> Result<(), Diagnostic>,
 ) -> Result<Checked, Vec<Diagnostic>> {
     let checked = check_whole(text, base, keys, admit);
     let quote = |mut findings: Vec<Diagnostic>| {
-        Diagnostic::quote(&mut findings, text);
+        text.quote(&mut findings);
         findings
     };
     match checked {
@@ -86,12 +62,12 @@ pub fn check_text(
 }
 
 fn check_whole(
-    text: &str,
+    text: &PolicyText,
     base: &Path,
     keys: &KeyProvider,
     admit: impl FnOnce(&Policy) -> Result<(), Diagnostic>,
 ) -> Result<Checked, Vec<Diagnostic>> {
-    let parsed = parse(text);
+    let parsed = parse_files(text);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else { return Err(findings) };
     admit(&policy).map_err(|finding| vec![finding])?;
@@ -99,10 +75,12 @@ fn check_whole(
     findings.extend(localize(&mut policy));
     let credentials = Credentials::load(&policy, base, keys, &mut findings);
     let unsuitable = unsuitable_credentials(&policy, &credentials);
-    let errors = unsuitable.iter().map(|one| {
-        Diagnostic::error(MessageId("wrong-certificate-usage"), one.rule.position, one.to_string())
-    });
-    findings.extend(errors);
+    findings.extend(unsuitable.iter().map(|one| {
+        let text = one.to_string();
+        let (message, fix) = text.split_once("; ").unwrap_or((&text, "use another identity"));
+        let id = MessageId("wrong-certificate-usage");
+        Diagnostic::error(id, one.rule.position, message).with_fix(fix)
+    }));
     findings.sort_by_key(|finding| finding.position);
     if findings.iter().any(|finding| finding.severity == DiagnosticSeverity::Error) {
         return Err(findings);

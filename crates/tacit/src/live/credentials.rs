@@ -8,7 +8,9 @@ use std::sync::Arc;
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Action, Diagnostic, Policy, Rule, SourcePosition, Tls};
 use tacit_tls::HandshakeRole;
-use tacit_tls::credentials::{LoadedIdentity, LoadedTrust, load_identity, load_trust};
+use tacit_tls::credentials::{
+    CredentialError, LoadedIdentity, LoadedTrust, load_identity, load_trust,
+};
 use tacit_tls::signer::KeyProvider;
 
 /// Certificates, keys and trust that a policy names, loaded.
@@ -47,11 +49,8 @@ impl Credentials {
                     credentials.identities.insert(name.clone(), Arc::new(material));
                 }
                 Err(error) => {
-                    findings.push(Diagnostic::error(
-                        MessageId("unusable-file"),
-                        identity.position,
-                        error.to_string(),
-                    ));
+                    let at = identity.file_positions.of(&error.path, base);
+                    findings.push(unusable(&error, at.unwrap_or(identity.position)));
                 }
             }
         }
@@ -61,11 +60,10 @@ impl Credentials {
                     findings.extend(warnings(trust.position, &material.warnings));
                     credentials.trusts.insert(name.clone(), Arc::new(material));
                 }
-                Err(error) => findings.push(Diagnostic::error(
-                    MessageId("unusable-file"),
-                    trust.position,
-                    error.to_string(),
-                )),
+                Err(error) => {
+                    let at = trust.file_positions.of(&error.path, base);
+                    findings.push(unusable(&error, at.unwrap_or(trust.position)));
+                }
             }
         }
         credentials
@@ -193,6 +191,12 @@ pub(super) fn unsuitable_credentials<'p>(
         }
     }
     unsuitable_credentials
+}
+
+fn unusable(error: &CredentialError, position: SourcePosition) -> Diagnostic {
+    let (message, fix) = error.message_and_fix();
+    let error = Diagnostic::error(MessageId("unusable-file"), position, message);
+    fix.into_iter().fold(error, Diagnostic::with_fix)
 }
 
 fn warnings(position: SourcePosition, texts: &[String]) -> impl Iterator<Item = Diagnostic> {

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tacit_core::flow::{Address, Flow};
 use tacit_core::policy::{
-    Explanation, Index, Limits, OwnTls, Policy, RelayOn, Rule, Start, Starttls, TlsCommon,
-    explain_at,
+    Explanation, Index, Limits, OwnTls, Policy, RelayOn, Rule, SourcePosition, Start, Starttls,
+    TlsCommon, explain_at,
 };
 
 use crate::ledger::{Account, Owner};
@@ -32,15 +32,17 @@ mod clear_access;
 mod counters;
 mod credentials;
 mod failures;
+mod files;
 mod latency;
 mod names;
 
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
-pub use check::{Checked, check_file, check_text, directory_of, localize, read_policy};
+pub use check::{Checked, check_file, check_text, localize};
 pub use clear_access::{ClearAccess, ClearAccessState, TLS_SOURCES_MAX};
 pub use counters::RuleCounters;
 pub use credentials::{CredentialNames, Credentials, Refreshed};
+pub use files::{directory_of, read_policy};
 pub use latency::{Latency, LatencyCounts};
 pub use names::NoRule;
 
@@ -49,7 +51,7 @@ pub use names::NoRule;
 pub struct Live {
     /// The number of the installation, from 1.
     pub generation: u64,
-    /// The parsed policy. A rule that was kept has its old source position: see [`Self::line`].
+    /// The parsed policy. A rule that was kept has its old source position: see [`Self::position`].
     pub policy: Arc<Policy>,
     /// The rules, in order.
     pub rules: Vec<Arc<LiveRule>>,
@@ -136,8 +138,8 @@ struct Search {
     index: Index,
     /// The positions of rules by name.
     places: HashMap<ByName, usize>,
-    /// The line in which each rule begins.
-    lines: Vec<usize>,
+    /// The position at which each rule begins.
+    positions: Vec<SourcePosition>,
     /// The listening addresses with `accept-proxy`.
     proxied: HashSet<Address>,
     /// Whether a rule has a time window.
@@ -147,7 +149,7 @@ struct Search {
 impl Search {
     /// Builds the indexes. Rules that were kept replace equal ones in the policy.
     fn new(policy: &mut Policy, rules: &[Arc<LiveRule>]) -> Self {
-        let lines = policy.rules.iter().map(|rule| rule.position.line).collect();
+        let positions = policy.rules.iter().map(|rule| rule.position).collect();
         policy.rules = rules.iter().map(|rule| Arc::clone(&rule.rule)).collect();
         let named = policy.rules.iter().enumerate();
         let forwards = policy.rules.iter().filter_map(|rule| rule.forward());
@@ -155,7 +157,7 @@ impl Search {
         Self {
             index: Index::new(&policy.rules),
             places: named.map(|(place, rule)| (ByName(Arc::clone(rule)), place)).collect(),
-            lines,
+            positions,
             proxied: proxied.flat_map(|forward| forward.listen.iter().cloned()).collect(),
             has_windows: policy.rules.iter().any(|rule| rule.selectors.when.is_some()),
         }
@@ -223,7 +225,7 @@ impl Live {
     /// Evaluates the policy for a flow, for `tacit explain`.
     #[must_use]
     pub fn explain(&self, flow: &Flow) -> Explanation {
-        explain_at(&self.policy, flow, |place| self.line(place).unwrap_or_default())
+        explain_at(&self.policy, flow, |place| self.position(place).unwrap_or_default())
     }
 
     /// Whether knowing the program of a flow could change its rule.
@@ -253,10 +255,16 @@ impl Live {
         self.find(rule.name()).is_some_and(|installed| Arc::ptr_eq(installed, rule))
     }
 
-    /// The line of the policy in which a rule begins, by its index in [`Self::rules`].
+    /// The line of its file in which a rule begins, by its index in [`Self::rules`].
     #[must_use]
     pub fn line(&self, place: usize) -> Option<usize> {
-        self.search.lines.get(place).copied()
+        self.position(place).map(|position| position.line)
+    }
+
+    /// The position of the policy at which the rule at a place of [`Self::rules`] begins.
+    #[must_use]
+    pub fn position(&self, place: usize) -> Option<SourcePosition> {
+        self.search.positions.get(place).copied()
     }
 
     /// Whether some rule holds at certain times only.

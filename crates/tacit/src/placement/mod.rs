@@ -124,7 +124,11 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
                 .push(Diagnostic::error(MessageId("no-such-cpu"), position, message).with_fix(fix));
         }
     };
-    missing("placement-cpus", &policy.agent.placement_cpus, SourcePosition { line: 1, column: 1 });
+    missing(
+        "placement-cpus",
+        &policy.agent.placement_cpus,
+        SourcePosition { file: 0, line: 1, column: 1 },
+    );
     if let Some(engine) = &policy.engine {
         missing("cpus", &engine.cpus, engine.position);
         if allowed.iter().all(|cpu| engine.cpus.contains(cpu)) {

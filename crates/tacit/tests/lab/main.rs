@@ -41,6 +41,7 @@ mod import_filters;
 mod import_output;
 mod import_pinned;
 mod import_stunnel;
+mod include;
 mod installed;
 mod job;
 mod key_limit;

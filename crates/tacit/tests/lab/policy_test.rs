@@ -59,7 +59,11 @@ fn a_file_with_errors_exits_with_78_and_their_positions() {
             "flows.toml:5:1: error[unknown-key]: unknown key `expct`",
         ),
         (FLOWS.replace("policy =", "# "), &[], "has no `policy`"),
-        (FLOWS.to_owned(), &["--policy", "absent.toml"], "absent.toml: No such file"),
+        (
+            FLOWS.to_owned(),
+            &["--policy", "absent.toml"],
+            "absent.toml:1:1: error[unreadable-policy]",
+        ),
         (FLOWS.to_owned(), &["--policy", "tests/flows.toml"], "flows.toml:1:1: error["),
     ] {
         let (code, said) = test(&lab, &flows, more);

@@ -15,7 +15,7 @@ fn network(text: &str) -> AddressSelector {
 }
 
 fn entry(line: usize, conditions: Conditions, outcome: MapOutcome) -> MapEntry {
-    MapEntry { conditions, outcome, position: SourcePosition { line, column: 1 } }
+    MapEntry { conditions, outcome, position: SourcePosition { file: 0, line, column: 1 } }
 }
 
 fn named(name: &str) -> MapOutcome {

@@ -32,7 +32,7 @@ pub(super) fn read(name: &str, value: &TomlValue<'_>) -> Option<IdentityMap> {
         let message = format!(
             "this entry and the one in line {} are equally specific, can match the same \
              certificate, and have different results",
-            earlier.position.line
+            value.report.line(earlier.position, later.position)
         );
         let fix = "add a condition to one of the two entries";
         value.report.error_at(MessageId("ambiguous-entries"), later.position, message, fix);

@@ -21,7 +21,8 @@ use super::content::Policy;
 use super::diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
 use super::engine::EngineSettings;
 use super::rule::Rule;
-use super::text::{Diagnostics, TomlDocument, TomlTable};
+use super::source::{POLICY_BYTES_MAX, PolicyText, is_pattern, without_byte_order_mark};
+use super::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
 use crate::message_id::MessageId;
 use names::{Names, Tables};
 use review::Read;
@@ -53,8 +54,6 @@ pub use value::{parse_duration, parse_size};
 #[cfg(test)]
 mod tests;
 
-/// Largest policy text; 10,000 rules take about 2 MiB.
-pub const POLICY_BYTES_MAX: usize = 16 << 20;
 /// Most rules of a policy.
 pub const RULES_MAX: usize = 65_536;
 
@@ -67,10 +66,16 @@ pub struct ParsedPolicy {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Parses a policy. Does not panic on any text.
+/// Parses a policy without the files that it includes. Does not panic on any text.
 #[must_use]
 pub fn parse(text: &str) -> ParsedPolicy {
-    let text = without_byte_order_mark(text);
+    parse_files(&PolicyText::new(text))
+}
+
+/// Parses a policy with the files that it includes. Does not panic on any text.
+#[must_use]
+pub fn parse_files(files: &PolicyText) -> ParsedPolicy {
+    let text = without_byte_order_mark(files.text());
     if text.len() > POLICY_BYTES_MAX {
         let message =
             format!("the policy has {} bytes; the limit is {POLICY_BYTES_MAX}", text.len());
@@ -79,24 +84,21 @@ pub fn parse(text: &str) -> ParsedPolicy {
         return ParsedPolicy { policy: None, diagnostics: vec![error] };
     }
     let document = TomlDocument::parse(text);
-    let report = Diagnostics::new(&document);
+    let report = Diagnostics::of_files(&document, files.later_files());
     let top = TomlTable::top(&report, &document, Scope::Policy, "the top of the file");
-    let policy = policy(&top);
+    let policy = policy(&top)
+        .map(|policy| Policy { included: files.included().cloned().collect(), ..policy });
     let diagnostics = report.finish();
     let sound = diagnostics.iter().all(|finding| finding.severity == DiagnosticSeverity::Warning);
     debug_assert!(!sound || policy.is_some(), "a reader returned no value and reported no error");
     ParsedPolicy { policy: policy.filter(|_| sound), diagnostics }
 }
 
-/// Removes a byte order mark, which some editors write.
-fn without_byte_order_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
-}
-
-const START: SourcePosition = SourcePosition { line: 1, column: 1 };
+const START: SourcePosition = SourcePosition { file: 0, line: 1, column: 1 };
 
 fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let version = version(top);
+    let include = include(top);
     let names = Names::read(top);
     let agent = agent(top);
     let engine = engine::read(top);
@@ -120,6 +122,7 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     }
     let tables = names.finish();
     version?;
+    let includes = include?;
     let agent = agent?;
     let engine = engine?;
     let apart = |engine: &EngineSettings| engine::check_apart(top, engine, &agent.placement_cpus);
@@ -127,7 +130,17 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
         return None;
     }
     let Tables { identities, trusts, maps } = tables?;
-    Some(Policy { identities, trusts, maps, rules: rules?, agent, engine, limits: limits? })
+    Some(Policy {
+        identities,
+        trusts,
+        maps,
+        rules: rules?,
+        agent,
+        engine,
+        limits: limits?,
+        includes,
+        included: Vec::new(),
+    })
 }
 
 /// The version of the language; only 1 exists.
@@ -146,6 +159,22 @@ fn version(top: &TomlTable<'_>) -> Option<()> {
         return None;
     }
     Some(())
+}
+
+/// The patterns of files to include. [`PolicyText::includes`] has those of a text before it is
+/// parsed.
+fn include(top: &TomlTable<'_>) -> Option<Vec<String>> {
+    let Some(value) = top.value("include") else { return Some(Vec::new()) };
+    let check = |item: &TomlValue<'_>| {
+        let text = item.string()?;
+        if !is_pattern(text) {
+            let message = format!("`include` cannot be `{text}`");
+            item.error(message, "write a file, or a pattern such as \"conf.d/*.toml\"");
+            return None;
+        }
+        Some(text.to_owned())
+    };
+    value.each_once(check)
 }
 
 /// Most data workers: more than any machine has CPUs to run them.

@@ -8,7 +8,9 @@ use super::map;
 use super::value;
 use super::words::Scope;
 use crate::message_id::MessageId;
-use crate::policy::credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
+use crate::policy::credentials::{
+    ExpiredAnchors, FilePositions, Identity, Revocation, Trust, TrustSource,
+};
 use crate::policy::diagnostic::SourcePosition;
 use crate::policy::map::IdentityMap;
 use crate::policy::text::{ByteSpan, Diagnostics, TomlTable, TomlValue, nearest_word};
@@ -135,6 +137,7 @@ impl<'a> Names<'a> {
                 revocation: Revocation::Off,
                 expired_anchors: ExpiredAnchors::Reject,
                 position,
+                file_positions: FilePositions::default(),
             };
             trusts.insert(SYSTEM.to_owned(), system);
         }
@@ -171,7 +174,9 @@ fn identity(name: &str, value: &TomlValue<'_>) -> Option<Identity> {
     let key = table
         .required("key", "name a PEM file: key = \"web.key\"")
         .and_then(|value| value::file(&value));
-    Some(Identity { cert: cert?, key: key?, position: position(&table.at, value.report) })
+    let position = position(&table.at, value.report);
+    let file_positions = file_positions(&table, &["cert", "key"]);
+    Some(Identity { cert: cert?, key: key?, position, file_positions })
 }
 
 fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
@@ -216,7 +221,9 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
     let pinned = pins.unwrap_or_else(|| Some(Vec::new()))?;
     let Lists { crls, revocation } = lists?;
     let expired_anchors = expired_anchors?;
-    Some(Trust { source: source?, pinned, crls, revocation, expired_anchors, position })
+    let file_positions = file_positions(&table, &["ca", "pinned", "crl"]);
+    let source = source?;
+    Some(Trust { source, pinned, crls, revocation, expired_anchors, position, file_positions })
 }
 
 /// The CRLs of a trust, and how they are used.
@@ -255,6 +262,22 @@ fn lists(table: &TomlTable<'_>) -> Option<Lists> {
 
 fn position(at: &ByteSpan, report: &Diagnostics<'_>) -> SourcePosition {
     report.position(at.start)
+}
+
+/// The positions of the files that these keys of a table name.
+fn file_positions(table: &TomlTable<'_>, keys: &[&'static str]) -> FilePositions {
+    let mut files = Vec::new();
+    for value in keys.iter().filter_map(|key| table.value(key)) {
+        // Errors in the values were reported when they were read.
+        let list = value.value.as_array();
+        let items = list.map_or_else(Vec::new, |list| list.iter().collect());
+        let items = items.into_iter().map(|item| (item.get_ref(), item.span()));
+        let items = items.chain(list.is_none().then(|| (value.value, value.at.clone())));
+        files.extend(items.filter_map(|(item, at)| {
+            Some((PathBuf::from(item.as_str()?), position(&at, table.report)))
+        }));
+    }
+    FilePositions::new(files)
 }
 
 fn check_known(

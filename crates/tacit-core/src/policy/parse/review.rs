@@ -22,7 +22,8 @@ pub(super) fn names(rules: &[TomlValue<'_>]) {
         let Some(name) = rule.value.get("name") else { continue };
         let Some(text) = name.get_ref().as_str() else { continue };
         if let Some(first) = seen.get(text) {
-            let line = rule.report.position(*first).line;
+            let from = rule.report.position(name.span().start);
+            let line = rule.report.line(rule.report.position(*first), from);
             let message = format!("two rules are named `{}`", text.escape_debug());
             let fix = format!("rename one of the rules; the other is in line {line}");
             rule.report.error(MessageId("name-taken"), &name.span(), message, fix);
@@ -66,7 +67,7 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
             matches!(rule.action, Action::Tls(_)) && !is_unchecked(rule) && share_a_port(weak, rule)
         });
         let Some(strict) = strict else { continue };
-        let line = strict.position.line;
+        let line = report.line(strict.position, weak.position);
         let message = format!(
             "rule `{}` does not check servers and comes before rule `{}` in line {line} for the \
              same port: a name that both match is not protected, nor is another name with the same \
@@ -177,7 +178,7 @@ fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let Some(Read { rule: cover, .. }) = compared.find(|read| covers(read.rule, rule)) else {
             continue;
         };
-        let line = cover.position.line;
+        let line = report.line(cover.position, rule.position);
         let message = format!(
             "rule `{}` is never used: rule `{}` in line {line} already matches all its flows",
             rule.name, cover.name

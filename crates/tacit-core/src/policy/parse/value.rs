@@ -107,7 +107,13 @@ pub(super) fn check_name(value: &TomlValue<'_>, name: &str) -> bool {
 
 /// A file, absolute or relative to the policy.
 pub(super) fn file(value: &TomlValue<'_>) -> Option<PathBuf> {
-    value.string().map(PathBuf::from)
+    let text = value.string()?;
+    if text.starts_with(['~', '$']) {
+        let message = format!("`{text}` is not expanded: the policy has no home directory");
+        value.error(message, "write the whole path, such as \"/etc/tacit/web.pem\"");
+        return None;
+    }
+    Some(PathBuf::from(text))
 }
 
 const UNITS: [(&str, u64); 5] =

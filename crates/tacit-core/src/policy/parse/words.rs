@@ -122,7 +122,7 @@ impl From<Scope> for TableSchema {
 }
 
 const POLICY: &[&str] =
-    &["version", "identity", "trust", "map", "agent", "engine", "limits", "rule"];
+    &["version", "include", "identity", "trust", "map", "agent", "engine", "limits", "rule"];
 
 const MAP_ENTRY: &[&str] =
     &["uri", "dns", "email", "ip", "subject", "issuer", "address", "name", "deny", "warn"];

@@ -28,12 +28,12 @@ impl<'t> TomlDocument<'t> {
     }
 
     /// The table at the top.
-    pub(super) fn top(&self) -> &DeTable<'t> {
+    pub(crate) fn top(&self) -> &DeTable<'t> {
         self.top.get_ref()
     }
 
     /// The TOML syntax errors.
-    pub(super) fn errors(&self) -> &[Error] {
+    pub(crate) fn errors(&self) -> &[Error] {
         &self.errors
     }
 }

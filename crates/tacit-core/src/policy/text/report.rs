@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::document::TomlDocument;
 use crate::message_id::MessageId;
@@ -17,6 +18,8 @@ pub type ByteSpan = Range<usize>;
 #[derive(Debug)]
 pub struct Diagnostics<'t> {
     text: &'t str,
+    /// Where the files after the first begin, and their names.
+    later_files: Vec<(usize, Arc<str>)>,
     line_starts: Vec<usize>,
     syntax: Vec<Diagnostic>,
     found: RefCell<Vec<Diagnostic>>,
@@ -28,10 +31,18 @@ impl<'t> Diagnostics<'t> {
     /// Starts with the TOML syntax errors.
     #[must_use]
     pub fn new(document: &TomlDocument<'t>) -> Self {
+        Self::of_files(document, Vec::new())
+    }
+
+    /// The same of a text that has the texts of several files, one behind the other; the first
+    /// begins at 0, and the others, each at the start of a line, where `later_files` says.
+    #[must_use]
+    pub fn of_files(document: &TomlDocument<'t>, later_files: Vec<(usize, Arc<str>)>) -> Self {
         let text = document.text();
         let starts = text.match_indices('\n').map(|(at, _)| at + 1);
         let mut report = Self {
             text,
+            later_files,
             line_starts: std::iter::once(0).chain(starts).collect(),
             syntax: Vec::new(),
             found: RefCell::default(),
@@ -41,12 +52,28 @@ impl<'t> Diagnostics<'t> {
         report
     }
 
-    /// Line and column of a byte.
+    /// File, line and column of a byte.
     pub fn position(&self, offset: usize) -> SourcePosition {
         let offset = self.text.floor_char_boundary(offset);
         let line = self.line_starts.partition_point(|start| *start <= offset);
         let start = self.line_starts[line - 1];
-        SourcePosition { line, column: self.text[start..offset].chars().count() + 1 }
+        let column = self.text[start..offset].chars().count() + 1;
+        let file = self.later_files.partition_point(|(start, _)| *start <= offset);
+        let begin = file.checked_sub(1).map_or(0, |place| self.later_files[place].0);
+        let first_line = self.line_starts.partition_point(|at| *at < begin);
+        SourcePosition { file, line: line - first_line, column }
+    }
+
+    /// The line of a position, for a message about `from`: with its file, if that is another.
+    pub fn line(&self, position: SourcePosition, from: SourcePosition) -> String {
+        let SourcePosition { file, line, .. } = position;
+        if file == from.file {
+            return line.to_string();
+        }
+        match file.checked_sub(1).and_then(|place| self.later_files.get(place)) {
+            Some((_, name)) => format!("{line} of {name}"),
+            None => format!("{line} of the policy that includes this file"),
+        }
     }
 
     /// Records an error: the text is not used.
@@ -118,7 +145,10 @@ impl<'t> Diagnostics<'t> {
         let Self { mut syntax, found, .. } = self;
         // Diagnostics in a line with a syntax error would only distract.
         let is_guess = |finding: &Diagnostic| {
-            syntax.iter().any(|error| error.position.line == finding.position.line)
+            syntax.iter().any(|error| {
+                (error.position.file, error.position.line)
+                    == (finding.position.file, finding.position.line)
+            })
         };
         let sound: Vec<Diagnostic> =
             found.into_inner().into_iter().filter(|finding| !is_guess(finding)).collect();

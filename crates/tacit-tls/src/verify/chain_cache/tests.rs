@@ -77,6 +77,7 @@ fn loaded(directory: &Directory) -> LoadedTrust {
         revocation,
         expired_anchors: tacit_core::policy::ExpiredAnchors::Reject,
         position,
+        file_positions: tacit_core::policy::FilePositions::default(),
     };
     load_trust("corp", &trust, directory.path()).unwrap()
 }

@@ -38,6 +38,7 @@ fn loaded(ca_pem: &str, crl: Option<String>, expired_anchors: ExpiredAnchors) ->
         revocation,
         expired_anchors,
         position: SourcePosition::default(),
+        file_positions: tacit_core::policy::FilePositions::default(),
     };
     load_trust("corp", &trust, directory.path()).unwrap()
 }

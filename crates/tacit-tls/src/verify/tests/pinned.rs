@@ -29,6 +29,7 @@ fn load(directory: &Directory, revocation: Revocation) -> Result<LoadedTrust, Cr
         revocation,
         expired_anchors: ExpiredAnchors::Reject,
         position: SourcePosition::default(),
+        file_positions: tacit_core::policy::FilePositions::default(),
     };
     load_trust("corp", &trust, directory.path())
 }

@@ -27,6 +27,7 @@ fn trust(directory: &Directory, crls: &[&str], revocation: Revocation) -> Loaded
         revocation,
         expired_anchors: ExpiredAnchors::Reject,
         position: SourcePosition::default(),
+        file_positions: tacit_core::policy::FilePositions::default(),
     };
     load_trust("corp", &trust, directory.path()).unwrap()
 }

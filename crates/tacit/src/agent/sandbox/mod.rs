@@ -20,7 +20,7 @@ mod rights;
 use std::io;
 use std::path::Path;
 
-use tacit_core::policy::{Diagnostic, Policy};
+use tacit_core::policy::{Diagnostic, Policy, SourcePosition};
 use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, Reach, WorkerRights, WorkerSockets};
 
 use reach::Reachable;
@@ -132,6 +132,18 @@ impl Sandbox {
         }
         rights::check(self.kept, policy)?;
         if self.has_filters { rights::check_sockets(self.sockets, policy) } else { Ok(()) }
+    }
+
+    /// Rejects a file whose directory is out of reach.
+    pub(super) fn check_file(
+        &self,
+        position: SourcePosition,
+        path: &Path,
+    ) -> Result<(), Diagnostic> {
+        match &self.files {
+            Files::Within(reachable) => reach::check_file(&reachable.files, position, path),
+            Files::AllKernel | Files::AllForPrograms => Ok(()),
+        }
     }
 
     /// The rows of `tacit show limits`.

@@ -72,7 +72,6 @@ fn program_rule(policy: &Policy) -> Option<&Rule> {
 
 /// Rejects a policy with a file that the sandbox does not allow.
 pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), Diagnostic> {
-    let readable = |path: &Path| is_beneath(path, reach.read.iter().chain(&reach.write));
     if let Some(rule) = program_rule(policy) {
         let message = "this agent cannot find the programs of clients: its sandbox was set up for \
                        a policy without `program` in a rule with `listen`";
@@ -81,10 +80,7 @@ pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), D
         );
     }
     for Named { position, path } in named_files(policy, base) {
-        // A missing file is reported when it is opened.
-        if let Some(directory) = directories_of(&path).into_iter().find(|d| !readable(d)) {
-            return Err(out_of_reach(position, &path, &directory, "read"));
-        }
+        check_file(reach, position, &path)?;
     }
     for (text, wanted) in listeners::wanted(policy) {
         let Address::Path(path) = &wanted.address else { continue };
@@ -95,6 +91,19 @@ pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), D
         }
     }
     Ok(())
+}
+
+/// Rejects a file that the agent cannot read. A missing file is reported when it is opened.
+pub(super) fn check_file(
+    reach: &Reach,
+    position: SourcePosition,
+    path: &Path,
+) -> Result<(), Diagnostic> {
+    let readable = |path: &Path| is_beneath(path, reach.read.iter().chain(&reach.write));
+    match directories_of(path).into_iter().find(|directory| !readable(directory)) {
+        Some(directory) => Err(out_of_reach(position, path, &directory, "read")),
+        None => Ok(()),
+    }
 }
 
 fn out_of_reach(position: SourcePosition, path: &Path, directory: &Path, verb: &str) -> Diagnostic {
@@ -111,7 +120,7 @@ fn position_of_listener(policy: &Policy, address: &str) -> SourcePosition {
     let listens = |address_of: &[Address]| address_of.iter().any(|one| one.to_string() == address);
     let of_rule =
         policy.rules.iter().find(|rule| rule.forward().is_some_and(|f| listens(&f.listen)));
-    of_rule.map_or(SourcePosition { line: 1, column: 1 }, |rule| rule.position)
+    of_rule.map_or(SourcePosition { file: 0, line: 1, column: 1 }, |rule| rule.position)
 }
 
 fn list(paths: &BTreeSet<PathBuf>) -> String {
@@ -124,7 +133,7 @@ struct Named {
     path: PathBuf,
 }
 
-/// The files of certificates, keys and trusts.
+/// The files of certificates, keys and trusts, and those that the policy includes.
 fn named_files(policy: &Policy, base: &Path) -> Vec<Named> {
     let named = |position, path: &Path| Named { position, path: base.join(path) };
     let mut all = Vec::new();
@@ -134,6 +143,12 @@ fn named_files(policy: &Policy, base: &Path) -> Vec<Named> {
     for trust in policy.trusts.values() {
         all.extend(trust.files().map(|path| named(trust.position, path)));
     }
+    // The directories of patterns, too: files that come later are read there.
+    let start = SourcePosition { file: 0, line: 1, column: 1 };
+    all.extend(policy.includes.iter().map(|pattern| named(start, Path::new(pattern))));
+    all.extend(
+        policy.included.iter().map(|file| Named { position: start, path: (&**file).into() }),
+    );
     all
 }
 

@@ -155,7 +155,8 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
     let gives =
         |rule: &&Arc<Rule>| rule.forward().is_some_and(|forward| forward.unix.owner.is_some());
     let rule = policy.rules.iter().find(gives);
-    let position = rule.map_or(SourcePosition { line: 1, column: 1 }, |rule| rule.position);
+    let position =
+        rule.map_or(SourcePosition { file: 0, line: 1, column: 1 }, |rule| rule.position);
     let message = "this agent cannot change the owner of a socket file: its sandbox was set up \
                    for a policy without `unix-owner`";
     Err(Diagnostic::error(MessageId("needs-restart"), position, message).with_fix(RESTART))

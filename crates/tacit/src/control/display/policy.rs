@@ -17,8 +17,8 @@ use tacit_core::policy::{
     ClientTls, ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings, ExpiredAnchors,
     ForwardRule, Group, Identity, IdentityMap, InboundRule, Invalid, Limits, NamePattern, OwnTls,
     PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation, Rule, RuleForm, Selectors,
-    SendProxy, ServerTls, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite, TargetOrder, Tls,
-    TlsCommon, TlsVersion, Trust, TrustSource, Verify,
+    SendProxy, ServerTls, SourcePosition, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite,
+    TargetOrder, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
 };
 
 use crate::clock::Rfc3339;
@@ -34,6 +34,9 @@ pub struct PolicyDisplay {
     pub version: u32,
     /// The policy file.
     pub file: PathBuf,
+    /// The files that it includes, in their order.
+    #[serde(default)]
+    pub included: Vec<String>,
     /// The number of the installation, from 1.
     pub generation: u64,
     /// When the policy was installed.
@@ -52,7 +55,10 @@ pub struct PolicyTable {
     pub title: String,
     /// The name of an identity, a trust, a map or a rule.
     pub name: Option<String>,
-    /// The line of the table in the policy file; `None` if the file does not have the table.
+    /// The included file that has the table; `None`: the policy file.
+    #[serde(default)]
+    pub file: Option<String>,
+    /// The line of the table in its file; `None` if the file does not have the table.
     pub line: Option<usize>,
     /// Its keys with their values.
     pub settings: Vec<Setting>,
@@ -94,22 +100,22 @@ pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay 
     PolicyDisplay {
         version: VERSION,
         file: file.to_owned(),
+        included: policy.included.iter().map(ToString::to_string).collect(),
         generation: live.generation,
         installed: Rfc3339(installed),
         tables: tables(policy),
-        rules: rules.map(|(place, one)| rule(one, live.line(place))).collect(),
+        rules: rules.map(|(place, one)| rule(policy, one, live.position(place))).collect(),
     }
 }
 
 fn tables(policy: &Policy) -> Vec<PolicyTable> {
-    let Policy { identities, trusts, maps, rules: _, agent: own, engine: set_aside, limits } =
-        policy;
+    let Policy { identities, trusts, maps, agent: own, engine: set_aside, limits, .. } = policy;
     let mut tables = vec![agent(own)];
     tables.extend(set_aside.as_ref().map(engine));
     tables.push(limit(limits));
-    tables.extend(identities.iter().map(|(name, one)| identity(name, one)));
-    tables.extend(trusts.iter().map(|(name, one)| trust(name, one)));
-    tables.extend(maps.iter().flat_map(|(name, one)| map(name, one)));
+    tables.extend(identities.iter().map(|(name, one)| identity(policy, name, one)));
+    tables.extend(trusts.iter().map(|(name, one)| trust(policy, name, one)));
+    tables.extend(maps.iter().flat_map(|(name, one)| map(policy, name, one)));
     tables
 }
 
@@ -153,7 +159,7 @@ fn agent(agent: &AgentSettings) -> PolicyTable {
     settings.add("aliases", given, aliases.given == AliasPolicy::default());
     let is_default = aliases.ranges == AliasRanges::default();
     settings.add("alias-ranges", aliases.ranges.to_string(), is_default);
-    settings.table("[agent]", None, None)
+    settings.table("[agent]", None)
 }
 
 fn engine(engine: &EngineSettings) -> PolicyTable {
@@ -168,7 +174,7 @@ fn engine(engine: &EngineSettings) -> PolicyTable {
     settings.add("queue", *queue, *queue == EngineSettings::QUEUE_DEFAULT);
     settings.add("class", class_word, *class == EngineClass::default());
     settings.add("nice", i64::from(*nice), *nice == 0);
-    settings.table("[engine]", None, Some(position.line))
+    PolicyTable { line: Some(position.line), ..settings.table("[engine]", None) }
 }
 
 fn limit(limits: &Limits) -> PolicyTable {
@@ -198,19 +204,19 @@ fn limit(limits: &Limits) -> PolicyTable {
         settings.add(key, *limit, limit.is_none());
     }
     settings.add("drain", drain.map(duration), drain.is_none());
-    settings.table("[limits]", None, None)
+    settings.table("[limits]", None)
 }
 
-fn identity(name: &str, identity: &Identity) -> PolicyTable {
-    let Identity { cert, key, position } = identity;
+fn identity(policy: &Policy, name: &str, identity: &Identity) -> PolicyTable {
+    let Identity { cert, key, position, file_positions: _ } = identity;
     let mut settings = Settings::default();
     settings.add("cert", cert.display().to_string(), false);
     settings.add("key", key.display().to_string(), false);
-    settings.table(&format!("[identity.{name}]"), Some(name), Some(position.line))
+    settings.table(&format!("[identity.{name}]"), Some(name)).at(policy, *position)
 }
 
-fn trust(name: &str, trust: &Trust) -> PolicyTable {
-    let Trust { source, pinned, crls, revocation, expired_anchors, position } = trust;
+fn trust(policy: &Policy, name: &str, trust: &Trust) -> PolicyTable {
+    let Trust { source, pinned, crls, revocation, expired_anchors, position, .. } = trust;
     let files = |files: &[PathBuf]| -> Vec<String> {
         files.iter().map(|file| file.display().to_string()).collect()
     };
@@ -228,10 +234,10 @@ fn trust(name: &str, trust: &Trust) -> PolicyTable {
         ExpiredAnchors::Accept => "accept",
     };
     settings.add("expired-anchors", word, *expired_anchors == ExpiredAnchors::default());
-    settings.table(&format!("[trust.{name}]"), Some(name), Some(position.line))
+    settings.table(&format!("[trust.{name}]"), Some(name)).at(policy, *position)
 }
 
-fn map(name: &str, map: &IdentityMap) -> Vec<PolicyTable> {
+fn map(policy: &Policy, name: &str, map: &IdentityMap) -> Vec<PolicyTable> {
     let title = format!("[[map.{name}]]");
     let entry = |entry: &tacit_core::policy::map::MapEntry| {
         let Conditions { uri, dns, email, ip, subject, issuer, address } = &entry.conditions;
@@ -249,12 +255,12 @@ fn map(name: &str, map: &IdentityMap) -> Vec<PolicyTable> {
         let mut settings = Settings::default();
         settings.add("conditions", given, false);
         settings.add("outcome", entry.outcome.to_string(), false);
-        settings.table(&title, Some(name), Some(entry.position.line))
+        settings.table(&title, Some(name)).at(policy, entry.position)
     };
     map.entries().iter().map(entry).collect()
 }
 
-fn rule(rule: &Rule, line: Option<usize>) -> PolicyTable {
+fn rule(policy: &Policy, rule: &Rule, position: Option<SourcePosition>) -> PolicyTable {
     let mut settings = Settings::default();
     selectors(&mut settings, rule);
     match &rule.form {
@@ -282,7 +288,11 @@ fn rule(rule: &Rule, line: Option<usize>) -> PolicyTable {
     }
     settings.add("log", rule.log, !rule.log);
     settings.add("idle", rule.idle.map(duration), rule.idle.is_none());
-    settings.table("[[rule]]", Some(&rule.name), line)
+    let table = settings.table("[[rule]]", Some(&rule.name));
+    match position {
+        Some(position) => table.at(policy, position),
+        None => table,
+    }
 }
 
 /// The selectors that a rule of this form may have.
@@ -556,9 +566,17 @@ impl Settings {
         self.0.push(Setting { key: key.to_owned(), value: value.into(), default });
     }
 
-    fn table(self, title: &str, name: Option<&str>, line: Option<usize>) -> PolicyTable {
+    fn table(self, title: &str, name: Option<&str>) -> PolicyTable {
         let Self(settings) = self;
-        PolicyTable { title: title.to_owned(), name: name.map(str::to_owned), line, settings }
+        let name = name.map(str::to_owned);
+        PolicyTable { title: title.to_owned(), name, file: None, line: None, settings }
+    }
+}
+
+impl PolicyTable {
+    fn at(self, policy: &Policy, position: SourcePosition) -> Self {
+        let file = policy.file_of(position).map(ToString::to_string);
+        Self { file, line: Some(position.line), ..self }
     }
 }
 
@@ -692,7 +710,7 @@ deny = true
         let tables = tables(&policy);
         let titles: Vec<_> = tables.iter().map(|table| table.title.as_str()).collect();
         assert_eq!(titles, ["[agent]", "[limits]", "[identity.web]", "[trust.corp]"]);
-        let rules: Vec<_> = policy.rules.iter().map(|one| rule(one, None)).collect();
+        let rules: Vec<_> = policy.rules.iter().map(|one| rule(&policy, one, None)).collect();
         for (table, key, value, default) in [
             (&tables[0], "workers", SettingValue::Number(2), false),
             (&tables[0], "signer", true.into(), true),

@@ -6,9 +6,12 @@ use crate::control::display::policy::{PolicyDisplay, PolicyTable, Setting, Setti
 /// The display as text; default values are marked.
 #[must_use]
 pub fn render(policy: &PolicyDisplay) -> String {
-    let PolicyDisplay { version: _, file, generation, installed, tables, rules } = policy;
+    let PolicyDisplay { version: _, file, included, generation, installed, tables, rules } = policy;
     let file = file.display();
     let mut out = format!("{file}, generation {generation}, installed {installed}\n");
+    for file in included {
+        out += &format!("includes {file}\n");
+    }
     for table in tables.iter().chain(rules) {
         out += &render_table(table);
     }
@@ -16,12 +19,13 @@ pub fn render(policy: &PolicyDisplay) -> String {
 }
 
 fn render_table(table: &PolicyTable) -> String {
-    let PolicyTable { title, name, line, settings } = table;
+    let PolicyTable { title, name, file, line, settings } = table;
     // Titles of other tables contain the name.
     let name = name.as_ref().filter(|_| title == "[[rule]]");
     let name = name.map_or_else(String::new, |name| format!(" {name}"));
     let line = line.map_or_else(String::new, |line| format!(", line {line}"));
-    let mut out = format!("\n{title}{name}{line}\n");
+    let file = file.as_ref().map_or_else(String::new, |file| format!(" of {file}"));
+    let mut out = format!("\n{title}{name}{line}{file}\n");
     let rows: Vec<_> = settings.iter().map(row).collect();
     for line in lay_out(&rows).lines() {
         out += &format!("  {line}\n");

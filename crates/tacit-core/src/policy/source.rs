@@ -1,0 +1,264 @@
+//! The text of a policy with the files that it includes.
+//!
+//! An included file has tables only: `[identity.NAME]`, `[trust.NAME]`, `[[map.NAME]]` and
+//! `[[rule]]`. Therefore the texts can be read as one, one behind the other, and a name that two
+//! files define is an error like a name that one file defines twice. Positions in errors are those
+//! in the file.
+//!
+//! Limits: [`INCLUDED_FILES_MAX`] files, of together at most [`POLICY_BYTES_MAX`]. An included file
+//! includes no other.
+
+use std::sync::Arc;
+
+use super::diagnostic::{Diagnostic, SourcePosition};
+use super::text::{Diagnostics, TomlDocument};
+use crate::message_id::MessageId;
+
+/// Largest policy text; 10,000 rules take about 2 MiB.
+pub const POLICY_BYTES_MAX: usize = 16 << 20;
+/// Most files that a policy includes.
+pub const INCLUDED_FILES_MAX: usize = 256;
+
+/// The tables that an included file may have.
+const INCLUDABLE: [&str; 4] = ["identity", "trust", "map", "rule"];
+
+/// The text of a policy with the files that it includes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyText {
+    text: String,
+    /// The included files, in their order.
+    included: Vec<IncludedText>,
+}
+
+/// An included file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct IncludedText {
+    name: Arc<str>,
+    /// The byte of the whole text at which it begins.
+    start: usize,
+}
+
+/// A pattern of files to include.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IncludePattern {
+    /// As it is written.
+    pub pattern: String,
+    /// Its position in the policy.
+    pub position: SourcePosition,
+}
+
+impl PolicyText {
+    /// A policy without included files.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), included: Vec::new() }
+    }
+
+    /// What the policy includes; nothing if it is not TOML. [`parse_files`](super::parse_files)
+    /// reports patterns that are wrong; they are left out here.
+    #[must_use]
+    pub fn includes(&self) -> Vec<IncludePattern> {
+        let text = without_byte_order_mark(&self.text);
+        if text.len() > POLICY_BYTES_MAX {
+            return Vec::new();
+        }
+        let document = TomlDocument::parse(text);
+        if !document.errors().is_empty() {
+            return Vec::new();
+        }
+        let Some(value) = document.top().get("include") else { return Vec::new() };
+        let report = Diagnostics::new(&document);
+        let patterns = value
+            .get_ref()
+            .as_array()
+            .map_or_else(|| vec![value], |list| list.iter().take(INCLUDED_FILES_MAX).collect());
+        let pattern = |value: &&toml::Spanned<toml::de::DeValue<'_>>| {
+            let pattern = value.get_ref().as_str().filter(|text| is_pattern(text))?.to_owned();
+            Some(IncludePattern { pattern, position: report.position(value.span().start) })
+        };
+        patterns.iter().filter_map(pattern).collect()
+    }
+
+    /// Adds an included file, which errors name `name`.
+    ///
+    /// # Errors
+    /// It is not TOML, has another key than tables that may be included, or is too much. The policy
+    /// stays as it was.
+    pub fn include(
+        &mut self,
+        name: impl Into<Arc<str>>,
+        text: &str,
+    ) -> Result<(), Vec<Diagnostic>> {
+        let text = without_byte_order_mark(text);
+        let name = name.into();
+        let file = self.included.len() + 1;
+        let mut errors = errors_of_included(text, self.text.len());
+        if errors.is_empty() {
+            if !self.text.ends_with('\n') {
+                self.text.push('\n');
+            }
+            self.included.push(IncludedText { name, start: self.text.len() });
+            self.text.push_str(text);
+            return Ok(());
+        }
+        Diagnostic::quote(&mut errors, text);
+        for error in &mut errors {
+            error.position.file = file;
+            error.file = Some((&*name).into());
+        }
+        Err(errors)
+    }
+
+    /// The whole text.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The names of the included files, in their order.
+    pub fn included(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.included.iter().map(|file| &file.name)
+    }
+
+    /// Where the included files begin in the text without its byte order mark, and their names.
+    pub(super) fn later_files(&self) -> Vec<(usize, Arc<str>)> {
+        let mark = self.text.len() - without_byte_order_mark(&self.text).len();
+        self.included.iter().map(|file| (file.start - mark, Arc::clone(&file.name))).collect()
+    }
+
+    /// Quotes the lines that diagnostics are about, and names their files.
+    pub fn quote(&self, diagnostics: &mut [Diagnostic]) {
+        let ends = self.included.iter().map(|file| file.start).chain([self.text.len()]);
+        let begins = std::iter::once(0).chain(self.included.iter().map(|file| file.start));
+        for (file, (begin, end)) in begins.zip(ends).enumerate() {
+            let text = self.text.get(begin..end).unwrap_or_default();
+            let of_file: Vec<&mut Diagnostic> =
+                diagnostics.iter_mut().filter(|one| one.position.file == file).collect();
+            let name = file.checked_sub(1).and_then(|place| self.included.get(place));
+            for diagnostic in of_file {
+                diagnostic.file = name.map(|file| (&*file.name).into());
+                if diagnostic.line.is_none() {
+                    Diagnostic::quote(std::slice::from_mut(diagnostic), text);
+                }
+            }
+        }
+    }
+}
+
+/// Removes a byte order mark, which some editors write.
+pub(super) fn without_byte_order_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// Whether a path has wildcards in its last part only, if at all.
+pub(super) fn is_pattern(text: &str) -> bool {
+    let (directories, file) = text.rsplit_once('/').unwrap_or(("", text));
+    !directories.contains(['*', '?']) && !file.is_empty() && file != "." && file != ".."
+}
+
+fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
+    if text.len().saturating_add(bytes_before) >= POLICY_BYTES_MAX {
+        let message = "the policy with the files that it includes is too large";
+        let fix = format!("the limit is {POLICY_BYTES_MAX} bytes: merge rules by lists");
+        let start = SourcePosition { line: 1, column: 1, ..SourcePosition::default() };
+        let id = MessageId("policy-too-large");
+        return vec![Diagnostic::error(id, start, message).with_fix(fix)];
+    }
+    let document = TomlDocument::parse(text);
+    let report = Diagnostics::new(&document);
+    for (key, _) in document.top() {
+        let at = key.span();
+        let header = text.get(..at.start).unwrap_or_default();
+        if !INCLUDABLE.contains(&key.get_ref().as_ref()) {
+            let message = format!("`{}` has no place in an included file", key.get_ref());
+            let fix = "move it to the policy that includes this file";
+            report.error(MessageId("misplaced-key"), &at, message, fix);
+        } else if !header.ends_with('[') {
+            let message = format!("`{}` is not written as a table", key.get_ref());
+            let fix = "begin with a header: [[rule]], [identity.NAME], [trust.NAME] or \
+                       [[map.NAME]]";
+            report.error(MessageId("not-a-table"), &at, message, fix);
+        }
+    }
+    report.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{parse, parse_files};
+
+    const MAIN: &str = "version = 1\ninclude = \"conf.d/*.toml\"\n[trust.ca]\nca = \"ca.pem\"";
+
+    fn rule(name: &str) -> String {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:1\"\nconnect = \"127.0.0.1:2\"\n\
+             permit = true\n"
+        )
+    }
+
+    fn rendered(errors: &[Diagnostic]) -> Vec<String> {
+        let first = |text: String| text.lines().next().unwrap_or_default().to_owned();
+        errors.iter().map(|error| first(error.render("p.toml"))).collect()
+    }
+
+    #[test]
+    fn included_rules_follow_in_the_order_of_the_files() {
+        let mut text = PolicyText::new(MAIN);
+        assert_eq!(text.includes().len(), 1);
+        assert_eq!(text.includes()[0].pattern, "conf.d/*.toml");
+        assert_eq!(text.includes()[0].position.to_string(), "2:11");
+        text.include("a", &rule("first")).unwrap();
+        text.include("b", &format!("\u{feff}\n{}", rule("second"))).unwrap();
+        let policy = parse_files(&text).policy.unwrap();
+        let positions: Vec<_> =
+            policy.rules.iter().map(|rule| (rule.position.file, rule.position.line)).collect();
+        assert_eq!(positions, [(1, 1), (2, 2)]);
+        assert_eq!(policy.included.iter().map(|name| &**name).collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn errors_name_the_included_file() {
+        let mut text = PolicyText::new(format!("\u{feff}{MAIN}"));
+        text.include("a", &rule("same")).unwrap();
+        text.include("b", &format!("# é\n{}colour = 1\n", rule("same"))).unwrap();
+        let mut found = parse_files(&text).diagnostics;
+        text.quote(&mut found);
+        let found = rendered(&found);
+        let expected = [
+            "p.toml:3:1: warning[unused]",
+            "b:3:8: error[name-taken]",
+            "b:7:1: error[unknown-key]",
+        ];
+        for expected in &expected[1..] {
+            assert!(found.iter().any(|line| line.starts_with(expected)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_other_keys_is_not_included() {
+        let mut text = PolicyText::new(MAIN);
+        for (included, expected) in [
+            ("version = 1\n", "x:1:1: error[misplaced-key]"),
+            ("[agent]\nworkers = 1\n", "x:1:2: error[misplaced-key]"),
+            ("include = \"y\"\n", "x:1:1: error[misplaced-key]"),
+            ("rule = []\n", "x:1:1: error[not-a-table]"),
+            ("identity.web.cert = \"a\"\n", "x:1:1: error[not-a-table]"),
+            ("[[rule]]\nname = \n", "x:2:8: error[not-toml]"),
+        ] {
+            let errors = text.include("x", included).unwrap_err();
+            assert!(rendered(&errors)[0].starts_with(expected), "{:?}", rendered(&errors));
+        }
+        assert_eq!(text, PolicyText::new(MAIN));
+        let large = "#".repeat(POLICY_BYTES_MAX);
+        assert!(text.include("x", &large).is_err());
+    }
+
+    #[test]
+    fn wildcards_are_in_the_last_part_of_a_pattern() {
+        for wrong in ["*/a.toml", "conf.d/", "a/..", "."] {
+            let found = parse(&format!("version = 1\ninclude = \"{wrong}\"\n")).diagnostics;
+            assert!(found.iter().any(|one| one.position.to_string() == "2:11"), "{found:?}");
+            assert!(PolicyText::new(format!("include = \"{wrong}\"")).includes().is_empty());
+        }
+    }
+}

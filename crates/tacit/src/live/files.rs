@@ -1,0 +1,176 @@
+//! Reads a policy with the files that it includes.
+//!
+//! `include = "conf.d/*.toml"` is relative to the directory of the policy. The files of one pattern
+//! are read in the order of their names, compared by bytes. Wildcards match no name that begins
+//! with a dot. A pattern with wildcards may match no file.
+//!
+//! Limits: `INCLUDED_FILES_MAX` files, and a directory of `ENTRIES_MAX` entries.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tacit_core::message_id::MessageId;
+use tacit_core::policy::{
+    Diagnostic, INCLUDED_FILES_MAX, IncludePattern, PolicyText, SourcePosition,
+};
+
+/// Most entries of a directory that a pattern searches.
+const ENTRIES_MAX: usize = 4096;
+const START: SourcePosition = SourcePosition { file: 0, line: 1, column: 1 };
+const UNREADABLE: MessageId = MessageId("unreadable-policy");
+
+/// Reads a policy, which may be a pipe: once. `admit` may refuse a pattern, given with its path,
+/// before its directory is read.
+///
+/// # Errors
+/// It cannot be read, or an included file cannot be read or included.
+pub fn read_policy(
+    path: &Path,
+    admit: impl Fn(&IncludePattern, &Path) -> Result<(), Diagnostic>,
+) -> Result<PolicyText, Vec<Diagnostic>> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let error =
+            Diagnostic::error(UNREADABLE, START, format!("cannot read the policy file: {error}"));
+        vec![error.with_fix("name a policy file that this user can read")]
+    })?;
+    let mut text = PolicyText::new(text);
+    let mut errors = Vec::new();
+    let mut files = Vec::new();
+    for pattern in text.includes() {
+        let path = beside(path, &pattern.pattern);
+        match admit(&pattern, &path).and_then(|()| matching(&pattern, &path)) {
+            Ok(found) => files.extend(found.into_iter().map(|file| (file, pattern.position))),
+            Err(error) => errors.push(error),
+        }
+    }
+    if let Some((_, position)) = files.get(INCLUDED_FILES_MAX) {
+        let message = format!("the policy includes {} files", files.len());
+        let fix = format!("the limit is {INCLUDED_FILES_MAX}: merge some");
+        errors.push(Diagnostic::error(MessageId("too-many"), *position, message).with_fix(fix));
+        files.clear();
+    }
+    let mut known = Vec::new();
+    for (file, position) in files {
+        if known.contains(&file) {
+            continue;
+        }
+        match read_file(&file) {
+            Ok(content) => {
+                let included = text.include(file.display().to_string(), &content);
+                errors.extend(included.err().unwrap_or_default());
+            }
+            Err(error) => errors.push(unreadable(position, &file, &error)),
+        }
+        known.push(file);
+    }
+    if errors.is_empty() {
+        return Ok(text);
+    }
+    text.quote(&mut errors);
+    Err(errors)
+}
+
+/// The directory that paths in a policy are relative to.
+#[must_use]
+pub fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// A path of a policy: relative to the directory of the policy.
+fn beside(policy: &Path, named: &str) -> PathBuf {
+    match policy.parent() {
+        Some(directory) => directory.join(named),
+        None => PathBuf::from(named),
+    }
+}
+
+/// The files of a pattern, in the order of their names.
+fn matching(pattern: &IncludePattern, path: &Path) -> Result<Vec<PathBuf>, Diagnostic> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if !name.contains(['*', '?']) {
+        return Ok(vec![path.to_owned()]);
+    }
+    let directory = directory_of(path);
+    let error_of = |error: io::Error| unreadable(pattern.position, &directory, &error);
+    let mut names = Vec::new();
+    for (count, entry) in directory.read_dir().map_err(error_of)?.enumerate() {
+        if count >= ENTRIES_MAX {
+            let message = format!("the directory {} has too many entries", directory.display());
+            let fix = format!("the limit is {ENTRIES_MAX}: use a directory for the policy alone");
+            let id = MessageId("too-many");
+            return Err(Diagnostic::error(id, pattern.position, message).with_fix(fix));
+        }
+        let entry = entry.map_err(error_of)?.file_name();
+        // A name that is not UTF-8 is no name of a pattern.
+        names.extend(entry.into_string().ok().filter(|entry| matches(name, entry)));
+    }
+    names.sort_unstable();
+    Ok(names.into_iter().map(|name| path.with_file_name(name)).collect())
+}
+
+/// Whether a name fits: `*` stands for any characters, `?` for one. Hidden files do not.
+fn matches(pattern: &str, name: &str) -> bool {
+    if name.starts_with('.') && !pattern.starts_with('.') {
+        return false;
+    }
+    let name: Vec<char> = name.chars().collect();
+    // Which lengths of the name the pattern so far can be.
+    let mut reached = vec![false; name.len() + 1];
+    reached[0] = true;
+    for wanted in pattern.chars() {
+        if wanted == '*' {
+            let first = reached.iter().position(|reached| *reached).unwrap_or(reached.len());
+            reached[first..].fill(true);
+            continue;
+        }
+        for at in (0..name.len()).rev() {
+            let fits = wanted == '?' || wanted == name[at];
+            reached[at + 1] = reached[at] && fits;
+        }
+        reached[0] = false;
+    }
+    reached[name.len()]
+}
+
+/// Reads a regular file: another, such as a FIFO, could block.
+fn read_file(path: &Path) -> io::Result<String> {
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    std::fs::read_to_string(path)
+}
+
+fn unreadable(position: SourcePosition, path: &Path, error: &io::Error) -> Diagnostic {
+    let message = format!("cannot include {}: {error}", path.display());
+    let fix = "name files that the user of the agent can read, or remove them from `include`";
+    Diagnostic::error(UNREADABLE, position, message).with_fix(fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_match_parts_of_a_name() {
+        for (pattern, name, fits) in [
+            ("*.toml", "a.toml", true),
+            ("*.toml", ".toml", false),
+            ("*.toml", ".a.toml", false),
+            (".*", ".a", true),
+            ("*.toml", "a.toml~", false),
+            ("?-*.toml", "1-web.toml", true),
+            ("?-*.toml", "10-web.toml", false),
+            ("*a*a*", "banana", true),
+            ("*a*a*a*a", "banana", false),
+            ("é?", "éa", true),
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+}
