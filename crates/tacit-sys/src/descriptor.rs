@@ -37,6 +37,17 @@ pub fn take_inherited(first: RawFd, count: usize) -> io::Result<Vec<OwnedFd>> {
         .collect()
 }
 
+/// Duplicates a descriptor that this process was started with; its number stays open, so that
+/// processes started from here inherit it.
+///
+/// # Errors
+/// The number is not an open descriptor.
+pub fn duplicate_inherited(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the number is only read by fcntl, which fails on one that is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
+}
+
 /// A descriptor that a program started from here would inherit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inheritable {
@@ -219,5 +230,6 @@ mod tests {
     #[test]
     fn a_number_that_is_not_open_is_an_error() {
         assert!(take_inherited(1_000_000, 1).is_err());
+        assert!(duplicate_inherited(1_000_000).is_err());
     }
 }

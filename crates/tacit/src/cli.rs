@@ -20,10 +20,11 @@ use crate::exit::{
     pretty, print,
 };
 use crate::live::check_file;
-use crate::log::{Format, LogDestination};
+use crate::log::{Format, LogDestination, LogLevel};
 use crate::policy_file::{self, NO_POLICY};
 use crate::{
-    ca, doctor, explain, import, launch, policy_test, project, show, signer, top, trace, workload,
+    ca, completions, doctor, explain, import, launch, policy_test, project, show, signer, top,
+    trace, workload,
 };
 
 /// The output of `--version`; `-V` prints the first line.
@@ -96,6 +97,9 @@ enum Verb {
     /// Keep the private keys of an agent and sign for it; started by the agent
     #[command(hide = true)]
     Signer,
+    /// Print the names that a running agent knows, for completions
+    #[command(hide = true)]
+    Names(completions::NamesArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -130,6 +134,9 @@ struct AgentArgs {
     /// Log only events that require an action
     #[arg(long)]
     quiet: bool,
+    /// The least level of the events that are logged
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t)]
+    log_level: LogLevel,
     /// Accept runs (`tacit run --agent`) at this socket
     #[arg(long, value_name = "PATH")]
     enrol: Option<PathBuf>,
@@ -174,6 +181,9 @@ struct CheckArgs {
     /// Print diagnostics as JSON
     #[arg(long)]
     json: bool,
+    /// Print the JSON schema of the policy language, for editors
+    #[arg(long)]
+    schema: bool,
 }
 
 #[derive(Debug, Args)]
@@ -297,10 +307,11 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             Ok(()) => EXIT_OK.into(),
             Err(error) => fail(error.id(), error, EXIT_FAILURE),
         },
+        Verb::Names(args) => completions::names(&args),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tacit", &mut script);
-            print(script, EXIT_OK)
+            print(completions::with_names(shell, &String::from_utf8_lossy(&script)), EXIT_OK)
         }
     }
 }
@@ -372,7 +383,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         log_format: args.log_format,
         launcher: args.launcher,
         audit: args.audit,
-        quiet: args.quiet,
+        level: if args.quiet { args.log_level.max(LogLevel::Warn) } else { args.log_level },
         enrol: args.enrol.map(|path| agent::EnrolmentSocket { path, unix }),
         private: args.private,
         resolvers: args.resolvers,
@@ -400,7 +411,13 @@ fn activated(parent: Parent) -> usize {
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
+/// The JSON schema of the policy language.
+const POLICY_SCHEMA: &str = include_str!("../../../docs/schema/policy.json");
+
 fn check(args: &CheckArgs) -> ExitCode {
+    if args.schema {
+        return print(POLICY_SCHEMA, EXIT_OK);
+    }
     let Some(path) = policy_file::named(args.file.as_deref()) else {
         let next = "no policy was given\n    fix: use tacit check FILE, or set TACIT_POLICY";
         return fail(MessageId("no-policy"), next, EXIT_USAGE);

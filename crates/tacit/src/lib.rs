@@ -33,6 +33,7 @@ pub mod log;
 pub mod address;
 pub mod ca;
 pub mod clock;
+pub mod completions;
 pub mod cpus;
 pub mod doctor;
 pub mod exit;

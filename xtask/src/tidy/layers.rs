@@ -74,6 +74,7 @@ const LAYERS: [Layers; 3] = [
             "cpus",
             "doctor",
             "ca",
+            "completions",
             "import",
             "explain",
             "policy_test",

@@ -46,7 +46,9 @@ pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
 pub use explain::{DecidingRule, Explanation, SkippedRule, explain, explain_at};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
-pub use parse::{ParsedPolicy, RULES_MAX, parse, parse_duration, parse_files, parse_size};
+pub use parse::{
+    ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files, parse_size,
+};
 pub use rule::{Action, Deny, ForwardRule, InboundRule, Rule, RuleForm, SendProxy, UnixSocket};
 pub use selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
 pub use source::{INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText};

@@ -34,12 +34,12 @@ use crate::session::trace::TraceEndReason;
 impl Agent {
     /// Answers one request, at once or when the requested work is done.
     pub(super) async fn take_request(&mut self, pending: PendingRequest) {
-        let PendingRequest { request, back } = pending;
+        let PendingRequest { client, request, back } = pending;
         let reply = match request {
             Request::Show { what } => return self.show(what, back),
             Request::ShowConnection { id } => return self.show_connection(id, back),
             Request::Explain { flow } => return self.explain(*flow, back),
-            Request::Reload => return self.reload(ReloadOrigin::Operator(back)),
+            Request::Reload => return self.reload(ReloadOrigin::Operator(back, client)),
             Request::Drain { timeout_ms } => {
                 let asked = timeout_ms.map(Duration::from_millis);
                 self.drain(asked).await;

@@ -55,7 +55,7 @@ use crate::address::UserNames;
 use crate::clock;
 use crate::control::server::PendingRequest;
 use crate::ledger::{ThreadKind, meter};
-use crate::log::{Event, Format, Log, LogDestination, Settings, Verbosity};
+use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
 use crate::session::ConnectionTable;
 use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
@@ -101,7 +101,7 @@ pub struct AgentOptions {
     /// The audit log.
     pub audit: Option<PathBuf>,
     /// Whether only warnings and errors are logged.
-    pub quiet: bool,
+    pub level: LogLevel,
     /// The socket at which launchers enrol their runs.
     pub enrol: Option<EnrolmentSocket>,
     /// Whether this agent serves one run only, and ends with it.
@@ -144,10 +144,9 @@ pub fn run(
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
     // Created before any other thread is started, because the creation waits for all threads.
     let table = Arc::new(ConnectionTable::default());
-    let verbosity = if options.quiet { Verbosity::Quiet } else { Verbosity::Normal };
     let log = Log::start(Settings {
         format: options.log_format,
-        verbosity,
+        level: options.level,
         destination: options.log.clone(),
         launcher: options.launcher.clone(),
         audit: options.audit.clone(),

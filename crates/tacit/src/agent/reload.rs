@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use super::opened::ListenError;
 use super::prepare::{Inputs, NewFiles, NewPolicy, Prepared};
 use super::{Agent, runs};
-use crate::control::server::Reply;
+use crate::control::server::{ControlClient, Reply};
 use crate::ledger::on_own_thread;
 use crate::live::{Built, Changes};
 use crate::log::{Event, Log};
@@ -40,7 +40,7 @@ const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) enum ReloadOrigin {
     /// `tacit reload`, which waits for the answer.
-    Operator(oneshot::Sender<Reply>),
+    Operator(oneshot::Sender<Reply>, Option<ControlClient>),
     /// SIGHUP.
     Signal,
 }
@@ -195,7 +195,7 @@ impl Agent {
                 self.runs.hide_again();
             }
             Prepared::Policy(Err(refusal)) => self.refuse(origins, refusal),
-            Prepared::Policy(Ok(policy)) => match self.install(*policy).await {
+            Prepared::Policy(Ok(policy)) => match self.install(*policy, &origins).await {
                 Err(refusal) => self.refuse(origins, refusal),
                 Ok(Installation { answer: installed, capturing }) => {
                     let log = self.shared.log.clone();
@@ -217,7 +217,11 @@ impl Agent {
     }
 
     /// Installs a policy. All steps that can fail come first.
-    async fn install(&mut self, new: NewPolicy) -> Result<Installation, String> {
+    async fn install(
+        &mut self,
+        new: NewPolicy,
+        origins: &[ReloadOrigin],
+    ) -> Result<Installation, String> {
         if self.draining.is_some() {
             return Err(ENDING.to_owned());
         }
@@ -239,7 +243,8 @@ impl Agent {
         self.listeners.change(&listeners, new_listeners, &self.workers).await;
         self.look_at_connections();
         let changes = shown(&changes);
-        self.shared.log.info(Event::new("reloaded").field("changes", &changes));
+        let event = Event::new("reloaded").field("by", &requesters(origins));
+        self.shared.log.info(event.field("changes", &changes));
         let answer = json!({ "generation": generation, "changes": changes, "warnings": warnings,
                              "needs-restart": needs_restart });
         Ok(Installation { answer, capturing })
@@ -276,21 +281,32 @@ fn drop_aside<T: Send + 'static>(old: T) {
     let _ = on_own_thread("reload", move || drop(old));
 }
 
+/// Who requested a reload, for the log.
+fn requesters(origins: &[ReloadOrigin]) -> String {
+    let requester = |origin: &ReloadOrigin| match origin {
+        ReloadOrigin::Operator(_, Some(client)) => client.to_string(),
+        ReloadOrigin::Operator(_, None) => "the agent".to_owned(),
+        ReloadOrigin::Signal => "a signal".to_owned(),
+    };
+    origins.iter().map(requester).collect::<Vec<_>>().join(", ")
+}
+
 /// Answers reload requests. Logs a refusal as well, because a reload by signal has no answer, and
 /// because other operators must be able to see why the policy was not replaced.
 fn answer(origins: Vec<ReloadOrigin>, result: &Result<Value, String>, log: &Log) {
     if let Err(reason) = result
         && !origins.is_empty()
     {
-        log.error(Event::new("reload-refused").field("reason", reason));
+        let event = Event::new("reload-refused").field("by", &requesters(&origins));
+        log.error(event.field("reason", reason));
     }
     for origin in origins {
         // The client may have closed its connection.
         match (origin, result) {
-            (ReloadOrigin::Operator(back), Ok(installed)) => {
+            (ReloadOrigin::Operator(back, _), Ok(installed)) => {
                 drop(back.send(Reply::ok(installed.clone())))
             }
-            (ReloadOrigin::Operator(back), Err(reason)) => drop(back.send(Reply::error(reason))),
+            (ReloadOrigin::Operator(back, _), Err(reason)) => drop(back.send(Reply::error(reason))),
             (ReloadOrigin::Signal, _) => {}
         }
     }

@@ -33,7 +33,7 @@ use crate::control::server::{self, PendingRequest};
 use crate::control::trace::Tracer;
 use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
-use crate::log::{Event, Log};
+use crate::log::{Event, Log, LogLevel};
 use crate::run::launchers;
 use crate::session::{ConnectionTable, Quotas, RefusalTable};
 use crate::signer;
@@ -220,7 +220,7 @@ impl Agent {
 }
 
 fn log_warnings(warnings: &[Diagnostic], options: &AgentOptions, log: &Log) {
-    if options.quiet {
+    if options.level > LogLevel::Info {
         return;
     }
     for warning in warnings {

@@ -41,7 +41,7 @@ use super::supervised::Supervisor;
 use super::{AgentOptions, PassedSockets, service_manager};
 use crate::control::secret::SuccessorSecret;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
-use crate::log::{Format, LogDestination};
+use crate::log::{Format, LogDestination, LogLevel};
 use crate::run::protocol::{self, ToLauncher};
 
 /// The maximum number of queued messages from agents.
@@ -105,7 +105,7 @@ impl Private {
             log_format: Format::default(),
             launcher: Some(self.launcher),
             audit: None,
-            quiet: true,
+            level: LogLevel::Warn,
             enrol: None,
             private: true,
             resolvers: self.resolvers,

@@ -2,6 +2,7 @@
 //! requests to the agent.
 
 use std::cell::Cell;
+use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -20,6 +21,7 @@ pub use super::reply::{Body, Reply};
 use super::secret::SuccessorSecret;
 use super::trace::{self, Tracer};
 use super::{REQUEST_BYTES_MAX, Request};
+use crate::address;
 use crate::log::{Event, Log};
 
 /// Requests that wait for the control thread.
@@ -28,10 +30,28 @@ pub const REQUESTS_MAX: usize = 64;
 /// A request that waits for the control thread.
 #[derive(Debug)]
 pub struct PendingRequest {
+    /// The process that sent it; `None`: a part of the agent.
+    pub client: Option<ControlClient>,
     /// The request.
     pub request: Request,
     /// Where the reply is sent.
     pub back: oneshot::Sender<Reply>,
+}
+
+/// The process of a control connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlClient {
+    /// Its user.
+    pub user: u32,
+    /// Its number; it may have ended since.
+    pub pid: i32,
+}
+
+impl fmt::Display for ControlClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { user, pid } = self;
+        write!(f, "process {pid} of user {}", address::user_name(*user))
+    }
 }
 
 /// The maximum number of control connections.
@@ -88,6 +108,7 @@ fn admit(stream: UnixStream, context: &ServerContext, clients: &mut Clients, log
 async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) -> io::Result<()> {
     let ServerContext { requests, secret, tracer } = context;
     let peer = socket::peer_credentials(stream.as_fd())?;
+    let client = ControlClient { user: peer.uid.as_raw(), pid: peer.pid.as_raw_pid() };
     let refusal = refusal(&peer, query::network_of(stream.as_fd()));
     let mut stream = BufReader::new(stream);
     let mut is_successor = false;
@@ -123,7 +144,7 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
             }
             Ok(request) => {
                 is_successor |= matches!(request, Request::TakeOver { .. });
-                ask(&requests, request).await
+                ask(&requests, request, Some(client)).await
             }
             Err(reason) => Reply::error(reason),
         };
@@ -166,9 +187,13 @@ fn refusal(peer: &UCred, network: io::Result<u64>) -> Option<String> {
 }
 
 /// Passes a request to the agent and waits for the reply.
-pub(super) async fn ask(requests: &mpsc::Sender<PendingRequest>, request: Request) -> Reply {
+pub(super) async fn ask(
+    requests: &mpsc::Sender<PendingRequest>,
+    request: Request,
+    client: Option<ControlClient>,
+) -> Reply {
     let (back, reply) = oneshot::channel();
-    if requests.send(PendingRequest { request, back }).await.is_err() {
+    if requests.send(PendingRequest { client, request, back }).await.is_err() {
         return Reply::error("the agent is ending");
     }
     reply.await.unwrap_or_else(|_| Reply::error("the agent is ending"))

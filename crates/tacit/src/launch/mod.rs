@@ -35,6 +35,7 @@ use tacit_sys::schedule;
 use tacit_sys::spawn::{self, LauncherState, SpawnOptions};
 
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain_of, fail, print, warn};
+use crate::log::LogDestination;
 use crate::run::protocol::{Enrolment, RunTerms, SocketSet};
 use agent::Agent;
 pub use agent::control_of;
@@ -59,6 +60,10 @@ pub fn run(args: &RunArgs) -> ExitCode {
             Ok(text) => print(text, EXIT_OK),
             Err(error) => fail(MessageId("tls-options"), error, EXIT_FAILURE),
         };
+    }
+    if matches!(args.log, LogDestination::Descriptor(_)) {
+        let reason = "--log fd:N is for `tacit agent`\n    fix: name a file: --log ./run.log";
+        return fail(MessageId("usage"), reason, EXIT_USAGE);
     }
     if args.command.is_empty() {
         return fail(

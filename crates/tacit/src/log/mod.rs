@@ -127,13 +127,16 @@ impl Event {
     }
 }
 
-/// Which events are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verbosity {
+/// The least level of the events that are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum LogLevel {
     /// All events.
-    Normal,
-    /// Warnings and errors only.
-    Quiet,
+    #[default]
+    Info,
+    /// Events that may need action.
+    Warn,
+    /// What does not work until it is repaired.
+    Error,
 }
 
 /// The settings of the log.
@@ -142,7 +145,7 @@ pub struct Settings {
     /// The format of lines.
     pub format: Format,
     /// Which events are written.
-    pub verbosity: Verbosity,
+    pub level: LogLevel,
     /// Where lines are written.
     pub destination: LogDestination,
     /// The launcher of the only run of a private agent, as `NAME[PID]`. Lines have it if other
@@ -159,7 +162,7 @@ pub struct Log {
     lost: Arc<AtomicU64>,
     repeated_queued: Arc<Queued>,
     has_audit: bool,
-    verbosity: Verbosity,
+    level: LogLevel,
 }
 
 enum Message {
@@ -202,7 +205,7 @@ impl Log {
     /// # Errors
     /// The destination or the audit file cannot be opened, or the thread cannot start.
     pub fn start(settings: Settings) -> io::Result<Self> {
-        let Settings { format, verbosity, destination, launcher, audit } = settings;
+        let Settings { format, level, destination, launcher, audit } = settings;
         let audit = audit.as_deref().map(open_audit).transpose()?;
         let sink = Sink::open(&destination)?;
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
@@ -213,7 +216,7 @@ impl Log {
             lost: Arc::clone(&lost),
             repeated_queued: Arc::clone(&repeated_queued),
             has_audit: audit.is_some(),
-            verbosity,
+            level,
         };
         let writer = Writer {
             format,
@@ -232,14 +235,16 @@ impl Log {
 
     /// Logs an event that needs no action.
     pub fn info(&self, event: Event) {
-        if self.verbosity == Verbosity::Normal {
+        if self.level <= LogLevel::Info {
             self.send(Kind::Info, event);
         }
     }
 
     /// Logs an event that an operator may have to look at.
     pub fn warn(&self, event: Event) {
-        self.send(Kind::Warn, event);
+        if self.level <= LogLevel::Warn {
+            self.send(Kind::Warn, event);
+        }
     }
 
     /// Logs a failure that lasts until an operator acts.
@@ -584,13 +589,13 @@ mod tests {
     /// A log whose queue is never read.
     fn stuck() -> (Log, Receiver<Message>) {
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
-        let verbosity = Verbosity::Normal;
+        let level = LogLevel::Info;
         let log = Log {
             queue,
             lost: Arc::default(),
             repeated_queued: Arc::default(),
             has_audit: true,
-            verbosity,
+            level,
         };
         (log, messages)
     }

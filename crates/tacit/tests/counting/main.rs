@@ -79,7 +79,7 @@ impl Counted {
             log_format: Format::Text,
             launcher: None,
             audit: None,
-            quiet: true,
+            level: tacit::log::LogLevel::Warn,
             enrol: None,
             private: false,
             resolvers: Vec::new(),

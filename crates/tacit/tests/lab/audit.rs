@@ -5,7 +5,9 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, policy, wait_for};
+use crate::harness::{
+    Agent, Lab, TACIT, connect, echo, free_port, policy, signal_process, text_of, wait_for,
+};
 use crate::peers::{TlsClient, audit_of, is_reset, ping};
 
 fn rules(tls: u16, clear: u16, deny: u16) -> String {
@@ -142,7 +144,7 @@ fn no_log_and_no_display_holds_a_secret() {
         said += &agent.ok(&["show", what, "--json"]);
     }
     lab.write("bad.toml", &key);
-    said += &crate::harness::text_of(&lab.run(TACIT, &["check", "bad.toml"]));
+    said += &text_of(&lab.run(TACIT, &["check", "bad.toml"]));
     let lines = key.lines().filter(|line| !line.starts_with("-----") && line.len() > 8);
     for secret in lines {
         assert!(!said.contains(secret), "{said}");
@@ -200,4 +202,34 @@ fn an_agent_does_not_start_without_its_audit_log() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("audit log no/where"), "{said}");
+}
+
+#[test]
+fn the_log_goes_to_a_descriptor_and_has_the_chosen_level() {
+    let lab = Lab::new();
+    let port = free_port();
+    lab.write(
+        "p.toml",
+        format!(
+            "version = 1\n[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\n\
+             connect = \"127.0.0.1:1\"\npermit = true\n"
+        ),
+    );
+    let script = "exec 7>fd.log; \"$0\" agent --policy p.toml --control ./a.sock --log fd:7 \
+                  --log-level \"$1\" --log-format json & echo $!";
+    for (level, is_logged) in [("info", true), ("error", false)] {
+        let said = lab.run("bash", &["-c", script, TACIT, level]);
+        let pid: u32 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
+        wait_for("the control socket", || lab.path("a.sock").exists());
+        let log = || std::fs::read_to_string(lab.path("fd.log")).unwrap();
+        wait_for("the agent", || {
+            lab.run(TACIT, &["show", "rules", "--control", "a.sock"]).status.success()
+        });
+        assert_eq!(log().contains("\"event\":\"serving\""), is_logged, "{}", log());
+        signal_process(pid, "TERM");
+        wait_for("the end of the agent", || !lab.path("a.sock").exists());
+    }
+    let missing = lab.run(TACIT, &["agent", "--policy", "p.toml", "--log", "fd:77"]);
+    let said = text_of(&missing);
+    assert!(said.contains("error[log-unusable]: log fd:77: "), "{said}");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 /// What of a value does not fit a schema: the keywords that the schemas here use.
-fn misfits(schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
+pub fn misfits(schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
     if let Some(choices) = schema["anyOf"].as_array() {
         let fits = |choice: &Value| {
             let mut found = Vec::new();

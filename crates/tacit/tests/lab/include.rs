@@ -16,7 +16,7 @@ fn rule(name: &str, port: u16) -> String {
 
 fn names(shown: &Value) -> Vec<String> {
     let rules = shown["rules"].as_array().unwrap();
-    rules.iter().map(|rule| rule["rule"].as_str().unwrap().to_owned()).collect()
+    rules.iter().map(|rule| rule["name"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]

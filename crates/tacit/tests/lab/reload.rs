@@ -49,13 +49,19 @@ fn a_reload_that_fails_changes_nothing() {
         agent.write_policy(&rules);
         let said = refused(&agent);
         assert!(said.contains("the policy was not installed") && said.contains(&words), "{said}");
-        agent.wait_for_log(" error reload-refused reason=\"the policy was not installed:");
+        let user = Command::new("id").arg("-un").output().unwrap().stdout;
+        let user = String::from_utf8(user).unwrap();
+        agent.wait_for_log(" error reload-refused by=\"process ");
+        agent.wait_for_log(&format!(
+            " of user {}\" reason=\"the policy was not installed:",
+            user.trim_end()
+        ));
         assert!(TcpStream::connect(("127.0.0.1", other)).is_err(), "{words}");
         let rules = agent.show("rules");
         assert_eq!((&rules["generation"], &rules["rules"][0]["name"]), (&json!(1), &json!("a")));
         assert!(ping(&mut held) && ping(&mut connect(("127.0.0.1", port))));
         agent.signal("HUP");
-        agent.wait_for_log(" error reload-refused ");
+        agent.wait_for_log(" error reload-refused by=\"a signal\" ");
     }
     assert_eq!(agent.show("connections")[0]["policy"], "current");
 }

@@ -50,6 +50,7 @@ mod when;
 mod words;
 
 pub use value::{parse_duration, parse_size};
+pub use words::language;
 
 #[cfg(test)]
 mod tests;

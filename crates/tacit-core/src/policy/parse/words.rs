@@ -106,6 +106,11 @@ impl Scope {
     }
 }
 
+/// The tables of the policy language, each with its title and its keys.
+pub fn language() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    Scope::TABLES.into_iter().map(|scope| (scope.title(), scope.words()))
+}
+
 impl From<Scope> for TableSchema {
     fn from(scope: Scope) -> Self {
         let keys = match scope {

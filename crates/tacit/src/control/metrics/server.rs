@@ -125,7 +125,7 @@ struct Page {
 async fn page(requests: &mpsc::Sender<PendingRequest>) -> Page {
     let request = Request::Show { what: Display::Metrics };
     let unavailable = |body| Page { verdict: Verdict::Unavailable, body };
-    match ask(requests, request).await.typed::<MetricsDisplay>() {
+    match ask(requests, request, None).await.typed::<MetricsDisplay>() {
         Ok(display) => Page { verdict: Verdict::Metrics, body: display.text },
         Err(reason) => unavailable(format!("{reason}\n")),
     }
@@ -135,7 +135,7 @@ async fn page(requests: &mpsc::Sender<PendingRequest>) -> Page {
 async fn state(requests: &mpsc::Sender<PendingRequest>, asked: Verdict) -> Page {
     let unavailable =
         |reason: &str| Page { verdict: Verdict::Unavailable, body: format!("{reason}\n") };
-    match ask(requests, Request::Identify).await.typed::<RunningAgent>() {
+    match ask(requests, Request::Identify, None).await.typed::<RunningAgent>() {
         Ok(agent) if agent.draining && asked == Verdict::Ready => {
             unavailable("the agent is draining and accepts no new connections")
         }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rustix::fs::OFlags;
-use tacit_sys::process;
+use tacit_sys::{descriptor, process};
 
 /// The maximum size of the log of runs. The full file is renamed to `run.log.1`.
 pub const RUN_LOG_BYTES_MAX: u64 = 1024 * 1024;
@@ -37,6 +37,8 @@ pub enum LogDestination {
     None,
     /// A file of bounded size in the user's state directory, which all runs of the user share.
     State,
+    /// A descriptor that the process was started with.
+    Descriptor(i32),
     /// A file, to which lines are appended.
     File(PathBuf),
 }
@@ -51,6 +53,12 @@ impl FromStr for LogDestination {
             "syslog" => Ok(Self::Syslog),
             "none" => Ok(Self::None),
             "state" => Ok(Self::State),
+            text if text.starts_with("fd:") => {
+                let number = text[3..].parse().ok().filter(|number| *number >= 0);
+                number
+                    .map(Self::Descriptor)
+                    .ok_or_else(|| format!("`{text}` names no descriptor: use fd:N, such as fd:3"))
+            }
             path if path.contains('/') => Ok(Self::File(path.into())),
             other => Err(format!(
                 "`{other}` is not a log destination: use stderr, journal, syslog, state, none, or \
@@ -68,6 +76,7 @@ impl fmt::Display for LogDestination {
             Self::Syslog => f.write_str("syslog"),
             Self::None => f.write_str("none"),
             Self::State => f.write_str("state"),
+            Self::Descriptor(number) => write!(f, "fd:{number}"),
             Self::File(path) => write!(f, "{}", path.display()),
         }
     }
@@ -122,6 +131,9 @@ impl Sink {
                 let path = run_log(|name| std::env::var_os(name).map(PathBuf::from));
                 Ok(path.map_or(Self::None, |path| Self::State(RunLog::new(path))))
             }
+            LogDestination::Descriptor(number) => descriptor::duplicate_inherited(*number)
+                .map(|inherited| Self::File(File::from(inherited)))
+                .map_err(|error| io::Error::new(error.kind(), format!("log fd:{number}: {error}"))),
             LogDestination::File(path) => append_to(path).map(Self::File).map_err(|error| {
                 let text = format!("cannot open log file {}: {error}", path.display());
                 io::Error::new(error.kind(), text)

@@ -20,11 +20,14 @@ impl Drop for Directory {
 
 #[test]
 fn a_destination_is_a_word_or_a_path() {
-    for word in ["stderr", "journal", "syslog", "none", "state", "/var/log/tacit.log", "./journal"]
+    for word in
+        ["stderr", "journal", "syslog", "none", "state", "/var/log/tacit.log", "./journal", "fd:3"]
     {
         let destination: LogDestination = word.parse().unwrap();
         assert_eq!(destination.to_string(), word);
     }
+    assert!("fd:x".parse::<LogDestination>().is_err());
+    assert!("fd:-1".parse::<LogDestination>().is_err());
     let error = "jornal".parse::<LogDestination>().unwrap_err();
     assert!(error.contains("journal") && error.contains("./jornal"), "{error}");
 }

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::engine::{Thread, ThreadLoad};
 use crate::live::{BuildContext, Credentials, build};
-use crate::log::{Format, Log, LogDestination, Settings, Verbosity};
+use crate::log::{Format, Log, LogDestination, LogLevel, Settings};
 use crate::net::Security;
 use crate::session::{ConnectionTable, Opening, Quotas};
 use crate::stream::lane::Shared;
@@ -36,7 +36,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
         refusals: Arc::default(),
         log: Log::start(Settings {
             format: Format::Text,
-            verbosity: Verbosity::Quiet,
+            level: LogLevel::Warn,
             destination: LogDestination::StandardError,
             launcher: None,
             audit: None,

@@ -1,0 +1,78 @@
+//! Completion scripts for shells, with the names and ids that a running agent knows.
+//!
+//! The scripts that clap makes complete verbs and options. What follows them here asks the agent
+//! with the hidden verb `names`, which prints nothing if no agent answers at once.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use clap_complete::Shell;
+use serde_json::Value;
+
+use crate::control::{self, Display, Request, client};
+use crate::exit::{EXIT_OK, print};
+
+/// How long a shell waits for an agent.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Most names that a shell is given.
+const NAMES_MAX: usize = 1000;
+
+const BASH: &str = include_str!("bash.sh");
+const ZSH: &str = include_str!("zsh.sh");
+const FISH: &str = include_str!("fish.fish");
+
+/// The options of the verb `names`.
+#[derive(Debug, Args)]
+pub struct NamesArgs {
+    /// What is named
+    what: Named,
+    /// The control socket of the agent
+    #[arg(long, hide = true, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+/// What a running agent can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Named {
+    Rules,
+    Connections,
+    Runs,
+}
+
+/// Prints the names that an agent knows, one a line; nothing if it does not answer.
+#[must_use]
+pub fn names(args: &NamesArgs) -> ExitCode {
+    let control = args.control.clone().unwrap_or_else(control::default_path);
+    let text: String = known(args.what, &control).map(|name| format!("{name}\n")).collect();
+    print(text, EXIT_OK)
+}
+
+fn known(named: Named, control: &Path) -> impl Iterator<Item = String> {
+    let (what, list, key) = match named {
+        Named::Rules => (Display::Rules, "rules", "name"),
+        Named::Connections => (Display::Connections, "connections", "id"),
+        Named::Runs => (Display::Runs, "runs", "name"),
+    };
+    let answer = client::ask_within(control, &Request::Show { what }, PATIENCE).unwrap_or_default();
+    let rows = answer[list].as_array().cloned().unwrap_or_default();
+    let name = move |row: Value| match &row[key] {
+        Value::String(name) => Some(name.clone()),
+        Value::Number(id) => Some(id.to_string()),
+        _ => None,
+    };
+    rows.into_iter().filter_map(name).take(NAMES_MAX)
+}
+
+/// Adds to the script of clap what asks an agent.
+#[must_use]
+pub fn with_names(shell: Shell, script: &str) -> String {
+    match shell {
+        Shell::Bash => format!("{script}\n{BASH}"),
+        // zsh knows the function by its name: the one of clap gets another.
+        Shell::Zsh => script.replacen("_tacit() {", &format!("{ZSH}\n_tacit_static() {{"), 1),
+        Shell::Fish => format!("{script}\n{FISH}"),
+        _ => script.to_owned(),
+    }
+}

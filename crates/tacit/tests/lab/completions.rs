@@ -1,0 +1,71 @@
+//! Completions of shells with what a running agent knows.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::harness::{Lab, TACIT, connect, echo, free_port, wait_for};
+
+/// A directory for the shell's `PATH` and for the control socket of the agent.
+fn runtime(lab: &Lab) -> PathBuf {
+    let directory = lab.path("runtime");
+    std::fs::create_dir_all(directory.join("tacit")).unwrap();
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(directory.join("tacit"), private.clone()).unwrap();
+    std::fs::set_permissions(&directory, private).unwrap();
+    std::os::unix::fs::symlink(TACIT, directory.join("tacit-program")).unwrap();
+    directory
+}
+
+fn bash(lab: &Lab, runtime: &std::path::Path, words: &[&str]) -> String {
+    let script = format!(
+        "tacit() {{ ./runtime/tacit-program \"$@\"; }}; . <(tacit completions bash); \
+         COMP_WORDS=(tacit {}); COMP_CWORD={}; _tacit_with_names tacit \"${{COMP_WORDS[-1]}}\" \
+         \"${{COMP_WORDS[-2]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+        words.len()
+    );
+    let mut command = Command::new("bash");
+    let output = command
+        .args(["-c", &script])
+        .current_dir(&lab.directory)
+        .env("XDG_RUNTIME_DIR", runtime)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said, "", "{words:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn bash_completes_rules_and_ids_of_a_running_agent() {
+    let lab = Lab::new();
+    let runtime = runtime(&lab);
+    let offered = bash(&lab, &runtime, &["show", "policy", ""]);
+    assert!(offered.lines().all(|line| line.starts_with('-')), "without an agent: {offered}");
+    let port = free_port();
+    let rule = format!(
+        "[[rule]]\nname = \"front\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+         permit = true\n",
+        echo()
+    );
+    let agent = lab.agent(&rule);
+    std::os::unix::fs::symlink(&agent.control, runtime.join("tacit/agent.sock")).unwrap();
+    let held = connect(("127.0.0.1", port));
+    wait_for("the connection", || !agent.show("connections").as_array().unwrap().is_empty());
+    let id = agent.show("connections")[0]["id"].to_string();
+    let has = |words: &[&str], wanted: &str| {
+        let offered = bash(&lab, &runtime, words);
+        assert!(offered.lines().any(|line| line == wanted), "{words:?}: {offered}");
+    };
+    has(&["show", "policy", "fr"], "front");
+    has(&["show", "connections", "--rule", ""], "front");
+    has(&["show", "connections", ""], &id);
+    has(&["close", ""], &id);
+    has(&["sho"], "show");
+    drop(held);
+    for shell in ["zsh", "fish"] {
+        let script = lab.tacit(&["completions", shell]);
+        assert!(script.contains("tacit names "), "{shell}");
+    }
+}
