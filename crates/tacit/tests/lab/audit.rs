@@ -216,7 +216,7 @@ fn the_log_goes_to_a_descriptor_and_has_the_chosen_level() {
         ),
     );
     let script = "exec 7>fd.log; \"$0\" agent --policy p.toml --control ./a.sock --log fd:7 \
-                  --log-level \"$1\" --log-format json & echo $!";
+                  --log-level \"$1\" --log-format json >/dev/null 2>&1 & echo $!";
     for (level, is_logged) in [("info", true), ("error", false)] {
         let said = lab.run("bash", &["-c", script, TACIT, level]);
         let pid: u32 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();

@@ -64,7 +64,7 @@ fn errors_are_reported_in_the_included_file() {
         ("[[rule]]\nname = \"a\"\n".to_owned(), ":1:1: error[missing-key]", "no `direction`"),
         ("[agent]\n".to_owned(), ":1:2: error[misplaced-key]", "`agent`"),
         ("version = 1\n".to_owned(), ":1:1: error[misplaced-key]", "`version`"),
-        ("x".to_owned(), ":1:2: error[not-toml]", "not TOML"),
+        ("x".to_owned(), ":1:2: error[not-toml]", "TOML"),
     ] {
         lab.write("conf.d/x.toml", &text);
         let output = lab.run(crate::harness::TACIT, &["check", "p.toml"]);
