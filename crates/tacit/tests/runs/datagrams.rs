@@ -188,7 +188,7 @@ fn flows_are_shown_counted_and_closed() {
         "\"rule\":\"echo\"",
         "\"hits\":0 \"hits\":1",
         "end=\"closed by an operator\"",
-        "end=\"idle for too long, or its run has ended\"",
+        "end=\"the flow was idle for too long, or its run has ended\"",
     ] {
         assert!(text.contains(wanted), "{wanted} is missing: {text}");
     }

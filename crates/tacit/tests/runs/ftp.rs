@@ -151,8 +151,8 @@ P
         ordinary ./tacit restart --control $control >/dev/null
         until_true succeeded $control ordinary
         touch scratch/go; wait $client; cat said
-        grep -o 'a successor of this agent' run.log"#);
+        grep -o 'the agent was restarted' run.log"#);
     let wanted =
-        "hello\n425 Cannot open a data connection now.\nhello\na successor of this agent\n";
+        "hello\n425 Cannot open a data connection now.\nhello\nthe agent was restarted\n";
     assert_eq!(said, wanted);
 }
