@@ -152,7 +152,6 @@ P
         until_true succeeded $control ordinary
         touch scratch/go; wait $client; cat said
         grep -o 'the agent was restarted' run.log"#);
-    let wanted =
-        "hello\n425 Cannot open a data connection now.\nhello\nthe agent was restarted\n";
+    let wanted = "hello\n425 Cannot open a data connection now.\nhello\nthe agent was restarted\n";
     assert_eq!(said, wanted);
 }
