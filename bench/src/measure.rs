@@ -14,7 +14,7 @@ pub(crate) const PARTS: [&str; 4] = ["client app", "client proxy", "server proxy
 
 /// A sample is disturbed if the machine used so much more CPU time than the four processes.
 const FOREIGN_PERCENT_MAX: u64 = 12;
-/// How long streams run before the workload beside them starts.
+/// How long concurrent streams run before the workload starts.
 const BESIDE_START_TIME: Duration = Duration::from_millis(1500);
 
 /// The measurements of one sample.

@@ -55,7 +55,7 @@ const EXCHANGE_TIME: &str = "1s";
 const EXCHANGE_TIME_QUICK: &str = "400ms";
 /// Duration of the warm-up before it.
 const EXCHANGE_WARM_UP: &str = "200ms";
-/// Duration of the streams beside a sample: longer than the sample with its warm-up.
+/// Duration of the concurrent streams: longer than the sample with its warm-up.
 const BESIDE_TIME: &str = "4s";
 /// The number of connections is divided by this with `--quick`.
 const CONNECTIONS_QUICK_PART: usize = 3;
@@ -110,8 +110,8 @@ impl Workload {
         [words, vec!["--steered".to_owned()]].concat()
     }
 
-    /// The arguments for the streams beside the sample, if the workload has any. They start before
-    /// the sample and end after it.
+    /// The arguments for concurrent streams, if the workload has any. They start before the sample
+    /// and end after it.
     pub(crate) fn words_beside(&self) -> Option<Vec<String>> {
         let Kind::Beside { streams, .. } = self.kind else { return None };
         Some(words(&[
@@ -197,7 +197,7 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     K32,
     Workload {
         name: "beside",
-        title: "100 byte request and reply, 10 connections, beside 5 streams (CPU time of both)",
+        title: "100 byte request and reply, 10 connections, with 5 streams (CPU time of both)",
         connections: 10,
         kind: Kind::Beside { bytes: 100, streams: 5 },
         terms: Terms::Usual,

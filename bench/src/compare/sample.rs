@@ -90,7 +90,7 @@ fn starts(subject: &Subject<'_>) -> Result<f64, String> {
             .status()
             .map_err(|error| format!("cannot start tacit run: {error}"))?;
         if !status.success() {
-            return Err(format!("tacit run true failed: {status}"));
+            return Err(format!("`tacit run true` failed: {status}"));
         }
         // The private agent ends after its run. It is reaped here as an orphan, so it counts.
         for pid in descendants(std::process::id())

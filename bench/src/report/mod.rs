@@ -236,7 +236,7 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
         on(
             |workload| workload.terms > Terms::Resumed,
             "Other suites and TLS 1.2",
-            "Only tacit, and OpenSSL in both programs.",
+            "This section compares tacit with OpenSSL in both programs.",
         ),
     ]
 }

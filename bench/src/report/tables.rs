@@ -184,7 +184,7 @@ pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) ->
             number(Some(mean.value + mean.margin)),
         ])
     });
-    filled(table("CPU time with accounting beside that without", &columns, rows.collect()))
+    filled(table("CPU time with accounting, compared with that without", &columns, rows.collect()))
 }
 
 /// tacit compared with OpenSSL in the programs.
@@ -204,7 +204,7 @@ pub(super) fn inside(summary: &Summary) -> Option<DataTable> {
             text(found.map_or("not measured", |found| if found <= aim { "yes" } else { "no" })),
         ])
     });
-    filled(table("CPU time beside OpenSSL in both programs", &columns, rows.collect()))
+    filled(table("CPU time compared with OpenSSL in both programs", &columns, rows.collect()))
 }
 
 /// Round trips with ChaCha20 compared with OpenSSL in the programs, and the figures for z/OS.
@@ -241,7 +241,7 @@ pub(super) fn paper(summary: &Summary) -> Option<DataTable> {
         ])
     });
     let title =
-        "Round trips with ChaCha20-Poly1305, one connection, beside OpenSSL in the programs";
+        "Round trips with ChaCha20-Poly1305, one connection, compared with OpenSSL in the programs";
     filled(table(title, &columns, rows.collect()))
 }
 

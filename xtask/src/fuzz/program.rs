@@ -1,4 +1,4 @@
-//! Builds the program with all fuzz targets with the stable compiler.
+//! Builds the program that contains all fuzz targets, with the stable compiler.
 //!
 //! Only tacit's own crates get the compiler arguments for coverage; otherwise the numbers in
 //! `fuzz/coverage.toml` would change with each version of a library. cargo calls this program

@@ -1,4 +1,5 @@
-//! Checks documents: paths of one machine, titles, promises, and that the manual is complete.
+//! Checks documents: they contain no paths of one machine and one title, each promise names a test,
+//! and the manual is complete.
 
 use super::finding::Finding;
 use super::source::{Source, identifier, words};

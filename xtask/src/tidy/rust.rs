@@ -24,16 +24,16 @@ const BANNED_CODE: [(&str, &str); 8] = [
     ("dbg!", "remove it before a merge"),
     ("fn get_*", "name the function after what it returns"),
     ("*Manager", "name the type after what it is"),
-    ("mod util", "put the function beside the type it serves"),
-    ("mod utils", "put the function beside the type it serves"),
+    ("mod util", "put the function next to the type that uses it"),
+    ("mod utils", "put the function next to the type that uses it"),
     ("#[ignore", "a test runs or does not exist"),
 ];
 
 /// Words in comments, and their replacements.
 const BANNED_PROSE: [(&str, &str); 3] = [
-    ("FIXME", "fix it, or say why it is right as it is"),
-    ("XXX", "fix it, or say why it is right as it is"),
-    ("TODO", "do it, or say why it is right as it is"),
+    ("FIXME", "fix it, or explain why it is correct"),
+    ("XXX", "fix it, or explain why it is correct"),
+    ("TODO", "do it, or explain why it is correct"),
 ];
 
 /// Names that only some files may use, so that one module owns each library.

@@ -147,7 +147,8 @@ pub(super) fn ask_map(policy: &Policy, name: &str, peer: &Peer<'_>) -> Result<An
 }
 
 fn trust(policy: &Policy, base: &Path, name: &str) -> Result<LoadedTrust, String> {
-    let trust = policy.trusts.get(name).ok_or_else(|| format!("there is no [trust.{name}]"))?;
+    let trust =
+        policy.trusts.get(name).ok_or_else(|| format!("the policy has no [trust.{name}]"))?;
     load_trust(name, trust, base).map_err(|error| error.to_string())
 }
 

@@ -10,7 +10,7 @@ use tacit_core::message_id::MessageId;
 use tacit_sys::namespace::NamespaceSockets;
 use tacit_sys::process::{self, StandardError};
 
-use super::covers::{self, Covers, ToCover};
+use super::covers::{self, Covers, FilesToHide};
 use super::error::RunError;
 use super::helper::{self, JoinedNamespaces, Ready};
 use crate::exit::{complain_of, warn};
@@ -47,7 +47,7 @@ impl Hidden {
     /// Sends the files to a helper.
     fn tell(&self, helper: &UnixStream) {
         if let Some(mounts) = &self.mounts {
-            let word = ToCover { paths: self.paths.clone() };
+            let word = FilesToHide { paths: self.paths.clone() };
             // If the helper has ended, its successor gets the message.
             let _ = protocol::write(helper, &word, &[mounts.as_fd()]);
         }

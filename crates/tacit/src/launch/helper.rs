@@ -60,7 +60,7 @@ pub enum Ready {
 ///
 /// # Errors
 /// The launcher has ended.
-/// The launcher is gone.
+/// The launcher has ended.
 pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Result<()> {
     let none = Families { v4: false, v6: false };
     let made = namespace::create(parent, none, None).and_then(|made| {

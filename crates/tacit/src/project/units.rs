@@ -187,7 +187,7 @@ fn us(us: f64) -> String {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "neither negative nor beyond what was counted in bytes"
+    reason = "the mean is not negative, and not larger than the number of bytes"
 )]
 fn message_bytes(rule: &MeasuredRuleCosts) -> usize {
     let Some(mean) = rule.message_bytes().filter(|mean| *mean >= 1.0) else {

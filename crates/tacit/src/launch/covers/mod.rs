@@ -41,7 +41,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The files that a launcher lets its helper hide; the message carries the program's mounts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct ToCover {
+pub(super) struct FilesToHide {
     /// The paths in the policy.
     pub(super) paths: Vec<PathBuf>,
 }
@@ -150,9 +150,9 @@ impl Covers {
         }
     }
 
-    fn take_word(&mut self, word: Option<Frame<ToCover>>) {
+    fn take_word(&mut self, word: Option<Frame<FilesToHide>>) {
         self.mounts = Mounts::None;
-        let Some(Frame { message: ToCover { paths }, descriptors }) = word else { return };
+        let Some(Frame { message: FilesToHide { paths }, descriptors }) = word else { return };
         let Some(mounts) = descriptors.first() else { return };
         self.mounts = match spawn::join_mounts(mounts.as_fd()) {
             Ok(()) => Mounts::Joined,
