@@ -27,10 +27,10 @@ pub(super) struct ClientArgs {
 
 impl ClientArgs {
     /// Resolves `--connect`. With `--wait`, retries until the server accepts a connection.
-    pub(super) fn reach(&self) -> Result<Vec<Address>, WorkloadError> {
+    pub(super) fn resolve_server(&self) -> Result<Vec<Address>, WorkloadError> {
         let addresses = resolve(&self.connect)?;
         if let Some(wait) = self.wait {
-            open::reach(&addresses, wait)?;
+            open::wait_for_server(&addresses, wait)?;
         }
         Ok(addresses)
     }

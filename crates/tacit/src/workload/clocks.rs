@@ -17,7 +17,7 @@ use clap::Args;
 use tacit_sys::{cpu, process};
 
 use super::error::WorkloadError;
-use super::ledgers::{Agent, Spent};
+use super::ledgers::{Agent, LedgerUsage};
 use crate::ledger::costs::Costs;
 
 /// The options that select processes and agents.
@@ -25,7 +25,7 @@ use crate::ledger::costs::Costs;
 pub(super) struct ClocksArgs {
     /// Also measure the CPU time of this process and its children; may be repeated
     #[arg(long, value_name = "PID|NAME=PID")]
-    pub(super) cpu_of: Vec<Named>,
+    pub(super) cpu_of: Vec<NamedProcess>,
     /// Also measure the CPU time of this agent, by component of its ledger. Give the agent's
     /// control socket, or the process id of the `tacit run` that started it; may be repeated
     #[arg(long, value_name = "NAME=SOCKET|NAME=PID")]
@@ -34,12 +34,12 @@ pub(super) struct ClocksArgs {
 
 /// A process, under a name chosen by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct NamedProcess {
     name: String,
     pid: u32,
 }
 
-impl FromStr for Named {
+impl FromStr for NamedProcess {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -83,14 +83,14 @@ pub(super) struct Reading {
 
 /// The CPU time used between two readings, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Used {
+pub(super) struct CpuUsage {
     pub(super) seconds: f64,
     /// CPU time of the whole machine, in steps of 10 ms.
     pub(super) machine_ns: u64,
     /// In the order of [`Clocks::names`].
     pub(super) components_ns: Vec<u64>,
     /// One entry for each agent.
-    pub(super) ledgers: Vec<Spent>,
+    pub(super) ledgers: Vec<LedgerUsage>,
 }
 
 impl Clocks {
@@ -101,12 +101,12 @@ impl Clocks {
         for agent in &args.ledger_of {
             let pid = agent.pid()?;
             if named.iter().all(|named| named.name != agent.name) {
-                named.push(Named { name: agent.name.clone(), pid });
+                named.push(NamedProcess { name: agent.name.clone(), pid });
             }
         }
         let client = ProcessGroup { name: CLIENT.to_owned(), pids: vec![std::process::id()] };
         let mut components = vec![client];
-        for Named { name, pid } in &named {
+        for NamedProcess { name, pid } in &named {
             let mut family = process::descendants(*pid).map_err(|error| gone(name, *pid, error))?;
             // A process that ended before the measurement has no time to lose.
             family.retain(|pid| cpu::process_ns(*pid).is_ok());
@@ -138,17 +138,17 @@ impl Clocks {
     }
 
     /// Returns the time used since an earlier reading: reads the clocks, then the ledgers.
-    pub(super) fn since(&self, earlier: &Reading) -> Result<Used, WorkloadError> {
+    pub(super) fn since(&self, earlier: &Reading) -> Result<CpuUsage, WorkloadError> {
         let now = self.read_clocks()?;
         let costs = self.ask()?;
         let pairs = now.components_ns.iter().zip(&earlier.components_ns);
         let ledgers = self.agents.iter().zip(earlier.costs.iter().zip(&costs));
-        Ok(Used {
+        Ok(CpuUsage {
             seconds: now.at.duration_since(earlier.at).as_secs_f64(),
             machine_ns: now.machine_ns.saturating_sub(earlier.machine_ns),
             components_ns: pairs.map(|(now, before)| now.saturating_sub(*before)).collect(),
             ledgers: ledgers
-                .map(|(agent, (before, now))| Spent::between(&agent.name, before, now))
+                .map(|(agent, (before, now))| LedgerUsage::between(&agent.name, before, now))
                 .collect(),
         })
     }
@@ -187,7 +187,7 @@ impl Clocks {
     }
 }
 
-impl Used {
+impl CpuUsage {
     /// The sum of all components.
     pub(super) fn sum_ns(&self) -> u64 {
         self.components_ns.iter().sum()
@@ -237,12 +237,12 @@ mod tests {
 
     #[test]
     fn a_process_is_given_by_pid_or_by_name_and_pid() {
-        let named = |name: &str, pid| Ok(Named { name: name.to_owned(), pid });
+        let named = |name: &str, pid| Ok(NamedProcess { name: name.to_owned(), pid });
         assert_eq!("agent=12".parse(), named("agent", 12));
         assert_eq!("12".parse(), named("12", 12));
         assert_eq!("a=b=12".parse(), named("a=b", 12));
         for wrong in ["", "agent", "agent=", "=12", "agent=x", "0", "-1"] {
-            assert!(wrong.parse::<Named>().is_err(), "{wrong}");
+            assert!(wrong.parse::<NamedProcess>().is_err(), "{wrong}");
         }
     }
 
@@ -294,11 +294,11 @@ mod tests {
 
     #[test]
     fn cpu_time_of_other_programs_is_detected() {
-        let mut used = Used {
+        let mut used = CpuUsage {
             seconds: 1.0,
             machine_ns: 1_100_000_000,
             components_ns: vec![400_000_000; 2],
-            ..Used::default()
+            ..CpuUsage::default()
         };
         assert_eq!([used.sum_ns(), used.named_ns()], [800_000_000, 400_000_000]);
         assert!(used.is_disturbed());

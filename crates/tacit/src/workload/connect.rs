@@ -9,14 +9,14 @@ use tacit_core::statistics::Histogram;
 use tacit_core::workload::MESSAGE_BYTES_MAX;
 
 use super::arguments::{ClientArgs, bytes, count, count_from, rate};
-use super::clocks::{Clocks, Used};
+use super::clocks::{Clocks, CpuUsage};
 use super::error::WorkloadError;
 use super::limits::{BUFFERS_BYTES_MAX, OPENED_MAX, SETTLE_TIME, THREADS_MAX};
-use super::open::{CONNECTIONS, merged, open_with, record, share};
+use super::open::{CONNECTIONS, distribute, merged, open_with, record};
 use super::report::Report;
 use super::schedule::Schedule;
 use super::socket::allow_descriptors;
-use super::watch::{Done, Ends, Watch};
+use super::watch::{Done, Watch, WatchedConnections};
 
 /// Open connections, exchange one request on each, and close them
 #[derive(Debug, Args)]
@@ -48,9 +48,9 @@ pub(super) struct ConnectArgs {
 }
 
 /// The results.
-struct Seen {
+struct Results {
     latency: Histogram,
-    used: Used,
+    used: CpuUsage,
     charts: Vec<Chart>,
 }
 
@@ -63,47 +63,52 @@ pub(super) fn run(args: &ConnectArgs) -> Result<(), WorkloadError> {
         )));
     }
     let clocks = Clocks::of(&args.client.output.clocks)?;
-    let addresses = args.client.reach()?;
+    let addresses = args.client.resolve_server()?;
     allow_descriptors(args.at_once)?;
-    let seen = drive(&addresses, args, &clocks)?;
-    report(args, &clocks, seen).write(&args.client.output)
+    let results = drive(&addresses, args, &clocks)?;
+    report(args, &clocks, results).write(&args.client.output)
 }
 
 fn drive(
     addresses: &[Address],
     args: &ConnectArgs,
     clocks: &Clocks,
-) -> Result<Seen, WorkloadError> {
+) -> Result<Results, WorkloadError> {
     let bytes = usize::try_from(args.bytes).unwrap_or(usize::MAX);
     // Warm-up fills the caches of certificates and of memory.
     let warm_up = args.warm_up.unwrap_or_else(|| args.connections.div_ceil(20));
-    share(warm_up, args.at_once, |_, _, _: &mut ()| open_with(addresses, bytes).map(drop))?;
+    distribute(warm_up, args.at_once, |_, _, _: &mut ()| open_with(addresses, bytes).map(drop))?;
     std::thread::sleep(SETTLE_TIME);
     args.client.output.steering().ready()?;
     let done = Done::new(args.at_once);
-    let watch =
-        Watch::start(CONNECTIONS, &done, Ends::default(), args.client.output.progress_lines());
+    let watch = Watch::start(
+        CONNECTIONS,
+        &done,
+        WatchedConnections::default(),
+        args.client.output.progress_lines(),
+    );
     let before = clocks.read()?;
     let start = Instant::now();
-    let schedule = args.rate.map(|rate| Schedule::share(rate, 1, 0));
-    let parts = share(args.connections, args.at_once, |thread, number, seen: &mut Histogram| {
-        let due = schedule.map(|schedule| {
-            let due = start + Duration::from_nanos(schedule.due_ns(number as u64));
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            due
-        });
-        let from = due.unwrap_or_else(Instant::now);
-        drop(open_with(addresses, bytes)?);
-        record(seen, from);
-        done.count(thread, 1);
-        Ok(())
-    })?;
+    let schedule = args.rate.map(|rate| Schedule::of_connection(rate, 1, 0));
+    let parts =
+        distribute(args.connections, args.at_once, |thread, number, results: &mut Histogram| {
+            let due = schedule.map(|schedule| {
+                let due = start + Duration::from_nanos(schedule.due_ns(number as u64));
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                due
+            });
+            let from = due.unwrap_or_else(Instant::now);
+            drop(open_with(addresses, bytes)?);
+            record(results, from);
+            done.count(thread, 1);
+            Ok(())
+        })?;
     let used = clocks.since(&before)?;
-    Ok(Seen { latency: merged(&parts), used, charts: watch.finish(None) })
+    Ok(Results { latency: merged(&parts), used, charts: watch.finish(None) })
 }
 
-fn report(args: &ConnectArgs, clocks: &Clocks, seen: Seen) -> Report {
-    let Seen { latency, used, charts } = seen;
+fn report(args: &ConnectArgs, clocks: &Clocks, results: Results) -> Report {
+    let Results { latency, used, charts } = results;
     let ConnectArgs { connections, at_once, bytes, rate, .. } = args;
     let how = match rate {
         Some(rate) => format!("{rate} connections/s"),
@@ -166,9 +171,9 @@ mod tests {
             let words = ["", "--connect", "here", "--connections", "20", "--bytes", bytes];
             let args = Words::try_parse_from(words).unwrap().args;
             let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
-            let seen = drive(&[served()], &args, &clocks).unwrap();
-            assert_eq!(seen.latency.count(), 20, "{bytes}");
-            let json = report(&args, &clocks, seen).json();
+            let results = drive(&[served()], &args, &clocks).unwrap();
+            assert_eq!(results.latency.count(), 20, "{bytes}");
+            let json = report(&args, &clocks, results).json();
             assert_eq!(json["settings"]["bytes"].to_string(), bytes);
             assert!(json["figures"]["seconds"].as_f64().unwrap() > 0.0);
         }

@@ -17,14 +17,14 @@ use tacit_core::statistics::Histogram;
 use tacit_core::workload::{MESSAGE_BYTES_MAX, WorkloadRequest, repeated_bytes};
 
 use super::arguments::{ClientArgs, bytes, count, rate, time};
-use super::clocks::{Clocks, Used};
+use super::clocks::{Clocks, CpuUsage};
 use super::error::WorkloadError;
 use super::limits::{BUFFERS_BYTES_MAX, DUE_MAX, THREADS_MAX};
-use super::report::{OutputArgs, Report, counted};
+use super::report::{OutputArgs, Report, with_noun};
 use super::schedule::Schedule;
 use super::socket::{Stream, allow_descriptors, dial};
-use super::threads::at_once;
-use super::watch::{Done, Ends, Unit, Watch};
+use super::threads::run_on_threads;
+use super::watch::{Done, Unit, Watch, WatchedConnections};
 
 /// Exchange short messages on several connections
 #[derive(Debug, Args)]
@@ -160,7 +160,7 @@ impl Load {
 
 fn measure(mode: &'static str, client: &ClientArgs, load: &Load) -> Result<(), WorkloadError> {
     load.check()?;
-    let addresses = client.reach()?;
+    let addresses = client.resolve_server()?;
     let clocks = Clocks::of(&client.output.clocks)?;
     let measured = drive(&addresses, load, &clocks, &client.output)?;
     report(mode, load, &clocks, &measured)?.write(&client.output)
@@ -168,8 +168,8 @@ fn measure(mode: &'static str, client: &ClientArgs, load: &Load) -> Result<(), W
 
 /// The results of a measurement.
 struct Measured {
-    seen: Seen,
-    used: Used,
+    results: Results,
+    used: CpuUsage,
     charts: Vec<Chart>,
     /// Keeps the connections open until the report is written.
     _connections: Vec<Connection>,
@@ -177,7 +177,7 @@ struct Measured {
 
 /// The counts and latencies of one or several connections.
 #[derive(Debug, Default)]
-struct Seen {
+struct Results {
     done: u64,
     /// Scheduled requests that were not sent before the end.
     unsent: u64,
@@ -187,7 +187,7 @@ struct Seen {
     service: Histogram,
 }
 
-impl Seen {
+impl Results {
     fn add(&mut self, other: &Self) {
         self.done += other.done;
         self.unsent += other.unsent;
@@ -209,21 +209,26 @@ fn drive(
     // Warm-up opens TCP windows, faults in buffers and lets the scheduler distribute the threads.
     let failed = AtomicBool::new(false);
     let warm_up = Pace { start: Instant::now(), length: load.pace.warm_up };
-    at_once(&mut connections, &failed, |_, connection| {
+    run_on_threads(&mut connections, &failed, |_, connection| {
         connection.closed_loop(&warm_up, &failed, || ())
     })?;
     output.steering().ready()?;
 
     let done = Done::new(load.connections);
     let own = connections.first().and_then(|first| first.stream.try_clone().ok());
-    let ends = Ends { own, agents: output.watched() };
-    let watch =
-        Watch::start(Unit { plural: "exchanges", of: 1.0 }, &done, ends, output.progress_lines());
+    let watched = WatchedConnections { own, agents: output.watched() };
+    let watch = Watch::start(
+        Unit { plural: "exchanges", of: 1.0 },
+        &done,
+        watched,
+        output.progress_lines(),
+    );
     let before = clocks.read()?;
     // All threads must have started when the first requests are due.
     let start = Instant::now() + THREAD_START_TIME * u32::try_from(load.connections).unwrap_or(0);
-    let seen = at_once(&mut connections, &failed, |number, connection| {
-        let schedule = load.pace.rate.map(|rate| Schedule::share(rate, load.connections, number));
+    let results = run_on_threads(&mut connections, &failed, |number, connection| {
+        let schedule =
+            load.pace.rate.map(|rate| Schedule::of_connection(rate, load.connections, number));
         let pace = Pace { start, length: load.pace.seconds };
         let count = || done.count(number, 1);
         match schedule {
@@ -232,9 +237,9 @@ fn drive(
         }
     })?;
     let used = clocks.since(&before)?;
-    let mut all = Seen::default();
-    seen.iter().for_each(|one| all.add(one));
-    Ok(Measured { seen: all, used, charts: watch.finish(None), _connections: connections })
+    let mut all = Results::default();
+    results.iter().for_each(|one| all.add(one));
+    Ok(Measured { results: all, used, charts: watch.finish(None), _connections: connections })
 }
 
 /// An upper estimate of the time that starting a thread takes.
@@ -282,19 +287,19 @@ impl Connection {
         pace: &Pace,
         failed: &AtomicBool,
         count: impl Fn(),
-    ) -> Result<Seen, WorkloadError> {
-        let mut seen = Seen::default();
+    ) -> Result<Results, WorkloadError> {
+        let mut results = Results::default();
         let end = pace.start + pace.length;
         let mut sent = Instant::now();
         while sent < end && !failed.load(Ordering::Relaxed) {
             self.exchange()?;
             let now = Instant::now();
-            seen.latency.record(ns(now - sent));
-            seen.done += 1;
+            results.latency.record(ns(now - sent));
+            results.done += 1;
             count();
             sent = now;
         }
-        Ok(seen)
+        Ok(results)
     }
 
     /// Sends each request at its scheduled time, or immediately if that time has passed.
@@ -304,8 +309,8 @@ impl Connection {
         schedule: Schedule,
         failed: &AtomicBool,
         count: impl Fn(),
-    ) -> Result<Seen, WorkloadError> {
-        let mut seen = Seen::default();
+    ) -> Result<Results, WorkloadError> {
+        let mut results = Results::default();
         let end = ns(pace.length);
         for due in schedule.due_before(0, end) {
             let due_at = pace.start + Duration::from_nanos(due);
@@ -314,23 +319,23 @@ impl Connection {
                 break;
             }
             if failed.load(Ordering::Relaxed) {
-                return Ok(seen);
+                return Ok(results);
             }
             thread::sleep(due_at.saturating_duration_since(now));
             let sent = Instant::now();
             self.exchange()?;
             let answered = Instant::now();
-            seen.latency.record(ns(answered.saturating_duration_since(due_at)));
-            seen.service.record(ns(answered - sent));
-            seen.done += 1;
+            results.latency.record(ns(answered.saturating_duration_since(due_at)));
+            results.service.record(ns(answered - sent));
+            results.done += 1;
             count();
         }
         let stopped = ns(pace.start.elapsed());
-        for due in schedule.due_before(seen.done, end) {
-            seen.latency.record(stopped.saturating_sub(due));
-            seen.unsent += 1;
+        for due in schedule.due_before(results.done, end) {
+            results.latency.record(stopped.saturating_sub(due));
+            results.unsent += 1;
         }
-        Ok(seen)
+        Ok(results)
     }
 }
 
@@ -348,8 +353,8 @@ fn report(
     clocks: &Clocks,
     measured: &Measured,
 ) -> Result<Report, WorkloadError> {
-    let Measured { seen, used, charts, .. } = measured;
-    if seen.done == 0 {
+    let Measured { results, used, charts, .. } = measured;
+    if results.done == 0 {
         return Err(WorkloadError::Nothing);
     }
     let Load { connections, request_bytes, reply_bytes, pace } = load;
@@ -362,7 +367,7 @@ fn report(
         Some(rate) => format!("{rate} requests/s"),
         None => "closed loop".to_owned(),
     };
-    let lines = counted(*connections, "connection");
+    let lines = with_noun(*connections, "connection");
     let summary = format!("{lines}, {sizes}, {how}, {:.1} s", used.seconds);
     let mut report = Report::new(mode, summary);
     report.set("connections", *connections);
@@ -371,24 +376,24 @@ fn report(
     report.set("rate_per_s", pace.rate);
     report.set("closed_loop", pace.rate.is_none());
     report.set("seconds", pace.seconds.as_secs_f64());
-    let done = seen.done as f64;
+    let done = results.done as f64;
     report.figure("exchanges", "exchanges", "", done);
     report.figure("exchanges_per_s", "rate", "/s", done / used.seconds);
     report.figure("seconds", "time", "s", used.seconds);
     let bytes = done * (request_bytes + reply_bytes) as f64;
     report.figure("mb_per_s", "data rate, both directions", "MB/s", bytes / 1e6 / used.seconds);
     if pace.rate.is_some() {
-        report.latency("latency", "latency since due time", &seen.latency);
-        report.latency("service", "latency since sending", &seen.service);
-        report.figure("unsent", "scheduled, not sent", "", seen.unsent as f64);
-        if seen.unsent > 0 {
+        report.latency("latency", "latency since due time", &results.latency);
+        report.latency("service", "latency since sending", &results.service);
+        report.figure("unsent", "scheduled, not sent", "", results.unsent as f64);
+        if results.unsent > 0 {
             report.note(
                 "the client could not reach the rate: scheduled requests that were not sent count \
                  with the time from their due time to the end of the measurement",
             );
         }
     } else {
-        report.latency("latency", "latency", &seen.latency);
+        report.latency("latency", "latency", &results.latency);
         report.note(
             "closed loop: the client sends the next request only after a reply, so a slow server \
              receives fewer requests and these latencies are too low; use --rate for a fixed load",
@@ -412,33 +417,33 @@ mod tests {
         Load::of(3, sizes, &PaceArgs { rate, seconds, warm_up })
     }
 
-    fn driven(load: &Load) -> Seen {
+    fn driven(load: &Load) -> Results {
         let listening = server::listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
         server::spawn(&listening, 1).unwrap();
         let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
-        drive(&[listening.address], load, &clocks, &OutputArgs::default()).unwrap().seen
+        drive(&[listening.address], load, &clocks, &OutputArgs::default()).unwrap().results
     }
 
     #[test]
     fn a_closed_loop_counts_every_exchange_once() {
         for (request, reply) in [(1, 1), (500, 32_767), (1_000_000, 9)] {
-            let seen = driven(&load(request, reply, None));
-            assert!(seen.done >= 3, "{request} {reply}: {seen:?}");
-            assert_eq!(seen.latency.count(), seen.done);
-            assert_eq!(seen.unsent, 0);
+            let results = driven(&load(request, reply, None));
+            assert!(results.done >= 3, "{request} {reply}: {results:?}");
+            assert_eq!(results.latency.count(), results.done);
+            assert_eq!(results.unsent, 0);
         }
     }
 
     #[test]
     fn every_request_that_is_due_is_counted_sent_or_not() {
         for rate in [500.0, 1e6] {
-            let seen = driven(&load(100, 100, Some(rate)));
+            let results = driven(&load(100, 100, Some(rate)));
             // The interval between requests is rounded to nanoseconds.
             let due = rate * 0.2;
-            let counted = seen.latency.count() as f64;
+            let counted = results.latency.count() as f64;
             assert!((counted - due).abs() <= due * 1e-3 + 3.0, "{counted} of {due}");
-            assert_eq!(seen.done + seen.unsent, seen.latency.count());
-            assert_eq!(seen.service.count(), seen.done);
+            assert_eq!(results.done + results.unsent, results.latency.count());
+            assert_eq!(results.service.count(), results.done);
         }
     }
 

@@ -22,12 +22,12 @@ use crate::ledger::costs::{ByCpuPlace, Costs};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agent {
     pub(super) name: String,
-    place: Place,
+    location: AgentLocation,
 }
 
 /// How to find the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum AgentLocation {
     Control(PathBuf),
     /// The private agent of the run that this process launched.
     RunOf(u32),
@@ -42,23 +42,23 @@ impl FromStr for Agent {
              a `tacit run`, such as near=agent.sock or near=1234"
                 .to_owned()
         };
-        let (name, place) = text.split_once('=').ok_or_else(wrong)?;
-        if name.is_empty() || place.is_empty() {
+        let (name, location) = text.split_once('=').ok_or_else(wrong)?;
+        if name.is_empty() || location.is_empty() {
             return Err(wrong());
         }
-        let place = match place.parse() {
-            Ok(launcher) => Place::RunOf(launcher),
-            Err(_) => Place::Control(place.into()),
+        let location = match location.parse() {
+            Ok(launcher) => AgentLocation::RunOf(launcher),
+            Err(_) => AgentLocation::Control(location.into()),
         };
-        Ok(Self { name: name.to_owned(), place })
+        Ok(Self { name: name.to_owned(), location })
     }
 }
 
 impl std::fmt::Display for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.place {
-            Place::Control(path) => write!(f, "{}={}", self.name, path.display()),
-            Place::RunOf(launcher) => write!(f, "{}={launcher}", self.name),
+        match &self.location {
+            AgentLocation::Control(path) => write!(f, "{}={}", self.name, path.display()),
+            AgentLocation::RunOf(launcher) => write!(f, "{}={launcher}", self.name),
         }
     }
 }
@@ -66,9 +66,9 @@ impl std::fmt::Display for Agent {
 impl Agent {
     /// The path of the agent's control socket.
     pub(super) fn control(&self) -> Result<PathBuf, WorkloadError> {
-        match &self.place {
-            Place::Control(path) => Ok(path.clone()),
-            Place::RunOf(launcher) => {
+        match &self.location {
+            AgentLocation::Control(path) => Ok(path.clone()),
+            AgentLocation::RunOf(launcher) => {
                 let found = launch::control_of(*launcher);
                 found.ok_or_else(|| WorkloadError::NoRun(self.to_string()))
             }
@@ -96,7 +96,7 @@ impl Agent {
 
 /// The CPU time and the counters of an agent in one or several intervals.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Spent {
+pub(super) struct LedgerUsage {
     pub(super) agent: String,
     components_us: [f64; Component::ALL.len()],
     places_us: ByCpuPlace,
@@ -117,7 +117,7 @@ const COUNTS: [&str; 7] = [
     "MB in both directions",
 ];
 
-impl Spent {
+impl LedgerUsage {
     /// The difference between two readings of an agent's ledger.
     pub(super) fn between(agent: &str, earlier: &Costs, later: &Costs) -> Self {
         let costs = later.since(earlier);
@@ -174,7 +174,7 @@ impl Spent {
 }
 
 /// Tables of the agents' CPU time for each unit of work, and of their counters.
-pub(super) fn tables(spent: &[Spent], unit: &str, units: f64) -> Vec<DataTable> {
+pub(super) fn tables(spent: &[LedgerUsage], unit: &str, units: f64) -> Vec<DataTable> {
     let Some(first) = spent.first() else { return Vec::new() };
     let columns = |first: &str, tail: &str| {
         let agents = spent.iter().map(|one| format!("{}{tail}", one.agent));
@@ -187,7 +187,7 @@ pub(super) fn tables(spent: &[Spent], unit: &str, units: f64) -> Vec<DataTable> 
             .collect()
     };
     let costs = first.rows().enumerate().map(|(at, (name, _))| {
-        let of = |one: &Spent| one.rows().nth(at).map_or(f64::NAN, |(_, us)| us / units);
+        let of = |one: &LedgerUsage| one.rows().nth(at).map_or(f64::NAN, |(_, us)| us / units);
         row(name, &mut spent.iter().map(of))
     });
     let counts = COUNTS
@@ -217,14 +217,14 @@ pub(super) mod tests {
 
     #[test]
     fn an_agent_is_given_by_its_socket_or_its_run() {
-        let agent = |text: &str| text.parse::<Agent>().map(|agent| agent.place);
-        assert_eq!(agent("near=run/a=b.sock"), Ok(Place::Control("run/a=b.sock".into())));
-        assert_eq!(agent("near=1234"), Ok(Place::RunOf(1234)));
+        let agent = |text: &str| text.parse::<Agent>().map(|agent| agent.location);
+        assert_eq!(agent("near=run/a=b.sock"), Ok(AgentLocation::Control("run/a=b.sock".into())));
+        assert_eq!(agent("near=1234"), Ok(AgentLocation::RunOf(1234)));
         for wrong in ["", "near", "near=", "=agent.sock"] {
             assert!(agent(wrong).is_err(), "{wrong}");
         }
-        let nobody: Agent = "gone=4194303".parse().unwrap();
-        let error = nobody.costs().unwrap_err().to_string();
+        let missing: Agent = "gone=4194303".parse().unwrap();
+        let error = missing.costs().unwrap_err().to_string();
         assert!(error.contains("gone=4194303") && error.contains("tacit run"), "{error}");
     }
 
@@ -252,8 +252,8 @@ pub(super) mod tests {
         costs
     }
 
-    pub(crate) fn spent() -> Spent {
-        Spent::between("near", &costs(1), &costs(3))
+    pub(crate) fn spent() -> LedgerUsage {
+        LedgerUsage::between("near", &costs(1), &costs(3))
     }
 
     #[test]

@@ -21,13 +21,13 @@
 //! of the proxy. `--beside` prints the figures of an earlier report next to the new ones; the
 //! module does not judge them. limits.rs has the limits.
 
+mod agent_sockets;
 mod arguments;
 mod clocks;
 mod connect;
 mod error;
 mod exchange;
 mod ledgers;
-mod legs;
 mod limits;
 mod open;
 mod ramp;
@@ -68,27 +68,27 @@ pub struct WorkloadArgs {
 #[derive(Debug, Subcommand)]
 enum Mode {
     /// Exchange short messages on several connections
-    Interactive(Ends<exchange::InteractiveArgs>),
+    Interactive(RoleArgs<exchange::InteractiveArgs>),
     /// Exchange requests and replies of given sizes
-    RequestReply(Ends<exchange::RequestReplyArgs>),
+    RequestReply(RoleArgs<exchange::RequestReplyArgs>),
     /// Send or receive long streams
-    Stream(Ends<stream::StreamArgs>),
+    Stream(RoleArgs<stream::StreamArgs>),
     /// Open connections, exchange one request on each, and close them
-    Connect(Ends<connect::ConnectArgs>),
+    Connect(RoleArgs<connect::ConnectArgs>),
     /// Open connections, keep them open, and measure the CPU time of each further one
-    Ramp(Ends<ramp::RampArgs>),
+    Ramp(RoleArgs<ramp::RampArgs>),
     /// Start thousands of connections, then stop them
-    StartStop(Ends<start_stop::StartStopArgs>),
+    StartStop(RoleArgs<start_stop::StartStopArgs>),
 }
 
 #[derive(Debug, Args)]
-struct Ends<C: Args> {
+struct RoleArgs<C: Args> {
     #[command(subcommand)]
-    end: End<C>,
+    role: Role<C>,
 }
 
 #[derive(Debug, Subcommand)]
-enum End<C: Args> {
+enum Role<C: Args> {
     /// Connect to the server, generate the load, and report
     Client(C),
     /// Answer the clients of all workloads until terminated
@@ -99,12 +99,12 @@ enum End<C: Args> {
 #[must_use]
 pub fn run(args: &WorkloadArgs) -> ExitCode {
     let result = match &args.mode {
-        Mode::Interactive(ends) => ends.run(exchange::interactive),
-        Mode::RequestReply(ends) => ends.run(exchange::request_reply),
-        Mode::Stream(ends) => ends.run(stream::run),
-        Mode::Connect(ends) => ends.run(connect::run),
-        Mode::Ramp(ends) => ends.run(ramp::run),
-        Mode::StartStop(ends) => ends.run(start_stop::run),
+        Mode::Interactive(args) => args.run(exchange::interactive),
+        Mode::RequestReply(args) => args.run(exchange::request_reply),
+        Mode::Stream(args) => args.run(stream::run),
+        Mode::Connect(args) => args.run(connect::run),
+        Mode::Ramp(args) => args.run(ramp::run),
+        Mode::StartStop(args) => args.run(start_stop::run),
     };
     match result {
         Ok(()) => EXIT_OK.into(),
@@ -113,14 +113,14 @@ pub fn run(args: &WorkloadArgs) -> ExitCode {
     }
 }
 
-impl<C: Args> Ends<C> {
+impl<C: Args> RoleArgs<C> {
     fn run(
         &self,
         client: impl FnOnce(&C) -> Result<(), WorkloadError>,
     ) -> Result<(), WorkloadError> {
-        match &self.end {
-            End::Client(args) => client(args),
-            End::Server(args) => server::run(args),
+        match &self.role {
+            Role::Client(args) => client(args),
+            Role::Server(args) => server::run(args),
         }
     }
 }

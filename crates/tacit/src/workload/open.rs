@@ -15,7 +15,7 @@ use tacit_core::workload::{HEADER_BYTES, WorkloadRequest, repeated_bytes};
 
 use super::error::WorkloadError;
 use super::socket::{Stream, dial};
-use super::threads::at_once;
+use super::threads::run_on_threads;
 use super::watch::Unit;
 
 /// The unit of the progress line.
@@ -52,7 +52,7 @@ pub(super) fn open_with(addresses: &[Address], bytes: usize) -> Result<Stream, W
 }
 
 /// Opens and closes a connection, and repeats this until it succeeds or `wait` is over.
-pub(super) fn reach(addresses: &[Address], wait: Duration) -> Result<(), WorkloadError> {
+pub(super) fn wait_for_server(addresses: &[Address], wait: Duration) -> Result<(), WorkloadError> {
     let start = Instant::now();
     loop {
         match open(addresses) {
@@ -77,7 +77,7 @@ pub(super) fn close(mut stream: Stream) -> Result<(), WorkloadError> {
 
 /// Distributes the numbers from 0 to `total` - 1 to `at_once` threads, each of which calls `work`
 /// for its numbers. Returns the state of each thread.
-pub(super) fn share<T: Send + Default>(
+pub(super) fn distribute<T: Send + Default>(
     total: usize,
     threads: usize,
     work: impl Fn(usize, usize, &mut T) -> Result<(), WorkloadError> + Sync,
@@ -85,7 +85,7 @@ pub(super) fn share<T: Send + Default>(
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
     let mut workers = vec![(); threads.min(total)];
-    at_once(&mut workers, &failed, |thread, ()| {
+    run_on_threads(&mut workers, &failed, |thread, ()| {
         let mut gathered = T::default();
         while !failed.load(Ordering::Relaxed) {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +126,7 @@ pub(super) mod tests {
     #[test]
     fn every_number_is_worked_on_once() {
         let seen = Mutex::new(Vec::new());
-        let parts = share(100, 7, |_, number, gathered: &mut usize| {
+        let parts = distribute(100, 7, |_, number, gathered: &mut usize| {
             *gathered += 1;
             seen.lock().unwrap().push(number);
             Ok(())
@@ -140,7 +140,7 @@ pub(super) mod tests {
     #[test]
     fn one_failure_stops_the_others() {
         let worked = AtomicUsize::new(0);
-        let error = share(1_000_000, 3, |_, number, _: &mut ()| {
+        let error = distribute(1_000_000, 3, |_, number, _: &mut ()| {
             worked.fetch_add(1, Ordering::Relaxed);
             if number == 5 { Err(WorkloadError::Nothing) } else { Ok(()) }
         });

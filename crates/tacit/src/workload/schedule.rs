@@ -14,7 +14,7 @@ pub(super) struct Schedule {
 impl Schedule {
     /// The schedule of connection `number` of `connections`, which together send `rate` requests
     /// per second in turns.
-    pub(super) fn share(rate: f64, connections: usize, number: usize) -> Self {
+    pub(super) fn of_connection(rate: f64, connections: usize, number: usize) -> Self {
         let turn_ns = 1e9 / rate;
         let interval_ns = turn_ns * connections as f64;
         Self { first_ns: turn_ns * number as f64, interval_ns }
@@ -46,7 +46,9 @@ mod tests {
     #[test]
     fn connections_take_turns_and_keep_the_rate() {
         let mut due: Vec<u64> = (0..4)
-            .flat_map(|number| Schedule::share(1000.0, 4, number).due_before(0, 1_000_000_000))
+            .flat_map(|number| {
+                Schedule::of_connection(1000.0, 4, number).due_before(0, 1_000_000_000)
+            })
             .collect();
         due.sort_unstable();
         assert_eq!(due.len(), 1000);
@@ -65,7 +67,7 @@ mod tests {
             true => from + service,
             false => second / 2 + pause + service,
         };
-        let schedule = Schedule::share(1000.0, 1, 0);
+        let schedule = Schedule::of_connection(1000.0, 1, 0);
         let mut scheduled = Histogram::default();
         let mut closed = Histogram::default();
         let mut free = 0;

@@ -49,18 +49,18 @@ pub(super) struct ServerArgs {
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
 /// The limits that all connections share.
-struct Room {
-    places: Arc<Semaphore>,
+struct ServerLimits {
+    slots: Arc<Semaphore>,
     /// Memory for requests and replies.
     kilobytes: Semaphore,
 }
 
 const KILOBYTE: usize = 1024;
 
-impl Room {
+impl ServerLimits {
     fn of(buffers_bytes: usize) -> Arc<Self> {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        Arc::new(Self { places, kilobytes: Semaphore::new(buffers_bytes / KILOBYTE) })
+        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        Arc::new(Self { slots, kilobytes: Semaphore::new(buffers_bytes / KILOBYTE) })
     }
 }
 
@@ -104,11 +104,11 @@ pub(super) fn spawn(
     listening: &Listening,
     count: usize,
 ) -> Result<Vec<thread::JoinHandle<()>>, WorkloadError> {
-    spawn_in(&Room::of(BUFFERS_BYTES_MAX), listening, count)
+    spawn_in(&ServerLimits::of(BUFFERS_BYTES_MAX), listening, count)
 }
 
 fn spawn_in(
-    room: &Arc<Room>,
+    limits: &Arc<ServerLimits>,
     listening: &Listening,
     count: usize,
 ) -> Result<Vec<thread::JoinHandle<()>>, WorkloadError> {
@@ -118,12 +118,12 @@ fn spawn_in(
     };
     let start = |number| {
         let socket = listening.socket.try_clone()?;
-        let room = Arc::clone(room);
+        let limits = Arc::clone(limits);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         thread::Builder::new().name(format!("server-{number}")).spawn(move || {
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, accept(socket, family, room));
+            local.block_on(&runtime, accept(socket, family, limits));
         })
     };
     (0..count).map(start).collect::<io::Result<_>>().map_err(WorkloadError::Thread)
@@ -136,7 +136,7 @@ enum Family {
     Unix,
 }
 
-async fn accept(socket: OwnedFd, family: Family, room: Arc<Room>) {
+async fn accept(socket: OwnedFd, family: Family, limits: Arc<ServerLimits>) {
     let adopted = match family {
         Family::Inet => TcpListener::from_std(socket.into()).map(Listener::Tcp),
         Family::Unix => UnixListener::from_std(socket.into()).map(Listener::Unix),
@@ -150,8 +150,8 @@ async fn accept(socket: OwnedFd, family: Family, room: Arc<Room>) {
     };
     loop {
         // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&room.places).acquire_owned().await else { return };
-        if listener.take(&room, place).await.is_err() {
+        let Ok(slot) = Arc::clone(&limits.slots).acquire_owned().await else { return };
+        if listener.take(&limits, slot).await.is_err() {
             tokio::time::sleep(SHORTAGE_PAUSE).await;
         }
     }
@@ -164,47 +164,47 @@ enum Listener {
 
 impl Listener {
     /// Accepts a connection and starts a task that serves it.
-    async fn take(&self, room: &Arc<Room>, place: OwnedSemaphorePermit) -> io::Result<()> {
+    async fn take(&self, limits: &Arc<ServerLimits>, slot: OwnedSemaphorePermit) -> io::Result<()> {
         match self {
-            Self::Tcp(listener) => begin(listener.accept().await?.0, room, place),
-            Self::Unix(listener) => begin(listener.accept().await?.0, room, place),
+            Self::Tcp(listener) => serve_in_task(listener.accept().await?.0, limits, slot),
+            Self::Unix(listener) => serve_in_task(listener.accept().await?.0, limits, slot),
         }
         Ok(())
     }
 }
 
-fn begin(
+fn serve_in_task(
     stream: impl AsyncRead + AsyncWrite + AsFd + Unpin + 'static,
-    room: &Arc<Room>,
-    place: OwnedSemaphorePermit,
+    limits: &Arc<ServerLimits>,
+    slot: OwnedSemaphorePermit,
 ) {
-    let room = Arc::clone(room);
+    let limits = Arc::clone(limits);
     tokio::task::spawn_local(async move {
         // The client detects and reports errors of its connection. A proxy may close with a reset
         // after the last byte.
-        let _ = serve(stream, &room).await;
-        drop(place);
+        let _ = serve(stream, &limits).await;
+        drop(slot);
     });
 }
 
 async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + AsFd + Unpin,
-    room: &Room,
+    limits: &ServerLimits,
 ) -> io::Result<()> {
     let mut header = [0; HEADER_BYTES];
     while stream.read_exact(&mut header).await.is_ok() {
         match WorkloadRequest::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
             WorkloadRequest::Exchange { request_bytes, reply_bytes } => {
-                return exchange(&mut stream, room, request_bytes, reply_bytes).await;
+                return exchange(&mut stream, limits, request_bytes, reply_bytes).await;
             }
-            WorkloadRequest::Out => swallow(&mut stream).await?,
+            WorkloadRequest::Out => receive_stream(&mut stream).await?,
             WorkloadRequest::In { bytes, sampling } => {
-                pour(&mut stream, sampling, |sent| bytes - sent).await?;
+                send_stream(&mut stream, sampling, |sent| bytes - sent).await?;
             }
             WorkloadRequest::InFor { ms, sampling } => {
                 let end = Instant::now() + Duration::from_millis(ms);
                 let left = |_| if Instant::now() < end { u64::MAX } else { 0 };
-                pour(&mut stream, sampling, left).await?;
+                send_stream(&mut stream, sampling, left).await?;
             }
         }
     }
@@ -213,7 +213,7 @@ async fn serve(
 
 async fn exchange(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    room: &Room,
+    limits: &ServerLimits,
     request: u64,
     reply: u64,
 ) -> io::Result<()> {
@@ -223,7 +223,7 @@ async fn exchange(
     let kilobytes =
         u32::try_from((request_bytes + reply_bytes).div_ceil(KILOBYTE)).unwrap_or(u32::MAX);
     // A request for more than the limit fails immediately instead of waiting for others.
-    let taken = room.kilobytes.try_acquire_many(kilobytes);
+    let taken = limits.kilobytes.try_acquire_many(kilobytes);
     let _taken = taken.map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut request = vec![0; request_bytes];
     let mut reply = vec![0; reply_bytes];
@@ -235,7 +235,7 @@ async fn exchange(
     }
 }
 
-async fn swallow(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
+async fn receive_stream(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     let mut buffer = vec![0; BLOCK_BYTES];
     let mut total = 0_u64;
     loop {
@@ -256,7 +256,7 @@ async fn swallow(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Resu
 
 /// Sends blocks while `left`, called with the bytes sent, is not zero; then sends the samples of
 /// the socket if the client requested them.
-async fn pour(
+async fn send_stream(
     stream: &mut (impl AsyncWrite + AsFd + Unpin),
     sampling: Sampling,
     left: impl Fn(u64) -> u64,
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn a_client_that_requests_too_much_memory_is_disconnected() {
         let listening = listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
-        spawn_in(&Room::of(2 * KILOBYTE), &listening, 1).unwrap();
+        spawn_in(&ServerLimits::of(2 * KILOBYTE), &listening, 1).unwrap();
         for (bytes, is_served) in [(2048, false), (1024, true), (1025, false)] {
             let mut stream = connect(&listening);
             let asked = WorkloadRequest::Exchange { request_bytes: bytes, reply_bytes: 1024 };

@@ -13,13 +13,13 @@ use tacit_core::page::Chart;
 use tacit_core::statistics::Histogram;
 
 use super::arguments::{ClientArgs, count};
-use super::clocks::{Clocks, Used};
+use super::clocks::{Clocks, CpuUsage};
 use super::error::WorkloadError;
 use super::limits::{CONNECTIONS_MAX, SETTLE_TIME, THREADS_MAX};
-use super::open::{CONNECTIONS, close, merged, open, record, share};
+use super::open::{CONNECTIONS, close, distribute, merged, open, record};
 use super::report::Report;
 use super::socket::{Stream, allow_descriptors, resolve};
-use super::watch::{Done, Ends, Watch};
+use super::watch::{Done, Watch, WatchedConnections};
 
 /// Start thousands of connections, then stop them
 #[derive(Debug, Args)]
@@ -45,19 +45,19 @@ pub(super) struct StartStopArgs {
 
 /// The results.
 #[derive(Debug)]
-struct Seen {
-    starting: Used,
+struct Results {
+    starting: CpuUsage,
     start_s: f64,
     /// For each direction.
     latency: Vec<Histogram>,
-    stopping: Used,
+    stopping: CpuUsage,
     stop_s: f64,
     charts: Vec<Chart>,
 }
 
 /// What one thread started.
 #[derive(Default)]
-struct Part {
+struct Started {
     streams: Vec<Stream>,
     /// For each direction.
     latency: Vec<Histogram>,
@@ -69,7 +69,7 @@ const WARM_UP: usize = 100;
 
 pub(super) fn run(args: &StartStopArgs) -> Result<(), WorkloadError> {
     let clocks = Clocks::of(&args.client.output.clocks)?;
-    let mut ways = vec![args.client.reach()?];
+    let mut ways = vec![args.client.resolve_server()?];
     if let Some(inbound) = &args.inbound {
         ways.push(resolve(inbound)?);
     }
@@ -81,29 +81,33 @@ pub(super) fn run(args: &StartStopArgs) -> Result<(), WorkloadError> {
         )));
     }
     allow_descriptors(total)?;
-    let seen = drive(&ways, args, &clocks)?;
-    report(args, total, &seen, &clocks).write(&args.client.output)
+    let results = drive(&ways, args, &clocks)?;
+    report(args, total, &results, &clocks).write(&args.client.output)
 }
 
 fn drive(
     ways: &[Vec<Address>],
     args: &StartStopArgs,
     clocks: &Clocks,
-) -> Result<Seen, WorkloadError> {
+) -> Result<Results, WorkloadError> {
     let total = args.connections * ways.len();
     let way = |number: usize| &ways[number % ways.len()];
-    share(WARM_UP.min(total), args.at_once, |_, number, _: &mut ()| {
+    distribute(WARM_UP.min(total), args.at_once, |_, number, _: &mut ()| {
         open(way(number)).and_then(close)
     })?;
     std::thread::sleep(SETTLE_TIME);
     args.client.output.steering().ready()?;
 
     let done = Done::new(args.at_once);
-    let watch =
-        Watch::start(CONNECTIONS, &done, Ends::default(), args.client.output.progress_lines());
+    let watch = Watch::start(
+        CONNECTIONS,
+        &done,
+        WatchedConnections::default(),
+        args.client.output.progress_lines(),
+    );
     let before = clocks.read()?;
     let start = Instant::now();
-    let open_one = |thread, number, part: &mut Part| {
+    let open_one = |thread, number, part: &mut Started| {
         part.latency.resize_with(ways.len(), Histogram::default);
         let from = Instant::now();
         part.streams.push(open(way(number))?);
@@ -113,19 +117,19 @@ fn drive(
         done.count(thread, 1);
         Ok(())
     };
-    let parts = share(total, args.at_once, open_one)?;
+    let parts = distribute(total, args.at_once, open_one)?;
     let start_s = start.elapsed().as_secs_f64();
     // Other processes may still work for a phase; that work belongs to it.
     std::thread::sleep(SETTLE_TIME);
     let starting = clocks.since(&before)?;
     let charts = watch.finish(None);
 
-    let by_way = |way| merged(parts.iter().filter_map(|part: &Part| part.latency.get(way)));
+    let by_way = |way| merged(parts.iter().filter_map(|part: &Started| part.latency.get(way)));
     let latency = (0..ways.len()).map(by_way).collect();
     let streams = std::sync::Mutex::new(parts.into_iter().flat_map(|part| part.streams));
     let before = clocks.read()?;
     let stop = Instant::now();
-    share(total, args.at_once, |_, _, _: &mut ()| {
+    distribute(total, args.at_once, |_, _, _: &mut ()| {
         // A thread panicked, so the measurement has failed.
         let stream = streams.lock().map_err(|_| WorkloadError::Panicked)?.next();
         stream.map_or(Ok(()), close)
@@ -133,11 +137,11 @@ fn drive(
     let stop_s = stop.elapsed().as_secs_f64();
     std::thread::sleep(SETTLE_TIME);
     let stopping = clocks.since(&before)?;
-    Ok(Seen { starting, start_s, latency, stopping, stop_s, charts })
+    Ok(Results { starting, start_s, latency, stopping, stop_s, charts })
 }
 
-fn report(args: &StartStopArgs, total: usize, seen: &Seen, clocks: &Clocks) -> Report {
-    let ways: Vec<_> = WAYS.iter().take(seen.latency.len()).copied().collect();
+fn report(args: &StartStopArgs, total: usize, results: &Results, clocks: &Clocks) -> Report {
+    let ways: Vec<_> = WAYS.iter().take(results.latency.len()).copied().collect();
     let StartStopArgs { connections, at_once, .. } = args;
     let summary = format!(
         "{connections} connections {}, {at_once} at a time, all open, then all stopped",
@@ -148,14 +152,14 @@ fn report(args: &StartStopArgs, total: usize, seen: &Seen, clocks: &Clocks) -> R
     report.set("ways", ways.clone());
     report.set("at_once", *at_once);
     let all = total as f64;
-    report.figure("starts_per_s", "starts", "/s", all / seen.start_s);
-    report.figure("stops_per_s", "stops", "/s", all / seen.stop_s);
-    for (way, latency) in ways.iter().zip(&seen.latency) {
+    report.figure("starts_per_s", "starts", "/s", all / results.start_s);
+    report.figure("stops_per_s", "stops", "/s", all / results.stop_s);
+    for (way, latency) in ways.iter().zip(&results.latency) {
         report.latency(&format!("start_{way}"), &format!("start {way}"), latency);
     }
     let names = clocks.names();
-    report.cpu(&names, &seen.starting, "start", all);
-    report.cpu(&names, &seen.stopping, "stop", all);
+    report.cpu(&names, &results.starting, "start", all);
+    report.cpu(&names, &results.stopping, "stop", all);
     report.note("closed loop: a thread starts the next connection when the last one is open");
     report.note(
         "for comparison, IBM MQ channels with AT-TLS: the TCP/IP stack needs 30 us of CPU time for \
@@ -163,7 +167,7 @@ fn report(args: &StartStopArgs, total: usize, seen: &Seen, clocks: &Clocks) -> R
          with TLS; the rate of starts falls to 75 to 80 % of the rate in clear. A start of an MQ \
          channel includes work of MQ itself; a start here is a connection and two bytes",
     );
-    report.charts.extend(seen.charts.iter().cloned());
+    report.charts.extend(results.charts.iter().cloned());
     report
 }
 
@@ -187,10 +191,10 @@ mod tests {
         let args = Words::try_parse_from(words).unwrap().args;
         let ways = [vec![served()], vec![served()]];
         let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
-        let seen = drive(&ways, &args, &clocks).unwrap();
-        let counts: Vec<_> = seen.latency.iter().map(Histogram::count).collect();
+        let results = drive(&ways, &args, &clocks).unwrap();
+        let counts: Vec<_> = results.latency.iter().map(Histogram::count).collect();
         assert_eq!(counts, [30, 30]);
-        let json = report(&args, 60, &seen, &clocks).json();
+        let json = report(&args, 60, &results, &clocks).json();
         for key in [
             "starts_per_s",
             "stops_per_s",

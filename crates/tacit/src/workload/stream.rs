@@ -16,15 +16,15 @@ use tacit_core::workload::{
 };
 
 use super::arguments::{ClientArgs, bytes, count, time};
-use super::clocks::{Clocks, Used};
+use super::clocks::{Clocks, CpuUsage};
 use super::error::WorkloadError;
 use super::limits::{STREAMS_MAX, THREADS_MAX};
-use super::report::{Report, counted};
+use super::report::{Report, with_noun};
 use super::samples::SAMPLES_MAX;
 use super::socket::{Stream, allow_descriptors, dial};
 use super::tcp::{SAMPLE_BYTES, Sample, Trace};
-use super::threads::at_once;
-use super::watch::{Done, Ends, Unit, Watch};
+use super::threads::run_on_threads;
+use super::watch::{Done, Unit, Watch, WatchedConnections};
 
 /// Send or receive long streams
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ const WARM_UP: Amount = Amount::Bytes(1_000_000);
 
 pub(super) fn run(args: &StreamArgs) -> Result<(), WorkloadError> {
     let clocks = Clocks::of(&args.client.output.clocks)?;
-    let addresses = args.client.reach()?;
+    let addresses = args.client.resolve_server()?;
     let measured = drive(&addresses, args, &clocks)?;
     report(args, &clocks, &measured)?.write(&args.client.output)
 }
@@ -81,7 +81,7 @@ pub(super) fn run(args: &StreamArgs) -> Result<(), WorkloadError> {
 /// The results of a measurement.
 struct Measured {
     bytes: u64,
-    used: Used,
+    used: CpuUsage,
     charts: Vec<Chart>,
     /// Keeps the connections open until the report is written.
     _connections: Vec<Connection>,
@@ -98,7 +98,7 @@ fn drive(
         .collect::<Result<Vec<_>, WorkloadError>>()?;
     let failed = AtomicBool::new(false);
     let direction = args.direction;
-    at_once(&mut connections, &failed, |_, connection| {
+    run_on_threads(&mut connections, &failed, |_, connection| {
         connection.stream(direction, WARM_UP, &failed, |_| ())
     })?;
     if let Some(first) = connections.first_mut() {
@@ -112,12 +112,12 @@ fn drive(
         Direction::In => None,
         Direction::Out => connections.first().and_then(|first| first.stream.try_clone().ok()),
     };
-    let ends = Ends { own, agents: args.client.output.watched() };
+    let watched = WatchedConnections { own, agents: args.client.output.watched() };
     let unit = Unit { plural: "MB", of: MB };
-    let watch = Watch::start(unit, &done, ends, args.client.output.progress_lines());
+    let watch = Watch::start(unit, &done, watched, args.client.output.progress_lines());
     let amount = args.seconds.map_or(Amount::Bytes(args.bytes), Amount::Time);
     let before = clocks.read()?;
-    let moved = at_once(&mut connections, &failed, |number, connection| {
+    let moved = run_on_threads(&mut connections, &failed, |number, connection| {
         let mut moved = 0;
         for _ in 0..args.times {
             moved +=
@@ -158,12 +158,12 @@ impl Connection {
         count: impl Fn(u64),
     ) -> Result<u64, WorkloadError> {
         match direction {
-            Direction::Out => self.pour(amount, failed, count),
-            Direction::In => self.swallow(amount, failed, count),
+            Direction::Out => self.send_stream(amount, failed, count),
+            Direction::In => self.receive_stream(amount, failed, count),
         }
     }
 
-    fn pour(
+    fn send_stream(
         &mut self,
         amount: Amount,
         failed: &AtomicBool,
@@ -194,7 +194,7 @@ impl Connection {
         }
     }
 
-    fn swallow(
+    fn receive_stream(
         &mut self,
         amount: Amount,
         failed: &AtomicBool,
@@ -281,7 +281,7 @@ fn report(
         Some(time) => format!("for {} s", time.as_secs_f64()),
         None => format!("of {} bytes each", args.bytes),
     };
-    let streams = counted(args.connections, "stream");
+    let streams = with_noun(args.connections, "stream");
     let again = match args.times {
         1 => String::new(),
         times => format!(", {times} times"),

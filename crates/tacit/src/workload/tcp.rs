@@ -52,14 +52,14 @@ impl Sample {
     }
 
     /// Converts the state that an agent reports, as in `tacit show connections`.
-    pub(super) fn of_leg(leg: &TcpState, start: Instant) -> Option<Self> {
+    pub(super) fn of_agent_socket(socket: &TcpState, start: Instant) -> Option<Self> {
         Some(Self {
             at_us: micros(start),
-            window_bytes: u64::from(leg.cwnd_segments) * u64::from(leg.mss_bytes),
-            rtt_us: leg.rtt_us.into(),
-            rtt_deviation_us: leg.rtt_deviation_us.into(),
-            unacknowledged_bytes: leg.unacknowledged_bytes? as u64,
-            unsent_bytes: leg.unsent_bytes.into(),
+            window_bytes: u64::from(socket.cwnd_segments) * u64::from(socket.mss_bytes),
+            rtt_us: socket.rtt_us.into(),
+            rtt_deviation_us: socket.rtt_deviation_us.into(),
+            unacknowledged_bytes: socket.unacknowledged_bytes? as u64,
+            unsent_bytes: socket.unsent_bytes.into(),
         })
     }
 
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn each_connection_is_a_series_of_every_chart() {
-        let leg = TcpState {
+        let socket = TcpState {
             cwnd_segments: 10,
             mss_bytes: 1000,
             rtt_us: 30,
@@ -152,12 +152,12 @@ mod tests {
             unsent_bytes: 2000,
             ..TcpState::default()
         };
-        let sample = Sample::of_leg(&leg, Instant::now()).unwrap();
+        let sample = Sample::of_agent_socket(&socket, Instant::now()).unwrap();
         let traces =
             ["near", "far"].map(|of| Trace { of: of.to_owned(), samples: vec![sample, sample] });
         let charts = charts(&traces);
         let values: Vec<_> = charts.iter().map(|chart| chart.series[1].points[1].y).collect();
         assert_eq!(values, [10.0, 30.0, 4.0, 5.0, 2.0]);
-        assert_eq!(Sample::of_leg(&TcpState::default(), Instant::now()), None);
+        assert_eq!(Sample::of_agent_socket(&TcpState::default(), Instant::now()), None);
     }
 }

@@ -16,7 +16,7 @@ const STACK_BYTES: usize = 128 * 1024;
 
 /// Calls `work` for each worker on its own thread, and returns the results. If one fails, `failed`
 /// is set, and the other workers should stop.
-pub(super) fn at_once<W: Send, T: Send>(
+pub(super) fn run_on_threads<W: Send, T: Send>(
     workers: &mut [W],
     failed: &AtomicBool,
     work: impl Fn(usize, &mut W) -> Result<T, WorkloadError> + Sync,

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use tacit_core::page::{Chart, Series, SeriesMark};
 use tacit_core::statistics::Point;
 
+use super::agent_sockets;
 use super::ledgers::Agent;
-use super::legs;
 use super::samples::Samples;
 use super::socket::Stream;
 use super::tcp::{self, Trace};
@@ -56,7 +56,7 @@ pub(super) struct Unit {
 
 /// The connections whose TCP state is sampled.
 #[derive(Debug, Default)]
-pub(super) struct Ends {
+pub(super) struct WatchedConnections {
     /// The client's connection, if the client sends.
     pub(super) own: Option<Stream>,
     /// The agents whose connections are sampled.
@@ -85,43 +85,55 @@ struct Progress {
 #[derive(Debug)]
 pub(super) struct Watch {
     ended: Arc<AtomicBool>,
-    look: Option<JoinHandle<Looked>>,
-    legs: Vec<JoinHandle<Trace>>,
+    progress_sampler: Option<JoinHandle<ProgressSamples>>,
+    agent_samplers: Vec<JoinHandle<Trace>>,
     unit: Unit,
 }
 
 impl Watch {
     /// Starts to sample `done` and the connections. If a thread cannot be started, its charts are
     /// missing from the report.
-    pub(super) fn start(unit: Unit, done: &Done, ends: Ends, lines: ProgressLines) -> Self {
+    pub(super) fn start(
+        unit: Unit,
+        done: &Done,
+        watched: WatchedConnections,
+        lines: ProgressLines,
+    ) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let start = Instant::now();
         let thread = || std::thread::Builder::new().name("watch".to_owned());
         let follow = |agent: Agent| {
             let ended = Arc::clone(&ended);
-            thread().spawn(move || legs::follow(&agent, start, &ended)).ok()
+            thread().spawn(move || agent_sockets::follow(&agent, start, &ended)).ok()
         };
-        let legs = ends.agents.into_iter().filter_map(follow).collect();
+        let agent_samplers = watched.agents.into_iter().filter_map(follow).collect();
         let lines = match lines {
             ProgressLines::OnTerminal if !std::io::stderr().is_terminal() => ProgressLines::Never,
             lines => lines,
         };
         let done = done.clone();
-        let look = Look { ended: Arc::clone(&ended), unit, done, own: ends.own, lines };
-        Self { ended, look: thread().spawn(move || look.run(start)).ok(), legs, unit }
+        let progress_sampler =
+            ProgressSampler { ended: Arc::clone(&ended), unit, done, own: watched.own, lines };
+        Self {
+            ended,
+            progress_sampler: thread().spawn(move || progress_sampler.run(start)).ok(),
+            agent_samplers,
+            unit,
+        }
     }
 
     /// Stops the threads, and returns the charts; `far` has the samples of the server.
     pub(super) fn finish(mut self, far: impl Into<Option<Trace>>) -> Vec<Chart> {
         self.stop();
-        let looked = self.look.take().and_then(|look| look.join().ok());
+        let samples_taken =
+            self.progress_sampler.take().and_then(|progress_sampler| progress_sampler.join().ok());
         let mut traces = Vec::new();
         let mut progress = Vec::new();
-        if let Some(looked) = looked {
-            progress = looked.progress;
-            traces.push(looked.own);
+        if let Some(samples_taken) = samples_taken {
+            progress = samples_taken.progress;
+            traces.push(samples_taken.own);
         }
-        traces.extend(self.legs.drain(..).filter_map(|leg| leg.join().ok()));
+        traces.extend(self.agent_samplers.drain(..).filter_map(|sampler| sampler.join().ok()));
         traces.extend(far.into());
         traces.retain(|trace| !trace.samples.is_empty());
         let mut charts = vec![rate(&progress, self.unit)];
@@ -133,9 +145,9 @@ impl Watch {
     /// Signals the threads to end.
     fn stop(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        let threads = self.look.iter().map(JoinHandle::thread);
+        let threads = self.progress_sampler.iter().map(JoinHandle::thread);
         threads
-            .chain(self.legs.iter().map(JoinHandle::thread))
+            .chain(self.agent_samplers.iter().map(JoinHandle::thread))
             .for_each(std::thread::Thread::unpark);
     }
 }
@@ -144,19 +156,19 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.stop();
         // A dropped observer discards its samples.
-        let _ = self.look.take().map(JoinHandle::join);
-        self.legs.drain(..).for_each(|leg| drop(leg.join()));
+        let _ = self.progress_sampler.take().map(JoinHandle::join);
+        self.agent_samplers.drain(..).for_each(|sampler| drop(sampler.join()));
     }
 }
 
 /// The samples of the progress and of the client's connection.
 #[derive(Debug)]
-struct Looked {
+struct ProgressSamples {
     progress: Vec<Progress>,
     own: Trace,
 }
 
-struct Look {
+struct ProgressSampler {
     ended: Arc<AtomicBool>,
     unit: Unit,
     done: Done,
@@ -164,8 +176,8 @@ struct Look {
     lines: ProgressLines,
 }
 
-impl Look {
-    fn run(self, start: Instant) -> Looked {
+impl ProgressSampler {
+    fn run(self, start: Instant) -> ProgressSamples {
         let mut progress = Samples::starting(start);
         let mut samples = Samples::starting(start);
         let mut line = start + PROGRESS_INTERVAL;
@@ -183,12 +195,12 @@ impl Look {
             }
             if self.lines != ProgressLines::Never && Instant::now() >= line {
                 line += PROGRESS_INTERVAL;
-                say(&self.line(start.elapsed(), done, before));
+                print_line(&self.line(start.elapsed(), done, before));
                 before = done;
             }
         }
         let own = Trace { of: "client".to_owned(), samples: samples.into_kept() };
-        Looked { progress: progress.into_kept(), own }
+        ProgressSamples { progress: progress.into_kept(), own }
     }
 
     fn line(&self, elapsed: Duration, total: u64, before: u64) -> String {
@@ -200,7 +212,7 @@ impl Look {
 }
 
 /// Writes a line to standard error; if that fails, the measurement continues.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
@@ -250,8 +262,9 @@ mod tests {
     fn a_progress_line_has_the_total_and_the_last_second() {
         let done = Done::new(1);
         let lines = ProgressLines::Always;
-        let look = Look { ended: Arc::default(), unit: MB, done, own: None, lines };
-        let line = look.line(Duration::from_secs(3), 30_000_000, 20_000_000);
+        let progress_sampler =
+            ProgressSampler { ended: Arc::default(), unit: MB, done, own: None, lines };
+        let line = progress_sampler.line(Duration::from_secs(3), 30_000_000, 20_000_000);
         assert_eq!(line, "   3 s            30 MB          10 in the last second");
     }
 
@@ -260,8 +273,9 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let done = Done::new(1);
-        let ends = Ends { own: Some(Stream::Tcp(stream)), ..Ends::default() };
-        let watch = Watch::start(MB, &done, ends, ProgressLines::Never);
+        let watched =
+            WatchedConnections { own: Some(Stream::Tcp(stream)), ..WatchedConnections::default() };
+        let watch = Watch::start(MB, &done, watched, ProgressLines::Never);
         std::thread::sleep(Duration::from_millis(450));
         let samples = vec![tcp::Sample::default(); 3];
         let charts = watch.finish(Trace { of: "server".to_owned(), samples });

@@ -21,7 +21,7 @@ pub(in crate::workload) struct RampArgs {
     /// Another address to measure in turns with --connect; the report has the difference in CPU
     /// time; may be repeated
     #[arg(long, value_name = "NAME=HOST:PORT")]
-    pub(super) also: Vec<Way>,
+    pub(super) also: Vec<RouteArg>,
     /// Number of open connections at the end of each ramp
     #[arg(long, value_name = "N", default_value = "9000", value_parser = count(CONNECTIONS_MAX))]
     pub(super) connections: usize,
@@ -43,12 +43,12 @@ const RAMPS_MAX: usize = 100;
 
 /// An address to measure, under a name chosen by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct RouteArg {
     pub(super) name: String,
     pub(super) connect: String,
 }
 
-impl FromStr for Way {
+impl FromStr for RouteArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -80,10 +80,10 @@ pub(super) mod tests {
 
     #[test]
     fn routes_have_names() {
-        let way = Way { name: "none".to_owned(), connect: "here:7101".to_owned() };
-        assert_eq!("none=here:7101".parse(), Ok(way));
+        let route = RouteArg { name: "none".to_owned(), connect: "here:7101".to_owned() };
+        assert_eq!("none=here:7101".parse(), Ok(route));
         for wrong in ["here:7101", "=here:7101", "none="] {
-            assert!(wrong.parse::<Way>().is_err(), "{wrong}");
+            assert!(wrong.parse::<RouteArg>().is_err(), "{wrong}");
         }
     }
 }

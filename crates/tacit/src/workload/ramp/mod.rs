@@ -21,13 +21,13 @@ use tacit_core::page::Chart;
 use tacit_core::statistics::Histogram;
 
 pub(super) use self::arguments::RampArgs;
-use self::steps::{Ramp, Seen, Step};
+use self::steps::{Ramp, RouteResults, Step};
 use super::clocks::Clocks;
 use super::error::WorkloadError;
 use super::limits::SETTLE_TIME;
-use super::open::{CONNECTIONS, merged, open, record, share};
+use super::open::{CONNECTIONS, distribute, merged, open, record};
 use super::socket::{Stream, allow_descriptors, resolve};
-use super::watch::{Done, Ends, Watch};
+use super::watch::{Done, Watch, WatchedConnections};
 
 /// Connections to open and close before the first ramp, in order to fill caches.
 const WARM_UP_MAX: usize = 200;
@@ -46,13 +46,13 @@ pub(super) fn run(args: &RampArgs) -> Result<(), WorkloadError> {
     let clocks = Clocks::of(&args.client.output.clocks)?;
     let first = &args.client;
     let name = first.output.label.as_ref().unwrap_or(&first.connect);
-    let mut ways = vec![Route { name: name.clone(), addresses: first.reach()? }];
-    for way in &args.also {
-        ways.push(Route { name: way.name.clone(), addresses: resolve(&way.connect)? });
+    let mut routes = vec![Route { name: name.clone(), addresses: first.resolve_server()? }];
+    for route in &args.also {
+        routes.push(Route { name: route.name.clone(), addresses: resolve(&route.connect)? });
     }
     allow_descriptors(args.connections)?;
-    let driven = drive(&ways, args, &clocks)?;
-    report::report(args, &driven.seen, &clocks, driven.charts).write(&args.client.output)
+    let ramps = drive(&routes, args, &clocks)?;
+    report::report(args, &ramps.results, &clocks, ramps.charts).write(&args.client.output)
 }
 
 /// A route with its resolved addresses.
@@ -62,47 +62,57 @@ struct Route {
 }
 
 /// The results of all ramps.
-struct Driven {
+struct RampResults {
     /// For each route.
-    seen: Vec<Seen>,
+    results: Vec<RouteResults>,
     charts: Vec<Chart>,
 }
 
-fn drive(ways: &[Route], args: &RampArgs, clocks: &Clocks) -> Result<Driven, WorkloadError> {
+fn drive(routes: &[Route], args: &RampArgs, clocks: &Clocks) -> Result<RampResults, WorkloadError> {
     let warm_up = args.step.min(WARM_UP_MAX);
-    for way in ways {
-        share(warm_up, args.at_once, |_, _, _: &mut ()| open(&way.addresses).map(drop))?;
+    for route in routes {
+        distribute(warm_up, args.at_once, |_, _, _: &mut ()| open(&route.addresses).map(drop))?;
     }
     args.client.output.steering().ready()?;
     let done = Done::new(args.at_once);
-    let watch =
-        Watch::start(CONNECTIONS, &done, Ends::default(), args.client.output.progress_lines());
-    let empty = |way: &Route| Seen {
-        way: way.name.clone(),
+    let watch = Watch::start(
+        CONNECTIONS,
+        &done,
+        WatchedConnections::default(),
+        args.client.output.progress_lines(),
+    );
+    let empty = |route: &Route| RouteResults {
+        route: route.name.clone(),
         ramps: Vec::new(),
         latency: Histogram::default(),
     };
-    let mut seen: Vec<_> = ways.iter().map(empty).collect();
+    let mut results: Vec<_> = routes.iter().map(empty).collect();
     for _ in 0..args.ramps {
-        for (way, seen) in ways.iter().zip(&mut seen) {
+        for (route, results) in routes.iter().zip(&mut results) {
             std::thread::sleep(args.pause);
             // Otherwise the work of closing the last connections would count for this ramp.
             clocks.wait_until_idle(IDLE_WAIT_MAX)?;
-            seen.ramps.push(climb(&way.addresses, args, clocks, &done, &mut seen.latency)?);
+            results.ramps.push(run_ramp(
+                &route.addresses,
+                args,
+                clocks,
+                &done,
+                &mut results.latency,
+            )?);
         }
     }
-    Ok(Driven { seen, charts: watch.finish(None) })
+    Ok(RampResults { results, charts: watch.finish(None) })
 }
 
 /// What one thread opened.
 #[derive(Default)]
-struct Part {
+struct Opened {
     streams: Vec<Stream>,
     latency: Histogram,
 }
 
 /// Runs one ramp.
-fn climb(
+fn run_ramp(
     addresses: &[Address],
     args: &RampArgs,
     clocks: &Clocks,
@@ -114,14 +124,14 @@ fn climb(
     while held.len() < args.connections {
         let opened = args.step.min(args.connections - held.len());
         let before = clocks.read()?;
-        let open_one = |thread, _, part: &mut Part| {
+        let open_one = |thread, _, part: &mut Opened| {
             let from = std::time::Instant::now();
             part.streams.push(open(addresses)?);
             record(&mut part.latency, from);
             done.count(thread, 1);
             Ok(())
         };
-        let parts = share(opened, args.at_once, open_one)?;
+        let parts = distribute(opened, args.at_once, open_one)?;
         // The other processes may still work for these connections; that work belongs to the step.
         std::thread::sleep(SETTLE_TIME);
         steps.push(Step { held: held.len(), opened, used: clocks.since(&before)? });
@@ -143,12 +153,19 @@ mod tests {
     fn steps_count_the_connections_opened_before_them() {
         let args = args(&["--connections", "50", "--step", "20", "--ramps", "2"]);
         let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
-        let ways =
+        let routes =
             ["one", "other"].map(|name| Route { name: name.to_owned(), addresses: vec![served()] });
-        let seen = drive(&ways, &args, &clocks).unwrap().seen;
-        assert_eq!(seen.iter().map(|seen| seen.way.as_str()).collect::<Vec<_>>(), ["one", "other"]);
-        assert!(seen.iter().all(|seen| seen.latency.count() == 100 && seen.ramps.len() == 2));
-        for ramp in seen.iter().flat_map(|seen| &seen.ramps) {
+        let results = drive(&routes, &args, &clocks).unwrap().results;
+        assert_eq!(
+            results.iter().map(|results| results.route.as_str()).collect::<Vec<_>>(),
+            ["one", "other"]
+        );
+        assert!(
+            results
+                .iter()
+                .all(|results| results.latency.count() == 100 && results.ramps.len() == 2)
+        );
+        for ramp in results.iter().flat_map(|results| &results.ramps) {
             let steps: Vec<_> = ramp.iter().map(|step| (step.held, step.opened)).collect();
             assert_eq!(steps, [(0, 20), (20, 20), (40, 10)]);
             assert!(ramp.iter().all(|step| step.used.named_ns() > 0));

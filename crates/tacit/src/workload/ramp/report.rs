@@ -3,29 +3,29 @@
 use tacit_core::page::{Chart, DataTable, Series, SeriesMark, TableCell};
 use tacit_core::statistics::{FittedLine, Mean, Point, median};
 
-use super::super::clocks::{Clocks, Used};
+use super::super::clocks::{Clocks, CpuUsage};
 use super::super::ledgers;
 use super::super::report::Report;
 use super::arguments::RampArgs;
-use super::steps::{Ramp, Seen, Step};
+use super::steps::{Ramp, RouteResults, Step};
 
 /// With fewer ramps, the confidence interval is not reliable.
 const RAMPS_WANTED: usize = 5;
 
 /// A quantity to report: the CPU time of one component, or of several together.
-struct Of<'a> {
+struct Quantity<'a> {
     name: String,
-    ns: Box<dyn Fn(&Used) -> u64 + 'a>,
+    ns: Box<dyn Fn(&CpuUsage) -> u64 + 'a>,
 }
 
 pub(super) fn report(
     args: &RampArgs,
-    seen: &[Seen],
+    results: &[RouteResults],
     clocks: &Clocks,
     charts: Vec<Chart>,
 ) -> Report {
     let RampArgs { connections, step, at_once, ramps, .. } = args;
-    let each = if seen.len() > 1 { " for each address, in turns" } else { "" };
+    let each = if results.len() > 1 { " for each address, in turns" } else { "" };
     let summary = format!(
         "{ramps} ramps to {connections} connections in steps of {step}, {at_once} at a time{each}"
     );
@@ -34,28 +34,28 @@ pub(super) fn report(
     report.set("step", *step);
     report.set("ramps", *ramps);
     report.set("at_once", *at_once);
-    report.set("ways", seen.iter().map(|seen| seen.way.clone()).collect::<Vec<_>>());
+    report.set("ways", results.iter().map(|results| results.route.clone()).collect::<Vec<_>>());
     let names = clocks.names();
     let looked_at = match names.get(1..) {
         Some(named) if !named.is_empty() => named.join(" + "),
         _ => "client".to_owned(),
     };
     report.set("line_of", looked_at.clone());
-    if let Some(first) = seen.first() {
-        one_way(&mut report, first, &names, *connections, &looked_at);
+    if let Some(first) = results.first() {
+        one_route(&mut report, first, &names, *connections, &looked_at);
     }
-    if let [first, others @ ..] = seen
+    if let [first, others @ ..] = results
         && !others.is_empty()
     {
         for other in others {
             report.tables.push(lines(other, &names, *connections));
             let count = other.latency.count() as f64;
             let spent = ledgers::tables(&used(&other.ramps).ledgers, "connection", count);
-            report.tables.extend(spent.into_iter().map(|table| titled(table, &other.way)));
+            report.tables.extend(spent.into_iter().map(|table| titled(table, &other.route)));
         }
-        beside(&mut report, first, others, &ofs(&names, &looked_at));
-        report.tables.push(by_way(seen));
-        report.charts.push(chart_by_way(seen));
+        beside(&mut report, first, others, &quantities(&names, &looked_at));
+        report.tables.push(by_route(results));
+        report.charts.push(chart_by_route(results));
     }
     if *ramps < RAMPS_WANTED {
         report.note(format!(
@@ -72,49 +72,58 @@ pub(super) fn report(
     report
 }
 
-fn one_way(report: &mut Report, seen: &Seen, names: &[String], end: usize, looked_at: &str) {
-    line(report, &seen.ramps, end, looked_at);
-    report.latency("latency", "open", &seen.latency);
-    let used = used(&seen.ramps);
-    report.cpu(names, &used, "connection", seen.latency.count() as f64);
-    report.tables.push(lines(seen, names, end));
-    report.tables.push(steps(&seen.ramps, names));
+fn one_route(
+    report: &mut Report,
+    results: &RouteResults,
+    names: &[String],
+    end: usize,
+    looked_at: &str,
+) {
+    line(report, &results.ramps, end, looked_at);
+    report.latency("latency", "open", &results.latency);
+    let used = used(&results.ramps);
+    report.cpu(names, &used, "connection", results.latency.count() as f64);
+    report.tables.push(lines(results, names, end));
+    report.tables.push(steps(&results.ramps, names));
 }
 
-fn titled(mut table: DataTable, way: &str) -> DataTable {
-    table.title = format!("{}: {way}", table.title);
+fn titled(mut table: DataTable, route: &str) -> DataTable {
+    table.title = format!("{}: {route}", table.title);
     table
 }
 
-fn used(ramps: &[Ramp]) -> Used {
-    let mut used = Used::default();
+fn used(ramps: &[Ramp]) -> CpuUsage {
+    let mut used = CpuUsage::default();
     ramps.iter().flatten().for_each(|step| used.add(&step.used));
     used
 }
 
-fn component(at: usize) -> impl Fn(&Used) -> u64 {
+fn component(at: usize) -> impl Fn(&CpuUsage) -> u64 {
     move |used| used.components_ns.get(at).copied().unwrap_or(0)
 }
 
 /// The sum of the measured components, and each of them.
-fn ofs<'a>(names: &[String], looked_at: &str) -> Vec<Of<'a>> {
-    let mut ofs = vec![Of { name: looked_at.to_owned(), ns: Box::new(Used::named_ns) }];
+fn quantities<'a>(names: &[String], looked_at: &str) -> Vec<Quantity<'a>> {
+    let mut quantities =
+        vec![Quantity { name: looked_at.to_owned(), ns: Box::new(CpuUsage::named_ns) }];
     if names.len() > 2 {
         let each = names.iter().enumerate().skip(1);
-        ofs.extend(each.map(|(at, name)| Of { name: name.clone(), ns: Box::new(component(at)) }));
+        quantities.extend(
+            each.map(|(at, name)| Quantity { name: name.clone(), ns: Box::new(component(at)) }),
+        );
     }
-    ofs
+    quantities
 }
 
 /// The points of all ramps.
-fn points(ramps: &[Ramp], of: impl Fn(&Used) -> u64) -> Vec<Point> {
+fn points(ramps: &[Ramp], of: impl Fn(&CpuUsage) -> u64) -> Vec<Point> {
     let point = |step: &Step| Point { x: step.middle(), y: step.us(&of) };
     ramps.iter().flatten().map(point).collect()
 }
 
 fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
     let end = end as f64;
-    let all = points(ramps, Used::named_ns);
+    let all = points(ramps, CpuUsage::named_ns);
     let mut series = vec![Series::new(looked_at, SeriesMark::Dots, all.clone())];
     if let Some(line) = FittedLine::through(&all) {
         let last = line.intercept + line.slope * end;
@@ -141,9 +150,9 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
 }
 
 /// The fitted line of each component.
-fn lines(seen: &Seen, names: &[String], end: usize) -> DataTable {
+fn lines(results: &RouteResults, names: &[String], end: usize) -> DataTable {
     let rows = names.iter().enumerate().filter_map(|(at, name)| {
-        let line = FittedLine::through(&points(&seen.ramps, component(at)))?;
+        let line = FittedLine::through(&points(&results.ramps, component(at)))?;
         let rise =
             line.rise(end as f64).map_or([f64::NAN; 3], |rise| [rise.percent, rise.low, rise.high]);
         let last = line.intercept + line.slope * end as f64;
@@ -152,7 +161,7 @@ fn lines(seen: &Seen, names: &[String], end: usize) -> DataTable {
     });
     let columns = ["component", "us, none open", "us, all open", "rise %", "from", "to"];
     DataTable {
-        title: format!("Fitted line of each component: {}", seen.way),
+        title: format!("Fitted line of each component: {}", results.route),
         columns: columns.map(str::to_owned).to_vec(),
         rows: rows.collect(),
     }
@@ -184,24 +193,30 @@ fn held(ramps: &[Ramp], at: usize) -> Option<TableCell> {
 }
 
 /// The median of one step over all ramps.
-fn step_us(ramps: &[Ramp], at: usize, of: impl Fn(&Used) -> u64) -> f64 {
+fn step_us(ramps: &[Ramp], at: usize, of: impl Fn(&CpuUsage) -> u64) -> f64 {
     let steps = ramps.iter().filter_map(|ramp| ramp.get(at));
     median(&steps.map(|step| step.us(&of)).collect::<Vec<_>>())
 }
 
 /// The difference of each route to the first, from pairs of consecutive ramps.
-fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
+fn beside(
+    report: &mut Report,
+    first: &RouteResults,
+    others: &[RouteResults],
+    quantities: &[Quantity<'_>],
+) {
     let mut rows = Vec::new();
-    for Of { name, ns } in ofs {
-        let each =
-            |seen: &Seen| -> Vec<f64> { seen.ramps.iter().map(|ramp| ramp_us(ramp, ns)).collect() };
+    for Quantity { name, ns } in quantities {
+        let each = |results: &RouteResults| -> Vec<f64> {
+            results.ramps.iter().map(|ramp| ramp_us(ramp, ns)).collect()
+        };
         let own = each(first);
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        let row = |way: &str, us: f64, more: [f64; 3]| {
-            let texts = [way, name].map(|text| TableCell::Text(text.to_owned()));
+        let row = |route: &str, us: f64, more: [f64; 3]| {
+            let texts = [route, name].map(|text| TableCell::Text(text.to_owned()));
             texts.into_iter().chain([us].into_iter().chain(more).map(TableCell::Number)).collect()
         };
-        rows.push(row(&first.way, mean(&own), [0.0; 3]));
+        rows.push(row(&first.route, mean(&own), [0.0; 3]));
         for other in others {
             let theirs = each(other);
             let pairs: Vec<_> = theirs.iter().zip(&own).map(|(one, other)| one - other).collect();
@@ -209,11 +224,11 @@ fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
                 Some(Mean { value, margin }) => [value, value - margin, value + margin],
                 None => [mean(&pairs), f64::NAN, f64::NAN],
             };
-            rows.push(row(&other.way, mean(&theirs), more));
+            rows.push(row(&other.route, mean(&theirs), more));
         }
     }
     let columns =
-        ["route", "component", "us", &format!("difference to {}", first.way), "from", "to"];
+        ["route", "component", "us", &format!("difference to {}", first.route), "from", "to"];
     report.tables.push(DataTable {
         title: "CPU time of a connection by route, and difference to the first (95 % interval)"
             .to_owned(),
@@ -223,22 +238,24 @@ fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
 }
 
 /// CPU time per connection in one whole ramp.
-fn ramp_us(ramp: &Ramp, of: impl Fn(&Used) -> u64) -> f64 {
+fn ramp_us(ramp: &Ramp, of: impl Fn(&CpuUsage) -> u64) -> f64 {
     let opened: usize = ramp.iter().map(|step| step.opened).sum();
     let ns: u64 = ramp.iter().map(|step| of(&step.used)).sum();
     ns as f64 / 1000.0 / opened as f64
 }
 
 /// A table with a column for each route: medians of all ramps for each step.
-fn by_way(seen: &[Seen]) -> DataTable {
-    let count = seen.first().map_or(0, |first| step_count(&first.ramps));
+fn by_route(results: &[RouteResults]) -> DataTable {
+    let count = results.first().map_or(0, |first| step_count(&first.ramps));
     let row = |at: usize| {
-        let first = held(&seen.first()?.ramps, at)?;
-        let of = |seen: &Seen| TableCell::Number(step_us(&seen.ramps, at, Used::named_ns));
-        Some([first].into_iter().chain(seen.iter().map(of)).collect())
+        let first = held(&results.first()?.ramps, at)?;
+        let of = |results: &RouteResults| {
+            TableCell::Number(step_us(&results.ramps, at, CpuUsage::named_ns))
+        };
+        Some([first].into_iter().chain(results.iter().map(of)).collect())
     };
     let mut columns = vec!["open connections".to_owned()];
-    columns.extend(seen.iter().map(|seen| format!("{} us", seen.way)));
+    columns.extend(results.iter().map(|results| format!("{} us", results.route)));
     DataTable {
         title: "CPU time of a new connection by route, median of all ramps".to_owned(),
         columns,
@@ -246,13 +263,13 @@ fn by_way(seen: &[Seen]) -> DataTable {
     }
 }
 
-fn chart_by_way(seen: &[Seen]) -> Chart {
-    let series = seen.iter().map(|seen| {
-        let middle = |at: usize| seen.ramps.first()?.get(at).map(Step::middle);
-        let up = |at| step_us(&seen.ramps, at, Used::named_ns);
+fn chart_by_route(results: &[RouteResults]) -> Chart {
+    let series = results.iter().map(|results| {
+        let middle = |at: usize| results.ramps.first()?.get(at).map(Step::middle);
+        let up = |at| step_us(&results.ramps, at, CpuUsage::named_ns);
         let point = |at| Some(Point { x: middle(at)?, y: up(at) });
-        let points = (0..step_count(&seen.ramps)).filter_map(point);
-        Series::new(&seen.way, SeriesMark::Line, points.collect())
+        let points = (0..step_count(&results.ramps)).filter_map(point);
+        Series::new(&results.route, SeriesMark::Line, points.collect())
     });
     Chart {
         title: "CPU time of a new connection by route".to_owned(),
@@ -271,20 +288,20 @@ mod tests {
 
     fn step(held: usize, us: u64) -> Step {
         let components_ns = vec![1_000_000, us * 1000 * 100];
-        let used = Used { seconds: 1.0, components_ns, ..Used::default() };
+        let used = CpuUsage { seconds: 1.0, components_ns, ..CpuUsage::default() };
         Step { held, opened: 100, used }
     }
 
     /// 100 us for the first, 10 us more for every 100 held: in the middle of the steps 105, 115...
-    fn seen(way: &str, more: [u64; 2]) -> Seen {
+    fn results(route: &str, more: [u64; 2]) -> RouteResults {
         let ramp = |more| (0..4_usize).map(move |at| step(at * 100, more + 105 + 10 * at as u64));
         let ramps = more.into_iter().map(|more| ramp(more).collect()).collect();
-        Seen { way: way.to_owned(), ramps, latency: Histogram::default() }
+        RouteResults { route: route.to_owned(), ramps, latency: Histogram::default() }
     }
 
-    fn reported(seen: &[Seen]) -> serde_json::Value {
+    fn reported(results: &[RouteResults]) -> serde_json::Value {
         let args = args(&["--connections", "400", "--step", "100", "--ramps", "2"]);
-        report(&args, seen, &Clocks::called(&["client", "agent"]), Vec::new()).json()
+        report(&args, results, &Clocks::called(&["client", "agent"]), Vec::new()).json()
     }
 
     fn table<'a>(report: &'a serde_json::Value, title: &str) -> &'a serde_json::Value {
@@ -295,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_rising_cost_is_fitted_with_its_end_points() {
-        let report = reported(&[seen("none", [0, 0])]);
+        let report = reported(&[results("none", [0, 0])]);
         let figures = &report["figures"];
         assert_eq!(figures["line_at_0_us"], 100.0);
         assert_eq!(figures["line_at_end_us"], 140.0);
@@ -310,7 +327,7 @@ mod tests {
 
     #[test]
     fn the_difference_of_routes_is_the_mean_of_pairs_with_its_interval() {
-        let report = reported(&[seen("none", [0, 4]), seen("preferred", [20, 28])]);
+        let report = reported(&[results("none", [0, 4]), results("preferred", [20, 28])]);
         let rows = table(&report, "CPU time of a connection by route");
         assert_eq!((&rows[0]["route"], &rows[0]["us"]), (&"none".into(), &122.0.into()));
         let other = &rows[1];

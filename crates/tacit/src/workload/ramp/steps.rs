@@ -2,15 +2,15 @@
 
 use tacit_core::statistics::Histogram;
 
-use super::super::clocks::Used;
+use super::super::clocks::CpuUsage;
 
 /// The steps of one ramp.
 pub(super) type Ramp = Vec<Step>;
 
 /// The ramps of one route.
 #[derive(Debug)]
-pub(super) struct Seen {
-    pub(super) way: String,
+pub(super) struct RouteResults {
+    pub(super) route: String,
     pub(super) ramps: Vec<Ramp>,
     pub(super) latency: Histogram,
 }
@@ -20,7 +20,7 @@ pub(super) struct Seen {
 pub(super) struct Step {
     pub(super) held: usize,
     pub(super) opened: usize,
-    pub(super) used: Used,
+    pub(super) used: CpuUsage,
 }
 
 impl Step {
@@ -30,7 +30,7 @@ impl Step {
     }
 
     /// CPU time per connection that the step opened.
-    pub(super) fn us(&self, of: impl Fn(&Used) -> u64) -> f64 {
+    pub(super) fn us(&self, of: impl Fn(&CpuUsage) -> u64) -> f64 {
         of(&self.used) as f64 / 1000.0 / self.opened as f64
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tacit_core::page::{Chart, DataTable, Series, SeriesMark, TableCell};
 use tacit_core::statistics::{Histogram, Point};
 
-use super::super::clocks::Used;
+use super::super::clocks::CpuUsage;
 use super::super::error::WorkloadError;
 use super::super::{ledgers, threads};
 
@@ -100,7 +100,7 @@ impl Report {
     pub(in crate::workload) fn cpu(
         &mut self,
         names: &[String],
-        used: &Used,
+        used: &CpuUsage,
         unit: &str,
         units: f64,
     ) {
@@ -231,7 +231,7 @@ pub(super) fn kernel() -> String {
 }
 
 /// Formats a count with its noun in singular or plural.
-pub(in crate::workload) fn counted(count: usize, noun: &str) -> String {
+pub(in crate::workload) fn with_noun(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -246,10 +246,10 @@ pub(in crate::workload) mod tests {
         let mut latency = Histogram::default();
         (1..=1000).for_each(|us| latency.record(us * 1000));
         report.latency("latency", "latency", &latency);
-        let used = Used {
+        let used = CpuUsage {
             seconds: 2.0,
             components_ns: vec![1_000_000_000, 500_000_000],
-            ..Used::default()
+            ..CpuUsage::default()
         };
         report.cpu(&["client".to_owned(), "<agent>".to_owned()], &used, "exchange", 1000.0);
         report.note("closed loop");

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use self::content::Beside;
-pub(super) use self::content::{Report, counted};
+pub(super) use self::content::{Report, with_noun};
 use super::clocks::ClocksArgs;
 use super::error::WorkloadError;
 use super::ledgers::Agent;

@@ -20,15 +20,15 @@ const CONNECTIONS_MAX: usize = 200;
 /// Samples one connection of an agent until `ended` is set.
 pub(super) fn follow(agent: &Agent, start: Instant, ended: &AtomicBool) -> Trace {
     let mut samples = Samples::starting(start);
-    let mut choice = Choice::default();
+    let mut selector = ConnectionSelector::default();
     while !ended.load(Ordering::Relaxed) {
         std::thread::park_timeout(samples.wait());
         if !samples.wait().is_zero() {
             continue;
         }
         let Some(connections) = ask(agent) else { break };
-        let leg = choice.of(&connections).and_then(ConnectionDisplay::network_tcp);
-        match leg.and_then(|leg| Sample::of_leg(leg, samples.start())) {
+        let socket = selector.of(&connections).and_then(ConnectionDisplay::network_tcp);
+        match socket.and_then(|socket| Sample::of_agent_socket(socket, samples.start())) {
             Some(sample) => samples.keep(sample),
             None => samples.skip(),
         }
@@ -45,13 +45,13 @@ fn ask(agent: &Agent) -> Option<Vec<ConnectionDisplay>> {
 
 /// Selects the connection to follow.
 #[derive(Default)]
-struct Choice {
+struct ConnectionSelector {
     /// The bytes of each connection at the first query.
     first_bytes: HashMap<u64, u64>,
     id: Option<u64>,
 }
 
-impl Choice {
+impl ConnectionSelector {
     fn of<'a>(&mut self, connections: &'a [ConnectionDisplay]) -> Option<&'a ConnectionDisplay> {
         let find = |id: u64| connections.iter().find(|one| one.id == id);
         if let Some(found) = self.id.and_then(find) {
@@ -80,9 +80,9 @@ mod tests {
 
     #[test]
     fn the_busiest_connection_is_followed_until_it_is_gone() {
-        let mut choice = Choice::default();
+        let mut selector = ConnectionSelector::default();
         let mut chosen =
-            |connections: &[ConnectionDisplay]| choice.of(connections).map(|one| one.id);
+            |connections: &[ConnectionDisplay]| selector.of(connections).map(|one| one.id);
         assert_eq!(chosen(&[connection(1, 900), connection(2, 5)]), None, "nothing moved yet");
         assert_eq!(chosen(&[connection(1, 900), connection(2, 25)]), Some(2));
         assert_eq!(chosen(&[connection(1, 9000), connection(2, 25)]), Some(2));
