@@ -28,7 +28,7 @@ pub(super) fn make_directory(path: &Path) -> Result<(), CaError> {
         .recursive(true)
         .mode(DIRECTORY_MODE)
         .create(path)
-        .map_err(fault("cannot create", path))
+        .map_err(file_error("cannot create", path))
 }
 
 /// Creates a certificate and its key, or neither. Overwrites no file.
@@ -42,28 +42,28 @@ pub(super) fn create_pair(
     if let Some(path) = [cert_path, key_path].into_iter().find(|path| path.exists()) {
         return Err(CaError::Exists(path.into()));
     }
-    let key_made = Hidden::write(key_path, key, KEY_MODE)?;
-    let cert_made = Hidden::write(cert_path, cert, CERT_MODE)?;
+    let key_made = TemporaryFile::write(key_path, key, KEY_MODE)?;
+    let cert_made = TemporaryFile::write(cert_path, cert, CERT_MODE)?;
     key_made.publish_new(key_path)?;
     cert_made.publish_new(cert_path).inspect_err(|_| drop(fs::remove_file(key_path)))
 }
 
 /// Replaces a certificate atomically.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), CaError> {
-    let made = Hidden::write(path, text, CERT_MODE)?;
-    fs::rename(&made.0, path).map_err(fault("cannot replace", path))
+    let made = TemporaryFile::write(path, text, CERT_MODE)?;
+    fs::rename(&made.0, path).map_err(file_error("cannot replace", path))
 }
 
 /// Reads a PEM file.
 pub(super) fn read(path: &Path) -> Result<String, CaError> {
-    let file = File::open(path).map_err(fault("cannot read", path))?;
+    let file = File::open(path).map_err(file_error("cannot read", path))?;
     read_limited(&file, path)
 }
 
 /// Reads a private key; refuses one that other users can read, because they may have copied it.
 pub(super) fn read_private(path: &Path) -> Result<String, CaError> {
-    let file = File::open(path).map_err(fault("cannot read", path))?;
-    let metadata = file.metadata().map_err(fault("cannot read", path))?;
+    let file = File::open(path).map_err(file_error("cannot read", path))?;
+    let metadata = file.metadata().map_err(file_error("cannot read", path))?;
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(CaError::KeyOpenToOthers(path.into(), mode));
@@ -73,14 +73,14 @@ pub(super) fn read_private(path: &Path) -> Result<String, CaError> {
 
 fn read_limited(file: &File, path: &Path) -> Result<String, CaError> {
     let mut text = String::new();
-    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(fault("cannot read", path))?;
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(file_error("cannot read", path))?;
     Ok(text)
 }
 
 /// A complete file under its temporary name; removed when dropped, unless it was renamed.
-struct Hidden(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Hidden {
+impl TemporaryFile {
     fn write(final_path: &Path, text: &str, mode: u32) -> Result<Self, CaError> {
         let name = final_path.file_name().unwrap_or_default().to_string_lossy();
         let path = final_path.with_file_name(format!(".{name}.{}", std::process::id()));
@@ -89,30 +89,30 @@ impl Hidden {
             .create_new(true)
             .mode(mode)
             .open(&path)
-            .map_err(fault("cannot create", &path))?;
+            .map_err(file_error("cannot create", &path))?;
         let hidden = Self(path);
         file.write_all(text.as_bytes())
             .and_then(|()| file.sync_all())
-            .map_err(fault("cannot write", &hidden.0))?;
+            .map_err(file_error("cannot write", &hidden.0))?;
         Ok(hidden)
     }
 
     fn publish_new(&self, path: &Path) -> Result<(), CaError> {
         fs::hard_link(&self.0, path).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => CaError::Exists(path.into()),
-            _ => fault("cannot create", path)(source),
+            _ => file_error("cannot create", path)(source),
         })
     }
 }
 
-impl Drop for Hidden {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         // Fails after a rename. Otherwise a leftover file is harmless.
         drop(fs::remove_file(&self.0));
     }
 }
 
-fn fault(what: &'static str, path: &Path) -> impl Fn(io::Error) -> CaError + use<> {
+fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> CaError + use<> {
     let path = path.to_path_buf();
     move |source| CaError::File { what, path: path.clone(), source }
 }
@@ -134,7 +134,7 @@ mod tests {
     fn publishing_over_a_file_fails_and_leaves_it_unchanged() {
         let dir = super::super::tests::scratch("publish");
         let path = dir.join("c.pem");
-        let made = Hidden::write(&path, "new", CERT_MODE).unwrap();
+        let made = TemporaryFile::write(&path, "new", CERT_MODE).unwrap();
         fs::write(&path, "old").unwrap();
         assert!(matches!(made.publish_new(&path), Err(CaError::Exists(_))));
         drop(made);

@@ -156,7 +156,7 @@ fn run_at(args: CaArgs, now: SystemTime, out: &mut dyn Write) -> Result<(), CaEr
         Verb::Issue(args) if args.renew => renew(&args, now)?,
         Verb::Issue(args) => issue(args, now)?,
         Verb::Show(args) => {
-            let form = if args.json { show::Form::Json } else { show::Form::Table };
+            let form = if args.json { show::OutputFormat::Json } else { show::OutputFormat::Table };
             show::directory(&args.dir, form, now)?
         }
     };

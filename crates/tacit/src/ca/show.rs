@@ -138,13 +138,17 @@ pub(super) fn unix_seconds(time: SystemTime) -> i64 {
 
 /// The output format of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum OutputFormat {
     Table,
     Json,
 }
 
 /// Lists the certificates of a directory; the CA is the first.
-pub(super) fn directory(dir: &Path, form: Form, now: SystemTime) -> Result<String, CaError> {
+pub(super) fn directory(
+    dir: &Path,
+    form: OutputFormat,
+    now: SystemTime,
+) -> Result<String, CaError> {
     let mut rows = Vec::new();
     for path in certificate_files(dir)? {
         let certificate = Certificate::read(&path)?;
@@ -156,7 +160,7 @@ pub(super) fn directory(dir: &Path, form: Form, now: SystemTime) -> Result<Strin
         return Err(CaError::NoCa(dir.join(file::CA_CERT)));
     }
     rows.sort_by_cached_key(|row| (!row.certificate.facts.is_ca, row.certificate.file.clone()));
-    if form == Form::Json {
+    if form == OutputFormat::Json {
         let text = serde_json::to_string_pretty(&Listing { certificates: rows });
         return text.map(|text| text + "\n").map_err(|error| CaError::Output(error.into()));
     }

@@ -23,7 +23,7 @@ const HIDE: &str = "hidden files";
 
 /// The result of trying to make a namespace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum Tried {
+enum AttemptResult {
     Made {
         has_own_user: bool,
         large_v4: bool,
@@ -32,14 +32,14 @@ enum Tried {
         missing: Vec<String>,
     },
     Refused {
-        at: At,
+        at: FailedStep,
         reason: String,
     },
 }
 
 /// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum At {
+enum FailedStep {
     Namespace,
     Rules,
     Sockets,
@@ -50,14 +50,14 @@ pub(super) fn look() -> Vec<Finding> {
     let original = LauncherState::capture();
     match try_to_make() {
         Ok(attempt) => found(&attempt, &original),
-        Err(error) => refused(At::Namespace, format!("the check failed: {error}")),
+        Err(error) => refused(FailedStep::Namespace, format!("the check failed: {error}")),
     }
 }
 
 fn found(attempt: &Attempt, original: &LauncherState) -> Vec<Finding> {
     match &attempt.tried {
-        Tried::Refused { at, reason } => refused(*at, reason.clone()),
-        Tried::Made { has_own_user, large_v4, large_v6, congestion_control, missing } => {
+        AttemptResult::Refused { at, reason } => refused(*at, reason.clone()),
+        AttemptResult::Made { has_own_user, large_v4, large_v6, congestion_control, missing } => {
             let user = if *has_own_user { User::Own } else { User::Root };
             let large = LargeSegments { v4: *large_v4, v6: *large_v6 };
             let mut findings = made(user);
@@ -80,7 +80,7 @@ enum User {
 
 /// The result of the child process.
 struct Attempt {
-    tried: Tried,
+    tried: AttemptResult,
     namespaces: Vec<OwnedFd>,
     /// The child stays in the namespaces until this is closed.
     _channel: UnixStream,
@@ -97,7 +97,7 @@ fn try_to_make() -> io::Result<Attempt> {
     };
     process::fork(work)?;
     drop(theirs);
-    let frame = protocol::read::<Tried>(&ours)?
+    let frame = protocol::read::<AttemptResult>(&ours)?
         .ok_or_else(|| io::Error::other("the child process ended without a result"))?;
     Ok(Attempt { tried: frame.message, namespaces: frame.descriptors, _channel: ours })
 }
@@ -112,7 +112,7 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
         Ok((namespace, sockets)) => {
             let Namespace { has_own_user, large_segments, congestion_control, missing, .. } =
                 namespace;
-            let made = Tried::Made {
+            let made = AttemptResult::Made {
                 has_own_user,
                 large_v4: large_segments.v4,
                 large_v6: large_segments.v6,
@@ -124,27 +124,31 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
             io::Read::read(&mut &*line, &mut [0]).map(|_| ())
         }
         Err(error) => {
-            let refused = Tried::Refused { at: place(&error), reason: error.to_string() };
+            let refused = AttemptResult::Refused { at: place(&error), reason: error.to_string() };
             protocol::write(line, &refused, &[])
         }
     }
 }
 
-fn place(error: &NamespaceError) -> At {
+fn place(error: &NamespaceError) -> FailedStep {
     match error.step {
-        NamespaceStep::PacketRules => At::Rules,
-        NamespaceStep::Sockets => At::Sockets,
+        NamespaceStep::PacketRules => FailedStep::Rules,
+        NamespaceStep::Sockets => FailedStep::Sockets,
         NamespaceStep::Session
         | NamespaceStep::ParentDeath
         | NamespaceStep::Unshare
         | NamespaceStep::Join
         | NamespaceStep::Map
-        | NamespaceStep::Network => At::Namespace,
+        | NamespaceStep::Network => FailedStep::Namespace,
     }
 }
 
-fn refused(at: At, reason: String) -> Vec<Finding> {
-    let steps = [(At::Namespace, NAMESPACE), (At::Rules, RULES), (At::Sockets, SOCKETS)];
+fn refused(at: FailedStep, reason: String) -> Vec<Finding> {
+    let steps = [
+        (FailedStep::Namespace, NAMESPACE),
+        (FailedStep::Rules, RULES),
+        (FailedStep::Sockets, SOCKETS),
+    ];
     let mut findings = Vec::new();
     for (step, name) in steps {
         if step == at {
@@ -278,7 +282,7 @@ mod tests {
 
     #[test]
     fn features_before_a_failed_step_are_available_and_later_ones_unknown() {
-        let findings = refused(At::Rules, "no tproxy".into());
+        let findings = refused(FailedStep::Rules, "no tproxy".into());
         let shown: Vec<_> = findings.iter().map(|one| (one.name, one.is_present())).collect();
         assert_eq!(shown, [(NAMESPACE, true), (RULES, false)]);
         assert_eq!(findings[1].note, "no tproxy");

@@ -186,8 +186,8 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
     let now = UnixTime::since_unix_epoch(at);
     let peer = Peer { file, address: args.address, names: &args.names, now };
     let answer = match (&args.rule, &args.map) {
-        (Some(rule), _) => peer::ask_rule(policy, base, rule, &peer),
-        (None, Some(map)) => peer::ask_map(policy, map, &peer),
+        (Some(rule), _) => peer::check_with_rule(policy, base, rule, &peer),
+        (None, Some(map)) => peer::check_with_map(policy, map, &peer),
         // INVARIANT: `requires = "asked"`.
         (None, None) => Err("--peer needs --rule NAME or --map NAME".to_owned()),
     };

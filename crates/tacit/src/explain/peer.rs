@@ -59,19 +59,19 @@ pub(super) struct Answer {
 struct MapAnswer {
     name: String,
     /// The deciding entries: none, one, or two that contradict each other.
-    decide: Vec<Decides>,
+    decide: Vec<DecidingEntry>,
     /// The other entries, and why they do not decide.
     passed: Vec<SkippedEntry>,
 }
 
 #[derive(Debug, Serialize)]
-struct Decides {
+struct DecidingEntry {
     line: usize,
     outcome: String,
 }
 
 /// Evaluates the certificate with a rule. File names in the policy are relative to `base`.
-pub(super) fn ask_rule(
+pub(super) fn check_with_rule(
     policy: &Policy,
     base: &Path,
     name: &str,
@@ -130,7 +130,11 @@ fn own_names(rule: &Rule, verify: &Verify) -> Option<String> {
 }
 
 /// Evaluates the certificate with an identity map, without checking the certificate.
-pub(super) fn ask_map(policy: &Policy, name: &str, peer: &Peer<'_>) -> Result<Answer, String> {
+pub(super) fn check_with_map(
+    policy: &Policy,
+    name: &str,
+    peer: &Peer<'_>,
+) -> Result<Answer, String> {
     let Some(map) = policy.maps.get(name) else {
         return Err(format!("the policy has no [[map.{name}]]"));
     };
@@ -160,7 +164,7 @@ fn ask(
 ) -> Option<MapAnswer> {
     // A certificate that cannot be parsed is refused, with the reason.
     let subject = holder::holder(chain.first()?, peer.address).ok()?;
-    let one = |entry: &MapEntry| Decides {
+    let one = |entry: &MapEntry| DecidingEntry {
         line: entry.position.line,
         outcome: entry.outcome.to_string(),
     };
@@ -217,7 +221,7 @@ impl fmt::Display for Answer {
             for SkippedEntry { line, why } in passed {
                 writeln!(f, "line {line}: [[map.{name}]] does not decide: {why}")?;
             }
-            for Decides { line, outcome } in decide {
+            for DecidingEntry { line, outcome } in decide {
                 writeln!(f, "line {line}: [[map.{name}]] decides: {outcome}")?;
             }
         }

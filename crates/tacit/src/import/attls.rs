@@ -7,7 +7,7 @@ use clap::Args;
 use tacit_import::attls::{AttlsOptions, AttlsRequest, import};
 use tacit_import::{Files, Findings, Input, Origin};
 
-use super::finish::{OnDisk, OutputArgs, finish, told};
+use super::finish::{OnDisk, OutputArgs, finish, print_diagnostics};
 use crate::exit::{EXIT_OK, EXIT_POLICY, print};
 
 /// The options of `tacit import attls`.
@@ -69,7 +69,7 @@ pub(super) fn run(args: &AttlsArgs) -> ExitCode {
     };
     let imported = import(&request, &disk, &mut findings);
     if args.effective {
-        told(&findings.finish());
+        print_diagnostics(&findings.finish());
         let code = if imported.policy.is_some() { EXIT_OK } else { EXIT_POLICY };
         return print(imported.effective, code);
     }

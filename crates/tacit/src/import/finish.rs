@@ -38,7 +38,7 @@ pub(super) fn finish(
         let value = json!({ "ok": policy.is_some(), "policy": policy, "findings": findings });
         return print(pretty(&value), code);
     }
-    told(&findings);
+    print_diagnostics(&findings);
     let Some(policy) = policy else {
         let count = count(&findings, Severity::Error);
         return fail(
@@ -72,7 +72,7 @@ pub(super) fn finish(
 }
 
 /// Prints the diagnostics, one after the other.
-pub(super) fn told(findings: &[Finding]) {
+pub(super) fn print_diagnostics(findings: &[Finding]) {
     findings.iter().for_each(|finding| complain(finding.render()));
 }
 

@@ -84,9 +84,9 @@ fn create(path: &Path, text: &str) -> Result<()> {
     if std::fs::symlink_metadata(path).is_ok() {
         return std::fs::write(path, text);
     }
-    let beside = Beside::new(path, 0o666)?;
-    beside.fill(text)?;
-    beside.rename_to(path)
+    let temporary = TemporaryFile::new(path, 0o666)?;
+    temporary.fill(text)?;
+    temporary.rename_to(path)
 }
 
 /// Replaces a regular file by one with the same mode and owner. An agent that reloads reads either
@@ -95,25 +95,25 @@ fn replace(path: &Path, old: &Metadata, text: &str) -> Result<()> {
     // Replaces the target of a link, not the link.
     let target = std::fs::canonicalize(path)?;
     let is_denied = |error: &Error| error.kind() == ErrorKind::PermissionDenied;
-    let beside = match Beside::new(&target, 0o600) {
-        Ok(beside) => beside,
+    let temporary = match TemporaryFile::new(&target, 0o600) {
+        Ok(temporary) => temporary,
         // The directory is not writable, but the file may be.
         Err(error) if is_denied(&error) => return write_in_place(&target, text),
         Err(error) => return Err(error),
     };
-    match beside.take_owner(old) {
+    match temporary.take_owner(old) {
         Ok(()) => {}
         // Only root may change the owner, and only to a user of its user namespace.
         Err(error) if is_denied(&error) || error.kind() == ErrorKind::InvalidInput => {
-            drop(beside);
+            drop(temporary);
             return write_in_place(&target, text);
         }
         Err(error) => return Err(error),
     }
-    beside.fill(text)?;
+    temporary.fill(text)?;
     // The mode is set last, because changing the owner and writing clear some of its bits.
-    beside.file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-    beside.rename_to(&target)
+    temporary.file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+    temporary.rename_to(&target)
 }
 
 fn write_in_place(path: &Path, text: &str) -> Result<()> {
@@ -128,18 +128,18 @@ fn write_through(path: &Path, text: &str) -> Result<()> {
 }
 
 /// A temporary file in the same directory, which is removed unless it replaces the other file.
-struct Beside {
+struct TemporaryFile {
     path: PathBuf,
     file: File,
     is_renamed: bool,
 }
 
-impl Beside {
+impl TemporaryFile {
     /// Creates the file; fails if the name exists.
     fn new(path: &Path, mode: u32) -> Result<Self> {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}", std::process::id()));
-        let path = PathBuf::from(beside);
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}", std::process::id()));
+        let path = PathBuf::from(temporary);
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
         Ok(Self { path, file, is_renamed: false })
     }
@@ -164,7 +164,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if !self.is_renamed {
             let _ = std::fs::remove_file(&self.path);

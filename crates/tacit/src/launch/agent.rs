@@ -11,7 +11,7 @@ use tacit_sys::process::StandardError;
 use tacit_sys::{process, socket};
 
 use super::arguments::RunArgs;
-use super::enter::Given;
+use super::enter::NamespaceForAgent;
 use super::error::RunError;
 use super::policy::{self, PolicySource};
 use crate::agent::supervisor::{self, Private};
@@ -48,7 +48,7 @@ impl PrivateAgent {
 impl Agent {
     /// Starts a private agent, or connects to the agent of `--agent`.
     pub(super) fn start(args: &RunArgs, source: &PolicySource) -> Result<Self, RunError> {
-        let own = |error| RunError::Own("start the agent", error);
+        let own = |error| RunError::SystemCall("start the agent", error);
         let private = || PrivateAgent::new().map_err(own);
         let (policy, private) = match source {
             PolicySource::Agent(path) => return Self::connect(path),
@@ -106,8 +106,12 @@ impl Agent {
     }
 
     /// Enrols the run; returns the agent's terms for CMD.
-    pub(super) fn enrol(&self, enrolment: Enrolment, given: Given) -> Result<RunTerms, RunError> {
-        let own = |error| RunError::Own("enrol with the agent", error);
+    pub(super) fn enrol(
+        &self,
+        enrolment: Enrolment,
+        given: NamespaceForAgent,
+    ) -> Result<RunTerms, RunError> {
+        let own = |error| RunError::SystemCall("enrol with the agent", error);
         let sockets: Vec<_> = given.sockets.iter().map(AsFd::as_fd).collect();
         // An agent that cannot start prints the reason before it closes the connection, so the
         // error of this write adds nothing.
@@ -128,7 +132,7 @@ impl Agent {
     }
 
     /// Sends the agent the channel to a new helper.
-    pub(super) fn bring(&self, line: &OwnedFd) -> io::Result<()> {
+    pub(super) fn send_channel(&self, line: &OwnedFd) -> io::Result<()> {
         protocol::write(&self.line, &FromLauncher::HelperChannel, &[line.as_fd()])
     }
 

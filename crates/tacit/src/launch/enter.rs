@@ -45,7 +45,7 @@ struct Hidden {
 
 impl Hidden {
     /// Sends the files to a helper.
-    fn tell(&self, helper: &UnixStream) {
+    fn send(&self, helper: &UnixStream) {
         if let Some(mounts) = &self.mounts {
             let word = FilesToHide { paths: self.paths.clone() };
             // If the helper has ended, its successor gets the message.
@@ -63,14 +63,14 @@ pub(super) struct Starting {
 }
 
 /// What the agent needs of the namespace.
-pub(super) struct Given {
+pub(super) struct NamespaceForAgent {
     pub(super) sockets: Vec<OwnedFd>,
 }
 
 /// A helper that has made the namespace.
 pub(super) struct Prepared {
     pub(super) helper: Helper,
-    pub(super) given: Given,
+    pub(super) given: NamespaceForAgent,
     /// Sends the helper the listener of the program's system call filter.
     pub(super) channel: UnixStream,
 }
@@ -78,7 +78,7 @@ pub(super) struct Prepared {
 impl Helper {
     /// Starts a helper.
     pub(super) fn start() -> Result<Starting, RunError> {
-        let own = |error| RunError::Own("start the helper", error);
+        let own = |error| RunError::SystemCall("start the helper", error);
         let (ours, theirs) = UnixStream::pair().map_err(own)?;
         let (covers, of_helper) = UnixStream::pair().map_err(own)?;
         let changes = covers::changes();
@@ -109,7 +109,7 @@ impl Helper {
         }
         self.hidden = Hidden { mounts, paths };
         if let Some(helper) = self.covers.take() {
-            self.hidden.tell(&helper);
+            self.hidden.send(&helper);
         }
     }
 
@@ -124,10 +124,10 @@ impl Helper {
     }
 
     /// Starts another helper in the same namespaces; returns its channel for the agent.
-    pub(super) fn start_anew(&mut self) -> io::Result<OwnedFd> {
+    pub(super) fn restart(&mut self) -> io::Result<OwnedFd> {
         let (ours, theirs) = UnixStream::pair()?;
         let (covers, of_helper) = UnixStream::pair()?;
-        self.hidden.tell(&covers);
+        self.hidden.send(&covers);
         let launcher = std::process::id();
         let user = self.user.as_ref().map(AsFd::as_fd);
         let pause = START_INTERVAL.saturating_sub(self.started.elapsed());
@@ -142,7 +142,7 @@ impl Helper {
                 theirs.try_clone().and_then(|line| Ok((line, awaited(&of_helper, &self.changes)?)));
             let run = |(line, covers)| {
                 let network = self.network.as_fd();
-                helper::run_anew(line, launcher, JoinedNamespaces { network, user }, covers)
+                helper::run_again(line, launcher, JoinedNamespaces { network, user }, covers)
             };
             ending(kept.and(given).and_then(run))
         };
@@ -165,7 +165,7 @@ impl Starting {
     /// Waits until the namespace exists and the helper has closed its copies of the listening
     /// sockets: through such a copy, connections would be accepted after the agent has ended.
     pub(super) fn ready(self) -> Result<Prepared, RunError> {
-        let own = |error| RunError::Own("start the helper", error);
+        let own = |error| RunError::SystemCall("start the helper", error);
         let died = || {
             RunError::Namespace(
                 "the helper process ended unexpectedly while it made the namespace".into(),
@@ -195,7 +195,7 @@ impl Starting {
         let hidden = Hidden::default();
         let Self { pid, changes, .. } = self;
         let helper = Helper { pid, started, network, user, covers, hidden, changes };
-        Ok(Prepared { helper, given: Given { sockets }, channel: self.line })
+        Ok(Prepared { helper, given: NamespaceForAgent { sockets }, channel: self.line })
     }
 }
 

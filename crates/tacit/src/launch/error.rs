@@ -10,7 +10,7 @@ use tacit_sys::spawn::SpawnError;
 use super::{OptionsError, inherited, user};
 
 /// tacit itself failed.
-const EXIT_OWN: u8 = 125;
+const EXIT_TACIT_FAILED: u8 = 125;
 /// CMD exists but cannot be run.
 const EXIT_NOT_RUN: u8 = 126;
 /// CMD does not exist.
@@ -24,7 +24,7 @@ pub enum RunError {
     /// The program would inherit a descriptor that bypasses the policy.
     Inherit(inherited::InheritError),
     /// A system call of the launcher failed.
-    Own(&'static str, io::Error),
+    SystemCall(&'static str, io::Error),
     /// The namespace cannot be made; the text names the kernel setting.
     Namespace(String),
     /// The agent refused the run or ended.
@@ -41,7 +41,7 @@ impl RunError {
         match self {
             Self::User(_) => MessageId("sudo-user"),
             Self::Inherit(_) => MessageId("inherited-descriptor"),
-            Self::Own(..) => MessageId("run-failed"),
+            Self::SystemCall(..) => MessageId("run-failed"),
             Self::Namespace(_) => MessageId("no-namespace"),
             Self::Agent(_) => MessageId("run-not-served"),
             Self::Options(_) => MessageId("tls-options"),
@@ -54,7 +54,7 @@ impl RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Own(what, error) => write!(f, "cannot {what}: {error}"),
+            Self::SystemCall(what, error) => write!(f, "cannot {what}: {error}"),
             Self::User(error) => write!(f, "{error}"),
             Self::Inherit(error) => write!(f, "{error}"),
             Self::Namespace(reason) | Self::Agent(reason) => f.write_str(reason),
@@ -78,7 +78,7 @@ impl RunError {
                 EXIT_NOT_FOUND
             }
             Self::Start(_, SpawnError::Program(_)) => EXIT_NOT_RUN,
-            _ => EXIT_OWN,
+            _ => EXIT_TACIT_FAILED,
         }
     }
 }

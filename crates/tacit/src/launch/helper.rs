@@ -79,7 +79,7 @@ pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Res
     drop((sockets, theirs));
     protocol::write(launcher, &(), &[])?;
     let notices = Notices::awaited(launcher.try_clone()?);
-    Servant { launcher: parent, kernel, covers }.serve(line, notices)
+    HelperServer { launcher: parent, kernel, covers }.serve(line, notices)
 }
 
 /// The namespaces of a run.
@@ -95,7 +95,7 @@ pub struct JoinedNamespaces<'a> {
 ///
 /// # Errors
 /// The namespaces cannot be joined, or the launcher has ended.
-pub(super) fn run_anew(
+pub(super) fn run_again(
     line: UnixStream,
     parent: u32,
     namespaces: JoinedNamespaces<'_>,
@@ -104,11 +104,11 @@ pub(super) fn run_anew(
     let JoinedNamespaces { network, user } = namespaces;
     let kernel = namespace::join(parent, network, user).map_err(io::Error::other)?;
     // The filter's listener was lost with the earlier helper: the kernel refuses without a report.
-    Servant { launcher: parent, kernel, covers }.serve(line, Notices::default())
+    HelperServer { launcher: parent, kernel, covers }.serve(line, Notices::default())
 }
 
 /// The state of the helper: its rights over the namespace, and the program's processes.
-struct Servant {
+struct HelperServer {
     /// The descendants of this process own the run's sockets.
     launcher: u32,
     kernel: Netlinks,
@@ -117,12 +117,13 @@ struct Servant {
 
 type Answer = (HelperReply, Vec<OwnedFd>);
 
-impl Servant {
+impl HelperServer {
     /// Answers until neither an agent nor the kernel can send a request.
     fn serve(mut self, first: UnixStream, mut notices: Notices) -> io::Result<()> {
         let mut lines = vec![first];
         while !lines.is_empty() || notices.can_come() {
-            let Due { line, of_notices, of_covers } = wait(&lines, &notices, &self.covers)?;
+            let PendingEvents { line, of_notices, of_covers } =
+                wait(&lines, &notices, &self.covers)?;
             self.covers.serve(&of_covers);
             notices.serve(&of_notices);
             let Some(at) = line else { continue };
@@ -164,20 +165,20 @@ impl Servant {
         let done = match request {
             HelperRequest::Families { v4, v6 } => {
                 let sources = SourceAddresses::default();
-                told(route::allow(&mut self.kernel.route, Families { v4, v6 }, sources))
+                reply(route::allow(&mut self.kernel.route, Families { v4, v6 }, sources))
             }
             HelperRequest::Network { v4, v6, host } => {
-                told(self.network(Families { v4, v6 }, &host))
+                reply(self.network(Families { v4, v6 }, &host))
             }
             HelperRequest::Change { remove, add } => self.change(&remove, &add),
             HelperRequest::Replace(all) => {
                 let all: Vec<_> = all.iter().map(element).collect();
-                told(nft::replace_all(&mut self.kernel.netfilter, &all))
+                reply(nft::replace_all(&mut self.kernel.netfilter, &all))
             }
             HelperRequest::Socket { protocol, ipv6, count } => {
                 let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
                 let wanted = transparent::spoofed_source_spec(transport(protocol), version);
-                return match stand_ins(wanted, count.min(SOCKETS_AT_ONCE_MAX)) {
+                return match spoofed_source_sockets(wanted, count.min(SOCKETS_AT_ONCE_MAX)) {
                     Ok(sockets) => (HelperReply::Done, sockets),
                     Err(error) => (HelperReply::Refused(error.to_string()), Vec::new()),
                 };
@@ -217,7 +218,7 @@ impl Servant {
     ) -> Result<HelperReply, String> {
         let remove: Vec<_> = remove.iter().map(element).collect();
         let add: Vec<_> = add.iter().map(element).collect();
-        told(nft::change(&mut self.kernel.netfilter, &remove, &add))
+        reply(nft::change(&mut self.kernel.netfilter, &remove, &add))
     }
 
     /// The process that holds a socket, or the listener that will accept the connection; `None` if
@@ -290,7 +291,7 @@ impl Servant {
 }
 
 /// The events to handle.
-struct Due {
+struct PendingEvents {
     /// The channel on which an agent sent a request.
     line: Option<usize>,
     /// The events of [`Notices::descriptors`].
@@ -300,7 +301,7 @@ struct Due {
 }
 
 /// Waits for a request of an agent, the kernel or the launcher.
-fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<Due> {
+fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<PendingEvents> {
     let of_lines = lines.iter().map(AsFd::as_fd);
     let all = of_lines.chain(notices.descriptors()).chain(covers.descriptors());
     let mut polled: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
@@ -313,19 +314,22 @@ fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<
     let (of_lines, others) = polled.split_at(lines.len());
     let (of_notices, of_covers) = others.split_at(notices.descriptors().count());
     let events = |polled: &[PollFd<'_>]| polled.iter().map(PollFd::revents).collect();
-    Ok(Due {
+    Ok(PendingEvents {
         line: of_lines.iter().position(|one| !one.revents().is_empty()),
         of_notices: events(of_notices),
         of_covers: events(of_covers),
     })
 }
 
-fn told(result: Result<(), netlink::Error>) -> Result<HelperReply, String> {
+fn reply(result: Result<(), netlink::Error>) -> Result<HelperReply, String> {
     result.map(|()| HelperReply::Done).map_err(|error| error.to_string())
 }
 
 /// Makes `count` sockets, or fewer if the kernel refuses; fails if it cannot make one.
-fn stand_ins(wanted: transparent::SocketSpec, count: usize) -> io::Result<Vec<OwnedFd>> {
+fn spoofed_source_sockets(
+    wanted: transparent::SocketSpec,
+    count: usize,
+) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = vec![transparent::make(wanted)?];
     while sockets.len() < count
         && let Ok(socket) = transparent::make(wanted)

@@ -100,7 +100,7 @@ impl std::error::Error for InheritError {}
 
 /// Refuses descriptors that bypass the policy. Call before the launcher opens any file.
 pub(super) fn check(allowed: &[RawFd]) -> Result<(), InheritError> {
-    judge(&descriptor::inheritable().map_err(InheritError::Unknown)?, allowed)
+    check_open(&descriptor::inheritable().map_err(InheritError::Unknown)?, allowed)
 }
 
 /// The path of the working directory. A removed directory has no path; one of another mount
@@ -115,7 +115,7 @@ pub(super) fn working_directory() -> Result<PathBuf, InheritError> {
     }
 }
 
-fn judge(open: &[Inheritable], allowed: &[RawFd]) -> Result<(), InheritError> {
+fn check_open(open: &[Inheritable], allowed: &[RawFd]) -> Result<(), InheritError> {
     for number in allowed {
         if !open.iter().any(|one| one.number == *number) {
             return Err(InheritError::NotOpen(*number));
@@ -151,34 +151,34 @@ mod tests {
             Inheritable { number: 1, kind: DescriptorKind::Socket(kind(false)) },
             Inheritable { number: 7, kind: DescriptorKind::Socket(kind(true)) },
         ];
-        let refused = judge(&open, &[]).unwrap_err().to_string();
+        let refused = check_open(&open, &[]).unwrap_err().to_string();
         assert_eq!(
             refused,
             "file descriptor 7 is a network socket at 127.0.0.1:4000, connected to \
              127.0.0.1:5432, which would carry the program's bytes past the policy: close it \
              (7>&-), or let the program have it with --inherit-fd 7"
         );
-        assert!(judge(&open, &[7]).is_ok());
-        assert!(judge(&open, &[7, 0]).is_ok());
-        assert!(judge(&open, &[7, 8]).unwrap_err().to_string().contains("--inherit-fd 8"));
+        assert!(check_open(&open, &[7]).is_ok());
+        assert!(check_open(&open, &[7, 0]).is_ok());
+        assert!(check_open(&open, &[7, 8]).unwrap_err().to_string().contains("--inherit-fd 8"));
         let input = [Inheritable { number: 0, kind: DescriptorKind::Socket(kind(true)) }];
-        assert!(judge(&input, &[]).unwrap_err().to_string().contains("0 (standard input)"));
+        assert!(check_open(&input, &[]).unwrap_err().to_string().contains("0 (standard input)"));
     }
 
     #[test]
     fn io_urings_are_refused_unless_an_option_allows_them() {
         let open = [Inheritable { number: 5, kind: DescriptorKind::IoUring }];
-        let refused = judge(&open, &[]).unwrap_err().to_string();
+        let refused = check_open(&open, &[]).unwrap_err().to_string();
         assert!(refused.starts_with("file descriptor 5 is an io_uring, "), "{refused}");
-        assert!(judge(&open, &[5]).is_ok());
+        assert!(check_open(&open, &[5]).is_ok());
     }
 
     #[test]
     fn directories_are_refused_unless_an_option_allows_them() {
         let open = [Inheritable { number: 5, kind: DescriptorKind::Directory }];
-        let refused = judge(&open, &[]).unwrap_err().to_string();
+        let refused = check_open(&open, &[]).unwrap_err().to_string();
         assert!(refused.starts_with("file descriptor 5 is a directory, "), "{refused}");
         assert!(refused.ends_with("--inherit-fd 5"), "{refused}");
-        assert!(judge(&open, &[5]).is_ok());
+        assert!(check_open(&open, &[5]).is_ok());
     }
 }

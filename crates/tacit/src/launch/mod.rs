@@ -84,7 +84,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
 
 fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     let sudo = if args.as_root { user::UnderSudo::StayRoot } else { user::UnderSudo::BecomeCaller };
-    user::settle(sudo).map_err(RunError::User)?;
+    user::become_caller(sudo).map_err(RunError::User)?;
     inherited::check(&args.inherit).map_err(RunError::Inherit)?;
     let working = inherited::working_directory().map_err(RunError::Inherit)?;
     let original = LauncherState::capture();
@@ -92,7 +92,8 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     // inherit the signal mask.
     let starting = Helper::start()?;
     let agent = Agent::start(args, source)?;
-    tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
+    tacit_sys::job::watch_signals()
+        .map_err(|error| RunError::SystemCall("watch signals", error))?;
     let Prepared { mut helper, given: sockets, channel } = starting.ready()?;
     let enrolment = Enrolment {
         name: args.run_name(),
@@ -124,7 +125,7 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     };
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env(QUERY_VARIABLE, tacit_sys::query::ADDRESS);
-    tacit_sys::orphan::collect().map_err(|error| RunError::Own("collect orphans", error))?;
+    tacit_sys::orphan::collect().map_err(|error| RunError::SystemCall("collect orphans", error))?;
     let started = spawn::spawn(command, &inside)
         .map_err(|error| RunError::Start(args.command[0].clone(), error))?;
     // The helper now has the filter's listener, or sees end of file if there is none.

@@ -27,15 +27,15 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long to wait for killed processes; one may be blocked in the kernel.
 const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often to look for remaining processes if no signal arrives.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long to wait before the launcher prints a message about remaining processes.
-const PATIENCE: Duration = Duration::from_millis(200);
+const MESSAGE_DELAY: Duration = Duration::from_millis(200);
 
 /// The reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waited {
-    NobodyLeft,
+    NoneLeft,
     TimeOver,
     /// The launcher received a signal to end.
     Signal,
@@ -43,13 +43,13 @@ enum Waited {
 
 impl Running {
     /// Handles the remaining processes as the command line says. CMD has ended.
-    pub(super) fn see_off_orphans(&mut self, how: Orphans) -> io::Result<()> {
+    pub(super) fn handle_orphans(&mut self, how: Orphans) -> io::Result<()> {
         if how == Orphans::Leave || self.orphans().is_empty() {
             return Ok(());
         }
         // Short-lived processes, such as the agent of a run inside this run, end by themselves.
-        let patience = (how == Orphans::Terminate).then_some(PATIENCE);
-        if self.wait_for_orphans(patience)? == Waited::NobodyLeft {
+        let delay = (how == Orphans::Terminate).then_some(MESSAGE_DELAY);
+        if self.wait_for_orphans(delay)? == Waited::NoneLeft {
             return Ok(());
         }
         let left = self.orphans().len();
@@ -64,14 +64,14 @@ impl Running {
         );
         // A stopped process handles no signal until it continues.
         self.signal_orphans(&[Signal::TERM, Signal::CONT]);
-        if self.wait_for_orphans(Some(GRACE))? == Waited::NobodyLeft {
+        if self.wait_for_orphans(Some(GRACE))? == Waited::NoneLeft {
             return Ok(());
         }
         let end = Instant::now() + KILL_WAIT_MAX;
         while Instant::now() < end {
             // Repeat: a process may have started another one before it was killed.
             self.signal_orphans(&[Signal::KILL]);
-            if self.wait_for_orphans(Some(LOOK_EVERY))? == Waited::NobodyLeft {
+            if self.wait_for_orphans(Some(POLL_INTERVAL))? == Waited::NoneLeft {
                 return Ok(());
             }
         }
@@ -102,19 +102,19 @@ impl Running {
             if self.orphans().is_empty() {
                 // Only the launcher can reap these children.
                 orphan::reap(&self.own_children());
-                return Ok(Waited::NobodyLeft);
+                return Ok(Waited::NoneLeft);
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(Waited::TimeOver);
             }
-            let wait = left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
+            let wait = left.map_or(POLL_INTERVAL, |left| left.min(POLL_INTERVAL));
             match job::next_signal_within(wait)? {
                 Some(Arrived { number, .. }) if job::asks_to_end(number) => {
                     return Ok(Waited::Signal);
                 }
                 Some(Arrived { number, .. }) if job::asks_to_stop(number) => job::stop_self()?,
-                _ => self.look_after_others(),
+                _ => self.check_children(),
             }
         }
     }

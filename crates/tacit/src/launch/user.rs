@@ -52,7 +52,7 @@ pub(super) enum UnderSudo {
 }
 
 /// Becomes the user who called `sudo`, if any. Call before the launcher opens any file.
-pub(super) fn settle(sudo: UnderSudo) -> Result<(), UserError> {
+pub(super) fn become_caller(sudo: UnderSudo) -> Result<(), UserError> {
     if sudo == UnderSudo::StayRoot || process::effective_user() != 0 {
         return Ok(());
     }

@@ -16,7 +16,7 @@ impl Running {
     /// Forwards signals, stops when CMD stops, handles the processes that CMD leaves, and returns
     /// CMD's exit status.
     pub(super) fn wait(mut self, orphans: Orphans) -> Result<ExitCode, RunError> {
-        let own = |error| RunError::Own("wait for the program", error);
+        let own = |error| RunError::SystemCall("wait for the program", error);
         let state = loop {
             match job::child_state(&self.child).map_err(own)? {
                 Some(ChildState::Stopped(_)) => job::stop_self().map_err(own)?,
@@ -24,7 +24,7 @@ impl Running {
                 None => {
                     let signal = job::next_signal().map_err(own)?;
                     if signal.number == job::CHILD {
-                        self.look_after_others();
+                        self.check_children();
                     } else if signal.from_process
                         || signal.number == job::CONTINUE
                         || !job::shares_group(self.child.id())
@@ -36,7 +36,7 @@ impl Running {
                 }
             }
         };
-        self.see_off_orphans(orphans).map_err(own)?;
+        self.handle_orphans(orphans).map_err(own)?;
         match state {
             ChildState::Exited(status) => Ok(u8::try_from(status).unwrap_or(u8::MAX).into()),
             ChildState::Killed(signal) => {
@@ -55,7 +55,7 @@ impl Running {
     }
 
     /// Restarts a helper that died, reports that the agent has ended, and reaps orphans.
-    pub(super) fn look_after_others(&mut self) {
+    pub(super) fn check_children(&mut self) {
         if self.agent.has_just_ended() {
             complain_of(
                 MessageId("agent-ended"),
@@ -83,7 +83,7 @@ impl Running {
     }
 
     fn replace_helper(&mut self) -> io::Result<()> {
-        let line = self.helper.start_anew()?;
-        self.agent.bring(&line)
+        let line = self.helper.restart()?;
+        self.agent.send_channel(&line)
     }
 }

@@ -92,11 +92,11 @@ impl SuiteArg {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleChange {
     pub(super) name: String,
-    pub(super) what: Becomes,
+    pub(super) what: NewSetting,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Becomes {
+pub(super) enum NewSetting {
     Permit,
     Tls,
     Engine,
@@ -107,9 +107,9 @@ impl FromStr for RuleChange {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let what = |word: &str| match word {
-            "permit" => Some(Becomes::Permit),
-            "tls" => Some(Becomes::Tls),
-            "engine" => Some(Becomes::Engine),
+            "permit" => Some(NewSetting::Permit),
+            "tls" => Some(NewSetting::Tls),
+            "engine" => Some(NewSetting::Engine),
             _ => None,
         };
         let split = text.rsplit_once('=').filter(|(name, _)| !name.is_empty());
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn a_change_is_a_rule_name_and_a_setting() {
         let change = |name: &str, what| Ok(RuleChange { name: name.into(), what });
-        assert_eq!("web=permit".parse(), change("web", Becomes::Permit));
-        assert_eq!("a=b=tls".parse(), change("a=b", Becomes::Tls));
-        assert_eq!("web=engine".parse(), change("web", Becomes::Engine));
+        assert_eq!("web=permit".parse(), change("web", NewSetting::Permit));
+        assert_eq!("a=b=tls".parse(), change("a=b", NewSetting::Tls));
+        assert_eq!("web=engine".parse(), change("web", NewSetting::Engine));
         for wrong in ["", "web", "=tls", "web=", "web=deny"] {
             assert!(wrong.parse::<RuleChange>().is_err(), "{wrong}");
         }

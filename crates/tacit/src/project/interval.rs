@@ -31,7 +31,7 @@ pub(super) struct KnownSuite {
 
 /// The reason why there are no measured costs.
 #[derive(Debug)]
-pub(super) enum NoInterval {
+pub(super) enum IntervalError {
     /// A file cannot be read.
     File(PathBuf, io::Error),
     /// A file does not contain costs.
@@ -46,7 +46,7 @@ pub(super) enum NoInterval {
     NotLater,
 }
 
-impl fmt::Display for NoInterval {
+impl fmt::Display for IntervalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path, error) => write!(f, "cannot read --costs {}: {error}", path.display()),
@@ -79,40 +79,40 @@ impl fmt::Display for NoInterval {
 
 impl Interval {
     /// Reads the files, or queries the agent at the start and the end of the interval.
-    pub(super) fn measured(args: &ProjectArgs) -> Result<Self, NoInterval> {
+    pub(super) fn measured(args: &ProjectArgs) -> Result<Self, IntervalError> {
         let costs = match args.costs.as_slice() {
             [] => return ask(args),
             [only] => read(only)?,
             [earlier, later] => between(&read(earlier)?, &read(later)?)?,
-            more => return Err(NoInterval::TooManyFiles(more.len())),
+            more => return Err(IntervalError::TooManyFiles(more.len())),
         };
         Ok(Self { costs: model(&costs), suites: Vec::new() })
     }
 }
 
-fn ask(args: &ProjectArgs) -> Result<Interval, NoInterval> {
+fn ask(args: &ProjectArgs) -> Result<Interval, IntervalError> {
     let control = args.control.clone().unwrap_or_else(control::default_path);
-    let costs = client::costs(&control, Some(args.interval)).map_err(NoInterval::Agent)?;
+    let costs = client::costs(&control, Some(args.interval)).map_err(IntervalError::Agent)?;
     let request = Request::Show { what: Display::Connections };
     let shown: ConnectionsDisplay =
-        client::ask_typed(&control, &request).map_err(NoInterval::Agent)?;
+        client::ask_typed(&control, &request).map_err(IntervalError::Agent)?;
     Ok(Interval { costs: model(&costs), suites: suites(&shown.connections) })
 }
 
-fn read(path: &Path) -> Result<costs::Costs, NoInterval> {
-    let refused = |error| NoInterval::File(path.to_owned(), error);
+fn read(path: &Path) -> Result<costs::Costs, IntervalError> {
+    let refused = |error| IntervalError::File(path.to_owned(), error);
     let file = std::fs::File::open(path).map_err(refused)?;
     let mut text = String::new();
     file.take(COSTS_BYTES_MAX).read_to_string(&mut text).map_err(refused)?;
-    serde_json::from_str(&text).map_err(|error| NoInterval::NotCosts(path.to_owned(), error))
+    serde_json::from_str(&text).map_err(|error| IntervalError::NotCosts(path.to_owned(), error))
 }
 
-fn between(earlier: &costs::Costs, later: &costs::Costs) -> Result<costs::Costs, NoInterval> {
+fn between(earlier: &costs::Costs, later: &costs::Costs) -> Result<costs::Costs, IntervalError> {
     if earlier.since != later.since {
-        return Err(NoInterval::OtherAgent);
+        return Err(IntervalError::OtherAgent);
     }
     if later.interval_s <= earlier.interval_s {
-        return Err(NoInterval::NotLater);
+        return Err(IntervalError::NotLater);
     }
     Ok(later.since(earlier))
 }

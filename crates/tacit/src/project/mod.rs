@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`tacit_core::projection`] does the arithmetic. The output lists all assumptions. The
-//! measurement takes [`TRIAL_TIME`] for each cipher suite and message length.
+//! measurement takes [`MEASURE_TIME`] for each cipher suite and message length.
 
 mod arguments;
 mod interval;
@@ -23,19 +23,19 @@ use tacit_core::message_id::MessageId;
 use tacit_core::projection::{MeasuredCosts, ProjectionError, ProjectionRequest, project};
 
 pub use self::arguments::ProjectArgs;
-use self::interval::{Interval, NoInterval};
+use self::interval::{Interval, IntervalError};
 use self::units::Units;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail, pretty, print};
 use tacit_tls::measure::CannotMeasure;
 
 /// How long one cipher suite is measured at one message length.
-const TRIAL_TIME: Duration = Duration::from_millis(100);
+const MEASURE_TIME: Duration = Duration::from_millis(100);
 
 /// The reason why there is no result.
 #[derive(Debug)]
 enum ProjectError {
     /// There are no measured costs.
-    Interval(NoInterval),
+    Interval(IntervalError),
     /// There are not enough CPUs for the engines.
     Engines { asked: u32, cpus: u32 },
     /// The projection does not support the request.
@@ -77,7 +77,7 @@ impl std::error::Error for ProjectError {}
 impl ProjectError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Interval(NoInterval::TooManyFiles(_)) | Self::Engines { .. } => EXIT_USAGE,
+            Self::Interval(IntervalError::TooManyFiles(_)) | Self::Engines { .. } => EXIT_USAGE,
             Self::Refused(ProjectionError::Nothing | ProjectionError::NoCells) => EXIT_FAILURE,
             Self::Refused(_) => EXIT_USAGE,
             _ => EXIT_FAILURE,
@@ -105,7 +105,7 @@ fn answer(args: &ProjectArgs) -> Result<report::Answer, ProjectError> {
     {
         return Err(ProjectError::Engines { asked, cpus: costs.cpus });
     }
-    let mut units = Units::new(costs, TRIAL_TIME);
+    let mut units = Units::new(costs, MEASURE_TIME);
     let changes = units.changes(args, &suites, &mut assumptions).map_err(ProjectError::Units)?;
     let question = ProjectionRequest { engines, scale: args.scale, changes };
     let projected = project(costs, &question).map_err(ProjectError::Refused)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tacit_core::policy::Suite;
 use tacit_core::projection::{MeasuredCosts, MeasuredRuleCosts, RuleChange, UnitCosts};
 
-use super::arguments::{Becomes, ProjectArgs, SuiteArg};
+use super::arguments::{NewSetting, ProjectArgs, SuiteArg};
 use super::interval::KnownSuite;
 use tacit_tls::measure::{self, CannotMeasure, RecordCosts};
 
@@ -16,7 +16,7 @@ const MESSAGE_BYTES: usize = 16 * 1024;
 
 /// A measured combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct TriedOut {
+struct MeasuredCase {
     suite: &'static str,
     message_bytes: usize,
 }
@@ -25,7 +25,7 @@ struct TriedOut {
 pub(super) struct Units<'a> {
     costs: &'a MeasuredCosts,
     time: Duration,
-    records: BTreeMap<TriedOut, RecordCosts>,
+    records: BTreeMap<MeasuredCase, RecordCosts>,
     handshake_us: Option<f64>,
 }
 
@@ -45,9 +45,9 @@ impl<'a> Units<'a> {
         let mut changes: BTreeMap<String, Vec<RuleChange>> = BTreeMap::new();
         for rule in &args.rules {
             let what = match rule.what {
-                Becomes::Permit => RuleChange::Permit,
-                Becomes::Engine => RuleChange::Engine,
-                Becomes::Tls => {
+                NewSetting::Permit => RuleChange::Permit,
+                NewSetting::Engine => RuleChange::Engine,
+                NewSetting::Tls => {
                     let suite = wanted.unwrap_or(Suite::DEFAULT[0]);
                     // `project` refuses a rule that does not exist.
                     let measured = self.costs.rule(&rule.name);
@@ -137,13 +137,13 @@ impl<'a> Units<'a> {
                 ));
                 handshake_us
             }
-            None => self.try_handshake(name, suite, assumptions)?,
+            None => self.measure_handshake(name, suite, assumptions)?,
         };
         let RecordCosts { seal_us_per_mb, open_us_per_mb } = records;
         Ok(UnitCosts { handshake_us, seal_us_per_mb, open_us_per_mb })
     }
 
-    fn try_handshake(
+    fn measure_handshake(
         &mut self,
         name: &str,
         suite: Suite,
@@ -168,12 +168,12 @@ impl<'a> Units<'a> {
         suite: Suite,
         message_bytes: usize,
     ) -> Result<RecordCosts, CannotMeasure> {
-        let tried_out = TriedOut { suite: suite.name(), message_bytes };
-        if let Some(known) = self.records.get(&tried_out) {
+        let case = MeasuredCase { suite: suite.name(), message_bytes };
+        if let Some(known) = self.records.get(&case) {
             return Ok(*known);
         }
         let costs = measure::records(suite, message_bytes, self.time)?;
-        self.records.insert(tried_out, costs);
+        self.records.insert(case, costs);
         Ok(costs)
     }
 }

@@ -6,7 +6,7 @@
 use tacit_core::meter::Component;
 
 use super::sample::Connection;
-use super::screen::{Line, Look, Size};
+use super::screen::{Line, Size, TextStyle};
 use super::view::View;
 use crate::control::render::column::{fit, pad};
 use crate::control::render::costs::{figure, name, perhaps};
@@ -73,9 +73,9 @@ pub(super) fn frame(view: &mut View, size: Size) -> Vec<Line> {
 
 fn totals(costs: &Costs, view: &View) -> Vec<Line> {
     let ByCpuPlace { general, engine, eligible } = costs.percent_of_one_cpu;
-    let title = Line::of(Look::Title, "tacit  ");
+    let title = Line::of(TextStyle::Title, "tacit  ");
     let first = match view.lost() {
-        Some(reason) => title.and(Look::Alarm, reason),
+        Some(reason) => title.and(TextStyle::Alarm, reason),
         None => {
             let state = format!(
                 "{} open, agent up {}, {} CPUs, last {:.1} s",
@@ -84,7 +84,7 @@ fn totals(costs: &Costs, view: &View) -> Vec<Line> {
                 costs.cpus,
                 costs.interval_s,
             );
-            title.and(Look::Plain, state)
+            title.and(TextStyle::Plain, state)
         }
     };
     let second = format!(
@@ -95,7 +95,7 @@ fn totals(costs: &Costs, view: &View) -> Vec<Line> {
         figure(percent(costs.uncaptured_cpu_us, costs.interval_s * 1e6)),
         figure(percent(costs.accounting.cpu_us, costs.interval_s * 1e6)),
     );
-    vec![first, Line::of(Look::Plain, second)]
+    vec![first, Line::of(TextStyle::Plain, second)]
 }
 
 fn duration(seconds: f64) -> String {
@@ -129,7 +129,7 @@ fn components(costs: &Costs) -> Vec<Line> {
                 continue;
             };
             if at != row {
-                line = line.and(Look::Plain, "   ");
+                line = line.and(TextStyle::Plain, "   ");
             }
             line = with_bar(line, *component, sum, greatest);
         }
@@ -147,11 +147,11 @@ fn with_bar(line: Line, component: Component, places: &ByCpuPlace, greatest: f64
     let general = cells(places.general);
     let engine = cells(places.general + places.engine);
     let all = cells(places.sum());
-    line.and(Look::Plain, format!("{:9} {:>6} ", component.word(), figure(places.sum())))
-        .and(Look::General, "█".repeat(general))
-        .and(Look::Engine, "▒".repeat(engine.saturating_sub(general)))
-        .and(Look::Eligible, "▓".repeat(all.saturating_sub(engine)))
-        .and(Look::Plain, " ".repeat(BAR_CELLS - all))
+    line.and(TextStyle::Plain, format!("{:9} {:>6} ", component.word(), figure(places.sum())))
+        .and(TextStyle::General, "█".repeat(general))
+        .and(TextStyle::Engine, "▒".repeat(engine.saturating_sub(general)))
+        .and(TextStyle::Eligible, "▓".repeat(all.saturating_sub(engine)))
+        .and(TextStyle::Plain, " ".repeat(BAR_CELLS - all))
 }
 
 /// A line of the rules table: the name, then the numbers.
@@ -166,15 +166,15 @@ fn rule_line(name: &str, cells: [String; 7]) -> String {
 fn rules(costs: &Costs, view: &View, lines_max: usize, columns: usize) -> Vec<Line> {
     let headings = ["CPU%", "CONN/S", "MSG/S", "MB/S", "US/CONN", "US/MSG", "US/MB"];
     let title = rule_line("RULE", headings.map(str::to_owned));
-    let mut lines = vec![Line::of(Look::Heading, pad(&title, columns))];
+    let mut lines = vec![Line::of(TextStyle::Heading, pad(&title, columns))];
     let shown = view.rules();
     let room = lines_max.saturating_sub(1);
-    let chosen = shown.iter().position(|rule| Some(&*name(rule)) == view.chosen());
+    let selected = shown.iter().position(|rule| Some(&*name(rule)) == view.selected());
     // Keeps the selected rule visible.
-    let skipped = chosen.map_or(0, |at| (at + 1).saturating_sub(room));
+    let skipped = selected.map_or(0, |at| (at + 1).saturating_sub(room));
     for (at, rule) in shown.into_iter().enumerate().skip(skipped).take(room) {
-        let look = if chosen == Some(at) { Look::Chosen } else { Look::Plain };
-        lines.push(Line::of(look, pad(&rule_text(rule, costs), columns)));
+        let style = if selected == Some(at) { TextStyle::Selected } else { TextStyle::Plain };
+        lines.push(Line::of(style, pad(&rule_text(rule, costs), columns)));
     }
     lines
 }
@@ -208,18 +208,23 @@ fn connections(view: &mut View, lines_max: usize, columns: usize) -> Vec<Line> {
     if lines_max < CONNECTIONS_HEAD {
         return Vec::new();
     }
-    let whose = view.chosen().map_or_else(|| "all rules".to_owned(), str::to_owned);
+    let whose = view.selected().map_or_else(|| "all rules".to_owned(), str::to_owned);
     let page = view.connections(lines_max - CONNECTIONS_HEAD);
     let title = connection_line(["ID", "RULE", "REMOTE", "PROGRAM", "TLS", "MB", "CPU-MS"]);
     let heading = format!("Connections of {whose}, page {} of {}", page.at + 1, page.count);
-    let mut lines =
-        vec![Line::of(Look::Plain, heading), Line::of(Look::Heading, pad(&title, columns))];
+    let mut lines = vec![
+        Line::of(TextStyle::Plain, heading),
+        Line::of(TextStyle::Heading, pad(&title, columns)),
+    ];
     lines.extend(page.connections.into_iter().map(|one| {
         let Connection { id, rule, remote, program, tls, bytes, cpu_us, .. } = one;
         let number = id.to_string();
         let mb = figure(*bytes as f64 / 1e6);
         let cpu_ms = figure(cpu_us / 1000.0);
-        Line::of(Look::Plain, connection_line([&number, rule, remote, program, tls, &mb, &cpu_ms]))
+        Line::of(
+            TextStyle::Plain,
+            connection_line([&number, rule, remote, program, tls, &mb, &cpu_ms]),
+        )
     }));
     lines
 }
@@ -227,14 +232,14 @@ fn connections(view: &mut View, lines_max: usize, columns: usize) -> Vec<Line> {
 fn keys(view: &View) -> Line {
     let by = view.order().word();
     let text = format!("q quit   s sort (by {by})   up/down rule   left/right page   ? help");
-    Line::of(Look::Hint, text)
+    Line::of(TextStyle::Hint, text)
 }
 
 /// Draws the help over the middle of the frame.
 fn cover_with_help(lines: &mut [Line]) {
     let first = lines.len().saturating_sub(HELP.len()) / 2;
     for (line, help) in lines.iter_mut().skip(first).zip(HELP) {
-        *line = Line::of(Look::Plain, format!("  {help}"));
+        *line = Line::of(TextStyle::Plain, format!("  {help}"));
     }
 }
 
@@ -281,7 +286,7 @@ mod tests {
     fn a_screen_of_any_size_can_be_drawn_on() {
         for (columns, lines) in [(0, 0), (1, 1), (10, 3), (20, 12), (79, 23), (300, 100)] {
             let mut view = view();
-            view.choose(1);
+            view.select(1);
             drawn(&mut view, columns, lines);
             view.toggle_help();
             drawn(&mut view, columns, lines);
@@ -299,7 +304,7 @@ mod tests {
             "/run/x.sock".into(),
             std::io::ErrorKind::NotFound.into(),
         );
-        view.lose(&gone);
+        view.set_lost(&gone);
         let shown = drawn(&mut view, 80, 24);
         assert!(shown.contains("no agent answers at /run/x.sock"), "{shown}");
         assert!(shown.contains("web "), "what was seen last stays: {shown}");
@@ -327,16 +332,16 @@ mod tests {
     #[test]
     fn headings_and_the_selected_rule_are_highlighted_over_the_full_width() {
         let mut view = view();
-        view.choose(1);
+        view.select(1);
         let frame = frame(&mut view, Size { columns: 100, lines: 24 });
-        let looks = |wanted: Look| {
+        let looks = |wanted: TextStyle| {
             let across = |line: &&Line| **line == Line::of(wanted, pad(&line.text(), 100));
             frame.iter().filter(across).map(Line::text).collect::<Vec<_>>()
         };
-        let chosen = looks(Look::Chosen);
-        assert_eq!(chosen.len(), 1, "{frame:#?}");
-        assert!(chosen[0].starts_with("web ") && width(&chosen[0]) == 100, "{chosen:?}");
-        let headings = looks(Look::Heading);
+        let selected = looks(TextStyle::Selected);
+        assert_eq!(selected.len(), 1, "{frame:#?}");
+        assert!(selected[0].starts_with("web ") && width(&selected[0]) == 100, "{selected:?}");
+        let headings = looks(TextStyle::Heading);
         assert_eq!(headings.len(), 2, "{frame:#?}");
         assert!(headings.iter().all(|heading| width(heading) == 100), "{headings:?}");
     }

@@ -176,7 +176,7 @@ fn frames(
             match sampler.sample() {
                 Ok(sample) => view.take(sample),
                 // The agent may be restarting: the last frame stays, with the reason.
-                Err(error) => view.lose(&error),
+                Err(error) => view.set_lost(&error),
             }
         }
     }
@@ -201,8 +201,8 @@ fn pressed(key: KeyEvent, view: &mut View) -> Next {
         KeyCode::Char('s') => view.sort_by_next(),
         KeyCode::Char('?' | 'h') => view.toggle_help(),
         KeyCode::Esc => view.leave_help(),
-        KeyCode::Up | KeyCode::Char('k') => view.choose(-1),
-        KeyCode::Down | KeyCode::Char('j') => view.choose(1),
+        KeyCode::Up | KeyCode::Char('k') => view.select(-1),
+        KeyCode::Down | KeyCode::Char('j') => view.select(1),
         KeyCode::Left | KeyCode::PageUp => view.turn_page(-1),
         KeyCode::Right | KeyCode::PageDown => view.turn_page(1),
         _ => {}

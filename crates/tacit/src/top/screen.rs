@@ -26,11 +26,11 @@ pub(super) struct Size {
 
 /// The meaning of a piece of text, which determines its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum TextStyle {
     Plain,
     Title,
     Heading,
-    Chosen,
+    Selected,
     Hint,
     Alarm,
     General,
@@ -38,14 +38,14 @@ pub(super) enum Look {
     Eligible,
 }
 
-impl Look {
+impl TextStyle {
     fn style(self) -> ContentStyle {
         let plain = ContentStyle::new();
         match self {
             Self::Plain => plain,
             Self::Title => plain.bold(),
             Self::Heading => plain.reverse(),
-            Self::Chosen => plain.bold().on_dark_blue(),
+            Self::Selected => plain.bold().on_dark_blue(),
             Self::Hint => plain.dim(),
             Self::Alarm => plain.dark_red(),
             Self::General => plain.dark_green(),
@@ -59,7 +59,7 @@ impl Look {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece {
     text: String,
-    look: Look,
+    style: TextStyle,
 }
 
 /// A line of styled text.
@@ -69,14 +69,14 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn of(look: Look, text: impl Into<String>) -> Self {
-        Self::default().and(look, text)
+    pub(super) fn of(style: TextStyle, text: impl Into<String>) -> Self {
+        Self::default().and(style, text)
     }
 
     /// Appends a piece of text. Control characters are removed.
-    pub(super) fn and(mut self, look: Look, text: impl Into<String>) -> Self {
+    pub(super) fn and(mut self, style: TextStyle, text: impl Into<String>) -> Self {
         let text = text.into();
-        self.pieces.push(Piece { text: printable(&text).into_owned(), look });
+        self.pieces.push(Piece { text: printable(&text).into_owned(), style });
         self
     }
 
@@ -88,7 +88,7 @@ impl Line {
             let text = column::cut(&piece.text, left);
             let is_whole = text.len() == piece.text.len();
             left -= column::width(&text);
-            cut.pieces.push(Piece { text, look: piece.look });
+            cut.pieces.push(Piece { text, style: piece.style });
             if !is_whole {
                 break;
             }
@@ -140,7 +140,7 @@ impl Screen {
             }
             queue!(self.out, MoveTo(0, row), Clear(ClearType::UntilNewLine))?;
             for piece in &line.pieces {
-                let styled = StyledContent::new(piece.look.style(), &piece.text);
+                let styled = StyledContent::new(piece.style.style(), &piece.text);
                 queue!(self.out, PrintStyledContent(styled))?;
             }
         }
@@ -168,7 +168,9 @@ mod tests {
 
     #[test]
     fn a_line_is_cut_at_the_width_of_the_screen() {
-        let line = Line::of(Look::Plain, "abc").and(Look::Heading, "数据").and(Look::Hint, "x");
+        let line = Line::of(TextStyle::Plain, "abc")
+            .and(TextStyle::Heading, "数据")
+            .and(TextStyle::Hint, "x");
         assert_eq!(line.cut(9).text(), "abc数据x");
         assert_eq!(line.cut(6).text(), "abc数");
         assert_eq!(line.cut(2).text(), "ab");

@@ -68,7 +68,7 @@ pub(super) struct View {
     lost: Option<String>,
     order: Order,
     /// The name of the selected rule. The name is stable when the order changes.
-    chosen: Option<String>,
+    selected: Option<String>,
     page: usize,
     help: bool,
 }
@@ -79,7 +79,7 @@ impl View {
         self.lost = None;
     }
 
-    pub(super) fn lose(&mut self, error: &ClientError) {
+    pub(super) fn set_lost(&mut self, error: &ClientError) {
         let reason = error.to_string();
         self.lost = reason.lines().next().map(str::to_owned);
     }
@@ -97,13 +97,13 @@ impl View {
     }
 
     /// Moves the selection up or down. Above the first rule, all rules are selected.
-    pub(super) fn choose(&mut self, step: isize) {
+    pub(super) fn select(&mut self, step: isize) {
         let names: Vec<String> = self.rules().into_iter().map(name).collect();
-        let chosen = names.iter().position(|name| Some(name) == self.chosen.as_ref());
+        let selected = names.iter().position(|name| Some(name) == self.selected.as_ref());
         // No selection is position -1, one before the first rule.
-        let at = chosen.and_then(|at| isize::try_from(at).ok()).unwrap_or(-1);
+        let at = selected.and_then(|at| isize::try_from(at).ok()).unwrap_or(-1);
         let to = usize::try_from(at.saturating_add(step)).ok();
-        self.chosen = to.and_then(|to| names.get(to.min(names.len().saturating_sub(1))).cloned());
+        self.selected = to.and_then(|to| names.get(to.min(names.len().saturating_sub(1))).cloned());
         self.page = 0;
     }
 
@@ -131,8 +131,8 @@ impl View {
         self.help
     }
 
-    pub(super) fn chosen(&self) -> Option<&str> {
-        self.chosen.as_deref()
+    pub(super) fn selected(&self) -> Option<&str> {
+        self.selected.as_deref()
     }
 
     pub(super) fn open(&self) -> usize {
@@ -158,8 +158,8 @@ impl View {
     pub(super) fn connections(&mut self, lines_max: usize) -> Page<'_> {
         let lines = lines_max.max(1);
         let Some(sample) = &self.sample else { return Page::default() };
-        let chosen = self.chosen.as_deref();
-        let of_rule = |one: &&Connection| chosen.is_none_or(|rule| one.rule == rule);
+        let selected = self.selected.as_deref();
+        let of_rule = |one: &&Connection| selected.is_none_or(|rule| one.rule == rule);
         let mut shown: Vec<_> = sample.connections.iter().filter(of_rule).collect();
         shown.sort_by(|a, b| b.cpu_us_lately.total_cmp(&a.cpu_us_lately).then(a.id.cmp(&b.id)));
         let count = shown.len().div_ceil(lines).max(1);
@@ -250,20 +250,20 @@ pub(super) mod tests {
     #[test]
     fn the_selection_moves_within_the_rules_and_survives_sorting() {
         let mut view = view();
-        assert_eq!(view.chosen(), None);
-        view.choose(-1);
-        assert_eq!(view.chosen(), None);
-        view.choose(1);
-        assert_eq!(view.chosen(), Some("web"));
+        assert_eq!(view.selected(), None);
+        view.select(-1);
+        assert_eq!(view.selected(), None);
+        view.select(1);
+        assert_eq!(view.selected(), Some("web"));
         view.sort_by_next();
-        assert_eq!(view.chosen(), Some("web"));
-        view.choose(1);
-        view.choose(1);
-        assert_eq!(view.chosen(), Some("(agent itself)"));
+        assert_eq!(view.selected(), Some("web"));
+        view.select(1);
+        view.select(1);
+        assert_eq!(view.selected(), Some("(agent itself)"));
         for _ in 0..3 {
-            view.choose(-1);
+            view.select(-1);
         }
-        assert_eq!(view.chosen(), None);
+        assert_eq!(view.selected(), None);
     }
 
     #[test]
@@ -279,7 +279,7 @@ pub(super) mod tests {
         assert_eq!(ids(&mut view, 2), (vec![1], 1, 2));
         view.turn_page(5);
         assert_eq!(ids(&mut view, 2), (vec![1], 1, 2), "the last page");
-        view.choose(1);
+        view.select(1);
         assert_eq!(ids(&mut view, 2), (vec![3, 1], 0, 1));
         view.turn_page(-1);
         assert_eq!(ids(&mut view, 0).0, [3], "a pane without room has one line");

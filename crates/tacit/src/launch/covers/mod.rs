@@ -12,7 +12,7 @@
 //! millisecond. A directory that is hidden as a whole has no such gap. The helper hides files only:
 //! mounting over a directory would disturb programs that are already in it.
 //!
-//! If hiding or watching a file fails, the helper tries again after [`AGAIN_AFTER`].
+//! If hiding or watching a file fails, the helper tries again after [`RETRY_INTERVAL`].
 //!
 //! Limits: [`PATHS_MAX`], and those of `watches.rs`.
 
@@ -36,7 +36,7 @@ use watches::Watches;
 /// Maximum number of paths from a launcher or an agent; further ones are refused.
 const PATHS_MAX: usize = 1024;
 /// The interval between attempts after a failure.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The files that a launcher lets its helper hide; the message carries the program's mounts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub(super) struct Covers {
     /// Why one of the files may be visible.
     failure: Option<String>,
     /// When to hide and watch all files again, even without an event.
-    again_at: Option<Instant>,
+    retry_at: Option<Instant>,
 }
 
 /// The mount namespace of the program.
@@ -93,7 +93,7 @@ impl Covers {
             of_agent: BTreeSet::new(),
             watches: Watches::new(changes),
             failure: None,
-            again_at: None,
+            retry_at: None,
         }
     }
 
@@ -108,7 +108,7 @@ impl Covers {
 
     /// The time until the next attempt.
     pub(super) fn timeout(&self) -> Option<Timespec> {
-        let wait = self.again_at?.saturating_duration_since(Instant::now());
+        let wait = self.retry_at?.saturating_duration_since(Instant::now());
         Timespec::try_from(wait).ok()
     }
 
@@ -117,12 +117,12 @@ impl Covers {
         if let Mounts::Awaited(launcher) = &self.mounts
             && events.first().is_some_and(|event| !event.is_empty())
         {
-            let word = protocol::read(launcher).ok().flatten();
-            self.take_word(word);
+            let message = protocol::read(launcher).ok().flatten();
+            self.receive_files(message);
         }
         let is_changed =
             events.iter().any(|event| !event.is_empty()) && self.watches.take_changes();
-        if is_changed || self.again_at.is_some_and(|at| at <= Instant::now()) {
+        if is_changed || self.retry_at.is_some_and(|at| at <= Instant::now()) {
             self.cover_all();
         }
     }
@@ -150,9 +150,9 @@ impl Covers {
         }
     }
 
-    fn take_word(&mut self, word: Option<Frame<FilesToHide>>) {
+    fn receive_files(&mut self, message: Option<Frame<FilesToHide>>) {
         self.mounts = Mounts::None;
-        let Some(Frame { message: FilesToHide { paths }, descriptors }) = word else { return };
+        let Some(Frame { message: FilesToHide { paths }, descriptors }) = message else { return };
         let Some(mounts) = descriptors.first() else { return };
         self.mounts = match spawn::join_mounts(mounts.as_fd()) {
             Ok(()) => Mounts::Joined,
@@ -185,7 +185,7 @@ impl Covers {
         let watched = renewal.finish();
         self.failure = failure.or(watched.failure);
         let is_done = self.failure.is_none() && !watched.is_blind;
-        self.again_at = (!is_done).then(|| Instant::now() + AGAIN_AFTER);
+        self.retry_at = (!is_done).then(|| Instant::now() + RETRY_INTERVAL);
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
         let (_launcher, of_helper) = UnixStream::pair().unwrap();
         let mut covers = Covers::awaited(of_helper, None);
         let named = |count: usize| (0..count).map(|number| format!("/none/{number}").into());
-        assert_eq!(covers.replace(named(PATHS_MAX + 2).collect()), Ok(()), "no word yet");
+        assert_eq!(covers.replace(named(PATHS_MAX + 2).collect()), Ok(()), "no message yet");
         covers.mounts = Mounts::Joined;
         assert_eq!(covers.replace(named(PATHS_MAX).collect()), Ok(()));
         let refused = covers.replace(named(PATHS_MAX + 2).collect()).unwrap_err();
