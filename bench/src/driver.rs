@@ -15,9 +15,9 @@ use crate::options::Options;
 use crate::peer_network::PeerNetwork;
 use crate::peers::{self, Running, Setting};
 use crate::progress::Progress;
-use crate::report::{Report, Seen};
+use crate::report::{PeerResults, Report};
 use crate::run_directory::RunDirectory;
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 use crate::workspace::{build, fresh_dir, lock, root, target_dir};
 use crate::{certs, memory, runs, sections};
 
@@ -128,34 +128,34 @@ fn peers_in_turn(
     let samples = measure_all(options, running, &server, &setting, &mut progress)?;
     let idle = memory::measure(running, &setting, &progress, &mut started.absent);
     drop(progress);
-    let seen = Seen { running, absent: &started.absent, samples: &samples, idle: &idle };
+    let seen = PeerResults { running, absent: &started.absent, samples: &samples, idle: &idle };
     Ok(report.add_peers(options, &seen))
 }
 
 /// The started peers, and those that could not be started, with the reason.
-struct Started {
+struct StartedPeers {
     running: Vec<Running>,
     absent: Vec<String>,
 }
 
 /// Starts all peers with all TLS settings that the options select. A peer that cannot be started is
 /// left out, and the report says why.
-fn start_all(options: &Options, setting: &Setting<'_>, progress: &Progress) -> Started {
+fn start_all(options: &Options, setting: &Setting<'_>, progress: &Progress) -> StartedPeers {
     let mut running = Vec::new();
     let mut absent = Vec::new();
-    for terms in Terms::ALL {
-        if options.workloads.iter().all(|workload| workload.terms != terms) {
+    for settings in TlsSettings::ALL {
+        if options.workloads.iter().all(|workload| workload.settings != settings) {
             continue;
         }
-        for peer in options.peers.iter().filter(|peer| peer.takes(terms)) {
-            progress.say(&format!("starting {}, {}", peer.name, terms.name()));
-            match peers::start(peer, terms, setting) {
+        for peer in options.peers.iter().filter(|peer| peer.takes(settings)) {
+            progress.say(&format!("starting {}, {}", peer.name, settings.name()));
+            match peers::start(peer, settings, setting) {
                 Ok(started) => running.push(started),
-                Err(error) => absent.push(format!("{} ({error})", terms.name())),
+                Err(error) => absent.push(format!("{} ({error})", settings.name())),
             }
         }
     }
-    Started { running, absent }
+    StartedPeers { running, absent }
 }
 
 /// Measures the peers in turns. Each round starts with a different peer, so that changes on the
@@ -171,7 +171,7 @@ fn measure_all(
     for round in 0..options.rounds {
         for workload in &options.workloads {
             let is_taker =
-                |peer: &&Running| peer.terms == workload.terms && peer.peer.carries(workload);
+                |peer: &&Running| peer.settings == workload.settings && peer.peer.carries(workload);
             let takers: Vec<_> = running.iter().filter(is_taker).collect();
             for turn in 0..takers.len() {
                 let peer = takers[(turn + round) % takers.len()];

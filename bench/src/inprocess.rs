@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// The program with client, server and both libraries.
 pub(crate) fn program(target: &Path) -> PathBuf {
@@ -11,8 +11,8 @@ pub(crate) fn program(target: &Path) -> PathBuf {
 
 /// The words in front of those of `tacit workload`: library, TLS settings, and directory of the
 /// certificates.
-pub(crate) fn words(library: &str, terms: Terms, dir: &Path) -> Vec<String> {
-    let resumption = if terms.resumes() { "resumed" } else { "full" };
+pub(crate) fn words(library: &str, settings: TlsSettings, dir: &Path) -> Vec<String> {
+    let resumption = if settings.resumes() { "resumed" } else { "full" };
     let dir = dir.to_string_lossy();
-    [library, terms.version(), terms.suite(), resumption, &dir].map(str::to_owned).to_vec()
+    [library, settings.version(), settings.suite(), resumption, &dir].map(str::to_owned).to_vec()
 }

@@ -38,7 +38,7 @@ mod run_directory;
 mod runs;
 mod sections;
 mod sockets;
-mod terms;
+mod tls_settings;
 mod workload;
 mod workspace;
 

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::load::LoadClient;
 use crate::peers::{Far, Running, Setting};
 use crate::progress::Progress;
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// Connections before the first reading, and connections that are counted.
 const BEFORE: usize = 100;
@@ -39,7 +39,7 @@ const OBJECTS: [(&str, u64); 5] = [
 
 /// The memory of one idle connection.
 #[derive(Debug)]
-pub(crate) struct Idle {
+pub(crate) struct IdleMemory {
     pub(crate) peer: &'static str,
     pub(crate) bytes: PerSide<f64>,
 }
@@ -51,10 +51,12 @@ pub(crate) fn measure(
     setting: &Setting<'_>,
     progress: &Progress,
     absent: &mut Vec<String>,
-) -> Vec<Idle> {
+) -> Vec<IdleMemory> {
     let has_proxies = |peer: &&Running| peer.proxies.is_some() || peer.client_is_run();
     let mut all = Vec::new();
-    for peer in running.iter().filter(|peer| peer.terms == Terms::Usual).filter(has_proxies) {
+    for peer in
+        running.iter().filter(|peer| peer.settings == TlsSettings::Usual).filter(has_proxies)
+    {
         progress.say(&format!("memory {}", peer.peer.name));
         match one(peer, setting) {
             Ok(idle) => all.push(idle),
@@ -64,8 +66,8 @@ pub(crate) fn measure(
     all
 }
 
-fn one(peer: &Running, setting: &Setting<'_>) -> Result<Idle, String> {
-    Ok(Idle { peer: peer.peer.name, bytes: idle_bytes(peer, setting)? })
+fn one(peer: &Running, setting: &Setting<'_>) -> Result<IdleMemory, String> {
+    Ok(IdleMemory { peer: peer.peer.name, bytes: idle_bytes(peer, setting)? })
 }
 
 /// The memory that an idle connection adds to each proxy.
@@ -147,7 +149,7 @@ fn object_bytes(slabs: &str, name: &str) -> Option<u64> {
     line.split_whitespace().nth(3)?.parse().ok()
 }
 
-impl Idle {
+impl IdleMemory {
     pub(crate) fn json(&self) -> Value {
         let PerSide { client, server } = self.bytes;
         json!({ "peer": self.peer, "client_bytes": client, "server_bytes": server })

@@ -92,7 +92,7 @@ impl Options {
                 }
                 "--quick" => {
                     options.line.push_str(" --quick");
-                    options.hurry();
+                    options.restrict_to_quick();
                     continue;
                 }
                 "--write" => {
@@ -126,7 +126,7 @@ impl Options {
     }
 
     /// Restricts the options to workloads with goals and the most important peers.
-    fn hurry(&mut self) {
+    fn restrict_to_quick(&mut self) {
         self.length = Length::Quick;
         self.runs = false;
         self.workloads.retain(|workload| workload.goal.is_some());

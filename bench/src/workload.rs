@@ -1,6 +1,6 @@
 //! The workloads of the comparison, and the `tacit workload` command line for a sample of each.
 
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// A workload; one row of the comparison.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Workload {
     /// What each connection does.
     pub(crate) kind: Kind,
     /// The TLS settings.
-    pub(crate) terms: Terms,
+    pub(crate) settings: TlsSettings,
     /// The goal for tacit.
     pub(crate) goal: Option<Goal>,
 }
@@ -147,17 +147,22 @@ const fn exchange(
     bytes: usize,
 ) -> Workload {
     let kind = Kind::Exchange { bytes };
-    Workload { name, title, connections, kind, terms: Terms::Usual, goal: None }
+    Workload { name, title, connections, kind, settings: TlsSettings::Usual, goal: None }
 }
 
-const fn under(terms: Terms, name: &'static str, title: &'static str, same: &Workload) -> Workload {
+const fn under(
+    settings: TlsSettings,
+    name: &'static str,
+    title: &'static str,
+    same: &Workload,
+) -> Workload {
     let Workload { connections, kind, .. } = *same;
-    Workload { name, title, connections, kind, terms, goal: None }
+    Workload { name, title, connections, kind, settings, goal: None }
 }
 
 const fn with_goal(workload: Workload, target: f64, stretch: f64) -> Workload {
-    let Workload { name, title, connections, kind, terms, .. } = workload;
-    Workload { name, title, connections, kind, terms, goal: Some(Goal { target, stretch }) }
+    let Workload { name, title, connections, kind, settings, .. } = workload;
+    Workload { name, title, connections, kind, settings, goal: Some(Goal { target, stretch }) }
 }
 
 const KB: usize = 1024;
@@ -172,7 +177,7 @@ const BULK: Workload = Workload {
     title: "1 GB one way, 1 connection",
     connections: 1,
     kind: Kind::Stream { bytes: GB, times: 1 },
-    terms: Terms::Usual,
+    settings: TlsSettings::Usual,
     goal: None,
 };
 const CONNECT: Workload = Workload {
@@ -180,7 +185,7 @@ const CONNECT: Workload = Workload {
     title: "full mutual connect, 4 at a time: connect, 1 byte each way, close",
     connections: 4,
     kind: Kind::Connect { count: 3000 },
-    terms: Terms::Usual,
+    settings: TlsSettings::Usual,
     goal: None,
 };
 
@@ -200,7 +205,7 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
         title: "100 byte request and reply, 10 connections, with 5 streams (CPU time of both)",
         connections: 10,
         kind: Kind::Beside { bytes: 100, streams: 5 },
-        terms: Terms::Usual,
+        settings: TlsSettings::Usual,
         goal: None,
     },
     Workload {
@@ -208,35 +213,55 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
         title: "20 MB one way, repeatedly, 5 connections",
         connections: 5,
         kind: Kind::Stream { bytes: GB / 50, times: 50 },
-        terms: Terms::Usual,
+        settings: TlsSettings::Usual,
         goal: None,
     },
     under(
-        Terms::Resumed,
+        TlsSettings::Resumed,
         "resumed",
         "resumed mutual connect, 4 at a time: connect, 1 byte each way, close",
         &CONNECT,
     ),
-    under(Terms::Aes256, "2k-aes256", "2 KB, 10 connections, AES-256-GCM", &K2),
-    under(Terms::Aes256, "1m-aes256", "1 MB, 1 connection, AES-256-GCM", &M1),
-    under(Terms::Aes256, "bulk-aes256", "1 GB one way, AES-256-GCM", &BULK),
-    under(Terms::Aes256, "connect-aes256", "full mutual connect, AES-256-GCM", &CONNECT),
-    under(Terms::Tls12, "2k-tls12", "2 KB, 10 connections, TLS 1.2", &K2),
-    under(Terms::Tls12, "1m-tls12", "1 MB, 1 connection, TLS 1.2", &M1),
-    under(Terms::Tls12, "bulk-tls12", "1 GB one way, TLS 1.2", &BULK),
-    under(Terms::Tls12, "connect-tls12", "full mutual connect, TLS 1.2", &CONNECT),
-    under(Terms::ChaCha20, "2k-chacha20", "2 KB, 1 connection, ChaCha20-Poly1305", &alone(K2)),
-    under(Terms::ChaCha20, "16k-chacha20", "16 KB, 1 connection, ChaCha20-Poly1305", &alone(K16)),
-    under(Terms::ChaCha20, "32k-chacha20", "32 KB, 1 connection, ChaCha20-Poly1305", &alone(K32)),
-    under(Terms::ChaCha20, "64k-chacha20", "64 KB, 1 connection, ChaCha20-Poly1305", &alone(K64)),
-    under(Terms::ChaCha20, "1m-chacha20", "1 MB, 1 connection, ChaCha20-Poly1305", &M1),
-    under(Terms::ChaCha20, "bulk-chacha20", "1 GB one way, ChaCha20-Poly1305", &BULK),
+    under(TlsSettings::Aes256, "2k-aes256", "2 KB, 10 connections, AES-256-GCM", &K2),
+    under(TlsSettings::Aes256, "1m-aes256", "1 MB, 1 connection, AES-256-GCM", &M1),
+    under(TlsSettings::Aes256, "bulk-aes256", "1 GB one way, AES-256-GCM", &BULK),
+    under(TlsSettings::Aes256, "connect-aes256", "full mutual connect, AES-256-GCM", &CONNECT),
+    under(TlsSettings::Tls12, "2k-tls12", "2 KB, 10 connections, TLS 1.2", &K2),
+    under(TlsSettings::Tls12, "1m-tls12", "1 MB, 1 connection, TLS 1.2", &M1),
+    under(TlsSettings::Tls12, "bulk-tls12", "1 GB one way, TLS 1.2", &BULK),
+    under(TlsSettings::Tls12, "connect-tls12", "full mutual connect, TLS 1.2", &CONNECT),
+    under(
+        TlsSettings::ChaCha20,
+        "2k-chacha20",
+        "2 KB, 1 connection, ChaCha20-Poly1305",
+        &alone(K2),
+    ),
+    under(
+        TlsSettings::ChaCha20,
+        "16k-chacha20",
+        "16 KB, 1 connection, ChaCha20-Poly1305",
+        &alone(K16),
+    ),
+    under(
+        TlsSettings::ChaCha20,
+        "32k-chacha20",
+        "32 KB, 1 connection, ChaCha20-Poly1305",
+        &alone(K32),
+    ),
+    under(
+        TlsSettings::ChaCha20,
+        "64k-chacha20",
+        "64 KB, 1 connection, ChaCha20-Poly1305",
+        &alone(K64),
+    ),
+    under(TlsSettings::ChaCha20, "1m-chacha20", "1 MB, 1 connection, ChaCha20-Poly1305", &M1),
+    under(TlsSettings::ChaCha20, "bulk-chacha20", "1 GB one way, ChaCha20-Poly1305", &BULK),
 ];
 
 /// The same workload on one connection, so that the latency is that of a single program.
 const fn alone(workload: Workload) -> Workload {
-    let Workload { name, title, kind, terms, goal, .. } = workload;
-    Workload { name, title, connections: 1, kind, terms, goal }
+    let Workload { name, title, kind, settings, goal, .. } = workload;
+    Workload { name, title, connections: 1, kind, settings, goal }
 }
 
 /// The workloads for programs under `tacit run`.
@@ -246,7 +271,7 @@ pub(crate) static RUN_WORKLOADS: [Workload; 2] = [
         title: "connect, 100 bytes each way, close; 4 at a time",
         connections: 4,
         kind: Kind::Visit { count: 2000, bytes: 100 },
-        terms: Terms::Usual,
+        settings: TlsSettings::Usual,
         goal: None,
     },
     Workload { name: "pour", ..BULK },

@@ -11,21 +11,21 @@ use openssl::ssl::{
     SslStream, SslVerifyMode, SslVersion,
 };
 
-use crate::terms::{SERVER_NAME, Terms, Version};
+use crate::tls_settings::{SERVER_NAME, TlsSettings, Version};
 use crate::wire::{Answer, Dial, Wire, tcp};
 
 /// A TLS connection; dropping it sends close_notify.
-struct Sealed(SslStream<TcpStream>);
+struct TlsConnection(SslStream<TcpStream>);
 
-impl Wire for Sealed {}
+impl Wire for TlsConnection {}
 
-impl Read for Sealed {
+impl Read for TlsConnection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer)
     }
 }
 
-impl Write for Sealed {
+impl Write for TlsConnection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
@@ -35,7 +35,7 @@ impl Write for Sealed {
     }
 }
 
-impl Drop for Sealed {
+impl Drop for TlsConnection {
     fn drop(&mut self) {
         // Ignores the error: the peer may have closed already.
         let _ = self.0.shutdown();
@@ -43,8 +43,8 @@ impl Drop for Sealed {
 }
 
 /// Opens connections as a client.
-pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
-    let mut builder = context(terms, dir, "client")?;
+pub(crate) fn dial(settings: &TlsSettings, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
+    let mut builder = context(settings, dir, "client")?;
     builder.set_verify(SslVerifyMode::PEER);
     let context = builder.build();
     Ok(Arc::new(move |address| {
@@ -53,18 +53,18 @@ pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
             ssl.param_mut().set_host(SERVER_NAME)?;
             ssl.set_hostname(SERVER_NAME)
         })?;
-        Ok(Box::new(Sealed(ssl.connect(stream).map_err(io::Error::other)?)))
+        Ok(Box::new(TlsConnection(ssl.connect(stream).map_err(io::Error::other)?)))
     }))
 }
 
 /// Accepts connections as a server.
-pub(crate) fn answer(terms: &Terms, dir: &Path) -> Result<Arc<Answer>, ErrorStack> {
-    let mut builder = context(terms, dir, "server")?;
+pub(crate) fn answer(settings: &TlsSettings, dir: &Path) -> Result<Arc<Answer>, ErrorStack> {
+    let mut builder = context(settings, dir, "server")?;
     builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
     let context = builder.build();
     Ok(Arc::new(move |stream| {
         let ssl = new(&context, |_| Ok(()))?;
-        Ok(Box::new(Sealed(ssl.accept(stream).map_err(io::Error::other)?)))
+        Ok(Box::new(TlsConnection(ssl.accept(stream).map_err(io::Error::other)?)))
     }))
 }
 
@@ -77,9 +77,13 @@ fn new(
     Ok(ssl)
 }
 
-fn context(terms: &Terms, dir: &Path, name: &str) -> Result<SslContextBuilder, ErrorStack> {
+fn context(
+    settings: &TlsSettings,
+    dir: &Path,
+    name: &str,
+) -> Result<SslContextBuilder, ErrorStack> {
     let mut context = SslContext::builder(SslMethod::tls())?;
-    match terms.version {
+    match settings.version {
         Version::Tls12 => {
             context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
             context.set_max_proto_version(Some(SslVersion::TLS1_2))?;
@@ -90,7 +94,7 @@ fn context(terms: &Terms, dir: &Path, name: &str) -> Result<SslContextBuilder, E
         Version::Tls13 => {
             context.set_min_proto_version(Some(SslVersion::TLS1_3))?;
             context.set_max_proto_version(Some(SslVersion::TLS1_3))?;
-            context.set_ciphersuites(&terms.suite)?;
+            context.set_ciphersuites(&settings.suite)?;
             context.set_groups_list("X25519")?;
         }
     }

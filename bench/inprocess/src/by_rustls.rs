@@ -16,14 +16,14 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
-use crate::terms::{SERVER_NAME, Sessions, Terms, Version};
+use crate::tls_settings::{SERVER_NAME, Sessions, TlsSettings, Version};
 use crate::wire::{Answer, Dial, Wire, tcp};
 
 type Failure = Box<dyn std::error::Error>;
 
 /// A TLS connection; dropping it sends close_notify.
-struct Near(StreamOwned<ClientConnection, TcpStream>);
-struct Far(StreamOwned<ServerConnection, TcpStream>);
+struct ClientTls(StreamOwned<ClientConnection, TcpStream>);
+struct ServerTls(StreamOwned<ServerConnection, TcpStream>);
 
 macro_rules! wire {
     ($end:ty) => {
@@ -55,17 +55,17 @@ macro_rules! wire {
     };
 }
 
-wire!(Near);
-wire!(Far);
+wire!(ClientTls);
+wire!(ServerTls);
 
 /// Opens connections as a client.
-pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, Failure> {
+pub(crate) fn dial(settings: &TlsSettings, dir: &Path) -> Result<Arc<Dial>, Failure> {
     let Identity { certificates, key } = identity(dir, "client")?;
-    let mut config = ClientConfig::builder_with_provider(provider(terms))
-        .with_protocol_versions(&[version(terms)])?
+    let mut config = ClientConfig::builder_with_provider(provider(settings))
+        .with_protocol_versions(&[version(settings)])?
         .with_root_certificates(trust(dir)?)
         .with_client_auth_cert(certificates, key)?;
-    if terms.sessions == Sessions::Full {
+    if settings.sessions == Sessions::Full {
         config.resumption = Resumption::disabled();
     }
     let config = Arc::new(config);
@@ -73,20 +73,21 @@ pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, Failure> {
     Ok(Arc::new(move |address| {
         let stream = tcp(address)?;
         let connection = ClientConnection::new(config.clone(), name.clone());
-        Ok(Box::new(Near(StreamOwned::new(connection.map_err(io::Error::other)?, stream))))
+        Ok(Box::new(ClientTls(StreamOwned::new(connection.map_err(io::Error::other)?, stream))))
     }))
 }
 
 /// Accepts connections as a server.
-pub(crate) fn answer(terms: &Terms, dir: &Path) -> Result<Arc<Answer>, Failure> {
+pub(crate) fn answer(settings: &TlsSettings, dir: &Path) -> Result<Arc<Answer>, Failure> {
     let Identity { certificates, key } = identity(dir, "server")?;
     let verifier =
-        WebPkiClientVerifier::builder_with_provider(trust(dir)?.into(), provider(terms)).build()?;
-    let mut config = ServerConfig::builder_with_provider(provider(terms))
-        .with_protocol_versions(&[version(terms)])?
+        WebPkiClientVerifier::builder_with_provider(trust(dir)?.into(), provider(settings))
+            .build()?;
+    let mut config = ServerConfig::builder_with_provider(provider(settings))
+        .with_protocol_versions(&[version(settings)])?
         .with_client_cert_verifier(verifier)
         .with_single_cert(certificates, key)?;
-    if terms.sessions == Sessions::Resumed {
+    if settings.sessions == Sessions::Resumed {
         config.ticketer = aws_lc_rs::Ticketer::new()?;
     } else {
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -95,21 +96,21 @@ pub(crate) fn answer(terms: &Terms, dir: &Path) -> Result<Arc<Answer>, Failure> 
     let config = Arc::new(config);
     Ok(Arc::new(move |stream| {
         let connection = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
-        Ok(Box::new(Far(StreamOwned::new(connection, stream))))
+        Ok(Box::new(ServerTls(StreamOwned::new(connection, stream))))
     }))
 }
 
 /// The crypto provider with one cipher suite and one group.
-fn provider(terms: &Terms) -> Arc<CryptoProvider> {
+fn provider(settings: &TlsSettings) -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
     let name = |suite: rustls::CipherSuite| format!("{suite:?}").replace("TLS13_", "TLS_");
-    provider.cipher_suites.retain(|suite| name(suite.suite()) == terms.suite);
+    provider.cipher_suites.retain(|suite| name(suite.suite()) == settings.suite);
     provider.kx_groups = vec![aws_lc_rs::kx_group::X25519];
     Arc::new(provider)
 }
 
-fn version(terms: &Terms) -> &'static SupportedProtocolVersion {
-    match terms.version {
+fn version(settings: &TlsSettings) -> &'static SupportedProtocolVersion {
+    match settings.version {
         Version::Tls12 => &TLS12,
         Version::Tls13 => &TLS13,
     }

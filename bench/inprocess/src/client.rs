@@ -23,7 +23,7 @@ const FILLER: u8 = 7;
 
 /// The number of operations, and the duration of each.
 #[derive(Default)]
-struct Done {
+struct Results {
     count: u64,
     latency: Histogram,
 }
@@ -57,13 +57,13 @@ fn exchange(
 fn stream(load: &Load, dial: &Dial, bytes: u64, times: u64) -> io::Result<()> {
     let open = |_| dial(load.address);
     let mut connections = (0..load.threads).map(open).collect::<io::Result<Vec<_>>>()?;
-    on_threads(&mut connections, |wire| pour(&mut **wire, STREAM_WARM_UP_BYTES))?;
+    on_threads(&mut connections, |wire| send_stream(&mut **wire, STREAM_WARM_UP_BYTES))?;
     ready(load)?;
     let start = Instant::now();
     let done = on_threads(&mut connections, |wire| {
-        let mut all = Done::default();
+        let mut all = Results::default();
         for _ in 0..times {
-            all.count += pour(&mut **wire, bytes)?.count;
+            all.count += send_stream(&mut **wire, bytes)?.count;
         }
         Ok(all)
     })?;
@@ -74,7 +74,7 @@ fn connect(load: &Load, dial: &Dial, bytes: usize, warm_up: usize, count: usize)
     let visits = |count: usize| {
         let next = AtomicUsize::new(0);
         on_threads(&mut vec![(); load.threads], |()| {
-            let mut done = Done::default();
+            let mut done = Results::default();
             while next.fetch_add(1, Ordering::Relaxed) < count {
                 let start = Instant::now();
                 Exchange::open(load.address, dial, bytes)?.once()?;
@@ -129,8 +129,8 @@ impl Exchange {
         Ok(())
     }
 
-    fn for_a_while(&mut self, time: Duration) -> io::Result<Done> {
-        let mut done = Done::default();
+    fn for_a_while(&mut self, time: Duration) -> io::Result<Results> {
+        let mut done = Results::default();
         let end = Instant::now() + time;
         let mut sent = Instant::now();
         while sent < end {
@@ -144,7 +144,7 @@ impl Exchange {
 }
 
 /// Sends one stream to the server; returns its length.
-fn pour(wire: &mut dyn Wire, bytes: u64) -> io::Result<Done> {
+fn send_stream(wire: &mut dyn Wire, bytes: u64) -> io::Result<Results> {
     wire.write_all(&WorkloadRequest::Out.encode())?;
     // A block with its length in front, so that one write sends both.
     let mut block = vec![FILLER; LENGTH_BYTES + BLOCK_BYTES];
@@ -163,10 +163,10 @@ fn pour(wire: &mut dyn Wire, bytes: u64) -> io::Result<Done> {
     if u64::from_be_bytes(arrived) != bytes {
         return Err(io::Error::other("the server received fewer bytes than were sent"));
     }
-    Ok(Done { count: bytes, ..Done::default() })
+    Ok(Results { count: bytes, ..Results::default() })
 }
 
-impl Done {
+impl Results {
     fn add(&mut self, took: Duration) {
         self.count += 1;
         self.latency.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
@@ -176,13 +176,13 @@ impl Done {
 /// Calls `work` for each worker on its own thread, and adds the results.
 fn on_threads<W: Send>(
     workers: &mut [W],
-    work: impl Fn(&mut W) -> io::Result<Done> + Sync,
-) -> io::Result<Done> {
+    work: impl Fn(&mut W) -> io::Result<Results> + Sync,
+) -> io::Result<Results> {
     thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> =
             workers.iter_mut().map(|worker| scope.spawn(move || work(worker))).collect();
-        let mut all = Done::default();
+        let mut all = Results::default();
         for thread in threads {
             let own = thread.join().map_err(|_| io::Error::other("a thread panicked"))??;
             all.count += own.count;
@@ -199,7 +199,7 @@ fn ready(load: &Load) -> io::Result<()> {
     }
 }
 
-fn report(load: &Load, done: &Done, unit: &str, units: f64, took: Duration) -> io::Result<()> {
+fn report(load: &Load, done: &Results, unit: &str, units: f64, took: Duration) -> io::Result<()> {
     let us = |per_mille| done.latency.per_mille(per_mille) as f64 / 1000.0;
     let mut figures = serde_json::Map::new();
     figures.insert(unit.to_owned(), json!(units));

@@ -14,7 +14,7 @@ mod by_rustls;
 mod client;
 mod load;
 mod server;
-mod terms;
+mod tls_settings;
 mod wire;
 
 use std::path::Path;
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use load::Load;
-use terms::Terms;
+use tls_settings::TlsSettings;
 use wire::{Answer, Dial};
 
 const USAGE: &str =
@@ -47,15 +47,17 @@ fn run(words: &[&str]) -> Result<(), String> {
             Ok(())
         }
         [library, version, suite, sessions, dir, mode, end, rest @ ..] => {
-            let terms = Terms::parse(version, suite, sessions)?;
+            let settings = TlsSettings::parse(version, suite, sessions)?;
             let dir = Path::new(dir);
             match *end {
-                "client" => client::run(&Load::parse(mode, rest)?, &*dial(library, &terms, dir)?),
+                "client" => {
+                    client::run(&Load::parse(mode, rest)?, &*dial(library, &settings, dir)?)
+                }
                 "server" => {
                     let listen = rest.last().copied().unwrap_or_default();
                     let address =
                         listen.parse().map_err(|error| format!("--listen {listen}: {error}"))?;
-                    server::run(address, &answer(library, &terms, dir)?)
+                    server::run(address, &answer(library, &settings, dir)?)
                 }
                 _ => Err(USAGE.to_owned()),
             }
@@ -72,18 +74,18 @@ fn version(library: &str) -> Result<String, String> {
     }
 }
 
-fn dial(library: &str, terms: &Terms, dir: &Path) -> Result<Arc<Dial>, String> {
+fn dial(library: &str, settings: &TlsSettings, dir: &Path) -> Result<Arc<Dial>, String> {
     match library {
-        "openssl" => by_openssl::dial(terms, dir).map_err(|error| format!("OpenSSL: {error}")),
-        "rustls" => by_rustls::dial(terms, dir).map_err(|error| format!("rustls: {error}")),
+        "openssl" => by_openssl::dial(settings, dir).map_err(|error| format!("OpenSSL: {error}")),
+        "rustls" => by_rustls::dial(settings, dir).map_err(|error| format!("rustls: {error}")),
         _ => Err(format!("there is no library `{library}`")),
     }
 }
 
-fn answer(library: &str, terms: &Terms, dir: &Path) -> Result<Arc<Answer>, String> {
+fn answer(library: &str, settings: &TlsSettings, dir: &Path) -> Result<Arc<Answer>, String> {
     match library {
-        "openssl" => by_openssl::answer(terms, dir).map_err(|error| format!("OpenSSL: {error}")),
-        "rustls" => by_rustls::answer(terms, dir).map_err(|error| format!("rustls: {error}")),
+        "openssl" => by_openssl::answer(settings, dir).map_err(|error| format!("OpenSSL: {error}")),
+        "rustls" => by_rustls::answer(settings, dir).map_err(|error| format!("rustls: {error}")),
         _ => Err(format!("there is no library `{library}`")),
     }
 }

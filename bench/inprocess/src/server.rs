@@ -54,7 +54,7 @@ fn serve(wire: &mut dyn Wire) -> io::Result<()> {
             WorkloadRequest::Exchange { request_bytes, reply_bytes } => {
                 return exchange(wire, request_bytes, reply_bytes);
             }
-            WorkloadRequest::Out => swallow(wire)?,
+            WorkloadRequest::Out => receive_stream(wire)?,
             WorkloadRequest::In { .. } | WorkloadRequest::InFor { .. } => {
                 return Err(io::ErrorKind::Unsupported.into());
             }
@@ -75,7 +75,7 @@ fn exchange(wire: &mut dyn Wire, request_bytes: u64, reply_bytes: u64) -> io::Re
     }
 }
 
-fn swallow(wire: &mut dyn Wire) -> io::Result<()> {
+fn receive_stream(wire: &mut dyn Wire) -> io::Result<()> {
     let mut buffer = vec![0; BLOCK_BYTES];
     let mut total = 0_u64;
     loop {

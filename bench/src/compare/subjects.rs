@@ -8,7 +8,7 @@ use crate::load::LoadServer;
 use crate::network::Network;
 use crate::peers::{self, Peer, Running, Setting};
 use crate::run_directory::RunDirectory;
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// The policy of runs whose start is measured.
 pub(super) const RUN_POLICY: &str = "start.toml";
@@ -112,10 +112,10 @@ impl<'a> Subject<'a> {
         let setting = make_setting("agents")?;
         let setting_once = make_setting("once")?;
         let fixed = known("tacit-fixed")?;
-        let full = peers::start(fixed, Terms::Usual, &setting)?;
-        let resumed = peers::start(fixed, Terms::Resumed, &setting)?;
+        let full = peers::start(fixed, TlsSettings::Usual, &setting)?;
+        let resumed = peers::start(fixed, TlsSettings::Resumed, &setting)?;
         let runs = match directory {
-            Some(_) => Some(peers::start(known("tacit-run")?, Terms::Usual, &setting)?),
+            Some(_) => Some(peers::start(known("tacit-run")?, TlsSettings::Usual, &setting)?),
             None => None,
         };
         Ok(Self { role, full, resumed, runs, setting, setting_once })
@@ -132,7 +132,7 @@ impl<'a> Subject<'a> {
                 std::fs::remove_file(&path).map_err(failed)?;
             }
         }
-        peers::start(known("tacit-fixed")?, Terms::Usual, &self.setting_once)
+        peers::start(known("tacit-fixed")?, TlsSettings::Usual, &self.setting_once)
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::hello::ServerHello;
 use crate::process::{Process, guarded};
-use crate::terms::Handshake;
+use crate::tls_settings::Handshake;
 
 /// A server that keeps a client without certificate connected for this long has accepted it.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(3);
@@ -39,7 +39,7 @@ impl Tap {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let connections =
-            thread::spawn(move || Ok([lead(&listener, server)?, lead(&listener, server)?]));
+            thread::spawn(move || Ok([relay(&listener, server)?, relay(&listener, server)?]));
         Ok(Self { address, connections })
     }
 
@@ -65,7 +65,7 @@ impl Tap {
 }
 
 /// Relays one connection; returns the first bytes from `server`.
-fn lead(listener: &TcpListener, server: SocketAddr) -> io::Result<Vec<u8>> {
+fn relay(listener: &TcpListener, server: SocketAddr) -> io::Result<Vec<u8>> {
     let (mut near, _) = listener.accept()?;
     let mut far = TcpStream::connect(server)?;
     far.set_read_timeout(Some(SILENCE_MAX))?;

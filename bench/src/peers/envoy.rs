@@ -88,7 +88,7 @@ fn tls(plan: &Plan<'_>) -> Value {
         }],
         "validation_context": validation,
     });
-    let resumes = plan.terms.resumes();
+    let resumes = plan.settings.resumes();
     let context = match plan.side {
         Side::Client => json!({
             "@type": type_url("transport_sockets.tls.v3.UpstreamTlsContext"),

@@ -22,7 +22,7 @@ struct Sessions {
 }
 
 fn config(plan: &Plan<'_>) -> String {
-    let Plan { side, listen, connect, terms, .. } = plan;
+    let Plan { side, listen, connect, settings, .. } = plan;
     let tls = format!("ssl crt {}.both.pem ca-file ca.pem verify required", side.name());
     // HAProxy can set the group only on the accepting side. The connecting side offers X25519 first
     // by default.
@@ -32,7 +32,7 @@ fn config(plan: &Plan<'_>) -> String {
         }
         Side::Server => (format!("{tls} curves X25519"), String::new()),
     };
-    let sessions = if terms.resumes() {
+    let sessions = if settings.resumes() {
         Sessions { cache: "20000", tickets: "", reuse: "" }
     } else {
         let reuse = "default-server no-ssl-reuse";

@@ -12,13 +12,13 @@ use super::plan::Setting;
 use super::running::{Client, Far, Running};
 use crate::inprocess;
 use crate::load::{LoadServer, server_words};
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// Starts the load server, and checks what the two sides negotiate.
 pub(super) fn start(
     peer: &'static Peer,
     library: &'static str,
-    terms: Terms,
+    settings: TlsSettings,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
     let program = inprocess::program(&setting.target);
@@ -27,7 +27,9 @@ pub(super) fn start(
     })?;
     let mut command = Command::new(&program);
     let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
-    command.args(inprocess::words(library, terms, &setting.dir)).args(&server_words(any_port)[1..]);
+    command
+        .args(inprocess::words(library, settings, &setting.dir))
+        .args(&server_words(any_port)[1..]);
     let server = LoadServer::adopt(&command, &setting.dir)?;
     check::refuses_without_certificate(server.address, &setting.dir)?;
 
@@ -36,7 +38,7 @@ pub(super) fn start(
     let client = Client::InProcess { library };
     let mut running = Running {
         peer,
-        terms,
+        settings,
         version: String::from_utf8_lossy(&version.stdout).trim().to_owned(),
         negotiated: String::new(),
         entry: server.address,
@@ -45,6 +47,6 @@ pub(super) fn start(
         far: Far::Own(server),
     };
     running.connect_twice(tap.address, setting)?;
-    running.negotiated = tap.negotiated(terms.second_handshake())?;
+    running.negotiated = tap.negotiated(settings.second_handshake())?;
     Ok(running)
 }

@@ -30,7 +30,7 @@ pub(crate) use self::peer::Peer;
 pub(crate) use self::plan::{Setting, without};
 use self::running::Client;
 pub(crate) use self::running::{Far, Running};
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// The configuration that the goals apply to: the default.
 pub(crate) const SUBJECT: &str = "tacit-run";
@@ -106,13 +106,13 @@ pub(crate) fn peer(name: &str) -> Option<&'static Peer> {
 /// Starts the proxies and the server of a peer, and returns when they have passed the check.
 pub(crate) fn start(
     peer: &'static Peer,
-    terms: Terms,
+    settings: TlsSettings,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
     let started = match &peer.form {
         Form::Direct => Ok(Running {
             peer,
-            terms,
+            settings,
             version: "no proxy".to_owned(),
             negotiated: "in clear".to_owned(),
             entry: setting.application,
@@ -120,12 +120,12 @@ pub(crate) fn start(
             proxies: None,
             far: Far::Shared,
         }),
-        Form::InProcess(library) => library::start(peer, library, terms, setting),
-        Form::Proxies(proxy) => proxies::start(peer, proxy, terms, setting),
+        Form::InProcess(library) => library::start(peer, library, settings, setting),
+        Form::Proxies(proxy) => proxies::start(peer, proxy, settings, setting),
         Form::Given(proxy) => {
-            proxies::start_in_network(peer, number_of(peer), proxy, terms, setting)
+            proxies::start_in_network(peer, number_of(peer), proxy, settings, setting)
         }
-        Form::Runs(placement) => runs::start(peer, *placement, terms, setting),
+        Form::Runs(placement) => runs::start(peer, *placement, settings, setting),
     };
     started.map_err(|error| format!("{}: {error}", peer.name))
 }
@@ -142,10 +142,10 @@ mod tests {
 
     #[test]
     fn everybody_takes_the_usual_terms_and_few_take_other_suites() {
-        let takers = |terms| PEERS.iter().filter(|peer| peer.takes(terms)).count();
-        assert_eq!(takers(Terms::Usual), PEERS.len());
-        for terms in [Terms::Aes256, Terms::ChaCha20, Terms::Tls12] {
-            let names = PEERS.iter().filter(|peer| peer.takes(terms)).map(|peer| peer.name);
+        let takers = |settings| PEERS.iter().filter(|peer| peer.takes(settings)).count();
+        assert_eq!(takers(TlsSettings::Usual), PEERS.len());
+        for settings in [TlsSettings::Aes256, TlsSettings::ChaCha20, TlsSettings::Tls12] {
+            let names = PEERS.iter().filter(|peer| peer.takes(settings)).map(|peer| peer.name);
             assert!(names.clone().all(|n| n.starts_with("tacit") || n == "inproc-openssl"));
             assert_eq!(names.count(), 6);
         }

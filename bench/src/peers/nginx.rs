@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::plan::{Plan, Proxy, Side};
 use crate::certs::SERVER_NAME;
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 pub(super) const PROXY: Proxy = Proxy {
     program: |_| PathBuf::from("/usr/sbin/nginx"),
@@ -19,7 +19,7 @@ pub(super) const PROXY: Proxy = Proxy {
 const MODULE: &str = "modules/ngx_stream_module.so";
 
 fn config(plan: &Plan<'_>) -> String {
-    let Plan { side, listen, connect, terms, setting, .. } = plan;
+    let Plan { side, listen, connect, settings, setting, .. } = plan;
     let name = side.name();
     let file = |name: &str| setting.dir.join(name).display().to_string();
     let cert = file(&format!("{name}.pem"));
@@ -40,7 +40,7 @@ fn config(plan: &Plan<'_>) -> String {
         proxy_ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
         proxy_ssl_conf_command Groups X25519;
         proxy_ssl_session_reuse {};",
-                if terms.resumes() { "on" } else { "off" }
+                if settings.resumes() { "on" } else { "off" }
             ),
             "",
         ),
@@ -55,12 +55,12 @@ fn config(plan: &Plan<'_>) -> String {
         ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
         ssl_ecdh_curve X25519;
         {}",
-                sessions(*terms)
+                sessions(*settings)
             ),
             " ssl",
         ),
     };
-    let run = file(&format!("nginx-{}-{name}-{}", terms.name(), listen.port()));
+    let run = file(&format!("nginx-{}-{name}-{}", settings.name(), listen.port()));
     format!(
         "\
 daemon off;
@@ -84,8 +84,8 @@ stream {{
 }
 
 /// The option for the session cache of the server side.
-fn sessions(terms: Terms) -> &'static str {
-    match terms.resumes() {
+fn sessions(settings: TlsSettings) -> &'static str {
+    match settings.resumes() {
         true => "ssl_session_cache shared:bench:1m;",
         false => "ssl_session_cache off;\n        ssl_session_tickets off;",
     }

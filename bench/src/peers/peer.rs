@@ -1,7 +1,7 @@
 //! A peer: a way to protect the connection between two programs, and the workloads it supports.
 
 use super::plan::Proxy;
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 use crate::workload::{Kind, Workload};
 
 /// A peer of the comparison.
@@ -33,18 +33,18 @@ impl Peer {
     /// Whether the peer supports a workload. Programs with TLS use each connection for one purpose.
     pub(crate) fn carries(&self, workload: &Workload) -> bool {
         let is_alone = !matches!(workload.kind, Kind::Beside { .. });
-        self.takes(workload.terms) && (is_alone || !matches!(self.form, Form::InProcess(_)))
+        self.takes(workload.settings) && (is_alone || !matches!(self.form, Form::InProcess(_)))
     }
 
     /// Whether the peer is measured with these TLS settings. Other cipher suites are measured only
     /// for tacit and for OpenSSL in the programs: their cost depends on the library.
-    pub(crate) fn takes(&self, terms: Terms) -> bool {
-        match (&self.form, terms) {
-            (_, Terms::Usual) => true,
+    pub(crate) fn takes(&self, settings: TlsSettings) -> bool {
+        match (&self.form, settings) {
+            (_, TlsSettings::Usual) => true,
             (Form::Direct | Form::Given(_), _) => false,
             // The openssl crate cannot resume a session without unsafe code.
-            (Form::InProcess(library), Terms::Resumed) => *library != "openssl",
-            (_, Terms::Resumed) => true,
+            (Form::InProcess(library), TlsSettings::Resumed) => *library != "openssl",
+            (_, TlsSettings::Resumed) => true,
             (Form::InProcess(library), _) => *library == "openssl",
             (Form::Runs(_), _) => true,
             (Form::Proxies(_), _) => self.is_tacit(),

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::peer_network::PeerNetwork;
 use crate::process::Process;
 use crate::run_directory::RunDirectory;
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// How to run a proxy.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Plan<'a> {
     pub(super) side: Side,
     pub(super) listen: SocketAddr,
     pub(super) connect: SocketAddr,
-    pub(super) terms: Terms,
+    pub(super) settings: TlsSettings,
     pub(super) setting: &'a Setting<'a>,
 }
 

@@ -11,7 +11,7 @@ use super::running::{Client, Far, Running};
 use crate::load::{self, LoadServer, probe, probe_words, server_words};
 use crate::peer_network;
 use crate::process::Process;
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// A pair that does not relay a byte within this time after its start has failed.
 const START_TIME_MAX: Duration = Duration::from_secs(15);
@@ -20,19 +20,19 @@ const START_TIME_MAX: Duration = Duration::from_secs(15);
 pub(super) fn start(
     peer: &'static Peer,
     proxy: &Proxy,
-    terms: Terms,
+    settings: TlsSettings,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
     let version = proxy.version(setting)?;
     let start = |part: &str, plan: &Plan<'_>| {
-        proxy.start(&format!("{}-{}-{part}", peer.name, terms.name()), plan, &[])
+        proxy.start(&format!("{}-{}-{part}", peer.name, settings.name()), plan, &[])
     };
     let entry = free_address()?;
     let tls = free_address()?;
     let connect = setting.application;
-    let plan = Plan { side: Side::Server, listen: tls, connect, terms, setting };
+    let plan = Plan { side: Side::Server, listen: tls, connect, settings, setting };
     let mut server = start("server", &plan)?;
-    let plan = Plan { side: Side::Client, listen: entry, connect: tls, terms, setting };
+    let plan = Plan { side: Side::Client, listen: entry, connect: tls, settings, setting };
     let mut client = start("client", &plan)?;
     wait_ready(entry, &mut client, &mut server)?;
 
@@ -43,13 +43,13 @@ pub(super) fn start(
     let mut probe = start("probe", &plan)?;
     wait_ready(entry_of_probe, &mut probe, &mut server)?;
     load::probe(entry_of_probe)?;
-    let negotiated = tap.negotiated(terms.second_handshake())?;
+    let negotiated = tap.negotiated(settings.second_handshake())?;
 
     client.count_descendants()?;
     server.count_descendants()?;
     Ok(Running {
         peer,
-        terms,
+        settings,
         version,
         negotiated,
         entry,
@@ -64,7 +64,7 @@ pub(super) fn start_in_network(
     peer: &'static Peer,
     number: u8,
     proxy: &Proxy,
-    terms: Terms,
+    settings: TlsSettings,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
     let peer_network =
@@ -76,7 +76,7 @@ pub(super) fn start_in_network(
     command.arg(&setting.load).args(server_words(application));
     let far = LoadServer::adopt(&command, &setting.dir)?;
     let start = |side: Side, listen, connect| {
-        let plan = Plan { side, listen, connect, terms, setting };
+        let plan = Plan { side, listen, connect, settings, setting };
         let words = peer_network.words(side.cpu());
         proxy.start(&format!("{}-{}", peer.name, side.name()), &plan, &words)
     };
@@ -96,7 +96,7 @@ pub(super) fn start_in_network(
     server.count_descendants()?;
     Ok(Running {
         peer,
-        terms,
+        settings,
         version: proxy.version(setting)?,
         negotiated: "as above".to_owned(),
         entry,

@@ -8,13 +8,13 @@ use super::plan::{Setting, command_of};
 use crate::inprocess;
 use crate::load::{LoadServer, probe_words};
 use crate::process::{Process, guarded};
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// A running peer.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) peer: &'static Peer,
-    pub(crate) terms: Terms,
+    pub(crate) settings: TlsSettings,
     /// The version that its program prints, one line.
     pub(crate) version: String,
     /// What the two sides negotiated.
@@ -68,7 +68,7 @@ impl Running {
             }
             Client::InProcess { library } => {
                 let mut command = Command::new(inprocess::program(&setting.target));
-                command.args(inprocess::words(library, self.terms, &setting.dir)).args(words);
+                command.args(inprocess::words(library, self.settings, &setting.dir)).args(words);
                 guarded(&command)
             }
             Client::Run { policy } => match setting.directory {

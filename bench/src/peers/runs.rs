@@ -16,7 +16,7 @@ use super::tacit::tls;
 use crate::certs::SERVER_NAME;
 use crate::load::{LoadServer, server_words};
 use crate::process::guarded;
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 /// The port at which the program listens inside its run.
 const LOCAL_PORT: u16 = 9000;
@@ -25,7 +25,7 @@ const LOCAL_PORT: u16 = 9000;
 pub(super) fn start(
     peer: &'static Peer,
     placement: Option<&str>,
-    terms: Terms,
+    settings: TlsSettings,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
     let directory = setting.directory.ok_or("no network namespace could be made for tacit run")?;
@@ -33,9 +33,9 @@ pub(super) fn start(
     let listen = free.map_err(|error| format!("cannot find a free port on loopback: {error}"))?;
     let tap = check::Tap::new(listen).map_err(|error| format!("cannot open the tap: {error}"))?;
     let ports = [listen.port(), tap.address.port()];
-    let policies = policies(&setting.congestion, placement, terms, listen, ports);
+    let policies = policies(&setting.congestion, placement, settings, listen, ports);
     let [client, server] =
-        ["client", "server"].map(|side| format!("{}-{}-{side}.toml", peer.name, terms.name()));
+        ["client", "server"].map(|side| format!("{}-{}-{side}.toml", peer.name, settings.name()));
     for (name, text) in [&client, &server].into_iter().zip(&policies) {
         let text = &setting.policy(text);
         let parsed = tacit_core::policy::parse(text);
@@ -57,7 +57,7 @@ pub(super) fn start(
     check::refuses_without_certificate(listen, &setting.dir)?;
     let mut running = Running {
         peer,
-        terms,
+        settings,
         version: String::from_utf8_lossy(&version.stdout).trim().to_owned(),
         negotiated: String::new(),
         entry: listen,
@@ -66,7 +66,7 @@ pub(super) fn start(
         far: Far::Run(server),
     };
     running.connect_twice(tap.address, setting)?;
-    running.negotiated = tap.negotiated(terms.second_handshake())?;
+    running.negotiated = tap.negotiated(settings.second_handshake())?;
     Ok(running)
 }
 
@@ -74,7 +74,7 @@ pub(super) fn start(
 fn policies(
     congestion: &str,
     placement: Option<&str>,
-    terms: Terms,
+    settings: TlsSettings,
     listen: SocketAddr,
     remote_ports: [u16; 2],
 ) -> [String; 2] {
@@ -94,7 +94,7 @@ fn policies(
              [trust.bench]\nca = \"ca.pem\"\n\n[[rule]]\nname = \"bench\"\n"
         )
     };
-    let tls = tls(terms);
+    let tls = tls(settings);
     [
         format!(
             "{}direction = \"outbound\"\nremote = \"{}\"\nremote-ports = {remote_ports:?}\n\n\
@@ -119,9 +119,9 @@ mod tests {
     #[test]
     fn tacit_takes_both_policies_on_all_terms() {
         let listen = "127.0.0.1:7002".parse().unwrap();
-        for terms in Terms::ALL {
+        for settings in TlsSettings::ALL {
             for placement in [None, Some("split"), Some("one-cpu")] {
-                for text in policies("cubic", placement, terms, listen, [7002, 7003]) {
+                for text in policies("cubic", placement, settings, listen, [7002, 7003]) {
                     let parsed = tacit_core::policy::parse(&text);
                     assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
                 }

@@ -14,13 +14,13 @@ pub(super) const PROXY: Proxy = Proxy {
 };
 
 fn config(plan: &Plan<'_>) -> String {
-    let Plan { side, listen, connect, terms, .. } = plan;
+    let Plan { side, listen, connect, settings, .. } = plan;
     let name = side.name();
     let role = match side {
         Side::Client => format!("client = yes\nsni = {SERVER_NAME}\ncheckHost = {SERVER_NAME}"),
         Side::Server => "requireCert = yes".to_owned(),
     };
-    let sessions = match terms.resumes() {
+    let sessions = match settings.resumes() {
         true => "",
         false => "options = NO_TICKET\nsessionResume = no",
     };

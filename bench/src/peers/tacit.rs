@@ -4,7 +4,7 @@
 
 use super::plan::{Plan, Proxy, Side, without};
 use crate::certs::SERVER_NAME;
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 
 pub(super) const PROXY: Proxy = proxy(config);
 
@@ -29,7 +29,7 @@ const fn proxy(config: fn(&Plan<'_>) -> String) -> Proxy {
 }
 
 fn config(plan: &Plan<'_>) -> String {
-    let Plan { side, listen, connect, terms, setting, .. } = plan;
+    let Plan { side, listen, connect, settings, setting, .. } = plan;
     let name = side.name();
     let congestion = &setting.congestion;
     let role = match side {
@@ -61,12 +61,12 @@ identity    = "{name}"
 trust       = "bench"
 {role}
 {tls}"#,
-        tls = tls(*terms)
+        tls = tls(*settings)
     )
 }
 
 /// The `tls` keys of a rule for these TLS settings.
-pub(super) fn tls(terms: Terms) -> String {
+pub(super) fn tls(settings: TlsSettings) -> String {
     format!(
         "\
 min-version = \"{}\"
@@ -74,9 +74,9 @@ suites      = [\"{}\"]
 groups      = [\"x25519\"]
 resumption  = {}
 ",
-        terms.version(),
-        terms.suite(),
-        terms.resumes()
+        settings.version(),
+        settings.suite(),
+        settings.resumes()
     )
 }
 
@@ -89,10 +89,10 @@ mod tests {
     fn tacit_takes_both_policies_on_all_terms() {
         let [listen, connect] = ["127.0.0.1:1", "127.0.0.1:2"].map(|text| text.parse().unwrap());
         let setting = setting();
-        for terms in Terms::ALL {
+        for settings in TlsSettings::ALL {
             for side in [Side::Client, Side::Server] {
                 for proxy in [PROXY, UNMETERED, WITHOUT_CHAIN_CACHE] {
-                    let plan = Plan { side, listen, connect, terms, setting: &setting };
+                    let plan = Plan { side, listen, connect, settings, setting: &setting };
                     let text = (proxy.config)(&plan);
                     let parsed = tacit_core::policy::parse(&text);
                     assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");

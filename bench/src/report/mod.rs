@@ -17,11 +17,11 @@ use tacit_core::page::{Bars, DataTable, HtmlPage, PagePart};
 
 use self::summary::Summary;
 use crate::measure::{PARTS, Sample};
-use crate::memory::{self, Idle};
+use crate::memory::{self, IdleMemory};
 use crate::network::Network;
 use crate::options::Options;
 use crate::peers::{METERED, Peer, Running, SUBJECT, UNMETERED};
-use crate::terms::Terms;
+use crate::tls_settings::TlsSettings;
 use crate::workload::{Length, Workload};
 
 /// The report of a whole run of the benchmark.
@@ -48,12 +48,12 @@ struct Section {
 
 /// The results of the peers.
 #[derive(Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct PeerResults<'a> {
     pub(crate) running: &'a [Running],
     /// The peers that could not be started, and why.
     pub(crate) absent: &'a [String],
     pub(crate) samples: &'a [Sample],
-    pub(crate) idle: &'a [Idle],
+    pub(crate) idle: &'a [IdleMemory],
 }
 
 impl Report {
@@ -70,7 +70,7 @@ impl Report {
     }
 
     /// Adds the results of the peers; returns them as JSON.
-    pub(crate) fn add_peers(&mut self, options: &Options, seen: &Seen<'_>) -> Value {
+    pub(crate) fn add_peers(&mut self, options: &Options, seen: &PeerResults<'_>) -> Value {
         let peers: Vec<&'static Peer> = options.peers.clone();
         let summary = Summary::new(&peers, &options.workloads, seen.samples);
         self.sections.push(who(seen));
@@ -111,7 +111,7 @@ impl Report {
             "peers": seen.running.iter().map(peer_json).collect::<Vec<_>>(),
             "absent": seen.absent,
             "summary": summary.json(),
-            "idle": seen.idle.iter().map(Idle::json).collect::<Vec<_>>(),
+            "idle": seen.idle.iter().map(IdleMemory::json).collect::<Vec<_>>(),
             "samples": seen.samples.iter().map(sample_json).collect::<Vec<_>>(),
         })
     }
@@ -194,18 +194,18 @@ impl Report {
 }
 
 /// The peers, and what each negotiated.
-fn who(seen: &Seen<'_>) -> Section {
+fn who(seen: &PeerResults<'_>) -> Section {
     let mut notes: Vec<_> = seen
         .running
         .iter()
-        .filter(|running| running.terms == Terms::Usual)
+        .filter(|running| running.settings == TlsSettings::Usual)
         .map(|Running { peer, version, negotiated, .. }| {
             format!("{} ({}): {negotiated}; {version}", peer.name, peer.title)
         })
         .collect();
-    let others = seen.running.iter().filter(|running| running.terms != Terms::Usual);
-    notes.extend(others.map(|Running { peer, terms, negotiated, .. }| {
-        format!("{}, {}: {negotiated}", peer.name, terms.name())
+    let others = seen.running.iter().filter(|running| running.settings != TlsSettings::Usual);
+    notes.extend(others.map(|Running { peer, settings, negotiated, .. }| {
+        format!("{}, {}: {negotiated}", peer.name, settings.name())
     }));
     notes.extend(seen.absent.iter().map(|absent| format!("not measured: {absent}")));
     Section { title: "The peers".to_owned(), notes, ..Section::default() }
@@ -229,19 +229,19 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
              a third of its samples dropped is not measured; its minimum is that of all samples.",
         ),
         on(
-            |workload| workload.goal.is_none() && workload.terms <= Terms::Resumed,
+            |workload| workload.goal.is_none() && workload.settings <= TlsSettings::Resumed,
             "Other workloads",
             "",
         ),
         on(
-            |workload| workload.terms > Terms::Resumed,
+            |workload| workload.settings > TlsSettings::Resumed,
             "Other suites and TLS 1.2",
             "This section compares tacit with OpenSSL in both programs.",
         ),
     ]
 }
 
-fn idle(idle: &[Idle]) -> Option<Section> {
+fn idle(idle: &[IdleMemory]) -> Option<Section> {
     let kernel = memory::kernel_bytes();
     let source = kernel.source;
     Some(Section {
@@ -261,7 +261,7 @@ fn peer_json(running: &Running) -> Value {
     json!({
         "peer": running.peer.name,
         "title": running.peer.title,
-        "terms": running.terms.name(),
+        "terms": running.settings.name(),
         "version": running.version,
         "negotiated": running.negotiated,
     })
@@ -318,8 +318,9 @@ mod tests {
         let mut report = Report::new(&options, &network);
         let samples = [sample("envoy", 50), sample("tacit-split", 39), sample("tacit-run", 45)];
         let absent = ["usual (nginx: not there)".to_owned()];
-        let idle = [Idle { peer: "tacit-run", bytes: PerSide { client: 1024.0, server: 512.0 } }];
-        let seen = Seen { running: &[], absent: &absent, samples: &samples, idle: &idle };
+        let idle =
+            [IdleMemory { peer: "tacit-run", bytes: PerSide { client: 1024.0, server: 512.0 } }];
+        let seen = PeerResults { running: &[], absent: &absent, samples: &samples, idle: &idle };
         let json = report.add_peers(&options, &seen);
         report.add_columns("Starts", "a  b\n".to_owned());
         assert_eq!(json["samples"].as_array().unwrap().len(), 3);

@@ -5,7 +5,7 @@ use tacit_core::statistics::{Mean, median};
 
 use super::summary::{Row, Summary, ratio, ratio_of_minima};
 use crate::measure::Sample;
-use crate::memory::{Idle, PerSide};
+use crate::memory::{IdleMemory, PerSide};
 use crate::peers::{METERED, PLACED, SUBJECT, UNMETERED};
 use crate::workload::{Goal, Workload};
 
@@ -41,7 +41,7 @@ pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Op
         "stretch",
         "reached",
     ];
-    let rows = with_goals(workloads).map(|Aimed { workload, goal }| {
+    let rows = with_goals(workloads).map(|WorkloadGoal { workload, goal }| {
         let best = summary.best(workload.name);
         let tacit = summary.row(workload.name, SUBJECT);
         let found = ratio(tacit, best);
@@ -79,7 +79,7 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
         "tacit-run / best given",
         "tacit-split / best given",
     ]);
-    let rows = with_goals(workloads).map(|Aimed { workload, .. }| {
+    let rows = with_goals(workloads).map(|WorkloadGoal { workload, .. }| {
         let best = summary.best(workload.name);
         let given = summary.best_given(workload.name);
         let both = |row: Option<&Row>, to: Option<&Row>| {
@@ -103,13 +103,14 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
 }
 
 /// A workload with a goal.
-struct Aimed {
+struct WorkloadGoal {
     workload: &'static Workload,
     goal: Goal,
 }
 
-fn with_goals<'a>(workloads: &'a [&'static Workload]) -> impl Iterator<Item = Aimed> + 'a {
-    let aimed = |workload: &&'static Workload| Some(Aimed { workload, goal: workload.goal? });
+fn with_goals<'a>(workloads: &'a [&'static Workload]) -> impl Iterator<Item = WorkloadGoal> + 'a {
+    let aimed =
+        |workload: &&'static Workload| Some(WorkloadGoal { workload, goal: workload.goal? });
     workloads.iter().filter_map(aimed)
 }
 
@@ -246,7 +247,7 @@ pub(super) fn paper(summary: &Summary) -> Option<DataTable> {
 }
 
 /// The memory of an idle connection.
-pub(super) fn memory(idle: &[Idle], kernel_bytes: u64) -> Option<DataTable> {
+pub(super) fn memory(idle: &[IdleMemory], kernel_bytes: u64) -> Option<DataTable> {
     let columns = ["", "client proxy KB", "server proxy KB", "both KB", "kernel KB", "goal KB"];
     let kb = |bytes: f64| TableCell::Number(bytes / 1024.0);
     let rows = idle.iter().map(|idle| {

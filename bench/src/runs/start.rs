@@ -25,7 +25,7 @@ const STARTS: usize = 20;
 
 /// How `true` is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum StartMethod {
     Alone,
     Unshare,
     TacitOne,
@@ -34,10 +34,16 @@ enum Way {
     Slirp,
 }
 
-const WAYS: [Way; 6] =
-    [Way::Alone, Way::Unshare, Way::TacitOne, Way::TacitMany, Way::Pasta, Way::Slirp];
+const METHODS: [StartMethod; 6] = [
+    StartMethod::Alone,
+    StartMethod::Unshare,
+    StartMethod::TacitOne,
+    StartMethod::TacitMany,
+    StartMethod::Pasta,
+    StartMethod::Slirp,
+];
 
-impl Way {
+impl StartMethod {
     fn name(self) -> String {
         match self {
             Self::Alone => "true".to_owned(),
@@ -90,7 +96,7 @@ impl Way {
 /// One start.
 #[derive(Debug)]
 struct Sample {
-    way: Way,
+    method: StartMethod,
     wall_ms: f64,
     cpu_ms: f64,
 }
@@ -104,29 +110,29 @@ pub(super) fn measure(options: &Options, directory: &RunDirectory) -> Result<Rep
     orphan::collect()
         .map_err(|error| format!("cannot become the parent of orphaned processes: {error}"))?;
     let mut samples = Vec::new();
-    let mut progress = Progress::start(options.rounds * WAYS.len());
+    let mut progress = Progress::start(options.rounds * METHODS.len());
     for round in 0..options.rounds {
-        for turn in 0..WAYS.len() {
-            let way = WAYS[(turn + round) % WAYS.len()];
+        for turn in 0..METHODS.len() {
+            let method = METHODS[(turn + round) % METHODS.len()];
             let now = round + 1;
             let all = options.rounds;
-            progress.step(&format!("round {now}/{all} {}", way.name()));
+            progress.step(&format!("round {now}/{all} {}", method.name()));
             for _ in 0..STARTS {
-                samples.push(take(way, directory)?);
+                samples.push(take(method, directory)?);
             }
         }
     }
     Ok(Report(samples))
 }
 
-fn take(way: Way, directory: &RunDirectory) -> Result<Sample, String> {
+fn take(method: StartMethod, directory: &RunDirectory) -> Result<Sample, String> {
     let clock = || {
         cpu::children_ns()
             .map_err(|error| format!("cannot read the CPU time of child processes: {error}"))
     };
     let before = clock()?;
     let start = Instant::now();
-    way.go(directory)?;
+    method.go(directory)?;
     let wall_ms = start.elapsed().as_secs_f64() * 1000.0;
     for pid in
         descendants(std::process::id()).map_err(|error| format!("cannot read /proc: {error}"))?
@@ -135,14 +141,14 @@ fn take(way: Way, directory: &RunDirectory) -> Result<Sample, String> {
         let _ = process::wait(pid);
     }
     let cpu_ms = (clock()? - before) as f64 / 1e6;
-    Ok(Sample { way, wall_ms, cpu_ms })
+    Ok(Sample { method, wall_ms, cpu_ms })
 }
 
 impl Report {
     pub(super) fn json(&self) -> Value {
         let sample = |one: &Sample| {
             json!({
-                "way": one.way.name(),
+                "way": one.method.name(),
                 "wall_ms": one.wall_ms,
                 "cpu_ms": one.cpu_ms,
             })
@@ -150,8 +156,8 @@ impl Report {
         self.0.iter().map(sample).collect()
     }
 
-    fn sorted(&self, way: Way, of: fn(&Sample) -> f64) -> Vec<f64> {
-        let own = self.0.iter().filter(|sample| sample.way == way);
+    fn sorted(&self, method: StartMethod, of: fn(&Sample) -> f64) -> Vec<f64> {
+        let own = self.0.iter().filter(|sample| sample.method == method);
         let mut values: Vec<f64> = own.map(of).collect();
         values.sort_by(f64::total_cmp);
         values
@@ -166,12 +172,12 @@ impl Display for Report {
              (each row includes the start of setpriv, which changes to an ordinary user)"
         )?;
         writeln!(f, "{:28} {:>8} {:>8} {:>8}", "", "wall", "minimum", "CPU")?;
-        for way in WAYS {
-            let walls = self.sorted(way, |one| one.wall_ms);
+        for method in METHODS {
+            let walls = self.sorted(method, |one| one.wall_ms);
             let wall = median(&walls);
             let least = walls[0];
-            let cpu = median(&self.sorted(way, |one| one.cpu_ms));
-            writeln!(f, "{:28} {wall:>8.2} {least:>8.2} {cpu:>8.2}", way.name())?;
+            let cpu = median(&self.sorted(method, |one| one.cpu_ms));
+            writeln!(f, "{:28} {wall:>8.2} {least:>8.2} {cpu:>8.2}", method.name())?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ pub(super) enum LockKind {
 
 /// The number and the duration of waits for a lock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Waits {
+pub(super) struct WaitCounts {
     pub(super) count: u64,
     pub(super) ns: u64,
 }
@@ -42,8 +42,8 @@ pub(super) enum Lock {
 }
 
 /// A guard of the lock.
-#[expect(dead_code, reason = "held for its end")]
-pub(super) enum Held<'a> {
+#[expect(dead_code, reason = "held until it is dropped")]
+pub(super) enum LockGuard<'a> {
     Mutex(MutexGuard<'a, ()>),
     Read(RwLockReadGuard<'a, ()>),
     Write(RwLockWriteGuard<'a, ()>),
@@ -60,21 +60,21 @@ impl Lock {
         }
     }
 
-    pub(super) fn exclusive(&self, waits: &mut Waits) -> Held<'_> {
+    pub(super) fn exclusive(&self, waits: &mut WaitCounts) -> LockGuard<'_> {
         match self {
             Self::Global(lock) | Self::Writers(lock) => {
-                spin(waits, || tried(lock.try_lock()).map(Held::Mutex))
+                spin(waits, || tried(lock.try_lock()).map(LockGuard::Mutex))
             }
-            Self::Rw(lock) => spin(waits, || tried(lock.try_write()).map(Held::Write)),
-            Self::None => Held::Free,
+            Self::Rw(lock) => spin(waits, || tried(lock.try_write()).map(LockGuard::Write)),
+            Self::None => LockGuard::Free,
         }
     }
 
-    pub(super) fn shared(&self, waits: &mut Waits) -> Held<'_> {
+    pub(super) fn shared(&self, waits: &mut WaitCounts) -> LockGuard<'_> {
         match self {
-            Self::Rw(lock) => spin(waits, || tried(lock.try_read()).map(Held::Read)),
+            Self::Rw(lock) => spin(waits, || tried(lock.try_read()).map(LockGuard::Read)),
             // As in the agent, the table can be read while it is written.
-            Self::Writers(_) | Self::None => Held::Free,
+            Self::Writers(_) | Self::None => LockGuard::Free,
             Self::Global(_) => self.exclusive(waits),
         }
     }
@@ -90,28 +90,28 @@ fn tried<G>(attempt: TryLockResult<G>) -> Option<G> {
 }
 
 /// Tries until it succeeds. The clock is read only if the lock was taken.
-fn spin<'a>(waits: &mut Waits, attempt: impl Fn() -> Option<Held<'a>>) -> Held<'a> {
-    if let Some(held) = attempt() {
-        return held;
+fn spin<'a>(waits: &mut WaitCounts, attempt: impl Fn() -> Option<LockGuard<'a>>) -> LockGuard<'a> {
+    if let Some(guard) = attempt() {
+        return guard;
     }
     let start = Instant::now();
     let mut tries = 0_u32;
-    let held = loop {
-        if let Some(held) = attempt() {
-            break held;
+    let guard = loop {
+        if let Some(guard) = attempt() {
+            break guard;
         }
         tries = tries.wrapping_add(1);
         if tries.is_multiple_of(SPINS_MAX) { thread::yield_now() } else { spin_loop() }
     };
     waits.count += 1;
     waits.ns += u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    held
+    guard
 }
 
 /// Calls `work` while a lock is held.
-pub(super) fn locked<T>(held: Held<'_>, work: impl FnOnce() -> T) -> T {
+pub(super) fn locked<T>(guard: LockGuard<'_>, work: impl FnOnce() -> T) -> T {
     let made = work();
-    drop(held);
+    drop(guard);
     made
 }
 
@@ -125,22 +125,22 @@ mod tests {
     fn readers_ignore_a_writer_lock_and_wait_for_a_global_one() {
         for kind in [LockKind::Writers, LockKind::None] {
             let lock = Lock::of(kind);
-            let mut waits = Waits::default();
-            let held = lock.exclusive(&mut waits);
-            assert!(matches!(lock.shared(&mut waits), Held::Free), "{kind:?}");
-            drop(held);
+            let mut waits = WaitCounts::default();
+            let guard = lock.exclusive(&mut waits);
+            assert!(matches!(lock.shared(&mut waits), LockGuard::Free), "{kind:?}");
+            drop(guard);
             assert_eq!(waits.count, 0);
         }
         let lock = Lock::of(LockKind::Global);
-        let mut waits = Waits::default();
-        assert!(matches!(lock.shared(&mut waits), Held::Mutex(_)));
+        let mut waits = WaitCounts::default();
+        assert!(matches!(lock.shared(&mut waits), LockGuard::Mutex(_)));
     }
 
     #[test]
     fn waits_for_a_taken_lock_are_counted() {
         let lock = Lock::of(LockKind::Rw);
-        let mut ours = Waits::default();
-        let mut theirs = Waits::default();
+        let mut ours = WaitCounts::default();
+        let mut theirs = WaitCounts::default();
         let first = lock.shared(&mut ours);
         drop(lock.shared(&mut ours));
         assert_eq!(ours.count, 0, "readers share");

@@ -38,7 +38,7 @@ mod table;
 use clap::Parser;
 
 use self::arguments::SocketsArgs;
-use self::table::Bench;
+use self::table::TransactionBench;
 
 /// Runs the command.
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
@@ -50,7 +50,7 @@ pub(crate) fn run(words: &[&str]) -> Result<(), String> {
         }
         Err(error) => return Err(error.to_string()),
     };
-    let measured = Bench::new(&args)?.measure()?;
+    let measured = TransactionBench::new(&args)?.measure()?;
     let figures = report::figures(&measured);
     if args.json {
         println!("{}", report::json(&args, &figures)?);

@@ -25,21 +25,21 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
     let mut add = |key: &str, title: &str, unit, value| {
         figures.push(Figure { key: key.to_owned(), title: title.to_owned(), unit, value });
     };
-    let seen = &measured.seen;
-    let all = seen.transactions as f64;
+    let results = &measured.results;
+    let all = results.transactions as f64;
     let cpu_s = measured.cpu_ns as f64 / 1e9;
-    let waited_ns = seen.waits.ns as f64;
+    let waited_ns = results.waits.ns as f64;
     let thread_ns = measured.threads as f64 * measured.seconds * 1e9;
     add("transactions_per_s", "transactions", "/s", all / measured.seconds);
     // z/TPF states its gain as throughput divided by utilisation.
     add("transactions_per_cpu_s", "transactions per CPU s", "", all / cpu_s);
     add("spin_percent", "time spent spinning", "%", 100.0 * waited_ns / thread_ns);
     add("spin_us_per_transaction", "spinning per transaction", "us", waited_ns / 1000.0 / all);
-    add("waits_per_transaction", "waits per transaction", "", seen.waits.count as f64 / all);
+    add("waits_per_transaction", "waits per transaction", "", results.waits.count as f64 / all);
     add("cpu_us_per_transaction", "CPU time per transaction", "us", cpu_s * 1e6 / all);
-    latency(&mut figures, "latency", "transaction", &seen.latency);
-    if seen.display.count() > 0 {
-        latency(&mut figures, "display", "display", &seen.display);
+    latency(&mut figures, "latency", "transaction", &results.latency);
+    if results.display.count() > 0 {
+        latency(&mut figures, "display", "display", &results.display);
     }
     figures
 }
@@ -107,14 +107,14 @@ fn word(value: impl ValueEnum) -> String {
 mod tests {
     use clap::Parser;
 
-    use super::super::table::{Measured, Seen};
+    use super::super::table::{Measured, Results};
     use super::*;
 
     #[test]
     fn text_and_json_have_the_figures() {
-        let mut seen = Seen { transactions: 1000, ..Seen::default() };
-        seen.latency.record(5000);
-        let measured = Measured { seen, threads: 2, seconds: 0.5, cpu_ns: 1_000_000_000 };
+        let mut results = Results { transactions: 1000, ..Results::default() };
+        results.latency.record(5000);
+        let measured = Measured { results, threads: 2, seconds: 0.5, cpu_ns: 1_000_000_000 };
         let args = SocketsArgs::try_parse_from(["", "--lock", "rw"]).unwrap();
         let figures = figures(&measured);
         let json = json(&args, &figures).unwrap();

@@ -18,7 +18,7 @@ use tacit_sys::{cpu, process};
 use tokio::sync::Semaphore;
 
 use super::arguments::{Send, SocketsArgs};
-use super::lock::{Lock, Waits, locked};
+use super::lock::{Lock, WaitCounts, locked};
 
 const DISPLAY_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of transactions after which a connection is replaced.
@@ -30,7 +30,7 @@ const DESCRIPTORS_SPARE: u64 = 64;
 const PANICKED: &str = "a thread panicked: see the message above";
 
 /// The table, and what is needed to add connections.
-pub(super) struct Bench<'a> {
+pub(super) struct TransactionBench<'a> {
     args: &'a SocketsArgs,
     send: Send,
     lock: Lock,
@@ -49,24 +49,24 @@ struct Socket {
 
 /// The measurements of one thread.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Results {
     pub(super) transactions: u64,
     pub(super) latency: Histogram,
-    pub(super) waits: Waits,
+    pub(super) waits: WaitCounts,
     pub(super) display: Histogram,
 }
 
 /// The measurements of all threads.
 #[derive(Debug)]
 pub(super) struct Measured {
-    pub(super) seen: Seen,
+    pub(super) results: Results,
     pub(super) threads: usize,
     pub(super) seconds: f64,
     /// CPU time of this process.
     pub(super) cpu_ns: u64,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> TransactionBench<'a> {
     pub(super) fn new(args: &'a SocketsArgs) -> Result<Self, String> {
         let limit = process::raise_descriptor_limit().map_err(|error| wrong(&error))?;
         if 2 * args.connections as u64 + DESCRIPTORS_SPARE > limit {
@@ -145,17 +145,17 @@ impl<'a> Bench<'a> {
         let cpu_before = cpu::own_process_ns();
         let start = Instant::now();
         let end = start + self.args.seconds;
-        let mut all = Seen::default();
+        let mut all = Results::default();
         thread::scope(|scope| -> Result<(), String> {
             let display = self.args.displays.then(|| scope.spawn(|| self.display(&ended)));
             let work = |share: Vec<Socket>| scope.spawn(move || self.transact(share, end));
             let threads: Vec<_> = shares.into_iter().map(work).collect();
-            let seen: Vec<_> = threads.into_iter().map(joined).collect();
+            let results: Vec<_> = threads.into_iter().map(joined).collect();
             ended.store(true, Ordering::Relaxed);
             if let Some(display) = display {
                 all.display = display.join().map_err(|_| PANICKED.to_owned())?;
             }
-            for one in seen {
+            for one in results {
                 let one = one?;
                 all.transactions += one.transactions;
                 all.latency.add(&one.latency);
@@ -165,7 +165,7 @@ impl<'a> Bench<'a> {
             Ok(())
         })?;
         Ok(Measured {
-            seen: all,
+            results: all,
             threads,
             seconds: start.elapsed().as_secs_f64(),
             cpu_ns: cpu::own_process_ns().saturating_sub(cpu_before),
@@ -173,30 +173,31 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs the transactions of one thread on its connections in turns.
-    fn transact(&self, mut share: Vec<Socket>, end: Instant) -> Result<Seen, String> {
+    fn transact(&self, mut share: Vec<Socket>, end: Instant) -> Result<Results, String> {
         let broken = |error: io::Error| format!("a socket of a connection failed: {error}");
-        let mut seen = Seen::default();
+        let mut results = Results::default();
         let mut message = vec![7; self.args.bytes];
         let mut packet = vec![0; HEADER_BYTES + self.args.bytes];
         let mut start = Instant::now();
         let mut at = 0;
         // A thread that got no CPU in time still does one transaction.
-        while start < end || seen.transactions == 0 {
+        while start < end || results.transactions == 0 {
             at = (at + 1) % share.len();
             let Some(socket) = share.get_mut(at) else { break };
             // A message arrives.
             socket.theirs.write_all(&message).map_err(broken)?;
-            self.ten_calls(socket, &mut message, &mut packet, &mut seen.waits).map_err(broken)?;
+            self.ten_calls(socket, &mut message, &mut packet, &mut results.waits)
+                .map_err(broken)?;
             socket.theirs.read_exact(&mut packet).map_err(broken)?;
-            seen.transactions += 1;
-            if seen.transactions.is_multiple_of(REPLACED_EVERY) {
-                self.replace(socket, &mut seen.waits)?;
+            results.transactions += 1;
+            if results.transactions.is_multiple_of(REPLACED_EVERY) {
+                self.replace(socket, &mut results.waits)?;
             }
             let now = Instant::now();
-            seen.latency.record(u64::try_from((now - start).as_nanos()).unwrap_or(u64::MAX));
+            results.latency.record(u64::try_from((now - start).as_nanos()).unwrap_or(u64::MAX));
             start = now;
         }
-        Ok(seen)
+        Ok(results)
     }
 
     /// The ten calls of a program for one message.
@@ -205,14 +206,14 @@ impl<'a> Bench<'a> {
         socket: &mut Socket,
         message: &mut [u8],
         packet: &mut [u8],
-        waits: &mut Waits,
+        waits: &mut WaitCounts,
     ) -> io::Result<()> {
         let Self { lock, table, .. } = self;
         let Socket { connection, id, ours, .. } = socket;
         // 1 to 5: aor, ioctl, and the calls that only read.
         locked(lock.exclusive(waits), || table.find(*id));
         locked(lock.exclusive(waits), || table.find(*id).map(|_| connection.mark_open()));
-        let looked = |look: &dyn Fn(&ConnectionRecord), waits: &mut Waits| {
+        let looked = |look: &dyn Fn(&ConnectionRecord), waits: &mut WaitCounts| {
             locked(lock.shared(waits), || table.find(*id).inspect(|record| look(record)));
         };
         looked(&|record| _ = black_box((record.is_open(), record.rekeys())), waits);
@@ -243,7 +244,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Closes a connection and opens another.
-    fn replace(&self, socket: &mut Socket, waits: &mut Waits) -> Result<(), String> {
+    fn replace(&self, socket: &mut Socket, waits: &mut WaitCounts) -> Result<(), String> {
         self.places.add_permits(1);
         let fresh = self.open()?;
         locked(self.lock.exclusive(waits), || *socket = fresh);
@@ -254,7 +255,7 @@ impl<'a> Bench<'a> {
     /// Reads the whole table repeatedly; returns how long each pass took, with waits for the lock.
     fn display(&self, ended: &AtomicBool) -> Histogram {
         let mut taken = Histogram::default();
-        let mut waits = Waits::default();
+        let mut waits = WaitCounts::default();
         while !ended.load(Ordering::Relaxed) {
             let start = Instant::now();
             locked(self.lock.shared(&mut waits), || {
@@ -302,7 +303,7 @@ mod tests {
         let words =
             ["", "--connections", "20", "--threads", "3", "--seconds", "100ms"].iter().chain(words);
         let args = SocketsArgs::try_parse_from(words).unwrap();
-        let bench = Bench::new(&args).unwrap();
+        let bench = TransactionBench::new(&args).unwrap();
         let measured = bench.measure().unwrap();
         assert!(bench.table.is_empty(), "connections leave with their threads");
         measured
@@ -312,20 +313,20 @@ mod tests {
     fn all_locks_and_sends_do_the_same_work() {
         for lock in ["global", "rw", "writers"] {
             for send in ["throughout", "queueing", "unlocked"] {
-                let seen = measured(&["--lock", lock, "--send", send]).seen;
-                assert!(seen.transactions > REPLACED_EVERY / 100, "{lock} {send}: {seen:?}");
-                assert_eq!(seen.latency.count(), seen.transactions);
-                assert_eq!(seen.display.count(), 0);
+                let results = measured(&["--lock", lock, "--send", send]).results;
+                assert!(results.transactions > REPLACED_EVERY / 100, "{lock} {send}: {results:?}");
+                assert_eq!(results.latency.count(), results.transactions);
+                assert_eq!(results.display.count(), 0);
             }
         }
     }
 
     #[test]
     fn without_a_lock_no_thread_waits_and_displays_are_timed() {
-        let seen = measured(&["--lock", "none", "--displays"]).seen;
-        assert_eq!(seen.waits.count, 0);
-        assert_eq!(seen.waits.ns, 0);
-        assert!(seen.display.count() > 0);
+        let results = measured(&["--lock", "none", "--displays"]).results;
+        assert_eq!(results.waits.count, 0);
+        assert_eq!(results.waits.ns, 0);
+        assert!(results.display.count() > 0);
     }
 
     #[test]
@@ -334,7 +335,8 @@ mod tests {
         let args = SocketsArgs::try_parse_from(words).unwrap();
         assert_eq!(args.lock, LockKind::None);
         assert!(
-            Bench::new(&args).is_err_and(|error| error.contains("--lock none, which has no lock"))
+            TransactionBench::new(&args)
+                .is_err_and(|error| error.contains("--lock none, which has no lock"))
         );
     }
 }

@@ -5,7 +5,7 @@ pub(crate) const SERVER_NAME: &str = "server.test";
 
 /// The TLS settings of one comparison.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct TlsSettings {
     pub(crate) version: Version,
     /// The only cipher suite, by its IANA name.
     pub(crate) suite: String,
@@ -26,7 +26,7 @@ pub(crate) enum Sessions {
     Resumed,
 }
 
-impl Terms {
+impl TlsSettings {
     /// Parses the settings as the benchmark writes them.
     pub(crate) fn parse(version: &str, suite: &str, sessions: &str) -> Result<Self, String> {
         let version = match version {

@@ -2,7 +2,7 @@
 
 /// The TLS settings of one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Terms {
+pub(crate) enum TlsSettings {
     /// TLS 1.3, AES-128-GCM, X25519, full handshakes: supported by all peers.
     Usual,
     /// The same with resumed sessions.
@@ -22,7 +22,7 @@ pub(crate) enum Handshake {
     Resumed,
 }
 
-impl Terms {
+impl TlsSettings {
     /// All settings; the usual ones are the first.
     pub(crate) const ALL: [Self; 5] =
         [Self::Usual, Self::Resumed, Self::Aes256, Self::ChaCha20, Self::Tls12];
