@@ -102,7 +102,7 @@ fn resolvers() -> Finding {
     let resolvers = Resolvers::new(&[]).addresses();
     let found: Vec<_> = resolvers.iter().map(|one| one.ip().to_string()).collect();
     let note = if found.is_empty() {
-        "/etc/resolv.conf has none: programs cannot resolve names; use --resolver".to_owned()
+        "/etc/resolv.conf has no resolver: programs cannot resolve names; use --resolver".to_owned()
     } else {
         format!("{} from /etc/resolv.conf", found.join(", "))
     };

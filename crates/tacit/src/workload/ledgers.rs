@@ -167,7 +167,7 @@ impl LedgerUsage {
             ("uncaptured", (self.all_us - captured).max(0.0)),
             ("all", self.all_us),
             ("of which on engines", self.places_us.engine),
-            ("of which movable to engines", self.places_us.eligible),
+            ("of which engines could do", self.places_us.eligible),
             ("of which for accounting", self.accounting_us),
         ])
     }
