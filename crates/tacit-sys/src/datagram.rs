@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::ip_version::IpVersion;
+use crate::mark;
 use crate::message;
 use crate::option::{OptionName, option, set_option};
 
@@ -76,6 +77,7 @@ pub fn dial(destination: SocketAddr) -> io::Result<OwnedFd> {
         IpVersion::V6 => RECVERR_V6,
     };
     set_option(socket.as_fd(), receive_errors, 1)?;
+    mark::apply(socket.as_fd())?;
     enlarge_buffers(socket.as_fd())?;
     rustix::net::connect(&socket, &destination)?;
     Ok(socket)

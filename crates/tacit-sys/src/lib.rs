@@ -12,8 +12,10 @@
 pub mod cpu;
 pub mod datagram;
 pub mod descriptor;
+pub mod host;
 mod ip_version;
 pub mod job;
+pub mod mark;
 mod message;
 pub mod namespace;
 pub mod netlink;

@@ -14,6 +14,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt,
 };
 
+use crate::mark;
 use crate::option::{OptionName, option};
 
 pub use rustix::net::SocketAddrAny as SocketAddress;
@@ -62,6 +63,7 @@ fn new_stream(family: AddressFamily, options: &StreamOptions) -> io::Result<Owne
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     if family != AddressFamily::UNIX {
+        mark::apply(socket.as_fd())?;
         set_tcp_options(socket.as_fd(), options)?;
         if options.reset_on_exit {
             set_on_close(socket.as_fd(), OnClose::Reset)?;

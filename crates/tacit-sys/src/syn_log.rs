@@ -23,9 +23,10 @@ use crate::option::{attach_filter, bind_to_interface};
 /// Whatever the kernel answers.
 pub(crate) fn open(copies: Copies) -> io::Result<OwnedFd> {
     match copies {
-        Copies::OfRule => {
-            nflog::open(SYN_LOG_GROUP).map_err(|error| io::Error::other(error.to_string()))
-        }
+        Copies::OfRule => nflog::open(SYN_LOG_GROUP).map_err(|error| match error.errno() {
+            Some(libc::EBUSY) => io::Error::from_raw_os_error(libc::EBUSY),
+            _ => io::Error::other(error.to_string()),
+        }),
         Copies::OfInterface => packet_socket(),
     }
 }

@@ -18,9 +18,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::ip_version::IpVersion;
+use crate::mark;
 use crate::message;
 use crate::netlink::IpProtocol;
-use crate::netlink::nft::{AGENT_MARK, AGENT_PORT, HOLD_PORT, RELEASE_MARK};
+use crate::netlink::nft::{AGENT_PORT, HOLD_PORT, INBOUND_PORT, SocketMarks};
 use crate::option::{OptionName, drop_all_packets, set_option};
 use crate::socket::LISTEN_BACKLOG;
 
@@ -33,17 +34,8 @@ pub struct SocketSpec {
     pub version: IpVersion,
     /// May be bound to an address that the namespace does not have.
     pub transparent: bool,
-    /// How the namespace's rules know its packets.
-    pub mark: Option<SocketMark>,
-}
-
-/// How the namespace's rules know the packets of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SocketMark {
-    /// They pass all rules.
-    Agent,
-    /// Each is a SYN that goes to the agent's listener.
-    Release,
+    /// The mark by which the namespace's rules know its packets, one of [`SocketMarks`].
+    pub mark: Option<u32>,
 }
 
 /// What travels over a socket.
@@ -82,12 +74,7 @@ pub fn make(spec: SocketSpec) -> io::Result<OwnedFd> {
         set_option(socket.as_fd(), transparent, 1)?;
     }
     if let Some(mark) = spec.mark {
-        let value = match mark {
-            SocketMark::Agent => AGENT_MARK,
-            SocketMark::Release => RELEASE_MARK,
-        };
-        let option = OptionName { level: libc::SOL_SOCKET, name: libc::SO_MARK };
-        set_option(socket.as_fd(), option, value.cast_signed())?;
+        mark::set(socket.as_fd(), mark)?;
     }
     Ok(socket)
 }
@@ -97,9 +84,21 @@ pub fn make(spec: SocketSpec) -> io::Result<OwnedFd> {
 /// # Errors
 /// The error of a system call.
 pub fn listener(version: IpVersion) -> io::Result<OwnedFd> {
+    listener_at(version, AGENT_PORT)
+}
+
+/// The listener of one IP version for clients of a captured host's programs.
+///
+/// # Errors
+/// The error of a system call.
+pub fn inbound_listener(version: IpVersion) -> io::Result<OwnedFd> {
+    listener_at(version, INBOUND_PORT)
+}
+
+fn listener_at(version: IpVersion, port: u16) -> io::Result<OwnedFd> {
     let spec = SocketSpec { kind: TransparentKind::Tcp, version, transparent: true, mark: None };
     let socket = make(spec)?;
-    rustix::net::bind(&socket, &any(version, AGENT_PORT))?;
+    rustix::net::bind(&socket, &any(version, port))?;
     rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket)
 }
@@ -121,13 +120,18 @@ pub fn hold_listener(version: IpVersion) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The error of a system call.
-pub fn release_socket(version: IpVersion) -> io::Result<OwnedFd> {
-    make(SocketSpec {
-        kind: TransparentKind::Raw,
-        version,
-        transparent: false,
-        mark: Some(SocketMark::Release),
-    })
+pub fn release_socket(version: IpVersion, marks: SocketMarks) -> io::Result<OwnedFd> {
+    let mark = Some(marks.release);
+    make(SocketSpec { kind: TransparentKind::Raw, version, transparent: false, mark })
+}
+
+/// The socket that sends errors in the name of destinations: whole packets of one IP version.
+///
+/// # Errors
+/// The error of a system call.
+pub fn raw_socket(version: IpVersion, marks: SocketMarks) -> io::Result<OwnedFd> {
+    let mark = Some(marks.agent);
+    make(SocketSpec { kind: TransparentKind::Raw, version, transparent: false, mark })
 }
 
 /// The socket for captured datagrams of one IP version; [`receive`] returns where each was
@@ -194,12 +198,16 @@ pub fn bind_spoofed_source(
 
 /// The spoofed-source socket of a captured flow: marked, and may be bound to any address.
 #[must_use]
-pub fn spoofed_source_spec(protocol: IpProtocol, version: IpVersion) -> SocketSpec {
+pub fn spoofed_source_spec(
+    protocol: IpProtocol,
+    version: IpVersion,
+    marks: SocketMarks,
+) -> SocketSpec {
     let kind = match protocol {
         IpProtocol::Tcp => TransparentKind::Tcp,
         IpProtocol::Udp => TransparentKind::Udp,
     };
-    SocketSpec { kind, version, transparent: true, mark: Some(SocketMark::Agent) }
+    SocketSpec { kind, version, transparent: true, mark: Some(marks.agent) }
 }
 
 fn any(version: IpVersion, port: u16) -> SocketAddr {

@@ -10,6 +10,6 @@ pub fn kernel_has_ipv6() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
 }
 
-pub(super) fn ip_support() -> IpSupport {
+pub(crate) fn ip_support() -> IpSupport {
     if kernel_has_ipv6() { IpSupport::V4AndV6 } else { IpSupport::V4Only }
 }

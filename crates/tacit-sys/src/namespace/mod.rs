@@ -31,10 +31,11 @@ use crate::netlink::route::{self, Families, LargeSegments, SourceAddresses};
 use crate::netlink::{self, Netlink, Subsystem, nft};
 use crate::syn_log::Copies;
 
+pub(crate) use kernel::ip_support;
 pub use kernel::kernel_has_ipv6;
 pub use refusal::{NamespaceError, NamespaceStep};
-use sockets::netlinks;
 pub use sockets::{NamespaceSockets, Netlinks, sockets};
+pub(crate) use sockets::{netlinks, with_ipv6};
 
 /// The namespace that the calling process is in now.
 #[derive(Debug)]
@@ -115,7 +116,7 @@ fn install_rules(
     netfilter: &mut Netlink,
     wanted: Option<Copies>,
 ) -> Result<Copies, netlink::Error> {
-    let kernel = kernel::ip_support();
+    let kernel = ip_support();
     if let Some(copies) = wanted {
         return nft::install(netfilter, kernel, copies).map(|()| copies);
     }

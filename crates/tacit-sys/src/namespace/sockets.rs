@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::kernel::kernel_has_ipv6;
 use super::refusal::{NamespaceError, NamespaceStep};
 use crate::ip_version::IpVersion;
+use crate::netlink::nft::SocketMarks;
 use crate::netlink::{Netlink, Subsystem};
 use crate::query;
 use crate::syn_log::{self, Copies};
-use crate::transparent::{self, SocketMark, SocketSpec, TransparentKind};
+use crate::transparent;
 
 /// What the helper makes once and hands over. The IPv6 ones are absent on a kernel without IPv6.
 ///
@@ -109,7 +110,7 @@ pub struct Netlinks {
 ///
 /// # Errors
 /// [`NamespaceStep::Sockets`] with whatever the system calls answered.
-pub(super) fn netlinks() -> Result<Netlinks, NamespaceError> {
+pub(crate) fn netlinks() -> Result<Netlinks, NamespaceError> {
     let open = |subsystem| Netlink::open(subsystem).map_err(NamespaceStep::Sockets.failed());
     Ok(Netlinks {
         route: open(Subsystem::Route)?,
@@ -127,15 +128,8 @@ pub fn sockets(copies: Copies) -> Result<NamespaceSockets, NamespaceError> {
 }
 
 fn make(copies: Copies) -> io::Result<NamespaceSockets> {
-    let raw = |version| {
-        let mark = Some(SocketMark::Agent);
-        transparent::make(SocketSpec {
-            kind: TransparentKind::Raw,
-            version,
-            transparent: false,
-            mark,
-        })
-    };
+    let raw = |version| transparent::raw_socket(version, SocketMarks::OF_RUNS);
+    let release = |version| transparent::release_socket(version, SocketMarks::OF_RUNS);
     Ok(NamespaceSockets {
         query: query::listener()?,
         syn_log: syn_log::open(copies)?,
@@ -147,14 +141,14 @@ fn make(copies: Copies) -> io::Result<NamespaceSockets> {
         raw6: with_ipv6(raw)?,
         hold4: transparent::hold_listener(IpVersion::V4)?,
         hold6: with_ipv6(transparent::hold_listener)?,
-        release4: transparent::release_socket(IpVersion::V4)?,
-        release6: with_ipv6(transparent::release_socket)?,
+        release4: release(IpVersion::V4)?,
+        release6: with_ipv6(release)?,
         network: File::open("/proc/self/ns/net")?.into(),
         user: File::open("/proc/self/ns/user")?.into(),
     })
 }
 
 /// A socket for IPv6, where the kernel has that.
-fn with_ipv6(make: impl Fn(IpVersion) -> io::Result<OwnedFd>) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn with_ipv6<T>(make: impl Fn(IpVersion) -> io::Result<T>) -> io::Result<Option<T>> {
     kernel_has_ipv6().then(|| make(IpVersion::V6)).transpose()
 }

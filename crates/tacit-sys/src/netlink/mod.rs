@@ -28,10 +28,11 @@ pub mod nflog;
 pub mod nft;
 mod protocol;
 pub mod route;
+pub mod routing_rule;
 mod socket;
 
 pub use error::Error;
 #[cfg(test)]
 use message::testing;
 pub use protocol::IpProtocol;
-pub use socket::{BATCH_BYTES_MAX, Netlink, REPLY_WAIT, Subsystem};
+pub use socket::{BATCH_BYTES_MAX, LARGE_BATCH_BYTES_MAX, Netlink, REPLY_WAIT, Subsystem};

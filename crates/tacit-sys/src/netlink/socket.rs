@@ -16,6 +16,9 @@ use crate::option::{OptionName, set_option};
 /// Bytes of messages that one send may carry; the default limit of a socket's buffer is 208 KiB.
 pub const BATCH_BYTES_MAX: usize = 192 * 1024;
 
+/// The same of a socket that [`Netlink::allow_large_batches`]: the rules of a host.
+pub const LARGE_BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// How long an answer may take. The kernel answers within the send or a little later; this only
 /// keeps an answer that was lost from stopping the caller for good.
 pub const REPLY_WAIT: Duration = Duration::from_secs(5);
@@ -39,6 +42,7 @@ pub enum Subsystem {
 pub struct Netlink {
     socket: OwnedFd,
     sequence: u32,
+    batch_bytes_max: usize,
 }
 
 /// How many messages answer a question.
@@ -79,7 +83,21 @@ impl Netlink {
         // Another holder's unread answers must not look like ours: start anywhere.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let [.., a, b, c, d] = (now.tv_sec ^ (now.tv_nsec << 8)).to_be_bytes();
-        Self { socket, sequence: u32::from_be_bytes([a, b, c, d]) }
+        let sequence = u32::from_be_bytes([a, b, c, d]);
+        Self { socket, sequence, batch_bytes_max: BATCH_BYTES_MAX }
+    }
+
+    /// Lets one send carry [`LARGE_BATCH_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// The error of `setsockopt`: it needs `CAP_NET_ADMIN` over the host.
+    pub fn allow_large_batches(&mut self) -> io::Result<()> {
+        let bytes = i32::try_from(LARGE_BATCH_BYTES_MAX).unwrap_or(i32::MAX);
+        for name in [libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE] {
+            set_option(self.as_fd(), OptionName { level: libc::SOL_SOCKET, name }, bytes)?;
+        }
+        self.batch_bytes_max = LARGE_BATCH_BYTES_MAX;
+        Ok(())
     }
 
     /// The socket itself.
@@ -90,7 +108,7 @@ impl Netlink {
     /// A socket whose first message has a known number, so that an answer can be written before it.
     #[cfg(feature = "fuzz")]
     pub(super) fn from_first(socket: OwnedFd) -> Self {
-        Self { socket, sequence: 0 }
+        Self { socket, sequence: 0, batch_bytes_max: BATCH_BYTES_MAX }
     }
 
     /// Sends the messages at once and waits for the answer to each that asks for one; the first
@@ -159,7 +177,7 @@ impl Netlink {
             message.seal(self.sequence);
             bytes.extend_from_slice(&message.bytes);
         }
-        if bytes.len() > BATCH_BYTES_MAX {
+        if bytes.len() > self.batch_bytes_max {
             return Err(Error::Invalid("the request is larger than one send may be"));
         }
         rustix::net::send(&self.socket, &bytes, SendFlags::empty())

@@ -357,7 +357,7 @@ fn make_sockets(mut channel: File) {
     while channel.read_exact(&mut request).is_ok() {
         let protocol = if request[0] == b't' { IpProtocol::Tcp } else { IpProtocol::Udp };
         let version = if request[1] == b'4' { IpVersion::V4 } else { IpVersion::V6 };
-        let wanted = transparent::spoofed_source_spec(protocol, version);
+        let wanted = transparent::spoofed_source_spec(protocol, version, nft::SocketMarks::OF_RUNS);
         let socket = transparent::make(wanted).unwrap();
         descriptor::send(&channel, b"+", &[socket.as_fd()]).unwrap();
     }

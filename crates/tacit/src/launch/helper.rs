@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tacit_core::flow;
 use tacit_core::policy::CaptureRange;
 use tacit_sys::namespace::{self, Namespace, Netlinks};
-use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT};
+use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT, SocketMarks};
 use tacit_sys::netlink::route::{self, Families, SourceAddresses};
 use tacit_sys::netlink::{self, IpProtocol, diag, interfaces};
 use tacit_sys::{IpVersion, cpu, owner, transparent};
@@ -177,7 +177,8 @@ impl HelperServer {
             }
             HelperRequest::Socket { protocol, ipv6, count } => {
                 let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
-                let wanted = transparent::spoofed_source_spec(transport(protocol), version);
+                let marks = SocketMarks::OF_RUNS;
+                let wanted = transparent::spoofed_source_spec(transport(protocol), version, marks);
                 return match spoofed_source_sockets(wanted, count.min(SOCKETS_AT_ONCE_MAX)) {
                     Ok(sockets) => (HelperReply::Done, sockets),
                     Err(error) => (HelperReply::Refused(error.to_string()), Vec::new()),

@@ -6,15 +6,15 @@
 
 use std::net::IpAddr;
 
-use super::agent::{AGENT_PORT, HOLD_PORT, REFUSED_PREFIX, SYN_LOG_GROUP};
+use super::agent::{AGENT_PORT, HOLD_PORT, REFUSED_PREFIX};
+use super::host_expression::HostExpression;
+use super::primitive::{
+    ACCEPT, ACK, DROP, EQUAL, ICMPX_PORT_UNREACHABLE, ICMPX_PROHIBITED, META_L4PROTO, META_MARK,
+    META_NFPROTO, NETWORK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1, REJECT_ICMPX,
+    REJECT_TCP_RST, Redirect, SYN, TRANSPORT, compare, copy, limit, load, load_end, look_up, mask,
+    meta, own_socket, redirect_to, reject, verdict,
+};
 use crate::netlink::message::NetlinkRequest;
-
-/// IPv4 or IPv6, as the rules tell packets apart (`NFPROTO_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NftFamily {
-    V4,
-    V6,
-}
 
 /// A condition, or what happens to the packet that met all of them.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,8 @@ pub(super) enum Expression {
     NftFamily(NftFamily),
     /// The transport protocol has this number.
     Transport(u8),
+    /// A TCP segment that opens a connection.
+    Syn,
     /// A TCP segment that does not open a connection.
     PastSyn,
     /// Goes to 127.0.0.0/8.
@@ -52,14 +54,10 @@ pub(super) enum Expression {
     Drop,
     Reset,
     PortUnreachable,
-}
-
-/// Which of the agent's sockets a packet is led to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Redirect {
-    Any,
-    V4,
-    V6,
+    /// An administrator forbids it.
+    Prohibited,
+    /// One for captured hosts.
+    Host(HostExpression),
 }
 
 impl Expression {
@@ -78,9 +76,14 @@ impl Expression {
                 meta(rule, META_L4PROTO);
                 compare(rule, EQUAL, &[number]);
             }
+            Self::Syn => {
+                load(rule, TRANSPORT, 13, 1, REGISTER_1);
+                mask(rule, &[SYN | ACK], &[0]);
+                compare(rule, EQUAL, &[SYN]);
+            }
             Self::PastSyn => {
                 load(rule, TRANSPORT, 13, 1, REGISTER_1);
-                mask(rule, &[SYN | ACK]);
+                mask(rule, &[SYN | ACK], &[0]);
                 compare(rule, NOT_EQUAL, &[SYN]);
             }
             Self::ToLoopbackV4 => {
@@ -104,7 +107,10 @@ impl Expression {
                 load(rule, TRANSPORT, 2, 2, REGISTER_1);
                 compare(rule, EQUAL, &port.to_be_bytes());
             }
-            Self::Captured(set, family) => captured(rule, set, family),
+            Self::Captured(set, family) => {
+                load_end(rule, PacketEnd::Destination, family);
+                look_up(rule, set);
+            }
             Self::IcmpType(number) => {
                 load(rule, TRANSPORT, 0, 1, REGISTER_1);
                 compare(rule, EQUAL, &[number]);
@@ -113,6 +119,8 @@ impl Expression {
                 own_socket(rule);
                 compare(rule, EQUAL, &[0]);
             }
+            Self::Prohibited => reject(rule, REJECT_ICMPX, ICMPX_PROHIBITED),
+            Self::Host(expression) => expression.write(rule),
             Self::ToAgent(redirect) => redirect_to(rule, AGENT_PORT, redirect),
             Self::ToHold(redirect) => redirect_to(rule, HOLD_PORT, redirect),
             Self::CopyToAgent => copy(rule, None),
@@ -120,159 +128,8 @@ impl Expression {
             Self::AtMostPerSecond(count) => limit(rule, count),
             Self::Accept => verdict(rule, ACCEPT),
             Self::Drop => verdict(rule, DROP),
-            Self::Reset => reject(rule, REJECT_TCP_RST),
-            Self::PortUnreachable => reject(rule, REJECT_ICMPX),
+            Self::Reset => reject(rule, REJECT_TCP_RST, 0),
+            Self::PortUnreachable => reject(rule, REJECT_ICMPX, ICMPX_PORT_UNREACHABLE),
         }
     }
 }
-
-/// One expression: a list element that holds its name and what it needs.
-fn expression(
-    rule: &mut NetlinkRequest,
-    name: &'static str,
-    data: impl FnOnce(&mut NetlinkRequest),
-) {
-    rule.part(name);
-    rule.nest(1, |element| {
-        element.text(1, name);
-        element.nest(2, data);
-    });
-}
-
-fn meta(rule: &mut NetlinkRequest, key: u32) {
-    expression(rule, "meta", |data| {
-        data.be32(2, key);
-        data.be32(1, REGISTER_1);
-    });
-}
-
-fn load(rule: &mut NetlinkRequest, base: u32, offset: u32, len: u32, register: u32) {
-    expression(rule, "payload", |data| {
-        data.be32(1, register);
-        data.be32(2, base);
-        data.be32(3, offset);
-        data.be32(4, len);
-    });
-}
-
-fn compare(rule: &mut NetlinkRequest, operation: u32, value: &[u8]) {
-    expression(rule, "cmp", |data| {
-        data.be32(1, REGISTER_1);
-        data.be32(2, operation);
-        data.nest(3, |held| held.attribute(1, value));
-    });
-}
-
-fn mask(rule: &mut NetlinkRequest, bits: &[u8; 1]) {
-    expression(rule, "bitwise", |data| {
-        data.be32(1, REGISTER_1);
-        data.be32(2, REGISTER_1);
-        data.be32(3, 1);
-        data.nest(4, |held| held.attribute(1, bits));
-        data.nest(5, |held| held.attribute(1, &[0]));
-    });
-}
-
-/// The key of the set stands in registers side by side: the address, then the port.
-fn captured(rule: &mut NetlinkRequest, set: &'static str, family: NftFamily) {
-    let (offset, len, port_register) = match family {
-        NftFamily::V4 => (16, 4, REGISTER_32_01),
-        NftFamily::V6 => (24, 16, REGISTER_2),
-    };
-    load(rule, NETWORK, offset, len, REGISTER_1);
-    load(rule, TRANSPORT, 2, 2, port_register);
-    look_up(rule, set);
-}
-
-fn look_up(rule: &mut NetlinkRequest, set: &'static str) {
-    expression(rule, "lookup", |data| {
-        data.text(1, set);
-        data.be32(2, REGISTER_1);
-    });
-}
-
-fn own_socket(rule: &mut NetlinkRequest) {
-    expression(rule, "socket", |data| {
-        data.be32(1, SOCKET_TRANSPARENT);
-        data.be32(2, REGISTER_1);
-    });
-}
-
-fn copy(rule: &mut NetlinkRequest, prefix: Option<&str>) {
-    expression(rule, "log", |data| {
-        data.attribute(1, &SYN_LOG_GROUP.to_be_bytes());
-        if let Some(prefix) = prefix {
-            data.text(2, prefix);
-        }
-        data.be32(3, COPIED_BYTES_MAX);
-    });
-}
-
-fn limit(rule: &mut NetlinkRequest, per_second: u64) {
-    expression(rule, "limit", |data| {
-        data.attribute(1, &per_second.to_be_bytes());
-        data.attribute(2, &1_u64.to_be_bytes());
-        data.be32(4, LIMIT_PACKETS);
-    });
-}
-
-fn redirect_to(rule: &mut NetlinkRequest, port: u16, redirect: Redirect) {
-    expression(rule, "immediate", |data| {
-        data.be32(1, REGISTER_1);
-        data.nest(2, |held| held.attribute(1, &port.to_be_bytes()));
-    });
-    expression(rule, "tproxy", |data| {
-        data.be32(
-            1,
-            match redirect {
-                Redirect::Any => 0,
-                Redirect::V4 => 2,
-                Redirect::V6 => 10,
-            },
-        );
-        data.be32(3, REGISTER_1);
-    });
-    verdict(rule, ACCEPT);
-}
-
-fn verdict(rule: &mut NetlinkRequest, code: u32) {
-    expression(rule, "immediate", |data| {
-        data.be32(1, REGISTER_VERDICT);
-        data.nest(2, |held| held.nest(2, |verdict| verdict.be32(1, code)));
-    });
-}
-
-fn reject(rule: &mut NetlinkRequest, kind: u32) {
-    expression(rule, "reject", |data| {
-        data.be32(1, kind);
-        if kind == REJECT_ICMPX {
-            data.attribute(2, &[ICMPX_PORT_UNREACHABLE]);
-        }
-    });
-}
-
-/// All headers of IP and TCP with their options.
-pub(in crate::netlink) const COPIED_BYTES_MAX: u32 = 128;
-/// `NFT_LIMIT_PKTS`.
-const LIMIT_PACKETS: u32 = 0;
-const REGISTER_VERDICT: u32 = 0;
-/// The first of four registers of 16 bytes.
-const REGISTER_1: u32 = 1;
-const REGISTER_2: u32 = 2;
-/// The second four bytes of the first register.
-const REGISTER_32_01: u32 = 9;
-const META_MARK: u32 = 3;
-const META_NFPROTO: u32 = 15;
-const META_L4PROTO: u32 = 16;
-const EQUAL: u32 = 0;
-const NOT_EQUAL: u32 = 1;
-const NETWORK: u32 = 1;
-const TRANSPORT: u32 = 2;
-const SYN: u8 = 0x02;
-const ACK: u8 = 0x10;
-const SOCKET_TRANSPARENT: u32 = 0;
-const DROP: u32 = 0;
-const ACCEPT: u32 = 1;
-const REJECT_TCP_RST: u32 = 1;
-const REJECT_ICMPX: u32 = 2;
-const ICMPX_PORT_UNREACHABLE: u8 = 1;

@@ -21,16 +21,22 @@
 mod agent;
 mod batch;
 mod expression;
+pub mod host;
+mod host_expression;
 mod install;
 mod own;
+mod primitive;
 mod rules;
 mod sets;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use agent::REFUSED_PREFIX;
-pub use agent::{AGENT_MARK, AGENT_PORT, Copies, HOLD_PORT, RELEASE_MARK, SYN_LOG_GROUP};
-pub(super) use expression::COPIED_BYTES_MAX;
+pub use agent::{
+    AGENT_MARK, AGENT_PORT, Copies, HOLD_PORT, INBOUND_PORT, RELEASE_MARK, SYN_LOG_GROUP,
+    SocketMarks,
+};
 pub use install::install;
 pub use own::set_own;
+pub(super) use primitive::COPIED_BYTES_MAX;
 pub use sets::{ELEMENTS_PER_BATCH_MAX, Element, change, replace_all};

@@ -35,8 +35,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::agent::{AGENT_MARK, AGENT_PORT, Copies, HOLD_PORT, RELEASE_MARK};
 use super::batch::{CHAIN, CREATE, TABLE, message};
-use super::expression::{Expression, NftFamily, Redirect};
+use super::expression::Expression;
 use super::own::{OWN4, OWN6};
+use super::primitive::{NftFamily, Redirect};
 use crate::ip_version::IpSupport;
 use crate::netlink::message::NetlinkRequest;
 
@@ -204,9 +205,18 @@ impl Rules {
 }
 
 fn rule(step: &'static str, expressions: &[Expression]) -> NetlinkRequest {
+    rule_in(CHAIN, step, expressions)
+}
+
+/// A rule at the end of a chain.
+pub(super) fn rule_in(
+    chain: &str,
+    step: &'static str,
+    expressions: &[Expression],
+) -> NetlinkRequest {
     let mut message = message(step, NEWRULE, APPEND);
     message.text(1, TABLE);
-    message.text(2, CHAIN);
+    message.text(2, chain);
     message.nest(4, |list| {
         for expression in expressions {
             expression.write(list);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::batch::{CREATE, NLM_F_EXCL, TABLE, commit, message};
+use crate::ip_version::IpVersion;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
 use crate::netlink::protocol::IpProtocol;
@@ -12,7 +13,7 @@ use crate::netlink::socket::Netlink;
 pub const ELEMENTS_PER_BATCH_MAX: usize = 3000;
 
 /// Elements in one message: an attribute's length has 16 bits, an IPv6 element takes 60 bytes.
-const ELEMENTS_PER_MESSAGE_MAX: usize = 1000;
+pub(super) const ELEMENTS_PER_MESSAGE_MAX: usize = 1000;
 
 /// Addresses and ports that are captured: both ranges include their ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,24 +111,11 @@ impl Set {
     }
 
     pub(super) fn declaration(self) -> NetlinkRequest {
-        let ipv4 = matches!(self, Self::Tcp4 | Self::Udp4);
-        let (address_type, address_bytes) = if ipv4 { (7, 4) } else { (8, 16) };
-        let mut message = message("creating the sets", NEWSET, CREATE);
-        message.text(1, TABLE);
-        message.text(2, self.name());
-        message.be32(3, SET_INTERVAL | SET_CONCAT);
-        // How `nft list` should show the key: address type, then port (13).
-        message.be32(4, address_type << 6 | 13);
-        message.be32(5, address_bytes + 4);
-        message.be32(10, 1 + self as u32);
-        message.nest(9, |description| {
-            description.nest(2, |concatenation| {
-                for field_bytes in [address_bytes, 2] {
-                    concatenation.nest(1, |field| field.be32(1, field_bytes));
-                }
-            });
-        });
-        message
+        let version = match self {
+            Self::Tcp4 | Self::Udp4 => IpVersion::V4,
+            Self::Tcp6 | Self::Udp6 => IpVersion::V6,
+        };
+        declare_ranges(self.name(), version, 1 + self as u32, SetValue::None)
     }
 
     pub(super) fn emptying(self) -> NetlinkRequest {
@@ -136,6 +124,50 @@ impl Set {
         message.text(2, self.name());
         message
     }
+}
+
+/// What the elements of a set hold beside their key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SetValue {
+    None,
+    /// A verdict: the set is a map.
+    Verdict,
+}
+
+/// Declares a set of ranges of addresses with ranges of ports.
+pub(super) fn declare_ranges(
+    name: &str,
+    version: IpVersion,
+    number: u32,
+    value: SetValue,
+) -> NetlinkRequest {
+    let (address_type, address_bytes) = match version {
+        IpVersion::V4 => (7, 4),
+        IpVersion::V6 => (8, 16),
+    };
+    let mut message = message("creating the sets", NEWSET, CREATE);
+    message.text(1, TABLE);
+    message.text(2, name);
+    let kind = match value {
+        SetValue::None => 0,
+        SetValue::Verdict => SET_MAP,
+    };
+    message.be32(3, SET_INTERVAL | SET_CONCAT | kind);
+    // How `nft list` should show the key: address type, then port (13).
+    message.be32(4, address_type << 6 | 13);
+    message.be32(5, address_bytes + 4);
+    if value == SetValue::Verdict {
+        message.be32(6, DATA_VERDICT);
+    }
+    message.be32(10, number);
+    message.nest(9, |description| {
+        description.nest(2, |concatenation| {
+            for field_bytes in [address_bytes, 2] {
+                concatenation.nest(1, |field| field.be32(1, field_bytes));
+            }
+        });
+    });
+    message
 }
 
 /// What happens to elements: the step's name, the message and its flags.
@@ -163,6 +195,11 @@ pub(super) fn list((step, kind, flags): SetChange, elements: &[Element]) -> Vec<
 }
 
 fn write_element(list: &mut NetlinkRequest, element: &Element) {
+    list.nest(1, |one| write_range(one, element));
+}
+
+/// The key of an element: the first address and port, and the last.
+pub(super) fn write_range(one: &mut NetlinkRequest, element: &Element) {
     let key = |address: IpAddr, port: u16| {
         let mut key = match address {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -172,14 +209,15 @@ fn write_element(list: &mut NetlinkRequest, element: &Element) {
         key.resize(key.len() + 2, 0);
         key
     };
-    list.nest(1, |one| {
-        one.nest(1, |held| held.attribute(1, &key(element.first, element.first_port)));
-        one.nest(10, |held| held.attribute(1, &key(element.last, element.last_port)));
-    });
+    one.nest(1, |held| held.attribute(1, &key(element.first, element.first_port)));
+    one.nest(10, |held| held.attribute(1, &key(element.last, element.last_port)));
 }
 
 const NEWSET: u16 = 9;
-const NEWSETELEM: u16 = 12;
+pub(super) const NEWSETELEM: u16 = 12;
 const DELSETELEM: u16 = 14;
+const SET_MAP: u32 = 8;
+/// `NFT_DATA_VERDICT`.
+const DATA_VERDICT: u32 = 0xffff_ff00;
 const SET_INTERVAL: u32 = 4;
 const SET_CONCAT: u32 = 0x80;

@@ -1,0 +1,179 @@
+//! A captured host: the sockets of the agent in the host's own network, and the rules that lead
+//! there.
+//!
+//! ```text
+//! HostCapture::open(marks)   the lines to the kernel, in the namespace of the calling thread
+//!   .sockets()               what the agent works with
+//!   .install(contents)       routing rules, then the table of packet rules, at one stroke
+//! remove()                   takes everything back
+//! ```
+//!
+//! The process that installs must have `CAP_NET_ADMIN` and `CAP_NET_RAW` in that namespace. While
+//! it lives, it owns the table, where the kernel has owners.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::ip_version::IpVersion;
+use crate::namespace::{NamespaceError, Netlinks, ip_support, netlinks, with_ipv6};
+use crate::netlink::nft::host::{self, HostMarks, HostTable, Persistence};
+use crate::netlink::nft::{Copies, SocketMarks};
+use crate::netlink::{Error, Netlink, Subsystem, routing_rule};
+use crate::{syn_log, transparent};
+
+/// How long the table may belong to an earlier owner that is ending.
+const OWNER_WAIT_MAX: Duration = Duration::from_secs(3);
+/// From one look at it to the next.
+const OWNER_POLL: Duration = Duration::from_millis(20);
+
+/// The rights over a host's capture.
+#[derive(Debug)]
+pub struct HostCapture {
+    /// The lines to the kernel.
+    pub netlinks: Netlinks,
+    marks: HostMarks,
+}
+
+/// The sockets of one IP version.
+#[derive(Debug)]
+struct FamilySockets {
+    tcp: OwnedFd,
+    udp: OwnedFd,
+    raw: OwnedFd,
+    hold: OwnedFd,
+    release: OwnedFd,
+}
+
+/// What the agent works with; the sockets of IPv6 are absent on a kernel without IPv6.
+#[derive(Debug)]
+pub struct HostSockets {
+    syn_log: OwnedFd,
+    families: Vec<FamilySockets>,
+    inbound: Vec<OwnedFd>,
+}
+
+impl HostSockets {
+    /// Copies of SYNs. Then of each IP version the sockets for captured TCP, for captured UDP, for
+    /// errors in the name of others, and those that hold and release SYNs. Then of each IP version
+    /// the listener for clients of the host's programs.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let mut all = vec![self.syn_log.as_fd()];
+        for FamilySockets { tcp, udp, raw, hold, release } in &self.families {
+            all.extend([tcp, udp, raw, hold, release].map(AsFd::as_fd));
+        }
+        all.extend(self.inbound.iter().map(AsFd::as_fd));
+        all
+    }
+}
+
+impl HostCapture {
+    /// Opens the lines to the kernel.
+    ///
+    /// # Errors
+    /// Those of the system calls.
+    pub fn open(marks: HostMarks) -> Result<Self, NamespaceError> {
+        let mut netlinks = netlinks()?;
+        // Without it a large policy is refused, with that reason.
+        let _ = netlinks.netfilter.allow_large_batches();
+        Ok(Self { netlinks, marks })
+    }
+
+    /// The bits of packet marks.
+    #[must_use]
+    pub fn marks(&self) -> HostMarks {
+        self.marks
+    }
+
+    /// The marks of the sockets it makes.
+    #[must_use]
+    pub fn socket_marks(&self) -> SocketMarks {
+        SocketMarks { agent: self.marks.agent(), release: self.marks.release() }
+    }
+
+    /// Makes the sockets. Those of an agent that ends just now may still have their ports: it waits
+    /// for these for a moment.
+    ///
+    /// # Errors
+    /// Those of the system calls: `EADDRINUSE` if another process has a port of the agent, `EBUSY`
+    /// if it has its log group.
+    pub fn sockets(&self) -> io::Result<HostSockets> {
+        let until = Instant::now() + OWNER_WAIT_MAX;
+        loop {
+            match self.make() {
+                Err(error) if is_taken(&error) && Instant::now() < until => {
+                    std::thread::sleep(OWNER_POLL);
+                }
+                made => return made,
+            }
+        }
+    }
+
+    fn make(&self) -> io::Result<HostSockets> {
+        let marks = self.socket_marks();
+        let of_family = |version| {
+            Ok(FamilySockets {
+                tcp: transparent::listener(version)?,
+                udp: transparent::receiver(version)?,
+                raw: transparent::raw_socket(version, marks)?,
+                hold: transparent::hold_listener(version)?,
+                release: transparent::release_socket(version, marks)?,
+            })
+        };
+        let mut families = vec![of_family(IpVersion::V4)?];
+        families.extend(with_ipv6(of_family)?);
+        let mut inbound = vec![transparent::inbound_listener(IpVersion::V4)?];
+        inbound.extend(with_ipv6(transparent::inbound_listener)?);
+        Ok(HostSockets { syn_log: syn_log::open(Copies::OfRule)?, families, inbound })
+    }
+
+    /// Installs the routing rules and the table, in place of those that are there.
+    ///
+    /// # Errors
+    /// What the kernel refuses; the packet rules are then those from before. `EPERM`: another
+    /// process owns the table.
+    pub fn install(&mut self, table: &HostTable<'_>) -> Result<Persistence, Error> {
+        let kernel = ip_support();
+        routing_rule::install(&mut self.netlinks.route, kernel, self.marks.captured())?;
+        let until = Instant::now() + OWNER_WAIT_MAX;
+        loop {
+            match host::install(&mut self.netlinks.netfilter, kernel, table) {
+                Err(error) if is_owned(&error) && Instant::now() < until => {
+                    std::thread::sleep(OWNER_POLL);
+                }
+                installed => return installed,
+            }
+        }
+    }
+
+    /// Whether the table is there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn is_installed(&mut self) -> Result<bool, Error> {
+        host::is_installed(&mut self.netlinks.netfilter)
+    }
+}
+
+/// Removes table and routing rules from the namespace of the calling thread.
+///
+/// # Errors
+/// What the kernel refuses; what could be removed is removed. `EPERM`: another process owns the
+/// table.
+pub fn remove() -> Result<(), Error> {
+    let open = |subsystem| {
+        Netlink::open(subsystem).map_err(|error| Error::Socket { call: "socket", error })
+    };
+    // Without the table nothing is marked any more.
+    host::remove(&mut open(Subsystem::Netfilter)?)?;
+    routing_rule::remove(&mut open(Subsystem::Route)?, ip_support())
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::ResourceBusy)
+}
+
+fn is_owned(error: &Error) -> bool {
+    error.errno() == Some(libc::EPERM)
+}

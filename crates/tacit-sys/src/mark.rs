@@ -1,0 +1,34 @@
+//! The mark on the packets of every socket that this process opens to the network: the packet rules
+//! of a captured host let them pass.
+//!
+//! It belongs to the process, so that no socket is opened without it.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
+
+use crate::option::{OptionName, set_option};
+
+static OWN: OnceLock<u32> = OnceLock::new();
+
+/// Sets the mark; later calls change nothing.
+pub fn set_own(mark: u32) {
+    OWN.get_or_init(|| mark);
+}
+
+/// Marks a socket, if this process has a mark.
+///
+/// # Errors
+/// The error of `setsockopt`: it needs `CAP_NET_ADMIN`, or `CAP_NET_RAW` since Linux 5.17.
+pub fn apply(socket: BorrowedFd<'_>) -> io::Result<()> {
+    OWN.get().map_or(Ok(()), |mark| set(socket, *mark))
+}
+
+/// Marks the packets of a socket.
+///
+/// # Errors
+/// As [`apply`].
+pub(crate) fn set(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+    let option = OptionName { level: libc::SOL_SOCKET, name: libc::SO_MARK };
+    set_option(socket, option, mark.cast_signed())
+}

@@ -1,0 +1,71 @@
+//! The elements of the maps and sets.
+
+use super::super::batch::{CREATE, TABLE, message};
+use super::super::host_expression::{write_accept, write_goto};
+use super::super::sets::{ELEMENTS_PER_MESSAGE_MAX, Element, NEWSETELEM, write_range};
+use super::names::{Chain, INBOUND, MAPS};
+use super::{HostElement, HostVerdict};
+use crate::netlink::message::NetlinkRequest;
+use crate::netlink::protocol::IpProtocol;
+
+/// Elements with verdicts in one message: an attribute's length has 16 bits.
+const VERDICTS_PER_MESSAGE_MAX: usize = ELEMENTS_PER_MESSAGE_MAX / 2;
+
+/// What happens to flows by their destination.
+pub(super) fn outbound(elements: &[HostElement]) -> Vec<NetlinkRequest> {
+    let mut messages = Vec::new();
+    for map in MAPS {
+        let of_map: Vec<_> = elements.iter().filter(|one| map_of(&one.to) == map).collect();
+        for some in of_map.chunks(VERDICTS_PER_MESSAGE_MAX) {
+            messages.push(list(map, some, |one, element| {
+                write_range(one, &element.to);
+                one.nest(2, |data| write_verdict(data, element.verdict));
+            }));
+        }
+    }
+    messages
+}
+
+/// The ports whose clients are captured.
+pub(super) fn inbound(elements: &[Element]) -> Vec<NetlinkRequest> {
+    let mut messages = Vec::new();
+    for set in INBOUND {
+        let is_ipv4 = set.ends_with('4');
+        let of_set: Vec<_> = elements.iter().filter(|one| one.first.is_ipv4() == is_ipv4).collect();
+        for some in of_set.chunks(ELEMENTS_PER_MESSAGE_MAX) {
+            messages.push(list(set, some, write_range));
+        }
+    }
+    messages
+}
+
+fn list<T>(name: &str, elements: &[&T], write: impl Fn(&mut NetlinkRequest, &T)) -> NetlinkRequest {
+    let mut message = message("capturing addresses", NEWSETELEM, CREATE);
+    message.text(1, TABLE);
+    message.text(2, name);
+    message.nest(3, |list| {
+        for element in elements {
+            list.nest(1, |one| write(one, element));
+        }
+    });
+    message
+}
+
+fn map_of(element: &Element) -> &'static str {
+    let [tcp4, tcp6, udp4, udp6] = MAPS;
+    match (element.protocol, element.first.is_ipv4()) {
+        (IpProtocol::Tcp, true) => tcp4,
+        (IpProtocol::Tcp, false) => tcp6,
+        (IpProtocol::Udp, true) => udp4,
+        (IpProtocol::Udp, false) => udp6,
+    }
+}
+
+fn write_verdict(data: &mut NetlinkRequest, verdict: HostVerdict) {
+    match verdict {
+        HostVerdict::Capture => write_goto(data, Chain::Capture.name()),
+        HostVerdict::Pass => write_accept(data),
+        HostVerdict::Refuse => write_goto(data, Chain::Refuse.name()),
+        HostVerdict::Prohibit => write_goto(data, Chain::Prohibit.name()),
+    }
+}

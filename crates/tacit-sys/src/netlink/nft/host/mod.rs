@@ -1,0 +1,203 @@
+//! The table of a captured host: which flows of its programs go to the agent, and which the kernel
+//! decides by itself.
+//!
+//! ```text
+//! table inet tacit                    flags owner, persist where the kernel has them
+//!   maps tcp4 tcp6 udp4 udp6          address range . port range -> accept, or go to a chain
+//!   sets in4 in6                      ports of this host's programs whose clients are captured
+//!   chain output                      marks what is captured: the kernel routes it to lo
+//!   chains capture refuse prohibit    the verdicts of the maps
+//!   chain prerouting                  what comes back on lo, or from clients, goes to the agent
+//!   chain postrouting                 nothing captured leaves by another interface than lo
+//! ```
+//!
+//! [`install`] replaces the whole table at one stroke: a packet meets the old table or the new one.
+//! The table stays when its installer ends, and then refuses what it captures.
+//!
+//! Limits: [`HOST_RANGES_MAX`] ranges. Needs Linux 5.9 with conntrack.
+
+mod contents;
+mod elements;
+mod names;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use super::batch::{CREATE, TABLE, commit, message};
+use super::sets::Element;
+use crate::ip_version::IpSupport;
+use crate::netlink::error::Error;
+use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
+use crate::netlink::socket::{Netlink, ReplyCount};
+
+/// The most ranges of a table, all maps and sets together.
+pub const HOST_RANGES_MAX: usize = 16_384;
+
+/// The bits of packet marks that the table uses. Others belong to other programs and stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostMarks {
+    /// Set alone on packets of the agent's own sockets: they pass.
+    agent: u32,
+    /// Set alone on packets that are captured; together with the other on a SYN that the agent
+    /// releases.
+    captured: u32,
+}
+
+impl HostMarks {
+    /// Takes two bits; `None`: the mask has more or fewer.
+    #[must_use]
+    pub fn new(mask: u32) -> Option<Self> {
+        let agent = mask & mask.wrapping_neg();
+        let captured = mask & !agent;
+        (captured.is_power_of_two()).then_some(Self { agent, captured })
+    }
+
+    /// The mark of the agent's own sockets.
+    #[must_use]
+    pub fn agent(self) -> u32 {
+        self.agent
+    }
+
+    /// The bit of all packets that a routing rule returns to `lo`.
+    #[must_use]
+    pub fn captured(self) -> u32 {
+        self.captured
+    }
+
+    /// The mark on a SYN that the agent releases.
+    #[must_use]
+    pub fn release(self) -> u32 {
+        self.agent | self.captured
+    }
+}
+
+/// What the kernel does with a flow that a program opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostVerdict {
+    /// It goes to the agent.
+    Capture,
+    /// It goes to its destination.
+    Pass,
+    /// As if nothing listened there.
+    Refuse,
+    /// As by a packet filter.
+    Prohibit,
+}
+
+/// What the kernel does with flows that a program opens to these addresses and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostElement {
+    /// Where they go.
+    pub to: Element,
+    /// What happens to them.
+    pub verdict: HostVerdict,
+}
+
+/// The contents of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct HostTable<'a> {
+    /// The bits of marks.
+    pub marks: HostMarks,
+    /// The user whose packets pass, beside those with the agent's mark.
+    pub user: Option<u32>,
+    /// What happens to flows that programs open and no element names.
+    pub others: HostVerdict,
+    /// Disjoint ranges of destinations.
+    pub outbound: &'a [HostElement],
+    /// Disjoint ranges of ports of this host's programs, with any address.
+    pub inbound: &'a [Element],
+}
+
+/// How a table lives on when the process that installed it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persistence {
+    /// Only the installer changes it while it lives; others' `nft flush ruleset` leaves it.
+    Owned,
+    /// Any process with the rights removes it, by `nft flush ruleset` too.
+    Unowned,
+}
+
+/// Installs the table in place of an earlier one.
+///
+/// # Errors
+/// The refused rule and expression; nothing has changed then. `EPERM`: another process owns the
+/// table.
+pub fn install(
+    netfilter: &mut Netlink,
+    kernel: IpSupport,
+    table: &HostTable<'_>,
+) -> Result<Persistence, Error> {
+    if table.outbound.len() + table.inbound.len() > HOST_RANGES_MAX {
+        return Err(Error::Invalid("more ranges than a host may have"));
+    }
+    let owned = OWNER | PERSIST;
+    // The first message takes a table that its owner left, or one that had none.
+    let attempts = [
+        (owned, owned, Persistence::Owned),
+        (0, owned, Persistence::Owned),
+        (0, 0, Persistence::Unowned),
+    ];
+    let mut refused = Error::Invalid("no attempt");
+    for (taken, flags, persistence) in attempts {
+        let mut messages = vec![declare(taken), delete(), declare(flags)];
+        messages.extend(contents::all(kernel, table));
+        match commit(netfilter, messages) {
+            Ok(()) => return Ok(persistence),
+            Err(error) if is_about_flags(&error) => refused = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused)
+}
+
+/// Whether a table of this name is there.
+///
+/// # Errors
+/// The kernel's.
+pub fn is_installed(netfilter: &mut Netlink) -> Result<bool, Error> {
+    let mut question = message("looking for the table", GETTABLE, 0);
+    question.text(1, TABLE);
+    match netfilter.ask(question, ReplyCount::One, |_| Ok(())) {
+        Ok(()) => Ok(true),
+        Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the table, if there is one.
+///
+/// # Errors
+/// The kernel's. `EPERM`: another process owns the table.
+pub fn remove(netfilter: &mut Netlink) -> Result<(), Error> {
+    match commit(netfilter, vec![delete()]) {
+        Err(error) if error.errno() == Some(libc::ENOENT) => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Whether the kernel does not know the flags, or the table that is there has others.
+fn is_about_flags(error: &Error) -> bool {
+    [libc::EOPNOTSUPP, libc::EINVAL].map(Some).contains(&error.errno())
+        && matches!(error, Error::Refused { step: DECLARING, .. })
+}
+
+fn declare(flags: u32) -> NetlinkRequest {
+    let mut message = message(DECLARING, NEWTABLE, CREATE);
+    message.text(1, TABLE);
+    message.be32(2, flags);
+    message
+}
+
+fn delete() -> NetlinkRequest {
+    let mut message = message("removing the table", DELTABLE, NLM_F_ACK);
+    message.text(1, TABLE);
+    message
+}
+
+const DECLARING: &str = "making the table";
+const NEWTABLE: u16 = 0;
+const GETTABLE: u16 = 1;
+const DELTABLE: u16 = 2;
+/// `NFT_TABLE_F_OWNER` (Linux 5.12) and `NFT_TABLE_F_PERSIST` (Linux 6.9).
+const OWNER: u32 = 2;
+const PERSIST: u32 = 4;

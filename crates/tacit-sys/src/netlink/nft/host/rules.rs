@@ -1,0 +1,275 @@
+//! The rules, in the order in which a packet meets them.
+//!
+//! ```text
+//! output         the agent's own packets, and a SYN that it releases      accept
+//!                to an address of this host                               accept
+//!                a program's answer to the agent in a client's name       marked: back to lo
+//!                a program's answer to a client that did not come by
+//!                the agent, from a captured port                          refused
+//!                by destination: a verdict of the maps                    accept, or one of
+//!                  capture     not an answer                              marked: back to lo
+//!                  refuse      not an answer                              refused
+//!                  prohibit    not an answer                              refused
+//!                all else                                                 as `others` says
+//! prerouting     a client's SYN to this host                              noted
+//!                on lo: the agent's own packets                           accept
+//!                        a SYN that the agent releases                    to the agent
+//!                        captured TCP past its opening, to a socket
+//!                        of the agent                                     accept
+//!                        a captured SYN                                   held
+//!                        a captured datagram                              to the agent
+//!                elsewhere: to a captured port, past its opening, to a
+//!                        socket of the agent                              accept
+//!                        a SYN to a captured port with a listener         to the agent
+//!                        all else to a captured port                      refused
+//!                to a port of the agent                                   refused
+//! postrouting    captured, on another interface than lo                   dropped
+//! ```
+//!
+//! Connection tracking tells a flow that a program opens from its answers to a client: a rule for a
+//! network must not capture what the host serves to that network. A TCP packet is an answer only if
+//! the client's SYN was seen. If a connection is older than the table or is not tracked, it is not
+//! known who opened it.
+//!
+//! A packet that finds no socket of the agent falls through to the next rule, and that refuses.
+
+use super::super::expression::Expression;
+use super::super::host_expression::{HostExpression, MarkBits};
+use super::super::primitive::{NftFamily, PacketEnd, Redirect};
+use super::super::rules::rule_in;
+use super::names::{Chain, INBOUND, MAPS};
+use super::{HostMarks, HostTable, HostVerdict};
+use crate::ip_version::IpSupport;
+use crate::netlink::message::NetlinkRequest;
+use crate::netlink::nft::agent::{AGENT_PORT, HOLD_PORT, INBOUND_PORT};
+
+use Expression::{
+    Accept, CopyToAgent, Drop, Host, PastSyn, PortUnreachable, Prohibited, Reset, Syn, ToAgent,
+    ToHold, ToPort, Transport,
+};
+use HostExpression::{
+    AnySocket, ConnectionMarkIs, FromLo, Goto, IsForeign, IsLocal, IsReply, MarkIs, NotFromLo,
+    NotToLo, OfUser, SentFrom, SetConnectionMark, SetMark, ToInbound, Transparent, Verdict,
+};
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const V4: Expression = Expression::NftFamily(NftFamily::V4);
+const V6: Expression = Expression::NftFamily(NftFamily::V6);
+/// Protocol and IP version of each of [`MAPS`].
+const KEYS: [(u8, NftFamily, Expression); 4] = [
+    (TCP, NftFamily::V4, V4),
+    (TCP, NftFamily::V6, V6),
+    (UDP, NftFamily::V4, V4),
+    (UDP, NftFamily::V6, V6),
+];
+
+/// All rules.
+pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkRequest> {
+    let redirect = match kernel {
+        IpSupport::V4Only => Redirect::V4,
+        IpSupport::V4AndV6 => Redirect::Any,
+    };
+    let mut rules = Rules { bits: Bits::of(table.marks), redirect, list: Vec::new() };
+    rules.push_verdicts();
+    rules.push_output(table);
+    rules.push_returned();
+    if !table.inbound.is_empty() {
+        rules.push_clients();
+    }
+    rules.push_closed_ports();
+    let leaving = [Host(MarkIs(rules.bits.returns)), Host(NotToLo), Drop];
+    rules.push(Chain::Postrouting, "rule: nothing captured leaves the host", &leaving);
+    rules.list
+}
+
+/// What the marks say.
+#[derive(Clone, Copy)]
+struct Bits {
+    agent: MarkBits,
+    captured: MarkBits,
+    release: MarkBits,
+    /// Captured or released: a routing rule returns it to `lo`.
+    returns: MarkBits,
+    /// Of a connection: a client opened it.
+    client: MarkBits,
+    /// Of a connection: the agent opened it in a client's name. What a program of the kind that
+    /// restores marks makes of it is right: the answers return to the agent.
+    in_name: MarkBits,
+}
+
+impl Bits {
+    fn of(marks: HostMarks) -> Self {
+        let mask = marks.release();
+        let returns = marks.captured();
+        let agent = MarkBits { mask, value: marks.agent() };
+        let captured = MarkBits { mask, value: marks.captured() };
+        Self {
+            agent,
+            captured,
+            release: MarkBits { mask, value: marks.release() },
+            returns: MarkBits { mask: returns, value: returns },
+            client: agent,
+            in_name: captured,
+        }
+    }
+}
+
+/// Rules in the order in which a packet meets them.
+struct Rules {
+    bits: Bits,
+    redirect: Redirect,
+    list: Vec<NetlinkRequest>,
+}
+
+impl Rules {
+    fn push(&mut self, chain: Chain, step: &'static str, expressions: &[Expression]) {
+        self.list.push(rule_in(chain.name(), step, expressions));
+    }
+
+    /// The chains that the maps lead to.
+    fn push_verdicts(&mut self) {
+        let capture = [Host(SetMark(self.bits.captured)), Accept];
+        let of_client = Host(ConnectionMarkIs(self.bits.client));
+        for chain in [Chain::Capture, Chain::Refuse, Chain::Prohibit] {
+            let step = "rule: answers to clients pass";
+            self.push(chain, step, &[Transport(TCP), Host(IsReply), of_client, Accept]);
+            self.push(chain, step, &[Transport(UDP), Host(IsReply), Accept]);
+        }
+        self.push(Chain::Capture, "rule: what is captured is marked", &capture);
+        for (protocol, refusal) in [(TCP, Reset), (UDP, PortUnreachable)] {
+            let refused = [Transport(protocol), refusal];
+            self.push(Chain::Refuse, "rule: what a deny names is refused", &refused);
+        }
+        self.push(Chain::Prohibit, "rule: what a deny names is prohibited", &[Prohibited]);
+    }
+
+    fn push_output(&mut self, table: &HostTable<'_>) {
+        let Bits { agent, captured, release, in_name, .. } = self.bits;
+        let output = Chain::Output;
+        let in_a_clients_name = [
+            Host(MarkIs(agent)),
+            Host(IsForeign(PacketEnd::Source)),
+            Host(SetConnectionMark(in_name)),
+        ];
+        self.push(output, "rule: connections in a client's name are known", &in_a_clients_name);
+        self.push(output, "rule: the agent's own packets pass", &[Host(MarkIs(agent)), Accept]);
+        self.push(output, "rule: a released SYN passes", &[Host(MarkIs(release)), Accept]);
+        if let Some(user) = table.user {
+            self.push(output, "rule: the agent's user passes", &[Host(OfUser(user)), Accept]);
+        }
+        let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
+        self.push(output, "rule: what stays on this host passes", &local);
+        // Those of open connections also return when no port is captured any more.
+        let answer =
+            [Host(IsReply), Host(ConnectionMarkIs(in_name)), Host(SetMark(captured)), Accept];
+        self.push(output, "rule: answers to the agent return to it", &answer);
+        if !table.inbound.is_empty() {
+            for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
+                let in_clear = [
+                    family_is,
+                    Transport(TCP),
+                    Host(SentFrom(set, family)),
+                    Host(Transparent(false)),
+                    Reset,
+                ];
+                self.push(output, "rule: answers past the agent are refused", &in_clear);
+            }
+        }
+        for (map, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
+            let verdict = [family_is, Transport(protocol), Host(Verdict(map, family))];
+            self.push(output, "rule: the destination decides", &verdict);
+        }
+        let rest = match table.others {
+            HostVerdict::Pass => return,
+            HostVerdict::Capture => Chain::Capture,
+            HostVerdict::Refuse => Chain::Refuse,
+            HostVerdict::Prohibit => Chain::Prohibit,
+        };
+        for protocol in [TCP, UDP] {
+            let others = [Transport(protocol), Host(Goto(rest.name()))];
+            self.push(output, "rule: what no rule names", &others);
+        }
+    }
+
+    /// What the routing rule has returned to `lo`.
+    fn push_returned(&mut self) {
+        let Bits { agent, captured, release, client, .. } = self.bits;
+        let chain = Chain::Prerouting;
+        let local = Host(IsLocal(PacketEnd::Destination));
+        let opened = [Host(NotFromLo), Transport(TCP), Syn, local, Host(SetConnectionMark(client))];
+        self.push(chain, "rule: connections that clients open are known", &opened);
+        self.push(
+            chain,
+            "rule: the agent's own packets pass",
+            &[Host(FromLo), Host(MarkIs(agent)), Accept],
+        );
+        let released = [Host(FromLo), Host(MarkIs(release)), Transport(TCP)];
+        let to_agent = ToAgent(self.redirect);
+        self.push_or_refused(
+            "rule: a released SYN goes to the agent",
+            &released,
+            &[to_agent],
+            Reset,
+        );
+        let tcp = [Host(FromLo), Host(MarkIs(captured)), Transport(TCP)];
+        let step = "rule: TCP past its opening is the agent's";
+        let to_agents_socket = [Host(Transparent(true)), Accept];
+        let past_syn = [&tcp[..], &[PastSyn]].concat();
+        self.push_or_refused(step, &past_syn, &to_agents_socket, Reset);
+        let held = [CopyToAgent, ToHold(self.redirect)];
+        self.push_or_refused("rule: a captured SYN is held", &tcp, &held, Reset);
+        let udp = [Host(FromLo), Host(MarkIs(captured)), Transport(UDP)];
+        let step = "rule: captured datagrams go to the agent";
+        self.push_or_refused(step, &udp, &[to_agent], PortUnreachable);
+    }
+
+    /// What clients send to captured ports.
+    fn push_clients(&mut self) {
+        for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
+            let local = Host(IsLocal(PacketEnd::Destination));
+            let to_port = [
+                family_is,
+                Transport(TCP),
+                Host(NotFromLo),
+                Expression::Captured(set, family),
+                local,
+            ];
+            let known = [&to_port[..], &[PastSyn, Host(Transparent(true)), Accept]].concat();
+            self.push(Chain::Prerouting, "rule: clients of the agent pass", &known);
+            let past_agent = [&to_port[..], &[PastSyn, Reset]].concat();
+            self.push(Chain::Prerouting, "rule: clients past the agent are refused", &past_agent);
+            let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
+            self.push_or_refused("rule: clients go to the agent", &to_port, &led, Reset);
+        }
+    }
+
+    /// No packet that has come so far is meant for the agent.
+    fn push_closed_ports(&mut self) {
+        let closed = [
+            (TCP, AGENT_PORT, Reset),
+            (TCP, HOLD_PORT, Reset),
+            (TCP, INBOUND_PORT, Reset),
+            (UDP, AGENT_PORT, PortUnreachable),
+        ];
+        for (protocol, port, refusal) in closed {
+            let to_port =
+                [Transport(protocol), ToPort(port), Host(IsLocal(PacketEnd::Destination)), refusal];
+            self.push(Chain::Prerouting, "rule: the agent's own ports are closed", &to_port);
+        }
+    }
+
+    fn push_or_refused(
+        &mut self,
+        step: &'static str,
+        what: &[Expression],
+        led: &[Expression],
+        refusal: Expression,
+    ) {
+        self.push(Chain::Prerouting, step, &[what, led].concat());
+        self.push(Chain::Prerouting, step, &[what, &[refusal]].concat());
+    }
+}
+
+/// IP version of each of [`INBOUND`].
+const FAMILIES: [(NftFamily, Expression); 2] = [(NftFamily::V4, V4), (NftFamily::V6, V6)];

@@ -1,0 +1,69 @@
+use super::super::sets::Element;
+use super::{HostElement, HostMarks, HostTable, HostVerdict, contents, declare};
+use crate::ip_version::IpSupport;
+use crate::netlink::IpProtocol;
+use crate::netlink::testing::{bytes, sealed};
+
+fn table(inbound: &[Element]) -> HostTable<'_> {
+    let marks = HostMarks::new(0x3000_0000).unwrap();
+    HostTable { marks, user: None, others: HostVerdict::Pass, outbound: &[], inbound }
+}
+
+fn element(protocol: IpProtocol, address: &str, port: u16) -> Element {
+    let address = address.parse().unwrap();
+    Element { protocol, first: address, last: address, first_port: port, last_port: port }
+}
+
+#[test]
+fn marks_take_two_bits() {
+    let marks = HostMarks::new(0x8001_0000).unwrap();
+    assert_eq!(
+        [marks.agent(), marks.captured(), marks.release()],
+        [0x1_0000, 0x8000_0000, 0x8001_0000]
+    );
+    for wrong in [0, 1, 7, u32::MAX] {
+        assert_eq!(HostMarks::new(wrong), None, "{wrong:x}");
+    }
+}
+
+#[test]
+#[cfg(target_endian = "little")]
+fn a_table_that_persists_byte_by_byte() {
+    let wanted = "2800 0000 000a 0504 00000000 00000000 01 00 0000 0a00 0100 7461636974 00 0000 \
+                  0800 0200 00000006";
+    assert_eq!(sealed(&declare(super::OWNER | super::PERSIST)), bytes(wanted));
+}
+
+#[test]
+#[cfg(target_endian = "little")]
+fn an_element_holds_its_verdict_byte_by_byte() {
+    let to = element(IpProtocol::Tcp, "10.9.8.7", 443);
+    let messages = super::elements::outbound(&[HostElement { to, verdict: HostVerdict::Capture }]);
+    let wanted = "7000 0000 0c0a 0504 00000000 00000000 01 00 0000 0a00 0100 7461636974 00 0000 \
+         0900 0200 74637034 00 000000 \
+         4400 0380 4000 0180 1000 0180 0c00 0100 0a090807 01bb 0000 \
+         1000 0a80 0c00 0100 0a090807 01bb 0000 \
+         1c00 0280 1800 0280 0800 0100 fffffffc 0c00 0200 63617074757265 00";
+    assert_eq!(sealed(&messages[0]), bytes(wanted));
+}
+
+#[test]
+fn inbound_rules_are_there_only_for_captured_ports() {
+    let leads = |inbound: &[Element]| {
+        let all = contents::all(IpSupport::V4AndV6, &table(inbound));
+        all.iter().any(|message| message.step.contains("clients go to the agent"))
+    };
+    assert!(!leads(&[]));
+    assert!(leads(&[element(IpProtocol::Tcp, "0.0.0.0", 80)]));
+}
+
+#[test]
+fn every_captured_packet_that_finds_no_agent_is_refused() {
+    let all = contents::all(IpSupport::V4AndV6, &table(&[element(IpProtocol::Tcp, "::", 80)]));
+    let holds = |message: &crate::netlink::message::NetlinkRequest, name: &[u8]| {
+        sealed(message).windows(name.len()).any(|part| part == name)
+    };
+    for (at, message) in all.iter().enumerate().filter(|(_, one)| holds(one, b"tproxy")) {
+        assert!(holds(&all[at + 1], b"reject"), "{}", message.step);
+    }
+}

@@ -1,0 +1,184 @@
+//! The kernel's own expressions, each written with what it needs.
+//!
+//! Every number is in network order, except a packet mark.
+
+use super::agent::SYN_LOG_GROUP;
+use crate::netlink::message::NetlinkRequest;
+
+/// IPv4 or IPv6, as the rules tell packets apart (`NFPROTO_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NftFamily {
+    V4,
+    V6,
+}
+
+/// One end of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PacketEnd {
+    Source,
+    Destination,
+}
+
+/// Which of the agent's sockets a packet is led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    Any,
+    V4,
+    V6,
+}
+
+/// One expression: a list element that holds its name and what it needs.
+pub(super) fn expression(
+    rule: &mut NetlinkRequest,
+    name: &'static str,
+    data: impl FnOnce(&mut NetlinkRequest),
+) {
+    rule.part(name);
+    rule.nest(1, |element| {
+        element.text(1, name);
+        element.nest(2, data);
+    });
+}
+
+pub(super) fn meta(rule: &mut NetlinkRequest, key: u32) {
+    expression(rule, "meta", |data| {
+        data.be32(2, key);
+        data.be32(1, REGISTER_1);
+    });
+}
+
+pub(super) fn load(rule: &mut NetlinkRequest, base: u32, offset: u32, len: u32, register: u32) {
+    expression(rule, "payload", |data| {
+        data.be32(1, register);
+        data.be32(2, base);
+        data.be32(3, offset);
+        data.be32(4, len);
+    });
+}
+
+pub(super) fn compare(rule: &mut NetlinkRequest, operation: u32, value: &[u8]) {
+    expression(rule, "cmp", |data| {
+        data.be32(1, REGISTER_1);
+        data.be32(2, operation);
+        data.nest(3, |held| held.attribute(1, value));
+    });
+}
+
+/// Keeps the bits of register 1 that are set in `bits`, and turns those of `turned`.
+pub(super) fn mask(rule: &mut NetlinkRequest, bits: &[u8], turned: &[u8]) {
+    expression(rule, "bitwise", |data| {
+        data.be32(1, REGISTER_1);
+        data.be32(2, REGISTER_1);
+        data.be32(3, u32::try_from(bits.len()).unwrap_or_default());
+        data.nest(4, |held| held.attribute(1, bits));
+        data.nest(5, |held| held.attribute(1, turned));
+    });
+}
+
+/// The key of a set stands in registers side by side: the address, then the port.
+pub(super) fn load_end(rule: &mut NetlinkRequest, end: PacketEnd, family: NftFamily) {
+    let (source, len, port_register) = match family {
+        NftFamily::V4 => (12, 4, REGISTER_32_01),
+        NftFamily::V6 => (8, 16, REGISTER_2),
+    };
+    let (address, port) = match end {
+        PacketEnd::Source => (source, 0),
+        PacketEnd::Destination => (source + len, 2),
+    };
+    load(rule, NETWORK, address, len, REGISTER_1);
+    load(rule, TRANSPORT, port, 2, port_register);
+}
+
+pub(super) fn look_up(rule: &mut NetlinkRequest, set: &'static str) {
+    expression(rule, "lookup", |data| {
+        data.text(1, set);
+        data.be32(2, REGISTER_1);
+    });
+}
+
+pub(super) fn own_socket(rule: &mut NetlinkRequest) {
+    expression(rule, "socket", |data| {
+        data.be32(1, SOCKET_TRANSPARENT);
+        data.be32(2, REGISTER_1);
+    });
+}
+
+pub(super) fn copy(rule: &mut NetlinkRequest, prefix: Option<&str>) {
+    expression(rule, "log", |data| {
+        data.attribute(1, &SYN_LOG_GROUP.to_be_bytes());
+        if let Some(prefix) = prefix {
+            data.text(2, prefix);
+        }
+        data.be32(3, COPIED_BYTES_MAX);
+    });
+}
+
+pub(super) fn limit(rule: &mut NetlinkRequest, per_second: u64) {
+    expression(rule, "limit", |data| {
+        data.attribute(1, &per_second.to_be_bytes());
+        data.attribute(2, &1_u64.to_be_bytes());
+        data.be32(4, LIMIT_PACKETS);
+    });
+}
+
+pub(super) fn redirect_to(rule: &mut NetlinkRequest, port: u16, redirect: Redirect) {
+    expression(rule, "immediate", |data| {
+        data.be32(1, REGISTER_1);
+        data.nest(2, |held| held.attribute(1, &port.to_be_bytes()));
+    });
+    expression(rule, "tproxy", |data| {
+        data.be32(
+            1,
+            match redirect {
+                Redirect::Any => 0,
+                Redirect::V4 => 2,
+                Redirect::V6 => 10,
+            },
+        );
+        data.be32(3, REGISTER_1);
+    });
+    verdict(rule, ACCEPT);
+}
+
+pub(super) fn verdict(rule: &mut NetlinkRequest, code: u32) {
+    expression(rule, "immediate", |data| {
+        data.be32(1, REGISTER_VERDICT);
+        data.nest(2, |held| held.nest(2, |verdict| verdict.be32(1, code)));
+    });
+}
+
+pub(super) fn reject(rule: &mut NetlinkRequest, kind: u32, code: u8) {
+    expression(rule, "reject", |data| {
+        data.be32(1, kind);
+        if kind == REJECT_ICMPX {
+            data.attribute(2, &[code]);
+        }
+    });
+}
+
+/// All headers of IP and TCP with their options.
+pub(in crate::netlink) const COPIED_BYTES_MAX: u32 = 128;
+/// `NFT_LIMIT_PKTS`.
+pub(super) const LIMIT_PACKETS: u32 = 0;
+pub(super) const REGISTER_VERDICT: u32 = 0;
+/// The first of four registers of 16 bytes.
+pub(super) const REGISTER_1: u32 = 1;
+pub(super) const REGISTER_2: u32 = 2;
+/// The second four bytes of the first register.
+pub(super) const REGISTER_32_01: u32 = 9;
+pub(super) const META_MARK: u32 = 3;
+pub(super) const META_NFPROTO: u32 = 15;
+pub(super) const META_L4PROTO: u32 = 16;
+pub(super) const EQUAL: u32 = 0;
+pub(super) const NOT_EQUAL: u32 = 1;
+pub(super) const NETWORK: u32 = 1;
+pub(super) const TRANSPORT: u32 = 2;
+pub(super) const SYN: u8 = 0x02;
+pub(super) const ACK: u8 = 0x10;
+pub(super) const SOCKET_TRANSPARENT: u32 = 0;
+pub(super) const DROP: u32 = 0;
+pub(super) const ACCEPT: u32 = 1;
+pub(super) const REJECT_TCP_RST: u32 = 1;
+pub(super) const REJECT_ICMPX: u32 = 2;
+pub(super) const ICMPX_PORT_UNREACHABLE: u8 = 1;
+pub(super) const ICMPX_PROHIBITED: u8 = 3;

@@ -1,0 +1,158 @@
+//! Routing rules by packet mark: packets with a mark are routed to `lo`, wherever they go.
+//!
+//! ```text
+//! ip rule add priority 1 fwmark BIT/BIT lookup 31425
+//! ip route add local default dev lo table 31425
+//! ```
+//!
+//! The rule stands before those of other programs, which could lead a captured packet elsewhere.
+
+use super::error::Error;
+use super::message::{NLM_F_ACK, NetlinkRequest};
+use super::socket::Netlink;
+use crate::ip_version::{IpSupport, IpVersion};
+
+/// The routing table that leads to `lo`.
+pub const TABLE: u32 = 31_425;
+/// The first place behind the rule for addresses of the host itself.
+pub const PRIORITY: u32 = 1;
+
+/// Leads packets with this bit in their mark to `lo`. What is there already stays.
+///
+/// # Errors
+/// The first step that the kernel refuses.
+pub fn install(route: &mut Netlink, kernel: IpSupport, bit: u32) -> Result<(), Error> {
+    // A rule without a route would let packets pass to the next rule.
+    for version in versions(kernel) {
+        accept_present(route.run(vec![route_to_lo(version, NEW)]))?;
+        accept_present(route.run(vec![rule(version, Some(bit), NEW)]))?;
+    }
+    Ok(())
+}
+
+/// Takes all of it back, for any bit.
+///
+/// # Errors
+/// The first step that the kernel refuses, other than for what is not there.
+pub fn remove(route: &mut Netlink, kernel: IpSupport) -> Result<(), Error> {
+    for version in versions(kernel) {
+        for _ in 0..RULES_MAX {
+            if !is_there(route.run(vec![rule(version, None, DELETE)]))? {
+                break;
+            }
+        }
+        is_there(route.run(vec![route_to_lo(version, DELETE)]))?;
+    }
+    Ok(())
+}
+
+fn versions(kernel: IpSupport) -> impl Iterator<Item = IpVersion> {
+    let has_v6 = kernel == IpSupport::V4AndV6;
+    IpVersion::ALL.into_iter().filter(move |version| has_v6 || *version == IpVersion::V4)
+}
+
+fn accept_present(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.errno() == Some(libc::EEXIST) => Ok(()),
+        other => other,
+    }
+}
+
+fn is_there(result: Result<(), Error>) -> Result<bool, Error> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if [libc::ENOENT, libc::ESRCH].map(Some).contains(&error.errno()) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an entry is made or deleted.
+#[derive(Clone, Copy)]
+struct Change {
+    step: &'static str,
+    rule: u16,
+    route: u16,
+    flags: u16,
+}
+
+const NEW: Change = Change {
+    step: "leading marked packets to lo",
+    rule: 32,
+    route: 24,
+    flags: NLM_F_ACK | 0x400 | 0x200,
+};
+const DELETE: Change =
+    Change { step: "leading marked packets to lo no more", rule: 33, route: 25, flags: NLM_F_ACK };
+
+fn family(version: IpVersion) -> u8 {
+    match version {
+        IpVersion::V4 => 2,
+        IpVersion::V6 => 10,
+    }
+}
+
+/// Without a bit it is the first rule that leads to the table.
+fn rule(version: IpVersion, bit: Option<u32>, change: Change) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(change.step, change.rule, change.flags);
+    // fib_rule_hdr: family, lengths of destination and source, tos, table, two reserved, action,
+    // flags.
+    message =
+        message.fixed(&[family(version), 0, 0, 0, RT_TABLE_COMPAT, 0, 0, ACTION_TABLE, 0, 0, 0, 0]);
+    message.attribute(FRA_PRIORITY, &PRIORITY.to_ne_bytes());
+    if let Some(bit) = bit {
+        message.attribute(FRA_FWMARK, &bit.to_ne_bytes());
+        message.attribute(FRA_FWMASK, &bit.to_ne_bytes());
+    }
+    message.attribute(FRA_TABLE, &TABLE.to_ne_bytes());
+    message
+}
+
+fn route_to_lo(version: IpVersion, change: Change) -> NetlinkRequest {
+    let scope = match version {
+        IpVersion::V4 => RT_SCOPE_HOST,
+        IpVersion::V6 => RT_SCOPE_UNIVERSE,
+    };
+    let mut message = NetlinkRequest::new(change.step, change.route, change.flags);
+    // rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
+    let fixed =
+        [family(version), 0, 0, 0, RT_TABLE_COMPAT, RTPROT_STATIC, scope, RTN_LOCAL, 0, 0, 0, 0];
+    message = message.fixed(&fixed);
+    message.attribute(RTA_OIF, &LO.to_ne_bytes());
+    message.attribute(RTA_TABLE, &TABLE.to_ne_bytes());
+    message
+}
+
+/// Rules of earlier policies, with other bits, that one removal takes back.
+const RULES_MAX: usize = 64;
+/// For numbers of tables that do not fit one byte.
+const RT_TABLE_COMPAT: u8 = 252;
+const ACTION_TABLE: u8 = 1;
+const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
+const FRA_TABLE: u16 = 15;
+const FRA_FWMASK: u16 = 16;
+const RTA_OIF: u16 = 4;
+const RTA_TABLE: u16 = 15;
+const RTPROT_STATIC: u8 = 4;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_HOST: u8 = 254;
+const RTN_LOCAL: u8 = 2;
+/// `lo` is the first interface of every namespace.
+const LO: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::testing::{bytes, sealed};
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_rule_and_its_route_byte_by_byte() {
+        let wanted = "3c00 0000 2000 0506 00000000 00000000 02 00 00 00 fc 00 00 01 00000000 \
+                      0800 0600 01000000 0800 0a00 00000020 0800 1000 00000020 0800 0f00 c17a0000";
+        assert_eq!(sealed(&rule(IpVersion::V4, Some(0x2000_0000), NEW)), bytes(wanted));
+        let wanted = "2c00 0000 1800 0506 00000000 00000000 02 00 00 00 fc 04 fe 02 00000000 \
+                      0800 0400 01000000 0800 0f00 c17a0000";
+        assert_eq!(sealed(&route_to_lo(IpVersion::V4, NEW)), bytes(wanted));
+    }
+}
