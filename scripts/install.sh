@@ -61,6 +61,8 @@ files() {
     echo "completions fish $share/fish/vendor_completions.d/tacit.fish"
     echo "paths etc/tacit.service $UNITDIR/tacit.service"
     echo "paths etc/tacit.socket $UNITDIR/tacit.socket"
+    echo "paths etc/tacit-host.service $UNITDIR/tacit-host.service"
+    echo "paths etc/tacit-host-guard.service $UNITDIR/tacit-host-guard.service"
     echo "file etc/tacit.sysusers $SYSUSERSDIR/tacit.conf"
     echo "profile etc/apparmor/tacit $share/tacit/apparmor/tacit"
     [ -z "$APPARMORDIR" ] || echo "profile etc/apparmor/tacit $APPARMORDIR/tacit"

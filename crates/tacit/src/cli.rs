@@ -19,6 +19,7 @@ use crate::exit::{
     EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, complain_of, fail, fail_policy,
     pretty, print,
 };
+use crate::host::{self, HostError};
 use crate::live::check_file;
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::policy_file::{self, NO_POLICY};
@@ -156,6 +157,16 @@ struct AgentArgs {
     /// The launcher of this run, as `NAME[PID]`
     #[arg(long, hide = true, value_name = "LAUNCHER")]
     launcher: Option<String>,
+    /// Capture the flows of all programs of this host, as [host] of the policy says
+    #[arg(long)]
+    host: bool,
+    /// Install the packet rules of the policy and end: what they capture is refused until an agent
+    /// takes it
+    #[arg(long, requires = "host", conflicts_with = "remove")]
+    guard: bool,
+    /// Remove the packet rules and routing rules of the host and end
+    #[arg(long, requires = "host")]
+    remove: bool,
     /// Run the agent in this process, without a supervisor that starts its successor
     #[arg(long)]
     no_supervisor: bool,
@@ -263,6 +274,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
 
 fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
     match verb {
+        Verb::Agent(args) if args.remove => finished(host::remove()),
         Verb::Agent(args) if args.supervised => agent(args, Parent::Supervisor),
         Verb::Agent(args) => start_agent(args, arguments.get(1..).unwrap_or_default()),
         Verb::Run(args) => launch::run(&args),
@@ -331,8 +343,15 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     let Some(policy) = policy_file::named(args.policy.as_deref()) else {
         return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
     };
-    if let Err(findings) = check_file(&policy, &KeyProvider::local()) {
-        return fail_policy(AgentError::Policy(policy, findings));
+    let checked = match check_file(&policy, &KeyProvider::local()) {
+        Ok(checked) => checked,
+        Err(findings) => return fail_policy(AgentError::Policy(policy, findings)),
+    };
+    if args.host && checked.policy.host.is_none() {
+        return fail(HostError::NoSettings.id(), HostError::NoSettings, EXIT_POLICY);
+    }
+    if args.guard {
+        return finished(host::guard(&checked.policy));
     }
     let control = args.control.clone().unwrap_or_else(control::default_path);
     if let Some(running) = RunningAgent::at(&control) {
@@ -386,6 +405,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         level: if args.quiet { args.log_level.max(LogLevel::Warn) } else { args.log_level },
         enrol: args.enrol.map(|path| agent::EnrolmentSocket { path, unix }),
         private: args.private,
+        host: args.host,
         resolvers: args.resolvers,
         take_over: args.take_over,
     };
@@ -393,6 +413,14 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         Ok(()) => EXIT_OK.into(),
         Err(error @ AgentError::Policy(..)) => fail_policy(error),
         Err(error) if error.is_policy() => fail(error.id(), error, EXIT_POLICY),
+        Err(error) => fail(error.id(), error, EXIT_FAILURE),
+    }
+}
+
+/// The exit status of what is done to the host once.
+fn finished(result: Result<(), HostError>) -> ExitCode {
+    match result {
+        Ok(()) => EXIT_OK.into(),
         Err(error) => fail(error.id(), error, EXIT_FAILURE),
     }
 }

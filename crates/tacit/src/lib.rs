@@ -40,6 +40,7 @@ pub mod exit;
 pub mod explain;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+pub mod host;
 pub mod host_file;
 pub mod import;
 pub mod launch;

@@ -61,6 +61,7 @@ const LAYERS: [Layers; 3] = [
             "live",
             "signer",
             "run",
+            "host",
             "session",
             "engine",
             "dns",

@@ -9,6 +9,7 @@ use super::agent::{AgentSettings, Limits};
 use super::credentials::{Identity, Trust};
 use super::diagnostic::SourcePosition;
 use super::engine::EngineSettings;
+use super::host::HostSettings;
 use super::map::IdentityMap;
 use super::rule::Rule;
 
@@ -28,6 +29,8 @@ pub struct Policy {
     pub agent: AgentSettings,
     /// `[engine]`; `None`: no CPU is set aside.
     pub engine: Option<EngineSettings>,
+    /// `[host]`; `None`: the policy is not for the capture of a host.
+    pub host: Option<HostSettings>,
     /// `[limits]`.
     pub limits: Limits,
     /// The patterns of `include`, as they are written.

@@ -17,6 +17,7 @@ mod credentials;
 mod diagnostic;
 pub mod engine;
 mod explain;
+mod host;
 mod lookup;
 pub mod map;
 mod parse;
@@ -32,8 +33,8 @@ pub mod when;
 
 pub use agent::{AgentSettings, Limits};
 pub use capture::{
-    CAPTURE_RANGES_MAX, CaptureRange, Extension, LearntName, can_match_name, captured,
-    denial_of_name, extend, is_disputed, may_ask,
+    CAPTURE_RANGES_MAX, CaptureRange, Extension, HOST_RANGES_MAX, HostPlan, HostRange, HostVerdict,
+    LearntName, can_match_name, captured, denial_of_name, extend, host_plan, is_disputed, may_ask,
 };
 pub use clear_clients::{ClearClients, ClientProtocol};
 pub use client_cert::{
@@ -44,6 +45,7 @@ pub use credentials::{ExpiredAnchors, FilePositions, Identity, Revocation, Trust
 pub use diagnostic::{Diagnostic, DiagnosticSeverity, QuotedLine, SourcePosition};
 pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
 pub use explain::{DecidingRule, Explanation, SkippedRule, explain, explain_at};
+pub use host::{HostSettings, Unmatched};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use parse::{

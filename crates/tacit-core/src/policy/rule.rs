@@ -60,7 +60,7 @@ impl Rule {
     pub fn forward(&self) -> Option<&ForwardRule> {
         match &self.form {
             RuleForm::Forward(forward) => Some(forward),
-            RuleForm::Inbound(_) | RuleForm::Outbound => None,
+            RuleForm::Inbound(_) | RuleForm::HostInbound | RuleForm::Outbound => None,
         }
     }
 
@@ -75,7 +75,7 @@ impl Rule {
     pub fn inbound(&self) -> Option<&InboundRule> {
         match &self.form {
             RuleForm::Inbound(inbound) => Some(inbound),
-            RuleForm::Forward(_) | RuleForm::Outbound => None,
+            RuleForm::Forward(_) | RuleForm::HostInbound | RuleForm::Outbound => None,
         }
     }
 
@@ -85,7 +85,7 @@ impl Rule {
         match &self.form {
             RuleForm::Forward(forward) => &forward.listen,
             RuleForm::Inbound(inbound) => &inbound.listen,
-            RuleForm::Outbound => &[],
+            RuleForm::HostInbound | RuleForm::Outbound => &[],
         }
     }
 
@@ -99,7 +99,7 @@ impl Rule {
         let Action::Tls(tls) = &self.action else { return false };
         match &self.form {
             RuleForm::Forward(_) => matches!(tls, Tls::Server(_)),
-            RuleForm::Inbound(_) => true,
+            RuleForm::Inbound(_) | RuleForm::HostInbound => true,
             RuleForm::Outbound => false,
         }
     }
@@ -173,7 +173,11 @@ pub enum RuleForm {
     Forward(ForwardRule),
     /// An inbound rule for runs: the agent accepts outside a run and connects to a program in it.
     Inbound(InboundRule),
-    /// An outbound rule for runs: the agent accepts the connections that programs of a run open.
+    /// An inbound rule for the host: the agent accepts what clients open to the ports of the
+    /// host's programs, and connects to the programs in the clients' names.
+    HostInbound,
+    /// An outbound rule for runs and the host: the agent accepts the connections that programs
+    /// open.
     Outbound,
 }
 

@@ -11,6 +11,7 @@ use crate::control::client::ClientError;
 use crate::live::RuleRefused;
 
 use super::opened::ListenError;
+use crate::host::HostError;
 
 /// An error that keeps an agent from starting.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub enum AgentError {
     Listen(ListenError),
     /// The control socket cannot be created.
     Control(PathBuf, io::Error),
+    /// The host cannot be captured.
+    Host(HostError),
     /// The predecessor does not hand its sockets over.
     TakeOver(ClientError),
 }
@@ -50,6 +53,7 @@ impl AgentError {
             Self::Rule(_) => MessageId("rule-refused"),
             Self::Listen(_) => MessageId("cannot-listen"),
             Self::Control(..) => MessageId("control-unusable"),
+            Self::Host(error) => error.id(),
             Self::TakeOver(_) => MessageId("no-take-over"),
         }
     }
@@ -77,6 +81,7 @@ impl fmt::Display for AgentError {
                  fix: create its directory, or name another path with --control",
                 path.display()
             ),
+            Self::Host(error) => write!(f, "{error}"),
             Self::TakeOver(error) => {
                 write!(f, "cannot take over the sockets of the running agent: {error}")
             }

@@ -88,7 +88,7 @@ impl Inbound {
             let is_clear = clear_addresses.contains(&address);
             let security = if is_clear { Security::Clear } else { Security::Tls };
             let key = address.to_string();
-            let source = ConnectionSource::Inbound(Scope::Run(Arc::clone(run)));
+            let source = ConnectionSource::Inbound(Scope::of(Arc::clone(run)));
             let socket = Arc::new(socket);
             let listener = Arc::new(Listener { address, socket, security, source });
             self.held.insert(key, BoundAddress { listener, open: None });

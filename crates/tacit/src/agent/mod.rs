@@ -11,6 +11,7 @@
 //! and displays read snapshots.
 
 mod answer;
+mod captured_host;
 mod credentials;
 mod departures;
 mod error;
@@ -54,6 +55,7 @@ use tokio::time::Instant;
 use crate::address::UserNames;
 use crate::clock;
 use crate::control::server::PendingRequest;
+use crate::host::{self, HostError};
 use crate::ledger::{ThreadKind, meter};
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
 use crate::session::ConnectionTable;
@@ -108,6 +110,8 @@ pub struct AgentOptions {
     pub private: bool,
     /// DNS resolvers for runs; if empty, those of the host.
     pub resolvers: Vec<SocketAddr>,
+    /// Whether it captures this host.
+    pub host: bool,
     /// Whether to take over the listening sockets of the agent at the control socket.
     pub take_over: bool,
 }
@@ -142,6 +146,11 @@ pub fn run(
     meter::start(ThreadKind::General);
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
+    // Before there is a thread. A successor gets a channel to the helper of its predecessor.
+    let helper = (options.host && !options.take_over)
+        .then(host::start)
+        .transpose()
+        .map_err(|error| AgentError::Host(HostError::Helper(error)))?;
     // Created before any other thread is started, because the creation waits for all threads.
     let table = Arc::new(ConnectionTable::default());
     let log = Log::start(Settings {
@@ -158,7 +167,7 @@ pub fn run(
         .on_thread_unpark(meter::wakes)
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(AgentError::Process)?;
-    let process = start::ProcessState { log: log.clone(), descriptors, table };
+    let process = start::ProcessState { log: log.clone(), descriptors, table, helper };
     let result = runtime.block_on(async {
         let (mut agent, mut inbox) = Agent::start(options, given, supervisor, process).await?;
         agent.work(&mut inbox).await;

@@ -1,13 +1,13 @@
 //! Reads and checks a new policy or changed files on a thread of its own, because that can take
 //! long. Nothing is installed here.
 //!
-//! A reload cannot change `[agent]`, `[engine]` and most of `[limits]`: the old values stay in
-//! force, and displays show them, until a successor starts.
+//! A reload cannot change `[agent]`, `[engine]`, `mark` of `[host]` and most of `[limits]`: the old
+//! values stay in force, and displays show them, until a successor starts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tacit_core::policy::{AgentSettings, Diagnostic, IncludePattern, Limits, Policy};
+use tacit_core::policy::{AgentSettings, Diagnostic, HostSettings, IncludePattern, Limits, Policy};
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::verify::ChainCache;
 
@@ -145,6 +145,14 @@ fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str>
     if policy.limits != limits {
         parts.push("[limits]");
     }
+    let host = match (policy.host, before.host) {
+        (Some(new), Some(old)) => Some(HostSettings { mark: old.mark, ..new }),
+        (_, old) => old,
+    };
+    if policy.host != host {
+        parts.push("[host]");
+    }
+    policy.host = host;
     policy.agent = agent;
     policy.engine.clone_from(&before.engine);
     policy.limits = limits;

@@ -301,7 +301,16 @@ impl Runs {
         workers: &Workers,
     ) -> u64 {
         let run = Arc::clone(&enrolled.run);
-        enrolled.services.inbound.take(reserved, &run, &self.shared.live.load().policy);
+        if run.is_host() {
+            let congestion_control = self.shared.congestion_control.as_deref();
+            let taken = enrolled.services.take_clients(reserved, &run, congestion_control);
+            if let Err(error) = taken {
+                // Clients are then refused.
+                self.shared.log.error(Event::new("listen-failed").field("error", &error));
+            }
+        } else {
+            enrolled.services.inbound.take(reserved, &run, &self.shared.live.load().policy);
+        }
         for listener in &mut enrolled.services.listeners {
             listener.number = Some(workers.serve(Arc::clone(&listener.source) as _).await);
         }
@@ -349,6 +358,12 @@ impl Runs {
             }
         }
         unlisten(&mut enrolled, workers).await;
+        if enrolled.run.is_host() {
+            let event = Event::new("host-helper-ended").field("pid", &enrolled.run.pid);
+            let next = "flows that the policy captures are refused: restart the agent";
+            self.shared.log.error(event.field("next", next));
+            return true;
+        }
         self.shared.log.info(Event::new("run-ended").field("run", &enrolled.run.name));
         let table = Arc::clone(&self.shared.table);
         tokio::task::spawn_local(async move {
@@ -543,6 +558,7 @@ fn one_run(enrolled: &Enrolled, open: &[Arc<ConnectionRecord>], now: SystemTime)
         since: Rfc3339(run.since),
         age_s: now.duration_since(run.since).unwrap_or_default().as_secs(),
         open: open.iter().filter(|record| record.is_of_run(run.id)).count(),
+        host: run.is_host(),
         captured: enrolled.capture.count(),
         cpu: run.cpu(),
         names: names.collect(),

@@ -20,7 +20,7 @@ use crate::log::{Event, Log};
 use crate::net::Security;
 use crate::query::QueryService;
 use crate::run::capture::Capture;
-use crate::run::handover::{Departing, ServedSockets};
+use crate::run::handover::{Departing, HeldAddress, ServedSockets};
 use crate::run::hold::{Hold, HoldSockets};
 use crate::run::launchers::{self, Launcher, RunSockets};
 use crate::run::registry;
@@ -146,7 +146,7 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
             let hold = Arc::new(Hold::new(log, hold_sockets, context.held_syns_max)?);
             // All listeners capture SYNs by the same source.
             let listener = listeners.drain(..).next().ok_or(io::ErrorKind::InvalidData)?;
-            let scope = Scope::Run(Arc::clone(&run));
+            let scope = Scope::of(Arc::clone(&run));
             let listener = Arc::new(listener);
             Some(ServedSource::new(HoldSource { hold, scope, listener }))
         }
@@ -199,11 +199,34 @@ fn captured_listener(
     let options = socket::StreamOptions { congestion_control: None, reset_on_exit: true };
     socket::adopt(socket.as_fd(), &options)?;
     let address = address::from_socket(&socket::local_address(socket.as_fd())?);
-    let source = ConnectionSource::Captured(Scope::Run(Arc::clone(run)), Arc::clone(names));
+    let source = ConnectionSource::Captured(Scope::of(Arc::clone(run)), Arc::clone(names));
     Ok(Listener { address, socket: Arc::new(socket), security: Security::Clear, source })
 }
 
 impl Services {
+    /// Takes the listeners for clients of the host's programs.
+    ///
+    /// # Errors
+    /// Those of the system calls.
+    pub(super) fn take_clients(
+        &mut self,
+        held: Vec<HeldAddress>,
+        run: &Arc<Run>,
+        congestion_control: Option<&str>,
+    ) -> io::Result<()> {
+        // A rule may begin with clear text: what is cut is reset.
+        let congestion_control = congestion_control.map(str::to_owned);
+        let options = socket::StreamOptions { congestion_control, reset_on_exit: true };
+        for HeldAddress { address, socket } in held {
+            socket::adopt(socket.as_fd(), &options)?;
+            let source = ConnectionSource::Inbound(Scope::of(Arc::clone(run)));
+            let socket = Arc::new(socket);
+            let listener = Listener { address, socket, security: Security::Clear, source };
+            self.listeners.push(ServedSource::new(listener));
+        }
+        Ok(())
+    }
+
     /// Stops the services. Connections, datagrams and queries that arrive wait in the sockets.
     pub(super) fn stop(&self) {
         self.watching.abort();
@@ -243,6 +266,13 @@ impl Services {
             }
         }
         served.inbound = self.inbound.copies()?;
+        if self.hold.is_some() {
+            // Those of a host: captured connections arrive at its hold sockets.
+            for ServedSource { source, .. } in &self.listeners {
+                let socket = copy(&source.socket)?;
+                served.inbound.push(HeldAddress { address: source.address.clone(), socket });
+            }
+        }
         Ok(served)
     }
 }

@@ -10,8 +10,10 @@ use arc_swap::ArcSwap;
 use tacit_core::flow::Address;
 use tacit_core::policy::{Diagnostic, Limits, Policy, UnixSocket};
 use tacit_sys::socket;
+use tacit_tls::signer::KeyProvider;
 use tokio::sync::{Semaphore, mpsc};
 
+use super::captured_host;
 use super::credentials::CredentialStore;
 use super::lanes::Workers;
 use super::listeners::Listeners;
@@ -31,6 +33,7 @@ use crate::control::directory;
 use crate::control::secret::SuccessorSecret;
 use crate::control::server::{self, PendingRequest};
 use crate::control::trace::Tracer;
+use crate::host::HostHelper;
 use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log, LogLevel};
@@ -51,6 +54,8 @@ pub(super) struct ProcessState {
     /// The limit of open files.
     pub(super) descriptors: u64,
     pub(super) table: Arc<ConnectionTable>,
+    /// The helper that captures the host, of the first agent.
+    pub(super) helper: Option<HostHelper>,
 }
 
 impl Agent {
@@ -61,12 +66,10 @@ impl Agent {
         supervisor: Option<Supervisor>,
         process: ProcessState,
     ) -> Result<(Self, Inbox), AgentError> {
-        let ProcessState { log, descriptors, table } = process;
+        let ProcessState { log, descriptors, table, helper } = process;
         let signer = signer::Client::new(log.clone());
         let keys = signer.keys();
-        let Checked { policy, credentials, warnings } = check_file(&options.policy, &keys)
-            .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
-        log_warnings(&warnings, &options, &log);
+        let Checked { policy, credentials, .. } = read_policy(&options, &keys, &log)?;
         let credentials =
             CredentialStore::new(credentials, keys, policy.agent.chain_cache.then(Arc::default));
         let context =
@@ -130,7 +133,7 @@ impl Agent {
             user_names: UserNames::new(),
             connections_peak: 0,
         };
-        agent.begin(handover, launcher).await?;
+        agent.begin(handover, launcher, helper).await?;
         Ok((agent, Inbox { requests: received, run_events, signals }))
     }
 
@@ -139,6 +142,7 @@ impl Agent {
         &mut self,
         handover: takeover::Handover,
         launcher: Option<StdStream>,
+        helper: Option<HostHelper>,
     ) -> Result<(), AgentError> {
         self.listeners.serve(&self.workers).await;
         let runs = self.release_predecessor(handover)?;
@@ -149,6 +153,9 @@ impl Agent {
             self.runs.resume(handed, &self.workers).await;
         }
         self.runs.accept_launchers(launcher)?;
+        if let Some(helper) = helper {
+            self.runs.begin_host(helper, &self.workers).await.map_err(AgentError::Host)?;
+        }
         self.report_ready();
         Ok(())
     }
@@ -217,6 +224,22 @@ impl Agent {
         let enrolment = self.runs.enrolment_mut();
         control.chain(self.listeners.all_mut()).chain(enrolment).chain(metrics)
     }
+}
+
+/// The policy of these options. What the agent opens from then on is known to the packet rules of
+/// the host, if it captures that.
+fn read_policy(
+    options: &AgentOptions,
+    keys: &KeyProvider,
+    log: &Log,
+) -> Result<Checked, AgentError> {
+    let checked = check_file(&options.policy, keys)
+        .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
+    log_warnings(&checked.warnings, options, log);
+    if options.host {
+        captured_host::mark_own_packets(&checked.policy).map_err(AgentError::Host)?;
+    }
+    Ok(checked)
 }
 
 fn log_warnings(warnings: &[Diagnostic], options: &AgentOptions, log: &Log) {

@@ -109,6 +109,7 @@ impl Private {
             enrol: None,
             private: true,
             resolvers: self.resolvers,
+            host: false,
             take_over: false,
         }
     }

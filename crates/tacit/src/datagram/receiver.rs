@@ -175,7 +175,7 @@ impl Lane {
 
     /// Passes one datagram to its flow.
     fn take(self: &Rc<Self>, key: DatagramKey, payload: &[u8]) {
-        if key.destination.port() == dns::PORT {
+        if key.destination.port() == dns::PORT && !self.receiver.run.is_host() {
             return self.take_query(key, payload);
         }
         if !is_for_one(key.destination.ip()) {
@@ -229,6 +229,7 @@ impl Lane {
             return self.count_drop();
         };
         let run = &self.receiver.run;
+        let scope = Scope::of(Arc::clone(run));
         let found = run.destination(key.destination.ip());
         let NamedDestination { names, is_shared, address, alias } = found;
         let mut flow = Flow {
@@ -241,8 +242,8 @@ impl Lane {
             alias,
             is_shared,
             program: None,
-            user: Some(run.user.clone()),
-            run: Some(run.name.clone()),
+            user: scope.user().map(str::to_owned),
+            run: Some(scope.name().to_owned()),
             to_own_host: run.host.has(address),
             at_unix_s: clock::now_unix_s(),
         };
@@ -329,7 +330,7 @@ impl Lane {
         let rule = match live.decide(flow) {
             Ok(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
             found => {
-                let scope = Some(Scope::Run(Arc::clone(run)));
+                let scope = Some(Scope::of(Arc::clone(run)));
                 let rule = found.map(Arc::clone);
                 return Err(Box::new(RefusedFlow {
                     rule,
@@ -340,7 +341,7 @@ impl Lane {
             }
         };
         let facts = ScopeFacts {
-            scope: Scope::Run(Arc::clone(run)),
+            scope: Scope::of(Arc::clone(run)),
             is_inbound: false,
             names: flow.remote_names.clone(),
             alias: flow.alias,

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use tacit_core::dns::framed;
-use tacit_sys::datagram;
 use tacit_sys::watch::{Watched, watch};
+use tacit_sys::{datagram, mark};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
@@ -107,7 +107,10 @@ pub(super) async fn ask_by_stream(
 ) -> Option<Vec<u8>> {
     let asked = async {
         let _permit = limit.acquire().await.ok()?;
-        let mut stream = TcpStream::connect(server).await.ok()?;
+        let socket = if server.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+        let socket = socket.ok()?;
+        mark::apply(socket.as_fd()).ok()?;
+        let mut stream = socket.connect(server).await.ok()?;
         stream.write_all(&framed(message)?).await.ok()?;
         let length = stream.read_u16().await.ok()?;
         let mut response = vec![0; usize::from(length)];

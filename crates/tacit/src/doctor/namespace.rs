@@ -13,6 +13,7 @@ use tacit_sys::process::{self, StandardError};
 use tacit_sys::spawn::{self, LauncherState, SpawnError, SpawnOptions};
 
 use super::finding::{Finding, Presence};
+use crate::host;
 use crate::run::protocol;
 
 const NAMESPACE: &str = "network namespace";
@@ -30,6 +31,8 @@ enum AttemptResult {
         large_v6: bool,
         congestion_control: String,
         missing: Vec<String>,
+        /// Why the packet rules of a captured host do not work; `None`: they do.
+        without_host: Option<String>,
     },
     Refused {
         at: FailedStep,
@@ -57,15 +60,39 @@ pub(super) fn look() -> Vec<Finding> {
 fn found(attempt: &Attempt, original: &LauncherState) -> Vec<Finding> {
     match &attempt.tried {
         AttemptResult::Refused { at, reason } => refused(*at, reason.clone()),
-        AttemptResult::Made { has_own_user, large_v4, large_v6, congestion_control, missing } => {
+        AttemptResult::Made {
+            has_own_user,
+            large_v4,
+            large_v6,
+            congestion_control,
+            missing,
+            without_host,
+        } => {
             let user = if *has_own_user { User::Own } else { User::Root };
             let large = LargeSegments { v4: *large_v4, v6: *large_v6 };
             let mut findings = made(user);
             findings.extend(start(&attempt.namespaces, user, original));
             findings.push(large_segments(large));
             findings.extend(settings(missing, congestion_control));
+            findings.push(host_capture(without_host.as_deref()));
             findings
         }
+    }
+}
+
+fn host_capture(refused: Option<&str>) -> Finding {
+    let name = "host capture";
+    match refused {
+        None => Finding::wanted(
+            name,
+            Presence::There,
+            "for `tacit agent --host`, which needs CAP_NET_ADMIN and CAP_NET_RAW",
+        ),
+        Some(reason) => Finding::wanted(
+            name,
+            Presence::Missing,
+            format!("`tacit agent --host` does not work: {reason}"),
+        ),
     }
 }
 
@@ -118,6 +145,8 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
                 large_v6: large_segments.v6,
                 congestion_control,
                 missing,
+                // It takes the place of the packet rules that were tried.
+                without_host: host::probe().err().map(|error| error.to_string()),
             };
             protocol::write(line, &made, &[sockets.network.as_fd(), sockets.user.as_fd()])?;
             // Waits until the parent has finished its checks.

@@ -196,6 +196,9 @@ impl HelperServer {
             HelperRequest::Listening => self.listening().map(HelperReply::Listening),
             HelperRequest::Cpu => Ok(HelperReply::Cpu(self.cpu_ns())),
             HelperRequest::Hide(paths) => self.covers.replace(paths).map(|()| HelperReply::Done),
+            HelperRequest::HostSockets { .. } | HelperRequest::HostPlan { .. } => {
+                Err("the helper of a run does not capture the host".to_owned())
+            }
             // `serve` handles these requests, because it owns the channels.
             HelperRequest::Channel | HelperRequest::Reports => Ok(HelperReply::Done),
         };

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tacit_core::dns::{HostsEntry, KnownName, Learning, NotLearnt, ResolvedAddress};
 use tacit_core::policy::{
-    CAPTURE_RANGES_MAX, CaptureRange, Extension, LearntName, Policy, can_match_name, captured,
-    extend, is_disputed,
+    CAPTURE_RANGES_MAX, CaptureRange, Extension, HostPlan, HostSettings, LearntName, Policy,
+    can_match_name, captured, extend, host_plan, is_disputed,
 };
 use tacit_sys::netlink::route::Families;
+use tacit_sys::process;
 use tokio::sync::Mutex;
 
 use crate::clock;
@@ -50,6 +51,8 @@ struct Mirror {
     families: Families,
     /// The addresses of the host that were copied into the namespace.
     host: Option<Arc<HostAddresses>>,
+    /// What the kernel does with the flows of a host; `None`: not known, or it is a run.
+    plan: Option<HostPlan>,
 }
 
 impl Capture {
@@ -113,7 +116,33 @@ impl Capture {
     /// The kernel refuses the sets, or there is no helper.
     pub async fn follow(&self) -> io::Result<()> {
         // The lock is held until the update is complete, so that the next caller sees the result.
-        self.bring_up(&mut *self.mirror.lock().await).await
+        let mut mirror = self.mirror.lock().await;
+        if self.run.is_host() {
+            let policy = Arc::clone(&self.live.load().policy);
+            return self.install(&policy, &mut mirror).await;
+        }
+        self.bring_up(&mut mirror).await
+    }
+
+    /// Brings the kernel's table of a host to what a policy asks for now, which is about to be
+    /// installed.
+    ///
+    /// # Errors
+    /// The kernel refuses, or there is no helper; the table is then as it was.
+    pub async fn lead(&self, policy: &Policy) -> io::Result<()> {
+        self.install(policy, &mut *self.mirror.lock().await).await
+    }
+
+    async fn install(&self, policy: &Policy, mirror: &mut Mirror) -> io::Result<()> {
+        let HostSettings { unmatched, mark } = policy.host.ok_or(io::ErrorKind::InvalidInput)?;
+        let plan = host_plan(policy, unmatched, clock::now_unix_s());
+        if mirror.plan.as_ref() == Some(&plan) {
+            return Ok(());
+        }
+        mirror.plan = None;
+        self.run.helper.install_plan(mark, plan.clone(), passing_user()).await?;
+        mirror.plan = Some(plan);
+        Ok(())
     }
 
     /// Like [`follow`](Self::follow), after a name was looked up. Does nothing if its addresses are
@@ -122,6 +151,9 @@ impl Capture {
     /// # Errors
     /// As [`Self::follow`].
     pub async fn follow_news(&self) -> io::Result<()> {
+        if self.run.is_host() {
+            return self.follow().await;
+        }
         let mut mirror = self.mirror.lock().await;
         if mirror.ranges.is_some() && mirror.news == self.run.news() {
             return Ok(());
@@ -208,7 +240,11 @@ impl Capture {
 
     /// The number of captured ranges; `None` while it changes.
     pub fn count(&self) -> Option<usize> {
-        self.mirror.try_lock().ok()?.ranges.as_ref().map(BTreeSet::len)
+        let mirror = self.mirror.try_lock().ok()?;
+        match &mirror.plan {
+            Some(plan) => Some(plan.captured()),
+            None => mirror.ranges.as_ref().map(BTreeSet::len),
+        }
     }
 
     /// Adds the IP versions of captured aliases for whose real addresses the host has a route.
@@ -245,7 +281,7 @@ impl Capture {
         let helper = &self.run.helper;
         match self.run.sockets {
             SocketSet::Connected if found != mirror.families => helper.families(found).await?,
-            SocketSet::Connected => {}
+            SocketSet::Connected | SocketSet::Host => {}
             SocketSet::Held => {
                 let host = self.run.host.addresses();
                 if found != mirror.families || mirror.host.as_ref() != Some(&host) {
@@ -261,6 +297,12 @@ impl Capture {
 
 fn learnt_name(known: &KnownName) -> LearntName<'_> {
     LearntName { name: &known.name, address: known.address, alias: known.alias }
+}
+
+/// The user of the agent, if it is one of its own: its packets pass although they have no mark.
+#[must_use]
+pub fn passing_user() -> Option<u32> {
+    Some(process::effective_user()).filter(|user| *user != 0)
 }
 
 /// Whether a range contains another.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::flow::Protocol;
-use tacit_core::policy::CaptureRange;
+use tacit_core::policy::{CaptureRange, HostPlan};
 use tacit_sys::IpVersion;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 use tacit_sys::netlink::route::Families;
@@ -123,6 +123,27 @@ impl HelperChannel {
     /// As [`Self::change`].
     pub async fn replace_captured(&self, all: Vec<CaptureRange>) -> io::Result<()> {
         self.ask(HelperRequest::Replace(all)).await.map(|_| ())
+    }
+
+    /// The sockets of a captured host, as [`tacit_sys::host::HostSockets`] orders them.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn host_sockets(&self, mark: u32) -> io::Result<Vec<OwnedFd>> {
+        Ok(self.ask(HelperRequest::HostSockets { mark }).await?.descriptors)
+    }
+
+    /// Installs a plan for the host.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper; the plan from before is then in force.
+    pub async fn install_plan(
+        &self,
+        mark: u32,
+        plan: HostPlan,
+        user: Option<u32>,
+    ) -> io::Result<()> {
+        self.ask(HelperRequest::HostPlan { mark, plan, user }).await.map(|_| ())
     }
 
     /// Returns a socket inside the run that may send from any address.

@@ -112,10 +112,7 @@ impl Departing {
     pub async fn new(run: &Run, launcher: &Launcher, served: ServedSockets) -> io::Result<Self> {
         run.expect_no_more();
         let ServedSockets { query, syn_log, captured, inbound, before } = served;
-        let socket_set = match syn_log {
-            Some(_) => SocketSet::Held,
-            None => SocketSet::Connected,
-        };
+        let socket_set = run.sockets;
         let mut sockets = vec![launcher.connection.try_clone()?, run.helper.another().await?];
         sockets.extend(query);
         sockets.extend(syn_log);

@@ -107,17 +107,30 @@ pub struct RunSockets {
 }
 
 impl RunSockets {
+    /// Those of a host, in the order of [`tacit_sys::host::HostSockets`] but for the listeners for
+    /// clients.
+    ///
+    /// # Errors
+    /// Not one of each.
+    pub fn of_host(helper: OwnedFd, sockets: Vec<OwnedFd>) -> io::Result<Self> {
+        let all = std::iter::once(helper).chain(sockets).collect();
+        Self::from_order(all, SocketSet::Host)
+    }
+
     /// Assigns the sockets in the order in which a launcher or a predecessor sends them.
     ///
     /// # Errors
     /// The number of sockets is wrong.
     pub fn from_order(sockets: Vec<OwnedFd>, set: SocketSet) -> io::Result<Self> {
-        let holds = set == SocketSet::Held;
+        let holds = set != SocketSet::Connected;
         let count = sockets.len();
         let of_family = if holds { 5 } else { 3 };
-        // Older launchers have no query socket.
-        let has_query = holds || [5, 8].contains(&count);
-        let counts: &[usize] = if holds { &[8, 13] } else { &[4, 5, 7, 8] };
+        let (has_query, counts): (_, &[usize]) = match set {
+            // Older launchers have no query socket.
+            SocketSet::Connected => ([5, 8].contains(&count), &[4, 5, 7, 8]),
+            SocketSet::Held => (true, &[8, 13]),
+            SocketSet::Host => (false, &[7, 12]),
+        };
         if !counts.contains(&count) {
             let text = format!(
                 "the launcher sent {count} sockets instead of 8, or 13 with IPv6: raise the limit \

@@ -169,6 +169,12 @@ impl Run {
         }
     }
 
+    /// Whether it stands for the host, whose own network its helper works in.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.sockets == SocketSet::Host
+    }
+
     /// Counts a request to hide files from its programs; returns the number of the request.
     pub fn begin_hiding(&self) -> u64 {
         self.hidings.fetch_add(1, Ordering::Relaxed) + 1

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Protocol;
-use tacit_core::policy::CaptureRange;
+use tacit_core::policy::{CaptureRange, HostPlan};
 use tacit_core::refusal::RefusedSocketKind;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 
@@ -78,6 +78,8 @@ pub enum SocketSet {
     Connected,
     /// With those that hold SYNs.
     Held,
+    /// Those of a captured host; no launcher has them.
+    Host,
 }
 
 /// The agent's answer to an enrolment.
@@ -155,6 +157,20 @@ pub enum HelperRequest {
     Listening,
     /// How much CPU time have the programs used?
     Cpu,
+    /// Make the sockets of a captured host, whose packets carry these two bits as marks.
+    HostSockets {
+        /// The bits.
+        mark: u32,
+    },
+    /// Install this plan for the host, in place of an earlier one.
+    HostPlan {
+        /// The bits of marks.
+        mark: u32,
+        /// The plan.
+        plan: HostPlan,
+        /// The user whose packets pass.
+        user: Option<u32>,
+    },
     /// Keep these files hidden from programs, in addition to those that the launcher named;
     /// replaces the list of an earlier request. Refused if one of them is visible.
     Hide(Vec<PathBuf>),

@@ -12,7 +12,7 @@ use tacit_sys::socket;
 use super::Run;
 use super::capture::Capture;
 use super::launchers::{Launcher, RUNS_MAX};
-use super::protocol::Enrolment;
+use super::protocol::{Enrolment, SocketSet};
 
 /// A run's name at most.
 const NAME_BYTES_MAX: usize = 64;
@@ -68,6 +68,9 @@ impl<S> Registry<S> {
     /// In words, for its launcher.
     pub fn check(&self, enrolment: &Enrolment) -> Result<(), String> {
         self.check_room()?;
+        if enrolment.sockets == SocketSet::Host {
+            return Err("a launcher cannot enrol the host".to_owned());
+        }
         let name = &enrolment.name;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
             return Err(format!(
@@ -112,9 +115,14 @@ impl<S> Registry<S> {
         self.runs.get_mut(&id)
     }
 
-    /// The run that was enrolled first, to be changed.
+    /// The run that was enrolled first, to be changed; the host is none.
     pub fn first_mut(&mut self) -> Option<&mut Enrolled<S>> {
-        self.runs.values_mut().next()
+        self.runs.values_mut().find(|enrolled| !enrolled.run.is_host())
+    }
+
+    /// The host, if it is captured.
+    pub fn host(&self) -> Option<&Enrolled<S>> {
+        self.runs.values().find(|enrolled| enrolled.run.is_host())
     }
 
     /// Every run, in the order of their numbers.
@@ -134,10 +142,10 @@ impl<S> Registry<S> {
         self.runs.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is none; the host is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+        self.runs.values().all(|enrolled| enrolled.run.is_host())
     }
 
     /// Remembers the launcher of a run that a successor has, to see when the run ends.

@@ -1,8 +1,8 @@
-//! The scope in which a flow was captured; at present, only runs are scopes.
+//! The scope in which a flow was captured.
 //!
 //! Code that handles a captured flow gets facts about it, such as the names of an address or the
-//! owner of a socket, from its scope. Code that needs what only a run has, such as its helper,
-//! matches on the scope, so that the compiler finds all such code when a scope is added.
+//! owner of a socket, from its scope. Code that differs between a run and the host matches on the
+//! scope, so that the compiler finds all such code when a scope is added.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,47 +18,66 @@ use super::{Run, Usage};
 pub enum Scope {
     /// In the network namespace of a run.
     Run(Arc<Run>),
+    /// In the host's own network. The agent serves it as a run whose helper works there.
+    Host(Arc<Run>),
 }
 
 impl Scope {
-    /// The user whose programs open the flows.
+    /// The scope that a run stands for.
     #[must_use]
-    pub fn user(&self) -> &str {
+    pub fn of(run: Arc<Run>) -> Self {
+        if run.is_host() { Self::Host(run) } else { Self::Run(run) }
+    }
+
+    /// The run, or the host as a run.
+    #[must_use]
+    pub fn run(&self) -> &Arc<Run> {
         match self {
-            Self::Run(run) => &run.user,
+            Self::Run(run) | Self::Host(run) => run,
         }
     }
 
-    /// The name of the run whose programs open the flows.
+    /// The user whose programs open the flows; `None`: programs of all users do.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        match self {
+            Self::Run(run) => Some(&run.user),
+            Self::Host(_) => None,
+        }
+    }
+
+    /// The name of the run whose programs open the flows, as rules select it. Programs of the host
+    /// belong to no run: no rule that names one matches them.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
             Self::Run(run) => &run.name,
+            Self::Host(_) => "",
         }
     }
 
     /// The CPU that its programs share with a worker, if they do.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
-        match self {
-            Self::Run(run) => run.cpu(),
-        }
+        self.run().cpu()
     }
 
     /// Whether an address is one of the host's own, which a rule must name.
     #[must_use]
     pub fn has_host_address(&self, address: IpAddr) -> bool {
-        match self {
-            Self::Run(run) => run.host.has(address),
-        }
+        self.run().host.has(address)
+    }
+
+    /// Whether the agent answers the DNS questions of its programs.
+    #[must_use]
+    pub fn answers_names(&self) -> bool {
+        matches!(self, Self::Run(_))
     }
 
     /// The destination that an address stands for inside.
     #[must_use]
     pub fn destination(&self, address: IpAddr) -> NamedDestination {
-        match self {
-            Self::Run(run) => run.destination(address),
-        }
+        self.run().destination(address)
     }
 
     /// The process that holds a program's socket; `None`: no process is seen to.
@@ -66,23 +85,17 @@ impl Scope {
     /// # Errors
     /// The helper does not reply.
     pub async fn owner(&self, ends: SocketEnds) -> io::Result<Option<SocketOwner>> {
-        match self {
-            Self::Run(run) => run.helper.owner(ends.protocol, ends.program, ends.peer).await,
-        }
+        self.run().helper.owner(ends.protocol, ends.program, ends.peer).await
     }
 
     /// Adds the cost of a flow that has ended.
     pub fn add(&self, usage: Usage) {
-        match self {
-            Self::Run(run) => run.totals.add(usage),
-        }
+        self.run().totals.add(usage);
     }
 
     /// Whether it is the run with this number.
     #[must_use]
     pub fn is_run(&self, id: u64) -> bool {
-        match self {
-            Self::Run(run) => run.id == id,
-        }
+        self.run().id == id
     }
 }

@@ -95,7 +95,7 @@ fn leave_trace(
 /// Who causes an event: the run with the program that opened the connection, or the client.
 fn cause(opener: Option<&Scope>, remote: &Address, rule: Option<&str>) -> EventCause {
     match (opener, Source::of(remote), rule) {
-        (Some(Scope::Run(run)), _, _) => EventCause::Run(run.label()),
+        (Some(opener), _, _) => EventCause::Run(opener.run().label()),
         (None, Source::Local, Some(rule)) => EventCause::Rule(rule.to_owned()),
         (None, source, _) => EventCause::Source(source),
     }

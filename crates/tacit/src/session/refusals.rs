@@ -12,8 +12,8 @@ use tacit_core::refusal::{
 };
 
 use crate::live::{LiveAction, NoRule};
+use crate::run::Run;
 use crate::run::protocol::RefusedSocket;
-use crate::run::{Run, Scope};
 
 use super::connection::RefusedFlow;
 use super::quotas::QuotaExceeded;
@@ -97,7 +97,7 @@ impl RefusedFlow {
         };
         Refusal {
             kind,
-            run: scope.as_ref().map(|Scope::Run(run)| run.label()),
+            run: scope.as_ref().map(|scope| scope.run().label()),
             destination,
             program: flow.program.clone(),
             why,
@@ -203,7 +203,7 @@ pub(super) fn of_cancel(record: &ConnectionRecord) -> Refusal {
 /// The run whose connection it is, if it is one's.
 fn label_of(record: &ConnectionRecord) -> Option<RunLabel> {
     record.scope.as_ref().map(|facts| {
-        let Scope::Run(run) = &facts.scope;
+        let run = facts.scope.run();
         run.label()
     })
 }

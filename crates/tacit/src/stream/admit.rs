@@ -80,7 +80,7 @@ fn count(
     rule: Arc<LiveRule>,
     request: &Request<'_>,
 ) -> Result<Permitted, NotPermitted> {
-    let run = request.scope.as_ref().map(|Scope::Run(run)| run.id);
+    let run = request.scope.as_ref().map(|scope| scope.run().id);
     let came = request.flow.direction == Direction::Inbound;
     let source = came.then(|| Source::of(&request.flow.remote));
     match quotas.count(ConnectionOpener { source, rule: rule.name(), run }) {
@@ -91,7 +91,7 @@ fn count(
 
 /// Logs and records a packet that the kernel inside has refused.
 pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
-    let Scope::Run(run) = &scope;
+    let run = scope.run();
     let Address::Inet(destination) = flow.remote else { return };
     let ip = destination.ip();
     if !is_for_one(ip) {
@@ -140,7 +140,9 @@ fn find_rule(
 fn fits(form: &RuleForm, scope: Option<&Scope>) -> bool {
     match form {
         RuleForm::Forward(_) => scope.is_none(),
-        RuleForm::Inbound(_) | RuleForm::Outbound => scope.is_some(),
+        RuleForm::Inbound(_) => matches!(scope, Some(Scope::Run(_))),
+        RuleForm::HostInbound => matches!(scope, Some(Scope::Host(_))),
+        RuleForm::Outbound => scope.is_some(),
     }
 }
 

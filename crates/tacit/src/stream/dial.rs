@@ -5,6 +5,7 @@
 //!                       targets, one target after the other, those that are down last
 //!   outbound of a run   the address that the program connects to
 //!   inbound to a run    the address on which the program listens, from the client's own address
+//!   inbound to the host the same, from another port of the client's address
 //! ```
 
 use std::fmt::Display;
@@ -79,10 +80,14 @@ async fn dial_within(
     }
     match (&record.scope, record.rule.targets.as_deref()) {
         (Some(facts), _) if facts.is_inbound => {
-            let Scope::Run(run) = &facts.scope;
-            let work = dial_inside(run, record, options, security);
+            let work = async {
+                match &facts.scope {
+                    Scope::Run(run) => dial_inside(run, record, options, security).await,
+                    Scope::Host(run) => dial_on_host(run, record, options, security).await,
+                }
+            };
             tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
-                let reason = "the server program in the run did not accept the connection in time";
+                let reason = "the program did not accept the connection in time";
                 Err(Unreached::timed_out(reason.to_owned()))
             })
         }
@@ -245,6 +250,25 @@ async fn dial_inside(
     }
 }
 
+/// Connects to the program of the host that the client connected to, in the client's name. The
+/// port is another: the client's own, with this address, is the connection that was accepted.
+async fn dial_on_host(
+    run: &Run,
+    record: &ConnectionRecord,
+    options: &StreamOptions,
+    security: Security,
+) -> Result<Upstream, Unreached> {
+    let (Address::Inet(client), Address::Inet(program)) = (&record.remote, &record.local) else {
+        return Err(Unreached::from("a client without an IP address connects to no program"));
+    };
+    let program = canonical(*program);
+    let source = SocketAddr::new(canonical(*client).ip(), 0);
+    match connect_inside_as(run, InsideRoute { program, source }, options, security).await {
+        Ok(socket) => Ok(Upstream { socket, target: program.into() }),
+        Err(error) => Err(Unreached::new(&format_args!("the program at {program}"), &error)),
+    }
+}
+
 /// Connects to the peer or program that waits for an FTP data connection.
 ///
 /// # Errors
@@ -257,7 +281,7 @@ pub(super) async fn dial_data(
 ) -> io::Result<StreamSocket> {
     match &record.scope {
         Some(facts) if request.connects == StarttlsSide::Peer => {
-            let Scope::Run(run) = &facts.scope;
+            let run = facts.scope.run();
             dial_program(run, record, request.dial, options, security).await
         }
         _ => dial_one(&request.dial.into(), options, security).await,

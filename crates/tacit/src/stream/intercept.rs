@@ -272,7 +272,7 @@ pub async fn find_out(
     held: HeldSyn,
     permit: OwnedSemaphorePermit,
 ) -> Option<HeldWork> {
-    let Scope::Run(run) = &source.scope;
+    let run = source.scope.run();
     let ends =
         SocketEnds { protocol: Protocol::Tcp, program: held.program(), peer: held.destination() };
     // If the helper does not answer, the program's kernel sends its SYN again.
@@ -282,9 +282,10 @@ pub async fn find_out(
 
 fn held_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -> HeldWork {
     let scope = &source.scope;
-    let Scope::Run(run) = scope;
+    let run = scope.run();
     let destination = held.destination();
-    if destination.port() == dns::PORT || run.is_expected(destination) {
+    let is_question = destination.port() == dns::PORT && scope.answers_names();
+    if is_question || run.is_expected(destination) {
         return HeldWork::AtOnce(held, permit);
     }
     let flow = flow_of_program(scope, Protocol::Tcp, held.program().into(), destination.into());
@@ -336,8 +337,12 @@ fn arrived(
         }
         ConnectionSource::Inbound(scope) => {
             let mut flow = flow_of_client(listener, &socket, peer)?;
-            flow.user = Some(scope.user().to_owned());
+            flow.user = scope.user().map(str::to_owned);
             flow.run = Some(scope.name().to_owned());
+            if let Scope::Host(_) = scope {
+                // The client connected to the program's own port; no rule listens there.
+                flow.listen = None;
+            }
             Ok(Some(connection(listener, socket, flow, permit)))
         }
     }
@@ -355,9 +360,9 @@ fn captured(
     let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
     let socket = DetachedSocket::new(socket, listener.security);
     let accepted = Accepted { socket, local: peer, remote, permit };
-    let Scope::Run(run) = scope;
+    let run = scope.run();
     let Some(accepted) = run.deliver_expected(accepted) else { return Ok(None) };
-    if accepted.remote.port() == Some(dns::PORT) {
+    if accepted.remote.port() == Some(dns::PORT) && scope.answers_names() {
         let names = Arc::clone(names);
         return Ok(Some(Work::Question { accepted, names }));
     }
@@ -390,7 +395,7 @@ fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote
         to_own_host: remote.ip().is_some_and(|ip| scope.has_host_address(ip)),
         remote,
         program: None,
-        user: Some(scope.user().to_owned()),
+        user: scope.user().map(str::to_owned),
         run: Some(scope.name().to_owned()),
         at_unix_s: clock::now_unix_s(),
     }

@@ -27,9 +27,12 @@ use super::selector::{AddressSelector, Family, Near, Span, family_and_bits};
 use crate::flow::{Direction, Protocol};
 
 mod extend;
+mod host;
 mod sweep;
 
 pub use extend::{Extension, extend};
+pub(super) use host::outbound as host_outbound;
+pub use host::{HOST_RANGES_MAX, HostPlan, HostRange, HostVerdict, host_plan};
 pub use sweep::CAPTURE_RANGES_MAX;
 
 /// All addresses from the first to the last with all ports from the first to the last.

@@ -20,6 +20,7 @@ use super::capture::{self, CAPTURE_RANGES_MAX};
 use super::content::Policy;
 use super::diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
 use super::engine::EngineSettings;
+use super::host::HostSettings;
 use super::rule::Rule;
 use super::source::{POLICY_BYTES_MAX, PolicyText, is_pattern, without_byte_order_mark};
 use super::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
@@ -35,6 +36,7 @@ mod clear_clients;
 mod client_cert;
 mod engine;
 mod forward;
+mod host;
 mod map;
 mod metrics;
 mod names;
@@ -104,7 +106,8 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let agent = agent(top);
     let engine = engine::read(top);
     let limits = limits(top);
-    let rules = rules(top, &names, agent.as_ref());
+    let host = host::read(top);
+    let rules = rules(top, &names, agent.as_ref(), host.flatten().as_ref());
     if rules.is_some() {
         // A rule with an error may refer to a table that now seems unused.
         names.warn_of_unused();
@@ -138,6 +141,7 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
         rules: rules?,
         agent,
         engine,
+        host: host?,
         limits: limits?,
         includes,
         included: Vec::new(),
@@ -272,6 +276,7 @@ fn rules(
     top: &TomlTable<'_>,
     names: &Names<'_>,
     agent: Option<&AgentSettings>,
+    host: Option<&HostSettings>,
 ) -> Option<Vec<Arc<Rule>>> {
     let value = top.value("rule");
     if let Some(value) = value.as_ref().filter(|value| !value.value.is_array()) {
@@ -297,6 +302,10 @@ fn rules(
     review::rules(top.report, &sound);
     if let Some(agent) = agent {
         aliases::check_rules(agent.aliases, &sound);
+    }
+    match host {
+        Some(host) => host::check_rules(host, &sound),
+        None => host::refuse_rules(&sound),
     }
     rules.into_iter().collect()
 }

@@ -142,9 +142,8 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
             problem: format!("listen at {address}, and only one of them is for a run"),
             fix: "choose another address for one of the rules".to_owned(),
         }),
-        (RuleForm::Inbound(_) | RuleForm::Outbound, RuleForm::Inbound(_) | RuleForm::Outbound) => {
-            None
-        }
+        // Only inbound rules for runs have addresses to share.
+        _ => None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Parses rules for runs: connections that programs open, and connections to their ports.
+//! Parses rules for runs and the host: connections that programs open, and connections to their
+//! ports.
 
 use super::selectors::{addresses, ports, programs, runs, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
@@ -86,8 +87,8 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         let message = "inbound rules are for TCP; tacit does not relay datagrams into a run";
         value.error(message, "remove `protocol`, or set direction = \"outbound\"");
     }
-    let fix = "set where tacit listens: listen = \"0.0.0.0:8443\"";
-    let listen = table.required("listen", fix).and_then(|value| value.each_once(read_listen));
+    // Without it the rule is for the host.
+    let listen = table.value("listen").map(|value| value.each_once(read_listen));
     let fix = "set the port that the program listens on: local-ports = 8080; or, for a \
                forwarding rule, remove `direction` and set `connect`";
     let local_ports = table.required("local-ports", fix).and_then(|value| value.each(value::ports));
@@ -111,9 +112,19 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         run: Vec::new(),
         when: when?,
     };
-    let inbound = InboundRule { listen: listen?, local_ports: local_ports? };
+    let local_ports = local_ports?;
+    let rule = match listen {
+        Some(listen) => {
+            let inbound = InboundRule { listen: listen?, local_ports };
+            RunRule { selectors, form: RuleForm::Inbound(inbound) }
+        }
+        None => {
+            let selectors = Selectors { local_ports, ..selectors };
+            RunRule { selectors, form: RuleForm::HostInbound }
+        }
+    };
     let refused = table.holds("local") || table.holds("program");
-    (!refused).then_some(RunRule { selectors, form: RuleForm::Inbound(inbound) })
+    (!refused).then_some(rule)
 }
 
 fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {

@@ -15,6 +15,7 @@ pub(super) enum Scope {
     MapEntry,
     Agent,
     Engine,
+    Host,
     Limits,
     Rule,
     Tls,
@@ -31,7 +32,7 @@ pub(super) enum Scope {
 
 impl Scope {
     /// The scopes with keys, from the outside in.
-    pub(super) const TABLES: [Self; 13] = [
+    pub(super) const TABLES: [Self; 14] = [
         Self::ClientCertTable,
         Self::Policy,
         Self::MapEntry,
@@ -39,6 +40,7 @@ impl Scope {
         Self::Trust,
         Self::Agent,
         Self::Engine,
+        Self::Host,
         Self::Limits,
         Self::Rule,
         Self::Tls,
@@ -57,6 +59,7 @@ impl Scope {
             Self::MapEntry => MAP_ENTRY,
             Self::Agent => AGENT,
             Self::Engine => &["cpus", "spill", "queue", "class", "nice"],
+            Self::Host => &["unmatched", "mark"],
             Self::Limits => &[
                 "connections",
                 "handshakes",
@@ -95,6 +98,7 @@ impl Scope {
             Self::Maps | Self::MapEntry => "[[map.NAME]]",
             Self::Agent => "[agent]",
             Self::Engine => "[engine]",
+            Self::Host => "[host]",
             Self::Limits => "[limits]",
             Self::Rule => "[[rule]]",
             Self::Tls => "`tls`",
@@ -127,7 +131,7 @@ impl From<Scope> for TableSchema {
 }
 
 const POLICY: &[&str] =
-    &["version", "include", "identity", "trust", "map", "agent", "engine", "limits", "rule"];
+    &["version", "include", "identity", "trust", "map", "agent", "engine", "host", "limits", "rule"];
 
 const MAP_ENTRY: &[&str] =
     &["uri", "dns", "email", "ip", "subject", "issuer", "address", "name", "deny", "warn"];

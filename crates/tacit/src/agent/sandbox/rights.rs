@@ -13,6 +13,7 @@ use tacit_sys::socket;
 
 use super::AgentOptions;
 use super::reach::{self, RESTART};
+use crate::agent::captured_host::may_mark;
 use crate::agent::listeners;
 use crate::agent::opened::RequiredListener;
 
@@ -26,18 +27,20 @@ const PROGRAMS: CapabilitySet = CapabilitySet::SYS_PTRACE;
 pub(super) const OF_WORKERS: CapabilitySet = CapabilitySet::NET_BIND_SERVICE
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(PROGRAMS)
-    .union(CapabilitySet::NET_ADMIN);
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::NET_RAW);
 
 /// The capability of the log thread: the log that runs share may be in another user's directory.
 pub(super) const OF_LOG: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 
-const NAMES: [(CapabilitySet, &str); 7] = [
+const NAMES: [(CapabilitySet, &str); 8] = [
     (CapabilitySet::NET_BIND_SERVICE, "net_bind_service"),
     (CapabilitySet::DAC_READ_SEARCH, "dac_read_search"),
     (CapabilitySet::DAC_OVERRIDE, "dac_override"),
     (CapabilitySet::CHOWN, "chown"),
     (CapabilitySet::FOWNER, "fowner"),
     (CapabilitySet::NET_ADMIN, "net_admin"),
+    (CapabilitySet::NET_RAW, "net_raw"),
     (CapabilitySet::SYS_PTRACE, "sys_ptrace"),
 ];
 
@@ -56,6 +59,9 @@ pub(super) fn kept(
     if reach::looks_at_programs(policy) {
         kept |= PROGRAMS;
     }
+    if options.host {
+        kept |= marking();
+    }
     let enrolment = options.enrol.iter().any(|enrol| enrol.unix.owner.is_some());
     if enrolment || listens_at_files(policy) {
         kept |= OWNERS;
@@ -66,6 +72,14 @@ pub(super) fn kept(
         scope.spawn(ask).join().unwrap_or_else(|_| CapabilitySet::all())
     });
     (kept | missing) & own
+}
+
+/// What it takes to mark packets: the smaller right where the kernel accepts that (Linux 5.17).
+fn marking() -> CapabilitySet {
+    let suffices =
+        || sandbox::keep_capabilities(CapabilitySet::NET_RAW).is_ok() && may_mark(1).is_ok();
+    let is_enough = std::thread::scope(|scope| scope.spawn(suffices).join().unwrap_or_default());
+    if is_enough { CapabilitySet::NET_RAW } else { CapabilitySet::NET_ADMIN }
 }
 
 /// Drops the capabilities of the calling thread, and returns those that it would need for the files

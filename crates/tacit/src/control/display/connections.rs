@@ -17,7 +17,6 @@ use tacit_tls::verify::{PeerIdentity, identity};
 
 use crate::clock::Rfc3339;
 use crate::live::Live;
-use crate::run::Scope;
 use crate::run::protocol::SocketOwner;
 use crate::session::{ConnectionRecord, ConnectionTable, TlsFacts};
 
@@ -351,7 +350,7 @@ fn connection(
 
 fn run_of(record: &ConnectionRecord, owner: Option<&SocketOwner>) -> Option<ConnectionRun> {
     let facts = record.scope.as_ref()?;
-    let Scope::Run(run) = &facts.scope;
+    let run = facts.scope.run();
     let name = |path: &PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
     Some(ConnectionRun {
         id: run.id,

@@ -9,7 +9,7 @@ use tacit_sys::socket;
 
 use crate::engine::ThreadState;
 use crate::placement;
-use crate::run::{Run, Scope};
+use crate::run::Run;
 use crate::session::{ConnectionRecord, ConnectionTable};
 
 use super::VERSION;
@@ -88,7 +88,7 @@ struct SentFrom<'a> {
 
 fn sent_from(record: &ConnectionRecord) -> Option<SentFrom<'_>> {
     let facts = record.scope.as_ref()?;
-    let Scope::Run(run) = &facts.scope;
+    let run = facts.scope.run();
     let sockets = record.sockets.get()?;
     let program = if facts.is_inbound { &sockets.upstream } else { &sockets.downstream };
     let cpu = socket::incoming_cpu(program.upgrade()?.as_fd()).ok()?;

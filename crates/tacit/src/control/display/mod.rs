@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{Live, LiveRule};
 use crate::run::protocol::SocketOwner;
-use crate::run::{self, Run, Scope};
+use crate::run::{self, Run};
 use crate::session::{ConnectionRecord, ConnectionTable};
 
 /// The version of the format of all displays.
@@ -79,7 +79,7 @@ fn run_costs(run: &Run, records: &[Arc<ConnectionRecord>], program_ns: Option<u6
 async fn owners(records: &[Arc<ConnectionRecord>]) -> HashMap<u64, SocketOwner> {
     let mut runs: BTreeMap<u64, &Run> = BTreeMap::new();
     for facts in records.iter().filter_map(|record| record.scope.as_ref()) {
-        let Scope::Run(run) = &facts.scope;
+        let run = facts.scope.run();
         runs.insert(run.id, run);
     }
     let mut found = HashMap::new();

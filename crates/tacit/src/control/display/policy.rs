@@ -15,7 +15,7 @@ use tacit_core::policy::map::{CONDITIONS, Conditions};
 use tacit_core::policy::{
     Absent, Action, AgentSettings, Cancel, ChainCheck, ClearClients, ClientCert, ClientCertPolicy,
     ClientTls, ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings, ExpiredAnchors,
-    ForwardRule, Group, Identity, IdentityMap, InboundRule, Invalid, Limits, NamePattern, OwnTls,
+    ForwardRule, Group, HostSettings, Identity, IdentityMap, InboundRule, Invalid, Limits, NamePattern, OwnTls,
     PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation, Rule, RuleForm, Selectors,
     SendProxy, ServerTls, SourcePosition, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite,
     TargetOrder, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
@@ -109,14 +109,23 @@ pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay 
 }
 
 fn tables(policy: &Policy) -> Vec<PolicyTable> {
-    let Policy { identities, trusts, maps, agent: own, engine: set_aside, limits, .. } = policy;
+    let Policy { identities, trusts, maps, agent: own, engine: set_aside, host, limits, .. } = policy;
     let mut tables = vec![agent(own)];
     tables.extend(set_aside.as_ref().map(engine));
+    tables.extend(host.as_ref().map(captured_host));
     tables.push(limit(limits));
     tables.extend(identities.iter().map(|(name, one)| identity(policy, name, one)));
     tables.extend(trusts.iter().map(|(name, one)| trust(policy, name, one)));
     tables.extend(maps.iter().flat_map(|(name, one)| map(policy, name, one)));
     tables
+}
+
+fn captured_host(host: &HostSettings) -> PolicyTable {
+    let HostSettings { unmatched, mark } = *host;
+    let mut settings = Settings::default();
+    settings.add("unmatched", unmatched.word(), false);
+    settings.add("mark", format!("{mark:#x}"), mark == HostSettings::MARK_DEFAULT);
+    settings.table("[host]", None, None)
 }
 
 fn agent(agent: &AgentSettings) -> PolicyTable {
@@ -269,6 +278,9 @@ fn rule(policy: &Policy, rule: &Rule, position: Option<SourcePosition>) -> Polic
             settings.add("listen", texts(listen), false);
             settings.add("local-ports", ports(local_ports), false);
         }
+        RuleForm::HostInbound => {
+            settings.add("local-ports", ports(&rule.selectors.local_ports), false)
+        }
         RuleForm::Outbound => {}
     }
     match rule.audited.as_ref().unwrap_or(&rule.action) {
@@ -327,7 +339,7 @@ fn selectors(settings: &mut Settings, rule: &Rule) {
     }
     settings.add("remote", texts(remote), remote.is_empty());
     settings.add("remote-ports", ports(remote_ports), remote_ports.is_empty());
-    if !matches!(rule.form, RuleForm::Inbound(_)) {
+    if !matches!(rule.form, RuleForm::Inbound(_) | RuleForm::HostInbound) {
         let programs: Vec<_> = program.iter().map(|path| path.display().to_string()).collect();
         settings.add("program", programs, program.is_empty());
     }
@@ -374,7 +386,7 @@ const UNIX_MODE_DEFAULT: u32 = 0o600;
 fn tls_settings(settings: &mut Settings, tls: &Tls, form: &RuleForm) {
     let usual_role = match form {
         RuleForm::Forward(_) => None,
-        RuleForm::Inbound(_) => Some("server"),
+        RuleForm::Inbound(_) | RuleForm::HostInbound => Some("server"),
         RuleForm::Outbound => Some("client"),
     };
     settings.add("tls.role", tls.role(), usual_role == Some(tls.role()));

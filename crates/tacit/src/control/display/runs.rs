@@ -37,6 +37,8 @@ pub struct RunDisplay {
     pub age_s: u64,
     /// Its open connections and flows.
     pub open: usize,
+    /// Whether it is the captured host.
+    pub host: bool,
     /// The number of address ranges that are captured for it; `None` while that changes.
     pub captured: Option<usize>,
     /// The CPU that it was placed on, beside a worker; `None`: on none.

@@ -13,7 +13,6 @@ use crate::address;
 use crate::live::LiveTls;
 use crate::log::Event;
 use crate::net::stream_socket::StreamSocket;
-use crate::run::Scope;
 use crate::session::ConnectionRecord;
 use crate::stream::data::{
     DATA_CONNECTIONS_MAX, DataListener, OpenListener, PendingDataConnection, ftp_of,
@@ -103,7 +102,7 @@ impl<'a> DataListeners<'a> {
         let (at, listener) = match (&self.record.scope, request.connects) {
             // The program connects to the server's address, and tacit captures that.
             (Some(facts), StarttlsSide::Program) => {
-                let Scope::Run(run) = &facts.scope;
+                let run = facts.scope.run();
                 // A program that uses an alias for the server uses it for data, too.
                 let is_server = self.record.remote.ip() == Some(request.dial.ip());
                 let alias = facts.alias.filter(|_| is_server);

@@ -1,0 +1,255 @@
+//! The process that captures the host for the agent: it holds the rights to do so, and knows no
+//! policy.
+//!
+//! The agent starts it before it reads anything. It outlives that agent: a successor has a channel
+//! to it of its own, and the packet rules belong to it, where the kernel has owners. It ends when
+//! no agent has a channel to it; the packet rules stay, and then refuse what they capture.
+//!
+//! Where the kernel has no owners, another program may remove the packet rules. The helper looks
+//! for them every `LOOK_INTERVAL` then, and installs them again.
+//!
+//! Limits: `CHANNELS_MAX`.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tacit_core::flow;
+use tacit_core::policy::HostPlan;
+use tacit_sys::host::HostCapture;
+use tacit_sys::netlink::IpProtocol;
+use tacit_sys::netlink::nft::host::Persistence;
+use tacit_sys::process::{self, StandardError};
+use tacit_sys::sandbox::{self, CapabilitySet};
+use tacit_sys::{IpVersion, transparent};
+
+use super::{TableContents, marks_of};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
+use crate::net::pool::SOCKETS_AT_ONCE_MAX;
+use crate::run::protocol::{self, Frame, HelperReply, HelperRequest};
+
+/// Channels that are served at once.
+const CHANNELS_MAX: usize = 8;
+/// How often packet rules are looked for that other programs may remove.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Its name in lists of processes.
+const NAME: &str = "tacit-host";
+/// Packet rules and routing rules, and raw sockets.
+const RIGHTS: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
+
+/// The agent's channel to the helper.
+#[derive(Debug)]
+pub struct HostHelper {
+    /// Requests go there.
+    pub channel: UnixStream,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// Starts the helper. The process must have one thread.
+///
+/// # Errors
+/// The error of `fork` or `socketpair`.
+pub fn start() -> io::Result<HostHelper> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // Each of both processes takes one end.
+    let theirs = Cell::new(Some(theirs));
+    let pid = process::fork(|| {
+        let Some(channel) = theirs.take() else { return EXIT_FAILURE };
+        match serve(channel) {
+            Ok(()) => EXIT_OK,
+            Err(error) => {
+                complain(format_args!("tacit: the helper of the host has ended: {error}"));
+                EXIT_FAILURE
+            }
+        }
+    })?;
+    Ok(HostHelper { channel: ours, pid })
+}
+
+fn serve(channel: UnixStream) -> io::Result<()> {
+    process::keep_only(&[channel.as_fd()], StandardError::Kept)?;
+    process::lead_process_group()?;
+    process::name_thread(NAME);
+    sandbox::keep_capabilities(RIGHTS & sandbox::capabilities()?)?;
+    let mut servant = Servant::default();
+    let mut channels = vec![channel];
+    while !channels.is_empty() {
+        match wait(&channels, servant.look_interval())? {
+            Some(at) => servant.answer_on(&mut channels, at),
+            None => servant.restore(),
+        }
+    }
+    Ok(())
+}
+
+/// Waits for a request; `None`: the time is over.
+fn wait(channels: &[UnixStream], time: Option<Timespec>) -> io::Result<Option<usize>> {
+    let mut polled: Vec<_> = channels
+        .iter()
+        .map(|channel| PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN))
+        .collect();
+    match poll(&mut polled, time.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    Ok(polled.iter().position(|one| !one.revents().is_empty()))
+}
+
+/// What the helper holds for agents.
+#[derive(Default)]
+struct Servant {
+    capture: Option<HostCapture>,
+    installed: Option<Installed>,
+}
+
+/// What the kernel has.
+struct Installed {
+    mark: u32,
+    plan: HostPlan,
+    user: Option<u32>,
+    persistence: Persistence,
+}
+
+type Answer = (HelperReply, Vec<OwnedFd>);
+
+impl Servant {
+    fn answer_on(&mut self, channels: &mut Vec<UnixStream>, at: usize) {
+        let kept = match protocol::read::<HelperRequest>(&channels[at]) {
+            Ok(Some(Frame { message: HelperRequest::Channel, .. })) => {
+                add_channel(channels, at).is_ok()
+            }
+            Ok(Some(Frame { message: HelperRequest::Reports, .. })) => false,
+            Ok(Some(Frame { message: request, .. })) => {
+                let (reply, sockets) = self.answer(request).unwrap_or_else(refusal);
+                let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                protocol::write(&channels[at], &reply, &sockets).is_ok()
+            }
+            Ok(None) | Err(_) => false,
+        };
+        if !kept {
+            channels.remove(at);
+        }
+    }
+
+    fn answer(&mut self, request: HelperRequest) -> io::Result<Answer> {
+        let reply = match request {
+            HelperRequest::HostSockets { mark } => {
+                let capture = self.capture(mark)?;
+                let made = capture.sockets()?;
+                // The copies that stay here are closed with `made`: a listener that is open
+                // anywhere accepts connections when the agent is gone.
+                let copies = made.descriptors().into_iter();
+                let copies = copies.map(|one| one.try_clone_to_owned());
+                return Ok((HelperReply::Done, copies.collect::<io::Result<_>>()?));
+            }
+            HelperRequest::HostPlan { mark, plan, user } => {
+                self.install(mark, plan, user)?;
+                HelperReply::Done
+            }
+            HelperRequest::Socket { protocol, ipv6, count } => {
+                let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
+                let sockets = self.sockets(protocol, version, count.min(SOCKETS_AT_ONCE_MAX))?;
+                return Ok((HelperReply::Done, sockets));
+            }
+            HelperRequest::Owners(ends) => HelperReply::Owners(vec![None; ends.len()]),
+            HelperRequest::Connecting(_) => HelperReply::Connecting(true),
+            HelperRequest::Listening => HelperReply::Listening(Vec::new()),
+            HelperRequest::Cpu => HelperReply::Cpu(0),
+            // Programs of a host are no run's: no file is hidden from them.
+            HelperRequest::Hide(_) => HelperReply::Done,
+            HelperRequest::Families { .. }
+            | HelperRequest::Network { .. }
+            | HelperRequest::Change { .. }
+            | HelperRequest::Replace(_)
+            | HelperRequest::Channel
+            | HelperRequest::Reports => {
+                return Err(io::Error::other("the helper of the host does not do that"));
+            }
+        };
+        Ok((reply, Vec::new()))
+    }
+
+    fn capture(&mut self, mark: u32) -> io::Result<&mut HostCapture> {
+        let marks = marks_of(mark)?;
+        if self.capture.as_ref().is_none_or(|capture| capture.marks() != marks) {
+            self.capture = Some(HostCapture::open(marks).map_err(io::Error::other)?);
+        }
+        self.capture.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn install(&mut self, mark: u32, plan: HostPlan, user: Option<u32>) -> io::Result<()> {
+        let marks = marks_of(mark)?;
+        let contents = TableContents::of(&plan);
+        let capture = self.capture(mark)?;
+        let persistence =
+            capture.install(&contents.table(marks, user)).map_err(io::Error::other)?;
+        self.installed = Some(Installed { mark, plan, user, persistence });
+        Ok(())
+    }
+
+    /// Sockets that send from any address.
+    fn sockets(
+        &mut self,
+        protocol: flow::Protocol,
+        version: IpVersion,
+        count: usize,
+    ) -> io::Result<Vec<OwnedFd>> {
+        let capture = self.capture.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let protocol = match protocol {
+            flow::Protocol::Tcp => IpProtocol::Tcp,
+            flow::Protocol::Udp => IpProtocol::Udp,
+        };
+        let wanted = transparent::spoofed_source_spec(protocol, version, capture.socket_marks());
+        let mut sockets = vec![transparent::make(wanted)?];
+        while sockets.len() < count
+            && let Ok(socket) = transparent::make(wanted)
+        {
+            sockets.push(socket);
+        }
+        Ok(sockets)
+    }
+
+    /// How long to wait for a request; `None`: without end.
+    fn look_interval(&self) -> Option<Timespec> {
+        let is_at_risk = self.installed.as_ref()?.persistence == Persistence::Unowned;
+        is_at_risk.then(|| Timespec::try_from(LOOK_INTERVAL).ok()).flatten()
+    }
+
+    /// Installs the packet rules again, if another program has removed them.
+    fn restore(&mut self) {
+        let is_there = self.capture.as_mut().map(HostCapture::is_installed);
+        if !matches!(is_there, Some(Ok(false))) {
+            return;
+        }
+        let Some(Installed { mark, plan, user, .. }) = self.installed.take() else { return };
+        match self.install(mark, plan, user) {
+            Ok(()) => complain(
+                "tacit: another program removed the packet rules of the host; they are installed \
+                 again",
+            ),
+            Err(error) => complain(format_args!(
+                "tacit: another program removed the packet rules of the host, and they cannot be \
+                 installed again: {error}"
+            )),
+        }
+    }
+}
+
+fn refusal(error: io::Error) -> Answer {
+    (HelperReply::Refused(error.to_string()), Vec::new())
+}
+
+fn add_channel(channels: &mut Vec<UnixStream>, asked: usize) -> io::Result<()> {
+    if channels.len() >= CHANNELS_MAX {
+        let refused = HelperReply::Refused("the helper serves as many channels as it may".into());
+        return protocol::write(&channels[asked], &refused, &[]);
+    }
+    let (ours, theirs) = UnixStream::pair()?;
+    protocol::write(&channels[asked], &HelperReply::Done, &[theirs.as_fd()])?;
+    channels.push(ours);
+    Ok(())
+}

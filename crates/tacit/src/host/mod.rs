@@ -1,0 +1,124 @@
+//! The capture of this host: every program under one policy, nothing started differently.
+//!
+//! ```text
+//! tacit agent --host            forks the helper, and serves the host as it serves a run
+//! tacit agent --host --guard    installs the packet rules of the policy, and ends
+//! tacit agent --host --remove   takes packet rules and routing rules back
+//! ```
+//!
+//! The packet rules outlive the agent: what they capture is refused while no agent takes it.
+
+mod helper;
+mod once;
+
+use std::fmt;
+use std::io;
+
+use tacit_core::message_id::MessageId;
+use tacit_core::policy::{CaptureRange, HostPlan, HostVerdict, Unmatched};
+use tacit_sys::netlink::IpProtocol;
+use tacit_sys::netlink::nft::Element;
+use tacit_sys::netlink::nft::host::{self as table, HostElement, HostMarks, HostTable};
+
+pub use helper::{HostHelper, start};
+pub use once::{guard, probe, remove};
+
+/// Why this host cannot be captured.
+#[derive(Debug)]
+pub enum HostError {
+    /// The policy has no `[host]`.
+    NoSettings,
+    /// The process may not mark packets.
+    NoRights(io::Error),
+    /// Another process owns the packet rules.
+    InUse,
+    /// The helper does not start, or refuses.
+    Helper(io::Error),
+}
+
+impl HostError {
+    /// The identifier of the message.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::NoSettings => MessageId("no-host-settings"),
+            Self::NoRights(_) => MessageId("cannot-mark-packets"),
+            Self::InUse => MessageId("host-in-use"),
+            Self::Helper(_) => MessageId("host-not-captured"),
+        }
+    }
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSettings => f.write_str(
+                "--host needs [host] in the policy\n    \
+                 fix: add [host] with unmatched = \"permit\" or \"deny\"",
+            ),
+            Self::NoRights(error) => write!(
+                f,
+                "the agent cannot mark packets: {error}\n    \
+                 fix: start it with CAP_NET_ADMIN and CAP_NET_RAW, as tacit-host.service does"
+            ),
+            Self::InUse => f.write_str(
+                "an agent captures this host: its packet rules belong to it\n    \
+                 fix: end it first, with `systemctl stop tacit-host` or `tacit drain`",
+            ),
+            Self::Helper(error) => write!(
+                f,
+                "the host cannot be captured: {error}\n    \
+                 fix: `tacit doctor` reports what this kernel lacks; the process needs \
+                 CAP_NET_ADMIN and CAP_NET_RAW"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for HostError {}
+
+/// A plan in the kernel's terms.
+struct TableContents {
+    outbound: Vec<HostElement>,
+    inbound: Vec<Element>,
+    others: table::HostVerdict,
+}
+
+impl TableContents {
+    fn of(plan: &HostPlan) -> Self {
+        let outbound = plan.outbound.iter().map(|one| HostElement {
+            to: element(&one.to),
+            verdict: match one.verdict {
+                HostVerdict::Capture => table::HostVerdict::Capture,
+                HostVerdict::Pass => table::HostVerdict::Pass,
+                HostVerdict::Refuse => table::HostVerdict::Refuse,
+                HostVerdict::Prohibit => table::HostVerdict::Prohibit,
+            },
+        });
+        let others = match plan.unmatched {
+            Unmatched::Permit => table::HostVerdict::Pass,
+            Unmatched::Deny => table::HostVerdict::Refuse,
+        };
+        Self {
+            outbound: outbound.collect(),
+            inbound: plan.inbound.iter().map(element).collect(),
+            others,
+        }
+    }
+
+    fn table(&self, marks: HostMarks, user: Option<u32>) -> HostTable<'_> {
+        let Self { outbound, inbound, others } = self;
+        HostTable { marks, user, others: *others, outbound, inbound }
+    }
+}
+
+fn element(range: &CaptureRange) -> Element {
+    let CaptureRange { udp, first, last, first_port, last_port } = *range;
+    let protocol = if udp { IpProtocol::Udp } else { IpProtocol::Tcp };
+    Element { protocol, first, last, first_port, last_port }
+}
+
+/// The bits of the policy; it has checked that they are two.
+fn marks_of(mark: u32) -> io::Result<HostMarks> {
+    HostMarks::new(mark).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}

@@ -1,0 +1,195 @@
+//! What a captured host lives through: no byte of a protected flow leaves in clear meanwhile.
+
+use crate::machines::{Machines, TLS};
+
+fn machines() -> Machines {
+    Machines::new("unmatched = \"permit\"", TLS)
+}
+
+#[test]
+fn a_killed_agent_leaves_what_it_captured_refused() {
+    machines().expect(
+        r#"
+        capture
+        ask 192.0.2.2 4433 marked
+        kill -9 $(pgrep -P $agent)
+        refused() { [ "$(ask 192.0.2.2 4433 marked)" = ECONNREFUSED ]; }
+        until_true refused
+        ask 2001:db8::2 4433 marked
+        ask 192.0.2.2 8000 word
+        capture
+        ask 192.0.2.2 4433 marked
+        seen marked"#,
+        "
+answer to marked from ::ffff:127.0.0.1
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+answer to marked from ::ffff:127.0.0.1
+0
+",
+    );
+}
+
+#[test]
+fn an_open_connection_ends_with_the_agent_and_not_in_clear() {
+    machines().expect(
+        r#"
+        capture
+        start python3 peer.py hold 192.0.2.2 4433 marked go >held.out
+        until_true [ -e go.open ]
+        kill -9 $(pgrep -P $agent)
+        refused() { [ "$(ask 192.0.2.2 4433 marked)" = ECONNREFUSED ]; }
+        until_true refused
+        touch go
+        until_true [ -s held.out ]
+        cat held.out
+        seen marked"#,
+        "
+ECONNRESET
+0
+",
+    );
+}
+
+#[test]
+fn a_restart_refuses_and_cuts_nothing() {
+    machines().expect(
+        r#"
+        capture
+        start python3 peer.py hold 192.0.2.2 4433 marked-held go >held.out
+        until_true [ -e go.open ]
+        started() { grep -c 'run-began run=host' host.log | grep -qx "$1"; }
+        for round in 2 3; do
+            ./tacit restart --control host.sock >/dev/null
+            until_true started $round
+            for try in 1 2 3; do ask 192.0.2.2 4433 marked; done
+        done | sort -u
+        touch go
+        until_true [ -s held.out ]
+        cat held.out
+        seen marked"#,
+        "
+answer to marked from ::ffff:127.0.0.1
+answer to marked-held from ::ffff:127.0.0.1
+0
+",
+    );
+}
+
+#[test]
+fn a_guard_refuses_before_the_agent_starts_and_a_wrong_policy_changes_nothing() {
+    machines().expect(
+        r#"
+        ./tacit agent --host --guard --policy host.toml
+        ask 192.0.2.2 4433 marked
+        ask 2001:db8::2 4433 marked
+        ask 192.0.2.2 8000 word
+        cp host.toml good.toml; echo wrong >>host.toml
+        ./tacit agent --host --policy host.toml --control host.sock 2>/dev/null; echo $?
+        ask 192.0.2.2 4433 marked
+        cp good.toml host.toml
+        capture
+        ask 192.0.2.2 4433 marked
+        seen marked"#,
+        "
+ECONNREFUSED
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+78
+ECONNREFUSED
+answer to marked from ::ffff:127.0.0.1
+0
+",
+    );
+}
+
+#[test]
+fn a_flush_by_another_program_leaves_the_capture() {
+    machines().expect(
+        r#"
+        capture
+        python3 peer.py flush
+        for try in 1 2 3; do ask 192.0.2.2 4433 marked; sleep 0.7; done | sort -u
+        seen marked"#,
+        "
+flushed 0
+answer to marked from ::ffff:127.0.0.1
+0
+",
+    );
+}
+
+#[test]
+fn removal_takes_everything_back_once_no_agent_captures() {
+    machines().expect(
+        r#"
+        ip rule >before; ip -6 rule >>before
+        capture
+        ./tacit agent --host --remove 2>&1 | head -1; echo ${PIPESTATUS[0]}
+        ask 192.0.2.2 4433 marked
+        kill $agent; wait $agent
+        removed() { ./tacit agent --host --remove 2>/dev/null; }
+        until_true removed
+        ip rule >after; ip -6 rule >>after
+        cmp before after && echo same
+        ip route show table 31425 2>/dev/null; ip -6 route show table 31425 2>/dev/null
+        python3 peer.py ask 192.0.2.2 8000 word
+        seen marked"#,
+        "
+tacit: error[host-in-use]: an agent captures this host: its packet rules belong to it
+1
+answer to marked from ::ffff:127.0.0.1
+same
+answer to word from ::ffff:192.0.2.1
+0
+",
+    );
+}
+
+#[test]
+fn a_reload_captures_what_the_new_policy_names_and_keeps_the_host_captured() {
+    machines().expect(
+        r#"
+        serve far 8002
+        capture
+        ask 192.0.2.2 8002 word
+        cat >>host.toml <<'E'
+[[rule]]
+name = "denied"
+direction = "outbound"
+remote = "192.0.2.2"
+remote-ports = 8002
+deny = true
+E
+        ./tacit reload --control host.sock | head -1
+        ask 192.0.2.2 8002 word
+        sed -i '/^.host.$/,/^unmatched/d' host.toml
+        ./tacit reload --control host.sock | grep -o '\[host\]'
+        ask 192.0.2.2 8002 word
+        ask 192.0.2.2 4433 marked
+        seen marked"#,
+        "
+answer to word from ::ffff:192.0.2.1
+policy generation 2; added: denied
+ECONNREFUSED
+[host]
+ECONNREFUSED
+answer to marked from ::ffff:127.0.0.1
+0
+",
+    );
+}
+
+#[test]
+fn a_policy_without_host_is_not_captured_by_it() {
+    machines().expect(
+        r#"
+        sed -i '/^.host.$/,/^unmatched/d' host.toml
+        ./tacit agent --host --policy host.toml --control host.sock 2>&1 | head -1
+        ask 192.0.2.2 8000 word"#,
+        "
+tacit: error[no-host-settings]: --host needs [host] in the policy
+answer to word from ::ffff:192.0.2.1
+",
+    );
+}

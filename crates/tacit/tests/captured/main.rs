@@ -1,0 +1,21 @@
+//! A whole host under one policy: programs that are started as without tacit, some long before it.
+//!
+//! Apart from the lab, because each test has networks of its own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test stops at what it did not expect"
+)]
+#![allow(unreachable_pub, reason = "nobody but this binary sees it")]
+
+#[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
+#[path = "../lab/harness.rs"]
+mod harness;
+#[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
+#[path = "../lab/public.rs"]
+mod public;
+
+mod death;
+mod inbound;
+mod machines;
+mod outbound;
