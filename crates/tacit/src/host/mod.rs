@@ -81,7 +81,7 @@ impl std::error::Error for HostError {}
 struct TableContents {
     outbound: Vec<HostElement>,
     inbound: Vec<Element>,
-    others: table::HostVerdict,
+    others: table::PacketVerdict,
 }
 
 impl TableContents {
@@ -89,15 +89,15 @@ impl TableContents {
         let outbound = plan.outbound.iter().map(|one| HostElement {
             to: element(&one.to),
             verdict: match one.verdict {
-                HostVerdict::Capture => table::HostVerdict::Capture,
-                HostVerdict::Pass => table::HostVerdict::Pass,
-                HostVerdict::Refuse => table::HostVerdict::Refuse,
-                HostVerdict::Prohibit => table::HostVerdict::Prohibit,
+                HostVerdict::Capture => table::PacketVerdict::Capture,
+                HostVerdict::Pass => table::PacketVerdict::Pass,
+                HostVerdict::Refuse => table::PacketVerdict::Refuse,
+                HostVerdict::Prohibit => table::PacketVerdict::Prohibit,
             },
         });
         let others = match plan.unmatched {
-            Unmatched::Permit => table::HostVerdict::Pass,
-            Unmatched::Deny => table::HostVerdict::Refuse,
+            Unmatched::Permit => table::PacketVerdict::Pass,
+            Unmatched::Deny => table::PacketVerdict::Refuse,
         };
         Self {
             outbound: outbound.collect(),

@@ -83,6 +83,7 @@ impl Counted {
             enrol: None,
             private: false,
             resolvers: Vec::new(),
+            host: false,
             take_over: false,
         };
         let control = options.control.clone();

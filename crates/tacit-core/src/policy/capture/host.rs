@@ -186,9 +186,10 @@ mod tests {
         }
     }
 
-    fn found(plan: &HostPlan, udp: bool, to: SocketAddr) -> Option<HostVerdict> {
+    /// The verdict about TCP.
+    fn found(plan: &HostPlan, to: SocketAddr) -> Option<HostVerdict> {
         let holds = |one: &CaptureRange| {
-            one.udp == udp
+            !one.udp
                 && one.first.is_ipv4() == to.is_ipv4()
                 && (one.first..=one.last).contains(&to.ip())
                 && (one.first_port..=one.last_port).contains(&to.port())
@@ -211,9 +212,8 @@ mod tests {
         ];
         let rules: String = rules.iter().enumerate().map(|(at, body)| rule(at, body)).collect();
         let policy = policy(&rules);
-        let at = |unmatched, to: &str| {
-            found(&host_plan(&policy, unmatched, 0), false, to.parse().unwrap())
-        };
+        let at =
+            |unmatched, to: &str| found(&host_plan(&policy, unmatched, 0), to.parse().unwrap());
         let [capture, pass, refuse, prohibit] =
             [HostVerdict::Capture, HostVerdict::Pass, HostVerdict::Refuse, HostVerdict::Prohibit]
                 .map(Some);
@@ -288,7 +288,7 @@ mod tests {
                         Unmatched::Deny => HostVerdict::Refuse,
                     };
                     let wanted = rule.map_or(rest, |at| verdict(&policy.rules[at]));
-                    prop_assert_eq!(found(&plan, false, to).unwrap_or(rest), wanted, "{}", to);
+                    prop_assert_eq!(found(&plan, to).unwrap_or(rest), wanted, "{}", to);
                 }
             }
         }

@@ -130,8 +130,9 @@ impl From<Scope> for TableSchema {
     }
 }
 
-const POLICY: &[&str] =
-    &["version", "include", "identity", "trust", "map", "agent", "engine", "host", "limits", "rule"];
+const POLICY: &[&str] = &[
+    "version", "include", "identity", "trust", "map", "agent", "engine", "host", "limits", "rule",
+];
 
 const MAP_ENTRY: &[&str] =
     &["uri", "dns", "email", "ip", "subject", "issuer", "address", "name", "deny", "warn"];

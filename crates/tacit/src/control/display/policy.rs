@@ -15,10 +15,10 @@ use tacit_core::policy::map::{CONDITIONS, Conditions};
 use tacit_core::policy::{
     Absent, Action, AgentSettings, Cancel, ChainCheck, ClearClients, ClientCert, ClientCertPolicy,
     ClientTls, ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings, ExpiredAnchors,
-    ForwardRule, Group, HostSettings, Identity, IdentityMap, InboundRule, Invalid, Limits, NamePattern, OwnTls,
-    PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation, Rule, RuleForm, Selectors,
-    SendProxy, ServerTls, SourcePosition, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite,
-    TargetOrder, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
+    ForwardRule, Group, HostSettings, Identity, IdentityMap, InboundRule, Invalid, Limits,
+    NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation, Rule,
+    RuleForm, Selectors, SendProxy, ServerTls, SourcePosition, Start, Starttls, StarttlsMode,
+    StarttlsProtocol, Suite, TargetOrder, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
 };
 
 use crate::clock::Rfc3339;
@@ -109,7 +109,8 @@ pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay 
 }
 
 fn tables(policy: &Policy) -> Vec<PolicyTable> {
-    let Policy { identities, trusts, maps, agent: own, engine: set_aside, host, limits, .. } = policy;
+    let Policy { identities, trusts, maps, agent: own, engine: set_aside, host, limits, .. } =
+        policy;
     let mut tables = vec![agent(own)];
     tables.extend(set_aside.as_ref().map(engine));
     tables.extend(host.as_ref().map(captured_host));
@@ -125,7 +126,7 @@ fn captured_host(host: &HostSettings) -> PolicyTable {
     let mut settings = Settings::default();
     settings.add("unmatched", unmatched.word(), false);
     settings.add("mark", format!("{mark:#x}"), mark == HostSettings::MARK_DEFAULT);
-    settings.table("[host]", None, None)
+    settings.table("[host]", None)
 }
 
 fn agent(agent: &AgentSettings) -> PolicyTable {

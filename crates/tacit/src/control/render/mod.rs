@@ -326,6 +326,7 @@ mod tests {
             since: last,
             age_s: 0,
             open: 0,
+            host: false,
             captured: None,
             cpu: None,
             names: Vec::new(),

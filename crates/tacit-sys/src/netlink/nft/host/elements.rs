@@ -4,7 +4,7 @@ use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{write_accept, write_goto};
 use super::super::sets::{ELEMENTS_PER_MESSAGE_MAX, Element, NEWSETELEM, write_range};
 use super::names::{Chain, INBOUND, MAPS};
-use super::{HostElement, HostVerdict};
+use super::{HostElement, PacketVerdict};
 use crate::netlink::message::NetlinkRequest;
 use crate::netlink::protocol::IpProtocol;
 
@@ -61,11 +61,11 @@ fn map_of(element: &Element) -> &'static str {
     }
 }
 
-fn write_verdict(data: &mut NetlinkRequest, verdict: HostVerdict) {
+fn write_verdict(data: &mut NetlinkRequest, verdict: PacketVerdict) {
     match verdict {
-        HostVerdict::Capture => write_goto(data, Chain::Capture.name()),
-        HostVerdict::Pass => write_accept(data),
-        HostVerdict::Refuse => write_goto(data, Chain::Refuse.name()),
-        HostVerdict::Prohibit => write_goto(data, Chain::Prohibit.name()),
+        PacketVerdict::Capture => write_goto(data, Chain::Capture.name()),
+        PacketVerdict::Pass => write_accept(data),
+        PacketVerdict::Refuse => write_goto(data, Chain::Refuse.name()),
+        PacketVerdict::Prohibit => write_goto(data, Chain::Prohibit.name()),
     }
 }

@@ -73,7 +73,7 @@ impl HostMarks {
 
 /// What the kernel does with a flow that a program opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostVerdict {
+pub enum PacketVerdict {
     /// It goes to the agent.
     Capture,
     /// It goes to its destination.
@@ -90,7 +90,7 @@ pub struct HostElement {
     /// Where they go.
     pub to: Element,
     /// What happens to them.
-    pub verdict: HostVerdict,
+    pub verdict: PacketVerdict,
 }
 
 /// The contents of the table.
@@ -101,7 +101,7 @@ pub struct HostTable<'a> {
     /// The user whose packets pass, beside those with the agent's mark.
     pub user: Option<u32>,
     /// What happens to flows that programs open and no element names.
-    pub others: HostVerdict,
+    pub others: PacketVerdict,
     /// Disjoint ranges of destinations.
     pub outbound: &'a [HostElement],
     /// Disjoint ranges of ports of this host's programs, with any address.

@@ -38,7 +38,7 @@ use super::super::host_expression::{HostExpression, MarkBits};
 use super::super::primitive::{NftFamily, PacketEnd, Redirect};
 use super::super::rules::rule_in;
 use super::names::{Chain, INBOUND, MAPS};
-use super::{HostMarks, HostTable, HostVerdict};
+use super::{HostMarks, HostTable, PacketVerdict};
 use crate::ip_version::IpSupport;
 use crate::netlink::message::NetlinkRequest;
 use crate::netlink::nft::agent::{AGENT_PORT, HOLD_PORT, INBOUND_PORT};
@@ -181,10 +181,10 @@ impl Rules {
             self.push(output, "rule: the destination decides", &verdict);
         }
         let rest = match table.others {
-            HostVerdict::Pass => return,
-            HostVerdict::Capture => Chain::Capture,
-            HostVerdict::Refuse => Chain::Refuse,
-            HostVerdict::Prohibit => Chain::Prohibit,
+            PacketVerdict::Pass => return,
+            PacketVerdict::Capture => Chain::Capture,
+            PacketVerdict::Refuse => Chain::Refuse,
+            PacketVerdict::Prohibit => Chain::Prohibit,
         };
         for protocol in [TCP, UDP] {
             let others = [Transport(protocol), Host(Goto(rest.name()))];

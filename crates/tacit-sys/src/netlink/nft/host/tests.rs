@@ -1,12 +1,12 @@
 use super::super::sets::Element;
-use super::{HostElement, HostMarks, HostTable, HostVerdict, contents, declare};
+use super::{HostElement, HostMarks, HostTable, PacketVerdict, contents, declare};
 use crate::ip_version::IpSupport;
 use crate::netlink::IpProtocol;
 use crate::netlink::testing::{bytes, sealed};
 
 fn table(inbound: &[Element]) -> HostTable<'_> {
     let marks = HostMarks::new(0x3000_0000).unwrap();
-    HostTable { marks, user: None, others: HostVerdict::Pass, outbound: &[], inbound }
+    HostTable { marks, user: None, others: PacketVerdict::Pass, outbound: &[], inbound }
 }
 
 fn element(protocol: IpProtocol, address: &str, port: u16) -> Element {
@@ -38,7 +38,8 @@ fn a_table_that_persists_byte_by_byte() {
 #[cfg(target_endian = "little")]
 fn an_element_holds_its_verdict_byte_by_byte() {
     let to = element(IpProtocol::Tcp, "10.9.8.7", 443);
-    let messages = super::elements::outbound(&[HostElement { to, verdict: HostVerdict::Capture }]);
+    let messages =
+        super::elements::outbound(&[HostElement { to, verdict: PacketVerdict::Capture }]);
     let wanted = "7000 0000 0c0a 0504 00000000 00000000 01 00 0000 0a00 0100 7461636974 00 0000 \
          0900 0200 74637034 00 000000 \
          4400 0380 4000 0180 1000 0180 0c00 0100 0a090807 01bb 0000 \
