@@ -212,7 +212,10 @@ mod tests {
         std::fs::write(&line, "").unwrap();
         assert!(matches!(quoted("--ca", &line), Err(OptionsError::NotText(..))));
         let absent = quoted("--ca", &base.join("absent")).unwrap_err().to_string();
-        assert!(absent.starts_with("--ca /") && absent.contains("No such file"), "{absent}");
+        assert!(
+            absent.starts_with("cannot read --ca /") && absent.contains("No such file"),
+            "{absent}"
+        );
         std::fs::remove_dir_all(base).unwrap();
     }
 

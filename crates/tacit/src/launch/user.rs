@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(of(&[("SUDO_UID", "0"), ("SUDO_GID", "0")]), Ok(None));
         for bad in ["", "-1", "alice", "4294967296"] {
             let refused = of(&[("SUDO_UID", bad), ("SUDO_GID", "100")]).unwrap_err();
-            assert!(refused.contains("SUDO_UID is no number"), "{refused}");
+            assert!(refused.contains("SUDO_UID is not a number"), "{refused}");
         }
     }
 }

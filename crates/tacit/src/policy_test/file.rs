@@ -328,7 +328,7 @@ fn remotes(
         }
         Remote::Address(ip, port) => {
             if address.is_some() {
-                let why = "`address` cannot be used if `remote` is an address";
+                let why = "`remote` is already an address";
                 table.refuse(&["address"], why, "remove one of the two");
                 return None;
             }
@@ -337,7 +337,7 @@ fn remotes(
         Remote::Name(host, port) => (address.unwrap_or(UNKNOWN_ADDRESS), Some(host), port),
     };
     if port.is_some() && ports.is_some() {
-        let why = "`ports` cannot be used if `remote` has a port";
+        let why = "`remote` already has a port";
         table.refuse(&["ports"], why, "remove one of the two");
         return None;
     }
@@ -375,7 +375,11 @@ fn ports(value: &TomlValue<'_>) -> Option<Vec<u16>> {
     let count: usize = ranges.iter().map(ExactSizeIterator::len).sum();
     if count > PORTS_MAX {
         let message = format!("`ports` has {count} ports, more than the limit of {PORTS_MAX}");
-        value.error(message, "test only the first and the last port of each range");
+        value.error_of(
+            MessageId("too-many"),
+            message,
+            "test only the first and the last port of each range",
+        );
         return None;
     }
     Some(ranges.into_iter().flatten().collect())
@@ -406,7 +410,7 @@ fn expectation(table: &TomlTable<'_>) -> Option<Expectation> {
             None
         }
         (Some(ExpectedRule::Denied), Some("permit" | "tls")) => {
-            let why = format!("`action` contradicts `expect = \"{DENIED}\"`");
+            let why = format!("`expect` is already `{DENIED}`");
             table.refuse(&["action"], &why, "remove one of the two");
             None
         }
@@ -462,11 +466,11 @@ mod tests {
             (flow.replace(":1\"", "\""), "1:1: error[missing-key]: [[flow]] has no `ports`"),
             (
                 flow.replace("10.0.0.1:1", "a b:1"),
-                "2:10: error[invalid-value]: `remote` cannot be `a b:1`",
+                "2:10: error[invalid-value]: `a b:1` is not a valid `remote`",
             ),
             (
                 flow.replace("10.0.0.1:1", "a:1x"),
-                "2:10: error[invalid-value]: `remote` cannot be `a:1x`",
+                "2:10: error[invalid-value]: `a:1x` is not a valid `remote`",
             ),
             (
                 format!("{}ports = [\"1-65\"]\n", flow.replace(":1\"", "\"")),

@@ -328,7 +328,7 @@ action = "permit"
         assert_eq!((report.as_expected, report.unexpected), (8, 0), "{}", report.text());
         let names: Vec<_> = report.flows.iter().map(|flow| flow.name.as_str()).collect();
         assert_eq!(names[..3], ["db.corp.example:5432", "ports, port 5432", "ports, port 6000"]);
-        assert!(report.text().ends_with("\n8 flows: 8 as expected, 0 not\n"));
+        assert!(report.text().ends_with("\n8 flows: 8 as expected, 0 different\n"));
     }
 
     #[test]
@@ -347,6 +347,6 @@ action = "permit"
         let wanted = "flows.toml:6: b: expected guests: permit; found guests: deny\n    \
                       line 9: rule `guests` matches: deny\n";
         assert!(text.contains(wanted), "{text}");
-        assert!(text.ends_with("\n2 flows: 0 as expected, 2 not\n"), "{text}");
+        assert!(text.ends_with("\n2 flows: 0 as expected, 2 different\n"), "{text}");
     }
 }

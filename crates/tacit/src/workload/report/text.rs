@@ -57,8 +57,8 @@ mod tests {
         let text = text(&report());
         for line in [
             "interactive: 10 connections, 100 bytes & more",
-            "exchanges               12,346 /s",
-            "latency p50                502 us",
+            "exchanges                    12,346 /s",
+            "latency p50                     502 us",
             "component     CPU us  us/exchange  % of one CPU",
             "<agent>      500,000          500          25.0",
             "all        1,500,000        1,500          75.0",
