@@ -6,6 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from gvisor import Gvisor
+from kafka import Kafka
 from suite import HERE, PYTHON, TARGET, SetupError, Suite, checked
 
 TORNADO_VERSION = "6.6.1"
@@ -105,4 +106,5 @@ SUITES = {
     "go-http": Go("net/http"),
     "tornado": Tornado(),
     "gvisor": Gvisor(),
+    "kafka": Kafka(),
 }

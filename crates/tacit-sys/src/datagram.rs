@@ -1,7 +1,7 @@
 //! Opens UDP sockets to the outside network, and reads the ICMP errors that they receive.
 //!
 //! ```text
-//! dial(10.9.8.7:123) ── rustix send, recv ──> datagrams
+//! dial_unconnected(10.9.8.7:123) ── send_to, receive_from ──> datagrams, also from other ports
 //!        └── take_notice ──> the ICMP errors about datagrams that did not arrive
 //! ```
 //!
@@ -13,12 +13,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketFlags, SocketType, sockopt};
 
 use crate::ip_version::IpVersion;
 use crate::mark;
 use crate::message;
-use crate::option::{OptionName, option, set_option};
+use crate::option::{OptionName, attach_filter, set_option};
+use crate::seccomp::{LOAD, RETURN, jump, statement};
 
 /// What sockets ask for, in each direction. The kernel gives no more than its own limit
 /// (`net.core.rmem_max`, `wmem_max`): a burst has to wait somewhere, and datagrams cannot be held
@@ -27,6 +28,15 @@ const BUFFER_BYTES: usize = 4 * 1024 * 1024;
 /// The most that one datagram carries.
 pub const PAYLOAD_BYTES_MAX: usize = 65_535;
 
+/// Which datagrams a dialled socket receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerSources {
+    /// Those from the address of its destination, from any port.
+    Destination,
+    /// Those from any address.
+    Any,
+}
+
 /// An error about a datagram that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
@@ -34,6 +44,8 @@ pub struct Notice {
     pub kind: NoticeKind,
     /// Who says so; `None`: this host.
     pub reporter: Option<IpAddr>,
+    /// Where the datagram was sent, if the kernel says so.
+    pub destination: Option<SocketAddr>,
     /// Bytes of the datagram's payload in the buffer.
     pub bytes: usize,
 }
@@ -60,7 +72,12 @@ pub enum NoticeKind {
         info: u32,
     },
     /// This host's own error.
-    Local(i32),
+    Local {
+        /// Its number.
+        errno: i32,
+        /// The MTU, where it is about that.
+        info: u32,
+    },
 }
 
 /// A non-blocking socket that sends to one address and receives from it alone.
@@ -68,6 +85,32 @@ pub enum NoticeKind {
 /// # Errors
 /// Whatever the system calls answer: there may be no route.
 pub fn dial(destination: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = socket(destination)?;
+    rustix::net::connect(&socket, &destination)?;
+    Ok(socket)
+}
+
+/// A non-blocking socket to send to a destination, with the local address that the host has for
+/// it. It is not connected: the kernel would drop answers from other ports.
+///
+/// # Errors
+/// Whatever the system calls answer: there may be no route.
+pub fn dial_unconnected(destination: SocketAddr, sources: AnswerSources) -> io::Result<OwnedFd> {
+    let socket = socket(destination)?;
+    if sources == AnswerSources::Destination {
+        attach_filter(socket.as_fd(), &mut from_address(destination.ip()))?;
+    }
+    // The connection finds the local address, and reports that there is no route.
+    rustix::net::connect(&socket, &destination)?;
+    let mut local = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    rustix::net::connect_unspec(&socket)?;
+    local.set_port(0);
+    rustix::net::bind(&socket, &local)?;
+    Ok(socket)
+}
+
+/// A non-blocking socket of the destination's address family that queues errors.
+fn socket(destination: SocketAddr) -> io::Result<OwnedFd> {
     let version = IpVersion::of(destination.ip());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
@@ -79,8 +122,31 @@ pub fn dial(destination: SocketAddr) -> io::Result<OwnedFd> {
     set_option(socket.as_fd(), receive_errors, 1)?;
     mark::apply(socket.as_fd())?;
     enlarge_buffers(socket.as_fd())?;
-    rustix::net::connect(&socket, &destination)?;
     Ok(socket)
+}
+
+/// The filter that keeps datagrams from one address.
+fn from_address(source: IpAddr) -> Vec<libc::sock_filter> {
+    let (at, bytes) = match source {
+        IpAddr::V4(source) => (SOURCE_V4_AT, source.octets().to_vec()),
+        IpAddr::V6(source) => (SOURCE_V6_AT, source.octets().to_vec()),
+    };
+    let words: Vec<u32> = bytes
+        .chunks_exact(4)
+        .map(|word| word.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)))
+        .collect();
+    let mut program = Vec::with_capacity(words.len() * 2 + 2);
+    let mut offset = at;
+    for (place, word) in words.iter().enumerate() {
+        program.push(statement(LOAD, NETWORK_HEADER.wrapping_add(offset)));
+        // The last instruction drops the datagram.
+        let to_drop = u8::try_from((words.len() - place) * 2 - 1).unwrap_or(u8::MAX);
+        program.push(jump(*word, 0, to_drop));
+        offset += 4;
+    }
+    program.push(statement(RETURN, u32::MAX));
+    program.push(statement(RETURN, 0));
+    program
 }
 
 /// Gives a datagram socket as much room for bursts as the kernel allows.
@@ -102,6 +168,27 @@ pub fn send(socket: BorrowedFd<'_>, payload: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Sends one datagram to an address.
+///
+/// # Errors
+/// As [`send`].
+pub fn send_to(socket: BorrowedFd<'_>, payload: &[u8], to: SocketAddr) -> io::Result<()> {
+    rustix::net::sendto(socket, payload, rustix::net::SendFlags::NOSIGNAL, &to)?;
+    Ok(())
+}
+
+/// Takes one datagram from a socket that is not connected: the length of its payload, as in
+/// [`receive`], and its source.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_from(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+    let flags = rustix::net::RecvFlags::TRUNC;
+    let (_, bytes, source) = rustix::net::recvfrom(socket, buffer, flags)?;
+    let source = source.ok_or(io::ErrorKind::InvalidData)?;
+    Ok((bytes, SocketAddr::try_from(source)?))
+}
+
 /// Takes one datagram from a connected socket; the length of its payload, of which the buffer holds
 /// as much as fits.
 ///
@@ -110,16 +197,6 @@ pub fn send(socket: BorrowedFd<'_>, payload: &[u8]) -> io::Result<()> {
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     let (_, bytes) = rustix::net::recv(socket, buffer, rustix::net::RecvFlags::TRUNC)?;
     Ok(bytes)
-}
-
-/// The longest packet that goes undivided to where the socket is connected to, as far as is known.
-///
-/// # Errors
-/// The error of `getsockopt`.
-pub fn mtu_bytes(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    let is_ipv6 = sockopt::socket_domain(socket)? == AddressFamily::INET6;
-    let mtu = option(socket, if is_ipv6 { MTU_V6 } else { MTU_V4 })?;
-    Ok(u32::try_from(mtu).unwrap_or(0))
 }
 
 /// Takes one error from the socket's queue, with the head of the payload it is about; `None` if
@@ -132,7 +209,9 @@ pub fn take_notice(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Opti
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         received => received?,
     };
-    Ok(received.item(&[RECVERR_V4, RECVERR_V6]).and_then(|item| notice(item, received.bytes)))
+    let found = received.item(&[RECVERR_V4, RECVERR_V6]);
+    let found = found.and_then(|item| notice(item, received.bytes));
+    Ok(found.map(|notice| Notice { destination: received.source(), ..notice }))
 }
 
 /// `sock_extended_err`, with the address of who reports it behind.
@@ -145,10 +224,10 @@ fn notice(item: &[u8], bytes: usize) -> Option<Notice> {
     let kind = match origin {
         libc::SO_EE_ORIGIN_ICMP => NoticeKind::Icmp { kind, code, info },
         libc::SO_EE_ORIGIN_ICMP6 => NoticeKind::Icmpv6 { kind, code, info },
-        _ => NoticeKind::Local(i32::from_ne_bytes(*error)),
+        _ => NoticeKind::Local { errno: i32::from_ne_bytes(*error), info },
     };
     let reporter = message::ip_address(reporter).map(|address| address.ip());
-    Some(Notice { kind, reporter, bytes })
+    Some(Notice { kind, reporter, destination: None, bytes })
 }
 
 /// Sends a whole IP packet from a raw socket.
@@ -163,8 +242,10 @@ pub fn send_packet(raw: BorrowedFd<'_>, packet: &[u8], to: IpAddr) -> io::Result
 
 const RECVERR_V4: OptionName = OptionName { level: libc::IPPROTO_IP, name: libc::IP_RECVERR };
 const RECVERR_V6: OptionName = OptionName { level: libc::IPPROTO_IPV6, name: libc::IPV6_RECVERR };
-const MTU_V4: OptionName = OptionName { level: libc::IPPROTO_IP, name: libc::IP_MTU };
-const MTU_V6: OptionName = OptionName { level: libc::IPPROTO_IPV6, name: libc::IPV6_MTU };
+/// `SKF_NET_OFF`: offsets of a filter that count from the IP header.
+const NETWORK_HEADER: u32 = 0xfff0_0000;
+const SOURCE_V4_AT: u32 = 12;
+const SOURCE_V6_AT: u32 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -175,15 +256,16 @@ mod tests {
     fn a_closed_port_is_told_with_the_datagram_it_is_about() {
         for ip in ["127.0.0.1", "::1"] {
             let closed = UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap();
-            let socket = dial(closed).unwrap();
+            let socket = dial_unconnected(closed, AnswerSources::Destination).unwrap();
             assert_eq!(take_notice(socket.as_fd(), &mut [0; 64]).unwrap(), None);
-            send(socket.as_fd(), b"anybody there?").unwrap();
-            let refused = send(socket.as_fd(), b"not sent").unwrap_err();
+            send_to(socket.as_fd(), b"anybody there?", closed).unwrap();
+            let refused = send_to(socket.as_fd(), b"not sent", closed).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
             let mut buffer = [0; 64];
             let notice = take_notice(socket.as_fd(), &mut buffer).unwrap().unwrap();
             assert_eq!(&buffer[..notice.bytes], b"anybody there?");
             assert_eq!(notice.reporter, Some(closed.ip()));
+            assert_eq!(notice.destination, Some(closed));
             let wanted = match closed {
                 SocketAddr::V4(_) => NoticeKind::Icmp { kind: 3, code: 3, info: 0 },
                 SocketAddr::V6(_) => NoticeKind::Icmpv6 { kind: 1, code: 4, info: 0 },
@@ -196,16 +278,63 @@ mod tests {
     #[test]
     fn datagrams_go_and_come_and_long_ones_say_so() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let socket = dial(server.local_addr().unwrap()).unwrap();
-        assert!(mtu_bytes(socket.as_fd()).unwrap() >= 1500);
-        send(socket.as_fd(), b"question").unwrap();
+        let to = server.local_addr().unwrap();
+        let socket = dial_unconnected(to, AnswerSources::Destination).unwrap();
+        send_to(socket.as_fd(), b"question", to).unwrap();
         let mut buffer = [0; 64];
         let (count, client) = server.recv_from(&mut buffer).unwrap();
         assert_eq!(&buffer[..count], b"question");
         server.send_to(b"the answer", client).unwrap();
-        assert_eq!(receive(socket.as_fd(), &mut buffer[..3]).unwrap(), 10);
+        assert_eq!(receive_from(socket.as_fd(), &mut buffer[..3]).unwrap(), (10, to));
         assert_eq!(&buffer[..3], b"the");
-        let nothing = receive(socket.as_fd(), &mut buffer).unwrap_err();
+        let nothing = receive_from(socket.as_fd(), &mut buffer).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn answers_from_other_addresses_are_received_only_where_any_may_answer() {
+        let [server, elsewhere] =
+            ["127.0.0.2:0", "127.0.0.3:0"].map(|at| UdpSocket::bind(at).unwrap());
+        let other_port = UdpSocket::bind("127.0.0.2:0").unwrap();
+        let to = server.local_addr().unwrap();
+        for (sources, wanted) in [
+            (AnswerSources::Destination, vec![&other_port]),
+            (AnswerSources::Any, vec![&elsewhere, &other_port]),
+        ] {
+            let socket = dial_unconnected(to, sources).unwrap();
+            send_to(socket.as_fd(), b"question", to).unwrap();
+            let (_, client) = server.recv_from(&mut [0; 8]).unwrap();
+            for answerer in [&elsewhere, &other_port] {
+                answerer.send_to(b"answer", client).unwrap();
+            }
+            let received: Vec<_> =
+                std::iter::from_fn(|| Some(receive_from(socket.as_fd(), &mut [0; 8]).ok()?.1))
+                    .collect();
+            let wanted: Vec<_> = wanted.iter().map(|one| one.local_addr().unwrap()).collect();
+            assert_eq!(received, wanted, "{sources:?}");
+        }
+    }
+
+    #[test]
+    fn the_filter_compares_whole_ipv6_addresses() {
+        let Ok(server) = UdpSocket::bind("[::1]:0") else {
+            println!("skipped: there is no IPv6 here");
+            return;
+        };
+        let to = server.local_addr().unwrap();
+        let socket = dial_unconnected(to, AnswerSources::Destination).unwrap();
+        send_to(socket.as_fd(), b"question", to).unwrap();
+        let (_, client) = server.recv_from(&mut [0; 8]).unwrap();
+        server.send_to(b"answer", client).unwrap();
+        assert_eq!(receive_from(socket.as_fd(), &mut [0; 8]).unwrap(), (6, to));
+        for place in [4_u8, 11, 13, 15] {
+            let mut other = std::net::Ipv6Addr::LOCALHOST.octets();
+            other[usize::from(place)] ^= 2;
+            let filtered = dial_unconnected(to, AnswerSources::Any).unwrap();
+            attach_filter(filtered.as_fd(), &mut from_address(IpAddr::from(other))).unwrap();
+            let local = SocketAddr::try_from(rustix::net::getsockname(&filtered).unwrap()).unwrap();
+            server.send_to(b"answer", local).unwrap();
+            assert!(receive_from(filtered.as_fd(), &mut [0; 8]).is_err(), "{place}");
+        }
     }
 }

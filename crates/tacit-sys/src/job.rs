@@ -176,6 +176,15 @@ pub fn stop_self() -> io::Result<()> {
     Ok(rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?)
 }
 
+/// Whether a process is stopped by a signal or by a tracer; not if it has ended.
+#[must_use]
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program, in parentheses, may contain any character.
+    let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
 /// Ends this process by the signal that ended its child, without a core of its own, so that
 /// a process that waits for it sees the same.
 pub fn die_by(number: i32) {

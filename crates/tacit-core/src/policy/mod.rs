@@ -51,7 +51,9 @@ pub use map::IdentityMap;
 pub use parse::{
     ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files, parse_size,
 };
-pub use rule::{Action, Deny, ForwardRule, InboundRule, Rule, RuleForm, SendProxy, UnixSocket};
+pub use rule::{
+    Action, Answers, Deny, ForwardRule, InboundRule, Rule, RuleForm, SendProxy, UnixSocket,
+};
 pub use selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
 pub use source::{INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText};
 pub use starttls::{

@@ -30,6 +30,8 @@ pub struct Rule {
     pub log: bool,
     /// Closes a connection that was idle for this long; `None`: never.
     pub idle: Option<Duration>,
+    /// Which answers to a program's datagrams reach it. Only of a rule that permits UDP.
+    pub answers: Answers,
     /// Where the rule begins in the policy text.
     pub position: SourcePosition,
 }
@@ -38,7 +40,19 @@ impl Rule {
     /// Whether both are equal, apart from their position in the text.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
-        let Self { name, selectors, names, form, action, audited, log, idle, position: _ } = self;
+        let Self {
+            name,
+            selectors,
+            names,
+            form,
+            action,
+            audited,
+            log,
+            idle,
+            answers,
+            // A rule that has moved is the same.
+            position: _,
+        } = self;
         *name == other.name
             && *selectors == other.selectors
             && *names == other.names
@@ -47,6 +61,7 @@ impl Rule {
             && *audited == other.audited
             && *log == other.log
             && *idle == other.idle
+            && *answers == other.answers
     }
 
     /// The same rule in audit mode: its flows pass as they would without tacit.
@@ -135,6 +150,16 @@ pub enum Action {
     Deny(Deny),
     /// TLS on the network side of the program.
     Tls(Tls),
+}
+
+/// Where answers to datagrams may come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Answers {
+    /// From any port of the destination.
+    #[default]
+    Destination,
+    /// From any address and port.
+    Any,
 }
 
 /// The error that a program gets for a denied connection.

@@ -1,5 +1,5 @@
-//! Receives reports about refused sockets from the helper of a run, logs them, and records them for
-//! `tacit show refused`.
+//! Receives reports from the helper of a run and logs them: about refused sockets, which are also
+//! recorded for `tacit show refused`, and about files that cannot be hidden.
 //!
 //! Limits: after [`REPORTS_AT_ONCE_MAX`] reports the agent pauses for [`PAUSE`], so that a
 //! malicious helper of another user cannot keep the control thread busy.
@@ -69,6 +69,12 @@ impl ReportReceiver {
             HelperReport::Unreported => {
                 let event = Event::new("refused-sockets-unreported").field("run", &self.run.name);
                 self.log.warn(event);
+            }
+            HelperReport::NotHidden(reason) => {
+                let event = Event::new("files-not-hidden").field("run", &self.run.name);
+                let next = "programs of the run may be able to read this file; its helper tries \
+                            again every second";
+                self.log.error(event.field("error", &reason).field("next", next));
             }
         }
     }

@@ -12,7 +12,7 @@ use tacit_core::message_id::MessageId;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Answer, Display, Request, directory};
+use super::{Answer, Display, Request, directory, private_agents};
 use crate::ledger::costs::Costs;
 
 /// Why a request got no answer.
@@ -20,6 +20,8 @@ use crate::ledger::costs::Costs;
 pub enum ClientError {
     /// No process listens at the control socket.
     NoAgent(PathBuf, io::Error),
+    /// No process listens at the default control socket, but these agents serve one run each.
+    OnlyPrivate(PathBuf, Vec<PathBuf>),
     /// The agent refused.
     Refused(String),
     /// The connection failed, or the agent sent something that is not an answer.
@@ -39,6 +41,7 @@ impl ClientError {
                 MessageId("agent-not-permitted")
             }
             Self::NoAgent(..) => MessageId("no-agent"),
+            Self::OnlyPrivate(..) => MessageId("only-agents-of-runs"),
             Self::Refused(_) => MessageId("refused-by-agent"),
             Self::Broken(_) => MessageId("answer-unusable"),
             Self::Silent(_) => MessageId("agent-silent"),
@@ -66,6 +69,16 @@ impl fmt::Display for ClientError {
                  one with --control",
                 path.display()
             ),
+            Self::OnlyPrivate(path, private) => {
+                let private = private.iter().map(|path| path.display().to_string());
+                write!(
+                    f,
+                    "no agent answers at {}, and more than one run has an agent of its own\n    \
+                     fix: name the control socket of one with --control: {}",
+                    path.display(),
+                    private.collect::<Vec<_>>().join(" ")
+                )
+            }
             Self::Refused(reason) => f.write_str(reason),
             Self::Broken(error) => write!(f, "cannot read the agent's answer: {error}"),
             Self::Silent(patience) => {
@@ -174,7 +187,18 @@ pub fn ask_long_on(stream: &UnixStream, request: &Request) -> Result<Value, Clie
 pub fn connect(control: &Path) -> Result<UnixStream, ClientError> {
     directory::check(control)
         .and_then(|()| UnixStream::connect(control))
-        .map_err(|error| ClientError::NoAgent(control.to_owned(), error))
+        .map_err(|error| no_agent(control, error))
+}
+
+fn no_agent(control: &Path, error: io::Error) -> ClientError {
+    let is_default = control == super::default_path();
+    let is_absent =
+        matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
+    let private = if is_default && is_absent { private_agents::answering() } else { Vec::new() };
+    if private.is_empty() {
+        return ClientError::NoAgent(control.to_owned(), error);
+    }
+    ClientError::OnlyPrivate(control.to_owned(), private)
 }
 
 fn ask_by(

@@ -43,6 +43,11 @@ pub fn make(control: &Path) -> io::Result<()> {
     check(control)
 }
 
+/// Whether this is a directory, and only this user may enter it.
+pub(super) fn is_private(directory: &Path) -> bool {
+    check_private(directory).is_ok()
+}
+
 fn check_private(directory: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(directory)?;
     let is_private =

@@ -9,6 +9,7 @@ pub mod clients;
 pub mod directory;
 pub mod display;
 pub mod metrics;
+pub mod private_agents;
 pub mod render;
 mod reply;
 pub mod running;

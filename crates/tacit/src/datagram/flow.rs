@@ -4,6 +4,7 @@
 use std::cell::{Cell, OnceCell, RefMut};
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,6 +15,8 @@ use tacit_core::datagram::DatagramKey;
 use tacit_core::flow::{Address, Flow, Protocol};
 use tacit_core::icmp::{IcmpError, PACKET_BYTES_MAX};
 use tacit_core::meter::Component;
+use tacit_core::policy::Answers;
+use tacit_sys::datagram::AnswerSources;
 use tacit_sys::watch::{Watched, watch};
 use tacit_sys::{IpVersion, datagram, transparent};
 use tokio::io::Interest;
@@ -21,6 +24,7 @@ use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::sync::Notify;
 
 use super::BATCH_MAX;
+use super::answerers::Answerers;
 use super::icmp_errors::{cause_of, cause_of_notice, send_icmp_error};
 use super::socket::{DatagramShared, Receiver};
 use crate::clock;
@@ -34,7 +38,7 @@ const NOTICES_MAX: usize = 16;
 /// The interval between two attempts to send while the socket has no room.
 const ROOM_POLL: Duration = Duration::from_millis(1);
 /// Datagrams, or errors about those that were sent.
-const INCOMING: Interest = Interest::READABLE.add(Interest::ERROR);
+pub(super) const INCOMING: Interest = Interest::READABLE.add(Interest::ERROR);
 
 /// The parts of the lane that a flow uses.
 pub(super) trait FlowHost {
@@ -50,6 +54,8 @@ pub(super) trait FlowHost {
     fn note_answer(&self, key: &DatagramKey);
     /// Called when a datagram was dropped.
     fn count_drop(&self);
+    /// Whether there is a flow with these ends.
+    fn is_open(&self, key: &DatagramKey) -> bool;
     /// Takes the datagrams that arrived before the flow had a socket of its own.
     fn drain(self: &Rc<Self>);
     /// Called when the flow has ended.
@@ -61,14 +67,18 @@ pub(super) trait FlowHost {
 pub(super) struct FlowRelay {
     pub(super) key: DatagramKey,
     /// The flow, which rules match.
-    flow: Flow,
-    connection: Connection,
+    pub(super) flow: Flow,
+    pub(super) connection: Connection,
     /// The generation of the policy that permitted it last.
     generation: Cell<u64>,
-    /// The socket outside.
+    /// The destination's address outside.
+    pub(super) target: SocketAddr,
+    /// Outside; it receives answers from other ports too.
     dialled: Watched,
     /// The socket inside, bound to the destination's address. It is created after the flow begins.
     spoofed: OnceCell<Watched>,
+    /// Where else answers come from.
+    pub(super) answerers: Answerers,
     over: Notify,
 }
 
@@ -101,6 +111,13 @@ impl fmt::Display for FlowEnd {
     }
 }
 
+/// The ends of a datagram that is sent: as the program sees them, and the address outside.
+#[derive(Debug)]
+pub(super) struct SendEnds {
+    pub(super) key: DatagramKey,
+    pub(super) target: SocketAddr,
+}
+
 /// What remains after a batch.
 #[derive(Debug)]
 pub(super) enum BatchResult {
@@ -114,7 +131,7 @@ pub(super) enum BatchResult {
 
 /// The result of sending one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sending {
+pub(super) enum Sending {
     /// The datagram was sent, or an ICMP error was sent to the program.
     Done,
     /// The socket has no room now.
@@ -143,15 +160,22 @@ impl FlowRelay {
             Address::Inet(remote) => remote,
             _ => key.destination,
         };
-        let dialled = datagram::dial(target).and_then(|socket| watch(Arc::new(socket), INCOMING));
+        let sources = match connection.record().rule.rule.answers {
+            Answers::Destination => AnswerSources::Destination,
+            Answers::Any => AnswerSources::Any,
+        };
+        let dialled = datagram::dial_unconnected(target, sources);
+        let dialled = dialled.and_then(|socket| watch(Arc::new(socket), INCOMING));
         match dialled {
             Ok(dialled) => Ok(Self {
                 key,
                 flow,
                 connection,
                 generation: Cell::new(generation),
+                target,
                 dialled,
                 spoofed: OnceCell::new(),
+                answerers: Answerers::default(),
                 over: Notify::new(),
             }),
             Err(error) => Err(NotDialled { connection, error }),
@@ -213,31 +237,36 @@ impl FlowRelay {
 
     /// Sends the replies that have arrived to the program.
     fn receive_batch(
-        &self,
-        lane: &impl FlowHost,
+        self: &Rc<Self>,
+        lane: &Rc<impl FlowHost + 'static>,
         spoofed: &Watched,
     ) -> Result<BatchResult, FlowEnd> {
-        if !self.is_permitted(lane) {
+        if !self.is_permitted(&**lane) {
             return Err(FlowEnd::Refused);
         }
         lane.note_answer(&self.key);
         let mut scratch = lane.scratch();
         for _ in 0..BATCH_MAX {
             meter::switch(Component::Receive);
-            let payload = match datagram::receive(self.dialled.get_ref().as_fd(), &mut scratch) {
-                Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
+            let dialled = self.dialled.get_ref().as_fd();
+            let (payload, source) = match datagram::receive_from(dialled, &mut scratch) {
+                Ok((bytes, source)) => (scratch.get(..bytes).unwrap_or_default(), source),
                 Err(error) => {
                     let reported = self.report_notices(lane.receiver());
                     if error.kind() == io::ErrorKind::WouldBlock {
                         return Ok(BatchResult::Empty);
                     }
                     if reported == 0 {
-                        self.report_error(lane.receiver(), &error, &[]);
+                        self.report_error(lane.receiver(), &self.key, &error, &[]);
                     }
                     continue;
                 }
             };
             meter::switch(Component::Send);
+            if (source.ip(), source.port()) != (self.target.ip(), self.target.port()) {
+                self.answer_from(lane, source, payload);
+                continue;
+            }
             match datagram::send(spoofed.get_ref().as_fd(), payload) {
                 Ok(()) => self.connection.count_received(payload.len()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -251,9 +280,14 @@ impl FlowRelay {
 
     /// Sends one datagram to the destination. The socket first reports errors of earlier ones.
     fn send(&self, receiver: &Receiver, payload: &[u8]) -> Sending {
+        self.send_to(receiver, payload, &SendEnds { key: self.key, target: self.target })
+    }
+
+    /// The same, to another source of answers.
+    pub(super) fn send_to(&self, receiver: &Receiver, payload: &[u8], ends: &SendEnds) -> Sending {
         meter::switch(Component::Send);
         for _ in 0..NOTICES_MAX {
-            match datagram::send(self.dialled.get_ref().as_fd(), payload) {
+            match datagram::send_to(self.dialled.get_ref().as_fd(), payload, ends.target) {
                 Ok(()) => {
                     self.connection.count_sent(payload.len());
                     break;
@@ -261,7 +295,7 @@ impl FlowRelay {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sending::Full,
                 Err(error) => {
                     if self.report_notices(receiver) == 0 {
-                        self.report_error(receiver, &error, payload);
+                        self.report_error(receiver, &ends.key, &error, payload);
                         break;
                     }
                 }
@@ -280,19 +314,32 @@ impl FlowRelay {
             };
             if let Some(cause) = cause_of_notice(notice.kind) {
                 let quoted = quoted.get(..notice.bytes).unwrap_or_default();
-                send_icmp_error(receiver, &self.key, cause, quoted, notice.reporter);
+                let key = self.key_of(notice.destination);
+                send_icmp_error(receiver, &key, cause, quoted, notice.reporter);
             }
         }
         NOTICES_MAX
     }
 
-    fn report_error(&self, receiver: &Receiver, error: &io::Error, payload: &[u8]) {
-        let mtu_bytes = datagram::mtu_bytes(self.dialled.get_ref().as_fd()).ok();
-        send_icmp_error(receiver, &self.key, cause_of(error, mtu_bytes), payload, None);
+    fn report_error(
+        &self,
+        receiver: &Receiver,
+        key: &DatagramKey,
+        error: &io::Error,
+        payload: &[u8],
+    ) {
+        send_icmp_error(receiver, key, cause_of(error, None), payload, None);
+    }
+
+    /// The ends, as the program sees them, of what was sent to a destination outside.
+    fn key_of(&self, destination: Option<SocketAddr>) -> DatagramKey {
+        let answerer = destination.and_then(|destination| self.answerers.find(destination));
+        let destination = answerer.map_or(self.key.destination, |answerer| answerer.shown);
+        DatagramKey { program: self.key.program, destination }
     }
 
     /// Whether the current policy permits the flow.
-    fn is_permitted(&self, lane: &impl FlowHost) -> bool {
+    pub(super) fn is_permitted(&self, lane: &impl FlowHost) -> bool {
         let live = lane.shared().live.load();
         if live.generation == self.generation.get() {
             return true;
@@ -307,8 +354,8 @@ impl FlowRelay {
     }
 
     /// Creates the socket inside, and relays until the flow ends.
-    async fn relay(&self, lane: &Rc<impl FlowHost>) -> FlowEnd {
-        let spoofed = match self.make_spoofed(&**lane).await {
+    async fn relay(self: &Rc<Self>, lane: &Rc<impl FlowHost + 'static>) -> FlowEnd {
+        let spoofed = match self.make_spoofed(&**lane, self.key.destination).await {
             Ok(spoofed) => self.spoofed.get_or_init(|| spoofed),
             Err(error) => return FlowEnd::NoSocket(error),
         };
@@ -322,7 +369,7 @@ impl FlowRelay {
             let batch = tokio::select! {
                 ready = spoofed.ready(INCOMING) => self.turn(ready, || self.send_batch(&**lane)),
                 ready = self.dialled.ready(INCOMING) => {
-                    self.turn(ready, || self.receive_batch(&**lane, spoofed))
+                    self.turn(ready, || self.receive_batch(lane, spoofed))
                 }
             };
             match batch {
@@ -337,7 +384,7 @@ impl FlowRelay {
     }
 
     /// One batch; readiness is dropped when nothing is left.
-    fn turn(
+    pub(super) fn turn(
         &self,
         ready: io::Result<AsyncFdReadyGuard<'_, Arc<OwnedFd>>>,
         batch: impl FnOnce() -> Result<BatchResult, FlowEnd>,
@@ -350,8 +397,13 @@ impl FlowRelay {
         Ok(batch)
     }
 
-    async fn make_spoofed(&self, lane: &impl FlowHost) -> io::Result<Watched> {
-        let DatagramKey { program, destination } = self.key;
+    /// A socket inside with an address outside, connected to the program.
+    pub(super) async fn make_spoofed(
+        &self,
+        lane: &impl FlowHost,
+        destination: SocketAddr,
+    ) -> io::Result<Watched> {
+        let program = self.key.program;
         let line = &lane.receiver().run.helper;
         let socket = line.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
         datagram::enlarge_buffers(socket.as_fd())?;
@@ -369,7 +421,7 @@ impl FlowRelay {
 }
 
 /// Relays a flow to its end.
-pub(super) async fn relay(lane: Rc<impl FlowHost>, relay: Rc<FlowRelay>) {
+pub(super) async fn relay(lane: Rc<impl FlowHost + 'static>, relay: Rc<FlowRelay>) {
     let record = relay.connection.record();
     let life = pin!(async {
         tokio::select! {
@@ -383,6 +435,7 @@ pub(super) async fn relay(lane: Rc<impl FlowHost>, relay: Rc<FlowRelay>) {
     let end = charged(record.account(), Component::Accept, life, spend).await;
     record.settle();
     lane.forget(&relay);
+    relay.answerers.end();
     match end {
         FlowEnd::NoSocket(error) => {
             account::failed(&lane.shared().log, &relay.connection, &Failure::Broken(error));

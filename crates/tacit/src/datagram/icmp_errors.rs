@@ -31,7 +31,10 @@ pub(super) fn cause_of_notice(kind: NoticeKind) -> Option<IcmpError> {
     match kind {
         NoticeKind::Icmp { kind, code, info } => IcmpError::from_icmp(kind, code, info),
         NoticeKind::Icmpv6 { kind, code, info } => IcmpError::from_icmpv6(kind, code, info),
-        NoticeKind::Local(errno) => Some(cause_of(&io::Error::from_raw_os_error(errno), None)),
+        NoticeKind::Local { errno, info } => {
+            let mtu_bytes = Some(info).filter(|bytes| *bytes > 0);
+            Some(cause_of(&io::Error::from_raw_os_error(errno), mtu_bytes))
+        }
     }
 }
 

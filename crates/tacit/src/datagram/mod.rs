@@ -25,6 +25,8 @@
 //! longest. Each flow counts as a connection of the agent. [`EARLY_BYTES_MAX`] wait while the owner
 //! of a flow is looked up. Dropped datagrams are counted and logged.
 
+mod answer;
+mod answerers;
 mod flow;
 mod icmp_errors;
 mod receiver;

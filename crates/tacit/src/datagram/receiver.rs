@@ -441,6 +441,10 @@ impl FlowHost for Lane {
         self.dropped.set(self.dropped.get() + 1);
     }
 
+    fn is_open(&self, key: &DatagramKey) -> bool {
+        matches!(self.flows.borrow().flow(key), Some(State::Open(_)))
+    }
+
     fn drain(self: &Rc<Self>) {
         Self::drain(self);
     }

@@ -15,14 +15,12 @@ use super::enter::NamespaceForAgent;
 use super::error::RunError;
 use super::policy::{self, PolicySource};
 use crate::agent::supervisor::{self, Private};
-use crate::control;
+use crate::control::private_agents::{self, DIRECTORY_PREFIX, SOCKET_NAME};
 use crate::exit::{EXIT_FAILURE, complain_of};
 use crate::run::protocol::{self, Enrolment, FromLauncher, RunTerms, ToLauncher};
 
 /// How many directory names a launcher tries.
 const DIRECTORIES_TRIED_MAX: u32 = 100;
-/// The name of the control socket in the directory.
-const CONTROL: &str = "agent.sock";
 
 /// The agent of this run. It ends the run when this connection is closed.
 pub(super) struct Agent {
@@ -77,7 +75,7 @@ impl Agent {
         let (ours, theirs) = UnixStream::pair()?;
         let private = Private {
             policy,
-            control: made.directory.join(CONTROL),
+            control: made.directory.join(SOCKET_NAME),
             resolvers: args.resolvers.clone(),
             log: args.log.clone(),
             launcher: format!("{}[{}]", args.run_name(), std::process::id()),
@@ -178,9 +176,9 @@ fn make_directory() -> io::Result<PathBuf> {
 
 /// The directory names that a launcher tries, in this order.
 fn directories(launcher: u32) -> impl Iterator<Item = PathBuf> {
-    let base = control::runtime_directory().unwrap_or_else(std::env::temp_dir);
+    let base = private_agents::base();
     (0..DIRECTORIES_TRIED_MAX).map(move |attempt| {
-        let mut name = format!("tacit-run-{launcher}");
+        let mut name = format!("{DIRECTORY_PREFIX}{launcher}");
         if attempt > 0 {
             name.push_str(&format!("-{attempt}"));
         }
@@ -195,7 +193,7 @@ pub fn control_of(launcher: u32) -> Option<PathBuf> {
     directories(launcher)
         .take_while(|directory| directory.exists())
         .last()
-        .map(|directory| directory.join(CONTROL))
+        .map(|directory| directory.join(SOCKET_NAME))
 }
 
 impl Drop for PrivateAgent {

@@ -125,6 +125,9 @@ impl HelperServer {
             let PendingEvents { line, of_notices, of_covers } =
                 wait(&lines, &notices, &self.covers)?;
             self.covers.serve(&of_covers);
+            if let Some(reason) = self.covers.take_failure() {
+                notices.report_not_hidden(reason);
+            }
             notices.serve(&of_notices);
             let Some(at) = line else { continue };
             // An error on one channel affects only its agent.

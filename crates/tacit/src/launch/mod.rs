@@ -22,6 +22,7 @@ mod notices;
 mod orphans;
 mod policy;
 mod running;
+mod stop;
 pub mod user;
 mod wait;
 

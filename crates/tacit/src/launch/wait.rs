@@ -10,6 +10,7 @@ use tacit_sys::{orphan, process};
 use super::arguments::Orphans;
 use super::error::RunError;
 use super::running::Running;
+use super::stop;
 use crate::exit::complain_of;
 
 impl Running {
@@ -19,7 +20,7 @@ impl Running {
         let own = |error| RunError::SystemCall("wait for the program", error);
         let state = loop {
             match job::child_state(&self.child).map_err(own)? {
-                Some(ChildState::Stopped(_)) => job::stop_self().map_err(own)?,
+                Some(ChildState::Stopped(_)) => stop::stop_with(self.child.id()).map_err(own)?,
                 Some(ended) => break ended,
                 None => {
                     let signal = job::next_signal().map_err(own)?;

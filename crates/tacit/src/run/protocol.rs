@@ -190,6 +190,8 @@ pub enum HelperReport {
     Refused(RefusedSocket),
     /// Programs are refused sockets without reports: the kernel gave the helper no listener.
     Unreported,
+    /// A file that took the place of a hidden one could not be hidden, and why.
+    NotHidden(String),
 }
 
 /// A kind of sockets that programs were refused.

@@ -26,7 +26,7 @@ use crate::control::display::runs::RunsDisplay;
 use crate::control::display::traces::TracesDisplay;
 use crate::control::render::costs::By;
 use crate::control::render::{self, Table, connections};
-use crate::control::{self, Display, Request};
+use crate::control::{Display, Request, private_agents};
 use crate::cpus;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail, pretty, print};
 use crate::ledger::costs::Costs;
@@ -81,7 +81,8 @@ pub struct ShowArgs {
     /// for this long [default: 1s]; with --csv: time between samples
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     interval: Option<Duration>,
-    /// The control socket of the agent
+    /// The control socket of the agent [default: that of the shared agent; without one, of the
+    /// only run]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }
@@ -162,7 +163,7 @@ impl ShowArgs {
     }
 
     fn path(&self) -> PathBuf {
-        self.control.clone().unwrap_or_else(control::default_path)
+        private_agents::for_display(self.control.as_deref())
     }
 
     /// The filter of the options; `None` if there is no condition.

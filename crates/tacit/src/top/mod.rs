@@ -36,8 +36,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::sample::Sampler;
 use self::screen::{Screen, Size};
 use self::view::View;
-use crate::control;
 use crate::control::client::ClientError;
+use crate::control::private_agents;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, fail, print};
 
 /// The shortest interval between frames. Each frame reads the whole ledger.
@@ -65,7 +65,8 @@ pub struct TopArgs {
     /// Print one frame as text and exit
     #[arg(long)]
     once: bool,
-    /// The control socket of the agent
+    /// The control socket of the agent [default: that of the shared agent; without one, of the
+    /// only run]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }
@@ -110,7 +111,7 @@ impl std::error::Error for TopError {}
 /// Runs the command.
 #[must_use]
 pub fn run(args: &TopArgs) -> ExitCode {
-    let control = args.control.clone().unwrap_or_else(control::default_path);
+    let control = private_agents::for_display(args.control.as_deref());
     let sampler = Sampler::new(control);
     let done = if args.once {
         once(sampler, args.interval).map(|text| print(text, EXIT_OK))

@@ -51,6 +51,21 @@ pub fn expect(script: &str, wanted: &str) {
 }
 
 #[test]
+fn the_launcher_continues_with_a_program_that_was_continued_or_killed_alone() {
+    for (signal, wanted) in [("CONT", "7"), ("KILL", "137")] {
+        expect(
+            &format!(
+                "./tacit run --policy run.toml -- \
+                 sh -c 'echo $$ >'$scratch'/pid; kill -STOP $$; exit 7' & launcher=$!
+                 until grep -q ') T ' /proc/$launcher/stat; do sleep 0.02; done
+                 kill -{signal} $(cat $scratch/pid); wait $launcher 2>/dev/null; echo $?"
+            ),
+            wanted,
+        );
+    }
+}
+
+#[test]
 fn an_inherited_network_socket_is_refused_unless_it_is_named() {
     let each = |how: &str, wanted: &str| expect(&format!("python3 inherit.py {how}"), wanted);
     each("pass", "125  True True");

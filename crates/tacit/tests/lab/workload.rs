@@ -207,6 +207,37 @@ fn an_agents_ledger_says_what_each_unit_was_spent_on() {
 }
 
 #[test]
+fn displays_find_the_agent_of_the_only_run() {
+    let lab = Lab::new();
+    lab.write("run.toml", crate::run::POLICY);
+    std::fs::create_dir(lab.path("runtime")).unwrap();
+    let tacit = |words: &str| {
+        let mut command = lab.command(TACIT);
+        command.args(words.split(' ')).env("XDG_RUNTIME_DIR", lab.path("runtime"));
+        command
+    };
+    let show = || tacit("show refused").output().unwrap();
+    let start = || {
+        let run = Ended(tacit("run --policy run.toml -- sleep 600").spawn().unwrap());
+        let control = format!("runtime/tacit-run-{}/agent.sock", run.0.id());
+        let path = lab.path(&control);
+        let words = format!("show refused --control {}", path.display());
+        wait_for("the run", || tacit(&words).output().unwrap().status.success());
+        (run, control)
+    };
+    let none = show();
+    assert!(text_of(&none).contains("no agent answers at"), "{}", text_of(&none));
+    let (_first, first) = start();
+    assert!(show().status.success(), "{}", text_of(&show()));
+    let (_second, second) = start();
+    let both = show();
+    assert_eq!(both.status.code(), Some(1));
+    let said = text_of(&both);
+    assert!(said.contains("more than one run has an agent of its own"), "{said}");
+    assert!(said.contains(&first) && said.contains(&second), "{said}");
+}
+
+#[test]
 fn the_private_agent_of_a_run_is_found_by_its_launcher() {
     let lab = Lab::new();
     let server = Server::start(&lab);

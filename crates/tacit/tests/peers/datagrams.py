@@ -9,6 +9,10 @@
   datagrams.py unconnected ADDRESS PORT ADDRESS PORT
   datagrams.py error ADDRESS PORT SIZE
   datagrams.py segments ADDRESS PORT
+  datagrams.py transfers ADDRESS PORT FROM [FROM-PORT]
+                                           answers each first datagram from another socket, and
+                                           what comes to that one from there too
+  datagrams.py transfer ADDRESS PORT [connected]
   datagrams.py talk ADDRESS PORT           sends each line of its input, says what came of it
 """
 
@@ -150,6 +154,42 @@ def segments(address, port):
     client.connect((address, int(port)))
     client.send(bytes(6000))
     print(*(len(client.recv(65536)) for _ in range(5)))
+
+
+def transfers(address, port, source, source_port=0):
+    server = new(address)
+    server.settimeout(None)
+    server.bind((address, int(port)))
+    while True:
+        _, client = server.recvfrom(100)
+        transfer_socket = new(address)
+        transfer_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        transfer_socket.settimeout(2)
+        transfer_socket.bind((source, int(source_port)))
+        transfer_socket.sendto(b"block", client)
+        try:
+            _, again = transfer_socket.recvfrom(100)
+            same = again == client
+            transfer_socket.sendto(b"the same client" if same else b"another client", client)
+        except TimeoutError:
+            pass
+        transfer_socket.close()
+
+
+def transfer(address, port, connected=None):
+    client = new(address)
+    client.settimeout(2)
+    if connected:
+        client.connect((address, int(port)))
+    try:
+        client.send(b"read") if connected else client.sendto(b"read", (address, int(port)))
+        block, source = client.recvfrom(100)
+        port_is = "the same port" if source[1] == int(port) else "another port"
+        print(block.decode(), "from", source[0], port_is)
+        client.sendto(b"acknowledged", source)
+        print("acknowledged:", client.recv(100).decode())
+    except TimeoutError:
+        print("nothing")
 
 
 def talk(address, port):

@@ -81,6 +81,40 @@ fn an_unconnected_client_receives_from_each_server() {
     );
 }
 
+/// A server that answers from another socket: its address, where its answers come from, and a
+/// client's way to ask it.
+fn transfer(server: &str, client: &str) -> String {
+    format!(
+        "start python3 \"$PEERS/datagrams.py\" transfers {server}\n\
+         until_true sh -c \"ss -Hlun 'sport = 5005' | grep -q .\"\n\
+         client transfer {client}"
+    )
+}
+
+#[test]
+fn answers_from_another_port_reach_a_client_that_is_not_connected() {
+    let network = network("");
+    // Its port is in no rule, as those of TFTP servers.
+    let script = transfer("10.9.8.7 5005 10.9.8.7", "10.9.8.7 5005");
+    expect(&network, &script, "block from 10.9.8.7 another port\nacknowledged: the same client");
+    expect(&network, &format!("{script} connected"), "nothing");
+    // A rule denies what comes from there.
+    let denied = transfer("10.9.8.7 5005 10.9.8.7 5002", "10.9.8.7 5005");
+    expect(&network, &denied, "nothing");
+}
+
+#[test]
+fn answers_from_another_address_reach_a_client_only_where_the_rule_says_so() {
+    let script = transfer("10.9.8.7 5005 10.9.8.8", "10.9.8.7 5005");
+    expect(&network(""), &script, "nothing");
+    let rules = RULES.replace("log = true", "answers = \"any\"\nlog = true");
+    expect(
+        &Network::new(&[], SERVERS).with_rules(&rules),
+        &script,
+        "block from 10.9.8.8 another port\nacknowledged: the same client",
+    );
+}
+
 #[test]
 fn back_to_back_requests_are_all_answered() {
     let far = format!(

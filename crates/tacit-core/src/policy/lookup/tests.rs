@@ -11,9 +11,9 @@ use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use crate::policy::Deny;
 use crate::policy::selector::Near;
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, Zone};
+use crate::policy::{Answers, Deny};
 use crate::policy::{ForwardRule, InboundRule, RuleForm, SourcePosition, UnixSocket, When};
 
 fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
@@ -40,6 +40,7 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
         log: false,
         audited: None,
         idle: None,
+        answers: Answers::Destination,
         position,
     }
 }

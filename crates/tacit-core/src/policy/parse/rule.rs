@@ -11,7 +11,7 @@ use super::words::Scope;
 use super::{address, value, when};
 use crate::flow::{Direction, Protocol};
 use crate::message_id::MessageId;
-use crate::policy::rule::{Action, Deny, ForwardRule, Rule, RuleForm};
+use crate::policy::rule::{Action, Answers, Deny, ForwardRule, Rule, RuleForm};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, NamePattern};
 use crate::policy::target::{Connect, Target};
@@ -45,6 +45,8 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
     let idle = table
         .value("idle")
         .map_or(Some(None), |value| value::duration(&value, IDLE_MIN, IDLE_MAX).map(Some));
+    let words = [("destination", Answers::Destination), ("any", Answers::Any)];
+    let answers = table.value("answers").map_or(Some(None), |value| value.choice(&words).map(Some));
     let position = table.report.position(table.at.start);
     let rule = Rule {
         name: name?.to_owned(),
@@ -55,11 +57,13 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
         audited: None,
         log: log?,
         idle: idle?,
+        answers: answers?.unwrap_or_default(),
         position,
     };
     let sound = check_protocol(&table, &rule)
         & check_prohibited(&table, &rule)
         & check_idle(&table, &rule)
+        & check_answers(&table, &rule)
         & forward::check_clear(&table, &rule)
         & forward::check_send_proxy(&table, &rule);
     let rule = match mode? {
@@ -358,6 +362,19 @@ fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
         table.report.error(MessageId("conflicting-keys"), &idle.name_at, message, "remove the key");
     }
     !is_wrong
+}
+
+/// Only flows of datagrams that programs of runs begin have answers from elsewhere.
+fn check_answers(table: &TomlTable<'_>, rule: &Rule) -> bool {
+    let Selectors { direction, protocol, .. } = &rule.selectors;
+    let is_right = rule.action == Action::Permit
+        && *direction == Direction::Outbound
+        && *protocol == Protocol::Udp;
+    let Some(answers) = table.value("answers").filter(|_| !is_right) else { return true };
+    let message = "`answers` is for datagrams that programs of a run may send";
+    let fix = "remove it, or set direction = \"outbound\", protocol = \"udp\" and permit = true";
+    table.report.error(MessageId("conflicting-keys"), &answers.name_at, message, fix);
+    false
 }
 
 /// A permit by name is only as secure as DNS.

@@ -175,6 +175,7 @@ const RULE: &[&str] = &[
     "mode",
     "log",
     "idle",
+    "answers",
     "listen",
     "connect",
     "order",

@@ -11,8 +11,8 @@ use super::host_expression::HostExpression;
 use super::primitive::{
     ACCEPT, ACK, DROP, EQUAL, ICMPX_PORT_UNREACHABLE, ICMPX_PROHIBITED, META_L4PROTO, META_MARK,
     META_NFPROTO, NETWORK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1, REJECT_ICMPX,
-    REJECT_TCP_RST, Redirect, SYN, TRANSPORT, compare, copy, limit, load, load_end, look_up, mask,
-    meta, own_socket, redirect_to, reject, verdict,
+    REJECT_TCP_RST, Redirect, SOCKET_MARK, SOCKET_TRANSPARENT, SYN, TRANSPORT, compare, copy,
+    limit, load, load_end, look_up, mask, meta, redirect_to, reject, socket_that_takes_it, verdict,
 };
 use crate::netlink::message::NetlinkRequest;
 
@@ -40,6 +40,8 @@ pub(super) enum Expression {
     IcmpType(u8),
     /// A socket of the program takes it: one that listens there itself.
     OwnSocket,
+    /// A socket with this mark takes it.
+    MarkedSocket(u32),
     /// To the agent's socket; without one, the next rule decides.
     ToAgent(Redirect),
     /// To the agent's socket that drops it; without one, the next rule decides.
@@ -76,16 +78,8 @@ impl Expression {
                 meta(rule, META_L4PROTO);
                 compare(rule, EQUAL, &[number]);
             }
-            Self::Syn => {
-                load(rule, TRANSPORT, 13, 1, REGISTER_1);
-                mask(rule, &[SYN | ACK], &[0]);
-                compare(rule, EQUAL, &[SYN]);
-            }
-            Self::PastSyn => {
-                load(rule, TRANSPORT, 13, 1, REGISTER_1);
-                mask(rule, &[SYN | ACK], &[0]);
-                compare(rule, NOT_EQUAL, &[SYN]);
-            }
+            Self::Syn => compare_flags(rule, EQUAL),
+            Self::PastSyn => compare_flags(rule, NOT_EQUAL),
             Self::ToLoopbackV4 => {
                 load(rule, NETWORK, 16, 1, REGISTER_1);
                 compare(rule, EQUAL, &[127]);
@@ -116,11 +110,15 @@ impl Expression {
                 compare(rule, EQUAL, &[number]);
             }
             Self::OwnSocket => {
-                own_socket(rule);
+                socket_that_takes_it(rule, SOCKET_TRANSPARENT);
                 compare(rule, EQUAL, &[0]);
             }
             Self::Prohibited => reject(rule, REJECT_ICMPX, ICMPX_PROHIBITED),
             Self::Host(expression) => expression.write(rule),
+            Self::MarkedSocket(mark) => {
+                socket_that_takes_it(rule, SOCKET_MARK);
+                compare(rule, EQUAL, &mark.to_ne_bytes());
+            }
             Self::ToAgent(redirect) => redirect_to(rule, AGENT_PORT, redirect),
             Self::ToHold(redirect) => redirect_to(rule, HOLD_PORT, redirect),
             Self::CopyToAgent => copy(rule, None),
@@ -132,4 +130,11 @@ impl Expression {
             Self::PortUnreachable => reject(rule, REJECT_ICMPX, ICMPX_PORT_UNREACHABLE),
         }
     }
+}
+
+/// Compares the flags of a TCP segment with those of one that opens a connection.
+fn compare_flags(rule: &mut NetlinkRequest, operation: u32) {
+    load(rule, TRANSPORT, 13, 1, REGISTER_1);
+    mask(rule, &[SYN | ACK], &[0]);
+    compare(rule, operation, &[SYN]);
 }

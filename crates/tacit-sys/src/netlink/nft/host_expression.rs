@@ -3,7 +3,8 @@
 use super::agent::INBOUND_PORT;
 use super::primitive::{
     ACCEPT, EQUAL, META_MARK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1, REGISTER_VERDICT,
-    Redirect, compare, expression, load_end, look_up, mask, meta, own_socket, redirect_to,
+    Redirect, SOCKET_TRANSPARENT, compare, expression, load_end, look_up, mask, meta, redirect_to,
+    socket_that_takes_it,
 };
 use crate::netlink::message::NetlinkRequest;
 
@@ -114,10 +115,10 @@ impl HostExpression {
                 look_up(rule, set);
             }
             Self::Transparent(is_transparent) => {
-                own_socket(rule);
+                socket_that_takes_it(rule, SOCKET_TRANSPARENT);
                 compare(rule, EQUAL, &[u8::from(is_transparent)]);
             }
-            Self::AnySocket => own_socket(rule),
+            Self::AnySocket => socket_that_takes_it(rule, SOCKET_TRANSPARENT),
             Self::ToInbound(redirect) => redirect_to(rule, INBOUND_PORT, redirect),
             Self::Goto(chain) => go_to(rule, chain),
         }

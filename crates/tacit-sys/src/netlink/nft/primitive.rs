@@ -96,9 +96,10 @@ pub(super) fn look_up(rule: &mut NetlinkRequest, set: &'static str) {
     });
 }
 
-pub(super) fn own_socket(rule: &mut NetlinkRequest) {
+/// Loads a property of the socket that takes the packet.
+pub(super) fn socket_that_takes_it(rule: &mut NetlinkRequest, key: u32) {
     expression(rule, "socket", |data| {
-        data.be32(1, SOCKET_TRANSPARENT);
+        data.be32(1, key);
         data.be32(2, REGISTER_1);
     });
 }
@@ -176,6 +177,7 @@ pub(super) const TRANSPORT: u32 = 2;
 pub(super) const SYN: u8 = 0x02;
 pub(super) const ACK: u8 = 0x10;
 pub(super) const SOCKET_TRANSPARENT: u32 = 0;
+pub(super) const SOCKET_MARK: u32 = 1;
 pub(super) const DROP: u32 = 0;
 pub(super) const ACCEPT: u32 = 1;
 pub(super) const REJECT_TCP_RST: u32 = 1;

@@ -7,6 +7,7 @@
 //!                              else                        UDP to the agent, SYN held
 //! loopback and own addresses   a program listens there     accept
 //! captured address and port                                UDP to the agent, SYN held
+//! UDP to where an answer came from                         accept: the agent's socket has it
 //! loopback and own addresses   a port of the agent         refused
 //!                              else                        accept: the kernel returns an error;
 //!                                                          some a second are copied
@@ -42,9 +43,9 @@ use crate::ip_version::IpSupport;
 use crate::netlink::message::NetlinkRequest;
 
 use Expression::{
-    Accept, AtMostPerSecond, Captured, CopyToAgent, Drop, IcmpType, Mark, OwnSocket, PastSyn,
-    PortUnreachable, ReportToAgent, Reset, To, ToAgent, ToHold, ToLoopbackV4, ToOwn, ToPort,
-    Transport,
+    Accept, AtMostPerSecond, Captured, CopyToAgent, Drop, IcmpType, Mark, MarkedSocket, OwnSocket,
+    PastSyn, PortUnreachable, ReportToAgent, Reset, To, ToAgent, ToHold, ToLoopbackV4, ToOwn,
+    ToPort, Transport,
 };
 
 const NEWRULE: u16 = 6;
@@ -106,6 +107,7 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
             redirect,
         );
     }
+    rules.push("rule: datagrams to sources of answers reach the agent", &TO_ANSWERER);
     for address in OWN {
         for (protocol, port, refusal) in
             [(TCP, AGENT_PORT, Reset), (TCP, HOLD_PORT, Reset), (UDP, AGENT_PORT, PortUnreachable)]
@@ -140,6 +142,8 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
 }
 
 const TRANSPORTS: [u8; 2] = [UDP, TCP];
+/// Datagrams that a connected socket of the agent takes.
+const TO_ANSWERER: [Expression; 3] = [Transport(UDP), MarkedSocket(AGENT_MARK), Accept];
 
 /// Rules in the order in which a packet meets them.
 struct Rules {
@@ -344,6 +348,16 @@ mod tests {
         let served = [V4, ToLoopbackV4, Transport(TCP), OwnSocket, Accept];
         assert_eq!(expressions(&served), bytes(&wanted));
         assert!(rules.contains(&sealed(&rule("", &served))));
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_marked_socket_is_compared_in_host_order() {
+        let wanted = "2400 0180 0b00 0100 736f636b657400 00 \
+             1400 0280 0800 0100 00000001 0800 0200 00000001 \
+             2c00 0180 0800 0100 636d7000 2000 0280 0800 0100 00000001 0800 0200 00000000 \
+             0c00 0380 0800 0100 c17a0000";
+        assert_eq!(expressions(&[MarkedSocket(AGENT_MARK)]), bytes(wanted));
     }
 
     #[test]

@@ -13,11 +13,11 @@ use tacit_core::dns::{AliasPolicy, AliasRanges};
 use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::map::{CONDITIONS, Conditions};
 use tacit_core::policy::{
-    Absent, Action, AgentSettings, Cancel, ChainCheck, ClearClients, ClientCert, ClientCertPolicy,
-    ClientTls, ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings, ExpiredAnchors,
-    ForwardRule, Group, HostSettings, Identity, IdentityMap, InboundRule, Invalid, Limits,
-    NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation, Rule,
-    RuleForm, Selectors, SendProxy, ServerTls, SourcePosition, Start, Starttls, StarttlsMode,
+    Absent, Action, AgentSettings, Answers, Cancel, ChainCheck, ClearClients, ClientCert,
+    ClientCertPolicy, ClientTls, ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings,
+    ExpiredAnchors, ForwardRule, Group, HostSettings, Identity, IdentityMap, InboundRule, Invalid,
+    Limits, NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation,
+    Rule, RuleForm, Selectors, SendProxy, ServerTls, SourcePosition, Start, Starttls, StarttlsMode,
     StarttlsProtocol, Suite, TargetOrder, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
 };
 
@@ -301,11 +301,24 @@ fn rule(policy: &Policy, rule: &Rule, position: Option<SourcePosition>) -> Polic
     }
     settings.add("log", rule.log, !rule.log);
     settings.add("idle", rule.idle.map(duration), rule.idle.is_none());
+    if is_datagrams(rule) {
+        let word = match rule.answers {
+            Answers::Destination => "destination",
+            Answers::Any => "any",
+        };
+        settings.add("answers", word, rule.answers == Answers::default());
+    }
     let table = settings.table("[[rule]]", Some(&rule.name));
     match position {
         Some(position) => table.at(policy, position),
         None => table,
     }
+}
+
+/// Whether the rule permits datagrams of programs.
+fn is_datagrams(rule: &Rule) -> bool {
+    let Selectors { direction, protocol, .. } = &rule.selectors;
+    rule.action == Action::Permit && (*direction, *protocol) == (Direction::Outbound, Protocol::Udp)
 }
 
 /// The selectors that a rule of this form may have.

@@ -57,6 +57,8 @@ pub(super) struct Covers {
     watches: Watches,
     /// Why one of the files may be visible.
     failure: Option<String>,
+    /// Whether an agent knows of it.
+    is_reported: bool,
     /// When to hide and watch all files again, even without an event.
     retry_at: Option<Instant>,
 }
@@ -93,6 +95,7 @@ impl Covers {
             of_agent: BTreeSet::new(),
             watches: Watches::new(changes),
             failure: None,
+            is_reported: false,
             retry_at: None,
         }
     }
@@ -136,6 +139,8 @@ impl Covers {
         let beyond = paths.split_off(paths.len().min(PATHS_MAX));
         self.of_agent = paths.into_iter().collect();
         self.cover_all();
+        // The answer reports it.
+        self.is_reported = true;
         match (&self.mounts, &self.failure, beyond.first()) {
             (Mounts::Awaited(_) | Mounts::None, _, _) => Ok(()),
             (Mounts::Refused(reason), _, _) | (Mounts::Joined, Some(reason), _) => {
@@ -148,6 +153,14 @@ impl Covers {
             )),
             (Mounts::Joined, None, None) => Ok(()),
         }
+    }
+
+    /// Why a file may be visible, if that was not reported to an agent yet. A failure is reported
+    /// once, until all files are hidden again.
+    pub(super) fn take_failure(&mut self) -> Option<String> {
+        let failure = self.failure.clone().filter(|_| !self.is_reported)?;
+        self.is_reported = true;
+        Some(failure)
     }
 
     fn receive_files(&mut self, message: Option<Frame<FilesToHide>>) {
@@ -184,6 +197,7 @@ impl Covers {
         }
         let watched = renewal.finish();
         self.failure = failure.or(watched.failure);
+        self.is_reported &= self.failure.is_some();
         let is_done = self.failure.is_none() && !watched.is_blind;
         self.retry_at = (!is_done).then(|| Instant::now() + RETRY_INTERVAL);
     }
@@ -222,5 +236,23 @@ mod tests {
         assert_eq!(covers.replace(Vec::new()), Err("why".into()));
         covers.mounts = Mounts::None;
         assert_eq!(covers.replace(named(PATHS_MAX + 2).collect()), Ok(()), "it cannot be done");
+    }
+
+    #[test]
+    fn a_failure_is_reported_once_and_again_after_everything_was_hidden() {
+        let (_launcher, of_helper) = UnixStream::pair().unwrap();
+        let mut covers = Covers::awaited(of_helper, None);
+        covers.mounts = Mounts::Joined;
+        covers.failure = Some("why".into());
+        assert_eq!(covers.take_failure().as_deref(), Some("why"));
+        assert_eq!(covers.take_failure(), None);
+        covers.cover_all();
+        assert_eq!(covers.take_failure(), None, "there is none");
+        covers.failure = Some("why".into());
+        assert_eq!(covers.take_failure().as_deref(), Some("why"));
+        // What an agent asked for is answered.
+        covers.failure = None;
+        assert_eq!(covers.replace(Vec::new()), Ok(()));
+        assert_eq!(covers.take_failure(), None);
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Notices {
     source: Source,
     /// Whether to report that no refusals can be reported.
     is_unreported: bool,
+    /// Why a file cannot be hidden, if that is not reported yet.
+    not_hidden: Option<String>,
     /// The connections to the agent and, while it is replaced, to its successor, which is last.
     reporters: Vec<UnixStream>,
     refused: BTreeMap<RefusedSocketKind, Refused>,
@@ -93,7 +95,9 @@ impl Notices {
 
     /// The time until the next report is due.
     pub(super) fn timeout(&self) -> Option<Timespec> {
-        let waits = self.is_unreported || self.refused.values().any(|refused| refused.times > 0);
+        let waits = self.is_unreported
+            || self.not_hidden.is_some()
+            || self.refused.values().any(|refused| refused.times > 0);
         let wait = waits && !self.reporters.is_empty();
         wait.then(|| Timespec::try_from(REPORT_INTERVAL).ok()).flatten()
     }
@@ -101,6 +105,12 @@ impl Notices {
     /// Adds a connection to an agent.
     pub(super) fn report_on(&mut self, line: UnixStream) {
         self.reporters.push(line);
+        self.report_due(Instant::now());
+    }
+
+    /// Reports why a file cannot be hidden; replaces an older reason that is not sent yet.
+    pub(super) fn report_not_hidden(&mut self, reason: String) {
+        self.not_hidden = Some(reason);
         self.report_due(Instant::now());
     }
 
@@ -158,6 +168,12 @@ impl Notices {
         let Some(reporter) = self.reporters.last() else { return };
         if self.is_unreported {
             self.is_unreported = !write(reporter, &HelperReport::Unreported);
+        }
+        if let Some(reason) = self.not_hidden.take() {
+            let report = HelperReport::NotHidden(reason);
+            if let (false, HelperReport::NotHidden(reason)) = (write(reporter, &report), report) {
+                self.not_hidden = Some(reason);
+            }
         }
         for (socket, refused) in &mut self.refused {
             if refused.times == 0 || !refused.is_due(now) {

@@ -71,6 +71,20 @@ fn the_number_of_remembered_kinds_of_sockets_is_limited() {
 }
 
 #[test]
+fn a_file_that_cannot_be_hidden_is_reported_once_there_is_an_agent() {
+    let mut notices = Notices::default();
+    notices.report_not_hidden("first".to_owned());
+    notices.report_not_hidden("second".to_owned());
+    let (near, far) = UnixStream::pair().unwrap();
+    notices.report_on(far);
+    let report = protocol::read::<HelperReport>(&near).unwrap().unwrap().message;
+    assert_eq!(report, HelperReport::NotHidden("second".to_owned()));
+    assert!(notices.timeout().is_none());
+    notices.report_due(Instant::now());
+    assert_eq!(reports(&near), []);
+}
+
+#[test]
 fn a_program_without_a_listener_is_reported_once() {
     let (channel, launcher) = UnixStream::pair().unwrap();
     let (near, far) = UnixStream::pair().unwrap();

@@ -1,0 +1,58 @@
+//! The control sockets of agents that each serve one run.
+//!
+//! `tacit run` makes a directory for each, beside the directory of the default control socket.
+//! Limit: [`LISTED_MAX`] are looked at.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use super::directory;
+
+/// How the name of such a directory begins; the process ID of the launcher follows.
+pub const DIRECTORY_PREFIX: &str = "tacit-run-";
+/// The name of the control socket in it.
+pub const SOCKET_NAME: &str = "agent.sock";
+/// Sockets that are looked at.
+const LISTED_MAX: usize = 32;
+
+/// The directory that holds the directories.
+#[must_use]
+pub fn base() -> PathBuf {
+    super::runtime_directory().unwrap_or_else(std::env::temp_dir)
+}
+
+/// The sockets of this user's runs at which an agent answers, in the order of their names.
+#[must_use]
+pub fn answering() -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(base()) else { return Vec::new() };
+    let is_run = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(DIRECTORY_PREFIX))
+    };
+    let paths = entries.flatten().map(|entry| entry.path()).filter(is_run);
+    let mut sockets: Vec<_> = paths
+        .filter(|path| directory::is_private(path))
+        .take(LISTED_MAX)
+        .map(|path| path.join(SOCKET_NAME))
+        .filter(|socket| UnixStream::connect(socket).is_ok())
+        .collect();
+    sockets.sort();
+    sockets
+}
+
+/// The socket for a display: the given one, or the default one. If there is no agent of the
+/// default, and one run has an agent of its own, it is that one.
+#[must_use]
+pub fn for_display(given: Option<&Path>) -> PathBuf {
+    let default = || super::default_path();
+    if let Some(given) = given {
+        return given.to_owned();
+    }
+    if default().exists() {
+        return default();
+    }
+    match answering().as_mut_slice() {
+        [only] => std::mem::take(only),
+        _ => default(),
+    }
+}

@@ -1,0 +1,145 @@
+//! Answers to a flow from elsewhere than its destination.
+//!
+//! ```text
+//!   program ──> 10.9.8.7:69    spoofed socket ───┐
+//!           <── 10.9.8.7:4711  its answerer's ───┴── dialled socket <── 10.9.8.7:4711
+//! ```
+//!
+//! A TFTP server answers from another port; with `answers = "any"` in the rule, answers come from
+//! any address. Each such source has a socket inside with its address. What the program sends there
+//! goes out from the flow's socket, so that the source sees the port that it has answered. A rule
+//! that denies the source is respected. The kernel gives a program with a connected socket no
+//! datagrams from elsewhere, as it does outside a run.
+//!
+//! Limits: [`ANSWERERS_MAX`] for each flow; one is over after [`SILENT_MAX`] without a datagram.
+//! [`EARLY_BYTES_MAX`] wait while its socket is made.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tacit_sys::watch::Watched;
+use tokio::sync::Notify;
+
+/// Sources besides the destination from which one flow is answered.
+pub(super) const ANSWERERS_MAX: usize = 16;
+/// How long one that sends and receives nothing is kept.
+pub(super) const SILENT_MAX: Duration = Duration::from_secs(30);
+/// Payload that waits for the socket of one.
+const EARLY_BYTES_MAX: usize = 64 * 1024;
+
+/// The sources of one flow.
+#[derive(Debug, Default)]
+pub(super) struct Answerers(RefCell<Vec<Rc<Answerer>>>);
+
+/// One source.
+#[derive(Debug)]
+pub(super) struct Answerer {
+    /// Its address outside.
+    pub(super) address: SocketAddr,
+    /// Its address as the program sees it.
+    pub(super) shown: SocketAddr,
+    /// Inside, with that address; made after its first datagram.
+    pub(super) spoofed: OnceCell<Watched>,
+    /// Whether the program's socket takes nothing from it.
+    pub(super) is_refused: Cell<bool>,
+    pub(super) over: Notify,
+    early: RefCell<Vec<Vec<u8>>>,
+    last: Cell<Instant>,
+}
+
+impl Answerers {
+    /// The one with this address outside.
+    pub(super) fn find(&self, address: SocketAddr) -> Option<Rc<Answerer>> {
+        self.0.borrow().iter().find(|one| one.address == address).cloned()
+    }
+
+    /// Adds one; `None`: there are as many as there may be.
+    pub(super) fn add(&self, address: SocketAddr, shown: SocketAddr) -> Option<Rc<Answerer>> {
+        let mut all = self.0.borrow_mut();
+        if all.len() >= ANSWERERS_MAX {
+            return None;
+        }
+        let made = Rc::new(Answerer {
+            address,
+            shown,
+            spoofed: OnceCell::new(),
+            is_refused: Cell::new(false),
+            over: Notify::new(),
+            early: RefCell::default(),
+            last: Cell::new(Instant::now()),
+        });
+        all.push(Rc::clone(&made));
+        Some(made)
+    }
+
+    pub(super) fn remove(&self, answerer: &Rc<Answerer>) {
+        self.0.borrow_mut().retain(|one| !Rc::ptr_eq(one, answerer));
+    }
+
+    /// Ends all, because the flow is over.
+    pub(super) fn end(&self) {
+        self.0.borrow_mut().drain(..).for_each(|one| one.over.notify_one());
+    }
+}
+
+impl Answerer {
+    /// Restarts its time.
+    pub(super) fn touch(&self) {
+        self.last.set(Instant::now());
+    }
+
+    /// When it is over, if nothing comes until then.
+    pub(super) fn over_at(&self) -> Instant {
+        self.last.get() + SILENT_MAX
+    }
+
+    /// Keeps a datagram until there is a socket; whether there is room.
+    pub(super) fn keep(&self, payload: &[u8]) -> bool {
+        let mut early = self.early.borrow_mut();
+        let has_room = early.iter().map(Vec::len).sum::<usize>() + payload.len() <= EARLY_BYTES_MAX;
+        if has_room {
+            early.push(payload.to_vec());
+        }
+        has_room
+    }
+
+    /// What was kept.
+    pub(super) fn take_early(&self) -> Vec<Vec<u8>> {
+        self.early.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 9, 8, 7], port))
+    }
+
+    #[test]
+    fn a_flow_has_so_many_sources_and_no_more() {
+        let all = Answerers::default();
+        let max = u16::try_from(ANSWERERS_MAX).unwrap();
+        let made: Vec<_> = (1..=max).map(|port| all.add(address(port), address(port))).collect();
+        assert!(made.iter().all(Option::is_some));
+        assert!(all.add(address(99), address(99)).is_none());
+        let first = all.find(address(1)).unwrap();
+        all.remove(&first);
+        assert!(all.find(address(1)).is_none());
+        assert!(all.add(address(99), address(99)).is_some());
+        all.end();
+        assert!(all.find(address(2)).is_none());
+    }
+
+    #[test]
+    fn what_waits_for_a_socket_is_bounded() {
+        let all = Answerers::default();
+        let one = all.add(address(1), address(1)).unwrap();
+        assert!(one.keep(&vec![0; EARLY_BYTES_MAX - 1]) && one.keep(&[1]) && !one.keep(&[2]));
+        assert_eq!(one.take_early().len(), 2);
+        assert!(one.keep(&[3]));
+    }
+}

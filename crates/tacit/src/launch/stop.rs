@@ -1,0 +1,50 @@
+//! Stops the launcher while CMD is stopped.
+//!
+//! A stopped process cannot see that its child continues or ends. Therefore a child of the launcher
+//! watches CMD meanwhile, and continues the launcher if only CMD was continued, as by `kill -CONT`
+//! of its process ID. A shell that continues the job continues both.
+//!
+//! Limit: it looks every [`LOOK_INTERVAL`].
+
+use std::io;
+use std::os::unix::process::parent_id;
+use std::time::Duration;
+
+use tacit_sys::job;
+use tacit_sys::process::{self, Signal, StandardError};
+
+/// The time between two looks at CMD.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Stops this process until CMD is no longer stopped, or another process continues this one.
+///
+/// # Errors
+/// The error of `kill`.
+pub(super) fn stop_with(cmd: u32) -> io::Result<()> {
+    let launcher = std::process::id();
+    // Without a watcher the launcher is stopped until another process continues it.
+    let watcher = process::fork(|| watch(launcher, cmd));
+    let stopped = job::stop_self();
+    if let Ok(watcher) = watcher {
+        // It may have ended already.
+        let _ = process::signal(watcher, Signal::KILL);
+        let _ = process::wait(watcher);
+    }
+    stopped
+}
+
+/// Continues the launcher once it is stopped and CMD is not.
+fn watch(launcher: u32, cmd: u32) -> u8 {
+    // A killed launcher must not seem to live: the agent sees its descriptors closed.
+    if process::keep_only(&[], StandardError::Discarded).is_err() {
+        return 1;
+    }
+    while parent_id() == launcher {
+        if !job::is_stopped(cmd) && job::is_stopped(launcher) {
+            let _ = process::signal(launcher, Signal::CONT);
+            return 0;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    0
+}
