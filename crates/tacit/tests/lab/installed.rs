@@ -35,8 +35,13 @@ fn text(output: &Output) -> String {
 }
 
 fn executable(lab: &Lab, name: &str, content: &str) -> PathBuf {
-    let path = lab.write(name, content);
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = lab.path(name);
+    // Another process writes it: a process that another test starts meanwhile would inherit our
+    // descriptor for a moment, and a file that is open for writing cannot be executed.
+    let write = "cat >\"$0\" && chmod 755 \"$0\"";
+    let written =
+        lab.run_with_input("sh", &["-c", write, path.to_str().unwrap()], content.as_bytes());
+    assert!(written.status.success(), "{written:?}");
     path
 }
 
@@ -163,7 +168,7 @@ fn packages_for_tests_are_named_and_start_no_server() {
     let (root, mut install) = host(&lab, &apt_get);
     let printed = succeed(&mut install);
     assert!(printed.contains("    nginx wget postfix\n"), "{printed}");
-    let servers = printed.split_once("These are servers").unwrap().1;
+    let servers = printed.split_once("These servers will be installed").unwrap().1;
     assert!(servers.contains("    nginx postfix\n"), "{printed}");
     assert_eq!(std::fs::read_to_string(lab.path("seen")).unwrap(), "start: 101\n");
     assert_eq!(files(&root), Vec::<String>::new());

@@ -26,7 +26,7 @@ fn schema_of<'s>(schema: &'s Value, title: &str) -> &'s Value {
         "[identity.NAME]" => named("identity"),
         "[trust.NAME]" => named("trust"),
         "[[map.NAME]]" => &named("map")["items"],
-        "[agent]" | "[engine]" | "[limits]" => {
+        "[agent]" | "[engine]" | "[host]" | "[limits]" => {
             &schema["properties"][title.trim_matches(['[', ']'])]
         }
         "[[rule]]" => &schema["properties"]["rule"]["items"],

@@ -48,7 +48,7 @@ fn a_changed_record_is_never_delivered_and_its_sender_is_told() {
         let received = read_to_end(&mut receiver).expect_reset("cut or changed");
         assert!(received.iter().all(|&byte| byte == 3));
         assert!(received.len() < 30_000);
-        receiving.wait_for_log("does not authenticate");
+        receiving.wait_for_log("failed authentication");
         sending.wait_for_log("BadRecordMac");
     }
 }
