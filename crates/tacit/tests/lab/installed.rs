@@ -1,7 +1,6 @@
 //! Tests which files `make install` and `make package` install, and that installing packages for
 //! the tests starts no servers.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
