@@ -47,7 +47,8 @@ impl Tap {
     /// made; the first must be a full handshake, the second as `wanted`.
     pub(super) fn negotiated(self, wanted: Handshake) -> Result<String, String> {
         let joined = self.connections.join().map_err(|_| "the tap panicked")?;
-        let seen = joined.map_err(|error| format!("the tap failed: {error}"))?;
+        let seen =
+            joined.map_err(|error| format!("the recorder between the proxies failed: {error}"))?;
         let [Some(hello), Some(second)] = seen.map(|bytes| ServerHello::parse(&bytes)) else {
             return Err("the server side used neither TLS 1.3 nor TLS 1.2".to_owned());
         };

@@ -4,7 +4,7 @@
 //! control characters, so that a name cannot change what a terminal shows. Limits:
 //! [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`] names for a certificate.
 //!
-//! No decision depends on facts: they are not checked against a signature, a clock or a trust.
+//! Facts are not for decisions: this module verifies neither signatures nor validity nor trust.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

@@ -225,7 +225,7 @@ fn sides(version: Version) -> Sides {
     let SettingsPair { client, server } = &BOTH[version as usize];
     match (Handshake::client(client, &[]), Handshake::server(server)) {
         (Ok(client), Ok(server)) => Sides { client, server },
-        _ => panic!("the fuzzer's own set-up: no handshake begins"),
+        _ => panic!("the fuzzer's own configuration starts no handshake"),
     }
 }
 

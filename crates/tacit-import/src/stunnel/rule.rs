@@ -168,8 +168,8 @@ fn listen(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Liste
     let entries = service.all("accept");
     if entries.is_empty() {
         let message = format!("service `{}` has no `accept`", service.section.name);
-        let fix = "set the address: accept = 127.0.0.1:PORT; a service that inetd started must \
-                   listen itself";
+        let fix = "set the address: accept = 127.0.0.1:PORT; tacit listens by itself, inetd does \
+                   not start it";
         findings.error(&service.section.at, message, fix);
         return None;
     }

@@ -1,4 +1,4 @@
-//! Creates the sockets inside a namespace that the agent uses from outside.
+//! Creates sockets inside a network namespace for the agent, which runs outside of it.
 
 use std::fs::File;
 use std::io;

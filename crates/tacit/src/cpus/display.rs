@@ -1,4 +1,4 @@
-//! CPUs as types that serialise to the JSON of `tacit show cpus --json`, and as tables.
+//! Formats the CPUs of `tacit show cpus`: as JSON (serialisable types) and as tables.
 
 use serde::Serialize;
 

@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!            receiver ── first datagrams of a flow ──┐
-//!   program                                        flow ── dialled socket ──> destination
+//!   program                                        flow ── outside socket ──> destination
 //!            spoofed socket ─── all later ones ──────┘ <─┘ replies, ICMP errors
 //! ```
 //!
 //! The receiver reads captured datagrams with their destinations. A flow begins with its first
 //! datagram, if a rule permits it; then the kernel delivers the program's datagrams to the flow's
-//! own socket inside. Datagrams that the receiver read before are sent first. Both sides see real
-//! addresses: the destination sees this host, the program sees the destination.
+//! own socket inside. The flow first sends the datagrams that the receiver read until then. Both
+//! sides see real addresses: the destination sees this host, the program sees the destination.
 //!
 //! An ICMP error from outside is sent to the program inside. A rejection by policy is sent as "port
 //! unreachable". Broadcast and multicast are dropped. Port 53 belongs to the name service.

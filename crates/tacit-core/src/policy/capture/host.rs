@@ -1,8 +1,8 @@
-//! What the kernel does with the flows of a captured host: the verdict of the first rule that
-//! matches, by address and port.
+//! Computes the kernel's verdict for each address and port of a captured host. The first rule that
+//! matches decides.
 //!
-//! A rule that the kernel can decide by itself takes its part of the addresses and ports; later
-//! rules get what is left. Flows that the agent must relay or log are captured.
+//! The ranges of a rule are removed from the ranges that later rules can match. The kernel applies
+//! `permit` and `deny` itself; it sends flows that must be relayed or logged to the agent.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,11 @@
 //! Serves `GET /metrics`, `/healthz` and `/readyz` over HTTP/1.1, one request on each connection.
 //!
-//! `/healthz` succeeds while the control thread answers, `/readyz` until the agent drains.
+//! `/healthz` succeeds while the control thread answers. `/readyz` succeeds until the agent drains.
 //!
 //! Limits: a request has at most [`HEAD_BYTES_MAX`]. [`CLIENTS_MAX`] connections may be open, and
 //! [`SCRAPES_MAX`] of them get their answers at the same time. Each connection lasts at most
-//! [`SCRAPE_TIME_MAX`]. At the limit, a new connection replaces the oldest one without a request.
+//! [`SCRAPE_TIME_MAX`]. At the limit, the server closes the oldest connection that has not sent a
+//! request yet, and accepts the new one.
 //! The body of a request is ignored. There is no TLS: put a forwarding rule in front of the server.
 
 use std::cell::Cell;
