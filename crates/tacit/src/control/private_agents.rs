@@ -1,7 +1,7 @@
 //! The control sockets of agents that each serve one run.
 //!
 //! `tacit run` makes a directory for each, beside the directory of the default control socket.
-//! Limit: [`LISTED_MAX`] are looked at.
+//! Limit: `LISTED_MAX` are looked at.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`tacit_core::projection`] does the arithmetic. The output lists all assumptions. The
-//! measurement takes [`MEASURE_TIME`] for each cipher suite and message length.
+//! measurement takes `MEASURE_TIME` for each cipher suite and message length.
 
 mod arguments;
 mod interval;
