@@ -59,7 +59,7 @@ pub(super) fn start(
     })
 }
 
-/// Starts the same configuration in a [`PeerNetwork`]. It was checked as the peer as installed.
+/// Starts the same configuration in a `PeerNetwork`. It was checked as the peer as installed.
 pub(super) fn start_in_network(
     peer: &'static Peer,
     number: u8,
