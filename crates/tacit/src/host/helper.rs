@@ -20,7 +20,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_core::flow;
 use tacit_core::policy::HostPlan;
 use tacit_sys::host::HostCapture;
-use tacit_sys::netlink::IpProtocol;
 use tacit_sys::netlink::nft::host::Persistence;
 use tacit_sys::process::{self, StandardError};
 use tacit_sys::sandbox::{self, CapabilitySet};
@@ -28,7 +27,7 @@ use tacit_sys::{IpVersion, transparent};
 
 use super::{TableContents, marks_of};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
-use crate::net::pool::SOCKETS_AT_ONCE_MAX;
+use crate::run::kernel_terms::{ip_protocol, spoofed_source_sockets};
 use crate::run::protocol::{self, Frame, HelperReply, HelperRequest};
 
 /// Channels that are served at once.
@@ -75,12 +74,12 @@ fn serve(channel: UnixStream) -> io::Result<()> {
     process::lead_process_group()?;
     process::name_thread(NAME);
     sandbox::keep_capabilities(RIGHTS & sandbox::capabilities()?)?;
-    let mut servant = Servant::default();
+    let mut server = HostHelperServer::default();
     let mut channels = vec![channel];
     while !channels.is_empty() {
-        match wait(&channels, servant.look_interval())? {
-            Some(at) => servant.answer_on(&mut channels, at),
-            None => servant.restore(),
+        match wait(&channels, server.look_interval())? {
+            Some(at) => server.answer_on(&mut channels, at),
+            None => server.restore(),
         }
     }
     Ok(())
@@ -101,7 +100,7 @@ fn wait(channels: &[UnixStream], time: Option<Timespec>) -> io::Result<Option<us
 
 /// What the helper holds for agents.
 #[derive(Default)]
-struct Servant {
+struct HostHelperServer {
     capture: Option<HostCapture>,
     installed: Option<Installed>,
 }
@@ -116,7 +115,7 @@ struct Installed {
 
 type Answer = (HelperReply, Vec<OwnedFd>);
 
-impl Servant {
+impl HostHelperServer {
     fn answer_on(&mut self, channels: &mut Vec<UnixStream>, at: usize) {
         let kept = match protocol::read::<HelperRequest>(&channels[at]) {
             Ok(Some(Frame { message: HelperRequest::Channel, .. })) => {
@@ -152,7 +151,7 @@ impl Servant {
             }
             HelperRequest::Socket { protocol, ipv6, count } => {
                 let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
-                let sockets = self.sockets(protocol, version, count.min(SOCKETS_AT_ONCE_MAX))?;
+                let sockets = self.sockets(protocol, version, count)?;
                 return Ok((HelperReply::Done, sockets));
             }
             HelperRequest::Owners(ends) => HelperReply::Owners(vec![None; ends.len()]),
@@ -199,18 +198,9 @@ impl Servant {
         count: usize,
     ) -> io::Result<Vec<OwnedFd>> {
         let capture = self.capture.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let protocol = match protocol {
-            flow::Protocol::Tcp => IpProtocol::Tcp,
-            flow::Protocol::Udp => IpProtocol::Udp,
-        };
+        let protocol = ip_protocol(protocol);
         let wanted = transparent::spoofed_source_spec(protocol, version, capture.socket_marks());
-        let mut sockets = vec![transparent::make(wanted)?];
-        while sockets.len() < count
-            && let Ok(socket) = transparent::make(wanted)
-        {
-            sockets.push(socket);
-        }
-        Ok(sockets)
+        spoofed_source_sockets(wanted, count)
     }
 
     /// How long to wait for a request; `None`: without end.

@@ -15,10 +15,11 @@ use std::fmt;
 use std::io;
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{CaptureRange, HostPlan, HostVerdict, Unmatched};
-use tacit_sys::netlink::IpProtocol;
+use tacit_core::policy::{HostPlan, HostVerdict, Unmatched};
 use tacit_sys::netlink::nft::Element;
 use tacit_sys::netlink::nft::host::{self as table, HostElement, HostMarks, HostTable};
+
+use crate::run::kernel_terms::element;
 
 pub use helper::{HostHelper, start};
 pub use once::{guard, probe, remove};
@@ -110,12 +111,6 @@ impl TableContents {
         let Self { outbound, inbound, others } = self;
         HostTable { marks, user, others: *others, outbound, inbound }
     }
-}
-
-fn element(range: &CaptureRange) -> Element {
-    let CaptureRange { udp, first, last, first_port, last_port } = *range;
-    let protocol = if udp { IpProtocol::Udp } else { IpProtocol::Tcp };
-    Element { protocol, first, last, first_port, last_port }
 }
 
 /// The bits of the policy; it has checked that they are two.

@@ -17,18 +17,17 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
-use tacit_core::flow;
 use tacit_core::policy::CaptureRange;
 use tacit_sys::namespace::{self, Namespace, Netlinks};
 use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT, SocketMarks};
 use tacit_sys::netlink::route::{self, Families, SourceAddresses};
-use tacit_sys::netlink::{self, IpProtocol, diag, interfaces};
+use tacit_sys::netlink::{self, diag, interfaces};
 use tacit_sys::{IpVersion, cpu, owner, transparent};
 
 use super::covers::Covers;
 use super::notices::Notices;
-use crate::net::pool::SOCKETS_AT_ONCE_MAX;
 use crate::run::host::HostAddresses;
+use crate::run::kernel_terms::{element, ip_protocol, spoofed_source_sockets};
 use crate::run::protocol::{self, Frame, HelperReply, HelperRequest, SocketEnds, SocketOwner};
 
 /// Maximum number of open channels.
@@ -181,8 +180,9 @@ impl HelperServer {
             HelperRequest::Socket { protocol, ipv6, count } => {
                 let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
                 let marks = SocketMarks::OF_RUNS;
-                let wanted = transparent::spoofed_source_spec(transport(protocol), version, marks);
-                return match spoofed_source_sockets(wanted, count.min(SOCKETS_AT_ONCE_MAX)) {
+                let wanted =
+                    transparent::spoofed_source_spec(ip_protocol(protocol), version, marks);
+                return match spoofed_source_sockets(wanted, count) {
                     Ok(sockets) => (HelperReply::Done, sockets),
                     Err(error) => (HelperReply::Refused(error.to_string()), Vec::new()),
                 };
@@ -232,7 +232,7 @@ impl HelperServer {
     /// it cannot be found.
     fn owner(&mut self, ends: &SocketEnds) -> Option<SocketOwner> {
         let SocketEnds { protocol, program, peer } = *ends;
-        let found = diag::owner(&mut self.kernel.diagnosis, transport(protocol), program, peer);
+        let found = diag::owner(&mut self.kernel.diagnosis, ip_protocol(protocol), program, peer);
         let socket = found.ok().flatten()?;
         let inode = if socket.is_queued { self.listener_at(program)? } else { socket.inode };
         let pid = owner::holder(self.launcher, inode)?;
@@ -266,7 +266,7 @@ impl HelperServer {
         let is_own = |at: &SocketAddr| {
             at.port() == peer.port() && (at.ip().is_unspecified() || at.ip() == peer.ip())
         };
-        let found = diag::owner(&mut self.kernel.diagnosis, transport(protocol), program, peer);
+        let found = diag::owner(&mut self.kernel.diagnosis, ip_protocol(protocol), program, peer);
         found.ok().flatten().is_some_and(|socket| socket.is_connecting) && !own.iter().any(is_own)
     }
 
@@ -330,31 +330,4 @@ fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<
 
 fn reply(result: Result<(), netlink::Error>) -> Result<HelperReply, String> {
     result.map(|()| HelperReply::Done).map_err(|error| error.to_string())
-}
-
-/// Makes `count` sockets, or fewer if the kernel refuses; fails if it cannot make one.
-fn spoofed_source_sockets(
-    wanted: transparent::SocketSpec,
-    count: usize,
-) -> io::Result<Vec<OwnedFd>> {
-    let mut sockets = vec![transparent::make(wanted)?];
-    while sockets.len() < count
-        && let Ok(socket) = transparent::make(wanted)
-    {
-        sockets.push(socket);
-    }
-    Ok(sockets)
-}
-
-fn transport(protocol: flow::Protocol) -> IpProtocol {
-    match protocol {
-        flow::Protocol::Tcp => IpProtocol::Tcp,
-        flow::Protocol::Udp => IpProtocol::Udp,
-    }
-}
-
-fn element(one: &CaptureRange) -> nft::Element {
-    let CaptureRange { udp, first, last, first_port, last_port } = *one;
-    let protocol = if udp { IpProtocol::Udp } else { IpProtocol::Tcp };
-    nft::Element { protocol, first, last, first_port, last_port }
 }

@@ -7,6 +7,7 @@ mod expected;
 pub mod handover;
 pub mod hold;
 pub mod host;
+pub mod kernel_terms;
 pub mod launchers;
 pub mod listening;
 pub mod protocol;
