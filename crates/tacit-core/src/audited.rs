@@ -9,6 +9,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use crate::flow::Protocol;
+
 /// Maximum number of different flows of one rule.
 pub const AUDITED_FLOWS_MAX: usize = 256;
 
@@ -20,8 +22,8 @@ pub struct AuditedFlow {
     pub run: String,
     /// The program's executable, if known.
     pub program: Option<PathBuf>,
-    /// The protocol: `tcp` or `udp`.
-    pub protocol: String,
+    /// Streams or datagrams.
+    pub protocol: Protocol,
     /// The destination: `NAME:PORT` or `ADDRESS:PORT`; for a client the address of the client.
     pub destination: String,
 }
@@ -78,7 +80,7 @@ mod tests {
         AuditedFlow {
             run: "r".into(),
             program: None,
-            protocol: "tcp".into(),
+            protocol: Protocol::Tcp,
             destination: format!("10.0.0.1:{number}"),
         }
     }

@@ -27,6 +27,17 @@ pub enum Protocol {
     Udp,
 }
 
+impl Protocol {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
 /// A socket address of either family, as policy and displays write it.
 ///
 /// `192.0.2.1:443`, `[2001:db8::1]:443`, `unix:/run/x.sock`, `unix:@abstract-name`.

@@ -9,7 +9,7 @@ use super::content::Policy;
 use super::diagnostic::SourcePosition;
 use super::rule::{Action, Rule};
 use super::selector::{Mismatch, Near, UnknownOwner};
-use crate::flow::{Address, Direction, Flow, Protocol};
+use crate::flow::{Address, Direction, Flow};
 
 /// Entries of a list shown before the rest is counted.
 const SHOWN_MAX: usize = 8;
@@ -170,7 +170,7 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
             format!("direction {} is not {}", direction(flow.direction), direction(s.direction))
         }
         Mismatch::Protocol => {
-            format!("protocol {} is not {}", protocol(flow.protocol), protocol(s.protocol))
+            format!("protocol {} is not {}", flow.protocol.word(), s.protocol.word())
         }
         Mismatch::Local => format!("local {} is not in {}", host(&flow.local), list(&s.local)),
         Mismatch::LocalPorts => {
@@ -245,13 +245,6 @@ fn direction(direction: Direction) -> &'static str {
     }
 }
 
-fn protocol(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-    }
-}
-
 fn host(address: &Address) -> String {
     address.ip().map_or_else(|| unix(address), |ip| ip.to_string())
 }
@@ -285,6 +278,7 @@ fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::Protocol;
     use crate::policy::parse;
 
     const POLICY: &str = r#"version = 1

@@ -5,7 +5,7 @@
 //! This state is kept over a reload and `tacit restart`, and is lost when the agent ends.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -25,8 +25,6 @@ pub struct ClearAccess {
     ended: AtomicBool,
     /// The sources with a completed handshake.
     tls_sources: Mutex<BTreeSet<Source>>,
-    /// Connections that continued in clear.
-    clear_connections: AtomicU64,
 }
 
 /// A [`ClearAccess`] as one agent hands it to its successor.
@@ -70,17 +68,6 @@ impl ClearAccess {
         sources.len() < TLS_SOURCES_MAX
             && sources.insert(Source::of(client))
             && sources.len() == TLS_SOURCES_MAX
-    }
-
-    /// Counts a connection in clear.
-    pub fn count_clear(&self) {
-        self.clear_connections.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Connections in clear so far.
-    #[must_use]
-    pub fn clear_connections(&self) -> u64 {
-        self.clear_connections.load(Ordering::Relaxed)
     }
 
     /// Accepts only clients with TLS from now on.

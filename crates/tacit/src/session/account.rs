@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tacit_core::audited::AuditedFlow;
-use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::policy::{Action, ClientCert, RecheckAction};
 use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason};
 use tacit_tls::failure::describe_alert_number;
@@ -184,30 +184,25 @@ pub fn cancel_opened(log: &Log, connection: &Connection) {
 pub fn audited(log: &Log, record: &ConnectionRecord, program: Option<PathBuf>) {
     let (Some(action), Some(facts)) = (&record.rule.rule.audited, &record.scope) else { return };
     let host = facts.names.first().cloned().unwrap_or_else(|| record.client().host());
-    let destination = match record.remote.port() {
-        Some(port) if !facts.is_inbound && host.contains(':') => format!("[{host}]:{port}"),
-        Some(port) if !facts.is_inbound => format!("{host}:{port}"),
-        _ => host,
+    // The port of a client differs each time.
+    let port = record.remote.port().filter(|_| !facts.is_inbound);
+    let destination = refusals::endpoint(host, port);
+    let flow = AuditedFlow {
+        run: facts.scope.name().to_owned(),
+        program,
+        protocol: record.protocol,
+        destination: destination.clone(),
     };
-    let protocol = match record.protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-    };
+    if !record.rule.counters.record_audited(flow) {
+        return;
+    }
     let key = format!("audited {} {destination}", record.rule.name());
     let event = about(Event::new("audited"), record)
         .field("run", facts.scope.name())
         .field("destination", &destination)
-        .field("would", action.word());
-    let flow = AuditedFlow {
-        run: facts.scope.name().to_owned(),
-        program,
-        protocol: protocol.to_owned(),
-        destination,
-    };
-    let is_new = record.rule.counters.record_audited(flow);
-    let event = event.limited(key);
+        .field("would", action.word())
+        .limited(key);
     match action {
-        _ if !is_new => {}
         Action::Permit => log.info(event),
         // The policy changes what happens to this program when the rule is enforced.
         Action::Deny(_) | Action::Tls(_) => log.warn(event),

@@ -91,9 +91,7 @@ impl RefusedFlow {
         };
         let destination = match (kind, port) {
             (RefusalKind::Client, _) => client_of(&flow.local, &host),
-            (_, Some(port)) if host.contains(':') => format!("[{host}]:{port}"),
-            (_, Some(port)) => format!("{host}:{port}"),
-            (_, None) => host,
+            (_, port) => endpoint(host, port),
         };
         Refusal {
             kind,
@@ -104,6 +102,15 @@ impl RefusedFlow {
             rule: rule.as_ref().ok().map(|rule| rule.name().to_owned()),
             next,
         }
+    }
+}
+
+/// A name or an address with its port, as displays show a destination.
+pub(super) fn endpoint(host: String, port: Option<u16>) -> String {
+    match port {
+        Some(port) if host.contains(':') => format!("[{host}]:{port}"),
+        Some(port) => format!("{host}:{port}"),
+        None => host,
     }
 }
 

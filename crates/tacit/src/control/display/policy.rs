@@ -342,11 +342,7 @@ fn selectors(settings: &mut Settings, rule: &Rule) {
         Direction::Outbound => "outbound",
     };
     settings.add("direction", word, is_forwarding);
-    let word = match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-    };
-    settings.add("protocol", word, *protocol == Protocol::Tcp);
+    settings.add("protocol", protocol.word(), *protocol == Protocol::Tcp);
     if is_outbound {
         settings.add("local", texts(local), local.is_empty());
         settings.add("local-ports", ports(local_ports), local_ports.is_empty());

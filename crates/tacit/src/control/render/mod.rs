@@ -179,7 +179,7 @@ impl Table for AuditDisplay {
             ("PROGRAM", |row| {
                 optional(row.repeated.flow.program.as_ref().map(|path| path.display()))
             }),
-            ("PROTOCOL", |row| row.repeated.flow.protocol.clone()),
+            ("PROTOCOL", |row| row.repeated.flow.protocol.word().to_owned()),
             ("DESTINATION", |row| row.repeated.flow.destination.clone()),
         ];
         let rows: Vec<_> = self.rules.iter().flat_map(AuditRow::all).collect();

@@ -13,8 +13,8 @@ use crate::log::Event;
 use crate::net::Position;
 use crate::session::{Failure, account};
 
+use super::Establishing;
 use super::plan::TlsPlan;
-use super::{Establishing, LastFlight};
 
 impl Establishing<'_> {
     /// Returns the protocol of the client: by its address, or else by its first byte. What was read
@@ -33,7 +33,7 @@ impl Establishing<'_> {
         let mut protocol = access.protocol_of(clients, record.client(), clock::now_unix_s());
         if protocol == ClientProtocol::Detect {
             if self.early.is_empty() {
-                let io = self.handshake_io(tls, &tls.settings, deadline, LastFlight::Sent)?;
+                let io = self.handshake_io(tls, &tls.settings, deadline)?;
                 self.early = io.first_bytes(&self.lane.shared.limiter).await?;
             }
             // A client that has closed its connection gets the error of a handshake.
@@ -43,7 +43,6 @@ impl Establishing<'_> {
                 .map_or(ClientProtocol::Tls, |byte| ClientProtocol::of_first_byte(*byte));
         }
         if protocol == ClientProtocol::Clear {
-            access.count_clear();
             account::accepted_in_clear(&self.lane.shared.log, self.connection);
         }
         Ok(protocol)

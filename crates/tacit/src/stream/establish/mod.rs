@@ -262,12 +262,7 @@ impl Establishing<'_> {
         incoming: Vec<u8>,
         deadline: Instant,
     ) -> Result<HandshakeResult, Failure> {
-        // A client waits for our last flight, and must not wait for what is dialled.
-        let last_flight = match tls.dial {
-            Dial::AfterHandshake => LastFlight::Sent,
-            Dial::First => LastFlight::Kept,
-        };
-        let io = self.handshake_io(tls, settings, deadline, last_flight)?;
+        let io = self.handshake_io(tls, settings, deadline)?;
         let handshaken = io.run(&self.lane.shared.limiter, incoming).await;
         if handshaken.is_err() {
             self.close_refused(tls).await;
@@ -281,8 +276,12 @@ impl Establishing<'_> {
         tls: &'s TlsPlan<'_>,
         settings: &'s LiveTls,
         deadline: Instant,
-        last_flight: LastFlight,
     ) -> Result<HandshakeIo<'s>, Failure> {
+        // A client waits for our last flight, and must not wait for what is dialled.
+        let last_flight = match tls.dial {
+            Dial::AfterHandshake => LastFlight::Sent,
+            Dial::First => LastFlight::Kept,
+        };
         Ok(HandshakeIo {
             record: self.connection.record(),
             peer_of: tls.parent.unwrap_or(self.connection.record()),
