@@ -94,7 +94,8 @@ impl OutputFile {
     }
 }
 
-/// The mode comes before the content: a reader of the old file gets nothing of the new one.
+/// The mode is set before the content. A process that has the file open, and the owner of the file,
+/// can still read what is written.
 fn replace(path: &Path) -> io::Result<File> {
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
     let mut options = OpenOptions::new();
