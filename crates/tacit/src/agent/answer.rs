@@ -181,7 +181,7 @@ impl Agent {
         let is_invalid =
             |record: &ConnectionRecord| record.tls.get().is_some_and(|tls| tls.check.is_rejected());
         if selection.clear {
-            self.end_clear(&live);
+            self.end_clear(&live, &self.shared.table.snapshot());
         }
         let mut closed = Vec::new();
         for record in self.shared.table.snapshot() {
@@ -198,10 +198,11 @@ impl Agent {
         json!({ "closed": closed, "unknown": unknown })
     }
 
-    /// Requires TLS of all clients of rules with `accept = "both"`.
-    fn end_clear(&self, live: &Live) {
-        let with_clear =
-            live.rules.iter().filter_map(|rule| Some((rule, rule.clear_access.as_ref()?)));
+    /// Requires TLS of all clients of rules with `accept = "both"`. A reload may have replaced the
+    /// rule of a client whose first byte is awaited.
+    fn end_clear(&self, live: &Live, records: &[Arc<ConnectionRecord>]) {
+        let rules = live.rules.iter().chain(records.iter().map(|record| &record.rule));
+        let with_clear = rules.filter_map(|rule| Some((rule, rule.clear_access.as_ref()?)));
         for (rule, access) in with_clear.filter(|(_, access)| !access.has_ended()) {
             access.end();
             let event = Event::new("clear-ended").field("rule", &rule.name());

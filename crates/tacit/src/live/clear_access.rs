@@ -5,7 +5,7 @@
 //! This state is kept over a reload and `tacit restart`, and is lost when the agent ends.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -70,15 +70,25 @@ impl ClearAccess {
             && sources.len() == TLS_SOURCES_MAX
     }
 
-    /// Accepts only clients with TLS from now on.
+    /// Accepts only clients with TLS from now on. A connection in clear that the caller does not
+    /// find open afterwards closes itself, by [`Self::has_ended_after_opening`].
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 
     /// Whether [`Self::end`] was called.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Whether [`Self::end`] was called, for a connection that was marked as open just before: it
+    /// returns true if the caller of `end` did not see the mark.
+    #[must_use]
+    pub fn has_ended_after_opening(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.has_ended()
     }
 
     /// A copy for a successor.

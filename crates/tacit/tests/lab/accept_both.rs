@@ -1,10 +1,13 @@
 //! Tests rules with `accept = "both"`, which accept clients with and without TLS on one port.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::process::Output;
+use std::time::Duration;
 
-use crate::harness::{Agent, Lab, PATIENCE, connect, echo, exchange, free_port, serve, text_of};
+use crate::harness::{
+    Agent, Lab, PATIENCE, connect, echo, exchange, free_port, serve, text_of, wait_for,
+};
 use crate::peers::{connect_from, is_reset};
 
 /// A rule at a port, with more keys in its `tls` table.
@@ -131,7 +134,7 @@ fn restart(agent: &Agent) {
     let before = agent.log().matches(" serving ").count();
     agent.ok(&["restart"]);
     let serves = || agent.log().matches(" serving ").count() > before;
-    crate::harness::wait_for("the successor to serve", serves);
+    wait_for("the successor to serve", serves);
 }
 
 #[test]
@@ -174,4 +177,57 @@ fn close_clear_ends_connections_in_clear_and_accepts_no_more() {
     }
     assert!(!curl(&lab, "127.0.0.2", &format!("http://localhost:{web}/")).status.success());
     assert!(gets_the_page(&curl(&lab, "127.0.0.2", &format!("https://localhost:{web}/"))));
+}
+
+/// A client that sends its first bytes when the rule accepts no client in clear any more.
+fn assert_refused(mut client: std::net::TcpStream) {
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"in clear").unwrap();
+    let mut answer = Vec::new();
+    let _ = client.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"in clear"), "{answer:?}");
+}
+
+#[test]
+fn close_clear_and_clear_until_apply_to_a_client_that_has_sent_nothing_yet() {
+    let lab = Lab::new();
+    let [closed, replaced, timed] = [(); 3].map(|()| free_port());
+    let named = |name: &str, rule: String| rule.replace("\"both\"\nlisten", name);
+    let of_replaced = named("\"replaced\"\nlisten", rule(replaced, echo(), ""));
+    let until = jiff::Timestamp::now() + Duration::from_secs(3);
+    let of_timed = rule(timed, echo(), &format!(", clear-until = \"{until}\""));
+    let kept = rule(closed, echo(), "") + &named("\"timed\"\nlisten", of_timed);
+    let agent = lab.agent(&(kept.clone() + &of_replaced));
+    let [of_closed, of_replaced_rule, of_timed] =
+        [closed, replaced, timed].map(|port| connect(at(port)));
+    wait_for("the clients", || agent.show("connections").as_array().unwrap().len() == 3);
+    agent.write_policy(&(kept + &of_replaced.replace(", accept = \"both\"", "")));
+    agent.ok(&["reload"]);
+    wait_for("the time", || jiff::Timestamp::now() > until);
+    assert_refused(of_timed);
+    agent.ok(&["close", "--clear"]);
+    assert_refused(of_closed);
+    assert_refused(of_replaced_rule);
+    assert!(!agent.log().contains("accepted-in-clear"), "{}", agent.log());
+}
+
+#[test]
+fn close_clear_applies_to_a_client_whose_connection_is_being_dialled() {
+    let lab = Lab::new();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A queue for one connection: the kernel drops further SYNs until it is accepted.
+    rustix::net::listen(&server, 0).unwrap();
+    let address = server.local_addr().unwrap();
+    let _first = connect(address);
+    let port = free_port();
+    let agent = lab.agent(&rule(port, address, ""));
+    let mut client = connect(at(port));
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"in clear").unwrap();
+    agent.wait_for_log("accepted-in-clear");
+    agent.ok(&["close", "--clear"]);
+    server.accept().unwrap();
+    let mut received = Vec::new();
+    let _ = server.accept().unwrap().0.read_to_end(&mut received);
+    assert!(is_reset(&mut client));
 }

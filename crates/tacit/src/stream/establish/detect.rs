@@ -11,10 +11,19 @@ use crate::clock;
 use crate::live::TLS_SOURCES_MAX;
 use crate::log::Event;
 use crate::net::Position;
-use crate::session::{Failure, account};
+use crate::session::{ConnectionRecord, Failure, account};
 
 use super::Establishing;
 use super::plan::TlsPlan;
+
+/// Closes a connection in clear that was being dialled when the clear connections of its rule were
+/// closed.
+pub(super) fn close_if_clear_has_ended(record: &ConnectionRecord) {
+    let Some(access) = &record.rule.clear_access else { return };
+    if record.is_accepted_in_clear() && access.has_ended_after_opening() {
+        record.close();
+    }
+}
 
 impl Establishing<'_> {
     /// Returns the protocol of the client: by its address, or else by its first byte. What was read
@@ -36,6 +45,10 @@ impl Establishing<'_> {
                 let io = self.handshake_io(tls, &tls.settings, deadline)?;
                 self.early = io.first_bytes(&self.lane.shared.limiter).await?;
             }
+            // Clear clients may not be accepted any more: the wait takes up to `handshake-timeout`.
+            protocol = access.protocol_of(clients, record.client(), clock::now_unix_s());
+        }
+        if protocol == ClientProtocol::Detect {
             // A client that has closed its connection gets the error of a handshake.
             protocol = self
                 .early

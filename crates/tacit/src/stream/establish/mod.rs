@@ -101,6 +101,7 @@ pub async fn establish(
     match establishing.run(&rule, pending.as_deref()).await {
         Ok(relay) => {
             connection.mark_open();
+            detect::close_if_clear_has_ended(connection.record());
             count_handshake(connection.record());
             connection.note_peer();
             Ok(Established { connection, relay, slot, program_cpu: None })
