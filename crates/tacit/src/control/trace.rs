@@ -10,7 +10,8 @@
 //!           <── report ───────────────
 //! ```
 //!
-//! The command opens the files after the checks, so a refused trace leaves none.
+//! The command opens the files after the checks, so a refused trace leaves none. The agent checks
+//! again when it has the descriptors: a policy may have been installed meanwhile.
 
 use std::fs::File;
 use std::io;
@@ -172,6 +173,10 @@ pub(super) async fn serve(
     let Some(files) = timeout(FILES_WAIT_MAX, receive_files(&stream, &request)).await?? else {
         return Ok(());
     };
+    // A policy may have been installed since the first check.
+    if let Err(reason) = tracer.check(&request, uid) {
+        return send(&mut stream, refuse(reason)).await;
+    }
     let options = TraceOptions {
         of: request.of.clone(),
         user: user.clone(),

@@ -2,14 +2,15 @@
 //! them.
 
 use std::fmt;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use tacit_core::message_id::MessageId;
+
+use crate::address;
 
 /// The mode of the files: read and written by their owner.
 const MODE: u32 = 0o600;
@@ -19,7 +20,7 @@ const MODE: u32 = 0o600;
 pub(super) enum Overwrite {
     /// It stays, and the trace is not started.
     Refuse,
-    /// It loses its content, and gets the mode of a new file. A symbolic link is not followed.
+    /// A new file takes its place. A FIFO or a device is written to.
     Replace,
 }
 
@@ -28,24 +29,44 @@ pub(super) enum Overwrite {
 pub(super) enum OutputFile {
     /// One that is new.
     New(File, PathBuf),
-    /// One that existed.
-    Replaced(File),
+    /// A FIFO or a device.
+    Special(File),
     StandardOutput(io::Stdout),
+}
+
+/// A file that cannot be opened.
+#[derive(Debug)]
+pub(super) struct FileError {
+    path: PathBuf,
+    reason: Reason,
 }
 
 /// Why a file cannot be opened.
 #[derive(Debug)]
-pub(super) struct FileError {
-    path: PathBuf,
-    error: io::Error,
+enum Reason {
+    Exists,
+    /// It would be written through a symbolic link.
+    Link,
+    /// It belongs to this other user, who could read what is written.
+    OtherOwner(u32),
+    Kernel(io::Error),
+}
+
+impl From<io::Error> for Reason {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::AlreadyExists => Self::Exists,
+            _ => Self::Kernel(error),
+        }
+    }
 }
 
 impl FileError {
     /// The identifier of the message.
     pub(super) fn id(&self) -> MessageId {
-        match self.error.kind() {
-            io::ErrorKind::AlreadyExists => MessageId("file-exists"),
-            _ => MessageId("file-failed"),
+        match self.reason {
+            Reason::Exists => MessageId("file-exists"),
+            Reason::Link | Reason::OtherOwner(_) | Reason::Kernel(_) => MessageId("file-failed"),
         }
     }
 }
@@ -53,13 +74,23 @@ impl FileError {
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
-        match self.error.kind() {
-            io::ErrorKind::AlreadyExists => write!(
+        match &self.reason {
+            Reason::Exists => write!(
                 f,
-                "the file {path} exists\n    \
-                 fix: name a new file, or replace its content with --overwrite"
+                "the file {path} exists\n    fix: name a new file, or replace it with --overwrite"
             ),
-            _ => write!(f, "cannot open {path} for writing: {}", self.error),
+            Reason::Link => write!(
+                f,
+                "{path} is a symbolic link, which a trace does not follow\n    \
+                 fix: name the file itself"
+            ),
+            Reason::OtherOwner(owner) => write!(
+                f,
+                "the file {path} belongs to {}, who could read the trace\n    \
+                 fix: name a new file in a directory of your own",
+                address::user_name(*owner)
+            ),
+            Reason::Kernel(error) => write!(f, "cannot open {path} for writing: {error}"),
         }
     }
 }
@@ -74,44 +105,52 @@ impl OutputFile {
             return Ok(Self::StandardOutput(io::stdout()));
         }
         let opened = match overwrite {
-            Overwrite::Refuse => OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(MODE)
-                .open(path)
-                .map(|file| Self::New(file, path.to_owned())),
-            Overwrite::Replace => replace(path).map(Self::Replaced),
+            Overwrite::Refuse => create(path),
+            Overwrite::Replace => replace(path),
         };
-        opened.map_err(|error| FileError { path: path.to_owned(), error })
+        opened.map_err(|reason| FileError { path: path.to_owned(), reason })
     }
 
     /// Removes it again if it is new: there is no trace.
     pub(super) fn discard(self) {
         if let Self::New(_, path) = self {
             // It holds nothing.
-            let _ = std::fs::remove_file(path);
+            let _ = fs::remove_file(path);
         }
     }
 }
 
-/// The mode is set before the content. A process that has the file open, and the owner of the file,
-/// can still read what is written.
-fn replace(path: &Path) -> io::Result<File> {
-    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
-    let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).mode(MODE).custom_flags(flags);
-    let file = options.open(path)?;
-    if file.metadata()?.is_file() {
-        file.set_permissions(Permissions::from_mode(MODE))?;
-        file.set_len(0)?;
+/// Makes a file. An existing one, also behind a symbolic link, is an error.
+fn create(path: &Path) -> Result<OutputFile, Reason> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
+    Ok(OutputFile::New(file, path.to_owned()))
+}
+
+/// Makes a file in place of one that exists. The old file is removed, not written to: a process
+/// that has it open, or another name of it, does not read the trace.
+fn replace(path: &Path) -> Result<OutputFile, Reason> {
+    let old = match fs::symlink_metadata(path) {
+        Ok(old) => old,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return create(path),
+        Err(error) => return Err(error.into()),
+    };
+    if old.is_symlink() {
+        return Err(Reason::Link);
     }
-    Ok(file)
+    if old.uid() != rustix::process::geteuid().as_raw() {
+        return Err(Reason::OtherOwner(old.uid()));
+    }
+    if old.is_file() {
+        fs::remove_file(path)?;
+        return create(path);
+    }
+    Ok(OutputFile::Special(OpenOptions::new().write(true).open(path)?))
 }
 
 impl AsFd for OutputFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::New(file, _) | Self::Replaced(file) => file.as_fd(),
+            Self::New(file, _) | Self::Special(file) => file.as_fd(),
             Self::StandardOutput(output) => output.as_fd(),
         }
     }
@@ -120,32 +159,38 @@ impl AsFd for OutputFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::fs::Permissions;
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt;
 
     fn directory(name: &str) -> PathBuf {
         let name = format!("tacit-trace-{name}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
+        fs::create_dir_all(&directory).unwrap();
         directory
     }
 
     fn mode(path: &Path) -> u32 {
-        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
     }
 
     #[test]
     fn a_file_that_exists_stays_unless_it_may_be_replaced() {
         let directory = directory("files");
         let path = directory.join("old");
-        std::fs::write(&path, "old and long").unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        fs::write(&path, "old and long").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         let refused = OutputFile::open(&path, Overwrite::Refuse).unwrap_err();
         assert!(refused.to_string().contains("--overwrite"), "{refused}");
-        let Ok(OutputFile::Replaced(mut file)) = OutputFile::open(&path, Overwrite::Replace) else {
+        let mut before = File::open(&path).unwrap();
+        let Ok(OutputFile::New(mut file, _)) = OutputFile::open(&path, Overwrite::Replace) else {
             panic!("a file")
         };
         file.write_all(b"new").unwrap();
-        assert_eq!((std::fs::read(&path).unwrap(), mode(&path)), (b"new".to_vec(), 0o600));
+        assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"new".to_vec(), 0o600));
+        let mut read = String::new();
+        before.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "old and long", "a process with the old file reads nothing of the new");
         let new = directory.join("new");
         let opened = OutputFile::open(&new, Overwrite::Refuse).unwrap();
         assert_eq!(mode(&new), 0o600);
@@ -155,6 +200,22 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(OutputFile::open(&link, Overwrite::Replace).is_err());
         assert!(OutputFile::open(&link, Overwrite::Refuse).is_err());
-        std::fs::remove_dir_all(&directory).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_not_replaced() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: a file of another user needs root");
+            return;
+        }
+        let directory = directory("owner");
+        let path = directory.join("theirs");
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+        let refused = OutputFile::open(&path, Overwrite::Replace).unwrap_err().to_string();
+        assert!(refused.contains("belongs to nobody") && refused.contains("fix: "), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        fs::remove_dir_all(&directory).unwrap();
     }
 }

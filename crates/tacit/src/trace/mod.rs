@@ -27,7 +27,7 @@ use crate::control::trace::TraceRequest;
 use crate::control::{self, Request};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain, fail, print};
 use crate::session::trace::{
-    TRACE_BYTES_MAX, TRACE_DURATION_MAX, TraceEndReason, TraceReport, TraceSelection, TraceStarted,
+    TRACE_BYTES_MAX, TRACE_DURATION_MAX, TraceReport, TraceSelection, TraceStarted,
 };
 
 use files::{FileError, OutputFile, Overwrite};
@@ -63,7 +63,7 @@ pub struct TraceArgs {
     /// End when the files together have this size, 1GiB at most
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     max_bytes: u64,
-    /// Replace the content of files that exist
+    /// Replace files that exist
     #[arg(long)]
     overwrite: bool,
     /// The control socket of the agent
@@ -123,7 +123,7 @@ pub fn run(args: &TraceArgs) -> ExitCode {
         Err(error) => return fail(error.id(), error, EXIT_FAILURE),
     };
     let text = summary(&report);
-    if report.reason == TraceEndReason::WriteFailed {
+    if report.error.is_some() {
         return fail(MessageId("trace-incomplete"), text, EXIT_FAILURE);
     }
     if args.is_on_standard_output() {
@@ -185,7 +185,13 @@ fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
     let files = args.open_files()?;
     let descriptors: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     descriptor::send(&stream, b"\n", &descriptors).map_err(TraceError::Connection)?;
-    let started: TraceStarted = client::typed(client::read_answer(&stream)?)?;
+    let started: TraceStarted = match client::read_answer(&stream).and_then(client::typed) {
+        Ok(started) => started,
+        Err(error) => {
+            files.into_iter().for_each(OutputFile::discard);
+            return Err(error.into());
+        }
+    };
     drop(files);
     end_on_signals(&stream).map_err(TraceError::Signals)?;
     let open = started.open;

@@ -1,9 +1,11 @@
 //! `tacit trace`: captures and key logs as Wireshark's tools and other TLS libraries read them.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -207,11 +209,7 @@ fn an_open_connection_is_traced_from_the_present_byte() {
         .map(|rule| Tracing::start(&lab, &agent, &format!("{} --pcap {rule}.pcapng", id(rule))));
     echo_exactly(&stream, &bytes);
     // A cut: nothing of the stream ends in order.
-    tacit_sys::socket::set_on_close(
-        std::os::fd::AsFd::as_fd(&stream),
-        tacit_sys::socket::OnClose::Reset,
-    )
-    .unwrap();
+    tacit_sys::socket::set_on_close(stream.as_fd(), tacit_sys::socket::OnClose::Reset).unwrap();
     assert!(ping(&mut stream));
     drop(stream);
     wait_for("the end", || agent.show("connections").as_array().unwrap().is_empty());
@@ -533,4 +531,43 @@ fn a_file_that_takes_nothing_blocks_no_connection_and_drops_are_counted() {
     let [received, dropped] = statistics(&capture);
     assert!(dropped > 0 && received > dropped, "{received} {dropped}");
     agent.wait_for_log(&format!("dropped={dropped} "));
+}
+
+#[test]
+fn a_trace_ends_at_its_time_although_its_pipe_takes_nothing() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = lab.agent(&clear_rule("r", port, echo()));
+    let mut tracing = Tracing::start(&lab, &agent, "r --pcap - --max-bytes 1GiB --for 1s");
+    // More than a pipe holds.
+    echo_exactly(&connect(("127.0.0.1", port)), &pattern(1 << 20));
+    // The pipe stays open, and no process reads it.
+    let status = tracing.child.wait().unwrap();
+    assert_eq!(status.code(), Some(1));
+    agent.wait_for_log("end=time");
+    assert_eq!(agent.show("traces")["traces"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_policy_that_disables_traces_applies_to_one_whose_files_are_being_opened() {
+    let lab = Lab::new();
+    let port = free_port();
+    let rules = clear_rule("r", port, echo());
+    let agent = lab.agent(&rules);
+    let stream = UnixStream::connect(&agent.control).unwrap();
+    let mut answers = BufReader::new(&stream).lines();
+    let request = serde_json::json!({
+        "verb": "trace", "of": { "rule": "r" }, "pcap": "a.pcapng", "duration-ms": 60_000,
+        "bytes-max": 1_000_000,
+    });
+    writeln!(&stream, "{request}").unwrap();
+    let first = answers.next().unwrap().unwrap();
+    assert!(first.contains("\"descriptors\":1"), "{first}");
+    agent.write_policy(&format!("[agent]\ntrace = false\n{rules}"));
+    agent.ok(&["reload"]);
+    let file = std::fs::File::create(lab.path("a.pcapng")).unwrap();
+    tacit_sys::descriptor::send(&stream, b"\n", &[file.as_fd()]).unwrap();
+    let second = answers.next().unwrap().unwrap();
+    assert!(second.contains("the policy disables traces"), "{second}");
+    assert!(!agent.log().contains("trace-started"), "{}", agent.log());
 }

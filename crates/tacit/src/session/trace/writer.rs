@@ -1,6 +1,7 @@
 //! The thread of one trace: makes packets of what workers copied, and writes them.
 //!
-//! It may block in a write for as long as the file does; workers then fill the queue, and drop.
+//! If a file takes no bytes, as a pipe that no process reads, the thread waits for it; workers then
+//! fill the queue, and drop. It waits until the end of the trace, and [`LAST_BYTES_WAIT_MAX`] longer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,9 +9,10 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use tacit_core::flow::Address;
 use tacit_core::pcapng::{self, CaptureHeader, CaptureStatistics, SyntheticStream};
 use tacit_core::printable::printable;
@@ -28,8 +30,12 @@ const WRITE_BYTES: usize = 256 * 1024;
 const END_BYTES: usize = 128;
 /// Streams of one trace at a time; packets of further ones are dropped.
 const STREAMS_MAX: usize = 16_384;
-/// How often a pipe that is full is tried again, if its owner has made it non-blocking.
-const FULL_PAUSE: Duration = Duration::from_millis(10);
+/// Bytes of one write: a pipe that is ready takes so many (`PIPE_BUF`) without blocking.
+const READY_BYTES: usize = 4096;
+/// How often the thread checks, while it waits for a file, whether the trace has ended.
+const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How long a file may take no byte after the end of the trace.
+const LAST_BYTES_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The port of a UNIX socket that accepts: no protocol has it.
 const UNIX_SERVER_PORT: u16 = 49_151;
 /// The first port of UNIX sockets that connect.
@@ -253,7 +259,7 @@ impl Writer {
             TraceCounts::add(&self.trace.counts.keys_dropped, lines.len());
             return Ok(());
         }
-        write_all(file, text.as_bytes(), &self.trace)?;
+        write_all(file, text.as_bytes(), &self.trace, self.until)?;
         TraceCounts::add(&self.trace.counts.bytes, text.len());
         TraceCounts::add(&self.trace.counts.keys, lines.len());
         Ok(())
@@ -267,29 +273,51 @@ impl Writer {
 
     fn flush(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.files.capture else { return Ok(()) };
-        write_all(file, &self.out, &self.trace)?;
+        write_all(file, &self.out, &self.trace, self.until)?;
         TraceCounts::add(&self.trace.counts.bytes, self.out.len());
         self.out.clear();
         Ok(())
     }
 }
 
-/// Writes all bytes. A non-blocking pipe that stays full is an error once the trace has ended.
-fn write_all(file: &mut File, mut bytes: &[u8], trace: &Trace) -> io::Result<()> {
+/// Writes all bytes, and waits while the file takes none.
+fn write_all(file: &mut File, mut bytes: &[u8], trace: &Trace, until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
-        match file.write(bytes) {
+        wait_until_ready(file, trace, until)?;
+        let part = bytes.get(..READY_BYTES).unwrap_or(bytes);
+        match file.write(part) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error)
-                if error.kind() == io::ErrorKind::WouldBlock && trace.end_reason().is_none() =>
-            {
-                thread::sleep(FULL_PAUSE);
-            }
+                if [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock]
+                    .contains(&error.kind()) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+/// Waits until a file takes bytes. Ends the trace at its time; a file that takes none for a while
+/// after the end is an error.
+fn wait_until_ready(file: &File, trace: &Trace, until: Instant) -> io::Result<()> {
+    let mut last = None;
+    loop {
+        let mut polled = [PollFd::new(file, PollFlags::OUT)];
+        match poll(&mut polled, Some(&FULL_PAUSE)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let now = Instant::now();
+        if now >= until {
+            trace.end(TraceEndReason::Time);
+        }
+        if trace.end_reason().is_some()
+            && now >= *last.get_or_insert_with(|| now + LAST_BYTES_WAIT_MAX)
+        {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the file takes no more bytes"));
+        }
+    }
 }
 
 fn unix_ns(time: SystemTime) -> u64 {
