@@ -28,6 +28,8 @@ pub struct PolicyText {
     text: String,
     /// The included files, in their order.
     included: Vec<IncludedText>,
+    /// The patterns that no file matches.
+    unmatched: Vec<IncludePattern>,
 }
 
 /// An included file.
@@ -51,7 +53,7 @@ impl PolicyText {
     /// A policy without included files.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), included: Vec::new() }
+        Self { text: text.into(), ..Self::default() }
     }
 
     /// What the policy includes; nothing if it is not TOML. [`parse_files`](super::parse_files)
@@ -107,6 +109,21 @@ impl PolicyText {
             error.file = Some((&*name).into());
         }
         Err(errors)
+    }
+
+    /// Notes that no file matches a pattern.
+    pub fn note_unmatched(&mut self, pattern: &IncludePattern) {
+        self.unmatched.push(pattern.clone());
+    }
+
+    /// Warnings about the included files.
+    pub fn warnings(&self) -> impl Iterator<Item = Diagnostic> {
+        self.unmatched.iter().map(|pattern| {
+            let message = format!("no file matches `{}` in `include`", pattern.pattern);
+            let fix = "correct the pattern; paths are relative to the directory of the policy";
+            Diagnostic::warning(MessageId("nothing-included"), pattern.position, message)
+                .with_fix(fix)
+        })
     }
 
     /// The whole text.

@@ -73,6 +73,7 @@ fn check_whole(
     admit(&policy).map_err(|finding| vec![finding])?;
     findings.extend(placement::check(&policy));
     findings.extend(localize(&mut policy));
+    findings.extend(text.warnings());
     let credentials = Credentials::load(&policy, base, keys, &mut findings);
     let unsuitable = unsuitable_credentials(&policy, &credentials);
     findings.extend(unsuitable.iter().map(|one| {

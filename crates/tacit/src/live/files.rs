@@ -2,7 +2,7 @@
 //!
 //! `include = "conf.d/*.toml"` is relative to the directory of the policy. The files of one pattern
 //! are read in the order of their names, compared by bytes. Wildcards match no name that begins
-//! with a dot. A pattern with wildcards may match no file.
+//! with a dot. A pattern with wildcards that no file matches is a warning.
 //!
 //! Limits: `INCLUDED_FILES_MAX` files, and a directory of `ENTRIES_MAX` entries.
 
@@ -39,6 +39,7 @@ pub fn read_policy(
     for pattern in text.includes() {
         let path = beside(path, &pattern.pattern);
         match admit(&pattern, &path).and_then(|()| matching(&pattern, &path)) {
+            Ok(found) if found.is_empty() => text.note_unmatched(&pattern),
             Ok(found) => files.extend(found.into_iter().map(|file| (file, pattern.position))),
             Err(error) => errors.push(error),
         }

@@ -1,7 +1,8 @@
 //! The thread of one trace: makes packets of what workers copied, and writes them.
 //!
 //! If a file takes no bytes, as a pipe that no process reads, the thread waits for it; workers then
-//! fill the queue, and drop. It waits until the end of the trace, and [`LAST_BYTES_WAIT_MAX`] longer.
+//! fill the queue, and drop. It waits until the end of the trace, and [`LAST_BYTES_WAIT_MAX`]
+//! longer.
 
 use std::collections::HashMap;
 use std::fs::File;
