@@ -29,7 +29,7 @@ class Own(Suite):
                 "the client in Go", env=os.environ | {"CGO_ENABLED": "0"})
 
     def command(self, results):
-        return [PYTHON, str(HERE / "own.py"), os.environ.get("TIMES", "9")]
+        return [PYTHON, str(HERE / "own.py")]
 
 
 class CPython(Suite):
