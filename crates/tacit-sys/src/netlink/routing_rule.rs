@@ -6,6 +6,9 @@
 //! ```
 //!
 //! The rule stands before those of other programs, which could lead a captured packet elsewhere.
+//!
+//! Rule and route have the kernel's own protocol: systemd-networkd removes those of other protocols
+//! when it starts, and captured packets would then not come to `lo`.
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest};
@@ -75,6 +78,12 @@ struct Change {
     flags: u16,
 }
 
+impl Change {
+    fn is_new(self) -> bool {
+        self.rule == NEW.rule
+    }
+}
+
 const NEW: Change = Change {
     step: "leading marked packets to lo",
     rule: 32,
@@ -104,6 +113,9 @@ fn rule(version: IpVersion, bit: Option<u32>, change: Change) -> NetlinkRequest 
         message.attribute(FRA_FWMASK, &bit.to_ne_bytes());
     }
     message.attribute(FRA_TABLE, &TABLE.to_ne_bytes());
+    if change.is_new() {
+        message.attribute(FRA_PROTOCOL, &[RTPROT_KERNEL]);
+    }
     message
 }
 
@@ -113,9 +125,9 @@ fn route_to_lo(version: IpVersion, change: Change) -> NetlinkRequest {
         IpVersion::V6 => RT_SCOPE_UNIVERSE,
     };
     let mut message = NetlinkRequest::new(change.step, change.route, change.flags);
+    let protocol = if change.is_new() { RTPROT_KERNEL } else { RTPROT_ANY };
     // rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
-    let fixed =
-        [family(version), 0, 0, 0, RT_TABLE_COMPAT, RTPROT_STATIC, scope, RTN_LOCAL, 0, 0, 0, 0];
+    let fixed = [family(version), 0, 0, 0, RT_TABLE_COMPAT, protocol, scope, RTN_LOCAL, 0, 0, 0, 0];
     message = message.fixed(&fixed);
     message.attribute(RTA_OIF, &LO.to_ne_bytes());
     message.attribute(RTA_TABLE, &TABLE.to_ne_bytes());
@@ -133,7 +145,9 @@ const FRA_TABLE: u16 = 15;
 const FRA_FWMASK: u16 = 16;
 const RTA_OIF: u16 = 4;
 const RTA_TABLE: u16 = 15;
-const RTPROT_STATIC: u8 = 4;
+const FRA_PROTOCOL: u16 = 21;
+const RTPROT_ANY: u8 = 0;
+const RTPROT_KERNEL: u8 = 2;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_HOST: u8 = 254;
 const RTN_LOCAL: u8 = 2;
@@ -148,10 +162,11 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_rule_and_its_route_byte_by_byte() {
-        let wanted = "3c00 0000 2000 0506 00000000 00000000 02 00 00 00 fc 00 00 01 00000000 \
-                      0800 0600 01000000 0800 0a00 00000020 0800 1000 00000020 0800 0f00 c17a0000";
+        let wanted = "4400 0000 2000 0506 00000000 00000000 02 00 00 00 fc 00 00 01 00000000 \
+                      0800 0600 01000000 0800 0a00 00000020 0800 1000 00000020 0800 0f00 c17a0000 \
+                      0500 1500 02 000000";
         assert_eq!(sealed(&rule(IpVersion::V4, Some(0x2000_0000), NEW)), bytes(wanted));
-        let wanted = "2c00 0000 1800 0506 00000000 00000000 02 00 00 00 fc 04 fe 02 00000000 \
+        let wanted = "2c00 0000 1800 0506 00000000 00000000 02 00 00 00 fc 02 fe 02 00000000 \
                       0800 0400 01000000 0800 0f00 c17a0000";
         assert_eq!(sealed(&route_to_lo(IpVersion::V4, NEW)), bytes(wanted));
     }
