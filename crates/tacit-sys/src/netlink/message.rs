@@ -43,6 +43,22 @@ impl NetlinkRequest {
         });
     }
 
+    /// The same message with another text as its first attribute, behind a fixed part of this size.
+    pub(super) fn with_first_text(mut self, fixed_bytes: usize, text: &str) -> Self {
+        let start = HEADER_BYTES + fixed_bytes;
+        let field = |at| usize::from(read_u16(&self.bytes, at).unwrap_or(0));
+        let before = field(start).next_multiple_of(4);
+        let kind = field(start + 2);
+        let mut written = Self { bytes: Vec::new(), step: self.step, parts: Vec::new() };
+        written.text(u16::try_from(kind).unwrap_or(0), text);
+        let now = written.bytes.len();
+        self.bytes.splice(start..start + before, written.bytes);
+        for (at, _) in self.parts.iter_mut().filter(|(at, _)| *at > start) {
+            *at = *at + now - before;
+        }
+        self
+    }
+
     /// An attribute that holds attributes.
     pub(super) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         self.nest_as(kind | NLA_F_NESTED, fill);

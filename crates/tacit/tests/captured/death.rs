@@ -193,3 +193,33 @@ answer to word from ::ffff:192.0.2.1
 ",
     );
 }
+
+#[test]
+fn nothing_passes_while_the_packet_rules_are_replaced() {
+    let denied = "[[rule]]\nname = \"denied\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
+                  remote = \"192.0.2.2\"\nremote-ports = 5002\ndeny = true\n";
+    Machines::new("unmatched = \"permit\"", &format!("{TLS}{denied}")).expect(
+        r#"
+        cat >more <<'E'
+[[rule]]
+name = "more"
+direction = "outbound"
+remote = "192.0.2.2"
+remote-ports = 8002
+deny = true
+E
+        cp host.toml few.toml; cat host.toml more >more.toml
+        capture
+        start python3 peer.py flood 192.0.2.2 5002 marked
+        until_true [ -e flood.ready ]
+        for round in $(seq 100); do
+            cp more.toml host.toml; ./tacit reload --control host.sock
+            cp few.toml host.toml; ./tacit reload --control host.sock
+        done | grep -c 'policy generation'
+        seen marked"#,
+        "
+200
+0
+",
+    );
+}

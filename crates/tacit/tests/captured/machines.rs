@@ -140,6 +140,16 @@ def hits(*rules):
     shown = json.load(sys.stdin)
     print(*(rule["hits"] for name in rules for rule in shown["rules"] if rule["name"] == name))
 
+def flood(host, port, word):
+    """Sends datagrams without end, whether they are refused or not."""
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    open("flood.ready", "w")
+    while True:
+        try:
+            client.sendto(word.encode(), (host, int(port)))
+        except OSError:
+            pass
+
 def flush():
     """What `nft flush ruleset` does: it deletes every table."""
     def message(kind, flags, sequence, body):

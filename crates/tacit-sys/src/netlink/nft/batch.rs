@@ -18,6 +18,11 @@ pub(super) fn message(step: &'static str, kind: u16, flags: u16) -> NetlinkReque
     NetlinkRequest::new(step, SUBSYSTEM << 8 | kind, flags).fixed(&[FAMILY_INET, 0, 0, 0])
 }
 
+/// The same message about a table of another name: all begin with that name.
+pub(super) fn of_table(message: NetlinkRequest, table: &str) -> NetlinkRequest {
+    message.with_first_text(NFGENMSG_BYTES, table)
+}
+
 pub(super) fn mark(step: &'static str, kind: u16) -> NetlinkRequest {
     let [high, low] = SUBSYSTEM.to_be_bytes();
     NetlinkRequest::new(step, kind, 0).fixed(&[0, 0, high, low])
@@ -25,6 +30,7 @@ pub(super) fn mark(step: &'static str, kind: u16) -> NetlinkRequest {
 
 pub(super) const TABLE: &str = "tacit";
 pub(super) const CHAIN: &str = "prerouting";
+const NFGENMSG_BYTES: usize = 4;
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u16 = 10;
 /// `NFPROTO_INET`: IPv4 and IPv6 in one table.

@@ -11,7 +11,9 @@
 //!   chain postrouting                 nothing captured leaves by another interface than lo
 //! ```
 //!
-//! [`install`] replaces the whole table at one stroke: a packet meets the old table or the new one.
+//! [`install`] replaces the whole table at one stroke. In that moment the kernel does not find the
+//! elements of a new map yet; therefore a second table of the same contents, `inet tacit-new`, is
+//! there meanwhile: a packet meets the old table or the new one, or both.
 //! The table stays when its installer ends, and then refuses what it captures.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges. Needs Linux 5.9 with conntrack.
@@ -23,7 +25,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use super::batch::{CREATE, TABLE, commit, message};
+use super::batch::{CREATE, TABLE, commit, message, of_table};
 use super::sets::Element;
 use crate::ip_version::IpSupport;
 use crate::netlink::error::Error;
@@ -130,6 +132,23 @@ pub fn install(
     if table.outbound.len() + table.inbound.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid("more ranges than a host may have"));
     }
+    let is_replaced = is_installed(netfilter)?;
+    if is_replaced {
+        replace(netfilter, NEW_TABLE, kernel, table)?;
+    }
+    let installed = replace(netfilter, TABLE, kernel, table);
+    // An installer that was killed may have left it, too.
+    let removed = remove_table(netfilter, NEW_TABLE);
+    installed.and_then(|persistence| removed.map(|()| persistence))
+}
+
+/// Installs the contents as the table of this name.
+fn replace(
+    netfilter: &mut Netlink,
+    name: &str,
+    kernel: IpSupport,
+    table: &HostTable<'_>,
+) -> Result<Persistence, Error> {
     let owned = OWNER | PERSIST;
     // The first message takes a table that its owner left, or one that had none.
     let attempts = [
@@ -141,6 +160,7 @@ pub fn install(
     for (taken, flags, persistence) in attempts {
         let mut messages = vec![declare(taken), delete(), declare(flags)];
         messages.extend(contents::all(kernel, table));
+        let messages = messages.into_iter().map(|message| of_table(message, name)).collect();
         match commit(netfilter, messages) {
             Ok(()) => return Ok(persistence),
             Err(error) if is_about_flags(&error) => refused = error,
@@ -169,7 +189,12 @@ pub fn is_installed(netfilter: &mut Netlink) -> Result<bool, Error> {
 /// # Errors
 /// The kernel's. `EPERM`: another process owns the table.
 pub fn remove(netfilter: &mut Netlink) -> Result<(), Error> {
-    match commit(netfilter, vec![delete()]) {
+    remove_table(netfilter, TABLE)?;
+    remove_table(netfilter, NEW_TABLE)
+}
+
+fn remove_table(netfilter: &mut Netlink, name: &str) -> Result<(), Error> {
+    match commit(netfilter, vec![of_table(delete(), name)]) {
         Err(error) if error.errno() == Some(libc::ENOENT) => Ok(()),
         removed => removed,
     }
@@ -194,6 +219,8 @@ fn delete() -> NetlinkRequest {
     message
 }
 
+/// What is there beside the table while it is replaced.
+const NEW_TABLE: &str = "tacit-new";
 const DECLARING: &str = "making the table";
 const NEWTABLE: u16 = 0;
 const GETTABLE: u16 = 1;

@@ -36,6 +36,15 @@ fn a_table_that_persists_byte_by_byte() {
 
 #[test]
 #[cfg(target_endian = "little")]
+fn a_message_takes_the_name_of_another_table_byte_by_byte() {
+    let wanted = "2c00 0000 000a 0504 00000000 00000000 01 00 0000 \
+                  0e00 0100 74616369742d6e6577 00 0000 0800 0200 00000006";
+    let message = declare(super::OWNER | super::PERSIST);
+    assert_eq!(sealed(&super::of_table(message, super::NEW_TABLE)), bytes(wanted));
+}
+
+#[test]
+#[cfg(target_endian = "little")]
 fn an_element_holds_its_verdict_byte_by_byte() {
     let to = element(IpProtocol::Tcp, "10.9.8.7", 443);
     let messages =
