@@ -1,4 +1,5 @@
-//! Runs the comparison with the peers: builds the programs, starts all peers, and takes samples.
+//! Runs the benchmark of tacit against other proxies and TLS libraries (the peers): builds the
+//! programs, starts all peers, and takes samples.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

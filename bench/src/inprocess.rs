@@ -1,4 +1,4 @@
-//! The command lines of the load programs with a TLS library (`bench/inprocess`).
+//! Builds the command lines of the load programs that do TLS themselves (`bench/inprocess`).
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Starts and controls the load client and the load server: `tacit workload`, or a program with a
-//! TLS library that uses the same protocol.
+//! Starts and controls the load client and the load server. Both are either `tacit workload` or a
+//! program with a TLS library, which uses the same protocol.
 //!
 //! ```text
 //! bench                    load client (see crates/tacit/src/workload/steering.rs)

@@ -4,8 +4,9 @@
 //! open some connections, so that buffers, tables and pools exist; read the memory
 //! open many more; read the memory again; divide the difference by their number
 //! ```
-//! Measured is the resident memory of the processes. The kernel's memory for the sockets is larger,
-//! but the same for all proxies with one socket per side; the report has it as well.
+//! The result is the resident memory of the processes. The kernel's memory for the sockets is
+//! larger, but it is the same for all proxies with one socket per side. The report contains it as
+//! well.
 //!
 //! Shared pages do not matter, because connections do not add to them. Programs with a TLS library
 //! are not measured.

@@ -1,13 +1,13 @@
-//! A network namespace with large segments on loopback, for peers that are measured with the same
-//! network as programs under `tacit run`, and with one CPU for each side.
+//! Creates a network namespace whose loopback interface has large segments. In it, peers are
+//! measured under the conditions that programs have under `tacit run`, with one CPU for each side.
 //!
 //! ```text
 //! driver ── a child process keeps a network namespace: loopback with segments of 256 KiB and the
 //!             same congestion control; programs are started in it with nsenter
 //! ```
-//! All three connections of such a peer have large segments. tacit has them only between programs
-//! and agents; its TLS connection uses ordinary loopback.
-//! connections between programs and agents: its TLS connection is on the ordinary loopback.
+//! All three connections of such a peer (client to proxy, proxy to proxy, proxy to server) have
+//! large segments. tacit has them only between programs and agents: its TLS connection uses
+//! ordinary loopback.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,7 +1,7 @@
 //! A child process of the benchmark, with its descendants.
 //!
-//! A program may consist of several processes: tacit's agent is a child of its supervisor. The CPU
-//! time of all of them is added, and all of them are ended.
+//! A program may consist of several processes: tacit's agent is a child of its supervisor. The
+//! benchmark adds up the CPU time of all these processes, and ends all of them.
 
 use std::fs::{self, File};
 use std::io;

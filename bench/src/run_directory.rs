@@ -1,4 +1,5 @@
-//! The directory of programs under `tacit run`, which an ordinary user can read, and that user.
+//! Creates a directory with programs and certificates that every user can read, and starts the
+//! programs as an ordinary user even if the benchmark runs as root.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

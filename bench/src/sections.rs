@@ -1,5 +1,5 @@
-//! Writes BENCHMARKS.md: the report of all peers, followed by sections of `bench compare`, which a
-//! new report does not change.
+//! Writes BENCHMARKS.md: first the report of all peers, then the sections of `bench compare`. A new
+//! report of the peers leaves the sections of `bench compare` unchanged.
 
 use std::fs;
 

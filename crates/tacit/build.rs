@@ -1,4 +1,4 @@
-//! What `tacit --version` prints: the commit, the target and the versions of libraries.
+//! Determines what `tacit --version` prints: the commit, the target and the versions of libraries.
 
 use std::path::{Path, PathBuf};
 

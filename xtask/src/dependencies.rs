@@ -1,11 +1,11 @@
-//! `cargo xtask dependencies`: checks licences, bans, sources and advisories of the dependencies
-//! with cargo-deny and `deny.toml`.
+//! `cargo xtask dependencies`: checks the dependencies with cargo-deny and `deny.toml`: licences,
+//! banned crates, sources, and security advisories.
 //!
-//! Advisories need a database, which is downloaded if there is a network. Without a network an
-//! earlier copy is used; without a copy the check is skipped, and the command says so.
+//! The check of advisories needs a database, which is downloaded if there is a network. Without a
+//! network, an earlier copy is used. Without a copy, the command skips this check and reports that.
 //!
-//! `scripts/install-deps.sh` installs cargo-deny in the target directory; one in `PATH` is used as
-//! well. Without cargo-deny all checks are skipped.
+//! The command uses the cargo-deny that `scripts/install-deps.sh` has installed in the target
+//! directory, or the one in `PATH`. Without cargo-deny all checks are skipped.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Functions for all commands: the paths of the workspace, and running cargo.
+//! Provides functions for all commands of xtask: the paths of the workspace, and running cargo.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};

@@ -1,7 +1,9 @@
-//! The load client: does the same as a client of `tacit workload`, with a TLS library.
+//! The load client: sends the same requests as `tacit workload client`, and does TLS itself with a
+//! TLS library.
 //!
-//! Each connection has a thread with a blocking socket. Standard input and output control it as
-//! with `tacit workload client --steered`, and its report has the same figures.
+//! Each connection has a thread with a blocking socket. The benchmark controls it through standard
+//! input and output, as it controls `tacit workload client --steered`. Its report has the same
+//! figures.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Parses the command line of the load client: some of the options of `tacit workload`.
+//! Parses the command line of the load client. Its options are some of those of `tacit workload`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

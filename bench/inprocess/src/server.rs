@@ -1,7 +1,9 @@
-//! The load server: answers requests as `tacit workload` does, with a TLS library, until killed.
+//! The load server: answers requests as `tacit workload server` does, but does TLS itself with a
+//! TLS library. It runs until it is killed.
 //!
-//! All threads wait in accept and serve one connection at a time, so that a short connection does
-//! not start a thread. The server does not support streams to the client.
+//! A fixed number of threads wait in `accept`, and each serves one connection at a time. So a short
+//! connection does not pay for the start of a thread. The server does not support streams to the
+//! client.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

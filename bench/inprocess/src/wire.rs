@@ -1,4 +1,4 @@
-//! A connection as the load programs use it: a byte stream, independent of the TLS library.
+//! The trait for a connection of the load programs: a byte stream with TLS, from any TLS library.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,23 +1,24 @@
 //! `bench compare OLD NEW`: measures whether a new version of tacit costs more than an old one.
 //!
 //! ```text
-//! for each round and each workload: OLD, NEW and OLD again, starting with a different one
+//! for each round and each workload: OLD, NEW and OLD again, in an order that changes each round
 //!   load client -> client agent == mutual TLS 1.3 ==> server agent -> load server
 //!   tacit run [load client]     == mutual TLS 1.3 ==> tacit run [load server]
 //! ```
-//! Compared are the CPU time of the agents per operation, their memory per idle connection, and the
-//! CPU time of starting a run. NEW's `tacit workload` generates the load in every sample. The
-//! difference between OLD and OLD again shows how far two equal programs differ on this machine:
-//! NEW is within the limit if it exceeds OLD by at most this difference and 2 percent.
+//! The command compares the CPU time of the agents per operation, their memory per idle connection,
+//! and the CPU time of starting a run. NEW's `tacit workload` generates the load in every sample.
+//! The difference between the two samples of OLD shows how much the results of one program differ
+//! on this machine. NEW is within the limit if it exceeds OLD by at most this difference plus 2
+//! percent.
 //!
-//! All agents run from the beginning to the end, and one pair at a time is loaded. The exception is
-//! memory, which is measured with new agents. The command ends after the round in which its time
-//! limit is reached.
+//! All agents run from the beginning to the end, and the load is put on one pair of agents at a
+//! time. Memory is the exception: it is measured with new agents. The command ends after the round
+//! in which its time limit is reached.
 //!
 //! ```text
 //! options.rs    the command line
-//! subjects.rs   the compared programs with their agents
-//! task.rs       the compared workloads; sample.rs takes one sample of one
+//! subjects.rs   the compared versions, each with its own agents
+//! task.rs       the workloads; sample.rs measures one sample of a workload
 //! report.rs     medians, ratios, and the limit
 //! ```
 

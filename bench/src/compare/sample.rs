@@ -1,4 +1,4 @@
-//! Takes one sample of one workload.
+//! Measures one sample of a workload for one version of tacit: CPU time or memory of its agents.
 
 use std::process::Stdio;
 

@@ -1,4 +1,4 @@
-//! The compared programs, each with its own agents.
+//! The versions of tacit that `bench compare` compares, each with its own agents.
 
 use std::path::{Path, PathBuf};
 

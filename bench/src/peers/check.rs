@@ -1,10 +1,11 @@
-//! Checks a pair of proxies before it is measured.
+//! Checks a pair of proxies before the pair is measured.
 //!
 //! A pair that sent clear text, accepted any client or resumed sessions would have an unfair
 //! advantage. Two connections pass through a tap between the proxies, which parses the server's
 //! hellos, and `openssl s_client` connects to the server side without a certificate.
 //!
-//! The check does not cover that the client side verifies the server; the configuration does.
+//! The check does not test whether the client side verifies the server. The configuration of each
+//! proxy requires that.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

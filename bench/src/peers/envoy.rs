@@ -1,4 +1,5 @@
-//! Envoy with one worker. Its library, BoringSSL, chooses the TLS 1.3 cipher suite itself.
+//! Configures Envoy, with one worker. Its TLS library, BoringSSL, chooses the TLS 1.3 cipher suite
+//! itself.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! HAProxy in TCP mode with one thread. On a machine with two CPUs, two threads use more CPU time
-//! in every workload.
+//! Configures HAProxy in TCP mode, with one thread. On a machine with two CPUs, two threads use
+//! more CPU time in every workload.
 
 use std::path::PathBuf;
 

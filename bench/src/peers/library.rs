@@ -1,4 +1,5 @@
-//! Peers with TLS in the programs: load client and load server with a TLS library.
+//! The peers without proxies: the load client and the load server do TLS themselves, with a TLS
+//! library.
 //!
 //! These programs are a separate package (`bench/inprocess`), so that building and testing tacit
 //! does not need the libraries and their headers.

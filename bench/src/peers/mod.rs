@@ -9,7 +9,8 @@
 //! Each peer has a file with its configuration. For a fair comparison, all peers use X25519 and
 //! TLS_AES_128_GCM_SHA256, verify the certificate chain on both sides and the server's name on the
 //! client side, resume no sessions, do not delay small writes, have one worker thread if possible,
-//! and log no connections. A new proxy is a file with a `PROXY` and a line in [`PEERS`].
+//! and log no connections. To add a proxy, add a file with a `PROXY` constant, and a line in
+//! [`PEERS`].
 
 mod check;
 mod envoy;

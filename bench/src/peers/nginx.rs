@@ -1,4 +1,4 @@
-//! nginx with its stream module and one worker.
+//! Configures nginx with its stream module and one worker.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Starts pairs of proxies: as installed, or in a network with large segments.
+//! Starts pairs of proxies, on ordinary loopback or in a network namespace with large segments.
 
 use std::net::{SocketAddr, TcpListener};
 use std::thread;

@@ -1,4 +1,4 @@
-//! A started peer, and how the load client connects through it.
+//! A peer that is running, and how the load client connects through it.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! tacit as most users run it: two programs without TLS, each under its own `tacit run`, as an
-//! ordinary user.
+//! Measures tacit as most users run it: two programs without TLS, each under its own `tacit run`,
+//! started by an ordinary user.
 //!
 //! ```text
 //! tacit run -- load client == mutual TLS on the loopback of the host ==> tacit run -- load server

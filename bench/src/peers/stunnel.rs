@@ -1,4 +1,4 @@
-//! stunnel, which uses a thread for each connection.
+//! Configures stunnel, which uses a thread for each connection.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,7 @@
-//! tacit with two agents, each with one rule and one data worker.
+//! Configures tacit: two agents, each with one rule and one data worker.
 //!
-//! By default tacit chooses a congestion control for its sockets; here it uses that of all peers.
+//! By default tacit chooses a congestion control for its sockets. Here it uses the same one as the
+//! other peers.
 
 use super::plan::{Plan, Proxy, Side, without};
 use crate::certs::SERVER_NAME;

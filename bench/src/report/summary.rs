@@ -1,4 +1,4 @@
-//! Computes medians and minima of the samples that were not dropped.
+//! Computes medians and minima of the samples, without the samples that were discarded.
 
 use serde_json::{Value, json};
 use tacit_core::statistics::median;

@@ -6,11 +6,12 @@
 //! tls      program ─ tacit run ══ TLS 1.3 ══> far agent ─> load server
 //! pasta, slirp4netns   program ─ a TCP stack as a program ─> load server
 //! ```
-//! Measured are starting and ending a program ([`start`]), and connections and a large transfer
-//! ([`transfer`]). All programs run as an ordinary user, even if the benchmark runs as root.
+//! The command measures the start and end of a program ([`start`]), and connections and a large
+//! transfer ([`transfer`]). All programs run as an ordinary user, even if the benchmark runs as
+//! root.
 //!
-//! UDP and inbound connections are not measured. The kernel threads that remove namespaces are in
-//! no figure, because the kernel charges them to no process.
+//! UDP and inbound connections are not measured. The figures do not include the kernel threads that
+//! remove namespaces, because the kernel does not charge them to a process.
 
 mod setup;
 mod start;

@@ -1,4 +1,4 @@
-//! The policies and addresses of programs under `tacit run`.
+//! The policies and addresses for the programs that `bench runs` starts under `tacit run`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

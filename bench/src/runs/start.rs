@@ -1,8 +1,8 @@
 //! Measures starting and ending a program that does nothing.
 //!
 //! Wall time is from the start of the command to its end. CPU time includes all processes that were
-//! started. A process that continues after the command, such as a private agent, becomes a child
-//! of the benchmark as an orphan, which waits for it and counts it.
+//! started. A process that continues after the command, such as a private agent, becomes a child of
+//! the benchmark. The benchmark waits for it and adds its CPU time.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{BufRead, BufReader, Write};

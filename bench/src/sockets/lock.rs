@@ -1,5 +1,5 @@
-//! The spin lock around the table: one for all calls, one for writers, a reader-writer lock, or
-//! none.
+//! The spin lock that `bench sockets` puts around the connection table: one lock for all calls, one
+//! lock for calls that write, a reader-writer lock, or no lock.
 
 use std::hint::spin_loop;
 use std::sync::{

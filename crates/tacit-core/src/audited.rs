@@ -1,7 +1,7 @@
 //! Records the flows that a rule in audit mode has let pass, for `tacit show audit`.
 //!
 //! Limit: [`AUDITED_FLOWS_MAX`] different flows of a rule. If the table is full, a new flow
-//! replaces the one that was repeated longest ago. The total counts all flows.
+//! replaces the flow that was seen least recently. The total counts all flows.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

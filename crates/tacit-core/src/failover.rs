@@ -8,11 +8,11 @@
 //!   └───────────────────────────── connected ─────────────────────────┘
 //! ```
 //!
-//! A connection first tries the targets that are up or due, in the order of the rule, and then the
-//! skipped ones: it fails only if no target answers. While one connection tries a due target, other
-//! connections skip that target for another [`TARGET_SKIPPED`]. So a target that does not answer
-//! delays at most one connection in this time. The agent does not probe targets: only connections
-//! dial them.
+//! A target is *due* when it has been skipped for [`TARGET_SKIPPED`]. A connection first tries the
+//! targets that are up or due, in the order of the rule. Then it tries the skipped targets: it
+//! fails only if no target answers. While one connection tries a due target, other connections skip
+//! that target for another [`TARGET_SKIPPED`]. So a target that does not answer delays at most one
+//! connection in this time. The agent does not probe targets: only connections dial them.
 //!
 //! All threads of the agent share one state; each step is atomic, and no thread waits.
 

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! After a stream the client may send another request. The first eight bytes of a request are its
-//! number, and the reply repeats them: so the client detects a proxy that reorders or loses bytes.
-//! Bytes after the first eight are not compared.
+//! number, and the reply repeats this number. So the client detects a proxy that reorders or loses
+//! bytes. The bytes after the number are not compared.
 //!
 //! Programs with their own TLS library use this protocol too (`bench/inprocess`). This module does
 //! no I/O.

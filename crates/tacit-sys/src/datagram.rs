@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The kernel puts each error into the error queue of the socket, with the first bytes of the
-//! datagram that caused it. The next call on the socket also fails with this error, without doing
-//! anything else: the caller reads the error queue and repeats the call.
+//! datagram that caused it. The next call on the socket also fails with this error and does nothing
+//! else. The caller then reads the error queue and repeats the call.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,15 +1,15 @@
-//! A captured host: the sockets of the agent in the host's own network, and the rules that lead
-//! there.
+//! Captures the traffic of the host itself: creates the agent's sockets in the host's network, and
+//! the routing rules and packet rules that lead the traffic to them.
 //!
 //! ```text
-//! HostCapture::open(marks)   the lines to the kernel, in the namespace of the calling thread
-//!   .sockets()               what the agent works with
-//!   .install(contents)       routing rules, then the table of packet rules, at one stroke
-//! remove()                   takes everything back
+//! HostCapture::open(marks)   opens the netlink sockets, in the namespace of the calling thread
+//!   .sockets()               creates the sockets that the agent uses
+//!   .install(contents)       installs the routing rules, then the packet rules as one transaction
+//! remove()                   removes the rules
 //! ```
 //!
-//! The process that installs must have `CAP_NET_ADMIN` and `CAP_NET_RAW` in that namespace. While
-//! it lives, it owns the table, where the kernel has owners.
+//! The installing process must have `CAP_NET_ADMIN` and `CAP_NET_RAW` in that namespace. If the
+//! kernel supports owners of tables, this process owns the table of packet rules while it lives.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,8 @@
-//! Makes a process act for its one child: passes on signals, stops and the exit status.
+//! Makes a process stand in for its only child towards the shell: the process passes on signals,
+//! stops when the child stops, and ends with the child's exit status.
 //!
-//! The process calls it while it has one thread, because later threads inherit the signal mask that
-//! is set here.
+//! The process must have only one thread when it calls this module, because later threads inherit
+//! the signal mask that is set here.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
-//! The mark on the packets of every socket that this process opens to the network: the packet rules
-//! of a captured host let them pass.
+//! Sets the packet mark (`SO_MARK`) of the agent's sockets to the network. The packet rules of a
+//! captured host recognise the agent's own packets by this mark and let them pass.
 //!
-//! It belongs to the process, so that no socket is opened without it.
+//! The mark is stored once for the whole process, so that no code that opens a socket can omit it.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -7,8 +7,8 @@
 //!          ── orphans ── ...       listed: when a parent ends, its children become the launcher's
 //! ```
 //!
-//! A process cannot leave this group: it cannot enter the launcher's namespace, and when its
-//! parents end it becomes a child of the launcher. A zombie process is not listed.
+//! A process cannot leave this group: it cannot enter the launcher's namespace, and when its parent
+//! ends, it becomes a child of the launcher. A zombie process is not listed.
 //!
 //! Limits: those of [`crate::owner::descendants`]; callers repeat the call until no process is
 //! left.

@@ -1,11 +1,11 @@
 //! Finds the process that holds a socket, by the inode number of the socket.
 //!
-//! Only the descendants of one process are searched, and in each of them the newest descriptors
+//! Only the descendants of one process are searched, and the newest descriptors of each process
 //! first, because the socket was opened a moment ago. A process that is not dumpable (such as
-//! `ssh-agent`) hides its descriptors: the holder of its sockets is not found.
+//! `ssh-agent`) hides its descriptors, so it is not found.
 //!
-//! A search costs about two microseconds for each descriptor, so it is made for a connection only
-//! if a rule needs it.
+//! A search costs about two microseconds for each descriptor. So the agent searches only if a rule
+//! selects connections by program.
 //!
 //! Limits: [`DESCENDANTS_MAX`] processes.
 

@@ -1,5 +1,5 @@
-//! Settings of the process itself: its limits, its standard descriptors, and what others may see of
-//! it.
+//! Reads and changes settings of the calling process: its limits, its standard descriptors, and
+//! whether other processes of the user may inspect it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

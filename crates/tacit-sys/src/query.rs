@@ -1,14 +1,14 @@
 //! Opens the socket inside a run at which programs query their connections, and examines the
 //! descriptors that they pass.
 //!
-//! The socket has an abstract name, which belongs to a network namespace: only processes of the run
-//! can connect, whatever directories they can reach and whichever user's agent serves it, and no
-//! file remains afterwards. It preserves message boundaries (`SOCK_SEQPACKET`), so a descriptor
-//! cannot be assigned to another request.
+//! The socket has an abstract name, which belongs to the network namespace of the run. So only
+//! processes of the run can connect, whatever directories they can reach and whichever user runs
+//! the agent. No file remains afterwards. The socket preserves message boundaries
+//! (`SOCK_SEQPACKET`), so a descriptor always belongs to the request that it was sent with.
 //!
 //! A program may pass any descriptor. This module reads or writes a descriptor only after it has
 //! checked that it is a TCP socket. Closing a descriptor may take long (a socket that lingers, a
-//! FUSE file), so the receiver closes descriptors on a thread with no other work.
+//! FUSE file), so a separate thread closes descriptors.
 
 use std::io;
 use std::mem::MaybeUninit;

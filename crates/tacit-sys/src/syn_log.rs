@@ -1,4 +1,5 @@
-//! Copies the SYNs that programs send, from the kernel inside a namespace to the agent outside.
+//! Copies the SYNs that programs in a run send, from the kernel inside the namespace to the agent
+//! outside.
 //!
 //! ```text
 //! nfnetlink_log     a packet rule copies each held SYN                       the usual source

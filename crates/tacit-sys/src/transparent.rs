@@ -7,9 +7,9 @@
 //! agent   --bind_spoofed_source(10.1.1.1:53)--> the program receives it from 10.1.1.1:53
 //! ```
 //!
-//! The helper creates the listeners and the spoofed-source sockets in the namespace ([`listener`],
-//! [`receiver`], [`make`]); the agent uses them outside. The namespace's rules accept packets of
-//! marked sockets and redirect all others to the agent.
+//! The helper creates the listeners and the spoofed-source sockets inside the namespace
+//! ([`listener`], [`receiver`], [`make`]), and the agent uses them from outside. The packet rules
+//! accept the packets of these sockets by their mark, and redirect all other packets to the agent.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Registers sockets with the async runtime, which watches their readiness.
+//! Registers sockets with the async runtime, so that tasks can wait until a socket is readable or
+//! writable.
 
 use std::io;
 use std::os::fd::OwnedFd;

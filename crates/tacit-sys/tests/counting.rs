@@ -5,9 +5,9 @@
 //! thread under test --every allocation--> the counter of that thread
 //! ```
 //!
-//! Both count the calls of any code: a seccomp filter asks another thread about each system call
-//! (Linux 5.5; any user); the Rust allocator and, with the GNU C library, `malloc` count the
-//! allocations. Tests of other crates include this file by its path.
+//! Both counts include all code of the thread. A seccomp filter asks another thread about each
+//! system call (Linux 5.5; any user). The Rust allocator and, with the GNU C library, `malloc`
+//! count the allocations. Tests of other crates include this file by its path.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,9 +1,9 @@
-//! The shim of BoringSSL's test runner: connects to the runner, does one handshake after the other
-//! with this crate, and sends back what it receives with every bit inverted. `cargo xtask bogo`
-//! runs it.
+//! The shim for BoringSSL's test runner. It connects to the runner, does one handshake after the
+//! other with this crate, and sends back the bytes that it receives with every bit inverted. `cargo
+//! xtask bogo` runs it.
 //!
-//! Exit status: 0 if the connections ended as they should; 1 if one did not, with the reason on
-//! standard error; 89 if the runner uses an option that the shim does not know.
+//! Exit status: 0 if all connections ended as expected; 1 if a connection did not, with the reason
+//! on standard error; 89 if the runner uses an option that the shim does not support.
 
 use std::error::Error;
 use std::io::{Read, Write};

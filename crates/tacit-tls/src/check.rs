@@ -1,4 +1,5 @@
-//! The result of a certificate check, and the chain that is stored for later checks.
+//! Defines the result of a certificate check, and the chain of a peer that is stored for later
+//! checks.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Describes in one line why a certificate is not trusted: which certificate, why, and what to do.
 //!
-//! The error of the verifier decides; the facts of the chain only explain it. If the facts show a
-//! cause that the verifier reports with a general error (X.509 v1, a small RSA key, a CA
-//! certificate sent as a leaf), the message names the cause.
+//! The error of the verifier decides that the certificate is rejected; the facts of the chain only
+//! explain the error. If the facts show a cause that the verifier reports with a general error
+//! (X.509 v1, a small RSA key, a CA certificate sent as a leaf), the message names the cause.
 
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};

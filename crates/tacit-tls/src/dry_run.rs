@@ -1,7 +1,7 @@
 //! Checks a peer's certificate against a rule without a handshake.
 //!
-//! The checks are those of a handshake, except for the proof that the peer holds the key: a dry run
-//! checks only that such a proof is possible.
+//! The checks are the same as in a handshake, with one exception: the peer does not prove that it
+//! holds the key. A dry run only checks that such a proof is possible with this key.
 
 use std::net::IpAddr;
 

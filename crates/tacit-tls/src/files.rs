@@ -1,8 +1,9 @@
 //! Reads key, certificate and trust files, and detects changes of them.
 //!
 //! A file is opened once, so that its type and mode are checked on the file that is read. A
-//! [`FileStamp`] follows symbolic links: a link that points to another file counts as a change, and
-//! so does a changed link to a directory above it, as container platforms use for secrets.
+//! [`FileStamp`] detects changes; it follows symbolic links. If a link is changed to point to
+//! another file, this counts as a change. The same holds for a link to a directory in the path,
+//! which container platforms use for secrets.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};

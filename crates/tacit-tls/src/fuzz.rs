@@ -1,4 +1,5 @@
-//! Fuzzes handshakes, sessions, certificates and CRLs with bytes from an untrusted peer or file.
+//! The entry points for fuzzing handshakes, sessions, certificates and CRLs with bytes from an
+//! untrusted peer or file.
 //!
 //! Each function accepts any bytes and must not panic. Handshakes use random numbers, so the same
 //! input may take different paths.

@@ -1,8 +1,8 @@
 //! Reads the names of a certificate for identity maps.
 //!
-//! Displays truncate long texts, but a decision must use complete ones. So this module reads all
-//! names itself. A certificate with more or longer names than the limits is rejected as a whole:
-//! otherwise a name that an entry denies could be hidden behind a hundred other names.
+//! Displays truncate long names, but a decision must use complete names. So this module reads all
+//! names itself. A certificate that exceeds the limits on the number or length of names is rejected
+//! as a whole. Otherwise a name that an entry denies could be hidden behind a hundred other names.
 
 use std::net::IpAddr;
 

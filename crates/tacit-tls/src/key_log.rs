@@ -1,5 +1,5 @@
-//! Lines of a key log in the format of NSS (`SSLKEYLOGFILE`), which decrypt a capture of a
-//! connection.
+//! Writes the lines of a key log in the format of NSS (`SSLKEYLOGFILE`). With these lines Wireshark
+//! can decrypt a capture of the connection.
 //!
 //! ```text
 //!   LABEL, client random in hexadecimal, secret in hexadecimal

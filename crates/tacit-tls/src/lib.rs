@@ -1,8 +1,8 @@
-//! Does TLS for tacit: handshakes and certificate checks as a rule requires, and sessions that seal
-//! and open records.
+//! Implements TLS for tacit: handshakes, the certificate checks that a rule requires, and sessions
+//! that encrypt and decrypt records.
 //!
-//! Only this crate uses rustls and aws-lc-rs, so that a new version of either is one change in one
-//! place. It opens no socket and looks up no rule: the caller passes bytes, a clock and the rule.
+//! Only this crate uses rustls and aws-lc-rs, so a new version of either affects only this crate.
+//! The crate opens no socket and looks up no rule: the caller passes bytes, a clock and the rule.
 //!
 //! ```text
 //!   certificate and key files          rule (tacit-core::policy)

@@ -1,7 +1,7 @@
 //! Drives the TLS library's handshake one record at a time, without I/O.
 //!
 //! The library never gets records that follow the handshake, because its replies to them could not
-//! be taken out.
+//! be extracted.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
-//! Measures in memory what TLS costs on this machine: sealing and opening records by suite and
-//! message length, and the handshake of a server.
+//! Measures what TLS costs on this machine, in memory and without a network: sealing and opening
+//! records by cipher suite and message length, and the handshake of a server.
 //!
-//! It measures the code of the agent with the CPU clock of the calling thread. So system calls and
-//! other processes do not count. The caches of a busy agent are in a different state, so real costs
-//! differ.
+//! It runs the agent's own code and reads the CPU clock of the calling thread. So the time of other
+//! processes is not included. The CPU caches of a busy agent are in a different state, so real
+//! costs differ.
 
 use std::fmt;
 use std::time::{Duration, Instant};

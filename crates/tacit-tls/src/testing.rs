@@ -1,5 +1,6 @@
-//! Reads variables by which tests of the whole agent change this crate. Only the feature `testing`
-//! compiles this module: programs that users build do not read the variables.
+//! Reads environment variables by which tests of the whole agent change the behaviour of this
+//! crate. Only the feature `testing` compiles this module, so the programs that users build do not
+//! read the variables.
 
 use tacit_core::record::RecordSealer;
 

@@ -1,5 +1,5 @@
-//! Converts addresses between the form of the policy and that of the kernel, groups clients into
-//! sources for limits, and converts users between number and name.
+//! Converts addresses between the types of the policy and of the kernel, groups client addresses
+//! into networks for limits, and converts users between number and name.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! The command line: the commands of tacit, and how each is run.
+//! Defines the command line of tacit: parses the arguments and calls the command that they name.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! Entry points of the fuzzer: parse the messages of operators, scrapers, launchers, helpers and
 //! other agents.
 //!
-//! Each function takes any bytes and must not panic. A message that was parsed is serialised and
-//! parsed again, and must be the same: an agent, its successor and a helper may have different
-//! versions.
+//! Each function takes any bytes and must not panic. It serialises the parsed message and parses it
+//! again: both messages must be equal. This matters because an agent, its successor and a helper
+//! may have different versions.
 
 use std::fmt::Debug;
 use std::io::{self, Write};

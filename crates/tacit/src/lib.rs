@@ -1,12 +1,12 @@
 //! The agent of tacit and its command line. tacit secures the connections of programs that cannot
 //! be changed, as a policy requires.
 //!
-//! In reading order: [`cli`] parses the command line and calls a verb. [`agent`] starts the
+//! In reading order: [`cli`] parses the command line and calls a command. [`agent`] starts the
 //! listeners and [`worker`]s (some of them [`engine`]s) for the [`live`] policy. [`stream`] serves
 //! connections, stage by stage. For programs of runs, [`datagram`] relays datagrams, [`dns`]
 //! answers DNS questions, and [`query`] answers queries about connections. The crate [`tacit_tls`]
 //! implements TLS. [`ledger`] accounts for CPU time. [`control`] and [`log`] are the interface to
-//! the operator. [`workload`] generates load, as a client and server of their own.
+//! the operator. [`workload`] is a load generator: a client and a server.
 #![forbid(unsafe_code)]
 
 pub mod cli;

@@ -1,4 +1,5 @@
-//! Checks the fuzzer with a target that has a known fault, which it must find and reduce.
+//! Checks that the fuzzer works: it must find the known fault of a special target, and reduce the
+//! input that triggers the fault.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The inputs of a fuzz target, and the files that contain them.
+//! Reads and writes the inputs of a fuzz target, and the files that contain them.
 //!
 //! ```text
 //!   fuzz/seeds/NAME/          written by hand, readable

@@ -1,4 +1,5 @@
-//! `fuzz/coverage.toml`: the number of code edges that the committed inputs of each target reach.
+//! Reads and writes `fuzz/coverage.toml`: the number of code edges that the committed inputs of
+//! each fuzz target reach.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! CI does not mutate inputs. `replay` runs the committed inputs and compares the code that they
-//! reach with `fuzz/coverage.toml`; so it detects changes after which they reach less. `cover
-//! --update` writes both. `canary` checks that the fuzzer finds a known fault.
+//! reach with `fuzz/coverage.toml`. So it detects a change after which the inputs reach less code.
+//! `cover --update` writes the committed inputs and `fuzz/coverage.toml`. `canary` checks that the
+//! fuzzer finds a known fault.
 
 use std::fs;
 use std::path::Path;

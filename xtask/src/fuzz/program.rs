@@ -2,8 +2,9 @@
 //!
 //! Only tacit's own crates get the compiler arguments for coverage; otherwise the numbers in
 //! `fuzz/coverage.toml` would change with each version of a library. cargo calls this program
-//! instead of the compiler ([`compile`]); it removes these arguments for other crates. Because the
-//! arguments are also in cargo's flags, a change of them rebuilds everything.
+//! instead of the compiler ([`compile`]), and this program removes the arguments when it compiles
+//! other crates. The arguments are also in cargo's flags, so that cargo rebuilds everything when
+//! they change.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;

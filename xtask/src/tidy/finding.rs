@@ -1,4 +1,5 @@
-//! A finding of `cargo xtask tidy`.
+//! Defines a finding of `cargo xtask tidy`: a rule that a file violates, with the file and the
+//! line.
 
 use super::source::Source;
 

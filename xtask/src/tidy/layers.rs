@@ -1,7 +1,7 @@
 //! Checks the layers of the workspace: a crate or module may use only those listed before it.
 //!
 //! The tables list crates, modules of crates, and modules of the stream lane, lowest first. In
-//! addition, the modules of a crate must not use each other in a circle.
+//! addition, the modules of a crate must not depend on each other in a cycle.
 
 use super::finding::Finding;
 use super::graph::{Modules, Use, circles};

@@ -1,4 +1,4 @@
-//! The files to check, and Rust code with its strings and comments blanked out.
+//! Reads the files to check, and replaces the strings and comments in Rust code by blanks.
 
 use std::path::Path;
 use std::process::Command;

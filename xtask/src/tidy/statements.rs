@@ -1,4 +1,4 @@
-//! Checks that each `let` has one value: `let (a, b) = (f(), g());` must be two statements.
+//! Checks that each `let` assigns one value: `let (a, b) = (f(), g());` must be two statements.
 
 use super::finding::Finding;
 use super::source::{Source, bracketed_bytes, words};

@@ -1,4 +1,5 @@
-//! Checks the list in ARCHITECTURE.md of the files that a connection passes through.
+//! Checks the table in ARCHITECTURE.md of the files that a connection passes through: each file
+//! must exist, and an earlier file must use it.
 
 use std::collections::BTreeSet;
 

@@ -11,8 +11,8 @@
 //! leaves the host. The addresses in a response are read too, following CNAME records. Malformed
 //! messages are dropped.
 //!
-//! [`NameTable`] records which name an address has, and gives an alias to every other name with
-//! this address; [`with_aliases`] puts the aliases into the response; [`hosts()`] reads
+//! [`NameTable`] records which name an address has, and gives every other name with this address an
+//! alias address; [`with_aliases`] puts the alias addresses into the response; [`hosts()`] reads
 //! `/etc/hosts`; [`ResolverConfig`] reads `/etc/resolv.conf`; [`Health`] records which servers do
 //! not answer; [`next_message`] extracts messages from a TCP stream.
 //!

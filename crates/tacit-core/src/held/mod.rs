@@ -9,9 +9,10 @@
 //!
 //! [`Syn`] parses the copy and writes the answers. [`HeldFlows`] is the table of held flows.
 //!
-//! Limits: [`HELD_MAX`] held flows, and one IP and one TCP header with their options. A SYN with
-//! IPv6 extension headers is not read, and its program gets no answer. The kernel lets unprivileged
-//! programs add only extension headers that a receiver may ignore (RFC 8200).
+//! Limits: [`HELD_MAX`] held flows. The copy of a SYN contains one IP header and one TCP header
+//! with their options. A SYN with IPv6 extension headers is not read, and its program gets no
+//! answer. The kernel lets unprivileged programs add only extension headers that a receiver may
+//! ignore (RFC 8200).
 
 mod flows;
 mod syn;

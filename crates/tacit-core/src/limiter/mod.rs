@@ -1,5 +1,5 @@
-//! Limits log lines to one a second for each key: the limiter counts repeated lines and keeps the
-//! latest one.
+//! Limits log lines to one a second for each key. The limiter counts the lines that it omits, and
+//! keeps the latest of them.
 //!
 //! ```text
 //!   0.0 s  offer ──> written          0.3 s, 0.7 s  offer ──> kept and counted
@@ -11,8 +11,8 @@
 //!
 //! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys at a time, of which
 //! [`KEYS_PER_CAUSE_MAX`] may have one cause. Lines of a cause with more keys share one slot;
-//! [`CAUSES_MAX`] causes have such a slot. Lines of all other causes share one slot until there is
-//! room.
+//! [`CAUSES_MAX`] causes have such a slot. The lines of all other causes share one slot until a
+//! slot becomes free.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -1,19 +1,21 @@
-//! Measures what the CPU time of a thread is used for, and defines the cells of the ledger.
+//! Measures what the CPU time of a thread is used for, and defines the cells of the ledger. A cell
+//! is the CPU time of one component for one rule.
 //!
-//! A thread reads a cheap clock whenever the kind of its work changes, and adds the elapsed ticks
-//! to the kind that ends. At the end of each *window* it reads its CPU clock once and scales the
-//! ticks of the window to nanoseconds, so that their sum is the CPU time:
+//! A thread reads a cheap clock whenever the kind of its work changes (a *stamp*), and adds the
+//! elapsed ticks to the kind of work that ends. At the end of each *window*, the thread reads its
+//! CPU clock once. It scales the ticks of the window to nanoseconds, so that their sum is the CPU
+//! time:
 //!
 //! ```text
 //!   stamps        |receive|seal|   send   |  (waits: no ticks)  |receive|open|send|
 //!   CPU clock     0 ----------------------- 9.7 us
 //! ```
 //!
-//! * If the CPU clock advanced less than the stamps, the thread was preempted. All cells are scaled
-//!   down by the same factor.
-//! * If it advanced more, the rest is the cost of waiting, which has no stamps (the system call and
-//!   the context switches). It is charged to [`Component::Receive`], or to all cells if nothing was
-//!   received.
+//! * If the CPU clock advanced by less than the sum of the ticks, the thread was preempted. All
+//!   cells are scaled down by the same factor.
+//! * If the CPU clock advanced by more, the difference is the cost of waiting (the system call and
+//!   the context switches), for which there are no ticks. The difference is charged to
+//!   [`Component::Receive`], or to all cells if nothing was received.
 //!
 //! So each microsecond is counted in one cell. All work of a metered thread is counted, except in
 //! the window that is still open.

@@ -6,7 +6,8 @@
 //!
 //! Each function appends one block to a buffer, and the caller writes the buffer. A capture has one
 //! section and one interface. Its packets begin with an IP header (`LINKTYPE_RAW`); times are in
-//! nanoseconds. [`SyntheticStream`] makes packets of the bytes of a stream that had none.
+//! nanoseconds. [`SyntheticStream`] creates TCP packets for bytes that were not captured as
+//! packets.
 //!
 //! Limit: [`COMMENT_BYTES_MAX`]; a longer comment is cut.
 

@@ -1,14 +1,16 @@
-//! TCP segments for the bytes of a stream that did not travel in them, such as decrypted ones.
+//! Creates TCP segments for the bytes of a stream that were not captured as packets, such as
+//! decrypted bytes.
 //!
 //! ```text
 //!   new ── SYN, SYN-ACK, ACK      data ── segments      end ── FIN, FIN, ACK, or RST
 //! ```
 //!
-//! A byte has its position in the stream, from which its sequence number follows: bytes that are
-//! left out are a gap, which a reader reports. The first position may be any, so that a capture can
-//! begin within a stream. Headers are complete, with their checksums (RFC 791, RFC 8200, RFC 9293).
+//! The sequence number of a byte is computed from its position in the stream. If the caller omits
+//! bytes, the sequence numbers have a gap, which Wireshark reports. The first position may be any
+//! number, so that a capture can begin in the middle of a stream. Headers are complete, with their
+//! checksums (RFC 791, RFC 8200, RFC 9293).
 //!
-//! Limit: [`PAYLOAD_BYTES_MAX`] for a segment.
+//! Limit: [`PAYLOAD_BYTES_MAX`] bytes of payload in a segment.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -11,7 +11,7 @@
 //!   safcheck    yes    deny    deny                       a map
 //! ```
 //!
-//! A client that sends a certificate must prove possession of its key, whatever the settings.
+//! A client that sends a certificate must prove possession of its key, whatever the settings are.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! The settings of identities (certificates with keys) and trusts (trust anchors).
+//! Defines the settings of identities (a certificate with its key) and trusts (the certificates
+//! that a peer's certificate must lead to).
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
-//! The CPU settings of a policy: which CPUs are reserved for engines, and which CPUs the other
-//! threads of the agent and its runs use.
+//! Defines the CPU settings of a policy: which CPUs are reserved for engines (threads for
+//! handshakes), and which CPUs the other threads of the agent and its runs use.
 //!
-//! A policy names CPUs by number. The agent checks whether they exist.
+//! A policy names CPUs by number. The parser does not know which CPUs exist: the agent checks that.
 
 use super::diagnostic::SourcePosition;
 use serde::Serialize;

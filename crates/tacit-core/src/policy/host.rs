@@ -1,4 +1,4 @@
-//! Settings of the capture of a whole host.
+//! Defines the settings of a captured host: `[host]` of a policy.
 
 use serde::{Deserialize, Serialize};
 

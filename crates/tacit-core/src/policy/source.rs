@@ -1,12 +1,12 @@
-//! The text of a policy with the files that it includes.
+//! Joins the text of a policy with the files that it includes.
 //!
 //! An included file has tables only: `[identity.NAME]`, `[trust.NAME]`, `[[map.NAME]]` and
-//! `[[rule]]`. Therefore the texts can be read as one, one behind the other, and a name that two
-//! files define is an error like a name that one file defines twice. Positions in errors are those
-//! in the file.
+//! `[[rule]]`. Therefore the texts can be appended to each other and parsed as one. If two files
+//! define the same name, the error is the same as if one file defined it twice. An error names the
+//! file and the position in that file.
 //!
-//! Limits: [`INCLUDED_FILES_MAX`] files, of together at most [`POLICY_BYTES_MAX`]. An included file
-//! includes no other.
+//! Limits: [`INCLUDED_FILES_MAX`] files, with a total of [`POLICY_BYTES_MAX`]. An included file
+//! cannot include another one.
 
 use std::sync::Arc;
 

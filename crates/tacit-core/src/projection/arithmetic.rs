@@ -1,9 +1,9 @@
-//! Functions for CPU times and loads, which know nothing of rules and components.
+//! Computes CPU times and loads, independently of rules and components.
 //!
-//! They follow resource measurement on mainframes, which reports two values: work that ran on an
-//! assist processor, and work that could have. The tests use published measurements: IPsec of bulk
-//! data on two general processors with and without an assist processor, and a network server's
-//! rates before and after its locking was improved.
+//! The functions follow resource measurement on mainframes, which reports two values: the work that
+//! ran on an assist processor, and the work that was eligible but ran elsewhere. The tests use
+//! published measurements: IPsec of bulk data on two general processors with and without an assist
+//! processor, and a network server's rates before and after its locking was improved.
 
 /// CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]

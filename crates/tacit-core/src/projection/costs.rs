@@ -1,4 +1,4 @@
-//! The CPU time that was measured in an interval, as input of a projection.
+//! Defines the input of a projection: the CPU time that was measured in an interval.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,13 @@
 //! Computes the cells of a projection: changes the measured cells as the request says.
 //!
-//! 1. The cells of each rule are changed to its new settings: another suite scales sealing and
-//!    opening, a `permit` has no handshake and no records, a `tls` adds both at unit costs, and a
+//! 1. The cells of each rule are changed to its new settings. Another cipher suite scales the cost
+//!    of sealing and opening. A change to `permit` removes the handshake and the records. A change
+//!    to `tls` adds both, at the costs of a handshake and of a megabyte that the request states. A
 //!    relay on an engine becomes eligible for engines.
-//! 2. A change of traffic scales the costs of rules; the agent's own costs do not change.
-//! 3. If the number of engines changes, all eligible work is distributed again ([`land`]), every
-//!    cell in the same proportion. Accepting, rule look-up and dialling move together with the
-//!    handshake.
+//! 2. A change of traffic scales the costs of rules. The agent's own costs do not change.
+//! 3. If the number of engines changes, all eligible work is distributed again between engines and
+//!    other CPUs ([`land`]), every cell in the same proportion. Accepting, rule look-up and
+//!    dialling move together with the handshake.
 //! 4. CPU time that was not metered scales with the metered time.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Parses and writes PROXY protocol headers, version 2: they name the original client of a proxied
-//! connection.
+//! Parses and writes PROXY protocol headers, version 2. Such a header names the original client of
+//! a proxied connection.
 //!
 //! A proxy sends a header with the client's address before the client's first byte. The format is
 //! HAProxy's `proxy-protocol.txt`, section 2.2:

@@ -1,4 +1,5 @@
-//! Defines the requests of programs about their own connections, and the words of the responses.
+//! Defines the requests by which programs query their own connections, and the words of the
+//! responses.
 //!
 //! ```text
 //!   program ── request + descriptor ───> agent       one message each way
@@ -6,10 +7,11 @@
 //! ```
 //!
 //! A request is one word. The descriptor that is passed with it selects the connection, and proves
-//! that the program has it. The words are stable, because programs compare them.
+//! that the program holds that connection. The words of the responses are stable, because programs
+//! compare them.
 //!
-//! Limits: [`QUESTION_BYTES_MAX`]; [`ANSWER_BYTES_MAX`], which no response reaches because names
-//! from certificates are truncated.
+//! Limits: [`QUESTION_BYTES_MAX`] for a request and [`ANSWER_BYTES_MAX`] for a response. No
+//! response exceeds its limit, because names from certificates are truncated.
 
 use std::fmt;
 

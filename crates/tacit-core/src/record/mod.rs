@@ -5,16 +5,16 @@
 //! The caller passes the AEAD as [`Seal`] and [`Open`]; this module handles headers, nonces,
 //! sequence numbers and the format of records.
 //!
-//! Outgoing bytes are read directly into *slots*, each big enough for one full record, so that
-//! sealed records are contiguous and are sent with one write:
+//! Outgoing bytes are read directly into *slots*, each big enough for one full record. So sealed
+//! records are contiguous and can be sent with one write:
 //!
 //! ```text
 //!   slot:  | header 5 | explicit nonce 0/8 | payload <= 16384 | type 0/1 | tag 16 |
 //! ```
 //!
-//! Limits: [`PAYLOAD_BYTES_MAX`] for each record; a sealing key ends before
-//! [`RecordProtection::records_max`]; [`EMPTY_RECORDS_MAX`] empty records in a row. The module does
-//! not fragment or reassemble handshake messages, and does not interpret alerts.
+//! Limits: [`PAYLOAD_BYTES_MAX`] for each record; [`RecordProtection::records_max`] records for
+//! each sealing key; [`EMPTY_RECORDS_MAX`] empty records in a row. The module does not fragment or
+//! reassemble handshake messages, and does not interpret alerts.
 
 mod hello;
 

@@ -1,4 +1,4 @@
-//! The data connections of FTP that an exchange requests from its driver.
+//! Defines the FTP data connections that an FTP exchange requests from its driver.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

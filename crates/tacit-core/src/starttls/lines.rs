@@ -1,4 +1,4 @@
-//! Parses lines and numbered replies, as SMTP and FTP use them.
+//! Parses the lines and the numbered replies that SMTP and FTP use.
 //!
 //! A line ends with CR LF or LF; forwarded lines end with CR LF. A CR or NUL elsewhere is rejected:
 //! two programs that end a line at different bytes would not see the same commands.

@@ -1,5 +1,5 @@
-//! Implements STARTTLS protocols as state machines without I/O: tacit does the exchange in clear,
-//! and then TLS, for programs that support neither.
+//! Implements STARTTLS protocols as state machines without I/O. tacit performs the exchange in
+//! clear and then TLS, in place of a program that supports neither.
 //!
 //! ```text
 //!   peer <──in clear, then TLS──> Dialogue <──in clear──> program
@@ -19,13 +19,15 @@
 //!   Reject ──> close both
 //! ```
 //!
-//! Bytes that a peer sends in clear after its last message before TLS are never treated as received
-//! under TLS: they are dropped where the protocol's own servers do so, and rejected elsewhere.
-//! Bytes that already belong to the handshake are passed to it ([`Dialogue::take_input`]).
+//! A peer may send more bytes in clear after its last message before TLS. Such bytes are never
+//! treated as received under TLS. They are dropped if servers of this protocol usually drop them,
+//! and rejected otherwise. Bytes that already belong to the handshake are passed to it
+//! ([`Dialogue::take_input`]).
 //!
-//! Limits: [`INPUT_BYTES_MAX`] unparsed bytes of one end and [`OUTPUT_BYTES_MAX`] unsent bytes for
-//! one end, before reading stops ([`Dialogue::has_room`]), plus one read; and [`CLEAR_BYTES_MAX`]
-//! from one end before TLS in total. The driver limits the time.
+//! Limits: reading stops at [`INPUT_BYTES_MAX`] unparsed bytes of one end or at
+//! [`OUTPUT_BYTES_MAX`] unsent bytes for one end ([`Dialogue::has_room`]); one more read may
+//! follow. One end may send at most [`CLEAR_BYTES_MAX`] in total before TLS. The driver limits the
+//! time.
 
 mod data;
 mod dialogue;

@@ -1,4 +1,5 @@
-//! Reads the main and image files of the Policy Agent, and the policy files that they name.
+//! Reads the main file and the image files of the z/OS Policy Agent, and the policy files that they
+//! name.
 //!
 //! ```text
 //!   CommonTTLSConfig    /etc/pagent/common.tls       main file: policy of all TCP/IP stacks, first

@@ -1,4 +1,5 @@
-//! The data that the functions which convert rules share.
+//! Holds the data that all functions which convert AT-TLS rules use: the map file, the options and
+//! the findings.
 
 use super::map::Map;
 use super::names::Names;

@@ -1,4 +1,5 @@
-//! Converts AT-TLS rules to rules of a tacit policy: the second of the three steps of an import.
+//! Converts AT-TLS rules to rules of a tacit policy. This is the second of the three steps of an
+//! import: read, decide, write.
 //!
 //! `flows` converts the conditions of a rule, `tls` its TLS settings, `start` the moment at which
 //! TLS begins, and `ignored` reports the attributes that are not converted.

@@ -1,4 +1,4 @@
-//! Decodes and parses one policy file.
+//! Decodes one AT-TLS policy file to text, and parses the text into statements.
 
 use super::lex::Document;
 use super::text;

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! The first action in this order that sets an attribute decides. If one action has two parts of
-//! one kind, the later part replaces the earlier one completely: an attribute that it does not set
-//! has its default. The cipher suites of a rule all come from one action. Connection actions have
-//! no defaults.
+//! the same kind, the later part replaces the earlier one completely: an attribute that the later
+//! part does not set has its default. All cipher suites of a rule come from the same action.
+//! Connection actions have no defaults.
 
 use std::fmt::Write;
 

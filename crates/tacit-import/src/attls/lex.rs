@@ -11,9 +11,9 @@
 //!   }
 //! ```
 //!
-//! This module knows no keywords, so it parses all configuration languages of the Policy Agent. The
-//! value is the rest of the line after the keyword, with its blanks, up to a `#` that follows a
-//! blank.
+//! This module does not know the keywords, so it can parse all configuration languages of the
+//! Policy Agent. The value of a statement is the rest of the line after the keyword, including
+//! blanks, up to a `#` that follows a blank.
 //!
 //! Limits: [`DEPTH_MAX`], [`NODES_MAX`].
 

@@ -1,4 +1,5 @@
-//! Reads the map file, which gives programs, users and files for job names, user IDs and key rings.
+//! Reads the map file of an import. It maps job names, user IDs and key rings of z/OS to programs,
+//! users and files on Linux.
 //!
 //! ```toml
 //! [job]
@@ -19,8 +20,8 @@
 //! "SYS1.PAGENT(TTLS)" = "pagent.ttls"
 //! ```
 //!
-//! What a policy of ours says in the same words is copied; `map_values.rs` checks it.
-//! `[[map.NAME]]` is copied whole.
+//! Keys that a tacit policy has too are copied into the policy with their values; `map_values.rs`
+//! checks the values. The tables `[[map.NAME]]` are copied completely.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

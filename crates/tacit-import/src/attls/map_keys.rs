@@ -1,4 +1,4 @@
-//! The keys of a map file.
+//! Lists the keys that the map file of an import may have.
 
 use tacit_core::policy::text::{PlannedKey, TableKeys, TableSchema};
 

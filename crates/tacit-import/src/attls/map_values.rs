@@ -1,8 +1,8 @@
-//! Checks values of a map file by the rules of a policy, and reports errors at their line in the
-//! map.
+//! Checks that a tacit policy accepts the values in a map file, and reports errors at their line in
+//! the map file.
 //!
-//! A value that a policy rejects would otherwise be reported at the line of the AT-TLS rule that
-//! needs it, and that line has no mistake.
+//! Without this check, the error would be reported at the line of the AT-TLS rule that needs the
+//! value, although that line has no mistake.
 
 use crate::draft::{Toml, show};
 use tacit_core::policy::text::TomlValue;

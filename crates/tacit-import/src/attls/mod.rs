@@ -1,9 +1,9 @@
 //! Imports AT-TLS policies. AT-TLS (Application Transparent TLS) is the TLS of z/OS.
 //!
 //! ```text
-//!   read     agent ─> document (text, lex) ─> objects ─> effective      map: names of this site
+//!   read     agent ─> document (text, lex) ─> objects ─> effective      map: the map file
 //!                                             words, values, time
-//!   decide   flows (owners), tls (rings, suites, start), ignored        needs: what the map lacks
+//!   decide   flows (owners), tls (rings, suites, start), ignored        needs: missing map entries
 //!   write    filters::combine ─> draft ─> policy
 //! ```
 //!

@@ -1,5 +1,5 @@
-//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the policy, one for each key ring or
-//! label.
+//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the policy: one for each key ring, or
+//! for each label of a certificate in it.
 
 use std::collections::BTreeMap;
 

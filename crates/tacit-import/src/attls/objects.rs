@@ -1,8 +1,9 @@
-//! Converts the tree of statements to objects of known kinds, and checks each attribute value.
+//! Converts the tree of statements to typed objects (rules, actions, address groups), and checks
+//! each attribute value.
 //!
-//! Every object is checked, also one that no rule uses: a rule may use it later. A keyword that
-//! resembles a known one is an error. The rest of its block is then checked as if the known keyword
-//! were there.
+//! Every object is checked, including objects that no rule uses yet. A keyword that resembles a
+//! known keyword is an error. The rest of its block is then checked as if the known keyword had
+//! been written.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,9 @@
-//! Determines programs, users and runs of a rule from its job name, its user ID and the map file.
+//! Determines the programs, users and runs that a rule selects, from its job name, its user ID and
+//! the map file.
 //!
 //! On z/OS a pattern such as `NIGHT*` covers every name that begins with `NIGHT`. A rule for this
-//! pattern therefore gets the programs of the map's entry `NIGHT*`, and those of each narrower
-//! entry that it covers, such as `NIGHT1`.
+//! pattern therefore gets the programs of the entry `NIGHT*` in the map file, and of each narrower
+//! entry that the pattern covers, such as `NIGHT1`.
 
 use super::context::Context;
 use super::effective::Effective;

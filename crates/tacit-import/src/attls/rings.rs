@@ -1,7 +1,7 @@
 //! Finds the key ring that a rule uses.
 //!
-//! On z/OS a ring without a user ID belongs to the user who owns the socket. The map file can have
-//! a ring for the user ID of a rule, `[keyring."USER/RING"]`, or one ring for all users,
+//! On z/OS a key ring without a user ID belongs to the user who owns the socket. The map file can
+//! define a ring for the user ID of a rule, `[keyring."USER/RING"]`, or one ring for all users,
 //! `[keyring.RING]`.
 
 use super::context::Context;

@@ -1,7 +1,7 @@
 //! Decodes the bytes of a policy file to text.
 //!
-//! Policies on z/OS are EBCDIC (code page IBM-1047). Files that were transferred to Linux are
-//! mostly ASCII, sometimes with a Latin-1 character in a comment. UTF-8 is tried first, because
+//! Policies on z/OS are in EBCDIC (code page IBM-1047). Files that were transferred to Linux are
+//! mostly in ASCII, sometimes with a Latin-1 character in a comment. UTF-8 is tried first, because
 //! text in another encoding is rarely valid UTF-8.
 //!
 //! A data set that was copied as bytes has records of 80 characters instead of line ends. Its

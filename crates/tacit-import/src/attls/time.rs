@@ -1,7 +1,8 @@
 //! Converts `IpTimeCondition` to the key `when` of a tacit rule.
 //!
-//! A mask has one digit for each day or month, from January or Sunday on. The mask for days of the
-//! month has 31 digits, or 62: the second 31 count from the last day of the month.
+//! A mask has one digit for each month, beginning with January, or for each weekday, beginning with
+//! Sunday. The mask for days of the month has 31 digits, or 62: the second 31 digits count from the
+//! last day of the month.
 
 use super::objects::{Field, Object, Objects};
 use super::words::Kind;

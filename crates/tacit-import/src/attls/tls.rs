@@ -1,4 +1,4 @@
-//! Converts the TLS settings of a rule to its `tls` table.
+//! Converts the TLS settings of an AT-TLS rule to the `tls` table of a tacit rule.
 
 use super::context::Context;
 use super::effective::Effective;

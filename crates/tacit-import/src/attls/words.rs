@@ -1,5 +1,5 @@
-//! Defines the AT-TLS language: statements, their attributes, the values of these, and their
-//! defaults.
+//! Defines the AT-TLS language: the statements, their attributes, and the values and defaults of
+//! the attributes.
 //!
 //! ```text
 //!   TTLSRule ─> TTLSGroupAction ───────> TTLSGroupAdvancedParms
@@ -10,8 +10,8 @@
 //!            ─> IpAddr…, Port…, IpTimeCondition
 //! ```
 //!
-//! An attribute `XRef` names a statement `X`; the statement may also be a block inside the other
-//! one.
+//! An attribute `XRef` names a statement `X`. Alternatively the statement `X` stands as a block at
+//! the place of the attribute.
 
 /// A kind of statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,4 +1,5 @@
-//! Writes the text of the policy: the last of the three steps of an import.
+//! Writes the text of the policy. This is the last of the three steps of an import: read, decide,
+//! write.
 
 use std::collections::BTreeMap;
 

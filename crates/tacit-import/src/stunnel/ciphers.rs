@@ -2,8 +2,8 @@
 //!
 //! A cipher list is a small program: a word adds suites, `!word` forbids them, `-word` removes
 //! them, and `+word` moves them to the end. [`run`] executes it on the TLS 1.2 suites that tacit
-//! supports. Suites that are named one by one and not supported are returned, so that the caller
-//! reports them.
+//! supports. If the list names a suite that tacit does not support, [`run`] returns its name, so
+//! that the caller can report it.
 
 use tacit_core::policy::{Group, Suite};
 

@@ -1,8 +1,8 @@
-//! Converts the options by which stunnel verifies its peer to those of a rule.
+//! Converts the options by which stunnel verifies its peer to the settings of a tacit rule.
 //!
-//! stunnel verifies nothing by default; with `verifyChain` alone it accepts any certificate of the
-//! given CAs. A tacit rule verifies the chain and the name. The import reports each such difference
-//! as changed, and names the option that keeps stunnel's behaviour.
+//! By default stunnel does not verify its peer. With `verifyChain` alone it accepts any certificate
+//! of the given CAs. A tacit rule verifies the chain and the name. The import reports each such
+//! difference as changed, and names the key that keeps stunnel's behaviour.
 //!
 //! With `verifyPeer` stunnel accepts the certificates in its files, and any certificate with the
 //! name and key of one of them. A trust of tacit accepts only the pinned certificates themselves.

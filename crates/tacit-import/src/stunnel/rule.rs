@@ -1,4 +1,4 @@
-//! Converts one section to a forwarding rule.
+//! Converts one section of a stunnel configuration (one service) to a forwarding rule.
 
 use super::endpoint::Endpoint;
 use super::options::StunnelOptions;

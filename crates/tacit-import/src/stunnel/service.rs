@@ -1,4 +1,5 @@
-//! One section of a configuration, with the defaults that apply to it.
+//! The options of one section of a stunnel configuration, with the defaults that apply to the
+//! section.
 
 use super::lines::{Entry, Section};
 use crate::draft::Toml;

@@ -1,4 +1,5 @@
-//! Collects the identities, trusts and identity maps of the policy, one for each set of files.
+//! Collects the identities, trusts and identity maps of the policy. Services with the same files
+//! share one of each.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Tests the rules that services become, and the findings of the import.
+//! Tests which rules an import creates from stunnel services, and which findings it reports.
 
 use proptest::prelude::*;
 

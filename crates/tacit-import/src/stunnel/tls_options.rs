@@ -1,7 +1,7 @@
-//! Reads the values of the option `options`: switches of the TLS library that stunnel used.
+//! Reads the values of stunnel's option `options`, which are switches of OpenSSL.
 //!
 //! Values that forbid a TLS version limit the versions of the rule. The other values have no
-//! effect, because tacit does not offer the choice.
+//! effect, because tacit has no corresponding setting.
 
 use super::lines::Entry;
 use crate::finding::Findings;

@@ -1,7 +1,7 @@
 //! Lists every option of stunnel, and what the import does with it.
 //!
-//! `service` reads the options that a tacit policy can express. Each other option has a fixed
-//! outcome in this table, so the import overlooks none.
+//! `service` reads the options that a tacit policy can express. For every other option this table
+//! states what the import reports, so that no option is ignored silently.
 
 use super::lines::Entry;
 use super::options::StunnelOptions;

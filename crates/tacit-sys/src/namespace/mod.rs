@@ -1,7 +1,7 @@
 //! Creates a network namespace for one program, in a helper process and without root.
 //!
 //! ```text
-//! launcher --starts--> helper: create(parent, families)   user + network namespace, same uid
+//! launcher --starts--> helper: create(parent, families)   user and network namespace, same uid
 //!                              sockets()                  the sockets that the agent needs
 //!                              --descriptors--> agent     then creates more at the agent's request
 //!          --starts--> helper: join(parent, ...)          in place of a helper that ended
@@ -10,13 +10,14 @@
 //!
 //! The helper must be a new process with one thread: the kernel lets only such a process enter a
 //! user namespace. There the helper has every capability, but only over that namespace. The program
-//! that joins later has none, because executing a program drops them. The user keeps its number: a
-//! program that runs as user 0 would behave differently.
+//! that joins the namespace later has no capability, because executing a program drops them. The
+//! user ID inside is the same as outside, because many programs behave differently as user 0.
 //!
-//! Root gets only a network namespace: in a user namespace of its own, user 0 would have all rights
-//! over the network namespace, and could remove the packet rules.
+//! Root gets only a network namespace. In a user namespace of its own, a program of user 0 would
+//! keep all capabilities over the network namespace, and could remove the packet rules.
 //!
-//! The helper ends with its parent. The caller starts the helper and transports the descriptors.
+//! The helper ends with its parent. The caller starts the helper process, and sends the descriptors
+//! to the agent.
 
 mod kernel;
 mod refusal;

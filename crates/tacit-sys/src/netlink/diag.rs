@@ -1,10 +1,11 @@
 //! Asks the kernel about sockets: who owns a connection, and which ports have listeners.
 //!
-//! [`owner`] looks up one socket by its addresses, which costs some three microseconds; dumping all
-//! connections would cost far more. [`listeners`] dumps the listening sockets of one address
-//! family, which costs ten microseconds. There is no event for a new listener, so callers poll.
+//! [`owner`] looks up one socket by its addresses, which costs about three microseconds; a dump of
+//! all connections would cost far more. [`listeners`] dumps the listening sockets of one address
+//! family, which costs about ten microseconds. The kernel does not report new listeners, so callers
+//! poll.
 //!
-//! The answers are about the network namespace in which the netlink socket was created.
+//! The answers describe the network namespace in which the netlink socket was created.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

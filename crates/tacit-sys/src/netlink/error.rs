@@ -1,4 +1,4 @@
-//! The error of a netlink request: what the kernel refused, and why.
+//! The error of a netlink request: which step the kernel refused, and why.
 
 use std::fmt;
 use std::io;

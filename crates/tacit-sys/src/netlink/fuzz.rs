@@ -1,4 +1,4 @@
-//! Fuzzes the parsers of kernel answers.
+//! The entry points for fuzzing the parsers of the kernel's netlink answers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -5,9 +5,9 @@
 //! run:   eth0 198.51.100.2/24  <── give(list)      a dummy, or one end of a veth pair
 //! ```
 //!
-//! A copied address has no route to its network: the packets of programs to that network are
-//! captured as all others are. The interface transmits no packets. Programs find it by its name,
-//! its flags and its addresses.
+//! A copied address has no route to its network: packets of programs to that network are captured
+//! like all other packets. The copied interface transmits no packets. Programs find the interface
+//! by its name, its flags and its addresses.
 //!
 //! Loopback and link-local IPv6 addresses are not copied: every namespace has its own.
 //!

@@ -9,14 +9,16 @@
 //! length, a 16-bit type and a payload padded to four bytes, all in host order. The modules encode
 //! the payloads.
 //!
-//! An error names the step that failed and, if the kernel reports the attribute, the part of the
-//! message with it. "No such file" for a packet rule is understandable only together with the part,
-//! such as the `socket` expression.
+//! An error names the step that failed and, if the kernel reports the attribute at fault, the part
+//! of the message with this attribute. For example, "no such file" for a packet rule is
+//! understandable only with the part that the kernel lacks, such as the `socket` expression.
 //!
 //! A netlink socket stays in the network namespace that created it, also when a process outside
-//! uses it. Only one caller uses it at a time (`&mut`), because two would mix up their answers.
+//! uses it. Only one caller uses it at a time (`&mut`), because the answers to two callers would be
+//! mixed up.
 //!
-//! Limits: [`BATCH_BYTES_MAX`] for one send, [`REPLY_WAIT`] for an answer.
+//! Limits: [`BATCH_BYTES_MAX`] for the bytes of one send, [`REPLY_WAIT`] for the time until an
+//! answer.
 
 pub mod diag;
 mod error;

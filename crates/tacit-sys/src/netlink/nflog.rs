@@ -4,8 +4,8 @@
 //! outside may then read the socket. The kernel sends copies until the last process closes the
 //! socket.
 //!
-//! Limits: [`PACKET_BYTES_MAX`] of each packet. If the socket's buffer is full, the kernel drops
-//! copies and reports this by `ENOBUFS`.
+//! Limits: a copy contains the first [`PACKET_BYTES_MAX`] bytes of its packet. If the socket's
+//! buffer is full, the kernel drops copies and reports this by `ENOBUFS`.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! The transport protocols of packet rules and of requests about sockets: TCP and UDP.
+//! Defines the transport protocols (TCP and UDP) for packet rules and for requests about sockets.
 
 /// The transport protocols that are captured and looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 //! itself.
 //!
 //! ```text
-//! lo up · own addresses on it · "local" routes for all of IPv4 and IPv6 with own sources
+//! lo is up and has own addresses · "local" routes for all addresses, with own source addresses
 //! ```
 //!
 //! A local route for all addresses (AnyIP) makes each packet that a program sends arrive on `lo`,

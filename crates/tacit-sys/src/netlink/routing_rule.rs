@@ -1,14 +1,16 @@
-//! Routing rules by packet mark: packets with a mark are routed to `lo`, wherever they go.
+//! Installs the routing rules for a captured host: packets with a mark are routed to `lo`, whatever
+//! their destination is.
 //!
 //! ```text
 //! ip rule add priority 1 fwmark BIT/BIT lookup 31425
 //! ip route add local default dev lo table 31425
 //! ```
 //!
-//! The rule stands before those of other programs, which could lead a captured packet elsewhere.
+//! The rule stands before the rules of other programs, because those could route a captured packet
+//! to another interface.
 //!
-//! Rule and route have the kernel's own protocol: systemd-networkd removes those of other protocols
-//! when it starts, and captured packets would then not come to `lo`.
+//! Rule and route have the kernel's own protocol number. When systemd-networkd starts, it removes
+//! rules and routes of other protocols, and captured packets would no longer reach `lo`.
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest};

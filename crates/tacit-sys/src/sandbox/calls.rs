@@ -1,4 +1,4 @@
-//! Lists of system calls, for the filters of the agent's processes and threads.
+//! Lists the system calls that the filters of the agent's processes and threads allow or refuse.
 
 use libc::c_long;
 

@@ -1,7 +1,7 @@
 //! Builds the system call filters of the agent's threads.
 //!
 //! ```text
-//! every thread     all calls but those of LEFT_OUT; sockets of four families; no new namespaces;
+//! every thread     all calls except LEFT_OUT; sockets of four families; no new namespaces;
 //!                  signals to its own process only
 //! data worker      only the calls of SERVING and OF_WORKER; sockets of two or three families;
 //!                  no executable memory; no signals from descriptors
@@ -9,8 +9,8 @@
 //!                  new threads, but no new process
 //! ```
 //!
-//! A call that is refused returns an error, and the thread continues. The error is `EPERM`, or the
-//! one that the kernel returns for a feature that it does not have.
+//! A refused call returns an error, and the thread continues. The error is `EPERM`, or the error
+//! that a kernel without the feature would return.
 //!
 //! Limit: filters exist for x86-64, aarch64 and s390x; other machines have none.
 

@@ -1,13 +1,15 @@
-//! Confines a process once it has everything that it needs: system calls, files and capabilities.
+//! Confines a process after its start: limits the system calls, files and capabilities that it can
+//! use.
 //!
 //! ```text
 //! system calls    a filter of every thread, and a narrower one of each data worker     seccomp
-//! files           only those below some directories, for reading or also for writing   Landlock
-//! capabilities    only those that are named, for the calling thread
+//! files           only below some directories, for reading or also for writing         Landlock
+//! capabilities    only those that the caller lists, for the calling thread
 //! ```
 //!
 //! A process cannot undo these limits, and programs that it starts inherit them. If the kernel
-//! lacks a feature, that limit is not set, which is reported; the agent works without it.
+//! lacks a feature, the corresponding limit is not set. This is reported, and the agent continues
+//! without the limit.
 //!
 //! Limit: the limits for files and capabilities apply to the calling thread and to threads that it
 //! starts afterwards.

@@ -1,5 +1,5 @@
-//! Hides files and directories from a program: mounts something empty over them, in the program's
-//! mount namespace.
+//! Hides files and directories from a program: mounts an empty file or an empty directory over each
+//! of them, in the program's mount namespace.
 //!
 //! If another file replaces a hidden one, the mount over the old file disappears. The process that
 //! has joined the program's mount namespace then covers the new file ([`cover`]).

@@ -1,4 +1,4 @@
-//! The errors of starting a program.
+//! The errors that can occur when a program is started in a run.
 
 use std::fmt;
 use std::io;

@@ -1,22 +1,23 @@
-//! Builds the system call filter of a program: it allows only socket families that a network
-//! namespace confines.
+//! Builds the system call filter of a program in a run. The filter allows only the socket families
+//! whose traffic a network namespace contains.
 //!
 //! ```text
-//! socket, socketpair    UNIX, INET, INET6, NETLINK  pass; else EAFNOSUPPORT
+//! socket, socketpair    UNIX, INET, INET6, NETLINK: allowed; other families: EAFNOSUPPORT
 //! socketcall (32-bit)   its `socket` and `socketpair`: EAFNOSUPPORT, whatever the family
 //! io_uring_*            ENOSYS: its operations create sockets without a system call; the program
 //!                       may have a ring from outside
-//! all other calls       pass
+//! all other calls       allowed
 //! ```
 //!
-//! There are two forms of the filter. In one, the kernel returns these errors itself. In the other,
-//! it asks a listener ([`super::notify`]), which returns the same errors and reports each call.
+//! There are two forms of the filter. In one form, the kernel returns these errors itself. In the
+//! other form, the kernel asks a process that listens ([`super::notify`]); this process returns the
+//! same errors and reports each call.
 //!
 //! A filter sees the system call numbers of the machine's own ABI and of every other ABI that the
 //! kernel offers, so it must know them all. A call of an unknown ABI is refused.
 //!
-//! Limit: `socketcall` has the family in memory that a filter cannot read. 32-bit programs that
-//! create sockets by it get none; those that use the newer calls do.
+//! Limit: the arguments of `socketcall` are in memory that a filter cannot read. So 32-bit programs
+//! that create sockets by `socketcall` get an error; 32-bit programs that use the newer calls work.
 
 use libc::sock_filter;
 

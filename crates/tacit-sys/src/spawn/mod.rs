@@ -1,22 +1,25 @@
-//! Starts a program in a namespace that a helper has made.
+//! Starts a program in the namespaces that the helper has created.
 //!
 //! ```text
 //! fork -> join namespaces -> hide files -> filter -> rights, limits, signals -> exec
 //! ```
 //!
-//! All of it happens between `fork` and `exec`, where only system calls are allowed: the parent
-//! prepares their arguments before the fork. The child reports a failed step through a pipe.
+//! The child does all steps between `fork` and `exec`, where only system calls are allowed.
+//! Therefore the parent prepares their arguments before the fork. The child reports a failed step
+//! through a pipe.
 //!
-//! The child itself sends its mount namespace, because the program may change its own later.
+//! The child also sends a descriptor of its mount namespace before `exec`, because the program may
+//! enter another mount namespace later.
 //!
 //! The program is a direct child of the launcher, with ordinary exit status and job control. It
-//! keeps its user, directory, environment and streams. A program of an ordinary user holds no
-//! capability. Root stays root without the capabilities that lead out of the namespace. Set-uid
-//! programs work if the user namespace maps their user: `no_new_privs` is set only if the filter
-//! cannot be installed without it.
+//! keeps its user, directory, environment and standard streams. A program of an ordinary user has
+//! no capabilities. A program of root remains root, but loses the capabilities with which it could
+//! leave the namespace. Set-uid programs work if the user namespace maps their user: `no_new_privs`
+//! is set only if the filter cannot be installed without it.
 //!
-//! Limits: at most [`HIDDEN_MAX`] paths are hidden at the start. If another file replaces one of
-//! them later, the process that joins the program's mounts covers it ([`cover`]).
+//! Limits: at most [`HIDDEN_MAX`] paths are hidden at the start. If another file replaces a hidden
+//! file later, the helper, which has joined the program's mount namespace, covers the new file
+//! ([`cover`]).
 
 mod cover;
 mod failure;

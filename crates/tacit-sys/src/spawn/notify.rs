@@ -1,4 +1,4 @@
-//! Receives the calls that the filter of a run refuses, and answers them.
+//! Receives the system calls that the filter of a run refuses, and returns an error to each.
 //!
 //! ```text
 //!   child, before exec ── install ──> kernel: filter and listener
@@ -12,16 +12,17 @@
 //! Only the helper inside the run has the listener. The agent does not have a copy, for these
 //! reasons:
 //!
-//! - Taking a call blocks if another process with the listener takes it first. A launcher of
-//!   another user could keep a copy, and must not be able to block a shared agent.
+//! - A read of the next call blocks if another process with the same listener has read this call
+//!   first. A launcher of another user could keep a copy of the listener, and must not be able to
+//!   block a shared agent.
 //! - A restart of the agent needs no hand-over, and the answers are the same while no agent runs.
-//! - The helper's namespace is where sockets for the program would have to be created.
+//! - Sockets for the program can only be created in the namespaces of the helper.
 //!
 //! The kernel allows one listener for each chain of filters. For a run within a run it returns
-//! `EBUSY`, and kernels before 5.0 return `EINVAL`. Then the filter without a listener is
-//! installed, which returns the same errors without a report. When the helper ends, no copy of the
-//! listener is left, and the kernel returns `ENOSYS` for waiting and later calls: they stay
-//! refused.
+//! `EBUSY`, and kernels before 5.0 return `EINVAL`. In these cases the filter without a listener is
+//! installed. It returns the same errors, but without a report. When the helper ends, no copy of
+//! the listener is left, and the kernel returns `ENOSYS` for waiting and later calls. So the calls
+//! remain refused.
 //!
 //! Limit: a signal that a program handles without `SA_RESTART` may end its call with `EINTR` before
 //! the helper has taken it.

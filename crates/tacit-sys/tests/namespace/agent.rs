@@ -1,5 +1,5 @@
-//! A simple agent for the tests: as if every destination answered, it releases held SYNs to
-//! captured destinations and of DNS queries, and refuses all others.
+//! A simple agent for the tests. It treats every captured destination and every DNS server as
+//! reachable: it releases the held SYNs to them, and refuses all other SYNs.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

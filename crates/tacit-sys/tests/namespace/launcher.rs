@@ -1,4 +1,4 @@
-//! The launcher of the tests, which is also their agent, and the helper.
+//! The processes of the tests: the launcher, which is also the agent, and the helper.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,5 @@
-//! The program inside: executes orders, one a line, and answers each with one line.
+//! The program that runs inside the namespace: reads commands, one on each line, executes them, and
+//! answers each with one line.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,7 +1,8 @@
 //! Loads the certificate revocation lists (CRLs) of a trust for the verifier.
 //!
-//! This module parses CRLs, so that a file without one is reported when it is loaded, and checks
-//! their dates. The verifier checks that the CA that signed a CRL issued the certificate.
+//! This module parses CRLs when they are loaded, so that a file without a CRL is reported at once.
+//! It also checks their dates. The verifier checks that a CRL was signed by the CA that issued the
+//! certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The errors of key, certificate and trust files: each is one line with the fix.
+//! The errors of key, certificate and trust files. Each message is one line and contains the fix.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,18 +1,19 @@
-//! Credentials: loads the identities and trusts that a policy names, for use in handshakes.
+//! Loads the credentials that a policy names: identities (certificates with keys) and trusts (CAs
+//! and CRLs).
 //!
 //! ```text
 //!   cert.pem, key.pem -> load_identity -> LoadedIdentity   who tacit is
 //!   ca.pem, ca.crl …  -> load_trust    -> LoadedTrust      the CAs that tacit trusts
 //! ```
 //!
-//! Credentials that cannot work are errors when they are loaded, before any connection is opened: a
-//! missing or exposed key, a key of another certificate, an expired certificate. Credentials that
-//! will probably not work cause warnings. Only rustls holds a private key, in this process or in a
-//! [signer](crate::signer). No message contains a byte of it.
+//! Credentials that cannot work are reported as errors when they are loaded, before any connection
+//! is opened: a missing key, a key that other users can read, a key of another certificate, an
+//! expired certificate. Credentials that will probably not work cause warnings. Only rustls holds a
+//! private key, in this process or in a [signer](crate::signer). No message contains a byte of it.
 //!
-//! The caller reloads: it loads again when a [`FileStamp`](crate::files::FileStamp) of `sources`
-//! has changed, and keeps the old credentials if that fails. Not supported: passphrases, keys in
-//! hardware, downloading CRLs.
+//! The caller loads again when a [`FileStamp`](crate::files::FileStamp) of `sources` has changed,
+//! and keeps the old credentials if loading fails. Not supported: passphrases, keys in hardware,
+//! downloading CRLs.
 
 mod crls;
 mod error;

@@ -1,4 +1,5 @@
-//! Loads a chain and its key. The key stays in the process that [`KeyProvider`] names.
+//! Loads a certificate chain and its private key. The key stays in the process that [`KeyProvider`]
+//! selects: this process or the signer.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Verifies that a chain leads to a trust: calls the TLS library, and adds checks that it omits.
+//! Verifies that a chain leads to an anchor of a trust. It calls the TLS library, and adds checks
+//! that the library omits.
 //!
 //! The library checks signatures, validity, basic constraints, name constraints, extended key usage
 //! and revocation. For each path that the library finds, this module also checks keyUsage (RFC 5280

@@ -7,8 +7,8 @@
 //!   -      yes        its certificate is pinned, valid now, and for its use; no chain is built
 //! ```
 //!
-//! A certificate that a pinned one issued, or that has the same name or key, is not pinned. The
-//! handshake itself checks that the type and size of the key are accepted.
+//! A certificate is not pinned because a pinned certificate issued it, or because it has the same
+//! name or key as one. The handshake itself checks that the type and size of the key are accepted.
 
 use std::fmt;
 use std::path::PathBuf;

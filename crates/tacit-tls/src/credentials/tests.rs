@@ -1,4 +1,4 @@
-//! Tests the messages for files with typical mistakes.
+//! Tests the error messages for key, certificate and trust files with typical mistakes.
 
 use std::process::Command;
 

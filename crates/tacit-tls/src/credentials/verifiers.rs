@@ -1,7 +1,7 @@
 //! Shares the verifier of a trust between all rules that use the trust.
 //!
-//! The verifier is created when it is first needed. It is shared because each verifier holds all
-//! CRLs of the trust.
+//! The verifier is created when it is first needed. Rules share it to save memory, because each
+//! verifier holds all CRLs of the trust.
 
 use std::sync::{Arc, OnceLock};
 

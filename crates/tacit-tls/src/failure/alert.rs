@@ -1,4 +1,4 @@
-//! Explains the alerts of the peer to an operator.
+//! Explains in words what a TLS alert from the peer means, and what the operator can do.
 
 use rustls::AlertDescription as Alert;
 

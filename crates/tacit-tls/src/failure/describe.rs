@@ -1,4 +1,4 @@
-//! Describes the errors of the TLS library.
+//! Converts each error of the TLS library to a description for operators.
 
 use rustls::{CertificateError, Error, PeerIncompatible, PeerMisbehaved};
 

@@ -1,4 +1,5 @@
-//! The type [`HandshakeFailure`]: its kind, who has to act, and what to do.
+//! Defines the type [`HandshakeFailure`]: what kind of failure it is, who has to act, and what to
+//! do.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests the descriptions of handshakes that fail in memory.
+//! Tests the descriptions of failed handshakes, with handshakes in memory.
 
 use std::sync::Arc;
 

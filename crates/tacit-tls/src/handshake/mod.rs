@@ -1,8 +1,8 @@
 //! Runs one handshake without I/O, and returns a [`Session`].
 //!
-//! The TLS library runs the handshake only. When it is complete, its secrets are taken out and the
-//! library's connection is dropped. In the client role the part that receives session tickets is
-//! kept.
+//! The TLS library runs only the handshake. When the handshake is complete, this module takes the
+//! secrets out of the library's connection and drops the connection. In the client role it keeps
+//! the part that receives session tickets.
 
 use std::net::IpAddr;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Tests certificate names in handshakes, alerts of failed handshakes, and early data.
+//! Tests the names of certificates in handshakes, the alerts of failed handshakes, and early data.
 
 use std::io::Write as _;
 

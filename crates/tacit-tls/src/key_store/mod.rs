@@ -1,4 +1,5 @@
-//! Stores the private keys of a signer: reads them from files, and signs only TLS handshakes.
+//! Stores the private keys of a signer: reads the keys from files, and signs only messages of TLS
+//! handshakes.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Runs one connection after its handshake: converts bytes to records and records to bytes, and
-//! handles the remaining TLS messages (tickets, key updates, alerts).
+//! Runs one TLS connection after its handshake: converts bytes to records and records to bytes, and
+//! handles the TLS messages that follow the handshake (tickets, key updates, alerts).
 //!
 //! It does no I/O: the relay reads and writes, and the session works on the relay's buffers in
 //! place.
@@ -10,9 +10,9 @@
 //!                          └─ seal_due seals the pending reply, before the next data
 //! ```
 //!
-//! Limits: a handshake message of [`MESSAGE_BYTES_MAX`]; [`IDLE_MESSAGES_MAX`] messages without
-//! data between them; at most one pending reply, however many were requested. Not supported: 0-RTT,
-//! renegotiation and post-handshake client certificates.
+//! Limits: [`MESSAGE_BYTES_MAX`] for a handshake message; [`IDLE_MESSAGES_MAX`] messages without
+//! data between them; one pending reply, even if the peer has requested several. Not supported:
+//! 0-RTT, renegotiation and post-handshake client certificates.
 
 use std::fmt;
 use std::ops::Range;

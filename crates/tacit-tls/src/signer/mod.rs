@@ -8,11 +8,11 @@
 //!              <── signature ──────────────
 //! ```
 //!
-//! The agent parses bytes of untrusted peers, so its memory contains no private key. It sends the
-//! signer the whole message that needs a signature. The signer signs only the messages of TLS
-//! handshakes that prove possession of a key ([`Signable`]). This module has the messages and the
-//! key as rustls sees it, and no I/O: the caller implements [`SignerClient`] with sockets and
-//! processes.
+//! The agent parses bytes of untrusted peers. Therefore its memory must not contain a private key.
+//! The agent sends the signer the whole message that needs a signature. The signer signs only those
+//! messages of TLS handshakes that prove possession of a key ([`Signable`]). This module defines
+//! the messages between agent and signer, and a key type for rustls that uses them. It does no I/O:
+//! the caller implements [`SignerClient`] with sockets and processes.
 
 mod signable;
 pub mod wire;

@@ -1,5 +1,5 @@
-//! Recognises the messages that a key of an identity may sign: those of TLS handshakes that prove
-//! possession of the key.
+//! Recognises the messages that the signer may sign: the messages of TLS handshakes that prove
+//! possession of a key.
 //!
 //! ```text
 //! TLS 1.3  CertificateVerify   64 spaces, a context string, 0, the transcript's hash
@@ -7,8 +7,8 @@
 //! TLS 1.2  CertificateVerify   every handshake message so far, ClientHello to ClientKeyExchange
 //! ```
 //!
-//! A process that requests a signature of anything else (a certificate, a certificate request, the
-//! proof of another protocol) gets none.
+//! The signer refuses to sign anything else, such as a certificate, a certificate request or a
+//! message of another protocol.
 
 /// What begins a message that TLS 1.3 signs (RFC 8446 section 4.4.3).
 const PADDING: [u8; 64] = [0x20; 64];

@@ -1,4 +1,4 @@
-//! Verifies the certificates of peers.
+//! Verifies the certificates of peers, during handshakes and for resumed sessions.
 //!
 //! ```text
 //!   rule --> ServerCheck (we are the client)   full | chain | none
@@ -11,18 +11,19 @@
 //! All connections of a rule share one `ServerCheck` or `ClientCheck`; `outcome` passes its result
 //! to the handshake.
 //!
-//! A resumed session skips the check. Its chain may have expired since, or the trust may have
-//! changed: `recheck` checks the stored chain again, and `allows` decides about the connection.
+//! The handshake of a resumed session skips the check, although its chain may have expired or the
+//! trust may have changed. So `recheck` checks the stored chain again, and `allows` decides whether
+//! the connection is allowed.
 //!
 //! A chain in the cache is not verified again ([`ChainCache`]).
 //!
-//! Even if the check is waived (`preferred`, `none`), the peer must prove that it holds the key of
-//! its certificate. X.509 v1 certificates and RSA keys below 2048 bits allow no such proof and are
-//! rejected at every level.
+//! Even if a rule accepts a certificate that failed its check (`preferred`, `none`), the peer must
+//! prove that it holds the key of the certificate. tacit accepts no such proof with X.509 v1
+//! certificates and RSA keys below 2048 bits, so they are rejected at every level.
 //!
 //! If the trust has CRLs, every certificate of a chain is looked up in them. If no current CRL
-//! covers a certificate, the check rejects it, or accepts it and reports that. OCSP is not
-//! supported.
+//! covers a certificate, the check rejects the certificate, or accepts it with a report, as the
+//! trust's settings require. OCSP is not supported.
 
 mod chain_cache;
 mod client;

@@ -1,4 +1,4 @@
-//! The captured host as the agent serves it: as a run that has no launcher.
+//! Serves a captured host: the agent treats the host as a run that has no launcher.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

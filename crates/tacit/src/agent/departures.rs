@@ -1,4 +1,4 @@
-//! Hands runs over to a successor of the agent, and continues runs of its predecessor.
+//! Hands runs over to the successor of this agent, and takes over runs of its predecessor.
 
 use serde_json::json;
 

@@ -1,9 +1,9 @@
 //! Finds the process that already listens on an address, for the error message of an agent that
 //! cannot listen there.
 //!
-//! The kernel reports the listening socket and its user. The process can be found only if this user
-//! may read its descriptors in `/proc`: as root, or if the process has the same user and is
-//! dumpable, which agents are not.
+//! The kernel reports the listening socket and its user. To find the process, the agent must be
+//! able to read the descriptors of the process in `/proc`. This works as root, or if the process
+//! has the same user and is dumpable. Agents are not dumpable.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Opens the socket for metrics, and answers scrapers.
+//! Opens the socket for metrics, and answers the requests of monitoring systems.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The agent: starts workers and listeners for the installed policy, and then handles requests of
-//! the operator, signals and changed files until it ends.
+//! Runs the agent: starts workers and listeners for the installed policy, and then handles requests
+//! of the operator, signals and changed files until the agent ends.
 //!
 //! ```text
 //!   control (this thread)            data-0 … data-N

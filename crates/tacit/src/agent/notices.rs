@@ -1,5 +1,5 @@
-//! Receives reports from the helper of a run and logs them: about refused sockets, which are also
-//! recorded for `tacit show refused`, and about files that cannot be hidden.
+//! Receives reports from the helper of a run and logs them. A report is about a refused socket,
+//! which is also recorded for `tacit show refused`, or about a file that cannot be hidden.
 //!
 //! Limits: after [`REPORTS_AT_ONCE_MAX`] reports the agent pauses for [`PAUSE`], so that a
 //! malicious helper of another user cannot keep the control thread busy.

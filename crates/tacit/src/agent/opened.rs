@@ -1,8 +1,8 @@
 //! Opens a listening socket of the agent, or takes it over from another process.
 //!
-//! A UNIX socket has a file. The agent never replaces a socket file on which a process listens, and
-//! replaces one without a listener only if the rule has `replace-stale`. At its end it removes the
-//! socket files that it created, unless a successor has taken them over.
+//! A UNIX socket has a file. The agent never replaces a socket file on which a process listens. It
+//! replaces a socket file without a listener only if the rule has `replace-stale`. When the agent
+//! ends, it removes the socket files that it created, unless a successor has taken them over.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,5 @@
-//! Decides when open connections are checked again: for peers that are no longer trusted, and for
-//! connections that are too old or idle. The checks are in `session/recheck.rs`.
+//! Decides when the agent checks open connections again: for peers that are no longer trusted, and
+//! for connections that are too old or idle. `session/recheck.rs` does the checks.
 
 use std::sync::Arc;
 use std::time::Duration;

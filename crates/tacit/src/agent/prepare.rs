@@ -1,5 +1,5 @@
-//! Reads and checks a new policy or changed files on a thread of its own, because that can take
-//! long. Nothing is installed here.
+//! Reads and checks a new policy or changed files on a separate thread, because that can take long.
+//! This module installs nothing.
 //!
 //! A reload cannot change `[agent]`, `[engine]`, `mark` of `[host]` and most of `[limits]`: the old
 //! values stay in force, and displays show them, until a successor starts.

@@ -1,5 +1,5 @@
-//! Installs a new policy or changed files in a running agent. A policy is installed whole or not at
-//! all; a file that cannot be loaded leaves its old content in use.
+//! Installs a new policy or changed files in a running agent. A policy is installed completely or
+//! not at all. If a file cannot be loaded, its old content stays in use.
 //!
 //! ```text
 //!   control                                       a thread of its own
@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The control thread continues its other work during a preparation. Only one change is prepared at
-//! a time, so that it always applies to the installed policy. Requests that arrive meanwhile are
-//! answered together by one more reload, which reads the file after the last of them has arrived.
+//! a time, so that it always applies to the installed policy. Requests that arrive during a
+//! preparation wait for one more reload. This reload reads the file after the last request has
+//! arrived, and its result answers all of them.
 //!
 //! Limits: [`WAITING_MAX`] requests wait. The control thread itself opens new listeners.
 

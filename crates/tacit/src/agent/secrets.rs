@@ -1,11 +1,11 @@
 //! Lists the files that are hidden from programs of runs: the policy file, private keys, and the
 //! files of trusts.
 //!
-//! Files that the distribution installs for all users stay readable. If only its owner may read a
-//! directory, and it contains only files to hide, the whole directory is hidden: then files that
-//! replace them later are never visible.
+//! Files that the distribution installs for all users stay readable. A directory is hidden as a
+//! whole if only its owner may read it and it contains only files to hide. In such a directory, a
+//! file that later replaces a hidden one is never visible.
 //!
-//! Limit: a directory with more than `ENTRIES_MAX` entries is not hidden whole.
+//! Limit: a directory with more than `ENTRIES_MAX` entries is not hidden as a whole.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;

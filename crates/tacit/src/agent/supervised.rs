@@ -1,5 +1,5 @@
-//! The agent's end of the channel to its supervisor: receives the secret for successors, reports
-//! that the agent is ready, and requests a restart.
+//! The agent's end of the channel to its supervisor: receives the secret that authenticates
+//! successors, reports that the agent is ready, and requests a restart.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

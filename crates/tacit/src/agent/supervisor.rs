@@ -1,7 +1,7 @@
-//! The supervisor: the parent process of an agent, which only starts agents.
+//! Runs the supervisor, the parent process of an agent. It only starts agents.
 //!
-//! An agent gives up the right to start programs; the supervisor keeps it, and starts a successor
-//! when the agent requests that. The successor runs a newer version if the program file was
+//! An agent gives up the right to start programs. The supervisor keeps this right, and starts a
+//! successor when the agent requests it. The successor runs a newer version if the program file was
 //! replaced. The supervisor holds no keys, reads no policy and opens no port. It forwards signals
 //! to the newest agent, and returns the exit status of the last one.
 //!
@@ -9,16 +9,16 @@
 //!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor
 //! ```
 //!
-//! The supervisor of a private agent is a fork of the launcher, and the first agent is a fork of
-//! the supervisor, because executing a program takes longer. This supervisor ignores signals; it
-//! ends after its agents, and they end with the run.
+//! The supervisor of a private agent (an agent for one run) is a fork of the launcher. Its first
+//! agent is a fork of the supervisor. Both only fork, because executing a program takes longer.
+//! This supervisor ignores signals. It ends after its agents, and the agents end with the run.
 //!
 //! If an agent crashes, the supervisor starts another one after a second. The connections of the
 //! crashed agent are lost, and new ones are refused until the next agent listens. After
 //! `CRASHES_MAX` crashes in a minute the supervisor ends. If another process kills the agent, the
 //! supervisor ends too: the operator or the service manager decides what to do.
 //!
-//! If the supervisor is killed, the agent continues to serve and to handle requests; it only cannot
+//! If the supervisor is killed, the agent continues to serve and to handle requests, but it cannot
 //! be restarted. `tacit agent --no-supervisor` runs without a supervisor.
 
 use std::ffi::OsString;

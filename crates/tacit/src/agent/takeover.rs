@@ -5,8 +5,8 @@
 //!   TakeOver ───────────────────────> addresses of its listening sockets,
 //!            <─────────────────────── then the sockets, one in each message
 //!   (opens missing sockets, serves)
-//!   ClearAccess  ───────────────────> clients that need TLS, where rules accept both
-//!   Release  ───────────────────────> accepts no more, serves open connections to their end
+//!   ClearAccess  ───────────────────> which clients may no longer be in clear
+//!   Release  ───────────────────────> stops accepting, serves open connections to their end
 //!            <─────────────────────── runs, then their sockets, one in each message
 //! ```
 //!

@@ -1,6 +1,6 @@
 //! Asks the predecessor of this agent which targets are down.
 //!
-//! Otherwise a successor would try a target that does not answer again, and delay the first
+//! Without this information, a successor would try targets that do not answer, and delay its first
 //! connections.
 
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The traces of an agent: what starts them, and their end with the agent.
+//! Connects the traces with the agent: gives the control socket what it needs to start a trace, and
+//! ends all traces when the agent ends.
 
 use std::sync::Arc;
 use std::time::Duration;

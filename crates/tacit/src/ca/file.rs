@@ -1,8 +1,9 @@
 //! Writes certificates and keys atomically, and private keys with mode 0600 from the start.
 //!
 //! A file is created with its final mode under a hidden temporary name in the same directory, and
-//! synced to disk. Then it gets its name: by a hard link if it must not overwrite a file, because
-//! the kernel refuses a link to an existing name; by a rename if it replaces a file.
+//! synced to disk. Then it gets its final name. A new file gets it by a hard link, because the
+//! kernel refuses to create a link if the name exists. A file that replaces another one gets it by
+//! a rename.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -8,12 +8,12 @@
 //!
 //! A directory has one CA. Its certificate is self-signed, with an ECDSA P-256 key, and may sign
 //! end-entity certificates but no other CA. The CA's key stays in the directory. Key files are
-//! created with mode 0600 and appear under their names only when they are complete.
+//! created with mode 0600, and get their final names only when they are complete.
 //!
-//! Limits: [`DAYS_MAX`]. A certificate expires no later than its CA.
+//! Limits: [`DAYS_MAX`] days of validity. A certificate expires no later than its CA.
 //!
 //! `tacit ca` does not support revocation, encrypted keys, hardware keys, ACME or intermediate CAs.
-//! tacit itself accepts certificates of any CA, also of one with these features.
+//! The agent accepts certificates of any CA, including CAs with these features.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The names of certificates, checked when the command line is parsed.
+//! Parses and checks the names of certificates on the command line of `tacit ca`.
 //!
 //! The name of a certificate is also its common name, a subject alternative name, a file name, and
 //! a table name in the policy (with some characters replaced). It must be valid as all of them.

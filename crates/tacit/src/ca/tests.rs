@@ -1,4 +1,4 @@
-//! Tests with the `openssl` command, which verifies what `tacit ca` creates.
+//! Tests that the `openssl` command accepts the CA, certificates and keys that `tacit ca` creates.
 
 use std::fs;
 use std::ops::Deref;

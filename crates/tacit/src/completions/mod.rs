@@ -1,7 +1,10 @@
-//! Completion scripts for shells, with the names and ids that a running agent knows.
+//! Writes completion scripts for shells. The scripts complete names and ids that a running agent
+//! knows.
 //!
-//! The scripts that clap makes complete verbs and options. What follows them here asks the agent
-//! with the hidden verb `names`, which prints nothing if no agent answers at once.
+//! clap generates scripts that complete commands and options. This module appends functions that
+//! complete the names of rules and runs and the ids of connections. They call the hidden command
+//! `tacit names`, which queries the agent. If no agent answers at once, `tacit names` prints
+//! nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,8 +1,9 @@
-//! The control socket, through which the command line sends requests to a running agent.
+//! Implements the control socket, through which the commands of tacit send requests to a running
+//! agent.
 //!
-//! It is a UNIX socket that only its owner and root may use. A client sends a request as one line
-//! of JSON, and the agent answers with one line of JSON. Displays read snapshots and never delay a
-//! connection.
+//! The control socket is a UNIX socket that only its owner and root may use. A client sends a
+//! request as one line of JSON, and the agent answers with one line of JSON. Displays read
+//! snapshots and never delay a connection.
 
 pub mod client;
 pub mod clients;

@@ -1,7 +1,7 @@
-//! The control sockets of agents that each serve one run.
+//! Finds the control sockets of private agents. A private agent serves one run.
 //!
-//! `tacit run` makes a directory for each, beside the directory of the default control socket.
-//! Limit: `LISTED_MAX` are looked at.
+//! `tacit run` creates a directory for each private agent, beside the directory of the default
+//! control socket. Limit: at most `LISTED_MAX` sockets are tried.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What the agent answers to a request, and how a client gets it.
+//! Defines the reply of the agent to a request on the control socket, and sends it to the client.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

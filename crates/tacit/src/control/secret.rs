@@ -1,7 +1,8 @@
-//! A secret that authenticates a successor of the agent.
+//! Defines the secret by which a successor proves to the running agent that the supervisor has
+//! started it.
 //!
 //! The supervisor generates the secret and sends it to each agent that it starts, over its channel
-//! to that agent. It is never in a file, an argument or an environment variable.
+//! to that agent. The secret is never in a file, an argument or an environment variable.
 
 use std::fmt::{self, Write as _};
 use std::io;

@@ -1,17 +1,18 @@
-//! The agent's side of `tacit trace`: who may trace which connections, and the files that the
-//! command opens.
+//! Handles `tacit trace` in the agent: checks whether the client may trace these connections, and
+//! receives the descriptors of the files that the command opens.
 //!
 //! ```text
 //!   command ── request ──────────────> checks
 //!           <── how many descriptors ─
 //!           ── descriptors ──────────> starts the trace
 //!           <── started ──────────────
-//!           ── end of its stream ────> ends the trace, as its time does
+//!           ── end of file ──────────> ends the trace; the end of its time also does
 //!           <── report ───────────────
 //! ```
 //!
-//! The command opens the files after the checks, so a refused trace leaves none. The agent checks
-//! again when it has the descriptors: a policy may have been installed meanwhile.
+//! The command opens the files after the checks, so a refused trace leaves no files. The agent
+//! checks again when it has received the descriptors, because a new policy may have been installed
+//! in the meantime.
 
 use std::fs::File;
 use std::io;

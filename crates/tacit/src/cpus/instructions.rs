@@ -1,6 +1,6 @@
-//! The instructions of a CPU for AES and SHA, and which of them the TLS library uses. AWS-LC
-//! chooses its code when it starts, by what the CPU has; the conditions here are those of its
-//! sources for the version that `Cargo.lock` names.
+//! Determines which instructions for AES and SHA a CPU has, and which of them the TLS library uses.
+//! AWS-LC chooses its code at its start by the features of the CPU. This module repeats the
+//! conditions from the sources of AWS-LC, in the version that `Cargo.lock` names.
 
 use super::display::InstructionDisplay;
 

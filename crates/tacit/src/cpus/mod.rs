@@ -1,16 +1,19 @@
-//! `tacit show cpus`: each CPU, who uses it, how busy it is and how long threads wait for it; the
-//! instructions for AES and SHA, and how fast each cipher suite is.
+//! `tacit show cpus`: shows for each CPU which threads use it, how busy it is and how long threads
+//! wait for it. It also shows the CPU's instructions for AES and SHA, and the speed of each cipher
+//! suite.
 //!
 //! ```text
 //!   agent: engines, workers, runs by CPU ─┐
-//!   sample.rs: the kernel, asked twice ───┼─> display.rs: table, JSON
-//!   instructions.rs, speed.rs ────────────┘       └> tacit doctor has the last two as well
+//!   sample.rs: kernel counters, read twice┼─> display.rs: table, JSON
+//!   instructions.rs, speed.rs ────────────┘   (tacit doctor uses these two as well)
 //! ```
 //!
-//! The agent's part is a snapshot. The kernel is read, and suites are measured, in this process:
-//! the sandbox of the agent has none of these files, and its threads have other work.
+//! The agent's part is a snapshot. The process of the command reads the kernel's counters and
+//! measures the cipher suites. The agent cannot do this: its sandbox cannot open those files, and
+//! its threads must not be delayed.
 //!
-//! Limits: `INTERVAL_DEFAULT` unless the user names another; `speed::TRIAL_TIME` for each suite.
+//! Limits: the time between the two readings is `INTERVAL_DEFAULT` unless the user sets another
+//! one; the measurement of each suite takes `speed::TRIAL_TIME`.
 
 mod display;
 mod instructions;

@@ -1,4 +1,4 @@
-//! The kernel's counters of the CPUs, read twice.
+//! Reads the kernel's counters of all CPUs twice, and computes the difference.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,7 @@
-//! How fast this machine encrypts and decrypts records of each cipher suite, on one CPU.
+//! Measures how fast one CPU of this machine encrypts and decrypts records with each cipher suite.
 //!
-//! A thread of low priority measures its own CPU time, so that other threads go first and their
-//! work does not count.
+//! The measurement runs on a thread of low priority, so that it does not delay other threads. It
+//! counts only the CPU time of this thread.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Relays the answers of a flow that come from elsewhere than its destination.
+//! Relays datagrams that answer a flow but do not come from the destination of the flow.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,18 +1,20 @@
-//! Answers to a flow from elsewhere than its destination.
+//! Stores the sources other than the destination that answer a flow (its *answerers*).
 //!
 //! ```text
-//!   program ──> 10.9.8.7:69    spoofed socket ───┐
+//!   program ──> 10.9.8.7:69    flow's socket ────┐
 //!           <── 10.9.8.7:4711  its answerer's ───┴── dialled socket <── 10.9.8.7:4711
 //! ```
 //!
-//! A TFTP server answers from another port; with `answers = "any"` in the rule, answers come from
-//! any address. Each such source has a socket inside with its address. What the program sends there
-//! goes out from the flow's socket, so that the source sees the port that it has answered. A rule
-//! that denies the source is respected. The kernel gives a program with a connected socket no
-//! datagrams from elsewhere, as it does outside a run.
+//! For example, a TFTP server answers from another port. If the rule has `answers = "any"`, answers
+//! may also come from other addresses. For each such source, the agent has a socket inside the run
+//! with the address of the source. What the program sends to this socket is sent to the source from
+//! the flow's outside socket, so that the source sees the port that it has answered. A source that
+//! a rule denies gets no socket. If the program has connected its socket, the kernel drops
+//! datagrams from other sources, as it does outside a run.
 //!
-//! Limits: [`ANSWERERS_MAX`] for each flow; one is over after [`SILENT_MAX`] without a datagram.
-//! [`EARLY_BYTES_MAX`] wait while its socket is made.
+//! Limits: [`ANSWERERS_MAX`] sources for each flow. A source is removed after [`SILENT_MAX`]
+//! without a datagram. While the socket of a source is created, at most [`EARLY_BYTES_MAX`] wait
+//! for it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;

@@ -12,8 +12,9 @@
 //! own socket inside. The flow first sends the datagrams that the receiver read until then. Both
 //! sides see real addresses: the destination sees this host, the program sees the destination.
 //!
-//! An ICMP error from outside is sent to the program inside. A rejection by policy is sent as "port
-//! unreachable". Broadcast and multicast are dropped. Port 53 belongs to the name service.
+//! An ICMP error from outside is sent to the program inside. If the policy rejects a datagram, the
+//! program gets "port unreachable". Broadcast and multicast datagrams are dropped. Datagrams to
+//! port 53 go to the name service (`dns`).
 //!
 //! A flow follows the policy: after a reload, its next datagram is decided again. A flow ends after
 //! the idle times of `tacit_core::datagram`, with its run, or when the program closes its socket.
@@ -21,9 +22,10 @@
 //! A datagram that is larger than the host's link MTU is sent in fragments. If a link on the path
 //! has a smaller MTU, the program gets the ICMP error.
 //!
-//! Limits: [`FLOWS_MAX`] for each run and family; a new one replaces the one that is idle for the
-//! longest. Each flow counts as a connection of the agent. [`EARLY_BYTES_MAX`] wait while the owner
-//! of a flow is looked up. Dropped datagrams are counted and logged.
+//! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that has
+//! been idle for the longest. Each flow counts as a connection of the agent. At most
+//! [`EARLY_BYTES_MAX`] wait while the owner of a flow is looked up. Dropped datagrams are counted
+//! and logged.
 
 mod answer;
 mod answerers;

@@ -4,8 +4,8 @@
 //!   take ── Query, verdict ──> Client ──> sockets, TCP ──> Client ──> learn ──> answer
 //! ```
 //!
-//! Questions do not wait for each other: those whose answers are outstanding are stored in the
-//! [`DnsClient`].
+//! Questions do not wait for each other: the [`DnsClient`] stores the questions that have no answer
+//! yet.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -2,17 +2,17 @@
 //! have which addresses.
 //!
 //! ```text
-//!   program ── UDP 53, to whatever address ──> datagram ──┐
+//!   program ── UDP 53, to any address ─────────> datagram ┐
 //!           ── TCP 53 ──────────────────────> stream   ──┴─ Asker ──> host's resolvers
 //!                                                             │
 //!                                          Run's names, the kernel's sets
 //! ```
 //!
-//! Resolvers are only asked for names that a rule allows; `tacit_core::dns::verdict` decides how
-//! other questions are answered. The agent sends questions of its own, never the program's message
-//! (`tacit_core::dns::DnsClient`). The addresses in an answer are stored and captured before the
-//! program gets the answer, so that it cannot connect earlier. Entries of the host's `/etc/hosts`
-//! count as answers that are valid as long as they are in the file.
+//! The agent asks resolvers only for names that a rule allows; `tacit_core::dns::verdict` decides
+//! how other questions are answered. The agent builds each question itself and never forwards the
+//! program's message (`tacit_core::dns::DnsClient`). The addresses in an answer are stored and
+//! captured before the program gets the answer, so that it cannot connect earlier. Entries of the
+//! host's `/etc/hosts` count as answers that are valid as long as they are in the file.
 //!
 //! There is no cache: each question of a program is sent to a resolver.
 //!

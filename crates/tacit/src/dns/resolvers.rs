@@ -1,4 +1,5 @@
-//! The resolvers of the host, from `/etc/resolv.conf`, and which of them answer at present.
+//! Stores the resolvers of the host, read from `/etc/resolv.conf`, and which of them answer at
+//! present.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! The instructions for AES and SHA, and the speed of cipher suites.
+//! Reports in `tacit doctor` which instructions for AES and SHA the CPUs have, and how fast each
+//! cipher suite is.
 
 use super::finding::{Finding, Presence};
 use crate::cpus::{self, CpusError, CryptoDisplay};

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The output has one line for each feature: its name, whether it is available, and what it is for
-//! or what does not work without it. Two tables follow: the instructions for AES and SHA, and the
-//! speed of each cipher suite, as `tacit show cpus` has them. The command changes nothing and sends
-//! no packets.
+//! or what does not work without it. Two tables follow, the same as in `tacit show cpus`: the
+//! instructions for AES and SHA, and the speed of each cipher suite. The command changes nothing
+//! and sends no packets.
 
 mod crypto;
 mod finding;

@@ -1,11 +1,12 @@
-//! Manages workers that are bound to one CPU each, and relay connections of programs on that CPU.
+//! Manages the workers that are bound to a CPU. Each relays the connections of programs that run on
+//! its CPU.
 //!
 //! ```text
 //!   worker ── relay: its program runs on CPU 3 ──> is_on(3)?  yes: hand over
 //!                                                     └─ no: wanted ──> control starts one
 //! ```
 //!
-//! Limit: one for each CPU, [`CPU_WORKERS_MAX`] at most.
+//! Limit: one worker for each CPU, and at most [`CPU_WORKERS_MAX`] in total.
 
 use std::sync::Arc;
 

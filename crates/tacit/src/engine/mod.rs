@@ -1,5 +1,5 @@
-//! Engines: threads on CPUs set aside for cryptographic work. They accept connections, do the
-//! handshakes, and hand the connections over to data workers.
+//! Implements engines. An engine is a thread on a CPU that is set aside for cryptographic work.
+//! Engines accept connections, do the handshakes, and hand the connections over to data workers.
 //!
 //! ```text
 //!              slot         look up, dial, handshake          hand over
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! An engine runs the same loop as a data worker, on a thread that is pinned to its CPU. It hands
-//! each connection over once, with open sockets, so that the worker receives all data, closes and
-//! errors that arrive meanwhile. If the rule has `relay = "engine"`, the engine relays too.
+//! each connection over once, with open sockets. So data, closes and errors that arrive during the
+//! hand-over reach the worker. If the rule has `relay = "engine"`, the engine relays too.
 //!
 //! Limits: an engine sets up at most `queue` (of the policy) connections at the same time; a worker
 //! has a queue of [`HAND_OVER_QUEUE_MAX`] connections. An engine at its limit stops accepting. If
-//! all engines are at their limits and the policy has `spill`, workers set connections up.
+//! all engines are at their limits and the policy has `spill`, data workers set up connections too.
 
 mod cpu_workers;
 mod load;

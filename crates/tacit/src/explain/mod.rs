@@ -1,5 +1,7 @@
-//! `tacit explain`: prints which rule decides about a flow and why earlier rules do not match, with
-//! a policy file or an agent's installed policy; or how a rule evaluates a certificate.
+//! `tacit explain`: prints which rule decides about a flow, and why earlier rules do not match. It
+//! reads a policy file, or queries a running agent for its installed policy.
+//!
+//! With `--peer`, it prints how a rule evaluates a certificate.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

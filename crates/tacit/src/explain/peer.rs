@@ -1,7 +1,7 @@
 //! `tacit explain --peer`: evaluates a certificate with a rule, or with an identity map only.
 //!
-//! The checks are those of a handshake, with the same error messages, except for the proof that the
-//! peer has the private key.
+//! The checks and error messages are the same as in a handshake. Only the proof that the peer has
+//! the private key is missing.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! `tacit import attls`: the options, and the files that are read.
+//! Defines the options of `tacit import attls`, and reads its input files.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

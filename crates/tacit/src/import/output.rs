@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The file must not be one of the input files. Access control lists and other extended attributes
-//! of a replaced file are lost.
+//! of a replaced file are not kept.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write};

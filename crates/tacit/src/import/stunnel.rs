@@ -1,4 +1,4 @@
-//! `tacit import stunnel`: the options, and the files that are read.
+//! Defines the options of `tacit import stunnel`, and reads its input files.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The launcher's side of the helper: starts it, and restarts it if it dies.
+//! Starts the helper process of a run from the launcher, and starts another one if the helper dies.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,13 +1,13 @@
-//! The helper process: makes the namespaces of a run, and acts inside them for the agent.
+//! Runs the helper process: creates the namespaces of a run, and acts inside them for the agent.
 //!
-//! The helper has rights over the namespaces that no other process has. It knows no policy, and
-//! ends with the launcher. It answers the agent's requests one after the other on a channel. While
-//! an agent is replaced, its successor has a second channel.
+//! The helper has rights over the namespaces that no other process has. It does not know the
+//! policy, and ends with the launcher. It answers the agent's requests one after the other on a
+//! channel. While a successor replaces the agent, the successor has a second channel.
 //!
 //! It also answers the kernel's notifications of refused system calls, and reports them
 //! (`notices/`), even while there is no agent.
 //!
-//! Limits: `LINES_MAX`, `OWNERS_TIME_MAX`.
+//! Limits: `LINES_MAX` channels; `OWNERS_TIME_MAX` for the search for the owner of a socket.
 
 use std::io;
 use std::net::SocketAddr;

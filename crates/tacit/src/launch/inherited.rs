@@ -9,8 +9,8 @@
 //! kernel thread works without a system call of the program.
 //!
 //! A directory stays in the mount namespace in which it was opened, where the files of the policy
-//! are not hidden. The same rule applies to it. The working directory must not be in another mount
-//! namespace either.
+//! are not hidden. So an inherited directory must be named with `--inherit-fd` too. The working
+//! directory must also be in the launcher's mount namespace.
 
 use std::ffi::OsString;
 use std::fmt;

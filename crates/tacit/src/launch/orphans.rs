@@ -1,7 +1,7 @@
 //! Handles the processes that still run when CMD ends, as `--orphans` says.
 //!
 //! ```text
-//! terminate   send SIGTERM, wait, then send SIGKILL until none is left; print a message
+//! terminate   send SIGTERM, wait, then send SIGKILL until no process is left; print a message
 //! wait        wait until all have ended
 //! leave       do nothing: they continue without a network
 //! ```

@@ -1,10 +1,11 @@
 //! Stops the launcher while CMD is stopped.
 //!
-//! A stopped process cannot see that its child continues or ends. Therefore a child of the launcher
-//! watches CMD meanwhile, and continues the launcher if only CMD was continued, as by `kill -CONT`
-//! of its process ID. A shell that continues the job continues both.
+//! A stopped process cannot see that its child continues or ends. Therefore a second child of the
+//! launcher watches CMD while the launcher is stopped. If only CMD is continued, for example by
+//! `kill -CONT` with its process ID, this child continues the launcher. A shell that continues the
+//! job continues both processes.
 //!
-//! Limit: it looks every [`LOOK_INTERVAL`].
+//! Limit: the child checks the state of CMD every [`LOOK_INTERVAL`].
 
 use std::io;
 use std::os::unix::process::parent_id;

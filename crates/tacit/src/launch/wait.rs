@@ -1,4 +1,5 @@
-//! Waits for CMD, and acts like CMD towards the launcher's parent: signals, stops and exit status.
+//! Waits for CMD, so that the launcher behaves like CMD towards its own parent: it forwards
+//! signals, stops when CMD stops, and ends with CMD's exit status.
 
 use std::io;
 use std::process::ExitCode;

@@ -1,14 +1,14 @@
-//! Measures the CPU time of a thread, and charges it to the account and component that the thread
-//! works for at the moment.
+//! Measures the CPU time of a thread, and charges it to the rule and the component for which the
+//! thread works at that moment.
 //!
 //! ```text
 //!   wakes ─ turn(account) ─ switch(Seal) ─ switch(Send) ─ end of turn ─ ... ─ waits
 //! ```
 //!
-//! A timestamp takes about 10 ns. A relay takes four for each message: when it wakes, between
-//! reading, cryptography and writing, and at the end of the turn. The time between two turns is
-//! charged to the second one. A thread that is not metered ([`start`] was never called on it, or
-//! accounting is off) only makes a comparison.
+//! Reading a timestamp costs about 10 ns. A relay reads four timestamps for each message: when it
+//! wakes, between reading and cryptography, between cryptography and writing, and at the end of the
+//! turn. The time between two turns is charged to the second turn. A thread is not metered if
+//! [`start`] was never called on it or if accounting is off. Such a thread only makes a comparison.
 //!
 //! A thread collects its times in a window. The window is closed after [`WINDOW_NS`] of work, after
 //! [`WINDOW_WALL_NS`], or on request of a display; then its times are added to the accounts, where

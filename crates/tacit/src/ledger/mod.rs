@@ -1,5 +1,5 @@
-//! The ledger: accounts for the CPU time of the agent by rule, component and kind of CPU (general
-//! or engine).
+//! Implements the ledger: the accounts of the agent's CPU time by rule, component and kind of CPU
+//! (general or engine).
 //!
 //! ```text
 //!   each thread: meter ──(a window)──> account of a rule ──> costs: displays, metrics, projections
@@ -7,11 +7,11 @@
 //!
 //! The stages of a connection set the component ([`meter::switch`]), and each turn of a connection
 //! sets the rule ([`meter::turn`]). Each microsecond is charged to exactly one rule and component.
-//! CPU time that is not charged is shown as uncaptured: threads of the C library that look up
-//! names, and windows that are still open.
+//! CPU time that is not charged to a rule is shown as uncaptured. It is the time of threads of the
+//! C library that look up names, and of windows that are still open.
 //!
-//! Limits: there is an account for each rule that is installed or has open connections. The times
-//! of all removed rules are one sum.
+//! Limits: there is one account for each rule that is installed or has open connections. The times
+//! of all removed rules are added up in one account.
 
 mod account;
 pub mod costs;

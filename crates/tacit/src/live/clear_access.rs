@@ -1,8 +1,8 @@
 //! Decides which clients of a rule with `accept = "both"` may be in clear.
 //!
-//! A client that has completed a TLS handshake is not accepted in clear any more, so that it cannot
-//! fall back unnoticed. After `tacit close --clear`, no client of the rule is accepted in clear.
-//! This state is kept over a reload and `tacit restart`, and is lost when the agent ends.
+//! A client that has completed a TLS handshake is no longer accepted in clear. So it cannot return
+//! to clear text unnoticed. After `tacit close --clear`, no client of the rule is accepted in
+//! clear. A reload and `tacit restart` keep this state. It is lost when the agent ends.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering, fence};

@@ -1,6 +1,7 @@
 //! Counts the failed connections of a rule by kind of failure (`kind` in the log).
 //!
-//! Every thread counts without a lock. A kind gets a slot when it occurs for the first time.
+//! Every thread counts without a lock. A kind of failure gets a counter when it occurs for the
+//! first time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,11 @@
 //! Reads a policy with the files that it includes.
 //!
 //! `include = "conf.d/*.toml"` is relative to the directory of the policy. The files of one pattern
-//! are read in the order of their names, compared by bytes. Wildcards match no name that begins
-//! with a dot. A pattern with wildcards that no file matches is a warning.
+//! are read in the order of their names, compared by bytes. Wildcards do not match names that begin
+//! with a dot. If a pattern with wildcards matches no file, this causes a warning.
 //!
-//! Limits: `INCLUDED_FILES_MAX` files, and a directory of `ENTRIES_MAX` entries.
+//! Limits: `INCLUDED_FILES_MAX` files in total, and `ENTRIES_MAX` entries in the directory of a
+//! pattern.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,14 @@
-//! The live policy: the installed rules with their TLS configurations, targets and counters. A
-//! reload replaces it as a whole.
+//! Defines the live policy: the installed rules with their TLS configurations, targets and
+//! counters. A reload replaces the live policy as a whole.
 //!
 //! ```text
 //!   file ──check──> Policy, Credentials ──build──> Live ──ArcSwap──> data workers, displays
 //! ```
 //!
 //! A rule that a reload did not change keeps its [`LiveRule`] with its counters; a changed rule
-//! gets a new one. A connection keeps a reference to the [`LiveRule`] with which it opened, and is
-//! stale if that is no longer installed. Policy, [`LiveRule`], index and the table of names share
-//! each rule, so it is stored only once.
+//! gets a new one. A connection keeps a reference to the [`LiveRule`] with which it was opened. It
+//! is stale if this [`LiveRule`] is no longer installed. The policy, the [`LiveRule`], the index
+//! and the table of names share each rule, so it is stored only once.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};

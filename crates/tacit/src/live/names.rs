@@ -1,8 +1,8 @@
 //! Finds the rule of a flow whose address has several names, or is an unassigned alias.
 //!
-//! An address can have several names in `/etc/hosts` of the host: aliases are not possible there,
-//! because programs read the file themselves. With `aliases = "never"` this can happen with DNS
-//! too.
+//! An address can have several names in `/etc/hosts` of the host. Such names get no alias
+//! addresses, because programs read the file themselves. With `aliases = "never"`, names from DNS
+//! can share an address too.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
-//! Limits how many refusals and failures are written to the audit log, because clients can cause
-//! any number of them and must not fill the disk. Established connections are always written.
+//! Limits how many refusals and failures are written to the audit log. Clients can cause any number
+//! of them, and must not be able to fill the disk. Established connections are always written.
 //!
 //! ```text
-//!   line ──> share of its run or client ── used up ──> common share ── used up ──> left out
+//!   line ──> share of its run or client ── used up ──> common share ── used up ──> omitted
 //! ```
 //!
-//! A run or client that causes many lines uses up its own share and the common one, but not the
-//! shares of others.
+//! A run or client that causes many lines uses up its own share and the common share, but not the
+//! shares of other runs and clients.
 //!
 //! Limits for each second: a share has [`SHARE_LINES`] lines, the common share [`COMMON_LINES`].
 //! At most [`SHARES_MAX`] runs and as many clients have shares; the others use the common share.

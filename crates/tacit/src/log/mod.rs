@@ -1,12 +1,13 @@
-//! Writes the log, which has events that an operator acts on, and the audit log.
+//! Writes two logs: the log, with events that an operator acts on, and the audit log, with every
+//! connection.
 //!
-//! A thread of its own writes the lines, so that a full disk or a stuck terminal never delays a
-//! connection. Lines that do not fit into the queue or onto the disk are lost. The number of lost
+//! A separate thread writes the lines, so that a full disk or a blocked terminal never delays a
+//! connection. Lines that do not fit into the queue or on the disk are lost. The number of lost
 //! lines is logged, once a second at most, and shown by `tacit show limits`.
 //!
-//! Lines that may repeat, such as those about a server that is down, have a key. Of the lines with
-//! the same key, one in each second is written, with the number of those that were left out. The
-//! audit log has no keys, but a maximum rate of refusals and failures; it counts the lines above
+//! Lines that may be repeated, such as those about a server that is down, have a key. Each second,
+//! at most one line with the same key is written, with the number of omitted lines. The audit log
+//! has no keys. Instead it has a maximum rate of refusals and failures, and counts the lines above
 //! that rate. Each run and each client ([`EventCause`]) has its own share of the keys, of the rate
 //! and of the queue.
 //!

@@ -1,4 +1,5 @@
-//! An accepted connection that the listener passes to its lane.
+//! Defines an accepted connection that does not have a rule yet. A listener passes it to the stream
+//! lane, which serves connections.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Sockets and targets, which lanes, runs and the name service use. This layer knows no policy.
+//! Defines sockets and targets for the lanes, runs and the name service. This layer does not know
+//! policies.
 //!
 //! [`stream_socket`] is one socket of a connection with its readiness, [`target`] has the addresses
 //! that a rule connects to, [`pool`] keeps sockets that were created in advance, [`Position`] is

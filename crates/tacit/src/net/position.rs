@@ -1,4 +1,5 @@
-//! The position of a socket in its connection: downstream or upstream.
+//! Defines the position of a socket in its connection: downstream (accepted by the agent) or
+//! upstream (connected by the agent).
 
 /// One of the two sockets of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

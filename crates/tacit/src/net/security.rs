@@ -1,4 +1,4 @@
-//! The protection of a socket's bytes: clear or TLS.
+//! Defines how the bytes of a socket are protected: clear (not at all) or TLS.
 
 /// What protects the bytes that travel on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,12 @@
-//! Binds a thread to one CPU, and unbinds it for a while when that CPU is busy and others are idle.
+//! Binds a thread to one CPU, and unbinds it for some time when that CPU is busy and other CPUs are
+//! idle.
 //!
 //! ```text
 //!   bound ── waits for its CPU while others are idle ──> unbound ── UNBOUND_TIME ──> bound
 //! ```
 //!
-//! While every CPU is busy, the thread stays bound: it would wait elsewhere too, and each wake-up
-//! of its connections would need an interrupt of another CPU.
+//! While every CPU is busy, the thread stays bound. It would also have to wait on another CPU, and
+//! there each wake-up by a program would need an interrupt between CPUs.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -4,13 +4,13 @@
 //!   CPUs this process was started with
 //!     ├─ [engine] cpus            engines alone, one thread on each
 //!     └─ all others: general      control, log, data workers, programs of runs
-//!          └─ placement-cpus      what `split` and `one-cpu` choose from; else all general ones
+//!          └─ placement-cpus      the CPUs for `split` and `one-cpu`; by default all general CPUs
 //! ```
 //!
 //! With `split`, each data worker takes the CPU to which the fewest workers on this machine are
 //! assigned. Each assignment is an abstract UNIX socket with the CPU in its name, so that all
-//! agents can see it, and the kernel removes it with the process. Assignments are hints, not locks:
-//! a process that takes these names only makes assignments worse.
+//! agents can see it, and the kernel removes it with the process. Assignments are hints, not locks.
+//! If an unrelated process uses such names, the only effect is a worse choice of CPUs.
 //!
 //! tacit does not change the affinity of other processes, which may use the same CPUs.
 

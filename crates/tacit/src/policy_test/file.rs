@@ -1,4 +1,4 @@
-//! Parses the file of `tacit test`; each error has a line, a column and advice.
+//! Parses the test file of `tacit test`. Each error has a line, a column and a fix.
 //!
 //! ```toml
 //! policy = "policy.toml"

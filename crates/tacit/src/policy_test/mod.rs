@@ -1,5 +1,5 @@
-//! `tacit test`: evaluates a policy with a table of flows, and compares each decision with the
-//! expected one. It is meant for the CI of a repository of policies.
+//! `tacit test`: evaluates a policy for each flow of a test file, and compares the decision with
+//! the expected decision. It is meant for continuous integration (CI) of policies.
 //!
 //! It evaluates flows as `tacit explain` does. It needs no agent, makes no connections, and does
 //! not read the files of certificates and keys.

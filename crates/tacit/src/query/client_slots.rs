@@ -1,14 +1,15 @@
-//! Limits the clients of a run's query socket to a number of slots, and decides which client is
-//! closed when a new one connects and all slots are taken.
+//! Limits the number of clients of a run's query socket. If all slots are taken when a new client
+//! connects, this module decides which client is closed.
 //!
 //! ```text
 //!   idle ── a question ──> working ── the answer ──> sending ── it is sent ──> idle
 //!     └────── asked to leave ──────> leaving <────── asked to leave ─┘
 //! ```
 //!
-//! The client that has been idle for the longest leaves. If none is idle, the one that has not read
-//! its answer for the longest leaves. No client leaves while the agent works on its query. A client
-//! keeps its slot until its connection is closed, so there are never more connections than slots.
+//! The client that has been idle for the longest is closed. If no client is idle, the client that
+//! has not read its answer for the longest is closed. A client is not closed while the agent works
+//! on its query. A client keeps its slot until its connection is closed, so there are never more
+//! connections than slots.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

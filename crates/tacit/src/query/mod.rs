@@ -9,15 +9,16 @@
 //! The socket exists only in the run's network, so only the run's programs can ask. The descriptor
 //! in a query identifies the connection. The agent reads the network namespace and the two
 //! addresses of that socket, and closes the descriptor before it answers. So a program can only ask
-//! about connections whose sockets it has.
+//! about connections whose sockets it holds.
 //!
-//! All of this runs on the control thread; no lane waits for it. After `tacit restart` the
-//! successor has the socket, and asks its predecessor about connections that stayed there.
+//! The query socket is served on the control thread, and connections never wait for it. After
+//! `tacit restart` the successor serves the query socket, and asks its predecessor about
+//! connections that the predecessor still serves.
 //!
-//! Limits: a run has at most [`QUERY_CLIENTS_MAX`] connections to the socket; a new one replaces
-//! the one that was idle for the longest (`client_slots`). A connection is closed after
-//! [`IDLE_MAX`] without a query. At most [`CLOSING_MAX`] descriptors are being closed at the same
-//! time.
+//! Limits: a run has at most [`QUERY_CLIENTS_MAX`] connections to the socket; a new connection
+//! replaces the one that has been idle for the longest (`client_slots`). A connection is closed
+//! after [`IDLE_MAX`] without a query. At most [`CLOSING_MAX`] descriptors are being closed at the
+//! same time.
 
 mod answer;
 mod client;

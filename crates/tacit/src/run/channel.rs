@@ -1,10 +1,10 @@
 //! The helper channel, over which the agent sends requests to the helper of a run.
 //!
 //! One task owns the socket and sends one request after the other. It reads the reply even if the
-//! caller has stopped waiting. When a helper dies, the launcher starts another; requests wait for
-//! its socket, at most `REQUEST_WAIT_MAX`. A slow helper is not replaced.
+//! caller has stopped waiting. When a helper dies, the launcher starts another one. Requests wait
+//! at most `REQUEST_WAIT_MAX` for the socket of the new helper. A slow helper is not replaced.
 //!
-//! Sockets are requested several at a time and kept in a [`SocketPool`].
+//! The agent requests several sockets at a time and keeps them in a [`SocketPool`].
 
 use std::io;
 use std::net::SocketAddr;

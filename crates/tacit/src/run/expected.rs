@@ -1,8 +1,9 @@
-//! Captures connections that another connection of the run has announced, such as the data
-//! connections of FTP.
+//! Captures connections that another connection of the run has announced, such as FTP data
+//! connections, which the control connection announces.
 //!
-//! Their addresses are captured while a task waits for them, even if no rule matches. The accepted
-//! connection is passed to that task; no rule is looked up for it.
+//! The address of such a connection is captured while a task waits for the connection, even if no
+//! rule matches the address. The accepted connection is passed to that task, without a look-up of
+//! its rule.
 
 use std::collections::HashMap;
 use std::io;

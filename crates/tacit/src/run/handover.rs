@@ -1,7 +1,7 @@
 //! Describes a run and its sockets for the hand-over to a successor of the agent.
 //!
-//! The successor gets duplicates of the sockets, and reads what is queued in them when this agent
-//! stops reading. The helper creates a second channel for the successor.
+//! The successor gets duplicates of the sockets. It reads the data that is still queued in them
+//! when this agent stops reading. The helper creates a second channel for the successor.
 
 use std::collections::HashMap;
 use std::io;

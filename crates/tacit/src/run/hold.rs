@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! program ── SYN ──> kernel inside ── copy ──> take_next ──>  HeldSyn     dial
-//!                                     the same SYN <── HeldSyn::connect    it answered
+//!                                     the same SYN <── HeldSyn::connect    if it answered
 //!                 connected ──> listener ── accept ──> HeldSyn::connect    both sockets
-//!                                  RST or ICMP <── HeldSyn::refuse         it did not
+//!                                  RST or ICMP <── HeldSyn::refuse         if it refused
 //! ```
 //!
-//! Any thread may read the copy of a SYN, and any thread may accept the released connection: it
-//! passes the socket to the thread that has dialled the destination.
+//! Any thread may read the copy of a SYN and dial the destination. Any thread may accept the
+//! released connection; it passes the socket to the thread that has dialled the destination.
 //!
 //! Limits: [`HELD_MAX`](tacit_core::held::HELD_MAX) held SYNs, [`ACCEPT_WAIT_MAX`] from the release
 //! of a SYN to its connection.

@@ -1,5 +1,5 @@
-//! Converts what an agent requests of a helper into the terms of the kernel, for the helpers of
-//! runs and of a captured host alike.
+//! Converts requests of the agent to the kernel's data types. The helpers of runs and the helper of
+//! a captured host use this module.
 
 use std::io;
 use std::os::fd::OwnedFd;

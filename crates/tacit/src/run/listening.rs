@@ -1,8 +1,8 @@
 //! Finds the ports on which the programs of a run listen, by asking the helper repeatedly.
 //!
-//! The kernel reports no event for a new listener. The interval between two requests is short after
-//! a change and grows to a tenth of a second. While no rule is for inbound connections of runs, no
-//! requests are sent.
+//! The kernel does not report new listeners, so the agent has to ask. The interval between two
+//! requests is short after a change and grows to a tenth of a second. If the policy has no rule for
+//! inbound connections of runs, the agent does not ask.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The state of a run: its user, the DNS names of addresses, its totals, and the channel to its
-//! helper, which acts inside the namespaces of the run.
+//! Holds the state of a run: its user, the DNS names of addresses, its counters, and the channel to
+//! its helper, which acts inside the namespaces of the run.
 
 pub mod capture;
 pub mod channel;

@@ -3,7 +3,7 @@
 //! ```text
 //!   launcher ──── Enrolment + sockets ─────> agent      a run begins
 //!            <─────────  RunTerms  ─────────            captured from here on; CMD may start
-//!            ── HelperChannel + descriptor ─>           a new helper, the old one is dead
+//!            ── HelperChannel + descriptor ─>           a new helper replaces one that died
 //!            ────────── (closed) ──────────>            the run has ended
 //!
 //!   agent    ───────── HelperRequest ──────> helper     one at a time on each channel
@@ -11,11 +11,13 @@
 //! ```
 //!
 //! A frame is the length of a JSON text as four bytes, then the text; descriptors are sent with the
-//! length. Unknown messages are errors: the three processes have the same version, or the agent is
-//! newer and knows all messages of older launchers and helpers.
+//! length. An unknown message is an error. Unknown messages do not occur in normal operation:
+//! either the three processes have the same version, or the agent is newer and knows all messages
+//! of older launchers and helpers.
 //!
-//! Limits: [`FRAME_BYTES_MAX`]. Launchers and helpers may belong to another user, so an agent
-//! accepts only [`LAUNCHER_BYTES_MAX`] and [`REPLY_BYTES_MAX`] from them.
+//! Limits: [`FRAME_BYTES_MAX`] for a frame. Launchers and helpers may belong to another user, so an
+//! agent accepts at most [`LAUNCHER_BYTES_MAX`] in a frame of a launcher, and [`REPLY_BYTES_MAX`]
+//! in a reply of a helper.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! The table of runs that are enrolled with the agent.
 //!
-//! A run ends when its launcher's connection is closed. Limits: [`RUNS_MAX`] runs; a name has at
-//! most `NAME_BYTES_MAX`.
+//! A run ends when its launcher's connection is closed. Limits: [`RUNS_MAX`] runs; `NAME_BYTES_MAX`
+//! for the name of a run.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

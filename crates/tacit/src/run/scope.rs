@@ -1,8 +1,8 @@
-//! The scope in which a flow was captured.
+//! Defines the scope of a captured flow: the run or the host in which it was captured.
 //!
-//! Code that handles a captured flow gets facts about it, such as the names of an address or the
-//! owner of a socket, from its scope. Code that differs between a run and the host matches on the
-//! scope, so that the compiler finds all such code when a scope is added.
+//! The scope provides facts about a captured flow, such as the names of an address or the owner of
+//! a socket. Code that differs between a run and the host matches on the scope. So the compiler
+//! finds all such code when a new kind of scope is added.
 
 use std::io;
 use std::net::IpAddr;

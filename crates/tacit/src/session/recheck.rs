@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   policy or a file of a trust changed ──> Peers::All      every peer that is trusted
-//!   a certificate expired               ──> Peers::Ended    those whose chains hold one
+//!   a certificate expired               ──> Peers::Ended    peers with an expired chain
 //!   the first max-age or idle is reached ─> ages
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! Passes the requests `start`, `stop` and `rekey` of a program to the relay of its connection
 //! (application-controlled TLS).
 //!
-//! Only one request is in progress for each connection. The relay handles it between two transfers.
+//! Each connection handles only one request at a time. The relay handles it between two transfers.
 //! If the relay ends without an answer, the request fails with `ended`.
 
 use std::os::fd::OwnedFd;

@@ -1,7 +1,7 @@
 //! Stage 2, admit: finds the rule of a flow, and adds the connection to the table.
 //!
-//! This stage uses no socket, because the connection may not be accepted yet: a held SYN is
-//! admitted before.
+//! This stage uses no socket, because the connection may not be accepted yet: a connection of a run
+//! is admitted while its SYN is held.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //!                       targets, one target after the other, those that are down last
 //!   outbound of a run   the address that the program connects to
 //!   inbound to a run    the address on which the program listens, from the client's own address
-//!   inbound to the host the same, from another port of the client's address
+//!   inbound to the host the same address, from another port of the client's address
 //! ```
 
 use std::fmt::Display;

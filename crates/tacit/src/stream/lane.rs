@@ -1,4 +1,5 @@
-//! The state that all connections of a worker thread share, and the state that all threads share.
+//! Holds the state of the stream lane: the part that all connections of one worker thread share,
+//! and the part that all threads share.
 
 use std::rc::Rc;
 use std::sync::Arc;

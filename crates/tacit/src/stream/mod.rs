@@ -1,4 +1,4 @@
-//! The stream lane: serves TCP and UNIX stream connections in these stages.
+//! Implements the stream lane: serves TCP and UNIX stream connections in these stages.
 //!
 //! ```text
 //!   accept ──> admit ──> establish ──> relay ──> account

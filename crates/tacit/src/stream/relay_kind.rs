@@ -1,5 +1,5 @@
-//! The types of an established connection: for each kind of relay, the sockets and the state that
-//! it needs.
+//! Defines the kinds of relay of an established connection, each with the sockets and the state
+//! that this relay needs.
 
 use std::convert::Infallible;
 use std::io;

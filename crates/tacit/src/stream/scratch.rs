@@ -1,4 +1,5 @@
-//! The read and write buffers of a worker thread, which its connections use one after the other.
+//! Holds the read and write buffers of a worker thread. The connections of the thread use them one
+//! after the other.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

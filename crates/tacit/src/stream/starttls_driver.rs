@@ -9,7 +9,7 @@
 //!
 //! One loop serves both phases: it writes the output of the state machine, and reads both sockets
 //! for its input. A [`PeerTransport`] is the peer's socket, in clear or with its TLS session. This
-//! code need not be fast: the relay moves the bulk of the bytes.
+//! code need not be fast, because the relay moves most of the bytes of a connection.
 //!
 //! Limits: the state machine limits its buffers, and the caller limits the time. Bytes before the
 //! TLS handshake are not counted as relayed bytes.

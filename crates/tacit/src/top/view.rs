@@ -1,4 +1,5 @@
-//! The state of the display: the last sample, the sort order, the selected rule and the page.
+//! Holds the state of the display of `tacit top`: the last sample, the sort order, the selected
+//! rule and the page.
 
 use super::sample::{Connection, Sample};
 use crate::control::client::ClientError;

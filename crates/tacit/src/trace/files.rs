@@ -1,5 +1,5 @@
-//! The files of a trace: they show what passes through connections, so only their owner may read
-//! them.
+//! Opens the files of a trace. They contain the bytes of connections or their keys, so only the
+//! owner of a file may read it.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

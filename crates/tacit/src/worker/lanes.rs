@@ -1,4 +1,5 @@
-//! The traits through which worker threads run lanes, without knowledge of their protocols.
+//! Defines the traits through which worker threads run lanes. So a worker does not depend on the
+//! protocols of the lanes. (A lane is a path of processing: one for streams, one for datagrams.)
 //!
 //! ```text
 //!   Workers ── WorkSource ──> thread ── serve ──> Served      stop, finish

@@ -1,7 +1,7 @@
 //! Samples the TCP state of a socket with TLS in an agent, while the workload runs.
 //!
-//! The agent reports its connections as for `tacit show connections`. Of these, the module follows
-//! one: the connection that has relayed the most bytes between the first and the second query.
+//! The agent reports its connections as in `tacit show connections`. The module samples one of
+//! them: the connection that has relayed the most bytes between the first and the second query.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! Options that every client of `tacit workload` takes, and the parsers of their values.
+//! Defines the options that all workloads of `tacit workload client` have in common, and the
+//! parsers of their values.
 
 use std::time::Duration;
 

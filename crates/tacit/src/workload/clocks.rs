@@ -1,11 +1,11 @@
 //! Measures the CPU time of the client and of the processes given with `--cpu-of`.
 //!
-//! Each `--cpu-of` stands for a process and its descendants at the start of the measurement: an
-//! agent runs as a child of its supervisor, so counting one process would miss it. The kernel
-//! counts user and system time together, in nanoseconds. If one of these processes ends during
-//! the measurement, its time is lost, and the measurement fails. Linux charges network work on
-//! loopback to the process that sends or is interrupted, so compare the sum of all processes
-//! rather than single ones.
+//! Each `--cpu-of` stands for a process and its descendants at the start of the measurement.
+//! Descendants are included because an agent is a child of its supervisor. The kernel counts user
+//! and system time together, in nanoseconds. If one of these processes ends during the measurement,
+//! its time is lost, and the measurement fails. Linux charges network work on loopback to the
+//! process that sends or is interrupted, so compare the sum of all processes rather than single
+//! ones.
 //!
 //! Agents given with `--ledger-of` are measured in the same way. Their ledgers are read before the
 //! clocks start and after they stop, so that reading the ledgers is not part of the measurement.

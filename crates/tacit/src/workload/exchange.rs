@@ -2,8 +2,9 @@
 //!
 //! Each connection has a thread. Without `--rate`, a thread sends its next request when the reply
 //! to the last one arrives (a closed loop). With `--rate`, it sends each request at a scheduled
-//! time, and latency counts from that time. A scheduled request that could not be sent before the
-//! end counts with the time it waited, so that a slow server cannot hide its slowest requests.
+//! time, and latency counts from that time. If a scheduled request could not be sent before the end
+//! of the measurement, its waiting time counts as its latency. So a slow server cannot hide its
+//! slowest requests.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! Collects samples at equal intervals, in bounded memory.
 //!
-//! When the buffer is full, every second sample is dropped and the interval is doubled. So the
+//! When the buffer is full, every second sample is removed and the interval is doubled. So the
 //! samples always cover the whole measurement.
 
 use std::time::{Duration, Instant};

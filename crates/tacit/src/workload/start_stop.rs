@@ -3,7 +3,8 @@
 //!
 //! With `--inbound`, the client opens connections through two addresses in turns, one for outbound
 //! and one for inbound connections of a host, as channels between two queue managers do. A start
-//! ends when the reply to the first byte arrives, a stop when the server has closed as well.
+//! ends when the reply to the first byte arrives. A stop ends when the server has closed the
+//! connection too.
 
 use std::time::Instant;
 

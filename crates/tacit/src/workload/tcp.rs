@@ -1,8 +1,8 @@
 //! Samples the kernel's TCP state of connections: congestion window, smoothed round-trip time and
 //! its deviation, and queued bytes. Published measurements of AT-TLS plot the same quantities.
 //!
-//! Samples are taken at the sender: the client, the server for a stream in, and the agent's socket
-//! with TLS.
+//! Samples are taken at the sender: at the client, at the server if it sends the stream, and at the
+//! agent's socket with TLS.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;

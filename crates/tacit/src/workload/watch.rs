@@ -1,8 +1,8 @@
 //! Observes a running workload: its progress, and the TCP state of one connection.
 //!
-//! A thread takes a sample ten times a second, or less often if sampling takes long; each agent has
-//! its own sampling thread. Each worker counts in its own cell, so that workers do not wait for
-//! each other.
+//! A thread takes a sample ten times a second, or less often if sampling takes long. Each agent has
+//! a sampling thread of its own. Each thread that generates load has a counter of its own, so that
+//! the threads do not wait for each other.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;

@@ -1,4 +1,5 @@
-//! What a captured host lives through: no byte of a protected flow leaves in clear meanwhile.
+//! Tests that a host stays captured when an agent dies, restarts or reloads its policy: no byte of
+//! a protected flow may leave the host in clear.
 
 use crate::machines::{Machines, TLS};
 

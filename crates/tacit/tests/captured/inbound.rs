@@ -1,4 +1,4 @@
-//! What clients open to the programs of a captured host.
+//! Tests the connections and datagrams that clients send to the programs of a captured host.
 
 use crate::machines::Machines;
 

@@ -1,4 +1,4 @@
-//! What programs of a captured host open.
+//! Tests the connections and datagrams that programs of a captured host send.
 
 use crate::machines::{Machines, TLS};
 

@@ -1,4 +1,5 @@
-//! Makes valid and invalid certificates, the same as the unit tests of verification.
+//! Makes valid and invalid certificates for the tests, the same ones that the unit tests of
+//! certificate verification use.
 
 use serde_json::{Value, json};
 

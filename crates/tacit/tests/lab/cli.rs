@@ -1,4 +1,4 @@
-//! Tests the command line: exit status, and the messages of wrong uses.
+//! Tests the command line: the exit status, and the messages for wrong arguments.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! Completions of shells with what a running agent knows.
+//! Tests that shells complete names and ids that a running agent knows.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `tacit show cpus`, and what `tacit doctor` has of it.
+//! Tests `tacit show cpus`, and the tables that `tacit doctor` shares with it.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Compares JSON with the schemas in docs/schema/.
+//! Checks whether a JSON value conforms to a schema in docs/schema/.
 
 use std::path::Path;
 

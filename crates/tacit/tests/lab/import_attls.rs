@@ -1,4 +1,5 @@
-//! Tests the steps of the page on migrating from AT-TLS exactly as a new user follows them.
+//! Tests the steps of the manual's page on the migration from AT-TLS, in the order in which a new
+//! user follows them.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Tests `tacit import attls` with the main file of a Policy Agent: TLS rules and IP filter rules
-//! become one policy, which `tacit check` accepts and `tacit explain` explains.
+//! Tests `tacit import attls` with the main file of a z/OS Policy Agent. TLS rules and IP filter
+//! rules become one policy, which `tacit check` accepts and `tacit explain` can evaluate.
 
 use crate::harness::{Lab, TACIT, text_of};
 

@@ -1,5 +1,5 @@
-//! Compares `tacit import stunnel` with stunnel itself: with the same configuration, the same
-//! clients must get the same answers.
+//! Compares a policy from `tacit import stunnel` with a running stunnel: with the same
+//! configuration, the same clients must get the same answers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Policies of several files.
+//! Tests policies that include other files.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! Tests the end of a TLS 1.2 connection that reaches the data limit of its key, with `openssl` as
-//! the peer. The limit is lowered for the test; the real one is about 390 GB.
+//! Tests how a TLS 1.2 connection ends when it reaches the data limit of its key, with `openssl` as
+//! the peer. The real limit is about 390 GB; the test uses a lower one.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Tests the state of connections and processes after a process of tacit was killed.
+//! Tests what happens to connections and processes when a process of tacit is killed.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! The schema of the policy language, for editors.
+//! Tests the JSON schema of the policy language, which editors use.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! A lab whose files every user can read.
+//! Creates a test directory whose files every user can read, for tests with programs of other
+//! users.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

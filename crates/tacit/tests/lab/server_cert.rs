@@ -1,5 +1,5 @@
-//! Tests the client role with every kind of server certificate. A server with an invalid one must
-//! receive no data of the program.
+//! Tests the client role with every kind of server certificate. A server with an invalid
+//! certificate must receive no data of the program.
 
 use std::io::{Read, Write};
 

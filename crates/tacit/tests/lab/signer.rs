@@ -1,4 +1,5 @@
-//! Tests the signer: it holds the private keys in a process of its own, and only signs.
+//! Tests the signer process: only this process holds the private keys, and it only signs
+//! handshakes.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! `tacit trace`: captures and key logs as Wireshark's tools and other TLS libraries read them.
+//! Tests `tacit trace`: Wireshark's tools and other TLS libraries must be able to read its captures
+//! and key logs.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,5 +1,5 @@
-//! Tests rules with `mode = "audit"`: flows pass as without tacit, and displays show what the rule
-//! would do.
+//! Tests rules with `mode = "audit"`: the agent relays the flows unchanged, and displays show what
+//! the rule would have done.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Tests that `connect` of a program returns the answer of the destination, so that programs handle
-//! failures as they do without tacit.
+//! Tests that `connect` in a program returns the true result from the destination, so that programs
+//! handle failures as they do without tacit.
 
 use crate::network::Network;
 

@@ -1,5 +1,5 @@
-//! Tests datagrams of runs: they have real addresses, programs get real errors, and no datagram is
-//! lost.
+//! Tests the datagrams of runs: both ends see the real addresses, programs get the real errors, and
+//! no datagram is lost.
 
 use crate::network::Network;
 

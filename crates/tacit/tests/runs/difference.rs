@@ -1,5 +1,6 @@
-//! Tests that a program sees the same connection errors with and without tacit, and the exact
-//! differences: a failed TLS handshake is a reset after `connect`, and urgent bytes arrive in line.
+//! Tests that a program sees the same connection errors with and without tacit. Also tests the
+//! known differences: a failed TLS handshake causes a reset after `connect`, and urgent bytes
+//! arrive in line.
 
 use crate::network::Network;
 

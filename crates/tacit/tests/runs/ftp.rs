@@ -1,4 +1,5 @@
-//! Tests FTP under `tacit run`: programs without TLS, and data connections, which need no rule.
+//! Tests FTP under `tacit run` with programs without TLS. Data connections need no rule of their
+//! own.
 
 use crate::network::Network;
 

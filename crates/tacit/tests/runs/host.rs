@@ -1,4 +1,4 @@
-//! Tests the addresses of the host inside a run, where they behave like loopback.
+//! Tests the host's own addresses inside a run, where they behave like loopback addresses.
 
 use crate::network::Network;
 

@@ -1,4 +1,4 @@
-//! Tests programs under a policy that was imported from AT-TLS.
+//! Tests programs in runs with a policy that was imported from AT-TLS.
 
 use crate::network::Network;
 

@@ -1,5 +1,5 @@
-//! Tests name resolution of programs: with real resolvers, over every protocol, and never without
-//! the agent.
+//! Tests name resolution of programs: with real resolvers and over every protocol. No question may
+//! bypass the agent.
 
 use crate::harness::text_of;
 use crate::network::Network;

@@ -1,7 +1,7 @@
 //! Sets up a network for one test, and runs programs in it with and without `tacit run`.
 //!
 //! ```text
-//!   program ────────────────────────────────────────> server       as it is
+//!   program ────────────────────────────────────────> server       without tacit
 //!   program ══ tacit run ═══════════════════════════> server       permit: clear.example
 //!   program ══ tacit run ══════TLS══════> far agent ─> server      tls:    tls.example
 //! ```

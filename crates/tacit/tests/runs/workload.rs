@@ -1,4 +1,4 @@
-//! Tests `tacit workload` with client and server in runs.
+//! Tests `tacit workload` with the client and the server each in a run.
 
 use crate::network::Network;
 

@@ -8,20 +8,20 @@
 //! ```
 //!
 //! The server that the program chose is queried first. The next server is queried after
-//! [`NEXT_DELAY`], or after [`SUSPECTED_DELAY`] if the first one is suspected, or at once after a
-//! refusal or a network error. The first answer from any server is used. The last server of a round
-//! gets the full timeout of `/etc/resolv.conf` before the next round.
+//! [`NEXT_DELAY`], after the shorter [`SUSPECTED_DELAY`] if the first server is suspected to be
+//! down, or at once after a refusal or a network error. The first answer from any server is used.
+//! The last server of a round gets the full timeout of `/etc/resolv.conf` before the next round.
 //!
 //! An answer must arrive from the server on the socket of the query. It must have the query's ID,
-//! and repeat the question in the same case of letters, which is random: an attacker must guess it.
-//! A server that changes the case is queried again in lower case with another ID. The case is not
-//! checked over TCP.
+//! and repeat the question in the same upper and lower case letters. The case is random, so that an
+//! attacker who forges an answer must guess it. A server that changes the case is queried again in
+//! lower case with another ID. The case is not checked over TCP.
 //!
 //! If several programs wait for the same query, it is sent once and all of them get the answer. If
 //! a program repeats a query, the client sends it to the server again.
 //!
-//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] late
-//! answers, which only show that a server is up.
+//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] expected
+//! late answers. A late answer only shows that its server is up.
 
 mod order;
 mod sockets;

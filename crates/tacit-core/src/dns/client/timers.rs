@@ -1,7 +1,7 @@
 //! The timers of DNS queries.
 //!
-//! Each kind of timer has one fixed delay and its own queue. Its entries are always in order,
-//! because a timer that starts later also ends later.
+//! Each kind of timer has one fixed delay and its own queue. The entries of a queue are always in
+//! order, because a timer that starts later also expires later.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

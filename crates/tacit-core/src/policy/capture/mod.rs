@@ -1,16 +1,17 @@
 //! Computes the destinations that the kernel captures in a run.
 //!
-//! A destination is captured if some rule other than a deny can match it, unless a deny with only
-//! addresses and ports comes before that rule. The kernel rejects all other traffic at once, with
-//! an ICMP error.
+//! A destination is captured if a rule that does not deny can match it. The exception is a
+//! destination that an earlier rule denies by address and port alone. The kernel rejects all other
+//! traffic at once, with an ICMP error.
 //!
 //! The kernel's sets need disjoint ranges of addresses and ports; [`captured`] splits overlapping
 //! ranges and merges adjacent ones (`sweep`). The cost grows with the number of rules, names and
 //! ranges, and everything is computed again when one of them changes.
 //!
-//! A rule by name has no range of its own: the caller passes the addresses that DNS returned for
-//! the name as `learnt`. Loopback and link-local addresses are captured only if a rule names them;
-//! multicast and unspecified addresses only if a rule has addresses.
+//! A rule that selects destinations by name has no range of its own: the caller passes the
+//! addresses that DNS returned for the name as `learnt`. Loopback and link-local addresses are
+//! captured only if a rule names them; multicast and unspecified addresses only if a rule has
+//! addresses.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -11,10 +11,11 @@
 //! ```
 //!
 //! * A range is split into prefixes: an IPv4 range into at most 62, a port range into at most 30.
-//!   Names have a shape of their own; so do wildcards, which are searched once for each label.
-//! * A rule that is found by its key is then matched completely, also by the values that no shape
-//!   has (`program`, `user`). So a table may return a rule that does not match, but never misses
-//!   one.
+//!   Rules with names have a shape of their own. Rules with wildcard names have another one, which
+//!   is searched once for each label of the flow's name.
+//! * A rule that is found by its key is then compared completely with the flow, including the
+//!   values that no shape has (`program`, `user`). So a table may return a rule that does not
+//!   match, but it never misses a rule that matches.
 //! * The tables are in the order of their first rule. The search ends when no remaining table can
 //!   have an earlier rule than the one found.
 //! * It is expensive to find the owner of a flow, so a flow may be looked up without it: [`Lookup`]

@@ -1,4 +1,5 @@
-//! Identity maps: map a trusted certificate and the client's address to a name.
+//! Defines identity maps. A map gives a client a name, selected by its trusted certificate and its
+//! address.
 //!
 //! ```text
 //!   [[map.people]]  ─┐
@@ -8,14 +9,15 @@
 //!
 //! The order in the file does not matter: the most specific entry that matches decides. To find the
 //! more specific of two entries, their conditions are compared in the order `uri`, `dns`, `email`,
-//! `ip`, `subject`, `issuer`, `address`; the first difference decides. A condition is more specific
-//! than none. Of two conditions, the more specific one has more values (only distinguished names
-//! have several), or else more values without a wildcard, or else more characters or a longer
-//! prefix.
+//! `ip`, `subject`, `issuer`, `address`; the first difference decides. An entry with a condition is
+//! more specific than an entry without it. If both entries have the condition, three things are
+//! compared in turn: the number of values (only distinguished names have several), the number of
+//! values without a wildcard, and the number of characters or the length of the prefix. The entry
+//! with more is more specific.
 //!
 //! If two matching entries are equally specific and have different outcomes, neither decides, and
-//! the client gets no name. The parser rejects a map if it can detect such a conflict; it cannot
-//! detect every one, because a certificate may have several names.
+//! the client gets no name. The parser rejects a map if it can detect such a conflict. It cannot
+//! detect every conflict, because a certificate may have several names.
 //!
 //! A look-up tries each entry once: at most [`ENTRIES_MAX`]. This module neither parses nor
 //! verifies certificates.

@@ -1,7 +1,8 @@
 //! Matches text with patterns that contain `*`, and compares how specific patterns are.
 //!
-//! `*` matches any characters, also none; `\` makes the next character literal. Matching is
-//! case-sensitive: for a case-insensitive match the caller converts both texts to one case.
+//! `*` matches any number of characters, including none; `\` makes the next character literal.
+//! Matching is case-sensitive: for a case-insensitive match the caller converts both texts to one
+//! case.
 
 /// A text in which each `*` stands for any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Parses `aliases` and `alias-ranges` of `[agent]`: addresses that stand for names in runs.
+//! Parses `aliases` and `alias-ranges` of `[agent]`: the addresses that stand for names in runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! Parses `[host]`, and checks that its rules are such that the capture of a host applies.
+//! Parses `[host]`, and reports the rules with settings that a captured host does not support.
 
 use super::review::Read;
 use super::words::Scope;

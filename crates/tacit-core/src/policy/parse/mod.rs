@@ -3,8 +3,8 @@
 //! It reads TOML with the position of each value, without serde: one run reports every error, each
 //! with line, column and a fix. Rules for the code:
 //!
-//! * A reader returns `None` exactly if it has reported an error, or depends on a value with an
-//!   error; every value that it returns is valid.
+//! * A reader returns `None` if it has reported an error, or if it needs a value that has an error.
+//!   Otherwise it returns a valid value.
 //! * Tables reject unknown keys (`words`), and keys that are planned but not supported yet
 //!   (`not_built`): no key is ignored silently.
 //! * If the text is not valid TOML, the valid part is still read. Missing keys are not reported

@@ -1,4 +1,4 @@
-//! Checks that compare rules with each other.
+//! Checks each rule against the other rules of the policy.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Parses rules for runs and the host: connections that programs open, and connections to their
-//! ports.
+//! Parses the rules for runs and for the host: rules for connections that programs open, and rules
+//! for connections to the ports of programs.
 
 use super::selectors::{addresses, ports, programs, runs, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};

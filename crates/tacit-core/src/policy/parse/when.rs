@@ -1,4 +1,4 @@
-//! Parses `when` of a rule.
+//! Parses the `when` table of a rule: the dates, days and hours at which the rule applies.
 
 use jiff::civil::DateTime;
 

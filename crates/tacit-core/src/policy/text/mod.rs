@@ -22,8 +22,8 @@
 //!
 //! * [`TomlDocument`] is the parsed text, as far as it is valid TOML.
 //! * [`TomlTable`] reports every key that its [`TableSchema`] does not have, and returns a
-//!   [`TomlValue`] for each key that is read.
-//! * A reader of a value returns `None` exactly if an error was reported.
+//!   [`TomlValue`] for each key that the caller reads.
+//! * A reader of a value returns `None` only if an error was reported.
 //! * [`Diagnostics`] collects the errors and warnings, each with line, column and fix. If the text
 //!   is not valid TOML, it reports no missing keys: they may be in the unreadable part.
 //!

@@ -4,7 +4,7 @@
 //! knows. An error in a value is reported at its position, and the caller gets `None`.
 //!
 //! An unknown key causes no further errors. If it resembles a known key that is missing, its value
-//! is read as that of the known key. If an unknown key resembles none, no key of the table is
+//! is read as that of the known key. If it does not resemble a known key, no key of the table is
 //! reported as missing or misplaced.
 
 use toml::de::{DeTable, DeValue};

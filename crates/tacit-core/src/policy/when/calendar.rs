@@ -1,4 +1,4 @@
-//! Sets of weekdays, of days of the month and of months.
+//! Parses and matches sets of weekdays, of days of the month and of months.
 
 use std::fmt;
 use std::ops::RangeInclusive;

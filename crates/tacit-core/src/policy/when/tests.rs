@@ -1,4 +1,5 @@
-//! Tests `when` against the calendar.
+//! Tests `when` conditions at fixed times, and compares random conditions with an independent
+//! implementation of the calendar.
 
 use super::*;
 

@@ -8,16 +8,17 @@
 //!   PORT, EPRT     the server gets an address where tacit listens; the client's is dialled
 //! ```
 //!
-//! See RFC 959, 2228, 2428 and 4217. The exchanges of other protocols end when TLS begins. That of
-//! FTP continues under TLS, because each data connection is negotiated on the control connection.
+//! See RFC 959, 2228, 2428 and 4217. The exchanges of other STARTTLS protocols end when TLS begins.
+//! The exchange of FTP continues under TLS, because each data connection is negotiated on the
+//! control connection.
 //!
 //! Commands are forwarded one at a time: each waits for the final reply to the one before, so that
 //! tacit's own replies stay in order. Only commands that may interrupt a transfer do not wait.
 //!
-//! Unexpected input fails closed: an address of the server that was not requested is withheld; only
-//! the addresses of the control connection's own ends are used (RFC 2577 section 3); before
-//! required TLS a client gets only a greeting and replies to harmless commands, and a server gets
-//! only `AUTH TLS`.
+//! Unexpected input fails closed. If the server sends a data address that was not requested, it is
+//! not forwarded. Data connections use only the addresses of the two ends of the control connection
+//! (RFC 2577 section 3). If TLS is required, a client gets only a greeting and replies to harmless
+//! commands before TLS begins, and a server gets only `AUTH TLS`.
 //!
 //! Limits: [`LINE_BYTES_MAX`], [`GREETING_BYTES_MAX`]. CCC, REIN under TLS, security mechanisms
 //! other than TLS, RFC 1639 addresses and transfers between two servers are rejected.

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! The first four bytes of every message before the StartupMessage are its length, the next four
-//! its type. A client may also begin with the handshake itself ("direct" TLS): its first byte is
-//! 0x16, which cannot begin a message, because none is that long. Its handshake must negotiate the
-//! ALPN protocol, as PostgreSQL requires: this proves that the client was not redirected from a
-//! server of another protocol.
+//! its type. A client may also begin with the handshake itself ("direct" TLS). Its first byte is
+//! then 0x16. No other message begins with this byte, because its length would exceed 350 MB. The
+//! handshake must negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires. This proves that
+//! the client was not redirected from a server of another protocol.
 //!
 //! A CancelRequest is a separate connection with one message; the server acts on it and closes
 //! without an answer. Its secret key has 4 bytes, and up to 256 from protocol 3.2 on. Most clients

@@ -30,9 +30,10 @@
 //!   anything else: relayed from here on
 //! ```
 //!
-//! Commands are handled one at a time: the next is read after the reply to the last was forwarded.
-//! Until the relay begins, lines are parsed and written again, so that both ends see the same
-//! lines. Replies in clear are discarded under TLS (RFC 3207 section 4.2).
+//! Commands are handled one at a time: tacit reads the next command when it has forwarded the reply
+//! to the previous one. Until the relay begins, tacit parses each line and writes it again, so that
+//! both ends see the same lines. What tacit learned from replies in clear is discarded under TLS
+//! (RFC 3207 section 4.2).
 
 mod client;
 mod server;

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A filter that permits becomes a group of rules: first a copy of each TLS rule, limited to the
-//! flows that both match, then a permit for the remaining flows. A filter that denies becomes a
-//! deny. tacit opens only the sockets that some rule listens on, so an inbound filter without ports
-//! applies to those sockets.
+//! flows that both the filter and the TLS rule match, then a permit for the remaining flows. A
+//! filter that denies becomes a deny. tacit opens only the sockets on which some rule listens, so
+//! an inbound filter without ports applies to those sockets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! The types for filters and for the flows that they match.
+//! Defines the types for IP filters and for the flows that they match.
 
 use std::ops::RangeInclusive;
 

@@ -1,13 +1,13 @@
-//! Imports IP filter rules: reads which flows they permit and deny, in order.
+//! Imports z/OS IP filter rules: reads in order which flows each rule permits or denies.
 //!
 //! ```text
 //!   IpFilterPolicy ─> IpFilterGroup ─> IpFilterRule ─> IpService…     which flows
 //!                                                  ─> IpGenericFilterAction
 //! ```
 //!
-//! z/OS filters packets, and tacit connections: a connection passes if its packets pass in both
-//! directions. In a bidirectional service the source is the local end. As on z/OS, a flow that no
-//! rule matches is denied. `combine` combines filters and TLS rules.
+//! z/OS filters packets, and tacit filters connections. So a connection is permitted if its packets
+//! are permitted in both directions. In a bidirectional service the source is the local end. As on
+//! z/OS, a flow that no rule matches is denied. `combine` combines filters and TLS rules.
 //!
 //! Not supported: statements for IPsec and IKE are errors. A tacit policy cannot express rules for
 //! forwarded packets, security classes, and protocols other than TCP and UDP; each of them is

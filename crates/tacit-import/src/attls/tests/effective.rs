@@ -1,4 +1,5 @@
-//! Tests the defaults of AT-TLS attributes, and which of two settings is used.
+//! Tests the defaults of AT-TLS attributes, and which setting is used if several actions set one
+//! attribute.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests the findings for policies that are wrong or unusual.
+//! Tests the findings that an import reports for AT-TLS policies with errors or unusual settings.
 
 use super::*;
 use crate::attls::words::Kind;

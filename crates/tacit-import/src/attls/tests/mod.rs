@@ -1,4 +1,5 @@
-//! Tests the import of AT-TLS policies, among them the peculiarities of real ones.
+//! Tests the import of AT-TLS policies, including the peculiarities of policies that real sites
+//! use.
 
 mod effective;
 mod findings;

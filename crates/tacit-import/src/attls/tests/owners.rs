@@ -1,4 +1,4 @@
-//! Tests which programs and users a rule gets for job names, user IDs and patterns.
+//! Tests which programs and users an imported rule selects for job names, user IDs and patterns.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

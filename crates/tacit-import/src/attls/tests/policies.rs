@@ -1,4 +1,4 @@
-//! Tests the rules that AT-TLS rules become.
+//! Tests which tacit rules an import creates from AT-TLS rules.
 
 use super::*;
 use tacit_core::policy::parse;

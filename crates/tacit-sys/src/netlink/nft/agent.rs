@@ -1,4 +1,4 @@
-//! The marks and ports by which packet rules recognise the agent's own sockets.
+//! Defines the marks and ports by which packet rules recognise the agent's own sockets.
 
 /// The agent's port inside; the sockets there see the original destination.
 pub const AGENT_PORT: u16 = 15001;

@@ -1,8 +1,8 @@
-//! Encodes the expressions of which packet rules consist.
+//! Encodes the expressions that packet rules consist of.
 //!
-//! Each [`Expression`] is one condition or action, such as "the port is 53". It becomes one to
-//! three expressions of the kernel: load a value into register 1, compare it, and continue only if
-//! it matches. Every number is in network order, except a packet mark.
+//! Each [`Expression`] is one condition or action, such as "the port is 53". It is encoded as one
+//! to three expressions of the kernel: load a value into register 1, compare the value, and
+//! continue only if it matches. Every number is in network order, except a packet mark.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! What only the rules of a captured host are made of: marks, connections, interfaces.
+//! Encodes the expressions that only the rules of a captured host use: conditions on marks,
+//! connections and interfaces.
 
 use super::agent::INBOUND_PORT;
 use super::primitive::{

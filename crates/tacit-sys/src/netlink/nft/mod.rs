@@ -7,16 +7,16 @@
 //!   chain prerouting            the rules, see rules.rs
 //! ```
 //!
-//! [`install`] is called once, inside the namespace. After that, any process with the netlink
-//! socket, also one outside, changes the sets with [`change`] and [`replace_all`].
+//! [`install`] is called once, inside the namespace. After that, any process that holds the netlink
+//! socket can change the sets with [`change`] and [`replace_all`], even from outside the namespace.
 //!
-//! The caller keeps its own copy of the elements of the sets, and keeps the elements of one set
-//! disjoint. The kernel rejects an element that overlaps another (`EEXIST`), and a rejected batch
-//! costs a hundred times as much as an accepted one.
+//! The caller keeps its own copy of the elements of the sets, and ensures that the elements of one
+//! set are disjoint. The kernel rejects an element that overlaps another one (`EEXIST`), and a
+//! rejected batch costs a hundred times as much as an accepted batch.
 //!
 //! Limits: [`ELEMENTS_PER_BATCH_MAX`] elements change at once. A larger change needs several
-//! batches, and between two of them the sets have only a part of the elements: traffic to the
-//! others is rejected, never let through. Needs Linux 5.9.
+//! batches. Between two batches the sets have only some of the elements: traffic to the missing
+//! elements is rejected, and never passes uncaptured. Needs Linux 5.9.
 
 mod agent;
 mod batch;

@@ -1,4 +1,5 @@
-//! Maintains the two sets with the namespace's own addresses, which follow those of the host.
+//! Maintains the two sets with the namespace's own addresses, which are copies of the host's
+//! addresses.
 
 use std::net::IpAddr;
 

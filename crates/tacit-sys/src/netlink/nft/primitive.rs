@@ -1,4 +1,4 @@
-//! The kernel's own expressions, each written with what it needs.
+//! Encodes single expressions of nftables, each with its attributes.
 //!
 //! Every number is in network order, except a packet mark.
 

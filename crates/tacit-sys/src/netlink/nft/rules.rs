@@ -7,7 +7,7 @@
 //!                              else                        UDP to the agent, SYN held
 //! loopback and own addresses   a program listens there     accept
 //! captured address and port                                UDP to the agent, SYN held
-//! UDP to where an answer came from                         accept: the agent's socket has it
+//! UDP to an address from which the agent sent an answer    accept: the agent's socket gets it
 //! loopback and own addresses   a port of the agent         refused
 //!                              else                        accept: the kernel returns an error;
 //!                                                          some a second are copied
@@ -17,20 +17,22 @@
 //! echo requests                                            dropped
 //! ```
 //!
-//! A held SYN is copied to the agent and sent to a socket that drops it. The agent decides: it
-//! releases the SYN when the destination has answered, or refuses it. The program's kernel sends a
-//! SYN that got no answer again.
+//! A held SYN is copied to the agent, and the packet itself goes to a socket that drops it. The
+//! agent decides: it releases the SYN when the destination has answered, or refuses it. As long as
+//! the SYN is not answered, the kernel of the program sends it again.
 //!
-//! Traffic to a server inside the run never leaves it. If no program listens at a loopback address,
-//! the program may mean the loopback of the host. Such an address is captured if a rule names it;
-//! otherwise the run's kernel refuses the connection as it would without tacit.
+//! Traffic to a server inside the run never leaves the run. If no program of the run listens at a
+//! loopback address, a connection to it may be meant for the loopback of the host. Such an address
+//! is captured if a rule names it. Otherwise the kernel refuses the connection as it would without
+//! tacit.
 //!
-//! If no socket of the agent takes a packet, the next rule refuses it. Otherwise a program that
-//! listens at that port would be connected to itself, or a SYN would be held without an agent to
-//! answer it.
+//! If no socket of the agent takes a packet, the next rule refuses the packet. Without this rule, a
+//! program that listens at that port would be connected to itself, or a SYN would be held without
+//! an agent to answer it.
 //!
-//! No rule sends UDP to just any matching transparent socket: the agent's answering sockets also
-//! match, and they do not read datagrams.
+//! The rules that send UDP to the agent name the port of its receiving socket. A rule for any
+//! transparent socket would also match the sockets from which the agent answers, and these do not
+//! read datagrams.
 
 use std::net::{IpAddr, Ipv6Addr};
 

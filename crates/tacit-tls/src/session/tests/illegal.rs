@@ -1,5 +1,5 @@
-//! Tests records and messages that no peer should send: the error, the alert, and that earlier data
-//! is kept.
+//! Tests records and messages that a correct peer never sends: the resulting error and alert, and
+//! that data received earlier is kept.
 
 use tacit_core::record::{
     EMPTY_RECORDS_MAX, HEADER_BYTES, PROTECTED_BYTES_MAX, Seal as _, TAG_BYTES,

@@ -1,4 +1,4 @@
-//! Compares a session with a stream of the TLS library: both must return the same bytes.
+//! Compares a session with a connection of the TLS library: both must return the same bytes.
 
 use proptest::prelude::*;
 

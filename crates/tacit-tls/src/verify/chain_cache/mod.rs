@@ -6,14 +6,15 @@
 //! ```
 //!
 //! Only trusted chains are cached. An entry is valid while every certificate of the chain is valid
-//! and the CRLs are current. If a byte, the name, the role or the trust changes, the key is another
-//! one. An entry does not prove who sends the chain: every full handshake checks that the peer
-//! holds the key of the leaf, and so did the handshake that a resumed session began with.
+//! and the CRLs are current. If a byte, the name, the role or the trust changes, the key changes
+//! and the entry is not found. An entry does not prove who sends the chain. So every full handshake
+//! still checks that the peer holds the private key of the leaf; a resumed session relies on the
+//! check in its first handshake.
 //!
 //! All threads share one table, so that a chain is verified once and not once in each thread.
 //! Readers and writers do not wait for each other. Limit: [`CHAINS_MAX`]. The table has two halves:
-//! one for recently used chains, the other for older ones. When the first half is full, it replaces
-//! the second.
+//! one for recently used chains, the other for older chains. When the first half is full, it
+//! replaces the second half.
 
 use std::sync::Arc;
 

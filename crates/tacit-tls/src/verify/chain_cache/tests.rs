@@ -1,4 +1,4 @@
-//! Tests which chains the cache accepts, and which it does not.
+//! Tests which chains the cache accepts without verification, and which it does not.
 
 use std::cell::Cell;
 use std::time::Duration;

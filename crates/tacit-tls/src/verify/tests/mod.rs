@@ -1,4 +1,4 @@
-//! Tests every kind of certificate at every level, with real handshakes in memory.
+//! Tests every kind of certificate at every verification level, with complete handshakes in memory.
 
 mod path;
 mod pinned;

@@ -1,5 +1,5 @@
-//! Tests paths with good signatures and other defects: key usages, expired anchors, and the
-//! messages.
+//! Tests certificate paths whose signatures are valid but that have other defects, such as wrong
+//! key usages or expired anchors, and the error messages for them.
 
 use std::time::Duration;
 

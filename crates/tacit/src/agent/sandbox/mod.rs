@@ -9,10 +9,11 @@
 //! ```
 //!
 //! Existing threads enter the sandbox here; new threads inherit it. A sandbox cannot be widened. If
-//! a new policy needs another directory, `tacit restart` is required: the supervisor, which has no
-//! sandbox, starts a successor, and that enters a sandbox for the new policy.
+//! a new policy needs another directory, `tacit restart` is required. The supervisor, which has no
+//! sandbox, then starts a successor, and the successor enters a sandbox for the new policy.
 //!
-//! Parts that the kernel does not support are left out; `tacit show limits` shows what is in force.
+//! If the kernel does not support a part of the sandbox, the agent runs without it; `tacit show
+//! limits` shows which parts are in force.
 
 mod reach;
 mod rights;

@@ -1,4 +1,5 @@
-//! The content of `tacit show audit`: flows that a rule in audit mode would have denied or secured.
+//! Defines the content of `tacit show audit`: the flows that a rule in audit mode has let pass,
+//! although without audit mode it would have denied or secured them.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::audited::{AuditedEntry, AuditedFlow};

@@ -1,5 +1,6 @@
-//! What `tacit show cpus` needs of an agent: which threads and runs use each CPU. The command reads
-//! the rest from the kernel, because the agent's sandbox has no such files.
+//! Defines the part of `tacit show cpus` that comes from the agent: which threads and runs use each
+//! CPU. The command reads the rest from the kernel itself, because the agent's sandbox cannot open
+//! those files.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

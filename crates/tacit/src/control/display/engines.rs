@@ -1,4 +1,5 @@
-//! The content of `tacit show engines`: the engines and data workers with their CPUs and load.
+//! Defines the content of `tacit show engines`: the engines and data workers with their CPUs and
+//! load.
 
 use serde::{Deserialize, Serialize};
 

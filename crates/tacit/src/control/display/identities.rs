@@ -1,5 +1,5 @@
-//! The content of `tacit show identities`: the certificates, trusts and CRLs of the policy, and
-//! nothing of private keys.
+//! Defines the content of `tacit show identities`: the certificates, trusts and CRLs of the policy.
+//! It contains no part of a private key.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

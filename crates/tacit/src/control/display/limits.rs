@@ -1,4 +1,5 @@
-//! The content of `tacit show limits`: the limits of the agent, and how much of each is used.
+//! Defines the content of `tacit show limits`: the limits of the agent, and how much of each is
+//! used.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The content of `tacit show metrics`: the metrics of the agent as text.
+//! Defines the content of `tacit show metrics`: the metrics of the agent as text.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
-//! The content of the displays, as types that serialise to the JSON of `tacit show --json`.
+//! Defines the content of the displays, as types that serialise to the JSON of `tacit show --json`.
 //!
-//! Every value is a snapshot; taking it delays no connection.
+//! Every value is a snapshot. The agent takes it without delaying a connection.
 
 pub mod audit;
 pub mod connections;

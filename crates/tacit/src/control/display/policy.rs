@@ -1,7 +1,7 @@
-//! The content of `tacit show policy`: every key of the installed policy with the value in force,
-//! defaults included.
+//! Defines the content of `tacit show policy`: every key of the installed policy with the value in
+//! force, including defaults.
 //!
-//! It contains the paths of private key files, and nothing of their content.
+//! It contains the paths of private key files, but not their content.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,4 +1,5 @@
-//! The content of `tacit show refused`: refused requests of programs and clients, newest first.
+//! Defines the content of `tacit show refused`: the connections, names and sockets of programs and
+//! clients that the agent has refused, newest first.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::refusal::{Refusal, RefusalEntry, RefusalReason};

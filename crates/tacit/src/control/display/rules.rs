@@ -1,4 +1,4 @@
-//! The content of `tacit show rules`: the installed rules with their counters.
+//! Defines the content of `tacit show rules`: the installed rules with their counters.
 
 use std::collections::{BTreeMap, HashMap};
 

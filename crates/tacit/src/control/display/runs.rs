@@ -1,4 +1,4 @@
-//! The content of `tacit show runs`: the programs under `tacit run`.
+//! Defines the content of `tacit show runs`: the programs under `tacit run`.
 
 use std::net::{IpAddr, SocketAddr};
 

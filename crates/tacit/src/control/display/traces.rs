@@ -1,4 +1,5 @@
-//! `tacit show traces`.
+//! Defines the content of `tacit show traces`: the traces in progress, with what they have recorded
+//! so far.
 
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,9 @@
 //! [`SCRAPES_MAX`] of them get their answers at the same time. Each connection lasts at most
 //! [`SCRAPE_TIME_MAX`]. At the limit, the server closes the oldest connection that has not sent a
 //! request yet, and accepts the new one.
-//! The body of a request is ignored. There is no TLS: put a forwarding rule in front of the server.
+//!
+//! The server ignores the body of a request. It does not support TLS: for TLS, put a forwarding
+//! rule in front of it.
 
 use std::cell::Cell;
 use std::io;

@@ -1,7 +1,8 @@
 //! Measures, pads and cuts text to a number of terminal columns.
 //!
-//! Names of programs, users and certificates can be in any script: a Chinese character takes two
-//! columns, a combining mark none. Control characters would move the cursor; [`fit`] escapes them.
+//! Names of programs, users and certificates can be in any script. A Chinese character takes two
+//! columns, and a combining mark takes none. Control characters would move the cursor, so [`fit`]
+//! escapes them.
 
 use tacit_core::printable::printable;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};

@@ -1,4 +1,5 @@
-//! Renders the ledger as tables: by rule, component, program or connection.
+//! Renders the ledger (the CPU time of the agent) as tables: by rule, component, program or
+//! connection.
 
 use tacit_core::meter::Component;
 

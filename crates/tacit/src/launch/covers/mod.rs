@@ -1,4 +1,5 @@
-//! Keeps the files of the policy hidden from the program when they are replaced.
+//! Keeps the secret files of the policy hidden from the program of a run, even if the files are
+//! replaced.
 //!
 //! ```text
 //!   launcher ── FilesToHide + the program's mounts ──> helper  when the program has started
@@ -6,15 +7,15 @@
 //!   kernel   ── a directory has changed (inotify) ───> helper  hides the new file
 //! ```
 //!
-//! When the program starts, something empty is mounted over each file. This mount disappears with
-//! the file. If the file is then created again, or a link or a directory on its path is replaced,
-//! the program can see the new file until the helper has hidden it, usually for less than a
-//! millisecond. A directory that is hidden as a whole has no such gap. The helper hides files only:
-//! mounting over a directory would disturb programs that are already in it.
+//! When the program starts, an empty file is mounted over each file. If the file is removed, this
+//! mount disappears too. If the file is then created again, or a link or a directory on its path is
+//! replaced, the program can see the new file until the helper has hidden it, usually for less than
+//! a millisecond. A directory that is hidden as a whole has no such gap. The helper hides files
+//! only: mounting over a directory would disturb programs that are already in it.
 //!
 //! If hiding or watching a file fails, the helper tries again after [`RETRY_INTERVAL`].
 //!
-//! Limits: [`PATHS_MAX`], and those of `watches.rs`.
+//! Limits: [`PATHS_MAX`] paths, and the limits of `watches.rs`.
 
 mod watches;
 

@@ -4,7 +4,7 @@
 //! itself. Each directory is watched before the name in it is looked up, so that no change in
 //! between is missed.
 //!
-//! Limits: [`DIRECTORIES_MAX`], and [`LINKS_MAX`] for one path.
+//! Limits: [`DIRECTORIES_MAX`] watched directories, and [`LINKS_MAX`] symbolic links on one path.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, OsStr, OsString};

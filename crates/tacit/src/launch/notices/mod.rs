@@ -1,19 +1,19 @@
-//! Answers the kernel's notifications of sockets that a program was refused, and reports them to
-//! the agent.
+//! Answers the kernel's notifications about sockets that a program must not create, and reports
+//! each refusal to the agent.
 //!
 //! ```text
 //!   kernel ── Listener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent
 //!          <── Listener::answer ──┘
 //! ```
 //!
-//! The helper answers each notification whether or not an agent takes the report. A report that
-//! cannot be sent is sent later, together with those that were added meanwhile. A program that
-//! repeats a refused call slows down only itself: it waits for each answer, and the helper answers
-//! one in each turn of its loop, in which it also serves the agent. `notify.rs` of
+//! The helper answers each notification, even if no agent receives the report. If a report cannot
+//! be sent, the helper sends it later, together with newer reports. A program that repeats a
+//! refused call slows down only itself: the program waits for each answer, and the helper answers
+//! one notification in each turn of the loop in which it also serves the agent. `notify.rs` of
 //! `tacit_sys::spawn` explains why the helper has this task.
 //!
-//! Limits: one report for each kind of socket (there are 67) every [`REPORT_INTERVAL`]. The count
-//! of repetitions in the last interval of a run may be lost.
+//! Limits: one report for each kind of socket (there are 67) in each [`REPORT_INTERVAL`]. The count
+//! of repeated refusals in the last interval of a run may be lost.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,5 @@
-//! One trace in progress: what workers see of it.
+//! Defines a trace in progress: its options, its counters, and the queue into which workers copy
+//! bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};

@@ -1,19 +1,21 @@
-//! Traces: the decrypted bytes of connections, or the keys that decrypt them, for an operator.
+//! Implements traces. A trace gives an operator the decrypted bytes of connections, or the keys
+//! that decrypt them.
 //!
 //! ```text
 //!   worker ── copy of the bytes, position ──> queue ──> thread `trace` ──> pcapng
 //!   handshake ── lines of the key log ──────> queue ──────┘           └──> key log
 //! ```
 //!
-//! A worker reads one flag of a connection that is not traced. It never waits for a trace: what the
-//! queue has no room for is dropped and counted. The thread writes to descriptors that the command
-//! of the operator has opened, and opens nothing.
+//! If a connection is not traced, the only cost for its worker is to read a flag. A worker never
+//! waits for a trace: if the queue is full, bytes are dropped and counted. The thread `trace`
+//! writes to descriptors that the operator's command has opened, and opens no files itself.
 //!
-//! A trace shows a connection from its establishment, or from the present byte if it is open when
-//! the trace starts. Keys are those of handshakes that begin after the start.
+//! A trace shows a connection from its beginning, or from the current byte if the connection was
+//! open when the trace started. The key log has only the keys of handshakes that begin after the
+//! start of the trace.
 //!
-//! Limits: [`TRACES_MAX`], [`TRACE_DURATION_MAX`] and [`TRACE_BYTES_MAX`] for each;
-//! [`QUEUE_BYTES_MAX`] and [`QUEUE_EVENTS_MAX`] for what waits to be written.
+//! Limits: [`TRACES_MAX`] traces at a time; [`TRACE_DURATION_MAX`] and [`TRACE_BYTES_MAX`] for each
+//! trace; [`QUEUE_BYTES_MAX`] and [`QUEUE_EVENTS_MAX`] for its queue.
 
 mod active;
 mod report;

@@ -1,4 +1,4 @@
-//! What traces show about themselves: to the command, to displays, to the log.
+//! Defines the reports about a trace: for the command `tacit trace`, for displays and for the log.
 
 use std::fmt;
 

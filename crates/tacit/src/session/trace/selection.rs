@@ -1,4 +1,4 @@
-//! Which connections a trace is of.
+//! Defines which connections a trace records: one connection, or those of a rule or a run.
 
 use std::fmt;
 

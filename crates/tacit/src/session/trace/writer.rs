@@ -1,8 +1,9 @@
-//! The thread of one trace: makes packets of what workers copied, and writes them.
+//! Runs the thread of a trace: converts the bytes that workers have copied to packets, and writes
+//! the packets to the capture file.
 //!
-//! If a file takes no bytes, as a pipe that no process reads, the thread waits for it; workers then
-//! fill the queue, and drop. It waits until the end of the trace, and [`LAST_BYTES_WAIT_MAX`]
-//! longer.
+//! A file may accept no bytes, such as a pipe that no process reads. The thread then waits for the
+//! file until the end of the trace and [`LAST_BYTES_WAIT_MAX`] longer. The queue fills up in the
+//! meantime, and workers drop further bytes.
 
 use std::collections::HashMap;
 use std::fs::File;

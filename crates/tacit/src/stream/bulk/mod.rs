@@ -1,11 +1,11 @@
-//! Schedules the bulk transfers of a thread, so that short messages of other connections do not
-//! have to wait for all of them.
+//! Schedules the bulk transfers of a thread, so that a short message of another connection waits
+//! for only one bulk transfer and not for all of them.
 //!
-//! A connection that fills its whole batch when it is polled is *bulk*; any other is *brief*. While
-//! a thread has brief connections, only one bulk connection may move data between two polls of the
-//! kernel, and at most [`TURN_RECORDS`]: that is its turn. So a short message waits for at most one
-//! turn, however many bulk connections there are. If all connections of a thread are of one kind,
-//! there are no turns.
+//! A connection that fills its whole batch when it is polled is *bulk*; any other connection is
+//! *brief*. While a thread has brief connections, only one bulk connection may move data between
+//! two polls of the kernel. It may move at most [`TURN_RECORDS`]; this is its turn. So a short
+//! message waits for at most one turn, however many bulk connections there are. If all connections
+//! of a thread are of the same kind, there are no turns.
 //!
 //! Turns are given in the order of the requests.
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   outside   a listening socket; only the peer address of the control connection may connect
-//!   inside    the address that the program of a run will connect to, which is captured meanwhile
+//!   inside    the address to which the program of a run will connect; it is captured until then
 //! ```
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Data connections of FTP.
+//! Serves FTP data connections.
 //!
 //! The relay of a control connection opens a listener for each data connection that FTP commands
 //! announce. The data connection is then served like any other, under the rule of its control

@@ -1,4 +1,5 @@
-//! A data connection of FTP that was announced and is not accepted yet.
+//! Defines an FTP data connection that was announced on the control connection and is not accepted
+//! yet.
 
 use std::convert::Infallible;
 use std::sync::Arc;

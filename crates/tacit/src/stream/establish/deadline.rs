@@ -1,4 +1,4 @@
-//! Limits the set-up of a connection to a deadline.
+//! Limits the time in which a connection must be established.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Closes the sockets of a connection that could not be established, after the peer has read its
-//! alert.
+//! Closes the sockets of a connection that could not be established, after the peer has read the
+//! TLS alert.
 
 use std::time::Duration;
 

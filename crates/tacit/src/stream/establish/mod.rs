@@ -10,14 +10,14 @@
 //!   clear                dial
 //! ```
 //!
-//! Data of the program that has arrived when our Finished message is ready is sent together with
-//! it. Data that arrived together with the client's Finished message is relayed first.
+//! If data of the program has arrived when tacit's Finished message is ready, both are sent
+//! together. Data that arrived together with the client's Finished message is relayed first.
 //!
 //! If TLS is downstream, the client is authenticated before the upstream is dialled. The exception
 //! is a STARTTLS protocol that needs the greeting of the server first. For FTP data connections the
 //! upstream is dialled before the handshake, because an FTP server sends its reply on the control
-//! connection only after it has accepted. If the handshake fails then, the socket in clear is
-//! reset, so that the transfer does not look complete.
+//! connection only after it has accepted the data connection. If the handshake fails after the
+//! dial, the clear socket is reset, so that the transfer does not look complete.
 //!
 //! Limits: `handshake-timeout` of the rule limits the STARTTLS exchange and the handshake together;
 //! `CONNECT_TIMEOUT` limits the dial if the rule has no `connect-timeout`.

@@ -1,5 +1,5 @@
-//! Makes the plan of a connection: which socket gets TLS, what is exchanged before TLS, and when to
-//! dial.
+//! Makes the plan of a connection: which socket gets TLS, what is exchanged before TLS, and when
+//! the upstream is dialled.
 //!
 //! | connection | before TLS | TLS on | dial |
 //! |---|---|---|---|

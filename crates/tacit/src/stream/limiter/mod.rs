@@ -1,20 +1,20 @@
-//! Limits the number of concurrent TLS handshakes, so that neither one source nor one rule can use
-//! up all of them.
+//! Limits the number of concurrent TLS handshakes, so that a single source (client address) or a
+//! single rule cannot use up all of them.
 //!
-//! A handshake counts against three limits: of its source, of its rule, and of the agent. The last
-//! quarter of a rule's permits and of the agent's is a reserve: only a source with no other
-//! handshake in flight may use it. A handshake that gets no permit waits.
+//! A handshake counts against three limits: the limit of its source, of its rule, and of the agent.
+//! The last quarter of the permits of a rule, and of the agent, is a reserve: only a source with no
+//! other handshake in progress may use it. A handshake that gets no permit waits.
 //!
 //! ```text
 //! acquire ─┬─ a permit is free ──────────────> granted
-//!          └─ queued ─┬─ one becomes free ───> granted   the source with the fewest first
-//!                     └─ a busier source is slow ─> granted   its oldest handshake is displaced
+//!          └─ queued ─┬─ one becomes free ───> granted   first to the source with the fewest
+//!                     └─ a busier source is slow ─> granted   its oldest one is displaced
 //! ```
 //!
 //! So clients that connect and send nothing cannot block others. When another source needs a
 //! permit, the limiter displaces the oldest slow handshake of the busiest source. When half of all
-//! connections wait, it rejects the oldest waiting one of the source with the most. Handshakes that
-//! the agent initiates are neither displaced nor rejected.
+//! connections wait, the limiter rejects the oldest waiting handshake of the source with the most
+//! waiting handshakes. Handshakes that the agent initiates are never displaced or rejected.
 
 mod queue;
 

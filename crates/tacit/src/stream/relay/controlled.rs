@@ -5,15 +5,16 @@
 //!   clear ──────────> handshake ──> TLS ──────> clear ──> …
 //! ```
 //!
-//! Between two requests, one of the other relays runs at its full speed. Requests arrive on the
-//! query socket, not among the bytes. Bytes that the program wrote before its request are sent
-//! before the change; bytes that it writes after the answer are sent after the change. Bytes of the
-//! peer that the program has not read when it requests `start` are taken back from its socket, and
-//! are the beginning of the handshake: so the peer may begin TLS at once. If an attacker inserts
-//! bytes in clear there, they are not TLS, and the connection ends.
+//! Between two requests, an ordinary relay moves the bytes at full speed. Requests arrive on the
+//! query socket and not on the connection itself. Bytes that the program wrote before its request
+//! are sent before the change; bytes that it writes after the answer are sent after the change.
+//! When the program requests `start`, the relay takes back the bytes of the peer that the program
+//! has not read yet, and uses them as the beginning of the handshake. So the peer may begin TLS at
+//! once. If an attacker inserts bytes in clear, they are not a valid handshake, and the connection
+//! ends.
 //!
-//! Limits: `handshake-timeout` of the rule for each change; at most [`INCOMING_BYTES_MAX`] are
-//! taken back.
+//! Limits: `handshake-timeout` of the rule for each change; the relay takes back at most
+//! [`INCOMING_BYTES_MAX`].
 
 use std::fmt::Display;
 use std::future::{Future, poll_fn};

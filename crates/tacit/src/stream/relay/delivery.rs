@@ -1,13 +1,13 @@
-//! Relays one message in clear and nothing else: a CancelRequest of PostgreSQL.
+//! Relays a single message in clear, the CancelRequest of PostgreSQL, and nothing else.
 //!
 //! ```text
-//!   downstream ── the message, read before ──> upstream
-//!            <── both are closed when it ends ──
+//!   downstream ── the message, already read ─> upstream
+//!            <── the end of upstream closes both ──
 //! ```
 //!
-//! All other bytes of client and server are dropped. The server closes the connection when it has
-//! handled the message; only then is the client's connection closed, because the client waits for
-//! that. Limit: [`END_WAIT_MAX`].
+//! All other bytes of client and server are dropped. The server closes its connection when it has
+//! handled the message. tacit closes the client's connection only after that, because the client
+//! waits until the message is handled. Limit: [`END_WAIT_MAX`] for this wait.
 
 use std::io;
 use std::time::Duration;

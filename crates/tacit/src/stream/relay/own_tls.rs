@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The relay checks the program's first bytes when they arrive; it does not wait for them. If the
-//! server has sent data before, the connection is refused, because that data was not meant for the
-//! program's TLS.
+//! server has already sent data, the connection is always refused, because this data is not part of
+//! the program's TLS.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! The `ramp` workload: measures whether a new connection needs more CPU time when many are open.
 //!
-//! A ramp opens connections in steps and keeps them open. The CPU time of a step divided by the
-//! connections that it opened is one point. The report fits a straight line through the points of
-//! all ramps, and gives the line's rise from no open connections to the maximum with a confidence
-//! interval. The CPU time is that of the processes given with `--cpu-of` and `--ledger-of`; without
-//! these options it is the client's own.
+//! A ramp opens connections in steps and keeps them open. Each step gives one point: the CPU time
+//! of the step, divided by the number of connections that it opened. The report fits a straight
+//! line through the points of all ramps. It gives the line's rise from no open connections to the
+//! maximum, with a confidence interval. The CPU time is that of the processes given with `--cpu-of`
+//! and `--ledger-of`; without these options it is the client's own.
 //!
-//! With `--also`, the addresses take turns, one ramp each, so that other load on the machine
+//! With `--also`, ramps to the given addresses take turns, so that other load on the machine
 //! affects all of them. The report gives the difference between each address and the first, with
 //! its own confidence interval.
 

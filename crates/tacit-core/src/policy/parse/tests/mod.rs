@@ -1,5 +1,4 @@
-//! Tests whole policy texts: the policies that they become, and every error with its position and
-//! fix.
+//! Tests whole policy texts: the parsed policy of each, and every error with its position and fix.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Compares imported policies with a direct evaluation of the rules as z/OS does it.
+//! Compares imported policies with a direct evaluation of the original rules, in the way in which
+//! z/OS evaluates them.
 //!
 //! The test generates rules, writes them as policy files, imports these and looks up flows. For
 //! each flow it also evaluates the generated rules directly: first the filters in order, then the

@@ -1,5 +1,5 @@
-//! The state of the handshake limiter: which handshakes have a permit, which wait, and which gets
-//! the next permit. It uses no clock and no runtime.
+//! Holds the state of the handshake limiter: which handshakes have a permit, which handshakes wait,
+//! and which one gets the next permit. The code reads no clock and needs no async runtime.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

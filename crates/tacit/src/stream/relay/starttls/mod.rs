@@ -1,5 +1,5 @@
-//! Relays a connection whose STARTTLS protocol must be followed after the handshake too, until a
-//! plain relay can continue, or to the end of the connection (FTP).
+//! Relays a connection whose STARTTLS exchange continues after the handshake. The relay follows the
+//! protocol until an ordinary relay can take over or, with FTP, until the connection ends.
 //!
 //! ```text
 //!   peer <──(TLS)──> StarttlsDriver <──in clear──> program
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A listener accepts one connection, from the peer address of its control connection. It closes
-//! after `ARRIVAL_WAIT_MAX`, when the next one is requested, or with the control connection. An
-//! accepted data connection is independent of it. Limit: `DATA_CONNECTIONS_MAX` for each control
-//! connection, listeners included.
+//! after `ARRIVAL_WAIT_MAX`, when the next listener is requested, or with the control connection. A
+//! data connection, once accepted, no longer depends on the control connection. Limit:
+//! `DATA_CONNECTIONS_MAX` for each control connection, including listeners.
 
 mod data_listeners;
 
