@@ -115,7 +115,7 @@ struct IssueArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
     /// Additional subject alternative name; may be repeated
-    #[arg(long, value_name = "DNS|IP")]
+    #[arg(long, value_name = "DNS|IP|URI")]
     san: Vec<San>,
     /// Issue a certificate for servers only [default: for servers and clients]
     #[arg(long)]

@@ -13,6 +13,9 @@ use rustls_pki_types::DnsName;
 /// RFC 5280 appendix A.1, `ub-common-name`.
 const COMMON_NAME_CHARS_MAX: usize = 64;
 
+/// The longest URI, as the SPIFFE ID specification sets it.
+const URI_BYTES_MAX: usize = 2048;
+
 /// A subject alternative name, which peers compare with the expected name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum San {
@@ -20,6 +23,8 @@ pub(super) enum San {
     Dns(rcgen::string::Ia5String),
     /// An address.
     Ip(IpAddr),
+    /// A URI, such as the identity of a workload: `spiffe://corp.example/web`.
+    Uri(rcgen::string::Ia5String),
 }
 
 impl San {
@@ -27,6 +32,7 @@ impl San {
         match self {
             Self::Dns(name) => SanType::DnsName(name),
             Self::Ip(address) => SanType::IpAddress(address),
+            Self::Uri(uri) => SanType::URI(uri),
         }
     }
 }
@@ -38,17 +44,33 @@ impl FromStr for San {
         if let Ok(address) = text.parse() {
             return Ok(Self::Ip(address));
         }
+        if let Some((scheme, rest)) = text.split_once("://") {
+            return parse_uri(text, scheme, rest);
+        }
         let host = text.strip_prefix("*.").unwrap_or(text);
         if DnsName::try_from(host).is_err() {
-            return Err(
-                "expected a host name or an IP address; write an international name in its \
-                        xn-- form"
-                    .into(),
-            );
+            return Err("expected a host name, an IP address or a URI; write an international \
+                        name in its xn-- form"
+                .into());
         }
         let lower = text.to_ascii_lowercase();
         lower.try_into().map(Self::Dns).map_err(|_| "the name is not ASCII".into())
     }
+}
+
+/// A URI with a scheme and an authority (RFC 5280 section 4.2.1.6).
+fn parse_uri(text: &str, scheme: &str, rest: &str) -> Result<San, String> {
+    let mut of_scheme = scheme.chars();
+    let is_scheme = of_scheme.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && of_scheme.all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    let is_uri = text.chars().all(|c| c.is_ascii_graphic() && !"\"<>\\^`{|}".contains(c));
+    if !is_scheme || !is_uri || rest.is_empty() || rest.starts_with('/') {
+        return Err("expected a URI such as spiffe://corp.example/web".into());
+    }
+    if text.len() > URI_BYTES_MAX {
+        return Err(format!("the URI is longer than {URI_BYTES_MAX} bytes"));
+    }
+    text.try_into().map(San::Uri).map_err(|_| "the URI is not ASCII".into())
 }
 
 /// The name of a certificate: a [`San`] that is valid as a file name.
@@ -85,8 +107,10 @@ impl FromStr for LeafName {
         if text.starts_with('*') {
             return Err("a name with a wildcard cannot be a file name; use it with --san".into());
         }
-        let san = text.parse()?;
-        Ok(Self { text, san })
+        match text.parse()? {
+            San::Uri(_) => Err("a URI cannot be a file name; use it with --san".into()),
+            san => Ok(Self { text, san }),
+        }
     }
 }
 
@@ -113,7 +137,9 @@ mod tests {
 
     #[test]
     fn names_that_cannot_be_files_or_hosts_are_refused() {
-        for bad in ["", "../x", "a/b", "ca", "CA", "-x", "*.corp", "a b", "straße", "a..b"] {
+        for bad in
+            ["", "../x", "a/b", "ca", "CA", "-x", "*.corp", "a b", "straße", "a..b", "spiffe://a/b"]
+        {
             assert!(bad.parse::<LeafName>().is_err(), "{bad:?} was accepted");
         }
         assert!("x".repeat(65).parse::<LeafName>().is_err());
@@ -126,5 +152,16 @@ mod tests {
         assert_eq!(web.san(), "web.corp.example".parse().unwrap());
         assert_eq!(web.bare_key(), "web-corp-example");
         assert!("*.corp.example".parse::<San>().is_ok());
+    }
+
+    #[test]
+    fn a_uri_has_a_scheme_and_an_authority() {
+        for good in ["spiffe://corp.example/ns/web", "urn+x-1.2://a", "https://a:1/b?c=%20#d"] {
+            assert!(matches!(good.parse(), Ok(San::Uri(_))), "{good}");
+        }
+        let long = format!("spiffe://a/{}", "x".repeat(URI_BYTES_MAX));
+        for bad in ["://a", "1a://b", "spiffe://", "spiffe:///a", "a://b c", "a://ü", &long] {
+            assert!(bad.parse::<San>().is_err(), "{bad} was accepted");
+        }
     }
 }
