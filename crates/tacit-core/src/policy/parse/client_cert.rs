@@ -2,11 +2,12 @@
 
 use super::names::Names;
 use super::words::Scope;
+use crate::message_id::MessageId;
 use crate::policy::client_cert::{
     Absent, ChainCheck, ClientCert, ClientCertPolicy, Invalid, PeerName, Preset,
 };
 use crate::policy::starttls::{Start, Starttls, StarttlsMode};
-use crate::policy::text::{TomlTable, TomlValue};
+use crate::policy::text::{TomlTable, TomlValue, word_list};
 
 /// The settings before their trust and map are resolved.
 struct Settings {
@@ -32,6 +33,13 @@ pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCer
     let value = table.required("client-cert", fix)?;
     if value.value.is_table() {
         return asked(table, names, custom(&value)?);
+    }
+    if let Some(boolean) = value.value.as_bool() {
+        let word = if boolean { Preset::Required.word() } else { "none" };
+        let levels = word_list(Scope::ClientCert.words());
+        let fix = format!("write client-cert = \"{word}\"; the levels are {levels}");
+        value.error_of(MessageId("wrong-type"), "`client-cert` cannot be true or false", fix);
+        return None;
     }
     let word = value.string()?;
     if word == "none" {
