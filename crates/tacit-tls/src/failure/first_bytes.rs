@@ -6,7 +6,7 @@ pub const FIRST_BYTES_MAX: usize = 16;
 /// Returns the name of the plaintext protocol that the bytes begin, if it is a known one.
 #[must_use]
 pub fn looks_like_plaintext(first_bytes: &[u8]) -> Option<&'static str> {
-    const BEGINNINGS: [(&[u8], &str); 22] = [
+    const BEGINNINGS: [(&[u8], &str); 25] = [
         (b"GET ", "HTTP"),
         (b"HEAD ", "HTTP"),
         (b"POST ", "HTTP"),
@@ -18,6 +18,10 @@ pub fn looks_like_plaintext(first_bytes: &[u8]) -> Option<&'static str> {
         (b"CONNECT ", "HTTP"),
         (b"PRI * HTTP/2", "HTTP"),
         (b"HTTP/1.", "HTTP"),
+        // What servers answer to a request that is none: a page without a header.
+        (b"<!DOCTYPE ", "HTTP"),
+        (b"<!doctype ", "HTTP"),
+        (b"<html>", "HTTP"),
         (b"SSH-", "SSH"),
         (b"EHLO ", "SMTP"),
         (b"HELO ", "SMTP"),

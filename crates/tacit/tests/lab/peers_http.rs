@@ -97,3 +97,25 @@ fn plain_curl_reaches_nginx_that_requires_client_certificates() {
     }
     assert_eq!(agent.show("rules")["rules"][0]["failures"], 0);
 }
+
+#[test]
+fn a_web_server_without_tls_behind_a_client_rule_is_named() {
+    let lab = Lab::new();
+    let [python, clear, tls] = [(); 3].map(|()| free_port());
+    let _nginx = nginx(&lab, clear, tls);
+    let mut server = lab.command("python3");
+    server.args(["-m", "http.server", "--bind", "127.0.0.1", &python.to_string()]);
+    let _python = Peer::start(&mut server);
+    wait_for("Python's server", || TcpStream::connect(("127.0.0.1", python)).is_ok());
+    for to in [python, clear] {
+        let port = free_port();
+        let agent = lab.agent(&client_rule("out", port, to, ""));
+        let got = curl(&lab, &format!("{CURL} http://127.0.0.1:{port}/"));
+        assert!(got.is_err(), "{got:?}");
+        agent.wait_for_log("kind=plain-http");
+        let log = agent.log();
+        let reason =
+            "the server sent plain HTTP, not TLS, on this port: set `connect` to its TLS port";
+        assert!(log.contains(reason), "{log}");
+    }
+}
