@@ -2,81 +2,104 @@
 
 use std::time::SystemTime;
 
+use tacit_core::printable::printable;
 use tacit_core::query::ConnectionState;
 
 use super::bytes;
-use super::table::lay_out;
+use super::table::{ABSENT, lay_out};
 use crate::clock::Rfc3339;
 use crate::control::display::connections::{ConnectionDisplay, TcpState};
 use crate::control::render::column;
 
-/// A column of the table: its heading, the maximum width of a cell, and the text of the cell.
-type Column = (&'static str, usize, fn(&ConnectionDisplay) -> Option<String>);
+/// A column of the table: its heading, and the text of the cell.
+type Column = (&'static str, fn(&ConnectionDisplay) -> Option<String>);
 
-/// The columns of the table that fit into a terminal of 120 columns.
-const NARROW: [Column; 10] = [
-    ("ID", 6, |c| Some(c.id.to_string())),
-    ("RULE", 12, |c| Some(c.rule.clone())),
-    ("STATE", 10, |c| Some(state(c))),
-    ("REMOTE", 21, |c| Some(c.origin().to_string())),
-    ("PROGRAM", 14, ConnectionDisplay::program),
-    ("TLS", 5, tls),
-    ("PEER", 14, peer),
-    ("IN", 9, |c| Some(bytes(c.bytes_in))),
-    ("OUT", 9, |c| Some(bytes(c.bytes_out))),
-    ("AGE", 7, |c| Some(format!("{}s", c.age_s))),
+/// Columns of a terminal that the narrow table fits into.
+const TERMINAL_COLUMNS: usize = 120;
+/// Blanks between two columns.
+const GAP: usize = 2;
+
+/// The columns of the narrow table, each with a width to which it is cut if the table is too wide.
+/// All of them with these widths and their gaps fit into [`TERMINAL_COLUMNS`].
+const NARROW: [(usize, Column); 10] = [
+    (6, ("ID", |c| Some(c.id.to_string()))),
+    (12, ("RULE", |c| Some(c.rule.clone()))),
+    (10, ("STATE", |c| Some(state(c)))),
+    (21, ("REMOTE", |c| Some(c.origin().to_string()))),
+    (11, ("PROGRAM", ConnectionDisplay::program)),
+    (5, ("TLS", tls)),
+    (12, ("PEER", peer)),
+    (9, ("IN", |c| Some(bytes(c.bytes_in)))),
+    (9, ("OUT", |c| Some(bytes(c.bytes_out)))),
+    (7, ("AGE", |c| Some(format!("{}s", c.age_s)))),
 ];
-
-const ANY: usize = usize::MAX;
 
 const WIDE: [Column; 21] = [
-    ("ID", ANY, |c| Some(c.id.to_string())),
-    ("RULE", ANY, |c| Some(c.rule.clone())),
-    ("ROLE", ANY, |c| c.role.clone()),
-    ("STATE", ANY, |c| Some(c.state.clone())),
-    ("POLICY", ANY, |c| Some(c.policy.clone())),
-    ("LOCAL", ANY, |c| Some(c.local.to_string())),
-    ("REMOTE", ANY, |c| Some(c.origin().to_string())),
-    ("CONNECT", ANY, |c| c.connect.as_ref().map(ToString::to_string)),
-    ("RUN", ANY, |c| c.run.as_ref().map(|run| run.name.clone())),
-    ("PROGRAM", ANY, ConnectionDisplay::program),
-    ("TLS", ANY, tls),
-    ("SUITE", ANY, |c| c.tls.as_ref().map(|tls| tls.suite.clone())),
-    ("GROUP", ANY, |c| c.tls.as_ref().and_then(|tls| tls.group.clone())),
-    ("PEER", ANY, peer),
-    ("IN", ANY, |c| Some(bytes(c.bytes_in))),
-    ("OUT", ANY, |c| Some(bytes(c.bytes_out))),
-    ("AGE", ANY, |c| Some(format!("{}s", c.age_s))),
-    ("RTT-US", ANY, |c| c.network_tcp().map(|tcp| tcp.rtt_us.to_string())),
-    ("CWND", ANY, |c| c.network_tcp().map(|tcp| tcp.cwnd_segments.to_string())),
-    ("UNSENT", ANY, |c| c.network_tcp().map(|tcp| tcp.unsent_bytes.to_string())),
-    ("PARENT", ANY, |c| c.parent.map(|parent| parent.to_string())),
+    ("ID", |c| Some(c.id.to_string())),
+    ("RULE", |c| Some(c.rule.clone())),
+    ("ROLE", |c| c.role.clone()),
+    ("STATE", |c| Some(c.state.clone())),
+    ("POLICY", |c| Some(c.policy.clone())),
+    ("LOCAL", |c| Some(c.local.to_string())),
+    ("REMOTE", |c| Some(c.origin().to_string())),
+    ("CONNECT", |c| c.connect.as_ref().map(ToString::to_string)),
+    ("RUN", |c| c.run.as_ref().map(|run| run.name.clone())),
+    ("PROGRAM", ConnectionDisplay::program),
+    ("TLS", tls),
+    ("SUITE", |c| c.tls.as_ref().map(|tls| tls.suite.clone())),
+    ("GROUP", |c| c.tls.as_ref().and_then(|tls| tls.group.clone())),
+    ("PEER", peer),
+    ("IN", |c| Some(bytes(c.bytes_in))),
+    ("OUT", |c| Some(bytes(c.bytes_out))),
+    ("AGE", |c| Some(format!("{}s", c.age_s))),
+    ("RTT-US", |c| c.network_tcp().map(|tcp| tcp.rtt_us.to_string())),
+    ("CWND", |c| c.network_tcp().map(|tcp| tcp.cwnd_segments.to_string())),
+    ("UNSENT", |c| c.network_tcp().map(|tcp| tcp.unsent_bytes.to_string())),
+    ("PARENT", |c| c.parent.map(|parent| parent.to_string())),
 ];
 
-/// A table with the columns that fit into a terminal; a cell that was cut ends with `+`.
+/// A table with the columns that fit into a terminal. Cells are cut only if the table is too wide,
+/// those of the column that is the most above its width first; a cut cell ends with `+`.
 #[must_use]
 pub fn narrow(connections: &[ConnectionDisplay]) -> String {
-    table(connections, &NARROW)
+    let mut rows = cells(connections, &NARROW.map(|(_, column)| column));
+    let widest = |at: usize| rows.iter().map(|row: &Vec<String>| column::width(&row[at])).max();
+    let mut widths: Vec<usize> = (0..NARROW.len()).filter_map(widest).collect();
+    let room = TERMINAL_COLUMNS - GAP * (NARROW.len() - 1);
+    while widths.iter().sum::<usize>() > room {
+        let excess = |at: &usize| widths[*at].saturating_sub(NARROW[*at].0);
+        let Some(most) = (0..widths.len()).filter(|at| excess(at) > 0).max_by_key(excess) else {
+            break;
+        };
+        widths[most] -= 1;
+    }
+    for row in &mut rows {
+        for (cell, width) in row.iter_mut().zip(&widths) {
+            if column::width(cell) > *width {
+                *cell = column::fit(cell, *width);
+            }
+        }
+    }
+    lay_out(&rows)
 }
 
 /// A table with all columns.
 #[must_use]
 pub fn wide(connections: &[ConnectionDisplay]) -> String {
-    table(connections, &WIDE)
+    lay_out(&cells(connections, &WIDE))
 }
 
-fn table(connections: &[ConnectionDisplay], columns: &[Column]) -> String {
-    let mut rows = vec![columns.iter().map(|(heading, ..)| (*heading).to_owned()).collect()];
+/// The headings, and the cells of each connection.
+fn cells(connections: &[ConnectionDisplay], columns: &[Column]) -> Vec<Vec<String>> {
+    let mut rows = vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
     for connection in connections {
-        let cell = |(_, most, cell): &Column| {
+        let cell = |(_, cell): &Column| {
             let text = cell(connection).filter(|text| !text.is_empty());
-            let text = text.unwrap_or_else(|| "-".to_owned());
-            let is_short = column::width(&text) <= *most;
-            if is_short { text } else { column::fit(&text, *most) }
+            printable(&text.unwrap_or_else(|| ABSENT.to_owned())).into_owned()
         };
         rows.push(columns.iter().map(cell).collect());
     }
-    lay_out(&rows)
+    rows
 }
 
 /// The state of a connection; an open one whose rule has changed is shown as `stale`.
@@ -275,8 +298,27 @@ mod tests {
         long.age_s = 10_000_000;
         let shown = narrow(&[long.clone()]);
         assert!(shown.lines().all(|line| line.len() <= 120), "{shown}");
-        assert!(shown.contains("a-rule-with+"), "{shown}");
+        assert!(shown.contains("a-rule-w") && shown.contains('+'), "{shown}");
         assert!(wide(&[long]).contains("a-rule-with-a-long-name"));
+    }
+
+    #[test]
+    fn a_cell_is_cut_only_if_the_table_does_not_fit() {
+        let mut one = example(1);
+        one.remote = "192.0.2.7:4711".parse().unwrap();
+        one.rule = "a-rule-with-a-long-name".to_owned();
+        let shown = narrow(&[one.clone()]);
+        assert!(shown.contains("a-rule-with-a-long-name") && !shown.contains('+'), "{shown}");
+        one.rule = "r".repeat(200);
+        let cut = narrow(&[one, example(2)]);
+        assert!(cut.lines().any(|line| line.len() == TERMINAL_COLUMNS), "{cut}");
+        assert_eq!(cut.matches('+').count(), 1, "{cut}");
+    }
+
+    #[test]
+    fn the_widths_of_the_narrow_table_fit_into_the_terminal() {
+        let widths: usize = NARROW.iter().map(|(width, _)| width).sum();
+        assert!(widths + GAP * (NARROW.len() - 1) <= TERMINAL_COLUMNS, "{widths}");
     }
 
     #[test]
