@@ -78,6 +78,9 @@ if [ "$purpose" = test ]; then
     need nodejs node
     need busybox-static busybox
     need iputils-ping ping
+    # Shells whose completions are tested.
+    need zsh zsh
+    need fish fish
     # What reads captures.
     need tshark tshark
     # Products whose configurations are imported.

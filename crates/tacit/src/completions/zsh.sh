@@ -1,6 +1,6 @@
 # Names and ids that a running agent knows.
 _tacit() {
-    local what= one
+    local what= one found=
     case $words[CURRENT-1] in
     --rule) what=rules ;;
     --run) what=runs ;;
@@ -15,7 +15,8 @@ _tacit() {
     esac
     (( CURRENT > 2 )) || what=
     for one in ${=what}; do
-        compadd -- ${(f)"$(tacit names $one 2>/dev/null)"}
+        compadd -- ${(f)"$(tacit names $one 2>/dev/null)"} && found=1
     done
-    _tacit_static "$@"
+    # Where there is a name, a file is not meant.
+    [[ -n $found ]] || _tacit_static "$@"
 }

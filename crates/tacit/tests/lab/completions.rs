@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::harness::{Lab, TACIT, connect, echo, free_port, wait_for};
+use crate::harness::{Lab, TACIT, connect, echo, free_port, text_of, wait_for};
 
 /// A directory for the shell's `PATH` and for the control socket of the agent.
 fn runtime(lab: &Lab) -> PathBuf {
@@ -38,8 +38,35 @@ fn bash(lab: &Lab, runtime: &std::path::Path, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// What fish offers for a command line.
+fn fish(lab: &Lab, line: &str) -> String {
+    let script =
+        format!("{NAMES_OF_AGENT_FISH}; tacit completions fish | source; complete -C '{line}'");
+    let output = Command::new("fish")
+        .args(["--no-config", "-c", &script])
+        .current_dir(&lab.directory)
+        .env("HOME", &lab.directory)
+        .output()
+        .expect("fish is needed: scripts/install-deps.sh installs it");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said, "", "{line}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const NAMES_OF_AGENT_FISH: &str = "function tacit; \
+     if test \"$argv[1]\" = names; set -a argv --control ./agent.sock; end; \
+     ./runtime/tacit-program $argv; end";
+
+/// Types a line and a TAB at zsh, and returns the line that it then has.
+fn zsh(lab: &Lab, line: &str) -> String {
+    let script = format!("{}/tests/peers/zsh.py", env!("CARGO_MANIFEST_DIR"));
+    let output = lab.run("python3", &[&script, line]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}
+
 #[test]
-fn bash_completes_rules_and_ids_of_a_running_agent() {
+fn shells_complete_rules_and_ids_of_a_running_agent() {
     let lab = Lab::new();
     let runtime = runtime(&lab);
     let offered = bash(&lab, &runtime, &["show", "policy", ""]);
@@ -64,9 +91,19 @@ fn bash_completes_rules_and_ids_of_a_running_agent() {
     has(&["show", "connections", ""], &id);
     has(&["close", ""], &id);
     has(&["sho"], "show");
-    drop(held);
-    for shell in ["zsh", "fish"] {
-        let script = lab.tacit(&["completions", shell]);
-        assert!(script.contains("tacit names "), "{shell}");
+    for (line, wanted) in [
+        ("tacit show policy fr", "front"),
+        ("tacit show connections --rule fr", "front"),
+        ("tacit show connections ", &id),
+        ("tacit close ", &id),
+        ("tacit trace fr", "front"),
+        ("tacit restar", "restart"),
+    ] {
+        let offered = fish(&lab, line);
+        let mut words = offered.lines().filter_map(|line| line.split('\t').next());
+        assert!(words.any(|word| word == wanted), "fish: {line}: {offered}");
+        let begin = line.rsplit_once(' ').unwrap().0;
+        assert_eq!(zsh(&lab, line), format!("{begin} {wanted}"), "zsh: {line}");
     }
+    drop(held);
 }
