@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tacit_core::policy::{Action, Policy, Rule, Tls};
 use tacit_tls::verify::ChainCache;
 use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
@@ -49,16 +49,13 @@ pub struct Built {
 }
 
 /// The rules in which two policies differ, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// Rules that only the new policy has.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub added: Vec<String>,
     /// Rules that differ, or use other credentials or another map.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
     /// Rules that only the old policy has.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
 }
 

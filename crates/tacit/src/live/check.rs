@@ -14,7 +14,7 @@ use crate::placement;
 
 use super::Credentials;
 use super::credentials::unsuitable_credentials;
-use super::files::{directory_of, read_policy};
+use super::files::{STANDARD_INPUT, directory_of, read_policy, read_standard_input};
 
 /// A policy that passed all checks, with its credentials.
 #[derive(Debug)]
@@ -35,6 +35,16 @@ pub struct Checked {
 pub fn check_file(path: &Path, keys: &KeyProvider) -> Result<Checked, Vec<Diagnostic>> {
     let text = read_policy(path, |_, _| Ok(()))?;
     check_text(&text, &directory_of(path), keys, |_| Ok(()))
+}
+
+/// Checks a policy from standard input like [`check_file`]. Paths in it are relative to the current
+/// directory.
+///
+/// # Errors
+/// As [`check_file`].
+pub fn check_standard_input(keys: &KeyProvider) -> Result<Checked, Vec<Diagnostic>> {
+    let text = read_standard_input()?;
+    check_text(&text, &directory_of(Path::new(STANDARD_INPUT)), keys, |_| Ok(()))
 }
 
 /// Checks the text of a policy like [`check_file`]. Paths in it are relative to `base`. `admit` can

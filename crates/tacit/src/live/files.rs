@@ -7,16 +7,18 @@
 //! Limits: `INCLUDED_FILES_MAX` files in total, and `ENTRIES_MAX` entries in the directory of a
 //! pattern.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{
-    Diagnostic, INCLUDED_FILES_MAX, IncludePattern, PolicyText, SourcePosition,
+    Diagnostic, INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText, SourcePosition,
 };
 
 /// Most entries of a directory that a pattern searches.
 const ENTRIES_MAX: usize = 4096;
+/// The file name of standard input.
+pub(super) const STANDARD_INPUT: &str = "-";
 const START: SourcePosition = SourcePosition { file: 0, line: 1, column: 1 };
 const UNREADABLE: MessageId = MessageId("unreadable-policy");
 
@@ -34,6 +36,30 @@ pub fn read_policy(
             Diagnostic::error(UNREADABLE, START, format!("cannot read the policy file: {error}"));
         vec![error.with_fix("name a policy file that this user can read")]
     })?;
+    with_included(text, path, admit)
+}
+
+/// Reads a policy from standard input. What it includes is relative to the current directory.
+///
+/// # Errors
+/// As [`read_policy`].
+pub(super) fn read_standard_input() -> Result<PolicyText, Vec<Diagnostic>> {
+    let mut text = String::new();
+    let limit = POLICY_BYTES_MAX as u64 + 1;
+    io::stdin().lock().take(limit).read_to_string(&mut text).map_err(|error| {
+        let message = format!("cannot read the policy from standard input: {error}");
+        let error = Diagnostic::error(UNREADABLE, START, message);
+        vec![error.with_fix("write a policy in UTF-8 to standard input")]
+    })?;
+    with_included(text, Path::new(STANDARD_INPUT), |_, _| Ok(()))
+}
+
+/// Adds the files that the policy at `path` includes to its text.
+fn with_included(
+    text: String,
+    path: &Path,
+    admit: impl Fn(&IncludePattern, &Path) -> Result<(), Diagnostic>,
+) -> Result<PolicyText, Vec<Diagnostic>> {
     let mut text = PolicyText::new(text);
     let mut errors = Vec::new();
     let mut files = Vec::new();

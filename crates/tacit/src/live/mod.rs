@@ -38,7 +38,7 @@ mod names;
 
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
-pub use check::{Checked, check_file, check_text, localize};
+pub use check::{Checked, check_file, check_standard_input, check_text, localize};
 pub use clear_access::{ClearAccess, ClearAccessState, TLS_SOURCES_MAX};
 pub use counters::RuleCounters;
 pub use credentials::{CredentialNames, Credentials, Refreshed};
