@@ -11,7 +11,6 @@ use std::net::IpAddr;
 
 use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
-use serde::Serialize;
 use tacit_core::printable;
 use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::{PublicKey, RSAPublicKey};
@@ -30,13 +29,11 @@ pub const DAY_SECONDS: i64 = 86_400;
 pub const RSA_BITS_MIN: usize = 2048;
 
 /// The content of a certificate. It is a claim until the chain is verified.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
     /// Subject, as `CN=…, O=…`; may be empty.
     pub subject: String,
     /// The first common name in it.
-    #[serde(skip)]
     pub common_name: Option<String>,
     /// Issuer, likewise.
     pub issuer: String,
@@ -53,17 +50,14 @@ pub struct CertificateFacts {
     /// Kind and size of the key: `ECDSA P-256`, `RSA 2048`, `Ed25519`.
     pub key: String,
     /// Size of the key, if it is an RSA key.
-    #[serde(skip)]
     pub rsa_bits: Option<usize>,
     /// Issuer and subject are the same name.
     pub is_self_signed: bool,
     /// The basic constraints say CA.
     pub is_ca: bool,
     /// The basic constraints say that it is no CA; without them, its usages do.
-    #[serde(skip)]
     pub denies_ca: bool,
     /// The keyUsage allows the signature of a handshake; true without a keyUsage.
-    #[serde(skip)]
     pub may_sign: bool,
     /// Extended key usages; empty: any.
     pub usages: Vec<String>,
@@ -303,7 +297,6 @@ mod tests {
 
         let facts = CertificateFacts::from_der(&ca.der()).unwrap();
         assert!(facts.is_ca && facts.is_self_signed);
-        assert_eq!(serde_json::to_value(&facts).unwrap()["is-ca"], true);
     }
 
     #[test]

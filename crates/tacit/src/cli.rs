@@ -1,31 +1,33 @@
 //! Defines the command line of tacit: parses the arguments and calls the command that they name.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, Policy, UnixSocket, parse_duration};
+use tacit_core::policy::{UnixSocket, parse_duration};
 use tacit_sys::descriptor;
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent::{self, AgentError, Supervisor, supervisor};
+use crate::control::outcome::{Closed, Draining, Reloaded};
 use crate::control::running::RunningAgent;
 use crate::control::{self, PeerState, Request, client};
 use crate::exit::{
-    EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, complain_of, fail, fail_policy,
-    pretty, print,
+    EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain_of, fail, fail_policy, print,
+    versioned,
 };
 use crate::host::{self, HostError};
 use crate::live::check_file;
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::policy_file::{self, NO_POLICY};
 use crate::{
-    ca, completions, doctor, explain, import, launch, policy_test, project, show, signer, top,
-    trace, workload,
+    ca, check, completions, doctor, explain, import, launch, policy_test, project, show, signer,
+    top, trace, workload,
 };
 
 /// The output of `--version`; `-V` prints the first line.
@@ -66,7 +68,7 @@ enum Verb {
     /// Run a program, and protect its connections as a policy says
     Run(launch::RunArgs),
     /// Check a policy file and all files that it names; print errors as file:line:column
-    Check(CheckArgs),
+    Check(check::CheckArgs),
     /// Print which rule decides about a connection, and why earlier rules do not match
     Explain(explain::ExplainArgs),
     /// Test a policy: evaluate the flows in a file and compare the decisions with the expected ones
@@ -182,29 +184,21 @@ struct AgentArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  tacit check policy.toml
-  tacit check --json policy.toml")]
-struct CheckArgs {
-    /// The policy file [default: $TACIT_POLICY]
-    file: Option<PathBuf>,
-    /// Print diagnostics as JSON
-    #[arg(long)]
-    json: bool,
-    /// Print the JSON schema of the policy language, for editors
-    #[arg(long)]
-    schema: bool,
-}
-
-#[derive(Debug, Args)]
 struct ControlArgs {
     /// The control socket of the agent
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl ControlArgs {
+    /// The result of a command, in the form that these options select.
+    fn form<T: Serialize>(&self, result: &T, text: impl FnOnce(&T) -> String) -> String {
+        if self.json { versioned(result) } else { text(result) }
+    }
+
     fn path(&self) -> PathBuf {
         self.control.clone().unwrap_or_else(control::default_path)
     }
@@ -250,7 +244,7 @@ struct CloseArgs {
 /// Parses and runs the command line; returns the exit status.
 #[must_use]
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
-    match Cli::try_parse_from(&arguments) {
+    match Cli::try_parse_from(with_version_option(arguments.clone())) {
         Ok(cli) => dispatch(cli.verb, &arguments),
         Err(error) => {
             if arguments.get(1).is_some_and(|verb| verb == "version") {
@@ -272,6 +266,16 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// `-v` alone prints the version, as `-V` does: many programs have the one or the other.
+fn with_version_option(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if let [_, only] = arguments.as_mut_slice()
+        && only == "-v"
+    {
+        *only = "-V".into();
+    }
+    arguments
+}
+
 fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
     match verb {
         Verb::Agent(args) if args.remove => finished(host::remove()),
@@ -279,39 +283,28 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Agent(args) => start_agent(args, arguments.get(1..).unwrap_or_default()),
         Verb::Run(args) => launch::run(&args),
         Verb::Signer => signer::run(),
-        Verb::Check(args) => check(&args),
+        Verb::Check(args) => check::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Test(args) => policy_test::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Show(args) => show::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Trace(args) => trace::run(&args),
-        Verb::Reload(args) => tell(&args, &Request::Reload, reloaded),
+        Verb::Reload(args) => tell(&args, &Request::Reload, Reloaded::text),
         Verb::Drain(args) => {
             let milliseconds = |timeout: Duration| timeout.as_millis().try_into();
             let timeout_ms = args.timeout.map(|timeout| milliseconds(timeout).unwrap_or(u64::MAX));
-            tell(&args.control, &Request::Drain { timeout_ms }, |value| {
-                format!("draining: {} open connections\n", value["open"])
+            tell(&args.control, &Request::Drain { timeout_ms }, |done: &Draining| {
+                format!("draining: {} open connections\n", done.open)
             })
         }
-        Verb::Restart(args) => tell(&args, &Request::Restart, |value| {
+        Verb::Restart(args) => tell(&args, &Request::Restart, |done: &Draining| {
             format!(
                 "a new agent is starting; {} open connections stay with the old one\n",
-                value["open"]
+                done.open
             )
         }),
-        Verb::Close(args) => {
-            let request = Request::Close {
-                ids: args.ids,
-                stale: args.stale,
-                peer: args.peer,
-                clear: args.clear,
-            };
-            match client::ask(&args.control.path(), &request) {
-                Ok(value) => closed(&value),
-                Err(error) => fail(error.id(), error, EXIT_FAILURE),
-            }
-        }
+        Verb::Close(args) => close(args),
         Verb::Project(args) => project::run(&args),
         Verb::Workload(args) => workload::run(&args),
         Verb::Import(args) => import::run(&args),
@@ -439,101 +432,30 @@ fn activated(parent: Parent) -> usize {
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// The JSON schema of the policy language.
-const POLICY_SCHEMA: &str = include_str!("../../../docs/schema/policy.json");
-
-fn check(args: &CheckArgs) -> ExitCode {
-    if args.schema {
-        return print(POLICY_SCHEMA, EXIT_OK);
-    }
-    let Some(path) = policy_file::named(args.file.as_deref()) else {
-        let next = "no policy was given\n    fix: use tacit check FILE, or set TACIT_POLICY";
-        return fail(MessageId("no-policy"), next, EXIT_USAGE);
-    };
-    let (findings, policy) = match check_file(&path, &KeyProvider::local()) {
-        Ok(checked) => (checked.warnings, Some(checked.policy)),
-        Err(findings) => (findings, None),
-    };
-    let rules = policy.as_ref().map(|policy| policy.rules.len());
-    let included: Vec<String> =
-        policy.iter().flat_map(|policy| policy.included.iter().map(ToString::to_string)).collect();
-    let exposed = policy.map_or_else(Vec::new, |policy| exposed(&policy, &path));
-    let code = if rules.is_some() { EXIT_OK } else { EXIT_POLICY };
-    if args.json {
-        let value = json!({ "ok": rules.is_some(), "rules": rules, "included": included,
-                            "findings": findings,
-                            "exposed-when-replaced": exposed });
-        return print(pretty(&value), code);
-    }
-    let file = path.display().to_string();
-    let lines = findings.iter().map(|finding: &Diagnostic| finding.render(&file));
-    let text = lines.collect::<Vec<_>>().join("\n");
-    if !text.is_empty() {
-        complain(&text);
-    }
-    let Some(rules) = rules else { return code.into() };
-    let mut text = format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" });
-    for file in &included {
-        text += &format!("includes {file}\n");
-    }
-    if !exposed.is_empty() {
-        text += &format!(
-            "warning: programs under `tacit run` can read these files for some milliseconds after \
-             they have been replaced: {}\n    \
-             fix: put the files of the policy in a directory of their own with mode 0700, which is \
-             hidden as a whole\n",
-            exposed.join(", ")
-        );
-    }
-    print(text, code)
-}
-
-/// The files that programs of runs can see for a moment after they have been replaced.
-fn exposed(policy: &Policy, file: &Path) -> Vec<String> {
-    if policy.rules.iter().all(|rule| rule.forward().is_some()) {
-        return Vec::new();
-    }
-    let files = agent::secrets::exposed(policy, file);
-    files.into_iter().map(|file| file.display().to_string()).collect()
-}
-
-fn tell(args: &ControlArgs, request: &Request, render: impl Fn(&Value) -> String) -> ExitCode {
-    match client::ask(&args.path(), request) {
-        Ok(value) => print(render(&value), EXIT_OK),
+/// Sends a request to the agent, and prints its answer.
+fn tell<T: DeserializeOwned + Serialize>(
+    args: &ControlArgs,
+    request: &Request,
+    render: impl FnOnce(&T) -> String,
+) -> ExitCode {
+    match client::ask_typed(&args.path(), request) {
+        Ok(answer) => print(args.form(&answer, render), EXIT_OK),
         Err(error) => fail(error.id(), error, EXIT_FAILURE),
     }
 }
 
-fn reloaded(value: &Value) -> String {
-    let mut out = format!("policy generation {}", value["generation"]);
-    match value["changes"].as_object() {
-        None => out.push_str(": no rule changed"),
-        Some(changes) => {
-            for (kind, names) in changes {
-                let list = names.as_array().map(Vec::as_slice).unwrap_or_default();
-                let names: Vec<_> = list.iter().filter_map(Value::as_str).collect();
-                out.push_str(&format!("; {kind}: {}", names.join(", ")));
-            }
-        }
-    }
-    out.push('\n');
-    for warning in value["warnings"].as_array().into_iter().flatten() {
-        out.push_str(&format!("{}\n", warning.as_str().unwrap_or_default()));
-    }
-    for part in value["needs-restart"].as_array().into_iter().flatten() {
-        let name = part.as_str().unwrap_or_default();
-        out.push_str(&format!("{name} changed: run `tacit restart` to apply the change\n"));
-    }
-    out
-}
-
-fn closed(value: &Value) -> ExitCode {
-    let count = value["closed"].as_array().map_or(0, Vec::len);
-    let unknown = value["unknown"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for id in unknown {
+fn close(args: CloseArgs) -> ExitCode {
+    let CloseArgs { ids, stale, peer, clear, control } = args;
+    let request = Request::Close { ids, stale, peer, clear };
+    let done: Closed = match client::ask_typed(&control.path(), &request) {
+        Ok(done) => done,
+        Err(error) => return fail(error.id(), error, EXIT_FAILURE),
+    };
+    for id in &done.unknown {
         complain_of(MessageId("no-connection"), format_args!("no open connection has the id {id}"));
     }
-    print(format!("closed {count}\n"), if unknown.is_empty() { EXIT_OK } else { EXIT_FAILURE })
+    let code = if done.unknown.is_empty() { EXIT_OK } else { EXIT_FAILURE };
+    print(control.form(&done, |done| format!("closed {}\n", done.closed.len())), code)
 }
 
 fn wait(text: &str) -> Result<Duration, String> {

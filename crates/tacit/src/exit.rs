@@ -6,7 +6,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use tacit_core::message_id::MessageId;
 
@@ -18,6 +19,21 @@ pub const EXIT_FAILURE: u8 = 1;
 pub const EXIT_USAGE: u8 = 64;
 /// The policy is invalid (`EX_CONFIG`).
 pub const EXIT_POLICY: u8 = 78;
+
+/// The version of the JSON that commands print.
+const JSON_VERSION: u32 = 1;
+
+/// The JSON of the result of a command: an object with the `version` of its format.
+pub fn versioned(result: &impl Serialize) -> String {
+    /// A result and the version.
+    #[derive(Serialize)]
+    struct Versioned<'r, R> {
+        version: u32,
+        #[serde(flatten)]
+        result: &'r R,
+    }
+    pretty(&json!(Versioned { version: JSON_VERSION, result }))
+}
 
 /// Formats JSON with indentation.
 #[must_use]

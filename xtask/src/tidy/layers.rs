@@ -75,6 +75,7 @@ const LAYERS: [Layers; 3] = [
             "cpus",
             "doctor",
             "ca",
+            "check",
             "completions",
             "import",
             "explain",

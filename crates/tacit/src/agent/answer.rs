@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tacit_core::flow::Flow;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
@@ -22,6 +22,7 @@ use crate::control::display::policy::policy;
 use crate::control::display::refused::refused;
 use crate::control::display::rules::rules;
 use crate::control::display::{VERSION, connections, costs};
+use crate::control::outcome::{Closed, Draining};
 use crate::control::running::RunningAgent;
 use crate::control::server::{PendingRequest, Reply};
 use crate::control::{Display, PeerState, Request};
@@ -43,17 +44,17 @@ impl Agent {
             Request::Drain { timeout_ms } => {
                 let asked = timeout_ms.map(Duration::from_millis);
                 self.drain(asked).await;
-                Reply::ok(json!({ "open": self.shared.table.len() }))
+                Reply::written(&Draining { open: self.shared.table.len() })
             }
             Request::Restart => match self.restart() {
-                Ok(()) => Reply::ok(json!({ "open": self.shared.table.len() })),
+                Ok(()) => Reply::written(&Draining { open: self.shared.table.len() }),
                 Err(reason) => Reply::error(reason),
             },
             Request::Identify => Reply::ok(self.identify()),
             Request::Close { ids, stale, peer, clear } => {
                 let invalid_peer = peer == Some(PeerState::Invalid);
                 let selection = CloseSelection { stale, invalid_peer, clear };
-                Reply::ok(self.close(&ids, selection))
+                Reply::written(&self.close(&ids, selection))
             }
             Request::TakeOver { .. } => self.hand_over(),
             Request::ClearAccess => Reply::written(&self.clear_access()),
@@ -176,7 +177,7 @@ impl Agent {
         show_aside(back, move || Reply::written(&identities(&credentials, &live)));
     }
 
-    fn close(&self, ids: &[u64], selection: CloseSelection) -> Value {
+    fn close(&self, ids: &[u64], selection: CloseSelection) -> Closed {
         let live = self.shared.live.load();
         let is_invalid =
             |record: &ConnectionRecord| record.tls.get().is_some_and(|tls| tls.check.is_rejected());
@@ -194,8 +195,8 @@ impl Agent {
                 closed.push(record.id);
             }
         }
-        let unknown: Vec<_> = ids.iter().filter(|id| !closed.contains(id)).collect();
-        json!({ "closed": closed, "unknown": unknown })
+        let unknown = ids.iter().copied().filter(|id| !closed.contains(id)).collect();
+        Closed { closed, unknown }
     }
 
     /// Requires TLS of all clients of rules with `accept = "both"`. A reload may have replaced the
@@ -226,7 +227,7 @@ impl Agent {
         self.draining = Some(Drain { until: timeout.map(|timeout| Instant::now() + timeout) });
         self.listeners.close(&self.workers).await;
         self.runs.close(&self.workers).await;
-        self.shared.log.info(Event::new("draining").field("open", &self.shared.table.len()));
+        self.shared.log.info(Event::new("draining").value("open", self.shared.table.len()));
     }
 
     pub(super) fn is_drained(&mut self) -> bool {

@@ -41,7 +41,7 @@ impl Runs {
     pub(super) async fn resume(&mut self, handed: HandedRun, workers: &Workers) {
         let id = handed.state.id;
         if let Err(error) = self.try_resume(handed, workers).await {
-            self.shared.log.error(Event::new("run-lost").field("id", &id).field("error", &error));
+            self.shared.log.error(Event::new("run-lost").value("id", id).field("error", &error));
         }
     }
 

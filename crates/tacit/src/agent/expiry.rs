@@ -63,7 +63,7 @@ impl Deadline {
             .field("name", &self.name)
             .field("subject", &self.subject)
             .field("at", &utc(self.at))
-            .field("days-left", &days)
+            .value("days-left", days)
             .field("next", next)
     }
 }

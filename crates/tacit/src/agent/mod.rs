@@ -300,7 +300,7 @@ impl Agent {
         }
         self.end_traces().await;
         let cut = self.shared.table.len();
-        self.shared.log.info(Event::new("ended").field("connections-cut", &cut));
+        self.shared.log.info(Event::new("ended").value("connections-cut", cut));
     }
 
     async fn take_run_event(&mut self, event: RunEvent) {

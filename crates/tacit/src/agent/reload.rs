@@ -18,13 +18,13 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::opened::ListenError;
 use super::prepare::{Inputs, NewFiles, NewPolicy, Prepared};
 use super::{Agent, runs};
+use crate::control::outcome::Reloaded;
 use crate::control::server::{ControlClient, Reply};
 use crate::ledger::on_own_thread;
 use crate::live::{Built, Changes};
@@ -70,7 +70,7 @@ impl Preparation {
         }
         self.is_noted = true;
         let seconds = self.begun.elapsed().as_secs();
-        let event = Event::new("reload-waits").field("seconds", &seconds);
+        let event = Event::new("reload-waits").value("seconds", seconds);
         let next = "the agent installs neither policies nor renewed certificates until it has \
                     read the files of the policy: check their file systems";
         log.warn(event.field("next", next));
@@ -115,7 +115,7 @@ impl Changing {
 /// A policy that was installed.
 struct Installation {
     /// The answer to the operator.
-    answer: Value,
+    answer: Reloaded,
     /// The tasks that update the capture of runs.
     capturing: Vec<JoinHandle<()>>,
 }
@@ -245,11 +245,10 @@ impl Agent {
         let capturing = self.runs.follow_policy(reserved, &self.workers).await;
         self.listeners.change(&listeners, new_listeners, &self.workers).await;
         self.look_at_connections();
-        let changes = shown(&changes);
         let event = Event::new("reloaded").field("by", &requesters(origins));
-        self.shared.log.info(event.field("changes", &changes));
-        let answer = json!({ "generation": generation, "changes": changes, "warnings": warnings,
-                             "needs-restart": needs_restart });
+        self.shared.log.info(with_changes(event, &changes));
+        let needs_restart = needs_restart.into_iter().map(str::to_owned).collect();
+        let answer = Reloaded { generation, changes, warnings, needs_restart };
         Ok(Installation { answer, capturing })
     }
 
@@ -262,8 +261,8 @@ impl Agent {
                 if !changes.is_empty() {
                     let old_live = self.shared.live.swap(Arc::new(live));
                     self.passes.note_replaced(old_live, &self.shared.live.load());
-                    let changes = shown(&changes);
-                    self.shared.log.info(Event::new("files-reloaded").field("changes", &changes));
+                    let event = Event::new("files-reloaded");
+                    self.shared.log.info(with_changes(event, &changes));
                 }
                 self.credentials.loaded = credentials;
             }
@@ -273,9 +272,10 @@ impl Agent {
     }
 }
 
-/// The rules that were added, removed or changed; null if there are none.
-fn shown(changes: &Changes) -> Value {
-    if changes.is_empty() { Value::Null } else { json!(changes) }
+/// The rules that were added, changed or removed, for the log.
+fn with_changes(event: Event, changes: &Changes) -> Event {
+    let Changes { added, changed, removed } = changes;
+    event.names("added", added).names("changed", changed).names("removed", removed)
 }
 
 /// Drops a value that may contain many thousand rules without blocking the control thread.
@@ -296,7 +296,7 @@ fn requesters(origins: &[ReloadOrigin]) -> String {
 
 /// Answers reload requests. Logs a refusal as well, because a reload by signal has no answer, and
 /// because other operators must be able to see why the policy was not replaced.
-fn answer(origins: Vec<ReloadOrigin>, result: &Result<Value, String>, log: &Log) {
+fn answer(origins: Vec<ReloadOrigin>, result: &Result<Reloaded, String>, log: &Log) {
     if let Err(reason) = result
         && !origins.is_empty()
     {
@@ -307,7 +307,7 @@ fn answer(origins: Vec<ReloadOrigin>, result: &Result<Value, String>, log: &Log)
         // The client may have closed its connection.
         match (origin, result) {
             (ReloadOrigin::Operator(back, _), Ok(installed)) => {
-                drop(back.send(Reply::ok(installed.clone())))
+                drop(back.send(Reply::written(installed)))
             }
             (ReloadOrigin::Operator(back, _), Err(reason)) => drop(back.send(Reply::error(reason))),
             (ReloadOrigin::Signal, _) => {}

@@ -320,7 +320,7 @@ impl Runs {
         for receiver in &mut enrolled.services.receivers {
             receiver.number = Some(workers.serve_on_one(Arc::clone(&receiver.source) as _).await);
         }
-        let event = Event::new("run-began").field("run", &run.name).field("pid", &run.pid);
+        let event = Event::new("run-began").field("run", &run.name).value("pid", run.pid);
         self.shared.log.info(event);
         self.registry.insert(enrolled);
         self.follow_listening(run.id, workers).await;
@@ -359,7 +359,7 @@ impl Runs {
         }
         unlisten(&mut enrolled, workers).await;
         if enrolled.run.is_host() {
-            let event = Event::new("host-helper-ended").field("pid", &enrolled.run.pid);
+            let event = Event::new("host-helper-ended").value("pid", enrolled.run.pid);
             let next = "flows that the policy captures are refused: restart the agent";
             self.shared.log.error(event.field("next", next));
             return true;

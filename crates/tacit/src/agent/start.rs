@@ -170,10 +170,10 @@ impl Agent {
         }
         Event::new("serving")
             .field("policy", &self.options.policy.display())
-            .field("rules", &live.rules.len())
-            .field("listeners", &self.listeners.len())
+            .value("rules", live.rules.len())
+            .value("listeners", self.listeners.len())
             .field("listen", &listen)
-            .field("workers", &self.workers.count_max())
+            .value("workers", self.workers.count_max())
     }
 
     /// Releases the predecessor and takes over its runs. If the predecessor ends meanwhile, this
@@ -364,8 +364,8 @@ fn warn_of_few(connections_max: usize, limits: &Limits, log: &Log) {
     if connections_max < FEW_CONNECTIONS.min(limits.connections) {
         let next = "raise the limit of open files (LimitNOFILE= of the unit, or ulimit -n): each \
                     connection needs two descriptors";
-        let event = Event::new("few-descriptors").field("connections", &connections_max);
-        log.warn(event.field("wanted", &limits.connections).field("next", next));
+        let event = Event::new("few-descriptors").value("connections", connections_max);
+        log.warn(event.value("wanted", limits.connections).field("next", next));
     }
 }
 

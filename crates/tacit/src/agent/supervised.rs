@@ -77,7 +77,7 @@ impl Supervisor {
         channel.set_nonblocking(true)?;
         let mut channel = tokio::net::UnixStream::from_std(channel)?;
         let log = log.clone();
-        let gone = Event::new("supervisor-gone").field("pid", &self.pid).field(
+        let gone = Event::new("supervisor-gone").value("pid", self.pid).field(
             "next",
             "the agent continues to serve; to replace it, run tacit drain, then \
             start an agent again",

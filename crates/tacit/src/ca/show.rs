@@ -17,6 +17,9 @@ use super::file;
 use super::name::San;
 use tacit_tls::facts::{CertificateFacts, NAMES_MAX, utc};
 
+use crate::control::display::connections::CertificateState;
+use crate::exit::versioned;
+
 /// Maximum number of certificates in a directory.
 const FILES_MAX: usize = 10_000;
 
@@ -27,7 +30,7 @@ const SOON_DAYS: i64 = 21;
 #[derive(Debug, Serialize)]
 pub(super) struct Certificate {
     file: String,
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "CertificateState::serialize_facts")]
     pub(super) facts: CertificateFacts,
     /// SubjectPublicKeyInfo, DER.
     #[serde(skip)]
@@ -161,8 +164,7 @@ pub(super) fn directory(
     }
     rows.sort_by_cached_key(|row| (!row.certificate.facts.is_ca, row.certificate.file.clone()));
     if form == OutputFormat::Json {
-        let text = serde_json::to_string_pretty(&Listing { certificates: rows });
-        return text.map(|text| text + "\n").map_err(|error| CaError::Output(error.into()));
+        return Ok(versioned(&Listing { certificates: rows }));
     }
     Ok(table(&rows))
 }

@@ -10,6 +10,7 @@ pub mod clients;
 pub mod directory;
 pub mod display;
 pub mod metrics;
+pub mod outcome;
 pub mod private_agents;
 pub mod render;
 mod reply;

@@ -393,7 +393,7 @@ impl Lane {
     fn log_count(&self, event: Event, count: u64, reason: &str) {
         if count > 0 {
             let event = event.field("run", &self.receiver.run.name);
-            self.shared.log.warn(event.field("count", &count).field("reason", reason));
+            self.shared.log.warn(event.value("count", count).field("reason", reason));
         }
     }
 

@@ -11,7 +11,6 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use rustls_pki_types::UnixTime;
-use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{
@@ -21,7 +20,9 @@ use tacit_core::policy::{
 use crate::clock;
 use crate::control::client::{self, ClientError};
 use crate::control::{self, Request};
-use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, fail_policy, pretty, print};
+use crate::exit::{
+    EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, fail_policy, print, versioned,
+};
 use crate::live::{directory_of, localize, read_policy};
 use crate::policy_file::{self, NO_POLICY};
 
@@ -146,7 +147,7 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         Ok(explanation) => explanation,
         Err(error) => return fail(error.id(), error, EXIT_FAILURE),
     };
-    let json = || pretty(&json!(explanation));
+    let json = || versioned(&explanation);
     print(if args.json { json() } else { format!("{explanation}\n") }, EXIT_OK)
 }
 
@@ -194,7 +195,7 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
         (None, None) => Err("--peer needs --rule NAME or --map NAME".to_owned()),
     };
     match answer {
-        Ok(answer) if args.json => print(pretty(&json!(answer)), EXIT_OK),
+        Ok(answer) if args.json => print(versioned(&answer), EXIT_OK),
         Ok(answer) => print(format!("{answer}\n"), EXIT_OK),
         Err(error) => fail(MessageId("no-answer"), error, EXIT_USAGE),
     }

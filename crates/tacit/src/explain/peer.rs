@@ -17,6 +17,7 @@ use tacit_tls::dry_run::{self, ClientPeer, ClientRequirements, DryRun};
 use tacit_tls::verify::{IdentityMapper, MappedIdentity, identity};
 use tacit_tls::{CertificateFacts, PeerCheck, holder};
 
+use crate::control::display::connections::CertificateState;
 use crate::live::CredentialNames;
 
 /// The peer to evaluate.
@@ -51,6 +52,7 @@ pub(super) struct Answer {
     /// Why the peer is refused, in one line.
     reason: Option<String>,
     /// The content of the certificate.
+    #[serde(serialize_with = "CertificateState::serialize_facts")]
     certificate: CertificateFacts,
 }
 

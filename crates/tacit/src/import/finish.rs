@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
+use serde::Serialize;
 use tacit_core::message_id::MessageId;
 use tacit_import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
 use tacit_tls::credentials::load_chain;
 use tacit_tls::{CertificateFacts, HandshakeRole};
 
 use super::output::{self, FileId, Written};
-use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, print, versioned};
 
 /// The options that select the output.
 #[derive(Debug, Args)]
@@ -25,6 +25,15 @@ pub(super) struct OutputArgs {
     json: bool,
 }
 
+/// The result of an import.
+#[derive(Debug, Serialize)]
+struct ImportReport<'a> {
+    /// Whether there is a policy.
+    ok: bool,
+    policy: Option<&'a str>,
+    findings: Vec<Finding>,
+}
+
 /// Prints the diagnostics and writes the policy.
 pub(super) fn finish(
     output: &OutputArgs,
@@ -35,8 +44,7 @@ pub(super) fn finish(
     let findings = findings.finish();
     let code = if policy.is_some() { EXIT_OK } else { EXIT_POLICY };
     if output.json {
-        let value = json!({ "ok": policy.is_some(), "policy": policy, "findings": findings });
-        return print(pretty(&value), code);
+        return print(versioned(&ImportReport { ok: policy.is_some(), policy, findings }), code);
     }
     print_diagnostics(&findings);
     let Some(policy) = policy else {

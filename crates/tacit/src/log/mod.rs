@@ -21,6 +21,7 @@ mod cause;
 mod destination;
 mod queued;
 
+use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -31,7 +32,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::{Map, Value};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 use tacit_core::limiter::{Kept, Limiter};
 
 use crate::clock::Rfc3339;
@@ -72,12 +75,41 @@ pub enum AuditOutcome {
     Failed,
 }
 
+/// The value of a field.
+#[derive(Clone, Debug)]
+enum FieldValue {
+    Text(String),
+    Json(Value),
+    List(Vec<String>),
+}
+
+impl FieldValue {
+    /// Without a copy if it is a text.
+    fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => Cow::Borrowed(text),
+            Self::Json(value) => Cow::Owned(value.to_string()),
+            Self::List(items) => Cow::Owned(items.join(",")),
+        }
+    }
+}
+
+impl Serialize for FieldValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Json(value) => value.serialize(serializer),
+            Self::List(items) => items.serialize(serializer),
+        }
+    }
+}
+
 /// One event.
 #[derive(Clone, Debug)]
 pub struct Event {
     id: &'static str,
     connection: Option<u64>,
-    fields: Vec<(&'static str, String)>,
+    fields: Vec<(&'static str, FieldValue)>,
     cause: EventCause,
     /// Identifies events that repeat, for the limit of one line in each second.
     key: Option<String>,
@@ -120,10 +152,26 @@ impl Event {
         self
     }
 
-    /// Adds a field. It must not contain a secret.
+    /// Adds a field with a text. It must not contain a secret.
     #[must_use]
     pub fn field(mut self, key: &'static str, value: &(impl Display + ?Sized)) -> Self {
-        self.fields.push((key, value.to_string()));
+        self.fields.push((key, FieldValue::Text(value.to_string())));
+        self
+    }
+
+    /// Adds a field with a number or a truth value.
+    #[must_use]
+    pub fn value(mut self, key: &'static str, value: impl Into<Value>) -> Self {
+        self.fields.push((key, FieldValue::Json(value.into())));
+        self
+    }
+
+    /// Adds a field with a list of names, unless it is empty.
+    #[must_use]
+    pub fn names(mut self, key: &'static str, names: &[String]) -> Self {
+        if !names.is_empty() {
+            self.fields.push((key, FieldValue::List(names.to_vec())));
+        }
         self
     }
 }
@@ -434,7 +482,7 @@ impl Writer {
     fn write_kept(&mut self, kept: Kept<Line>) {
         let Kept { latest: mut line, left_out } = kept;
         if left_out > 0 {
-            line.event = line.event.field("left-out", &left_out);
+            line.event = line.event.value("left-out", left_out);
         }
         self.write_or_lose(&line);
     }
@@ -445,7 +493,7 @@ impl Writer {
         if let Some(run) = run {
             event = event.field("run", &run);
         }
-        let event = event.field("count", &count);
+        let event = event.value("count", count);
         self.write_or_lose(&Line { time: SystemTime::now(), kind: Kind::LeftOut, event });
     }
 
@@ -513,7 +561,7 @@ impl Writer {
 
     fn write_lost(&mut self, count: u64) -> io::Result<()> {
         let event = Event::new("log-lines-lost")
-            .field("count", &count)
+            .value("count", count)
             .field("next", "free disk space for the logs, or read them faster");
         self.write(&Line { time: SystemTime::now(), kind: Kind::Warn, event })
     }
@@ -541,9 +589,10 @@ fn text(line: &Line) -> String {
     }
     for (key, value) in fields {
         let _ = write!(out, " {key}=");
+        let value = value.text();
         let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
         if !value.is_empty() && value.chars().all(plain) {
-            out.push_str(value);
+            out.push_str(&value);
         } else {
             let _ = write!(out, "{value:?}");
         }
@@ -553,21 +602,31 @@ fn text(line: &Line) -> String {
 }
 
 fn json(line: &Line) -> String {
-    let Event { id: name, connection, fields, cause: _, key: _ } = &line.event;
-    let mut object = Map::new();
-    object.insert("time".into(), Rfc3339(line.time).to_string().into());
-    let key = if matches!(line.kind, Kind::Audit(_) | Kind::LeftOut) { "outcome" } else { "level" };
-    object.insert(key.into(), line.kind.word().into());
-    object.insert("event".into(), (*name).into());
-    if let Some(id) = connection {
-        object.insert("conn".into(), (*id).into());
-    }
-    for (key, value) in fields {
-        object.insert((*key).into(), value.as_str().into());
-    }
-    let mut out = Value::Object(object).to_string();
+    let mut out = serde_json::to_string(line).unwrap_or_default();
     out.push('\n');
     out
+}
+
+/// A JSON object in the order of a line of text. Of fields with one key, the last one counts.
+impl Serialize for Line {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Event { id, connection, fields, cause: _, key: _ } = &self.event;
+        let is_audit = matches!(self.kind, Kind::Audit(_) | Kind::LeftOut);
+        let mut object = serializer.serialize_map(None)?;
+        object.serialize_entry("time", &Rfc3339(self.time))?;
+        object.serialize_entry(if is_audit { "outcome" } else { "level" }, self.kind.word())?;
+        object.serialize_entry("event", id)?;
+        if let Some(id) = connection {
+            object.serialize_entry("conn", id)?;
+        }
+        for (place, (key, value)) in fields.iter().enumerate() {
+            let is_last = fields.iter().skip(place + 1).all(|(later, _)| later != key);
+            if is_last {
+                object.serialize_entry(key, value)?;
+            }
+        }
+        object.end()
+    }
 }
 
 #[cfg(test)]
@@ -585,6 +644,24 @@ mod tests {
             "1970-01-01T00:00:00.000Z warn failed conn=7 reason=\"x\\nfake=\\\"line\\\"\"\n"
         );
         assert_eq!(json(&line).lines().count(), 1);
+    }
+
+    #[test]
+    fn json_has_numbers_and_lists_as_such_in_the_order_of_the_text() {
+        let event = Event::new("reloaded")
+            .connection(7)
+            .field("by", "web")
+            .value("times", 2_u64)
+            .names("added", &[])
+            .names("changed", &["a".to_owned(), "b".to_owned()])
+            .field("by", "root");
+        let line = Line { time: SystemTime::UNIX_EPOCH, kind: Kind::Info, event };
+        assert_eq!(
+            json(&line),
+            "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"info\",\"event\":\"reloaded\",\
+             \"conn\":7,\"times\":2,\"changed\":[\"a\",\"b\"],\"by\":\"root\"}\n"
+        );
+        assert!(text(&line).contains(" conn=7 by=web times=2 changed=a,b by=root"), "{line:?}");
     }
 
     /// A log whose queue is never read.

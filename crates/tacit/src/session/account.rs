@@ -72,7 +72,7 @@ pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: Re
         event = event.field("program", &program.display());
     }
     if times > 1 {
-        event = event.field("times", &times);
+        event = event.value("times", times);
     }
     leave_trace(log, refusals, run, event, refusal, times);
 }
@@ -371,8 +371,8 @@ pub fn flow_ended(log: &Log, connection: &Connection, end: &impl Display) {
 
 fn closed(record: &ConnectionRecord) -> Event {
     about(Event::new("closed"), record)
-        .field("bytes-in", &record.sent_bytes())
-        .field("bytes-out", &record.received_bytes())
+        .value("bytes-in", record.sent_bytes())
+        .value("bytes-out", record.received_bytes())
 }
 
 /// How it ended, with the next step for an alert of the peer. A TLS 1.3 server rejects a client
@@ -438,9 +438,9 @@ pub(super) fn peer_rejected(
 /// The peers of open connections were checked again, because a trust may have changed.
 pub(super) fn rechecked(log: &Log, connections: usize, chains: usize, rejected: usize) {
     let event = Event::new("peers-checked")
-        .field("connections", &connections)
-        .field("chains", &chains)
-        .field("no-longer-trusted", &rejected);
+        .value("connections", connections)
+        .value("chains", chains)
+        .value("no-longer-trusted", rejected);
     log.info(event);
 }
 
@@ -451,7 +451,7 @@ fn about(event: Event, record: &ConnectionRecord) -> Event {
         .caused_by(cause(opener, record.client(), Some(record.rule.name())))
         .field("rule", &record.rule.name());
     if let Some(parent) = &record.parent {
-        event = event.field("parent", parent);
+        event = event.value("parent", parent.get());
     }
     event = event.field("remote", record.client());
     if let Some(facts) = record.scope.as_ref().filter(|facts| facts.alias.is_some()) {

@@ -71,7 +71,7 @@ pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
     let address = &listening.address;
     let pid = std::process::id();
     let line = if args.json {
-        format!("{}\n", json!({ "listening": address.to_string(), "pid": pid }))
+        format!("{}\n", json!({ "version": 1, "listening": address.to_string(), "pid": pid }))
     } else {
         format!("listening on {address}, process {pid}\n")
     };

@@ -194,3 +194,58 @@ fn another_user_is_told_who_may_control_the_agent() {
     );
     assert!(said.contains("fix: run this command as the agent's user or as root"), "{said}");
 }
+
+#[test]
+fn the_version_is_printed_with_a_small_letter_too() {
+    let lab = Lab::new();
+    assert_eq!(lab.tacit(&["-v"]), lab.tacit(&["-V"]));
+    assert!(lab.tacit(&["-v"]).starts_with("tacit "));
+    let wrong = lab.run(TACIT, &["check", "-v"]);
+    assert_eq!(wrong.status.code(), Some(64));
+}
+
+#[test]
+fn check_reads_a_policy_from_standard_input() {
+    let lab = Lab::new();
+    std::fs::create_dir(lab.path("conf.d")).unwrap();
+    lab.write("conf.d/a.toml", "[[rule]]\nname = \"a\"\nlisten = \"unix:@a\"\ndeny = true\n");
+    let rule = "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:1\"\nconnect = \"127.0.0.1:2\"\n\
+                tls = { role = \"server\", identity = \"localhost\", client-cert = \"none\" }\n";
+    let policy = crate::harness::policy(rule);
+    // Files are relative to the current directory, as for a policy there.
+    let text = policy.replacen('\n', "\ninclude = \"conf.d/*.toml\"\n", 1);
+    let output = lab.run_with_input(TACIT, &["check", "-"], text.as_bytes());
+    let said = text_of(&output);
+    assert!(output.status.success() && said.contains("policy OK, 2 rules"), "{said}");
+    assert!(said.contains("includes conf.d/a.toml"), "{said}");
+    let output = lab.run_with_input(TACIT, &["check", "-"], b"version = 1\nrlue = 1\n");
+    assert_eq!(output.status.code(), Some(78));
+    assert!(text_of(&output).contains("-:2:1: error[unknown-key]"), "{}", text_of(&output));
+    let output = lab.run_with_input(TACIT, &["check", "-"], b"\xff");
+    assert_eq!(output.status.code(), Some(78));
+    assert!(text_of(&output).contains("error[unreadable-policy]"), "{}", text_of(&output));
+}
+
+#[test]
+fn a_certificate_with_the_uri_of_a_workload_is_issued_and_mapped() {
+    let lab = Lab::new();
+    let uri = "spiffe://corp.example/ns/web";
+    lab.tacit(&["ca", "issue", "workload", "--client", "--san", uri]);
+    lab.tacit(&["ca", "issue", "workload", "--renew"]);
+    let names = ["x509", "-in", "workload.pem", "-noout", "-ext", "subjectAltName"];
+    let printed = lab.run("openssl", &names);
+    assert!(text_of(&printed).contains(&format!("URI:{uri}")), "{}", text_of(&printed));
+    lab.write(
+        "p.toml",
+        format!(
+            "version = 1\n[[map.m]]\nuri = \"{uri}\"\nname = \"web\"\n[[rule]]\nname = \"r\"\n\
+                 listen = \"unix:@r\"\ndeny = true\n"
+        ),
+    );
+    let words = ["explain", "--policy", "p.toml", "--peer", "workload.pem", "--map", "m"];
+    let explained = lab.tacit(&words);
+    assert!(explained.contains("served as web"), "{explained}");
+    let wrong = lab.run(TACIT, &["ca", "issue", "other", "--san", "spiffe:///ns"]);
+    assert_eq!(wrong.status.code(), Some(64));
+    assert!(text_of(&wrong).contains("spiffe://corp.example/web"), "{}", text_of(&wrong));
+}

@@ -54,11 +54,11 @@ fn report(lab: &Lab, words: &str) -> Value {
     assert!(output.status.success(), "{words}: {}", text_of(&output));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     for key in
-        ["schema", "mode", "summary", "kernel", "cpus", "settings", "figures", "tables", "charts"]
+        ["version", "mode", "summary", "kernel", "cpus", "settings", "figures", "tables", "charts"]
     {
         assert!(!report[key].is_null(), "{key}: {report}");
     }
-    assert_eq!(report["schema"], 1);
+    assert_eq!(report["version"], 1);
     report
 }
 

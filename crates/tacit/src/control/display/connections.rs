@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Weak;
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use tacit_core::flow::{Address, Protocol};
 use tacit_core::query::ConnectionState;
 use tacit_sys::socket;
@@ -390,6 +390,17 @@ fn tls_state(record: &ConnectionRecord, tls: &TlsFacts) -> TlsState {
 }
 
 impl CertificateState {
+    /// Serialises the fields of a certificate, for serde's `serialize_with`.
+    ///
+    /// # Errors
+    /// Those of the serialiser.
+    pub fn serialize_facts<S: Serializer>(
+        facts: &CertificateFacts,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        Self::of(facts).serialize(serializer)
+    }
+
     /// The fields of this certificate.
     #[must_use]
     pub fn of(facts: &CertificateFacts) -> Self {

@@ -293,7 +293,7 @@ fn give_up_rights(rights: ThreadRights) {
 }
 
 fn about(event: Event, id: u64, of: &impl fmt::Display, user: &str, pid: i32) -> Event {
-    event.field("id", &id).field("of", of).field("user", user).field("pid", &pid)
+    event.value("id", id).field("of", of).field("user", user).value("pid", pid)
 }
 
 fn log_start(log: &Log, trace: &Trace) {
@@ -304,7 +304,7 @@ fn log_start(log: &Log, trace: &Trace) {
             event = event.field(name, file);
         }
     }
-    let event = event.field("seconds", &duration.as_secs()).field("max-bytes", bytes_max);
+    let event = event.value("seconds", duration.as_secs()).value("max-bytes", *bytes_max);
     log.warn(event.clone());
     log.audit(AuditOutcome::Allowed, event);
 }
@@ -315,11 +315,11 @@ fn log_end(log: &Log, id: u64, report: &TraceReport) {
     let event = about(Event::new("trace-ended"), id, of, user, *pid)
         .field("reason", &report.why())
         .field("end", reason)
-        .field("connections", connections)
-        .field("packets", packets)
-        .field("dropped", dropped)
-        .field("keys", keys)
-        .field("bytes", bytes);
+        .value("connections", *connections)
+        .value("packets", *packets)
+        .value("dropped", *dropped)
+        .value("keys", *keys)
+        .value("bytes", *bytes);
     log.warn(event.clone());
     log.audit(AuditOutcome::Allowed, event);
 }
@@ -329,7 +329,7 @@ pub fn log_refused(log: &Log, of: &TraceSelection, user: &str, pid: i32, reason:
     let event = Event::new("trace-refused")
         .field("of", of)
         .field("user", user)
-        .field("pid", &pid)
+        .value("pid", pid)
         .field("reason", reason);
     log.warn(event.clone());
     log.audit(AuditOutcome::Denied, event);

@@ -68,7 +68,7 @@ impl Establishing<'_> {
         if tls.on == Position::Downstream && access.note_tls(record.client()) {
             let event = Event::new("clear-table-full")
                 .field("rule", &record.rule.name())
-                .field("sources", &TLS_SOURCES_MAX)
+                .value("sources", TLS_SOURCES_MAX)
                 .field(
                     "reason",
                     "the table of clients that use TLS is full, so all clients of the rule need \

@@ -148,7 +148,7 @@ impl Report {
             json!({ "label": beside.label, "ratios": ratios.collect::<Map<_, _>>() })
         });
         json!({
-            "schema": 1,
+            "version": 1,
             "mode": self.mode,
             "summary": self.summary,
             "label": self.label,
@@ -264,10 +264,10 @@ pub(in crate::workload) mod tests {
             keys,
             [
                 "beside", "charts", "cpus", "figures", "kernel", "label", "mode", "notes",
-                "schema", "settings", "summary", "tables"
+                "settings", "summary", "tables", "version"
             ]
         );
-        assert_eq!(json["schema"], 1);
+        assert_eq!(json["version"], 1);
         assert_eq!(json["figures"]["exchanges_per_s"], 12_345.7);
         assert_eq!(json["figures"]["cpu_us_per_exchange"], 1500.0);
         let p99 = json["figures"]["latency_p99_us"].as_f64().unwrap();

@@ -1,0 +1,133 @@
+//! `tacit check`: prints what is wrong with a policy.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use tacit_core::message_id::MessageId;
+use tacit_core::policy::{Diagnostic, Policy};
+use tacit_tls::signer::KeyProvider;
+
+use crate::agent;
+use crate::exit::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, print, versioned};
+use crate::live::{check_file, check_standard_input};
+use crate::policy_file;
+
+/// The policy to check, and the form of the result.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit check policy.toml
+  tacit check --json policy.toml
+  tacit import stunnel stunnel.conf | tacit check -")]
+pub struct CheckArgs {
+    /// The policy file; `-` is standard input, with file names relative to the current directory
+    /// [default: $TACIT_POLICY]
+    file: Option<PathBuf>,
+    /// Print diagnostics as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print the JSON schema of the policy language, for editors
+    #[arg(long)]
+    schema: bool,
+}
+
+/// The JSON schema of the policy language.
+const POLICY_SCHEMA: &str = include_str!("../../../docs/schema/policy.json");
+
+/// The result of a check.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct CheckReport {
+    /// Whether the policy can be installed.
+    ok: bool,
+    /// The number of its rules; none if it has errors.
+    rules: Option<usize>,
+    /// The files that it includes.
+    included: Vec<String>,
+    /// Errors and warnings.
+    findings: Vec<Diagnostic>,
+    /// Files that programs of runs can see for a moment after they have been replaced.
+    exposed_when_replaced: Vec<String>,
+}
+
+/// Runs the command.
+#[must_use]
+pub fn run(args: &CheckArgs) -> ExitCode {
+    if args.schema {
+        return print(POLICY_SCHEMA, EXIT_OK);
+    }
+    let Some(path) = policy_file::named(args.file.as_deref()) else {
+        let next = "no policy was given\n    fix: use tacit check FILE, or set TACIT_POLICY";
+        return fail(MessageId("no-policy"), next, EXIT_USAGE);
+    };
+    let report = CheckReport::of(&path);
+    let code = if report.ok { EXIT_OK } else { EXIT_POLICY };
+    if args.json {
+        return print(versioned(&report), code);
+    }
+    let file = path.display().to_string();
+    let lines = report.findings.iter().map(|finding| finding.render(&file));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    if !text.is_empty() {
+        complain(&text);
+    }
+    match report.rules {
+        Some(rules) => print(report.text(rules), code),
+        None => code.into(),
+    }
+}
+
+impl CheckReport {
+    fn of(path: &Path) -> Self {
+        let keys = KeyProvider::local();
+        let checked = match path.as_os_str() == "-" {
+            true => check_standard_input(&keys),
+            false => check_file(path, &keys),
+        };
+        match checked {
+            Ok(checked) => Self {
+                ok: true,
+                rules: Some(checked.policy.rules.len()),
+                included: checked.policy.included.iter().map(ToString::to_string).collect(),
+                findings: checked.warnings,
+                exposed_when_replaced: exposed(&checked.policy, path),
+            },
+            Err(findings) => Self {
+                ok: false,
+                rules: None,
+                included: Vec::new(),
+                findings,
+                exposed_when_replaced: Vec::new(),
+            },
+        }
+    }
+
+    /// The text for a policy without errors, apart from the warnings.
+    fn text(&self, rules: usize) -> String {
+        let mut text = format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" });
+        for file in &self.included {
+            text += &format!("includes {file}\n");
+        }
+        if !self.exposed_when_replaced.is_empty() {
+            text += &format!(
+                "warning: programs under `tacit run` can read these files for some milliseconds \
+                 after they have been replaced: {}\n    \
+                 fix: put the files of the policy in a directory of their own with mode 0700, \
+                 which is hidden as a whole\n",
+                self.exposed_when_replaced.join(", ")
+            );
+        }
+        text
+    }
+}
+
+/// The files that programs of runs can see for a moment after they have been replaced.
+fn exposed(policy: &Policy, file: &Path) -> Vec<String> {
+    if policy.rules.iter().all(|rule| rule.forward().is_some()) {
+        return Vec::new();
+    }
+    let files = agent::secrets::exposed(policy, file);
+    files.into_iter().map(|file| file.display().to_string()).collect()
+}
