@@ -3,8 +3,8 @@
 //! A client that has completed a TLS handshake is no longer accepted in clear. So it cannot return
 //! to clear text unnoticed. After `tacit close --clear`, no client of the rule is accepted in
 //! clear. A reload and `tacit restart` keep this state. It is lost when the agent ends.
+//! When the table of such sources is full, a rule accepts only clients with TLS.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
@@ -12,11 +12,8 @@ use serde::{Deserialize, Serialize};
 use tacit_core::flow::Address;
 use tacit_core::policy::{ClearClients, ClientProtocol};
 
+use super::tls_sources::TlsSources;
 use crate::address::Source;
-
-/// Most sources of one rule that are remembered. When the table is full, the rule accepts only
-/// clients with TLS.
-pub const TLS_SOURCES_MAX: usize = 65_536;
 
 /// What one rule remembers of its clients.
 #[derive(Debug, Default)]
@@ -24,7 +21,7 @@ pub struct ClearAccess {
     /// Whether every client needs TLS from now on.
     ended: AtomicBool,
     /// The sources with a completed handshake.
-    tls_sources: Mutex<BTreeSet<Source>>,
+    tls_sources: Mutex<TlsSources>,
 }
 
 /// A [`ClearAccess`] as one agent hands it to its successor.
@@ -33,7 +30,7 @@ pub struct ClearAccessState {
     /// Whether every client needs TLS.
     ended: bool,
     /// The sources with a completed handshake.
-    tls_sources: BTreeSet<Source>,
+    tls_sources: TlsSources,
 }
 
 impl ClearAccess {
@@ -58,16 +55,18 @@ impl ClearAccess {
             return true;
         }
         let sources = self.tls_sources.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.len() >= TLS_SOURCES_MAX || sources.contains(&Source::of(client))
+        sources.is_full() || sources.contains(Source::of(client))
     }
 
     /// Notes that a client has completed a TLS handshake; returns whether that fills the table.
     #[must_use]
     pub fn note_tls(&self, client: &Address) -> bool {
         let mut sources = self.tls_sources.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.len() < TLS_SOURCES_MAX
-            && sources.insert(Source::of(client))
-            && sources.len() == TLS_SOURCES_MAX
+        if sources.is_full() {
+            return false;
+        }
+        sources.add(Source::of(client));
+        sources.is_full()
     }
 
     /// Accepts only clients with TLS from now on. A connection in clear that the caller does not
@@ -104,13 +103,13 @@ impl ClearAccess {
             self.end();
         }
         let mut sources = self.tls_sources.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = TLS_SOURCES_MAX.saturating_sub(sources.len());
-        sources.extend(state.tls_sources.into_iter().take(free));
+        sources.extend(state.tls_sources);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::TLS_SOURCES_MAX;
     use super::*;
 
     const DETECTS: ClearClients = ClearClients { sources: Vec::new(), until: None };

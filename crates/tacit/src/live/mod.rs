@@ -35,16 +35,18 @@ mod failures;
 mod files;
 mod latency;
 mod names;
+mod tls_sources;
 
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
 pub use check::{Checked, check_file, check_standard_input, check_text, localize};
-pub use clear_access::{ClearAccess, ClearAccessState, TLS_SOURCES_MAX};
+pub use clear_access::{ClearAccess, ClearAccessState};
 pub use counters::RuleCounters;
 pub use credentials::{CredentialNames, Credentials, Refreshed};
 pub use files::{directory_of, read_policy};
 pub use latency::{Latency, LatencyCounts};
 pub use names::NoRule;
+pub use tls_sources::{NETWORKS_PER_SITE_MAX, TLS_SOURCES_MAX};
 
 /// One installed policy.
 #[derive(Debug)]

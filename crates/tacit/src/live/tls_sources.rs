@@ -1,0 +1,117 @@
+//! The sources of clients that have used TLS.
+//!
+//! An IPv4 address is a source, and an IPv6 /64. One site may have a /48, with as many /64 as the
+//! table has places: from [`NETWORKS_PER_SITE_MAX`] on the whole /48 is one source, so that one
+//! site cannot fill the table.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::Source;
+
+/// Most sources of one rule that are remembered.
+pub const TLS_SOURCES_MAX: usize = 65_536;
+
+/// How many IPv6 networks (/64) of one site (/48) are remembered one by one.
+pub const NETWORKS_PER_SITE_MAX: usize = 256;
+
+/// What is remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TlsSources {
+    single: BTreeSet<Source>,
+    /// The first 48 bits of IPv6 addresses.
+    #[serde(default)]
+    sites: BTreeSet<u64>,
+}
+
+impl TlsSources {
+    fn len(&self) -> usize {
+        self.single.len() + self.sites.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= TLS_SOURCES_MAX
+    }
+
+    pub(super) fn contains(&self, source: Source) -> bool {
+        self.single.contains(&source)
+            || site_of(source).is_some_and(|site| self.sites.contains(&site))
+    }
+
+    /// Adds a source, if there is a place for it.
+    pub(super) fn add(&mut self, source: Source) {
+        if self.is_full() || self.contains(source) {
+            return;
+        }
+        self.single.insert(source);
+        if let Some(site) = site_of(source) {
+            self.merge(site);
+        }
+    }
+
+    /// Makes one source of a site with as many networks as it may have.
+    fn merge(&mut self, site: u64) {
+        let networks = Source::V6(site << 16)..=Source::V6(site << 16 | 0xffff);
+        if self.single.range(networks.clone()).count() < NETWORKS_PER_SITE_MAX {
+            return;
+        }
+        self.single.retain(|one| !networks.contains(one));
+        self.sites.insert(site);
+    }
+
+    /// Adds all sources of another table, as far as there are places.
+    pub(super) fn extend(&mut self, other: Self) {
+        let free = TLS_SOURCES_MAX.saturating_sub(self.len());
+        self.sites.extend(other.sites.into_iter().take(free));
+        for source in other.single {
+            self.add(source);
+        }
+    }
+}
+
+/// The first 48 bits of an IPv6 address.
+fn site_of(source: Source) -> Option<u64> {
+    match source {
+        Source::V6(network) => Some(network >> 16),
+        Source::V4(_) | Source::Local => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(site: u64, number: u64) -> Source {
+        Source::V6(site << 16 | number)
+    }
+
+    #[test]
+    fn a_site_with_many_networks_is_one_source_and_others_are_not_of_it() {
+        let mut sources = TlsSources::default();
+        let max = u64::try_from(NETWORKS_PER_SITE_MAX).unwrap();
+        for number in 0..max - 1 {
+            sources.add(network(7, number));
+        }
+        assert!(!sources.contains(network(7, 0xffff)));
+        for number in max - 1..0x1_0000 {
+            sources.add(network(7, number));
+        }
+        assert_eq!((sources.len(), sources.is_full()), (1, false));
+        assert!(sources.contains(network(7, 0)) && sources.contains(network(7, 0xffff)));
+        assert!(!sources.contains(network(6, 0)) && !sources.contains(network(8, 0)));
+    }
+
+    #[test]
+    fn a_successor_has_the_same_sources() {
+        let mut sources = TlsSources::default();
+        for source in
+            (0..300).map(|number| network(1, number)).chain([Source::V4(9), Source::Local])
+        {
+            sources.add(source);
+        }
+        let mut successor = TlsSources::default();
+        successor.extend(sources.clone());
+        assert_eq!(successor, sources);
+    }
+}
