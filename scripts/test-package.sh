@@ -332,7 +332,7 @@ inside() {
     check "the completions are installed" completions_are_there
     check "the unit starts /usr/bin/tacit" \
         grep -q '^ExecStart=/usr/bin/tacit agent' "$root/usr/lib/systemd/system/tacit.service"
-    check "the user tacit exists" in_root getent passwd tacit
+    check "the users exist" in_root getent passwd tacit tacit-host
     check "the installation started nothing" nothing_runs
 
     check "tacit ca issues certificates" make_certificates
@@ -378,7 +378,7 @@ inside() {
     check "purge keeps the operator's files and their owner" operators_files_stay
     check "purge removes logs and sockets" is_gone /var/log/tacit /run/tacit
     check "the removal that the package describes succeeds" \
-        in_root sh -c 'rm -r /etc/tacit && userdel tacit'
+        in_root sh -c 'rm -r /etc/tacit && userdel tacit && userdel tacit-host'
     check "nothing is left" same_as_before
     check "install and purge without a policy" install_and_purge
     check "nothing is left, and no user" same_as_before
