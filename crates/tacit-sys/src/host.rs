@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::ip_version::IpVersion;
 use crate::namespace::{NamespaceError, Netlinks, ip_support, netlinks, with_ipv6};
-use crate::netlink::nft::host::{self, HostMarks, HostTable, Persistence};
+use crate::netlink::nft::host::{self, HostMarks, HostTable};
 use crate::netlink::nft::{Copies, SocketMarks};
 use crate::netlink::{Error, Netlink, Subsystem, routing_rule};
 use crate::{syn_log, transparent};
@@ -133,7 +133,7 @@ impl HostCapture {
     /// # Errors
     /// What the kernel refuses; the packet rules are then those from before. `EPERM`: another
     /// process owns the table.
-    pub fn install(&mut self, table: &HostTable<'_>) -> Result<Persistence, Error> {
+    pub fn install(&mut self, table: &HostTable<'_>) -> Result<(), Error> {
         let kernel = ip_support();
         routing_rule::install(&mut self.netlinks.route, kernel, self.marks.captured())?;
         let until = Instant::now() + OWNER_WAIT_MAX;
@@ -145,6 +145,14 @@ impl HostCapture {
                 installed => return installed,
             }
         }
+    }
+
+    /// Installs the routing rules that another program has removed; returns whether there were any.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn restore_routes(&mut self) -> Result<bool, Error> {
+        routing_rule::install(&mut self.netlinks.route, ip_support(), self.marks.captured())
     }
 
     /// Whether the table is there.

@@ -22,17 +22,19 @@ pub const TABLE: u32 = 31_425;
 /// The first place behind the rule for addresses of the host itself.
 pub const PRIORITY: u32 = 1;
 
-/// Leads packets with this bit in their mark to `lo`. What is there already stays.
+/// Leads packets with this bit in their mark to `lo`. What is there already stays; returns whether
+/// something was not there.
 ///
 /// # Errors
 /// The first step that the kernel refuses.
-pub fn install(route: &mut Netlink, kernel: IpSupport, bit: u32) -> Result<(), Error> {
+pub fn install(route: &mut Netlink, kernel: IpSupport, bit: u32) -> Result<bool, Error> {
+    let mut has_changed = false;
     // A rule without a route would let packets pass to the next rule.
     for version in versions(kernel) {
-        accept_present(route.run(vec![route_to_lo(version, NEW)]))?;
-        accept_present(route.run(vec![rule(version, Some(bit), NEW)]))?;
+        has_changed |= was_absent(route.run(vec![route_to_lo(version, NEW)]))?;
+        has_changed |= was_absent(route.run(vec![rule(version, Some(bit), NEW)]))?;
     }
-    Ok(())
+    Ok(has_changed)
 }
 
 /// Takes all of it back, for any bit.
@@ -56,10 +58,10 @@ fn versions(kernel: IpSupport) -> impl Iterator<Item = IpVersion> {
     IpVersion::ALL.into_iter().filter(move |version| has_v6 || *version == IpVersion::V4)
 }
 
-fn accept_present(result: Result<(), Error>) -> Result<(), Error> {
+fn was_absent(result: Result<(), Error>) -> Result<bool, Error> {
     match result {
-        Err(error) if error.errno() == Some(libc::EEXIST) => Ok(()),
-        other => other,
+        Err(error) if error.errno() == Some(libc::EEXIST) => Ok(false),
+        other => other.map(|()| true),
     }
 }
 

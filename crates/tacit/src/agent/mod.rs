@@ -71,7 +71,7 @@ pub use opened::ListenError;
 use opened::Opened;
 use passes::Passes;
 use reload::{Changing, ReloadOrigin};
-use runs::{LINGER, Runs};
+use runs::{EndedRun, LINGER, Runs};
 use sandbox::Sandbox;
 use services::RunEvent;
 pub use supervised::Supervisor;
@@ -146,8 +146,10 @@ pub fn run(
     meter::start(ThreadKind::General);
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
-    // Before there is a thread. A successor gets a channel to the helper of its predecessor.
-    let helper = (options.host && !options.take_over)
+    // Before there is a thread. A successor needs it only if the helper of its predecessor has
+    // ended, which it does not know yet.
+    let helper = options
+        .host
         .then(host::start)
         .transpose()
         .map_err(|error| AgentError::Host(HostError::Helper(error)))?;
@@ -322,9 +324,11 @@ impl Agent {
             RunEvent::Listening(id) => self.runs.follow_listening(id, &self.workers).await,
             RunEvent::HelperChannel(id, channel) => self.runs.replace_helper(id, channel),
             RunEvent::End(id) => {
-                let is_known = self.runs.end(id, &self.workers).await;
-                if self.options.private && is_known {
-                    self.drain(Some(LINGER)).await;
+                let ended = self.runs.end(id, &self.workers).await;
+                match ended {
+                    EndedRun::Host => self.restart_on_signal(),
+                    EndedRun::Program if self.options.private => self.drain(Some(LINGER)).await,
+                    EndedRun::Program | EndedRun::Unknown => {}
                 }
             }
             // A private agent is for one run, and its launcher ended before the run began.

@@ -71,6 +71,19 @@ pub(super) struct Runs {
     secrets: RefCell<Option<SecretsOf>>,
     /// Which time windows of rules were open at the last check.
     open_windows: Vec<bool>,
+    /// Whether the helper that captured the host has ended before this agent.
+    pub(super) has_lost_host: bool,
+}
+
+/// What has ended with a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndedRun {
+    /// The program of a run.
+    Program,
+    /// The helper that captured the host.
+    Host,
+    /// No run has this number any more.
+    Unknown,
 }
 
 /// The maximum number of held SYNs of a run: an eighth of the agent's connections, so that a run
@@ -128,6 +141,7 @@ impl Runs {
             policy_file: options.policy.clone(),
             secrets: RefCell::default(),
             open_windows: Vec::new(),
+            has_lost_host: false,
         })
     }
 
@@ -349,9 +363,9 @@ impl Runs {
         }
     }
 
-    /// Ends a run at once, and its connections after [`LINGER`]. Returns whether the run existed.
-    pub(super) async fn end(&mut self, id: u64, workers: &Workers) -> bool {
-        let Some(mut enrolled) = self.registry.remove(id) else { return false };
+    /// Ends a run at once, and its connections after [`LINGER`]; those of a host stay.
+    pub(super) async fn end(&mut self, id: u64, workers: &Workers) -> EndedRun {
+        let Some(mut enrolled) = self.registry.remove(id) else { return EndedRun::Unknown };
         for receiver in &enrolled.services.receivers {
             if let Some(number) = receiver.number {
                 workers.finish(number).await;
@@ -360,9 +374,11 @@ impl Runs {
         unlisten(&mut enrolled, workers).await;
         if enrolled.run.is_host() {
             let event = Event::new("host-helper-ended").value("pid", enrolled.run.pid);
-            let next = "flows that the policy captures are refused: restart the agent";
+            let next = "flows that the policy captures are refused until a successor of this agent \
+                        captures the host";
             self.shared.log.error(event.field("next", next));
-            return true;
+            self.has_lost_host = true;
+            return EndedRun::Host;
         }
         self.shared.log.info(Event::new("run-ended").field("run", &enrolled.run.name));
         let table = Arc::clone(&self.shared.table);
@@ -374,7 +390,7 @@ impl Runs {
                 }
             }
         });
-        true
+        EndedRun::Program
     }
 
     /// Stops accepting runs, and connections and datagrams of existing runs.

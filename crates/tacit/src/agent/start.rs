@@ -54,7 +54,7 @@ pub(super) struct ProcessState {
     /// The limit of open files.
     pub(super) descriptors: u64,
     pub(super) table: Arc<ConnectionTable>,
-    /// The helper that captures the host, of the first agent.
+    /// The helper that captures the host, unless its predecessor hands one over.
     pub(super) helper: Option<HostHelper>,
 }
 
@@ -153,8 +153,12 @@ impl Agent {
             self.runs.resume(handed, &self.workers).await;
         }
         self.runs.accept_launchers(launcher)?;
-        if let Some(helper) = helper {
-            self.runs.begin_host(helper, &self.workers).await.map_err(AgentError::Host)?;
+        match helper {
+            Some(helper) if self.runs.registry.host().is_some() => helper.dismiss(),
+            Some(helper) => {
+                self.runs.begin_host(helper, &self.workers).await.map_err(AgentError::Host)?;
+            }
+            None => {}
         }
         self.report_ready();
         Ok(())

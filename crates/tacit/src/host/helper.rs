@@ -5,8 +5,8 @@
 //! to it of its own, and the packet rules belong to it, where the kernel has owners. It ends when
 //! no agent has a channel to it; the packet rules stay, and then refuse what they capture.
 //!
-//! Where the kernel has no owners, another program may remove the packet rules. The helper looks
-//! for them every `LOOK_INTERVAL` then, and installs them again.
+//! Another program may remove the routing rules, and the packet rules where the kernel has no
+//! owners. The helper looks for both at intervals, and installs them again (`watched`).
 //!
 //! Limits: `CHANNELS_MAX`.
 
@@ -14,26 +14,24 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_core::flow;
 use tacit_core::policy::HostPlan;
 use tacit_sys::host::HostCapture;
-use tacit_sys::netlink::nft::host::Persistence;
 use tacit_sys::process::{self, StandardError};
 use tacit_sys::sandbox::{self, CapabilitySet};
 use tacit_sys::{IpVersion, transparent};
 
-use super::{TableContents, marks_of};
+use super::marks_of;
+use super::watched::{Installed, Watched};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 use crate::run::kernel_terms::{ip_protocol, spoofed_source_sockets};
 use crate::run::protocol::{self, Frame, HelperReply, HelperRequest};
 
 /// Channels that are served at once.
 const CHANNELS_MAX: usize = 8;
-/// How often packet rules are looked for that other programs may remove.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Its name in lists of processes.
 const NAME: &str = "tacit-host";
 /// Packet rules and routing rules, and raw sockets.
@@ -46,6 +44,16 @@ pub struct HostHelper {
     pub channel: UnixStream,
     /// Its process.
     pub pid: u32,
+}
+
+impl HostHelper {
+    /// Ends a helper that is not needed.
+    pub fn dismiss(self) {
+        let Self { channel, pid } = self;
+        drop(channel);
+        // It has no other channel.
+        let _ = process::wait(pid);
+    }
 }
 
 /// Starts the helper. The process must have one thread.
@@ -77,16 +85,17 @@ fn serve(channel: UnixStream) -> io::Result<()> {
     let mut server = HostHelperServer::default();
     let mut channels = vec![channel];
     while !channels.is_empty() {
-        match wait(&channels, server.look_interval())? {
-            Some(at) => server.answer_on(&mut channels, at),
-            None => server.restore(),
+        let left = server.watched.look(server.capture.as_mut(), Instant::now());
+        if let Some(at) = wait(&channels, left)? {
+            server.answer_on(&mut channels, at);
         }
     }
     Ok(())
 }
 
 /// Waits for a request; `None`: the time is over.
-fn wait(channels: &[UnixStream], time: Option<Timespec>) -> io::Result<Option<usize>> {
+fn wait(channels: &[UnixStream], time: Option<Duration>) -> io::Result<Option<usize>> {
+    let time = time.and_then(|time| Timespec::try_from(time).ok());
     let mut polled: Vec<_> = channels
         .iter()
         .map(|channel| PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN))
@@ -102,15 +111,7 @@ fn wait(channels: &[UnixStream], time: Option<Timespec>) -> io::Result<Option<us
 #[derive(Default)]
 struct HostHelperServer {
     capture: Option<HostCapture>,
-    installed: Option<Installed>,
-}
-
-/// What the kernel has.
-struct Installed {
-    mark: u32,
-    plan: HostPlan,
-    user: Option<u32>,
-    persistence: Persistence,
+    watched: Watched,
 }
 
 type Answer = (HelperReply, Vec<OwnedFd>);
@@ -181,13 +182,10 @@ impl HostHelperServer {
     }
 
     fn install(&mut self, mark: u32, plan: HostPlan, user: Option<u32>) -> io::Result<()> {
-        let marks = marks_of(mark)?;
-        let contents = TableContents::of(&plan);
-        let capture = self.capture(mark)?;
-        let persistence =
-            capture.install(&contents.table(marks, user)).map_err(io::Error::other)?;
-        self.installed = Some(Installed { mark, plan, user, persistence });
-        Ok(())
+        let installed = Installed { marks: marks_of(mark)?, plan, user };
+        self.capture(mark)?;
+        let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        self.watched.install(capture, installed, Instant::now())
     }
 
     /// Sockets that send from any address.
@@ -201,31 +199,6 @@ impl HostHelperServer {
         let protocol = ip_protocol(protocol);
         let wanted = transparent::spoofed_source_spec(protocol, version, capture.socket_marks());
         spoofed_source_sockets(wanted, count)
-    }
-
-    /// How long to wait for a request; `None`: without end.
-    fn look_interval(&self) -> Option<Timespec> {
-        let is_at_risk = self.installed.as_ref()?.persistence == Persistence::Unowned;
-        is_at_risk.then(|| Timespec::try_from(LOOK_INTERVAL).ok()).flatten()
-    }
-
-    /// Installs the packet rules again, if another program has removed them.
-    fn restore(&mut self) {
-        let is_there = self.capture.as_mut().map(HostCapture::is_installed);
-        if !matches!(is_there, Some(Ok(false))) {
-            return;
-        }
-        let Some(Installed { mark, plan, user, .. }) = self.installed.take() else { return };
-        match self.install(mark, plan, user) {
-            Ok(()) => complain(
-                "tacit: another program removed the packet rules of the host; they are installed \
-                 again",
-            ),
-            Err(error) => complain(format_args!(
-                "tacit: another program removed the packet rules of the host, and they cannot be \
-                 installed again: {error}"
-            )),
-        }
     }
 }
 

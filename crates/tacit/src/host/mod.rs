@@ -10,6 +10,7 @@
 
 mod helper;
 mod once;
+mod watched;
 
 use std::fmt;
 use std::io;

@@ -26,7 +26,7 @@ pub fn guard(policy: &Policy) -> Result<(), HostError> {
     let mut capture = open().map_err(HostError::Helper)?;
     let contents = TableContents::of(&plan);
     let table = contents.table(capture.marks(), passing_user());
-    capture.install(&table).map(|_| ()).map_err(refused)
+    capture.install(&table).map_err(refused)
 }
 
 /// Installs the packet rules that any policy needs, in the namespace of the calling thread.
@@ -51,7 +51,7 @@ pub fn probe() -> io::Result<()> {
     let marks = marks_of(HostSettings::MARK_DEFAULT)?;
     let mut capture = HostCapture::open(marks).map_err(io::Error::other)?;
     let contents = TableContents::of(&plan);
-    capture.install(&contents.table(marks, None)).map(|_| ()).map_err(io::Error::other)
+    capture.install(&contents.table(marks, None)).map_err(io::Error::other)
 }
 
 /// Takes packet rules and routing rules back.

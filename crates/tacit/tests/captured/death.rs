@@ -224,3 +224,83 @@ E
 ",
     );
 }
+
+#[test]
+fn routing_rules_that_another_program_removes_are_dropped_packets_until_they_are_there_again() {
+    machines().expect(
+        r#"
+        capture
+        helper=$(pgrep -g 0 -x tacit-host || pgrep -x -P $(pgrep -P $agent) tacit-host)
+        kill -STOP $helper
+        for version in -4 -6; do ip $version rule del lookup 31425; done
+        timeout 2 python3 peer.py ask 192.0.2.2 4433 marked; echo $?
+        kill -CONT $helper
+        for version in -4 -6; do
+            there() { ip $version rule | grep -q 31425; }
+            until_true there
+        done
+        ask 192.0.2.2 4433 marked
+        grep -c 'removed the routing rules' host.log
+        seen marked"#,
+        "
+124
+answer to marked from ::ffff:127.0.0.1
+1
+0
+",
+    );
+}
+
+#[test]
+fn another_helper_captures_the_host_when_the_first_has_ended() {
+    machines().expect(
+        r#"
+        capture
+        start python3 peer.py hold 192.0.2.2 4433 marked-held go >held.out
+        until_true [ -e go.open ]
+        kill -9 $(pgrep -x -P $(pgrep -P $agent) tacit-host)
+        started() { grep -c 'run-began run=host' host.log | grep -qx 2; }
+        until_true started
+        grep -o 'error host-helper-ended' host.log
+        ask 192.0.2.2 4433 marked
+        python3 peer.py flush
+        ask 192.0.2.2 4433 marked
+        touch go
+        until_true [ -s held.out ]
+        cat held.out
+        seen marked"#,
+        "
+error host-helper-ended
+answer to marked from ::ffff:127.0.0.1
+flushed 0
+answer to marked from ::ffff:127.0.0.1
+answer to marked-held from ::ffff:127.0.0.1
+0
+",
+    );
+}
+
+#[test]
+fn without_a_helper_and_a_supervisor_the_capture_stays_and_a_reload_is_refused() {
+    machines().expect(
+        r#"
+        capture --no-supervisor
+        kill -9 $(pgrep -x -P $agent tacit-host)
+        ended() { grep -q host-helper-ended host.log; }
+        until_true ended
+        ask 192.0.2.2 4433 marked
+        grep -o 'error restart-refused' host.log
+        ./tacit show runs --control host.sock --json | grep -o '"host": true'
+        sed -i 's/remote-ports = 4433/remote-ports = 4499/' host.toml
+        ./tacit reload --control host.sock 2>&1 | grep -o 'the helper that captured .*'
+        ask 192.0.2.2 4433 marked
+        seen marked"#,
+        "
+ECONNREFUSED
+error restart-refused
+the helper that captured the host has ended
+ECONNREFUSED
+0
+",
+    );
+}

@@ -15,6 +15,7 @@ mod harness;
 #[path = "../lab/public.rs"]
 mod public;
 
+mod bypass;
 mod death;
 mod inbound;
 mod machines;

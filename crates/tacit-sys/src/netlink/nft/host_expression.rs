@@ -21,6 +21,12 @@ pub(super) enum HostExpression {
     SetConnectionMark(MarkBits),
     /// Answers the packet that began its connection.
     IsReply,
+    /// Goes the way of the packet that began its connection.
+    IsOriginal,
+    /// The host's own NAT has given the connection another destination, or has not.
+    IsRewritten(bool),
+    /// Tells routers where to lead it.
+    SourceRouted(SourceRoute),
     /// Sent by a socket of this user.
     OfUser(u32),
     /// Came in on `lo`.
@@ -48,6 +54,17 @@ pub(super) enum HostExpression {
     Goto(&'static str),
 }
 
+/// Where a packet tells routers where to lead it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SourceRoute {
+    /// The IPv4 option "loose source route".
+    Loose,
+    /// The IPv4 option "strict source route".
+    Strict,
+    /// The routing header of IPv6, of any type.
+    Header,
+}
+
 /// Some bits of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MarkBits {
@@ -61,8 +78,7 @@ impl HostExpression {
         match self {
             Self::MarkIs(bits) => {
                 meta(rule, META_MARK);
-                mask(rule, &bits.mask.to_ne_bytes(), &[0; 4]);
-                compare(rule, EQUAL, &bits.value.to_ne_bytes());
+                compare_bits(rule, bits);
             }
             Self::SetMark(bits) => {
                 meta(rule, META_MARK);
@@ -71,34 +87,32 @@ impl HostExpression {
             }
             Self::ConnectionMarkIs(bits) => {
                 connection(rule, CT_MARK);
-                mask(rule, &bits.mask.to_ne_bytes(), &[0; 4]);
-                compare(rule, EQUAL, &bits.value.to_ne_bytes());
+                compare_bits(rule, bits);
             }
             Self::SetConnectionMark(bits) => {
                 connection(rule, CT_MARK);
                 set_bits(rule, bits);
                 store(rule, "ct", [CT_KEY, CT_SREG], CT_MARK);
             }
-            Self::IsReply => {
-                connection(rule, CT_DIRECTION);
-                compare(rule, EQUAL, &[CT_REPLY]);
+            Self::IsReply => compare_direction(rule, CT_REPLY),
+            Self::IsOriginal => compare_direction(rule, CT_ORIGINAL),
+            Self::IsRewritten(is_rewritten) => {
+                connection(rule, CT_STATUS);
+                mask(rule, &IPS_DST_NAT.to_ne_bytes(), &[0; 4]);
+                let operation = if is_rewritten { NOT_EQUAL } else { EQUAL };
+                compare(rule, operation, &[0; 4]);
+            }
+            Self::SourceRouted(route) => {
+                has_source_route(rule, route);
+                compare(rule, EQUAL, &[1]);
             }
             Self::OfUser(user) => {
                 meta(rule, META_SKUID);
                 compare(rule, EQUAL, &user.to_ne_bytes());
             }
-            Self::FromLo => {
-                meta(rule, META_IIF);
-                compare(rule, EQUAL, &LO.to_ne_bytes());
-            }
-            Self::NotFromLo => {
-                meta(rule, META_IIF);
-                compare(rule, NOT_EQUAL, &LO.to_ne_bytes());
-            }
-            Self::NotToLo => {
-                meta(rule, META_OIF);
-                compare(rule, NOT_EQUAL, &LO.to_ne_bytes());
-            }
+            Self::FromLo => compare_with_lo(rule, META_IIF, EQUAL),
+            Self::NotFromLo => compare_with_lo(rule, META_IIF, NOT_EQUAL),
+            Self::NotToLo => compare_with_lo(rule, META_OIF, NOT_EQUAL),
             Self::IsLocal(end) => {
                 address_type(rule, end);
                 compare(rule, EQUAL, &RTN_LOCAL.to_ne_bytes());
@@ -124,6 +138,22 @@ impl HostExpression {
             Self::Goto(chain) => go_to(rule, chain),
         }
     }
+}
+
+fn compare_bits(rule: &mut NetlinkRequest, bits: MarkBits) {
+    mask(rule, &bits.mask.to_ne_bytes(), &[0; 4]);
+    compare(rule, EQUAL, &bits.value.to_ne_bytes());
+}
+
+fn compare_direction(rule: &mut NetlinkRequest, direction: u8) {
+    connection(rule, CT_DIRECTION);
+    compare(rule, EQUAL, &[direction]);
+}
+
+/// Compares an interface of the packet with `lo`.
+fn compare_with_lo(rule: &mut NetlinkRequest, interface: u32, operation: u32) {
+    meta(rule, interface);
+    compare(rule, operation, &LO.to_ne_bytes());
 }
 
 fn set_bits(rule: &mut NetlinkRequest, bits: MarkBits) {
@@ -158,6 +188,23 @@ fn address_type(rule: &mut NetlinkRequest, end: PacketEnd) {
         data.be32(1, REGISTER_1);
         data.be32(2, FIB_ADDRESS_TYPE);
         data.be32(3, flag);
+    });
+}
+
+/// Loads whether the packet has a source route.
+fn has_source_route(rule: &mut NetlinkRequest, route: SourceRoute) {
+    let (operation, kind) = match route {
+        SourceRoute::Loose => (EXTHDR_IPV4, IPOPT_LSRR),
+        SourceRoute::Strict => (EXTHDR_IPV4, IPOPT_SSRR),
+        SourceRoute::Header => (EXTHDR_IPV6, NEXTHDR_ROUTING),
+    };
+    expression(rule, "exthdr", |data| {
+        data.be32(1, REGISTER_1);
+        data.attribute(2, &[kind]);
+        data.be32(3, 0);
+        data.be32(4, 1);
+        data.be32(5, EXTHDR_PRESENT);
+        data.be32(6, operation);
     });
 }
 
@@ -199,9 +246,21 @@ const CT_DREG: u16 = 1;
 const CT_KEY: u16 = 2;
 const CT_SREG: u16 = 4;
 const CT_DIRECTION: u32 = 1;
+const CT_STATUS: u32 = 2;
 const CT_MARK: u32 = 3;
+/// Of `CT_STATUS`: the connection's destination was rewritten.
+const IPS_DST_NAT: u32 = 1 << 5;
+/// `IP_CT_DIR_ORIGINAL`.
+const CT_ORIGINAL: u8 = 0;
 /// `IP_CT_DIR_REPLY`.
 const CT_REPLY: u8 = 1;
+/// `NFT_EXTHDR_F_PRESENT` and `NFT_EXTHDR_OP_*`.
+const EXTHDR_PRESENT: u32 = 1;
+const EXTHDR_IPV6: u32 = 0;
+const EXTHDR_IPV4: u32 = 2;
+const IPOPT_LSRR: u8 = 131;
+const IPOPT_SSRR: u8 = 137;
+const NEXTHDR_ROUTING: u8 = 43;
 const FIB_ADDRESS_TYPE: u32 = 3;
 const FIB_SOURCE: u32 = 1;
 const FIB_DESTINATION: u32 = 2;

@@ -4,7 +4,7 @@ use super::super::batch::{CREATE, TABLE, message};
 use super::super::sets::{SetValue, declare_ranges};
 use super::HostTable;
 use super::elements::{inbound, outbound};
-use super::names::{Chain, INBOUND, MAPS};
+use super::names::{Chain, Hook, INBOUND, MAPS};
 use super::rules;
 use crate::ip_version::{IpSupport, IpVersion};
 use crate::netlink::message::NetlinkRequest;
@@ -33,10 +33,10 @@ fn chain(chain: Chain) -> NetlinkRequest {
     let mut message = message("making a chain", NEWCHAIN, CREATE);
     message.text(1, TABLE);
     message.text(3, chain.name());
-    if let Some((kind, hook)) = chain.hook() {
+    if let Some(Hook { kind, number, priority }) = chain.hook() {
         message.nest(4, |place| {
-            place.be32(1, hook);
-            place.be32(2, PRIORITY_MANGLE.cast_unsigned());
+            place.be32(1, number);
+            place.be32(2, priority.cast_unsigned());
         });
         message.be32(5, POLICY_ACCEPT);
         message.text(7, kind);
@@ -45,5 +45,4 @@ fn chain(chain: Chain) -> NetlinkRequest {
 }
 
 const NEWCHAIN: u16 = 3;
-const PRIORITY_MANGLE: i32 = -150;
 const POLICY_ACCEPT: u32 = 1;

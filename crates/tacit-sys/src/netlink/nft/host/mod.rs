@@ -6,6 +6,7 @@
 //!   maps tcp4 tcp6 udp4 udp6          address range . port range -> accept, or go to a chain
 //!   sets in4 in6                      ports of this host's programs whose clients are captured
 //!   chain output                      marks what is captured: the kernel routes it to lo
+//!   chain rewritten                   refuses what NAT leads to a captured address
 //!   chains capture refuse prohibit    the verdicts of the maps
 //!   chain prerouting                  what comes back on lo, or from clients, goes to the agent
 //!   chain postrouting                 nothing captured leaves by another interface than lo
@@ -110,16 +111,8 @@ pub struct HostTable<'a> {
     pub inbound: &'a [Element],
 }
 
-/// How a table lives on when the process that installed it has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persistence {
-    /// Only the installer changes it while it lives; others' `nft flush ruleset` leaves it.
-    Owned,
-    /// Any process with the rights removes it, by `nft flush ruleset` too.
-    Unowned,
-}
-
-/// Installs the table in place of an earlier one.
+/// Installs the table in place of an earlier one. Where the kernel has owners, only the installer
+/// changes the table while it lives, and others' `nft flush ruleset` leaves it.
 ///
 /// # Errors
 /// The refused rule and expression; nothing has changed then. `EPERM`: another process owns the
@@ -128,7 +121,7 @@ pub fn install(
     netfilter: &mut Netlink,
     kernel: IpSupport,
     table: &HostTable<'_>,
-) -> Result<Persistence, Error> {
+) -> Result<(), Error> {
     if table.outbound.len() + table.inbound.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid("more ranges than a host may have"));
     }
@@ -139,7 +132,7 @@ pub fn install(
     let installed = replace(netfilter, TABLE, kernel, table);
     // An installer that was killed may have left it, too.
     let removed = remove_table(netfilter, NEW_TABLE);
-    installed.and_then(|persistence| removed.map(|()| persistence))
+    installed.and(removed)
 }
 
 /// Installs the contents as the table of this name.
@@ -148,21 +141,17 @@ fn replace(
     name: &str,
     kernel: IpSupport,
     table: &HostTable<'_>,
-) -> Result<Persistence, Error> {
+) -> Result<(), Error> {
     let owned = OWNER | PERSIST;
     // The first message takes a table that its owner left, or one that had none.
-    let attempts = [
-        (owned, owned, Persistence::Owned),
-        (0, owned, Persistence::Owned),
-        (0, 0, Persistence::Unowned),
-    ];
+    let attempts = [(owned, owned), (0, owned), (0, 0)];
     let mut refused = Error::Invalid("no attempt");
-    for (taken, flags, persistence) in attempts {
+    for (taken, flags) in attempts {
         let mut messages = vec![declare(taken), delete(), declare(flags)];
         messages.extend(contents::all(kernel, table));
         let messages = messages.into_iter().map(|message| of_table(message, name)).collect();
         match commit(netfilter, messages) {
-            Ok(()) => return Ok(persistence),
+            Ok(()) => return Ok(()),
             Err(error) if is_about_flags(&error) => refused = error,
             Err(error) => return Err(error),
         }

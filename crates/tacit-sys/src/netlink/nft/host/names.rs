@@ -12,17 +12,19 @@ pub(super) enum Chain {
     Refuse,
     Prohibit,
     Output,
+    Rewritten,
     Prerouting,
     Postrouting,
 }
 
 impl Chain {
     /// Those that others lead to come first.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Capture,
         Self::Refuse,
         Self::Prohibit,
         Self::Output,
+        Self::Rewritten,
         Self::Prerouting,
         Self::Postrouting,
     ];
@@ -33,18 +35,33 @@ impl Chain {
             Self::Refuse => "refuse",
             Self::Prohibit => "prohibit",
             Self::Output => "output",
+            Self::Rewritten => "rewritten",
             Self::Prerouting => "prerouting",
             Self::Postrouting => "postrouting",
         }
     }
 
-    /// Its type and the number of its hook; `None`: other chains lead there.
-    pub(super) fn hook(self) -> Option<(&'static str, u32)> {
-        match self {
-            Self::Capture | Self::Refuse | Self::Prohibit => None,
-            Self::Prerouting => Some(("filter", 0)),
-            Self::Output => Some(("route", 3)),
-            Self::Postrouting => Some(("filter", 4)),
-        }
+    /// Where packets enter it; `None`: other chains lead there.
+    pub(super) fn hook(self) -> Option<Hook> {
+        let (kind, number, priority) = match self {
+            Self::Capture | Self::Refuse | Self::Prohibit => return None,
+            Self::Prerouting => ("filter", 0, PRIORITY_MANGLE),
+            Self::Output => ("route", 3, PRIORITY_MANGLE),
+            Self::Rewritten => ("filter", 3, PRIORITY_PAST_NAT),
+            Self::Postrouting => ("filter", 4, PRIORITY_MANGLE),
+        };
+        Some(Hook { kind, number, priority })
     }
 }
+
+/// Where packets enter a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hook {
+    pub(super) kind: &'static str,
+    pub(super) number: u32,
+    pub(super) priority: i32,
+}
+
+const PRIORITY_MANGLE: i32 = -150;
+/// Behind the rewriting of destinations, which is at -100, and behind IPVS.
+const PRIORITY_PAST_NAT: i32 = -90;

@@ -2,16 +2,21 @@
 //!
 //! ```text
 //! output         the agent's own packets, and a SYN that it releases      accept
+//!                with a source route                                      dropped
 //!                to an address of this host                               accept
 //!                a program's answer to the agent in a client's name       marked: back to lo
 //!                a program's answer to a client that did not come by
 //!                the agent, from a captured port                          refused
+//!                of a connection that was captured                        marked: back to lo
 //!                by destination: a verdict of the maps                    accept, or one of
 //!                  capture     not an answer                              marked: back to lo
 //!                  refuse      not an answer                              refused
 //!                  prohibit    not an answer                              refused
 //!                all else                                                 as `others` says
-//! prerouting     a client's SYN to this host                              noted
+//! rewritten      not captured, and the host's NAT has rewritten the
+//!                destination: a verdict of the maps for that one, again;
+//!                  capture                                                refused
+//! prerouting     a client's SYN to this host, or its datagram to a socket noted
 //!                on lo: the agent's own packets                           accept
 //!                        a SYN that the agent releases                    to the agent
 //!                        captured TCP past its opening, to a socket
@@ -27,14 +32,17 @@
 //! ```
 //!
 //! Connection tracking tells a flow that a program opens from its answers to a client: a rule for a
-//! network must not capture what the host serves to that network. A TCP packet is an answer only if
-//! the client's SYN was seen. If a connection is older than the table or is not tracked, it is not
-//! known who opened it.
+//! network must not capture what the host serves to that network. A packet is an answer only if the
+//! client was noted when it began, and a SYN never is. If a connection is older than the table or
+//! is not tracked, it is not known who opened it.
+//!
+//! A captured TCP connection stays with the agent when a later table captures its destination no
+//! more: its next segment in clear would tell the network what the first rule protects.
 //!
 //! A packet that finds no socket of the agent falls through to the next rule, and that refuses.
 
 use super::super::expression::Expression;
-use super::super::host_expression::{HostExpression, MarkBits};
+use super::super::host_expression::{HostExpression, MarkBits, SourceRoute};
 use super::super::primitive::{NftFamily, PacketEnd, Redirect};
 use super::super::rules::rule_in;
 use super::names::{Chain, INBOUND, MAPS};
@@ -48,8 +56,9 @@ use Expression::{
     ToHold, ToPort, Transport,
 };
 use HostExpression::{
-    AnySocket, ConnectionMarkIs, FromLo, Goto, IsForeign, IsLocal, IsReply, MarkIs, NotFromLo,
-    NotToLo, OfUser, SentFrom, SetConnectionMark, SetMark, ToInbound, Transparent, Verdict,
+    AnySocket, ConnectionMarkIs, FromLo, Goto, IsForeign, IsLocal, IsOriginal, IsReply,
+    IsRewritten, MarkIs, NotFromLo, NotToLo, OfUser, SentFrom, SetConnectionMark, SetMark,
+    SourceRouted, ToInbound, Transparent, Verdict,
 };
 
 const TCP: u8 = 6;
@@ -73,6 +82,8 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
     let mut rules = Rules { bits: Bits::of(table.marks), redirect, list: Vec::new() };
     rules.push_verdicts();
     rules.push_output(table);
+    rules.push_rewritten(table);
+    rules.push_noted();
     rules.push_returned();
     if !table.inbound.is_empty() {
         rules.push_clients();
@@ -91,8 +102,12 @@ struct Bits {
     release: MarkBits,
     /// Captured or released: a routing rule returns it to `lo`.
     returns: MarkBits,
+    /// Of a connection: nothing is noted.
+    none: MarkBits,
     /// Of a connection: a client opened it.
     client: MarkBits,
+    /// Of a connection: a program opened it, and it was captured.
+    kept: MarkBits,
     /// Of a connection: the agent opened it in a client's name. What a program of the kind that
     /// restores marks makes of it is right: the answers return to the agent.
     in_name: MarkBits,
@@ -104,12 +119,15 @@ impl Bits {
         let returns = marks.captured();
         let agent = MarkBits { mask, value: marks.agent() };
         let captured = MarkBits { mask, value: marks.captured() };
+        let release = MarkBits { mask, value: marks.release() };
         Self {
             agent,
             captured,
-            release: MarkBits { mask, value: marks.release() },
+            release,
             returns: MarkBits { mask: returns, value: returns },
+            none: MarkBits { mask, value: 0 },
             client: agent,
+            kept: release,
             in_name: captured,
         }
     }
@@ -129,14 +147,20 @@ impl Rules {
 
     /// The chains that the maps lead to.
     fn push_verdicts(&mut self) {
-        let capture = [Host(SetMark(self.bits.captured)), Accept];
-        let of_client = Host(ConnectionMarkIs(self.bits.client));
+        let Bits { captured, client, kept, .. } = self.bits;
+        let answers = [Host(IsReply), Host(ConnectionMarkIs(client)), Accept];
         for chain in [Chain::Capture, Chain::Refuse, Chain::Prohibit] {
             let step = "rule: answers to clients pass";
-            self.push(chain, step, &[Transport(TCP), Host(IsReply), of_client, Accept]);
-            self.push(chain, step, &[Transport(UDP), Host(IsReply), Accept]);
+            self.push(chain, step, &[&[Transport(TCP), PastSyn][..], &answers].concat());
+            self.push(chain, step, &[&[Transport(UDP)][..], &answers].concat());
         }
-        self.push(Chain::Capture, "rule: what is captured is marked", &capture);
+        let capture = Chain::Capture;
+        let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
+        self.push(capture, "rule: what NAT leads to a captured address is refused", &rewritten);
+        let keep = [Transport(TCP), Host(SetConnectionMark(kept))];
+        self.push(capture, "rule: what is captured stays captured", &keep);
+        let marked = [Host(SetMark(captured)), Accept];
+        self.push(capture, "rule: what is captured is marked", &marked);
         for (protocol, refusal) in [(TCP, Reset), (UDP, PortUnreachable)] {
             let refused = [Transport(protocol), refusal];
             self.push(Chain::Refuse, "rule: what a deny names is refused", &refused);
@@ -145,18 +169,22 @@ impl Rules {
     }
 
     fn push_output(&mut self, table: &HostTable<'_>) {
-        let Bits { agent, captured, release, in_name, .. } = self.bits;
+        let Bits { agent, captured, in_name, kept, .. } = self.bits;
         let output = Chain::Output;
         let in_a_clients_name = [
             Host(MarkIs(agent)),
             Host(IsForeign(PacketEnd::Source)),
+            Host(IsOriginal),
             Host(SetConnectionMark(in_name)),
         ];
         self.push(output, "rule: connections in a client's name are known", &in_a_clients_name);
-        self.push(output, "rule: the agent's own packets pass", &[Host(MarkIs(agent)), Accept]);
-        self.push(output, "rule: a released SYN passes", &[Host(MarkIs(release)), Accept]);
-        if let Some(user) = table.user {
-            self.push(output, "rule: the agent's user passes", &[Host(OfUser(user)), Accept]);
+        self.push_own_packets(output, table);
+        let routes =
+            [(V4, SourceRoute::Loose), (V4, SourceRoute::Strict), (V6, SourceRoute::Header)];
+        for (family_is, route) in routes {
+            // No program would get an answer: its socket does not know the first hop.
+            let routed = [family_is, Host(SourceRouted(route)), Drop];
+            self.push(output, "rule: what has a source route is dropped", &routed);
         }
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
         self.push(output, "rule: what stays on this host passes", &local);
@@ -176,11 +204,29 @@ impl Rules {
                 self.push(output, "rule: answers past the agent are refused", &in_clear);
             }
         }
+        let is_kept =
+            [Transport(TCP), Host(ConnectionMarkIs(kept)), Host(SetMark(captured)), Accept];
+        self.push(output, "rule: what was captured stays captured", &is_kept);
+        self.push_destinations(output, table.others);
+    }
+
+    /// What the agent sends.
+    fn push_own_packets(&mut self, chain: Chain, table: &HostTable<'_>) {
+        let Bits { agent, release, .. } = self.bits;
+        self.push(chain, "rule: the agent's own packets pass", &[Host(MarkIs(agent)), Accept]);
+        self.push(chain, "rule: a released SYN passes", &[Host(MarkIs(release)), Accept]);
+        if let Some(user) = table.user {
+            self.push(chain, "rule: the agent's user passes", &[Host(OfUser(user)), Accept]);
+        }
+    }
+
+    /// The destination decides.
+    fn push_destinations(&mut self, chain: Chain, others: PacketVerdict) {
         for (map, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
             let verdict = [family_is, Transport(protocol), Host(Verdict(map, family))];
-            self.push(output, "rule: the destination decides", &verdict);
+            self.push(chain, "rule: the destination decides", &verdict);
         }
-        let rest = match table.others {
+        let rest = match others {
             PacketVerdict::Pass => return,
             PacketVerdict::Capture => Chain::Capture,
             PacketVerdict::Refuse => Chain::Refuse,
@@ -188,19 +234,41 @@ impl Rules {
         };
         for protocol in [TCP, UDP] {
             let others = [Transport(protocol), Host(Goto(rest.name()))];
-            self.push(output, "rule: what no rule names", &others);
+            self.push(chain, "rule: what no rule names", &others);
         }
+    }
+
+    /// What passed by the destination that the program used, and goes elsewhere.
+    fn push_rewritten(&mut self, table: &HostTable<'_>) {
+        let chain = Chain::Rewritten;
+        let as_sent = [Host(IsRewritten(false)), Accept];
+        self.push(chain, "rule: what NAT has not rewritten is decided", &as_sent);
+        self.push_own_packets(chain, table);
+        let captured = [Host(MarkIs(self.bits.captured)), Accept];
+        self.push(chain, "rule: what is captured is decided", &captured);
+        let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
+        self.push(chain, "rule: what NAT leads to this host passes", &local);
+        self.push_destinations(chain, table.others);
+    }
+
+    /// What clients open. It is noted once: no later packet of others changes who began.
+    fn push_noted(&mut self) {
+        let Bits { none, client, .. } = self.bits;
+        let chain = Chain::Prerouting;
+        let local = Host(IsLocal(PacketEnd::Destination));
+        let first = [Host(NotFromLo), Host(IsOriginal), Host(ConnectionMarkIs(none))];
+        let note = Host(SetConnectionMark(client));
+        let tcp = [&[Transport(TCP), Syn], &first[..], &[local, note]].concat();
+        self.push(chain, "rule: connections that clients open are known", &tcp);
+        let udp = [&[Transport(UDP)], &first[..], &[local, Host(AnySocket), note]].concat();
+        self.push(chain, "rule: flows that clients open are known", &udp);
     }
 
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self) {
-        let Bits { agent, captured, release, client, .. } = self.bits;
-        let chain = Chain::Prerouting;
-        let local = Host(IsLocal(PacketEnd::Destination));
-        let opened = [Host(NotFromLo), Transport(TCP), Syn, local, Host(SetConnectionMark(client))];
-        self.push(chain, "rule: connections that clients open are known", &opened);
+        let Bits { agent, captured, release, .. } = self.bits;
         self.push(
-            chain,
+            Chain::Prerouting,
             "rule: the agent's own packets pass",
             &[Host(FromLo), Host(MarkIs(agent)), Accept],
         );

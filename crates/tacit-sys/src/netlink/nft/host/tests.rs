@@ -77,3 +77,15 @@ fn every_captured_packet_that_finds_no_agent_is_refused() {
         assert!(holds(&all[at + 1], b"reject"), "{}", message.step);
     }
 }
+
+#[test]
+fn destinations_are_decided_as_programs_use_them_and_as_nat_makes_them() {
+    let all = contents::all(IpSupport::V4AndV6, &table(&[]));
+    let decided = |chain: &[u8]| {
+        let holds =
+            |message: &[u8], name: &[u8]| message.windows(name.len()).any(|part| part == name);
+        let all = all.iter().filter(|message| message.step.contains("the destination decides"));
+        all.filter(|message| holds(&sealed(message), chain)).count()
+    };
+    assert_eq!([decided(b"output\0"), decided(b"rewritten\0")], [4, 4]);
+}
