@@ -15,14 +15,14 @@ use std::os::unix::fs::FileExt as _;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// The largest process id of any Linux. A clock id holds the process id shifted left: a larger one
-/// would silently wrap round to another process, and zero would mean the caller.
+/// The largest process ID that Linux supports. A clock ID contains the process ID shifted left: a
+/// larger number would silently select another process, and zero would select the caller.
 const PID_MAX: libc::pid_t = 1 << 22;
 
 /// Returns the CPU time that process `pid` has used so far, in nanoseconds.
 ///
 /// # Errors
-/// The kernel's: no such process, or not the id of a process but of one of its threads.
+/// The error of the kernel: there is no such process, or `pid` is the ID of a thread.
 pub fn process_ns(pid: u32) -> io::Result<u64> {
     let Ok(pid @ 1..=PID_MAX) = libc::pid_t::try_from(pid) else {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
@@ -45,14 +45,15 @@ fn read_clock(clock: libc::clockid_t) -> io::Result<u64> {
     Ok(nanoseconds(time.tv_sec, time.tv_nsec))
 }
 
-/// Returns the CPU time that children of process `pid` have used, and theirs, which have ended and
-/// been waited for, in nanoseconds; the kernel tells it in steps of [`MACHINE_STEP_NS`].
+/// Returns the CPU time of the ended children of process `pid`, and of their ended children, in
+/// nanoseconds. It includes only children for which their parent has waited. The kernel reports it
+/// in steps of [`MACHINE_STEP_NS`].
 ///
 /// # Errors
-/// No such process, or `/proc` is not as the kernel writes it.
+/// There is no such process, or `/proc` has an unexpected format.
 pub fn waited_for_ns(pid: u32) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // A name may hold anything, a closing parenthesis too.
+    // A program name may contain any character, including a closing parenthesis.
     let after_name = text.rsplit_once(')').map_or("", |(_, after)| after);
     let ticks: Option<u64> = after_name
         .split_ascii_whitespace()
@@ -63,10 +64,11 @@ pub fn waited_for_ns(pid: u32) -> io::Result<u64> {
     ticks.map(|ticks| ticks * MACHINE_STEP_NS).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Fields of `/proc/PID/stat` between the name and `cutime`, which `cstime` follows.
+/// The number of fields of `/proc/PID/stat` between the name and `cutime`; `cstime` follows
+/// `cutime`.
 const CUTIME_AFTER_NAME: usize = 13;
 
-/// Returns the id by which other threads of this process read the calling thread's clock.
+/// Returns the ID by which other threads of this process read the CPU clock of the calling thread.
 #[must_use]
 pub fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
@@ -75,14 +77,16 @@ pub fn thread_id() -> u32 {
 /// Returns the CPU time that a thread of this process has used so far, in nanoseconds.
 ///
 /// # Errors
-/// It has ended.
+/// The thread has ended.
 pub fn thread_ns_of(id: u32) -> io::Result<u64> {
-    /// Of one thread, counted in nanoseconds: `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED`.
+    /// The kind of clock that counts the nanoseconds of one thread: `CPUCLOCK_PERTHREAD_MASK |
+    /// CPUCLOCK_SCHED`.
     const KIND: libc::clockid_t = 0b110;
     let Ok(id @ 1..=PID_MAX) = libc::pid_t::try_from(id) else {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     };
-    // How the kernel makes such ids; the C library's function wants a handle, not an id.
+    // This is how the kernel builds such clock IDs. The C library's function needs a thread handle
+    // instead of a thread ID.
     read_clock((!id << 3) | KIND)
 }
 
@@ -97,29 +101,29 @@ pub fn own_process_ns() -> u64 {
 /// nanoseconds.
 ///
 /// # Errors
-/// It has ended, or the kernel does not keep count (`CONFIG_SCHED_INFO`).
+/// The thread has ended, or the kernel does not count this time (`CONFIG_SCHED_INFO`).
 pub fn thread_waited_ns_of(id: u32) -> io::Result<u64> {
     waited_ns(&std::fs::read_to_string(schedstat(id))?)
 }
 
-/// How long the calling thread has been ready to run but had no CPU: asked of a file that stays
-/// open, as a thread that opens none needs it.
+/// Reads how long a thread has been ready to run but had no CPU. The file stays open, because a
+/// data worker cannot open files.
 #[derive(Debug)]
 pub struct WaitClock(File);
 
 impl WaitClock {
-    /// Of the calling thread.
+    /// Opens the clock of the calling thread.
     ///
     /// # Errors
-    /// The kernel does not keep count (`CONFIG_SCHED_INFO`).
+    /// The kernel does not count this time (`CONFIG_SCHED_INFO`).
     pub fn of_this_thread() -> io::Result<Self> {
         File::open(schedstat(thread_id())).map(Self)
     }
 
-    /// What it shows, in nanoseconds.
+    /// Returns the waiting time of the thread so far, in nanoseconds.
     ///
     /// # Errors
-    /// As [`thread_waited_ns_of`].
+    /// The same as [`thread_waited_ns_of`].
     pub fn ns(&self) -> io::Result<u64> {
         let mut buffer = [0; SCHEDSTAT_BYTES_MAX];
         let bytes = self.0.read_at(&mut buffer, 0)?;
@@ -127,7 +131,7 @@ impl WaitClock {
     }
 }
 
-/// Three numbers of 20 digits at most.
+/// Room for three numbers of at most 20 digits each.
 const SCHEDSTAT_BYTES_MAX: usize = 64;
 
 fn schedstat(thread: u32) -> String {
@@ -139,11 +143,12 @@ fn waited_ns(schedstat: &str) -> io::Result<u64> {
     waited.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Returns the CPU time that children which have ended and been waited for have used, with theirs,
-/// in nanoseconds; the kernel counts it in microseconds.
+/// Returns the CPU time of ended children of this process, and of their ended children, in
+/// nanoseconds. The kernel counts it in microseconds. It includes only children for which their
+/// parent has waited.
 ///
 /// # Errors
-/// None that the kernel documents for this question.
+/// The kernel documents no error for this call.
 pub fn children_ns() -> io::Result<u64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is a live, writable rusage for the length of the call.
@@ -164,8 +169,8 @@ pub fn thread_ns() -> u64 {
     nanoseconds(tv_sec, tv_nsec)
 }
 
-/// Returns a count that rises evenly while this machine runs, at a rate of its own: the cheapest
-/// clock there is. Counts of two CPUs may differ; where the machine has no such counter, it is
+/// Returns a count that rises at a constant rate while this machine runs. This is the cheapest
+/// clock. The counts of two CPUs may differ. On machines without such a counter, the count is in
 /// nanoseconds.
 #[must_use]
 #[inline]
@@ -179,28 +184,29 @@ pub fn ticks() -> u64 {
     monotonic_ns()
 }
 
-/// Returns the nanoseconds since some instant in the past, sleep of the machine not counted.
+/// Returns the nanoseconds since a fixed moment in the past, without the time in which the machine
+/// was suspended.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
     nanoseconds(tv_sec, tv_nsec)
 }
 
-/// The kernel counts the machine's time in hundredths of a second.
+/// The step in which the kernel counts the machine's time: a hundredth of a second.
 pub const MACHINE_STEP_NS: u64 = 10_000_000;
 
-/// Returns the CPU time that the machine has spent on anything, or that its host has taken away,
-/// since it started, in nanoseconds and in steps of [`MACHINE_STEP_NS`].
+/// Returns the CPU time that the machine has used since it started, in nanoseconds and in steps of
+/// [`MACHINE_STEP_NS`]. Time that a hypervisor has taken away counts as used.
 ///
 /// # Errors
-/// `/proc/stat` cannot be read, or is not as the kernel writes it.
+/// `/proc/stat` cannot be read or has an unexpected format.
 pub fn machine_ns() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let ticks = busy_ticks(&text).ok_or(io::ErrorKind::InvalidData)?;
     Ok(ticks * MACHINE_STEP_NS)
 }
 
-/// user, nice, system, (idle, iowait,) irq, softirq, steal of the line for all CPUs.
+/// Adds user, nice, system, irq, softirq and steal time of the line for all CPUs.
 fn busy_ticks(text: &str) -> Option<u64> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let numbers = line.split_whitespace().map(|field| field.parse().ok());
@@ -209,12 +215,12 @@ fn busy_ticks(text: &str) -> Option<u64> {
     busy.sum()
 }
 
-/// How long CPUs have been idle: asked of a file that stays open.
+/// Reads how long CPUs have been idle. The file stays open.
 #[derive(Debug)]
 pub struct IdleClock(File);
 
 impl IdleClock {
-    /// Of this machine.
+    /// Opens the clock of this machine.
     ///
     /// # Errors
     /// `/proc/stat` cannot be opened.
@@ -222,11 +228,11 @@ impl IdleClock {
         File::open("/proc/stat").map(Self)
     }
 
-    /// Returns how long these CPUs have been idle together since the machine started, in
-    /// nanoseconds and in steps of [`MACHINE_STEP_NS`].
+    /// Returns the total idle time of these CPUs since the machine started, in nanoseconds and in
+    /// steps of [`MACHINE_STEP_NS`].
     ///
     /// # Errors
-    /// As [`machine_ns`].
+    /// The same as [`machine_ns`].
     pub fn ns(&self, cpus: &[usize]) -> io::Result<u64> {
         let mut file = &self.0;
         file.seek(SeekFrom::Start(0))?;
@@ -237,7 +243,7 @@ impl IdleClock {
     }
 }
 
-/// idle and iowait of the lines of these CPUs; one that is gone has no line.
+/// Adds idle and iowait of the lines of these CPUs. A CPU that was removed has no line.
 fn idle_ticks(text: &str, cpus: &[usize]) -> Option<u64> {
     let mut ticks = 0;
     for line in text.lines().filter_map(|line| line.strip_prefix("cpu")) {
@@ -251,7 +257,7 @@ fn idle_ticks(text: &str, cpus: &[usize]) -> Option<u64> {
     Some(ticks)
 }
 
-/// A CPU clock starts at zero and only grows: neither part is ever negative.
+/// A CPU clock starts at zero and only grows, so neither part is negative.
 fn nanoseconds(seconds: impl TryInto<u64>, nanos: impl TryInto<u64>) -> u64 {
     let [seconds, nanos] = [seconds.try_into().unwrap_or(0), nanos.try_into().unwrap_or(0)];
     seconds * 1_000_000_000 + nanos

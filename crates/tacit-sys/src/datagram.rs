@@ -21,30 +21,30 @@ use crate::message;
 use crate::option::{OptionName, attach_filter, set_option};
 use crate::seccomp::{LOAD, RETURN, jump, statement};
 
-/// What sockets ask for, in each direction. The kernel gives no more than its own limit
-/// (`net.core.rmem_max`, `wmem_max`): a burst has to wait somewhere, and datagrams cannot be held
-/// back at their source.
+/// The buffer size that sockets request in each direction. The kernel may give less
+/// (`net.core.rmem_max`, `wmem_max`). The buffers must hold bursts, because a sender of datagrams
+/// cannot be slowed down.
 const BUFFER_BYTES: usize = 4 * 1024 * 1024;
-/// The most that one datagram carries.
+/// The largest payload of a datagram.
 pub const PAYLOAD_BYTES_MAX: usize = 65_535;
 
 /// Which datagrams a dialled socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerSources {
-    /// Those from the address of its destination, from any port.
+    /// Datagrams from the address of its destination, from any port.
     Destination,
-    /// Those from any address.
+    /// Datagrams from any address.
     Any,
 }
 
 /// An error about a datagram that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What it is.
+    /// The kind of the error.
     pub kind: NoticeKind,
-    /// Who says so; `None`: this host.
+    /// The host that reports the error; `None`: this host.
     pub reporter: Option<IpAddr>,
-    /// Where the datagram was sent, if the kernel says so.
+    /// The destination of the datagram, if the kernel reports it.
     pub destination: Option<SocketAddr>,
     /// Bytes of the datagram's payload in the buffer.
     pub bytes: usize,
@@ -59,48 +59,49 @@ pub enum NoticeKind {
         kind: u8,
         /// The code.
         code: u8,
-        /// The four bytes behind the checksum: the MTU, where it is about that.
+        /// The four bytes after the checksum; in a "packet too big" message they contain the MTU.
         info: u32,
     },
-    /// The same of ICMPv6.
+    /// An ICMPv6 message.
     Icmpv6 {
         /// The type.
         kind: u8,
         /// The code.
         code: u8,
-        /// The four bytes behind the checksum: the MTU, where it is about that.
+        /// The four bytes after the checksum; in a "packet too big" message they contain the MTU.
         info: u32,
     },
-    /// This host's own error.
+    /// An error of this host.
     Local {
-        /// Its number.
+        /// The error number.
         errno: i32,
-        /// The MTU, where it is about that.
+        /// The MTU, if the error is about the MTU.
         info: u32,
     },
 }
 
-/// A non-blocking socket that sends to one address and receives from it alone.
+/// Opens a non-blocking socket that sends to one address and receives only from this address.
 ///
 /// # Errors
-/// Whatever the system calls answer: there may be no route.
+/// The error of a system call, for example that there is no route.
 pub fn dial(destination: SocketAddr) -> io::Result<OwnedFd> {
     let socket = socket(destination)?;
     rustix::net::connect(&socket, &destination)?;
     Ok(socket)
 }
 
-/// A non-blocking socket to send to a destination, with the local address that the host has for
-/// it. It is not connected: the kernel would drop answers from other ports.
+/// Opens a non-blocking socket that sends to a destination from the local address that the host
+/// uses for it. The socket is not connected, because the kernel would then drop answers from other
+/// ports.
 ///
 /// # Errors
-/// Whatever the system calls answer: there may be no route.
+/// The error of a system call, for example that there is no route.
 pub fn dial_unconnected(destination: SocketAddr, sources: AnswerSources) -> io::Result<OwnedFd> {
     let socket = socket(destination)?;
     if sources == AnswerSources::Destination {
         attach_filter(socket.as_fd(), &mut from_address(destination.ip()))?;
     }
-    // The connection finds the local address, and reports that there is no route.
+    // Connecting the socket determines the local address, and fails if there is no route.
     rustix::net::connect(&socket, &destination)?;
     let mut local = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
     rustix::net::connect_unspec(&socket)?;
@@ -109,7 +110,7 @@ pub fn dial_unconnected(destination: SocketAddr, sources: AnswerSources) -> io::
     Ok(socket)
 }
 
-/// A non-blocking socket of the destination's address family that queues errors.
+/// Opens a non-blocking socket of the destination's address family that queues errors.
 fn socket(destination: SocketAddr) -> io::Result<OwnedFd> {
     let version = IpVersion::of(destination.ip());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -125,7 +126,7 @@ fn socket(destination: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The filter that keeps datagrams from one address.
+/// Builds the filter that accepts only datagrams from one address.
 fn from_address(source: IpAddr) -> Vec<libc::sock_filter> {
     let (at, bytes) = match source {
         IpAddr::V4(source) => (SOURCE_V4_AT, source.octets().to_vec()),
@@ -161,8 +162,8 @@ pub fn enlarge_buffers(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Sends one datagram on a connected socket.
 ///
 /// # Errors
-/// `WouldBlock` if there is no room; the error of an earlier datagram; whatever else `send`
-/// answers.
+/// `WouldBlock` if the socket's buffer is full; the error of an earlier datagram; another error of
+/// `send`.
 pub fn send(socket: BorrowedFd<'_>, payload: &[u8]) -> io::Result<()> {
     rustix::net::send(socket, payload, rustix::net::SendFlags::NOSIGNAL)?;
     Ok(())
@@ -171,17 +172,17 @@ pub fn send(socket: BorrowedFd<'_>, payload: &[u8]) -> io::Result<()> {
 /// Sends one datagram to an address.
 ///
 /// # Errors
-/// As [`send`].
+/// The same as [`send`].
 pub fn send_to(socket: BorrowedFd<'_>, payload: &[u8], to: SocketAddr) -> io::Result<()> {
     rustix::net::sendto(socket, payload, rustix::net::SendFlags::NOSIGNAL, &to)?;
     Ok(())
 }
 
-/// Takes one datagram from a socket that is not connected: the length of its payload, as in
-/// [`receive`], and its source.
+/// Receives one datagram from a socket that is not connected. Returns the length of the payload, as
+/// [`receive`] does, and the source.
 ///
 /// # Errors
-/// As [`receive`].
+/// The same as [`receive`].
 pub fn receive_from(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
     let flags = rustix::net::RecvFlags::TRUNC;
     let (_, bytes, source) = rustix::net::recvfrom(socket, buffer, flags)?;
@@ -189,18 +190,18 @@ pub fn receive_from(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(us
     Ok((bytes, SocketAddr::try_from(source)?))
 }
 
-/// Takes one datagram from a connected socket; the length of its payload, of which the buffer holds
-/// as much as fits.
+/// Receives one datagram from a connected socket. Returns the length of the payload; the buffer
+/// holds as much of the payload as fits.
 ///
 /// # Errors
-/// `WouldBlock` if there is none; the error of an earlier datagram; whatever else `recv` answers.
+/// `WouldBlock` if there is no datagram; the error of an earlier datagram; another error of `recv`.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     let (_, bytes) = rustix::net::recv(socket, buffer, rustix::net::RecvFlags::TRUNC)?;
     Ok(bytes)
 }
 
-/// Takes one error from the socket's queue, with the head of the payload it is about; `None` if
-/// there is none.
+/// Takes one error from the socket's queue, with the beginning of the payload of the datagram that
+/// caused it. Returns `None` if the queue is empty.
 ///
 /// # Errors
 /// The error of `recvmsg`.
@@ -214,7 +215,7 @@ pub fn take_notice(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Opti
     Ok(found.map(|notice| Notice { destination: received.source(), ..notice }))
 }
 
-/// `sock_extended_err`, with the address of who reports it behind.
+/// Parses a `sock_extended_err`, which the address of the reporting host follows.
 fn notice(item: &[u8], bytes: usize) -> Option<Notice> {
     let (error, rest) = item.split_first_chunk::<4>()?;
     let (&[origin, kind, code, _], rest) = rest.split_first_chunk::<4>()?;
@@ -242,7 +243,7 @@ pub fn send_packet(raw: BorrowedFd<'_>, packet: &[u8], to: IpAddr) -> io::Result
 
 const RECVERR_V4: OptionName = OptionName { level: libc::IPPROTO_IP, name: libc::IP_RECVERR };
 const RECVERR_V6: OptionName = OptionName { level: libc::IPPROTO_IPV6, name: libc::IPV6_RECVERR };
-/// `SKF_NET_OFF`: offsets of a filter that count from the IP header.
+/// `SKF_NET_OFF`: added to an offset in a filter, it makes the offset count from the IP header.
 const NETWORK_HEADER: u32 = 0xfff0_0000;
 const SOURCE_V4_AT: u32 = 12;
 const SOURCE_V6_AT: u32 = 8;

@@ -12,13 +12,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Descriptors one message may carry; the kernel's own limit (`SCM_MAX_FD`) is 253.
+/// The largest number of descriptors in one message. The kernel's own limit (`SCM_MAX_FD`) is 253.
 pub const DESCRIPTORS_PER_MESSAGE_MAX: usize = 64;
 
-/// First descriptor of socket activation, `SD_LISTEN_FDS_START`.
+/// The number of the first descriptor of socket activation, `SD_LISTEN_FDS_START`.
 pub const ACTIVATION_FIRST: RawFd = 3;
 
-/// Takes ownership of descriptors `first .. first + count` that this process was started with.
+/// Takes ownership of the inherited descriptors `first .. first + count`.
 ///
 /// Call once, before any other descriptor is opened: at the very start of `main`.
 ///
@@ -49,7 +49,7 @@ pub fn duplicate_inherited(number: RawFd) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
 }
 
-/// A descriptor that a program started from here would inherit.
+/// A descriptor that a program started by this process would inherit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inheritable {
     /// Its number.
@@ -58,34 +58,35 @@ pub struct Inheritable {
     pub kind: DescriptorKind,
 }
 
-/// What a descriptor is, as far as it decides which process may receive it.
+/// The kind of a descriptor, as far as it decides which process may inherit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorKind {
     /// A socket.
     Socket(SocketKind),
     /// A directory; it stays in the mount namespace that it was opened in.
     Directory,
-    /// An io_uring; the sockets that its operations make are in the network namespace of the
-    /// process that made it.
+    /// An io_uring. The sockets that its operations create belong to the network namespace of the
+    /// process that created the ring.
     IoUring,
     /// Anything else.
     Other,
 }
 
-/// What a socket is, as far as it decides which process may receive it.
+/// The properties of a socket that decide which process may inherit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketKind {
-    /// Whether the network namespace of a process that uses it says nothing about where it leads:
-    /// it stays in the one it was made in.
+    /// Whether data leaves through the socket into a network. Such a socket stays in the network
+    /// namespace in which it was created, whatever the namespace of its user. False for UNIX and
+    /// netlink sockets.
     pub leads_out: bool,
-    /// Its own address, if it has an IP address.
+    /// The socket's own address, if it is an IP address.
     pub local: Option<SocketAddr>,
-    /// The other end's, if it is connected.
+    /// The address of the other end, if the socket is connected.
     pub peer: Option<SocketAddr>,
 }
 
-/// Every open descriptor that is not closed by exec: before this process has opened any itself,
-/// what it was started with.
+/// Lists all open descriptors that are not close-on-exec. Before this process has opened a
+/// descriptor, these are the descriptors that it has inherited.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -113,7 +114,7 @@ fn kind(descriptor: BorrowedFd<'_>) -> DescriptorKind {
     if data.is_ok_and(|data| FileType::from_raw_mode(data.st_mode).is_dir()) {
         return DescriptorKind::Directory;
     }
-    // No file can have this name: that of a file begins with `/`.
+    // No file can have this name, because the path of a file begins with `/`.
     let name = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     let is_ring = name.is_ok_and(|name| name.as_os_str() == "anon_inode:[io_uring]");
     if is_ring { DescriptorKind::IoUring } else { DescriptorKind::Other }
@@ -132,7 +133,7 @@ fn socket_kind(descriptor: BorrowedFd<'_>) -> Option<SocketKind> {
 /// Sends bytes and descriptors in one message; at least one byte.
 ///
 /// # Errors
-/// Too many descriptors, or whatever `sendmsg` answers.
+/// There are too many descriptors, or the error of `sendmsg`.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE_MAX))];
@@ -148,16 +149,16 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     Ok(sent?)
 }
 
-/// What came over a socket.
+/// The bytes and descriptors of a received message.
 #[derive(Debug)]
 pub struct ReceivedDescriptors {
-    /// How many bytes of the buffer it fills.
+    /// The number of bytes that were written to the buffer.
     pub bytes: usize,
-    /// What came with them, close-on-exec.
+    /// The received descriptors, all close-on-exec.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Receives bytes and the descriptors that came with them.
+/// Receives bytes, and the descriptors that were sent with them.
 ///
 /// # Errors
 /// The error of `recvmsg`.

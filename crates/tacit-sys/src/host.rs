@@ -22,15 +22,15 @@ use crate::netlink::nft::{Copies, SocketMarks};
 use crate::netlink::{Error, Netlink, Subsystem, routing_rule};
 use crate::{syn_log, transparent};
 
-/// How long the table may belong to an earlier owner that is ending.
+/// How long to wait for an earlier owner of the table that is ending.
 const OWNER_WAIT_MAX: Duration = Duration::from_secs(3);
-/// From one look at it to the next.
+/// The interval between two checks for the earlier owner.
 const OWNER_POLL: Duration = Duration::from_millis(20);
 
-/// The rights over a host's capture.
+/// The rights to change the capture of a host.
 #[derive(Debug)]
 pub struct HostCapture {
-    /// The lines to the kernel.
+    /// The netlink sockets.
     pub netlinks: Netlinks,
     marks: HostMarks,
 }
@@ -45,7 +45,7 @@ struct FamilySockets {
     release: OwnedFd,
 }
 
-/// What the agent works with; the sockets of IPv6 are absent on a kernel without IPv6.
+/// The sockets that the agent uses. On a kernel without IPv6, the sockets for IPv6 are absent.
 #[derive(Debug)]
 pub struct HostSockets {
     syn_log: OwnedFd,
@@ -72,7 +72,7 @@ impl HostCapture {
     /// Opens the lines to the kernel.
     ///
     /// # Errors
-    /// Those of the system calls.
+    /// The error of a system call.
     pub fn open(marks: HostMarks) -> Result<Self, NamespaceError> {
         let mut netlinks = netlinks()?;
         // Without it a large policy is refused, with that reason.
@@ -158,7 +158,7 @@ impl HostCapture {
     /// Whether the table is there.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the kernel.
     pub fn is_installed(&mut self) -> Result<bool, Error> {
         host::is_installed(&mut self.netlinks.netfilter)
     }

@@ -14,10 +14,10 @@ pub enum IpVersion {
 }
 
 impl IpVersion {
-    /// Both.
+    /// Both versions.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// The version of an address.
+    /// Returns the version of an address.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         match address {
@@ -26,7 +26,7 @@ impl IpVersion {
         }
     }
 
-    /// The address that stands for all of this host's own.
+    /// Returns the unspecified address, which stands for all addresses of this host.
     #[must_use]
     pub fn unspecified(self) -> IpAddr {
         match self {
@@ -43,11 +43,11 @@ impl IpVersion {
     }
 }
 
-/// Which versions a kernel has.
+/// The versions of IP that the kernel supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpSupport {
-    /// IPv6 is switched off.
+    /// Only IPv4: IPv6 is switched off.
     V4Only,
-    /// Both.
+    /// IPv4 and IPv6.
     V4AndV6,
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 
-/// Signals that are taken one by one rather than acted on.
+/// The signals that this process receives with [`next_signal`] instead of by their default action.
 const WATCHED: [libc::c_int; 14] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -30,35 +30,35 @@ const WATCHED: [libc::c_int; 14] = [
     libc::SIGPIPE,
 ];
 
-/// A child has ended, stopped or continued.
+/// The signal for a child that has ended, stopped or continued.
 pub const CHILD: i32 = libc::SIGCHLD;
 
-/// Continue after a stop.
+/// The signal to continue after a stop.
 pub const CONTINUE: i32 = libc::SIGCONT;
 
-/// Whether somebody who sends this signal wants the process to end.
+/// Whether the sender of this signal wants the process to end.
 #[must_use]
 pub fn asks_to_end(number: i32) -> bool {
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT].contains(&number)
 }
 
-/// Whether the terminal that sends this signal wants the process to stop for a while.
+/// Whether this signal of the terminal stops the process.
 #[must_use]
 pub fn asks_to_stop(number: i32) -> bool {
     [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&number)
 }
 
-/// A signal that arrived.
+/// A signal that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
     /// Its number.
     pub number: i32,
-    /// Whether a process sent it. Signals of the terminal come from the kernel, and the child,
-    /// which is in the same process group, has got its own.
+    /// Whether a process sent the signal. Signals of the terminal come from the kernel. The child
+    /// is in the same process group and receives them itself.
     pub from_process: bool,
 }
 
-/// What became of the child.
+/// A change in the state of the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildState {
     /// It ended with this status.
@@ -69,8 +69,8 @@ pub enum ChildState {
     Stopped(i32),
 }
 
-/// Holds back the signals that [`next_signal`] gives. The mask from before is what
-/// [`crate::spawn::LauncherState`] took down, and gives back to the program.
+/// Blocks the signals that [`next_signal`] returns. [`crate::spawn::LauncherState`] has recorded
+/// the previous mask, and restores it for the program.
 ///
 /// # Errors
 /// The error of `sigprocmask`.
@@ -84,7 +84,7 @@ pub fn watch_signals() -> io::Result<()> {
 /// Waits for the next signal.
 ///
 /// # Errors
-/// Whatever `sigwaitinfo` answers, other than an interruption.
+/// The error of `sigwaitinfo`, except for an interruption.
 pub fn next_signal() -> io::Result<Arrived> {
     let ages = Duration::from_secs(i32::MAX.unsigned_abs().into());
     loop {
@@ -94,11 +94,11 @@ pub fn next_signal() -> io::Result<Arrived> {
     }
 }
 
-/// Waits for the next signal, but no longer than that.
+/// Waits for the next signal, at most for `wait`.
 ///
 /// # Errors
-/// The error of `sigtimedwait`. An interruption, as by a stop and continuation of this
-/// process, counts as if the time were over.
+/// The error of `sigtimedwait`. An interruption, for example because this process was stopped and
+/// continued, counts as a timeout.
 pub fn next_signal_within(wait: Duration) -> io::Result<Option<Arrived>> {
     let watched = watched_set();
     let wait = libc::timespec {
@@ -134,7 +134,7 @@ fn watched_set() -> libc::sigset_t {
     set
 }
 
-/// What became of a child, if anything did since the last call.
+/// Returns what happened to the child since the last call, if anything did.
 ///
 /// # Errors
 /// The error of `waitpid`.
@@ -161,15 +161,16 @@ pub fn forward(child: u32, number: i32) -> io::Result<()> {
     Ok(rustix::process::kill_process(pid_of(child)?, signal)?)
 }
 
-/// Whether the child is still in this process's group, and so gets the terminal's signals itself.
+/// Whether the child is still in this process's group, and therefore receives the terminal's
+/// signals itself.
 #[must_use]
 pub fn shares_group(child: u32) -> bool {
     let group = pid_of(child).and_then(|pid| Ok(rustix::process::getpgid(Some(pid))?));
-    // One that has ended needs no signal.
+    // A child that has ended needs no signal.
     group.map_or(true, |group| group == rustix::process::getpgrp())
 }
 
-/// Stops this process as its child was stopped, until somebody continues it.
+/// Stops this process as its child was stopped, until another process continues it.
 ///
 /// # Errors
 /// The error of `kill`.
@@ -177,7 +178,8 @@ pub fn stop_self() -> io::Result<()> {
     Ok(rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?)
 }
 
-/// Whether a process is stopped by a signal or by a tracer; not if it has ended.
+/// Whether a process is stopped, by a signal or by a tracer. A process that has ended is not
+/// stopped.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -186,10 +188,10 @@ pub fn is_stopped(pid: u32) -> bool {
     matches!(state, Some('T' | 't'))
 }
 
-/// Ends this process by the signal that ended its child, without a core of its own, so that
-/// a process that waits for it sees the same.
+/// Ends this process with the signal that ended its child, without a core dump. So the parent of
+/// this process sees the same status.
 pub fn die_by(number: i32) {
-    // Each step may fail; the caller then exits with 128 + number as shells do.
+    // Each step may fail. The caller then exits with 128 + number, as shells do.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     // SAFETY: restoring a default disposition involves no handler.
     unsafe { libc::signal(number, libc::SIG_DFL) };

@@ -27,7 +27,7 @@ pub fn apply(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Marks the packets of a socket.
 ///
 /// # Errors
-/// As [`apply`].
+/// The same as [`apply`].
 pub(crate) fn set(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     let option = OptionName { level: libc::SOL_SOCKET, name: libc::SO_MARK };
     set_option(socket, option, mark.cast_signed())

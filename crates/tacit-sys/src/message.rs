@@ -10,18 +10,18 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::option::OptionName;
 
-/// What came beside the bytes.
+/// The result of [`receive`], without the bytes themselves.
 pub(crate) struct ReceivedMessage {
-    /// Bytes of it in the buffer.
+    /// The number of bytes in the buffer.
     pub(crate) bytes: usize,
-    /// `MSG_TRUNC` and the like.
+    /// The flags that the kernel returned, such as `MSG_TRUNC`.
     pub(crate) flags: libc::c_int,
     name: [u8; NAME_BYTES],
     control: [u8; CONTROL_BYTES],
     control_bytes: usize,
 }
 
-/// Takes one message; `flags` as `recvmsg` has them.
+/// Receives one message; `flags` are those of `recvmsg`.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -50,12 +50,12 @@ pub(crate) fn receive(
 }
 
 impl ReceivedMessage {
-    /// Who sent it.
+    /// Returns the sender of the message.
     pub(crate) fn source(&self) -> Option<SocketAddr> {
         ip_address(&self.name)
     }
 
-    /// The first item of one of these levels and types.
+    /// Returns the first control message with one of these levels and types.
     pub(crate) fn item(&self, wanted: &[OptionName]) -> Option<&[u8]> {
         let mut rest = self.control.get(..self.control_bytes)?;
         loop {
@@ -75,7 +75,7 @@ impl ReceivedMessage {
     }
 }
 
-/// A `sockaddr_in` or `sockaddr_in6`, which may have more behind it.
+/// Parses a `sockaddr_in` or `sockaddr_in6`; other bytes may follow it.
 pub(crate) fn ip_address(bytes: &[u8]) -> Option<SocketAddr> {
     let (family, rest) = bytes.split_first_chunk::<2>()?;
     let (port, rest) = rest.split_first_chunk::<2>()?;
@@ -94,7 +94,7 @@ pub(crate) fn ip_address(bytes: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// A `sockaddr_in6`.
+/// The size of a `sockaddr_in6`.
 const NAME_BYTES: usize = 28;
-/// Room for an error with the address of who reports it, or for one address, with headers.
+/// Room for the control messages: an error with the address of the reporting host, or one address.
 const CONTROL_BYTES: usize = 128;

@@ -4,16 +4,17 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Which option. A control message that belongs to one has the same two numbers as level and type.
+/// The identity of an option. A control message for an option has the same two numbers as its level
+/// and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OptionName {
-    /// The protocol that has it.
+    /// The protocol to which the option belongs.
     pub(crate) level: libc::c_int,
-    /// Its number there.
+    /// The number of the option in this protocol.
     pub(crate) name: libc::c_int,
 }
 
-/// Sets an option that is one int.
+/// Sets an option whose value is an int.
 pub(crate) fn set_option(
     socket: BorrowedFd<'_>,
     option: OptionName,
@@ -27,7 +28,7 @@ pub(crate) fn set_option(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads an option that is one int.
+/// Reads an option whose value is an int.
 pub(crate) fn option(socket: BorrowedFd<'_>, option: OptionName) -> io::Result<libc::c_int> {
     let OptionName { level, name } = option;
     let mut value = 0;
@@ -39,14 +40,15 @@ pub(crate) fn option(socket: BorrowedFd<'_>, option: OptionName) -> io::Result<l
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// Has the kernel drop every packet that arrives at the socket.
+/// Makes the kernel drop every packet that arrives at the socket.
 pub(crate) fn drop_all_packets(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // The one instruction returns how many bytes of the packet are kept: none.
+    // The only instruction returns the number of bytes to keep: none.
     let code = u16::try_from(libc::BPF_RET | libc::BPF_K).unwrap_or(0);
     attach_filter(socket, &mut [libc::sock_filter { code, jt: 0, jf: 0, k: 0 }])
 }
 
-/// Has the kernel keep of each packet that arrives at the socket what the program says.
+/// Attaches a filter program to the socket, which decides how much of each arriving packet the
+/// kernel keeps.
 pub(crate) fn attach_filter(
     socket: BorrowedFd<'_>,
     program: &mut [libc::sock_filter],
@@ -64,7 +66,7 @@ pub(crate) fn attach_filter(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has a packet socket receive what passes an interface, whatever its protocol.
+/// Makes a packet socket receive all packets of an interface, of any protocol.
 pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     // SAFETY: every bit pattern of zeros is a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -79,6 +81,6 @@ pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, index: u32) -> io::Resul
 }
 
 fn socklen<T>() -> libc::socklen_t {
-    // A structure of the socket interface: some bytes.
+    // All structures of the socket interface have only a few bytes.
     libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
 }

@@ -21,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use crate::owner;
 
-/// Makes this process the one to which the orphans among its descendants come.
+/// Makes the kernel assign orphaned descendants of this process to it as children.
 ///
 /// # Errors
 /// The error of `prctl`.
@@ -29,7 +29,7 @@ pub fn collect() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// The processes of the run, without those in `kept`.
+/// Returns the processes of the run, without those in `kept`.
 #[must_use]
 pub fn members(kept: &[u32]) -> Vec<u32> {
     let Ok(outside) = fs::read_link("/proc/self/ns/net") else { return Vec::new() };
@@ -38,27 +38,27 @@ pub fn members(kept: &[u32]) -> Vec<u32> {
     all
 }
 
-/// Sends a signal to a process of the run; says whether it was there and is one.
+/// Sends a signal to a process of the run. Returns whether it exists and belongs to the run.
 #[must_use]
 pub fn signal(pid: u32, what: Signal) -> bool {
     let Ok(outside) = fs::read_link("/proc/self/ns/net") else { return false };
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    // The number may be somebody else's by now. What is looked at after this line is either the
-    // process that the descriptor means, or that process is gone and gets no signal.
+    // The number may already belong to another process. The descriptor identifies one process. If
+    // that process ends after this line, it gets no signal.
     let Ok(process) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else {
         return false;
     };
     is_inside(pid, &outside) && rustix::process::pidfd_send_signal(process, what).is_ok()
 }
 
-/// Collects what is left of children that have ended, other than those in `kept`.
+/// Reaps children that have ended, except those in `kept`.
 pub fn reap(kept: &[u32]) {
     for pid in owner::children(std::process::id()) {
         if kept.contains(&pid) {
             continue;
         }
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-            // It runs, or was collected: nothing to do either way.
+            // The child still runs, or has been reaped. In both cases there is nothing to do.
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
         }
     }

@@ -14,12 +14,13 @@ use std::mem::MaybeUninit;
 
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 
-/// Processes that one search looks at.
+/// The largest number of processes that one search examines.
 pub const DESCENDANTS_MAX: usize = 4096;
 
-/// The processes below `root`, without it, each after its parent.
+/// Returns the descendants of `root`, each after its parent.
 ///
-/// A process whose parent ended is below the nearest ancestor that collects orphans.
+/// If the parent of a process has ended, the process is a descendant of the nearest ancestor that
+/// collects orphans.
 #[must_use]
 pub fn descendants(root: u32) -> Vec<u32> {
     let mut found = Vec::new();
@@ -34,22 +35,24 @@ pub fn descendants(root: u32) -> Vec<u32> {
     found
 }
 
-/// The descendant of `root` that holds the socket with this inode number, if one is seen to.
+/// Finds the descendant of `root` that holds the socket with this inode number. Returns `None` if
+/// no process that may be examined holds it.
 ///
-/// When several hold it (a program and its children), it is the one nearest to `root`.
+/// If several processes hold it (a program and its children), this returns the one nearest to
+/// `root`.
 #[must_use]
 pub fn holder(root: u32, inode: u32) -> Option<u32> {
     if inode == 0 {
         return None;
     }
-    // Processes come and go while this looks: one that cannot be read holds nothing any more.
+    // Processes may end during the search. A process that cannot be read holds no socket any more.
     descendants(root).into_iter().find(|pid| holds(*pid, inode).unwrap_or(false))
 }
 
 /// Whether the process has the socket open.
 ///
 /// # Errors
-/// The process is gone, or may not be looked into.
+/// The process has ended, or must not be examined.
 pub fn holds(pid: u32, inode: u32) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let descriptors = rustix::fs::openat(CWD, format!("/proc/{pid}/fd"), flags, Mode::empty())?;
@@ -67,7 +70,7 @@ pub fn holds(pid: u32, inode: u32) -> io::Result<bool> {
     }))
 }
 
-/// The children of a process that are there, or ended and are not yet collected.
+/// Returns the children of a process, including those that have ended and are not yet reaped.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -95,7 +98,7 @@ mod tests {
         };
         let kept = inode(&ours);
         let given = inode(&theirs);
-        // The shell stays the parent; `read` ends when `ours` is dropped.
+        // The shell stays the parent; `read` in the shell ends when `ours` is dropped.
         let mut shell = Command::new("sh")
             .args(["-c", "(read x; exit 0); exit 0"])
             .stdin(Stdio::from(OwnedFd::from(theirs)))

@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 
 use rustix::process::{Pid, Resource, Rlimit};
 
-/// Lets this process open as many descriptors as its hard limit allows, and says how many.
+/// Raises the limit of open descriptors of this process to its hard limit, and returns the limit.
 ///
 /// # Errors
 /// The error of `setrlimit`.
@@ -21,8 +21,8 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// Keeps keys out of core dumps and out of reach of a debugger of the same user, and gives up for
-/// good the right to gain privileges by exec.
+/// Keeps keys out of core dumps, and denies debuggers of the same user access to the memory. Also
+/// gives up permanently the right to gain privileges by exec.
 ///
 /// # Errors
 /// The error of `prctl` or `setrlimit`.
@@ -34,19 +34,20 @@ pub fn keep_secrets() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps other processes of the same user from reading the memory of this one, and its pages out of
-/// core dumps.
+/// Keeps other processes of the same user from reading the memory of this process, and keeps its
+/// pages out of core dumps.
 ///
 /// # Errors
 /// The error of `prctl`.
 pub fn hide_memory() -> io::Result<()> {
-    // First: the file cannot be written afterwards. Without it there are no dumps all the same.
+    // This must be the first step, because the file cannot be written afterwards. Even if it fails,
+    // no core dump is written.
     let _ = std::fs::write("/proc/self/coredump_filter", "0");
     Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
 }
 
-/// Gives memory that was freed back to the kernel: the C library keeps what is below something that
-/// still lives. It takes a few milliseconds and holds up threads that allocate meanwhile.
+/// Returns freed memory to the kernel. The C library keeps freed memory below memory that is still
+/// in use. This takes a few milliseconds, and delays threads that allocate during this time.
 pub fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it touches nothing that is in use.
@@ -55,20 +56,19 @@ pub fn return_freed_memory() {
     }
 }
 
-/// Keeps the memory of this process out of swap space, where it may lock any amount; otherwise a
-/// limit would fail later allocations.
+/// Keeps the memory of this process out of swap space, if the process may lock any amount of
+/// memory. Otherwise it does nothing, because a limit would make later allocations fail.
 pub fn lock_memory() {
     let may_lock_all = rustix::process::getrlimit(Resource::Memlock).current.is_none();
     if may_lock_all {
         use rustix::mm::MlockAllFlags as Flags;
-        // Without it keys may be swapped out, as in any process.
+        // Without the lock, keys may be swapped out, as in any other process.
         let _ = rustix::mm::mlockall(Flags::CURRENT | Flags::FUTURE | Flags::ONFAULT);
     }
 }
 
-/// Whether a process lives in another network namespace than this one, or in another user
-/// namespace: it then does not control what this one does. A process that cannot be looked at is
-/// taken to.
+/// Whether a process is in another network namespace or user namespace than this one. Such a
+/// process does not control this one. A process that cannot be examined counts as elsewhere.
 #[must_use]
 pub fn lives_elsewhere(pid: i32) -> bool {
     ["net", "user"].into_iter().any(|kind| {
@@ -80,16 +80,16 @@ pub fn lives_elsewhere(pid: i32) -> bool {
     })
 }
 
-/// The process that started another, or that took it over from one that ended.
+/// Returns the parent of a process: the process that started it, or the one that adopted it.
 #[must_use]
 pub fn parent_of(pid: i32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything; state and parent follow it.
+    // The name in parentheses may contain any character; state and parent follow it.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The processes that a process started, those that they started, and so on.
+/// Returns all descendants of a process.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -98,7 +98,7 @@ pub fn descendants(pid: u32) -> io::Result<Vec<u32>> {
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(child) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        // A process may end between the two looks.
+        // A process may end between the two reads.
         if let (Some(parent), Ok(child)) = (parent_of(child), u32::try_from(child)) {
             parents.push((child, parent));
         }
@@ -113,23 +113,23 @@ pub fn descendants(pid: u32) -> io::Result<Vec<u32>> {
     Ok(family.split_off(1))
 }
 
-/// Names the calling thread, as `top -H` and `ps -L` show it; 15 bytes at most count.
+/// Sets the name of the calling thread, which `top -H` and `ps -L` show. At most 15 bytes are used.
 pub fn name_thread(name: &str) {
     if let Ok(name) = std::ffi::CString::new(name) {
-        // A thread without a name works as well.
+        // A thread works without a name too.
         let _ = rustix::thread::set_name(&name);
     }
 }
 
-/// Sends a signal to a process this one started.
+/// Sends a signal to a process that this process has started.
 ///
 /// # Errors
-/// Whatever `kill` answers, `InvalidInput` for a number that cannot be a process.
+/// The error of `kill`; `InvalidInput` if the number cannot be a process ID.
 pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     Ok(rustix::process::kill_process(process(pid)?, signal)?)
 }
 
-/// Has this process, and programs that it becomes, ignore signals.
+/// Makes this process, and the programs that it executes, ignore these signals.
 ///
 /// # Errors
 /// The error of `signal`.
@@ -143,7 +143,7 @@ pub fn ignore(signals: &[Signal]) -> io::Result<()> {
     Ok(())
 }
 
-/// `InvalidInput` for a number that cannot be a process.
+/// `InvalidInput` if the number cannot be a process ID.
 fn process(pid: u32) -> io::Result<Pid> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| io::ErrorKind::InvalidInput.into())
@@ -151,11 +151,11 @@ fn process(pid: u32) -> io::Result<Pid> {
 
 pub use rustix::process::Signal;
 
-/// Starts a copy of this process, which does `work` and ends with the status that it returns. It
-/// costs a tenth of starting a program. Returns the copy's process id.
+/// Forks this process. The copy calls `work` and exits with the status that `work` returns. This
+/// costs a tenth of starting a program. Returns the process ID of the copy.
 ///
-/// This process must have one thread: of others the copy would have the memory, locks included,
-/// but not the thread that would give them up.
+/// This process must have only one thread. The copy would have the memory and the locks of other
+/// threads, but not the threads that release the locks.
 ///
 /// # Errors
 /// `EAGAIN` or `ENOMEM`, or `InvalidInput` if there is more than one thread.
@@ -176,10 +176,10 @@ pub fn fork(work: impl FnOnce() -> u8) -> io::Result<u32> {
     }
 }
 
-/// What became of a child that ended; `None`: it runs.
+/// Returns the status of a child that has ended; `None` if it still runs.
 ///
 /// # Errors
-/// Whatever `waitpid` answers; `ECHILD` if it is no child of this process (any more).
+/// The error of `waitpid`; `ECHILD` if the process is not a child of this process.
 pub fn try_wait(pid: u32) -> io::Result<Option<ExitStatus>> {
     let pid = i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut status = 0;
@@ -200,21 +200,21 @@ pub fn wait(pid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// What becomes of a copy's standard error.
+/// What happens to the standard error of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandardError {
-    /// It stays what it is.
+    /// It is kept.
     Kept,
-    /// It becomes `/dev/null`.
+    /// It is replaced by `/dev/null`.
     Discarded,
 }
 
-/// For a copy that [`fork`] made: closes every descriptor but these, so that no process waits for
-/// the copy to close a pipe that it does not use. Standard input and output become `/dev/null`, and
-/// standard error with [`StandardError::Discarded`].
+/// Closes all descriptors of a copy that [`fork`] made, except `descriptors`. So no process waits
+/// for the copy to close a pipe that it does not use. Standard input and output become `/dev/null`,
+/// and standard error with [`StandardError::Discarded`] too.
 ///
 /// # Errors
-/// Whatever `open`, `dup2` or `close_range` answer.
+/// The error of `open`, `dup2` or `close_range`.
 pub fn keep_only(descriptors: &[BorrowedFd<'_>], error: StandardError) -> io::Result<()> {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let unusable =
@@ -234,12 +234,12 @@ pub fn keep_only(descriptors: &[BorrowedFd<'_>], error: StandardError) -> io::Re
         }
         first = one.saturating_add(1);
     }
-    // It was opened above and closed just now.
+    // The descriptor was opened above, and was closed by the call before this line.
     std::mem::forget(null);
     Ok(())
 }
 
-/// Closes what a process was started with beside its standard streams. Call before anything is
+/// Closes all inherited descriptors except the standard streams. Call this before any descriptor is
 /// opened.
 ///
 /// # Errors
@@ -255,12 +255,13 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
     if closed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes the child ignore terminal interrupts of its own: the parent decides what they mean.
+/// Puts the child into a process group of its own, so that it gets no interrupts of the terminal.
+/// The parent decides what an interrupt means.
 pub fn own_process_group(command: &mut Command) -> &mut Command {
     command.process_group(0)
 }
 
-/// Leaves the terminal's process group, for a copy that [`fork`] made.
+/// Moves a copy that [`fork`] made into a process group of its own, away from that of the terminal.
 ///
 /// # Errors
 /// The error of `setpgid`.
@@ -268,23 +269,22 @@ pub fn lead_process_group() -> io::Result<()> {
     Ok(rustix::process::setpgid(None, None)?)
 }
 
-/// A user to become.
+/// A user whose identity the process takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Its number.
+    /// The user ID.
     pub uid: u32,
-    /// Its first group.
+    /// The primary group ID.
     pub gid: u32,
-    /// Its name, by which its further groups are found; without one it has none.
+    /// The user name, which determines the supplementary groups. Without a name there are none.
     pub name: Option<String>,
 }
 
-/// Turns root into that user for good, with the user's groups. The
-/// process is then that user's as any other: others of the user may look at it. It must have one
-/// thread.
+/// Changes this process permanently from root to that user, with the user's groups. Other processes
+/// of the user may then inspect this process. The process must have only one thread.
 ///
 /// # Errors
-/// Whatever the kernel answers; the process may then be half of each and should end.
+/// The error of the kernel. The process may then have parts of both identities, and should exit.
 pub fn become_user(user: &User) -> io::Result<()> {
     let name = user.name.as_deref().map(std::ffi::CString::new).transpose()?;
     let groups = match &name {
@@ -299,12 +299,13 @@ pub fn become_user(user: &User) -> io::Result<()> {
     done(unsafe { libc::setgid(user.gid) })?;
     // SAFETY: takes no pointers.
     done(unsafe { libc::setuid(user.uid) })?;
-    // A change of user hides the process from its own user. It has no secrets yet.
+    // A change of the user makes the process undumpable. This is undone, because the process holds
+    // no secrets yet.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)?;
     Ok(())
 }
 
-/// The effective user of this process.
+/// Returns the effective user ID of this process.
 #[must_use]
 pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()

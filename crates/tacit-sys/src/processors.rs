@@ -9,24 +9,24 @@ use std::path::Path;
 
 use crate::cpu::MACHINE_STEP_NS;
 
-/// Threads whose waiting times are read at most: two small files for each.
+/// The largest number of threads whose waiting times are read; each thread needs two small files.
 const THREADS_MAX: usize = 16_384;
-/// Numbers of CPUs are below this.
+/// The numbers of CPUs are below this value.
 const CPUS_MAX: usize = 8192;
 
 /// How long a CPU was busy and idle since the machine started, in steps of [`MACHINE_STEP_NS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuActivity {
-    /// In nanoseconds; time that a hypervisor took from it counts.
+    /// In nanoseconds. Includes time that a hypervisor has taken from the CPU.
     pub busy_ns: u64,
-    /// In nanoseconds; waiting for disks counts.
+    /// In nanoseconds. Includes time in which the CPU waited for disks.
     pub idle_ns: u64,
 }
 
-/// The time that a thread was ready to run and had no CPU.
+/// The time in which a thread was ready to run and had no CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadWait {
-    /// The CPU that it was on last.
+    /// The CPU on which the thread ran last.
     pub cpu: usize,
     /// The time since the thread started, in nanoseconds.
     pub waited_ns: u64,
@@ -35,7 +35,7 @@ pub struct ThreadWait {
 /// Returns the CPUs that this machine has, in ascending order.
 ///
 /// # Errors
-/// `/sys` cannot be read, or is not as the kernel writes it.
+/// `/sys` cannot be read or has an unexpected format.
 pub fn present() -> io::Result<Vec<usize>> {
     listed("/sys/devices/system/cpu/present")
 }
@@ -43,32 +43,33 @@ pub fn present() -> io::Result<Vec<usize>> {
 /// Returns the CPUs that are online, in ascending order.
 ///
 /// # Errors
-/// As [`present`].
+/// The same as [`present`].
 pub fn online() -> io::Result<Vec<usize>> {
     listed("/sys/devices/system/cpu/online")
 }
 
-/// Returns how long each CPU that is online was busy and idle.
+/// Returns the busy and the idle time of each online CPU.
 ///
 /// # Errors
-/// `/proc/stat` cannot be read, or is not as the kernel writes it.
+/// `/proc/stat` cannot be read or has an unexpected format.
 pub fn times() -> io::Result<BTreeMap<usize, CpuActivity>> {
     let text = std::fs::read_to_string("/proc/stat")?;
     parse_times(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Returns how long threads have waited for each CPU since the machine started, in nanoseconds.
+/// Returns for each CPU how long threads have waited for it since the machine started, in
+/// nanoseconds.
 ///
 /// # Errors
-/// `NotFound`: the kernel does not count it by CPU (`CONFIG_SCHEDSTATS`). `/proc/schedstat` is not
-/// as the kernel writes it.
+/// `NotFound` if the kernel does not count this time for each CPU (`CONFIG_SCHEDSTATS`), or
+/// `/proc/schedstat` has an unexpected format.
 pub fn waits_ns() -> io::Result<BTreeMap<usize, u64>> {
     let text = std::fs::read_to_string("/proc/schedstat")?;
     parse_waits(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Returns how long each thread of this machine has waited for a CPU, by the id of the thread. A
-/// thread that ends meanwhile is left out.
+/// Returns for each thread of this machine, by thread ID, how long it has waited for a CPU. Threads
+/// that end during the reading are omitted.
 ///
 /// # Errors
 /// `/proc` cannot be read; there are more than `THREADS_MAX` threads.
@@ -91,7 +92,7 @@ pub fn thread_waits() -> io::Result<BTreeMap<u32, ThreadWait>> {
     Ok(found)
 }
 
-/// Returns the words that `/proc/cpuinfo` has for the features of every CPU.
+/// Returns the names of the features that every CPU has, from `/proc/cpuinfo`.
 ///
 /// # Errors
 /// `/proc/cpuinfo` cannot be read.
@@ -108,7 +109,7 @@ fn listed(path: &str) -> io::Result<Vec<usize>> {
     parse_list(text.trim()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// A list such as `0-2,5`.
+/// Parses a list such as `0-2,5`.
 fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -119,7 +120,7 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// The number of the CPU of a line, and its fields.
+/// Splits a line into the number of its CPU and its fields.
 fn fields_of_cpu(line: &str) -> Option<(usize, Vec<u64>)> {
     let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
     let cpu = words.next()?.parse().ok()?;
@@ -127,8 +128,8 @@ fn fields_of_cpu(line: &str) -> Option<(usize, Vec<u64>)> {
     Some((cpu, fields))
 }
 
-/// user, nice, system, idle, iowait, irq, softirq, steal of each CPU. The line for all of them
-/// together begins with `cpu` and a space.
+/// Parses user, nice, system, idle, iowait, irq, softirq and steal of each CPU. The line for all
+/// CPUs together begins with `cpu` and a space.
 fn parse_times(text: &str) -> Option<BTreeMap<usize, CpuActivity>> {
     let lines = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
     let times = lines.map(|line| {
@@ -142,7 +143,7 @@ fn parse_times(text: &str) -> Option<BTreeMap<usize, CpuActivity>> {
     times.collect()
 }
 
-/// The eighth field of the line of each CPU: the time that threads waited for it.
+/// Parses the eighth field of the line of each CPU: the time in which threads waited for the CPU.
 fn parse_waits(text: &str) -> Option<BTreeMap<usize, u64>> {
     let lines = text.lines().filter(|line| line.starts_with("cpu"));
     let waits = lines.map(|line| {
@@ -158,8 +159,8 @@ fn thread_wait(task: &Path) -> Option<ThreadWait> {
     parse_thread_wait(&schedstat, &stat)
 }
 
-/// The second field of `schedstat` is the waiting time. In `stat` the CPU is the field 36 after the
-/// name, which may contain anything, also a closing parenthesis.
+/// The waiting time is the second field of `schedstat`. The CPU is field 36 after the name in
+/// `stat`; the name may contain any character, including a closing parenthesis.
 fn parse_thread_wait(schedstat: &str, stat: &str) -> Option<ThreadWait> {
     let waited_ns = schedstat.split_ascii_whitespace().nth(1)?.parse().ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -167,8 +168,8 @@ fn parse_thread_wait(schedstat: &str, stat: &str) -> Option<ThreadWait> {
     Some(ThreadWait { cpu, waited_ns })
 }
 
-/// x86 has a line `flags`, arm64 a line `Features` and s390x a line `features`. x86 and arm64 have
-/// one for each CPU: a word counts if all have it.
+/// The line is `flags` on x86, `Features` on arm64 and `features` on s390x. x86 and arm64 have a
+/// line for each CPU: only features that all CPUs have are returned.
 fn parse_features(text: &str) -> Vec<String> {
     let is_key = |key: &str| ["flags", "features"].contains(&key.trim().to_lowercase().as_str());
     let mut lines = text

@@ -19,20 +19,21 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt,
 };
 
-/// What programs find in their environment; `@` stands for the byte 0, as is customary.
+/// The address of the query socket in the environment of programs; `@` stands for the byte 0, as is
+/// customary.
 pub const ADDRESS: &str = "@tacit-query";
 
-/// Descriptors that one message can bring: `SCM_MAX_FD`. With room for all, none is closed by the
-/// kernel on the way.
+/// The largest number of descriptors in a message, `SCM_MAX_FD`. With room for all of them, the
+/// kernel closes no descriptor itself.
 const DESCRIPTORS_MAX: usize = 253;
 
-/// Askers whose connection waits to be accepted.
+/// The largest number of clients that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// Opens the socket in the network namespace of the calling thread.
+/// Opens the query socket in the network namespace of the calling thread.
 ///
 /// # Errors
-/// Whatever `socket`, `bind` or `listen` answer.
+/// The error of `socket`, `bind` or `listen`.
 pub fn listener() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let kind = SocketType::SEQPACKET;
@@ -43,7 +44,7 @@ pub fn listener() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Two connected sockets of the same kind.
+/// Creates two connected sockets of the same kind.
 ///
 /// # Errors
 /// The error of `socketpair`.
@@ -55,18 +56,19 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// One message.
 #[derive(Debug)]
 pub struct QueryMessage {
-    /// Bytes of it in the buffer; 0: the other side has ended, or sent nothing.
+    /// The number of bytes in the buffer; 0 if the other side has closed the connection or sent an
+    /// empty message.
     pub bytes: usize,
-    /// It was longer than the buffer.
+    /// Whether the message was longer than the buffer.
     pub is_cut: bool,
-    /// What came with it.
+    /// The descriptors that were sent with the message.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Takes one message with all that came with it.
+/// Receives one message with its descriptors.
 ///
 /// # Errors
-/// `WouldBlock` if there is none; whatever else `recvmsg` answers.
+/// `WouldBlock` if there is no message, or another error of `recvmsg`.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<QueryMessage> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -91,11 +93,11 @@ pub fn is_tcp(descriptor: BorrowedFd<'_>) -> bool {
         && sockopt::socket_protocol(descriptor).is_ok_and(|protocol| protocol == Some(ipproto::TCP))
 }
 
-/// The number of the network namespace that a socket was made in; no two since the machine
-/// started have the same (`SO_NETNS_COOKIE`, Linux 5.14).
+/// Returns the number of the network namespace in which a socket was created. A number is not used
+/// again until the machine restarts (`SO_NETNS_COOKIE`, Linux 5.14).
 ///
 /// # Errors
-/// Whatever `getsockopt` answers; an older kernel does not know it.
+/// The error of `getsockopt`; an older kernel does not support the option.
 pub fn network_of(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
@@ -108,10 +110,10 @@ pub fn network_of(socket: BorrowedFd<'_>) -> io::Result<u64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }
 
-/// The number of the network namespace of the calling thread.
+/// Returns the number of the network namespace of the calling thread.
 ///
 /// # Errors
-/// As [`network_of`].
+/// The same as [`network_of`].
 pub fn own_network() -> io::Result<u64> {
     let family = AddressFamily::UNIX;
     let flags = SocketFlags::CLOEXEC;
@@ -119,11 +121,11 @@ pub fn own_network() -> io::Result<u64> {
     network_of(socket.as_fd())
 }
 
-/// Takes what has come to a program's socket and the program has not read, as far as the buffer
-/// has room for; nothing is waited for, whatever the program has set.
+/// Reads the data that has arrived at a program's socket and that the program has not read, as much
+/// as fits into the buffer. Never blocks, even if the program has set the socket to block.
 ///
 /// # Errors
-/// `WouldBlock` if there is nothing; whatever else `recv` answers.
+/// `WouldBlock` if there is no data, or another error of `recv`.
 pub fn take_unread(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT)?.0)
 }

@@ -7,7 +7,7 @@ use std::io;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// How the kernel schedules a thread that is no real-time one.
+/// The scheduling class of a thread that is not a real-time thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingClass {
     /// `SCHED_OTHER`.
@@ -16,45 +16,45 @@ pub enum SchedulingClass {
     Batch,
     /// `SCHED_IDLE`, the lowest.
     Idle,
-    /// A class that this module does not set: a real-time one, or a newer one.
+    /// A class that this module cannot set: a real-time class, or a newer one.
     Other,
 }
 
-/// Returns the CPUs that the calling thread may run on, in ascending order.
+/// Returns the CPUs on which the calling thread may run, in ascending order.
 ///
 /// # Errors
-/// The kernel knows more CPUs than a set holds.
+/// The machine has more CPUs than fit into a CPU set.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// The CPU that the calling thread is on now.
+/// Returns the CPU on which the calling thread is running.
 #[must_use]
 pub fn own_cpu() -> u16 {
     u16::try_from(rustix::thread::sched_getcpu()).unwrap_or(u16::MAX)
 }
 
-/// Lets the calling thread run on `cpus` only; threads it starts later inherit that.
+/// Limits the calling thread to the CPUs `cpus`. Threads that it starts later inherit this.
 ///
 /// # Errors
-/// The kernel's: none of `cpus` is there or allowed. A number that no CPU set can hold is refused
-/// as invalid input.
+/// The error of the kernel: none of `cpus` exists or is allowed. A number that does not fit into a
+/// CPU set is an invalid argument.
 pub fn pin_thread(cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set_of(cpus)?)?)
 }
 
-/// The same for every thread that this process has.
+/// Limits every thread of this process to the CPUs `cpus`.
 ///
 /// # Errors
-/// As [`pin_thread`].
+/// The same as [`pin_thread`].
 pub fn pin_process(cpus: &[usize]) -> io::Result<()> {
     let set = set_of(cpus)?;
     for task in std::fs::read_dir("/proc/self/task")? {
         let name = task?.file_name();
         let thread = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
         match sched_setaffinity(thread, &set) {
-            // It has ended meanwhile.
+            // The thread has ended since the list was read.
             Err(rustix::io::Errno::SRCH) => {}
             other => other?,
         }
@@ -73,7 +73,7 @@ pub(crate) fn set_of(cpus: &[usize]) -> io::Result<CpuSet> {
     Ok(set)
 }
 
-/// How the kernel schedules a thread.
+/// The scheduling parameters of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduling {
     /// Its class.
@@ -82,17 +82,17 @@ pub struct Scheduling {
     pub nice: i32,
 }
 
-/// Returns how the calling thread is scheduled.
+/// Returns the scheduling parameters of the calling thread.
 ///
 /// # Errors
-/// None that the kernel documents for the caller itself.
+/// The kernel documents no error for the calling thread.
 pub fn own_scheduling() -> io::Result<Scheduling> {
     // SAFETY: takes no pointers; 0 is the calling thread.
     let policy = match unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } {
         -1 => return Err(io::Error::last_os_error()),
         policy => i32::try_from(policy).unwrap_or(-1),
     };
-    // A child does not inherit it where this bit is set; it is no part of the class.
+    // This bit means that children do not inherit the class. It is not part of the class.
     let class = match policy & !libc::SCHED_RESET_ON_FORK {
         libc::SCHED_OTHER => SchedulingClass::Normal,
         libc::SCHED_BATCH => SchedulingClass::Batch,
@@ -102,11 +102,12 @@ pub fn own_scheduling() -> io::Result<Scheduling> {
     Ok(Scheduling { class, nice: rustix::process::getpriority_process(None)? })
 }
 
-/// Gives the calling thread a class and a nice value; threads it starts later inherit both.
+/// Sets the scheduling class and the nice value of the calling thread. Threads that it starts later
+/// inherit both.
 ///
 /// # Errors
-/// `PermissionDenied`: the nice value is below the present one and the caller may not. The class
-/// is one that cannot be set.
+/// `PermissionDenied` if the nice value is below the current one and the caller may not lower it;
+/// an error if the class cannot be set.
 pub fn set_own_class(class: SchedulingClass, nice: i32) -> io::Result<()> {
     let class = match class {
         SchedulingClass::Normal => libc::SCHED_OTHER,
@@ -115,9 +116,10 @@ pub fn set_own_class(class: SchedulingClass, nice: i32) -> io::Result<()> {
             return Err(io::ErrorKind::InvalidInput.into());
         }
     };
-    // The nice value first: leaving the lowest class is allowed by it.
+    // The nice value must be set first, because it decides whether the thread may leave the lowest
+    // class.
     rustix::process::setpriority_process(None, nice)?;
-    // One integer, which must be 0 in these classes.
+    // The parameter is one integer, which must be 0 in these classes.
     let parameter: libc::c_int = 0;
     // SAFETY: `sched_param` of the kernel is one int, live for the length of the call; 0 is the
     // calling thread. The C library's own function refuses in some of them.

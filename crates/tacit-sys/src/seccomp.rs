@@ -18,23 +18,23 @@ const JUMP_IF_ANY_BIT: u16 = 0x45;
 /// `BPF_RET | BPF_K`
 pub(crate) const RETURN: u16 = 0x06;
 
-/// Fields of `seccomp_data`.
+/// Offsets of the fields of `seccomp_data`.
 pub(crate) const OFFSET_NUMBER: u32 = 0;
 pub(crate) const OFFSET_ARCH: u32 = 4;
 
-/// Where the lower half of an argument is; the kernel takes families, commands and flags as 32
-/// bits too.
+/// The offset of the lower half of an argument. The kernel also uses only 32 bits of families,
+/// commands and flags.
 pub(crate) const fn offset_of_argument(index: u32) -> u32 {
     let lower_half = if cfg!(target_endian = "big") { 4 } else { 0 };
     16 + 8 * index + lower_half
 }
 
-/// If the loaded value is `value`, skips `then` instructions, else `otherwise`.
+/// Skips `then` instructions if the loaded value is `value`, else `otherwise` instructions.
 pub(crate) fn jump(value: u32, then: u8, otherwise: u8) -> sock_filter {
     sock_filter { code: JUMP_IF_EQUAL, jt: then, jf: otherwise, k: value }
 }
 
-/// If the loaded value has any of `bits`, skips `then` instructions, else `otherwise`.
+/// Skips `then` instructions if the loaded value has any of `bits`, else `otherwise` instructions.
 pub(crate) fn jump_if_any(bits: u32, then: u8, otherwise: u8) -> sock_filter {
     sock_filter { code: JUMP_IF_ANY_BIT, jt: then, jf: otherwise, k: bits }
 }
@@ -51,16 +51,16 @@ pub(crate) fn error(errno: libc::c_int) -> sock_filter {
     statement(RETURN, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned())
 }
 
-/// Blocks are a few dozen instructions; a jump has 8 bits.
+/// A block has only a few dozen instructions; the distance of a jump has 8 bits.
 pub(crate) fn length(block: &[sock_filter]) -> u8 {
     u8::try_from(block.len()).unwrap_or(u8::MAX)
 }
 
-/// Installs a filter, and returns what the kernel answers: the listener, if a flag asks for one.
+/// Installs a filter. Returns the result of the kernel: the listener, if a flag requests one.
 ///
 /// # Errors
-/// Whatever the kernel answers: `EINVAL` for a flag that it does not know, or that a thread could
-/// not take the filter.
+/// The error of the kernel, for example `EINVAL` for an unknown flag, or because a thread cannot
+/// use the filter.
 pub(crate) fn install(program: &[sock_filter], flags: libc::c_ulong) -> io::Result<libc::c_long> {
     let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
@@ -70,7 +70,7 @@ pub(crate) fn install(program: &[sock_filter], flags: libc::c_ulong) -> io::Resu
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Runs a program as the kernel would, for tests.
+/// Evaluates a filter program as the kernel would, for tests.
 #[cfg(test)]
 pub(crate) fn verdict(program: &[sock_filter], arch: u32, number: u32, arguments: [u32; 6]) -> u32 {
     let load = |offset: u32| match offset {

@@ -21,29 +21,31 @@ pub use rustix::net::SocketAddrAny as SocketAddress;
 pub use rustix::net::SocketAddrUnix as UnixAddress;
 pub use rustix::net::UCred as PeerCredentials;
 
-/// Connections the kernel queues for us before it drops; `net.core.somaxconn` caps it.
+/// The largest number of connections that wait to be accepted. The kernel caps it at
+/// `net.core.somaxconn`.
 pub const LISTEN_BACKLOG: i32 = 4096;
 
-/// Idle time before the kernel probes whether the peer still exists.
+/// The idle time after which the kernel probes whether the peer still exists.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
 
-/// What a stream socket is given before it listens or connects.
+/// The options of a stream socket, which are set before it listens or connects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// TCP congestion control by name; `None` leaves the system's.
+    /// The name of the TCP congestion control; `None` selects the system's default.
     pub congestion_control: Option<String>,
-    /// Whether the kernel resets the connection when this process ends without closing it in
-    /// order. A peer in clear text has no other way to tell an end from a cut.
+    /// Whether the kernel resets the connection if this process ends without closing it. Without a
+    /// reset, a peer in clear text cannot distinguish a truncated stream from a complete one.
     pub reset_on_exit: bool,
 }
 
-/// What agents use on loopback where nothing is configured: every kernel has it, and every user may
-/// choose it. A model of the path, such as bbr, costs twice the CPU time there.
+/// The congestion control of agents on loopback, unless the policy sets another one. Every kernel
+/// has it, and every user may select it. Congestion controls that model the path, such as bbr, need
+/// twice the CPU time there.
 const LOOPBACK_CONGESTION_CONTROL: &str = "reno";
 
 impl StreamOptions {
-    /// These options for a socket of an agent that listens at `address` or connects to it: on
-    /// loopback it does not have the congestion control of the system.
+    /// Returns these options for an agent's socket that listens at `address` or connects to it. On
+    /// loopback, such a socket does not use the congestion control of the system.
     #[must_use]
     pub fn for_address(&self, address: &SocketAddrAny) -> Self {
         let mut options = self.clone();
@@ -72,12 +74,14 @@ fn new_stream(family: AddressFamily, options: &StreamOptions) -> io::Result<Owne
     Ok(socket)
 }
 
-/// What listeners hand on to the sockets they accept, and dialled ones have from the start.
+/// Sets the options that dialled sockets need, and that accepted sockets inherit from their
+/// listener.
 fn set_tcp_options(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
-    // An urgent byte stays in its place in the stream; a plain read would leave it out.
+    // An urgent byte then stays at its position in the stream. Otherwise ordinary reads would omit
+    // it.
     sockopt::set_socket_oobinline(socket, true)?;
     if let Some(name) = &options.congestion_control {
         sockopt::set_tcp_congestion(socket, name)?;
@@ -88,18 +92,18 @@ fn set_tcp_options(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Resul
 /// Opens a listening socket.
 ///
 /// # Errors
-/// Whatever `socket`, `bind` or `listen` answer; an unknown congestion control is `NotFound`.
+/// The error of `socket`, `bind` or `listen`; `NotFound` for an unknown congestion control.
 pub fn listen(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<OwnedFd> {
     let socket = reserve(address, options)?;
     resume_listening(socket.as_fd())?;
     Ok(socket)
 }
 
-/// Binds an address without listening there: no other socket can bind it, and the kernel refuses
-/// connections to it until [`resume_listening`].
+/// Binds an address without listening there. No other socket can bind the address, and the kernel
+/// refuses connections to it until [`resume_listening`] is called.
 ///
 /// # Errors
-/// As [`listen`].
+/// The same as [`listen`].
 pub fn reserve(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<OwnedFd> {
     let family = address.address_family();
     let socket = new_stream(family, options)?;
@@ -107,14 +111,15 @@ pub fn reserve(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<O
         sockopt::set_socket_reuseaddr(&socket, true)?;
     }
     if family == AddressFamily::INET6 {
-        // `[::]` means IPv6: IPv4 has its own rule, and two listens must not collide.
+        // `[::]` then stands for IPv6 only. Rules for IPv4 have an address of their own, and the
+        // two listeners must not collide.
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     rustix::net::bind(&socket, address)?;
     Ok(socket)
 }
 
-/// Listens at the address that the socket has.
+/// Listens at the address to which the socket is bound.
 ///
 /// # Errors
 /// The error of `listen`.
@@ -122,7 +127,7 @@ pub fn resume_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::net::listen(socket, LISTEN_BACKLOG)?)
 }
 
-/// Stops listening and keeps the address. Who waits to be accepted is reset.
+/// Stops listening and keeps the address. Connections that wait to be accepted are reset.
 ///
 /// # Errors
 /// The error of `shutdown`.
@@ -130,18 +135,18 @@ pub fn suspend_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Read)?)
 }
 
-/// Opens a listening UNIX socket whose file never has a wider mode than `mode`, not even for a
-/// moment; `prepare` runs when the file exists and no client can connect yet.
+/// Opens a listening UNIX socket. The mode of its file is never wider than `mode`, not even for a
+/// moment. `prepare` is called when the file exists and no client can connect yet.
 ///
 /// # Errors
-/// Whatever `socket`, `bind`, `prepare` or `listen` answer.
+/// The error of `socket`, `bind`, `prepare` or `listen`.
 pub fn listen_unix(
     address: &SocketAddrAny,
     mode: u32,
     prepare: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<OwnedFd> {
     let socket = new_stream(AddressFamily::UNIX, &StreamOptions::default())?;
-    // The file takes its mode from the socket, less the umask.
+    // The file inherits its mode from the socket, reduced by the umask.
     rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(mode))?;
     rustix::net::bind(&socket, address)?;
     prepare()?;
@@ -149,7 +154,8 @@ pub fn listen_unix(
     Ok(socket)
 }
 
-/// Gives a socket made elsewhere its options; those of a listener are inherited by what it accepts.
+/// Sets the options of a socket that other code has created. Sockets that a listener accepts
+/// inherit its options.
 ///
 /// # Errors
 /// The error of `setsockopt` or `fcntl`.
@@ -164,13 +170,13 @@ pub fn adopt(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Result<()> 
     Ok(())
 }
 
-/// A socket that connects.
+/// A socket that is connecting or connected.
 #[derive(Debug)]
 pub struct DialledSocket {
     /// The socket.
     pub socket: OwnedFd,
-    /// It is connected already; if not, it will be or fail when it turns writable ([`take_error`]
-    /// tells which).
+    /// Whether the socket is connected already. Otherwise it becomes writable when the connection
+    /// is established or has failed; [`take_error`] then returns the result.
     pub is_connected: bool,
 }
 
@@ -187,26 +193,26 @@ pub fn dial(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<Dial
     }
 }
 
-/// A connection taken from a listener.
+/// A connection that was accepted from a listener.
 #[derive(Debug)]
 pub struct AcceptedSocket {
     /// Its socket.
     pub socket: OwnedFd,
-    /// Who connected, where that has an address.
+    /// The address of the peer, if it has one.
     pub peer: Option<SocketAddrAny>,
 }
 
-/// Takes one connection from a listener.
+/// Accepts one connection from a listener.
 ///
 /// # Errors
-/// `WouldBlock` if there is none; whatever else `accept4` answers.
+/// `WouldBlock` if there is no connection; otherwise the error of `accept4`.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<AcceptedSocket> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (socket, peer) = rustix::net::acceptfrom_with(listener, flags)?;
     Ok(AcceptedSocket { socket, peer })
 }
 
-/// Whether a socket that was dialled is connected by now.
+/// Whether a dialled socket is connected now.
 ///
 /// # Errors
 /// The error of `getpeername`.
@@ -218,15 +224,15 @@ pub fn is_connected(socket: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// The error a socket holds, if any; reading it clears it.
+/// Returns the pending error of a socket, and clears it.
 ///
 /// # Errors
-/// The error it held, or whatever `getsockopt` answers.
+/// The pending error of the socket, or the error of `getsockopt`.
 pub fn take_error(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(sockopt::socket_error(socket)??)
 }
 
-/// The socket's own address.
+/// Returns the socket's own address.
 ///
 /// # Errors
 /// The error of `getsockname`.
@@ -234,7 +240,7 @@ pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<SocketAddrAny> {
     Ok(rustix::net::getsockname(socket)?)
 }
 
-/// The address of the other end; `None` where it has none.
+/// Returns the address of the peer; `None` if the peer has no address.
 ///
 /// # Errors
 /// The error of `getpeername`.
@@ -242,7 +248,7 @@ pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<Option<SocketAddrAny>>
     Ok(rustix::net::getpeername(socket)?)
 }
 
-/// Who is at the other end of a UNIX socket, as the kernel vouches for it.
+/// Returns the process and the user at the other end of a UNIX socket, as recorded by the kernel.
 ///
 /// # Errors
 /// The error of `getsockopt`.
@@ -250,7 +256,7 @@ pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
     Ok(sockopt::socket_peercred(socket)?)
 }
 
-/// Whether the other side of a UNIX stream has closed it.
+/// Whether the peer of a UNIX stream socket has closed it.
 #[must_use]
 pub fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -260,8 +266,8 @@ pub fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
         && polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Whether an error of [`accept`] is this process's or this host's want of descriptors or memory;
-/// all others are about the one connection.
+/// Whether an error of [`accept`] means that this process or this host lacks descriptors or memory.
+/// All other errors concern only the one connection.
 #[must_use]
 pub fn is_shortage(error: &io::Error) -> bool {
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
@@ -271,7 +277,7 @@ pub fn is_shortage(error: &io::Error) -> bool {
 /// Reads into several buffers with one call.
 ///
 /// # Errors
-/// `WouldBlock` if there is nothing; whatever else `readv` answers.
+/// `WouldBlock` if there is no data; otherwise the error of `readv`.
 pub fn read_vectored(
     socket: BorrowedFd<'_>,
     buffers: &mut [io::IoSliceMut<'_>],
@@ -282,55 +288,57 @@ pub fn read_vectored(
 /// Reads into one buffer.
 ///
 /// # Errors
-/// `WouldBlock` if there is nothing; whatever else `recv` answers.
+/// `WouldBlock` if there is no data; otherwise the error of `recv`.
 pub fn read(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(socket, buffer, RecvFlags::empty())?.0)
 }
 
-/// Reads onto the end of a buffer, as much as it has room for.
+/// Reads and appends to a buffer, as much as fits into its free capacity.
 ///
 /// # Errors
-/// `WouldBlock` if there is nothing; whatever else `recv` answers.
+/// `WouldBlock` if there is no data; otherwise the error of `recv`.
 pub fn read_onto(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> io::Result<usize> {
     let room = rustix::buffer::spare_capacity(buffer);
     Ok(rustix::net::recv(socket, room, RecvFlags::empty())?.0)
 }
 
-/// Looks at what could be read, and leaves it there.
+/// Copies the data that could be read, and leaves it in the socket.
 ///
 /// # Errors
-/// `WouldBlock` if there is nothing; whatever else `recv` answers.
+/// `WouldBlock` if there is no data; otherwise the error of `recv`.
 pub fn peek(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(socket, buffer, RecvFlags::PEEK)?.0)
 }
 
-/// Writes from several buffers with one call; a closed peer is an error, never a signal.
+/// Writes from several buffers with one call. If the peer has closed, the result is an error and
+/// never a signal.
 ///
 /// # Errors
-/// `WouldBlock` if the socket is full; whatever else `sendmsg` answers.
+/// `WouldBlock` if the socket is full; otherwise the error of `sendmsg`.
 pub fn write_vectored(socket: BorrowedFd<'_>, buffers: &[io::IoSlice<'_>]) -> io::Result<usize> {
     let mut control = rustix::net::SendAncillaryBuffer::default();
     Ok(rustix::net::sendmsg(socket, buffers, &mut control, SendFlags::NOSIGNAL)?)
 }
 
-/// Writes from one buffer; a closed peer is an error, never a signal.
+/// Writes from one buffer. If the peer has closed, the result is an error and never a signal.
 ///
 /// # Errors
-/// `WouldBlock` if the socket is full; whatever else `send` answers.
+/// `WouldBlock` if the socket is full; otherwise the error of `send`.
 pub fn write(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL)?)
 }
 
-/// Writes what the end follows at once: the bytes wait in the kernel, not longer than 0.2 s, for
-/// [`shutdown_write`] or the close, and leave in one segment with the end. As `write` otherwise.
+/// Writes the last bytes of a stream. The kernel keeps them for at most 0.2 s until
+/// [`shutdown_write`] or the close, so that they leave in one segment with the end of the stream.
+/// Otherwise the same as [`write`].
 ///
 /// # Errors
-/// `WouldBlock` if the socket is full; whatever else `send` answers.
+/// `WouldBlock` if the socket is full; otherwise the error of `send`.
 pub fn write_last(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL | SendFlags::MORE)?)
 }
 
-/// Ends our direction; the peer reads an end of file after what is queued.
+/// Ends the stream in our direction. The peer reads the queued data and then an end of file.
 ///
 /// # Errors
 /// The error of `shutdown`.
@@ -338,27 +346,26 @@ pub fn shutdown_write(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
 }
 
-/// What closing a socket does.
+/// What the kernel does when a socket is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnClose {
-    /// Sends a reset and drops what is queued.
+    /// Sends a reset and drops queued data.
     Reset,
-    /// Sends what is queued, and then the end of the stream.
+    /// Sends queued data and then the end of the stream.
     Finish,
 }
 
-/// Returns the CPU on which the kernel received for the socket last: of a local peer, the one where
-/// the peer was when it sent.
+/// Returns the CPU on which the kernel last received data for the socket. If the peer is local,
+/// this is the CPU on which the peer sent the data.
 ///
 /// # Errors
-/// The kernel's. `NotFound`: nothing was received yet.
+/// The error of the kernel; `NotFound` if nothing was received yet.
 pub fn incoming_cpu(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let name = OptionName { level: libc::SOL_SOCKET, name: libc::SO_INCOMING_CPU };
     usize::try_from(option(socket, name)?).map_err(|_| io::ErrorKind::NotFound.into())
 }
 
-/// Chooses what closing the socket (or the death of the process) does. Has no effect on UNIX
-/// sockets.
+/// Sets what happens when the socket is closed or its process dies. Has no effect on UNIX sockets.
 ///
 /// # Errors
 /// The error of `setsockopt`.
@@ -370,7 +377,7 @@ pub fn set_on_close(socket: BorrowedFd<'_>, on_close: OnClose) -> io::Result<()>
     Ok(sockopt::set_socket_linger(socket, linger)?)
 }
 
-/// Whether the kernel knows the congestion control, and this process may use it.
+/// Whether the kernel has this congestion control, and this process may use it.
 #[must_use]
 pub fn has_congestion_control(name: &str) -> bool {
     let options =
@@ -378,16 +385,16 @@ pub fn has_congestion_control(name: &str) -> bool {
     new_stream(AddressFamily::INET, &options).is_ok()
 }
 
-/// The congestion control of a TCP socket.
+/// Returns the congestion control of a TCP socket.
 ///
 /// # Errors
-/// Whatever `getsockopt` answers; a UNIX socket has none.
+/// The error of `getsockopt`; a UNIX socket has no congestion control.
 pub fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
     Ok(sockopt::tcp_congestion(socket)?)
 }
 
-/// Bytes written to the socket that the peer's kernel has not acknowledged and still might
-/// (`SIOCOUTQ`).
+/// Returns the number of bytes that were written to the socket and that the peer's kernel may still
+/// acknowledge (`SIOCOUTQ`).
 ///
 /// # Errors
 /// The error of `ioctl`.
@@ -398,63 +405,63 @@ pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // The count of a connection that was reset never changes again.
+    // After a reset, the kernel's count never changes again.
     if bytes > 0 && tcp_info(socket).is_ok_and(|info| info.state == TCP_CLOSE) {
         return Ok(0);
     }
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// What a connection's state is once it is over.
+/// The state of a connection that has ended.
 const TCP_CLOSE: u8 = 7;
 
-/// What the kernel knows of one TCP connection (`TCP_INFO`).
+/// The kernel's information about a TCP connection (`TCP_INFO`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Number of the state it is in.
+    /// The number of its state.
     pub state: u8,
     /// Smoothed round-trip time in microseconds.
     pub rtt_us: u32,
-    /// Its mean deviation in microseconds.
+    /// The mean deviation of the round-trip time, in microseconds.
     pub rtt_deviation_us: u32,
     /// The smallest round-trip time in microseconds.
     pub rtt_min_us: u32,
-    /// Timeout of retransmission in microseconds.
+    /// The retransmission timeout, in microseconds.
     pub rto_us: u32,
     /// Congestion window in segments.
     pub congestion_window_segments: u32,
-    /// Slow start threshold in segments; `None`: there was no loss.
+    /// The slow start threshold in segments; `None` if there was no loss.
     pub slow_start_threshold_segments: Option<u32>,
     /// Maximum segment size in bytes.
     pub segment_bytes_max: u32,
-    /// The kernel's estimate of the largest segment that the peer sends.
+    /// The kernel's estimate of the largest segment of the peer, in bytes.
     pub received_segment_bytes_max: u32,
     /// Path MTU in bytes.
     pub path_mtu_bytes: u32,
-    /// The window that the peer advertises (Linux 5.4); 0: not known.
+    /// The window that the peer advertises, in bytes (Linux 5.4); 0: not known.
     pub send_window_bytes: u32,
-    /// The window that is advertised to the peer (Linux 6.2); 0: not known.
+    /// The window that this host advertises to the peer, in bytes (Linux 6.2); 0: not known.
     pub receive_window_bytes: u32,
     /// Segments sent.
     pub segments_out: u32,
     /// Segments received.
     pub segments_in: u32,
-    /// Bytes written that have not been sent yet.
+    /// The number of written bytes that have not been sent yet.
     pub unsent_bytes: u32,
-    /// Segments sent again, in total.
+    /// The total number of retransmitted segments.
     pub retransmits: u32,
-    /// Segments that are taken for lost.
+    /// The number of segments that count as lost.
     pub lost_segments: u32,
-    /// How long ago data was sent last.
+    /// The time since data was last sent.
     pub last_sent_ms: u32,
-    /// How long ago data was received last.
+    /// The time since data was last received.
     pub last_received_ms: u32,
-    /// How long ago bytes were sent or received last.
+    /// The time since data was last sent or received.
     pub silent_ms: u32,
 }
 
 impl TcpInfo {
-    /// The name of the state, as `ss` prints it.
+    /// Returns the name of the state, as `ss` prints it.
     #[must_use]
     pub fn state_word(&self) -> &'static str {
         const WORDS: [&str; 13] = [
@@ -476,13 +483,13 @@ impl TcpInfo {
     }
 }
 
-/// `struct tcp_info` as the newest kernel fills it; `libc::tcp_info` has the first half only.
+/// The size of `struct tcp_info` on the newest kernel; `libc::tcp_info` has only its first half.
 const TCP_INFO_BYTES: usize = 256;
 
 /// Reads `TCP_INFO`.
 ///
 /// # Errors
-/// Whatever `getsockopt` answers; a UNIX socket has none.
+/// The error of `getsockopt`; a UNIX socket has no `TCP_INFO`.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     let mut info = [0_u8; TCP_INFO_BYTES];
     let mut length = libc::socklen_t::try_from(info.len()).unwrap_or(0);
@@ -499,7 +506,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // What an older kernel does not write stays 0. Offsets are those of <linux/tcp.h>.
+    // Fields that an older kernel does not write stay 0. The offsets are those of <linux/tcp.h>.
     let number = |offset: usize| {
         let bytes = info.get(offset..offset + size_of::<u32>());
         bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
@@ -546,23 +553,23 @@ pub struct BufferBytes {
 /// Reads the sizes of a socket's buffers, as the kernel counts them.
 ///
 /// # Errors
-/// Whatever `getsockopt` answers.
+/// The error of `getsockopt`.
 pub fn buffer_bytes(socket: BorrowedFd<'_>) -> io::Result<BufferBytes> {
     let send = sockopt::socket_send_buffer_size(socket)?;
     let receive = sockopt::socket_recv_buffer_size(socket)?;
     Ok(BufferBytes { send, receive })
 }
 
-/// Bytes received that are not read (`FIONREAD`).
+/// Returns the number of received bytes that have not been read (`FIONREAD`).
 ///
 /// # Errors
-/// Whatever `ioctl` answers.
+/// The error of `ioctl`.
 pub fn unread_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let bytes = rustix::io::ioctl_fionread(socket)?;
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// `SIOCOUTQNSD`, which the oldest kernels have too.
+/// `SIOCOUTQNSD`, which even the oldest kernels support.
 fn notsent_bytes(socket: BorrowedFd<'_>) -> u32 {
     const SIOCOUTQNSD: libc::c_ulong = 0x894b;
     let mut bytes: libc::c_int = 0;

@@ -18,10 +18,10 @@ pub use crate::netlink::nft::Copies;
 use crate::netlink::nft::{AGENT_MARK, RELEASE_MARK, SYN_LOG_GROUP};
 use crate::option::{attach_filter, bind_to_interface};
 
-/// Opens the socket that receives copies, in the network namespace of the calling thread.
+/// Opens the socket that receives the copies, in the network namespace of the calling thread.
 ///
 /// # Errors
-/// Whatever the kernel answers.
+/// The error of the kernel.
 pub(crate) fn open(copies: Copies) -> io::Result<OwnedFd> {
     match copies {
         Copies::OfRule => nflog::open(SYN_LOG_GROUP).map_err(|error| match error.errno() {
@@ -34,14 +34,14 @@ pub(crate) fn open(copies: Copies) -> io::Result<OwnedFd> {
 
 fn packet_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Without a protocol it receives nothing before the filter is there.
+    // Without a protocol the socket receives nothing until the filter is attached.
     let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?;
     attach_filter(socket.as_fd(), &mut filter())?;
     bind_to_interface(socket.as_fd(), LO)?;
     Ok(socket)
 }
 
-/// A socket that receives copies, as its reader has it.
+/// The socket that receives the copies, for its reader.
 #[derive(Debug)]
 pub struct SynLog {
     socket: Arc<OwnedFd>,
@@ -49,7 +49,7 @@ pub struct SynLog {
 }
 
 impl SynLog {
-    /// Takes a socket that was made inside.
+    /// Uses a socket that was created inside the namespace.
     ///
     /// # Errors
     /// The error of `getsockopt`.
@@ -61,28 +61,28 @@ impl SynLog {
         Ok(Self { socket: Arc::new(socket), copies })
     }
 
-    /// Where the copies come from.
+    /// Returns the source of the copies.
     #[must_use]
     pub fn copies(&self) -> Copies {
         self.copies
     }
 
-    /// The socket, to be watched.
+    /// Returns the socket, so that the caller can wait for it.
     #[must_use]
     pub fn socket(&self) -> &Arc<OwnedFd> {
         &self.socket
     }
 
-    /// The next copy; `None`: what came holds none.
+    /// Receives the next copy; `None` if the message contains none.
     ///
     /// # Errors
-    /// `WouldBlock`; `ENOBUFS` ([`nflog::is_overrun`]) if copies were lost; what else the kernel
-    /// answers.
+    /// `WouldBlock` if there is none; `ENOBUFS` ([`nflog::is_overrun`]) if copies were lost;
+    /// otherwise the error of the kernel.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<LoggedPacket<'b>>> {
         match self.copies {
             Copies::OfRule => {
                 let bytes = nflog::receive(self.socket.as_fd(), buffer)?;
-                // Each packet is sent in a report of its own.
+                // The kernel sends each packet in a report of its own.
                 Ok(nflog::packets(buffer.get(..bytes).unwrap_or_default()).next())
             }
             Copies::OfInterface => {
@@ -100,10 +100,11 @@ impl AsFd for SynLog {
     }
 }
 
-/// Keeps the headers of SYNs that come in on the interface and that the agent has not sent.
+/// Builds the filter that keeps the headers of SYNs that arrive on the interface and that the agent
+/// has not sent.
 fn filter() -> Vec<libc::sock_filter> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code_of(code), jt: 0, jf: 0, k };
-    // Each condition jumps to the end, whose distance is known when all are there.
+    // Each condition jumps to the end. The distance is filled in when all conditions are known.
     let unless = |code: u32, k: u32| libc::sock_filter { code: code_of(code), jt: 0, jf: DROP, k };
     let mut program = vec![
         statement(LOAD_WORD, ANCILLARY + PACKET_TYPE),
@@ -140,15 +141,16 @@ fn filter() -> Vec<libc::sock_filter> {
 }
 
 fn code_of(code: u32) -> u16 {
-    // Codes of classic BPF have 16 bits.
+    // The codes of classic BPF have 16 bits.
     u16::try_from(code).unwrap_or(0)
 }
 
-/// Stands for the distance to the end.
+/// A placeholder for the distance to the end.
 const DROP: u8 = u8::MAX;
 /// `lo` is the first interface of every namespace.
 const LO: u32 = 1;
-/// `SKF_AD_OFF`: what the kernel knows of a packet beside its bytes.
+/// `SKF_AD_OFF`: added to an offset, it selects what the kernel knows about a packet in addition to
+/// its bytes.
 const ANCILLARY: u32 = 0xffff_f000;
 const PROTOCOL: u32 = 0;
 const PACKET_TYPE: u32 = 4;
@@ -162,7 +164,7 @@ const ACK: u32 = 0x10;
 const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
 const LOAD_BYTE_AFTER_HEADER: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
-/// Four times the low half of the first byte.
+/// Loads four times the lower half of the first byte: the length of an IPv4 header.
 const LOAD_HEADER_LENGTH: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
 const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
 const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;

@@ -25,31 +25,31 @@ use crate::netlink::nft::{AGENT_PORT, HOLD_PORT, INBOUND_PORT, SocketMarks};
 use crate::option::{OptionName, drop_all_packets, set_option};
 use crate::socket::LISTEN_BACKLOG;
 
-/// What kind of socket to create.
+/// The kind of a socket to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketSpec {
-    /// What travels over it.
+    /// The protocol of the socket.
     pub kind: TransparentKind,
-    /// Of which addresses.
+    /// The IP version of its addresses.
     pub version: IpVersion,
-    /// May be bound to an address that the namespace does not have.
+    /// Whether it may be bound to an address that the namespace does not have.
     pub transparent: bool,
-    /// The mark by which the namespace's rules know its packets, one of [`SocketMarks`].
+    /// The mark by which the packet rules recognise its packets, one of [`SocketMarks`].
     pub mark: Option<u32>,
 }
 
-/// What travels over a socket.
+/// The protocol of a transparent socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransparentKind {
     /// A TCP connection.
     Tcp,
     /// UDP datagrams.
     Udp,
-    /// Whole IP packets, for ICMP replies with a foreign source address.
+    /// Complete IP packets, for ICMP messages with a foreign source address.
     Raw,
 }
 
-/// Makes a non-blocking socket in the network namespace of the calling thread.
+/// Creates a non-blocking socket in the network namespace of the calling thread.
 ///
 /// # Errors
 /// The error of `socket` or `setsockopt`, which need capabilities in the namespace.
@@ -79,7 +79,7 @@ pub fn make(spec: SocketSpec) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The listener for captured TCP connections of one IP version.
+/// Opens the listener for captured TCP connections of one IP version.
 ///
 /// # Errors
 /// The error of a system call.
@@ -87,7 +87,7 @@ pub fn listener(version: IpVersion) -> io::Result<OwnedFd> {
     listener_at(version, AGENT_PORT)
 }
 
-/// The listener of one IP version for clients of a captured host's programs.
+/// Opens the listener of one IP version for clients of a captured host's programs.
 ///
 /// # Errors
 /// The error of a system call.
@@ -103,7 +103,8 @@ fn listener_at(version: IpVersion, port: u16) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The listener that receives each held SYN and drops it: while it is open, the program waits.
+/// Opens the listener that receives each held SYN and drops it. While this listener is open, the
+/// program waits.
 ///
 /// # Errors
 /// The error of a system call.
@@ -116,7 +117,7 @@ pub fn hold_listener(version: IpVersion) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The socket that releases a SYN of one IP version: it sends whole packets.
+/// Opens the socket that releases a SYN of one IP version. It sends complete packets.
 ///
 /// # Errors
 /// The error of a system call.
@@ -125,7 +126,8 @@ pub fn release_socket(version: IpVersion, marks: SocketMarks) -> io::Result<Owne
     make(SocketSpec { kind: TransparentKind::Raw, version, transparent: false, mark })
 }
 
-/// The socket that sends errors in the name of destinations: whole packets of one IP version.
+/// Opens the socket that sends ICMP errors with the addresses of destinations: complete packets of
+/// one IP version.
 ///
 /// # Errors
 /// The error of a system call.
@@ -134,8 +136,8 @@ pub fn raw_socket(version: IpVersion, marks: SocketMarks) -> io::Result<OwnedFd>
     make(SocketSpec { kind: TransparentKind::Raw, version, transparent: false, mark })
 }
 
-/// The socket for captured datagrams of one IP version; [`receive`] returns where each was
-/// sent to.
+/// Opens the socket for captured datagrams of one IP version; [`receive`] returns the destination
+/// of each.
 ///
 /// # Errors
 /// The error of a system call.
@@ -150,17 +152,17 @@ pub fn receiver(version: IpVersion) -> io::Result<OwnedFd> {
 /// One captured datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Bytes of it in the buffer.
+    /// The number of bytes in the buffer.
     pub bytes: usize,
-    /// Whether the buffer was too small for all of it.
+    /// Whether the datagram was longer than the buffer.
     pub is_cut: bool,
-    /// The program's socket.
+    /// The address of the program's socket.
     pub source: SocketAddr,
-    /// Where the program sent it.
+    /// The address to which the program sent the datagram.
     pub destination: SocketAddr,
 }
 
-/// Takes one datagram from a [`receiver`].
+/// Receives one datagram from a [`receiver`].
 ///
 /// # Errors
 /// `WouldBlock` if there is none, `InvalidData` if the kernel does not report the destination, or
@@ -178,8 +180,9 @@ pub fn receive(receiver: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Datagr
 /// Binds a transparent socket to a foreign address and connects it to the program. Returns
 /// whether it is connected already, as UDP sockets always are.
 ///
-/// TCP: the address of a client, so that a server sees it as its peer. UDP: the address that the
-/// program sent to; later datagrams of the program then arrive at this socket.
+/// TCP: the foreign address is that of a client, so that a server sees the client as its peer. UDP:
+/// it is the address to which the program sent; later datagrams of the program then arrive at this
+/// socket.
 ///
 /// # Errors
 /// The error of `bind` or `connect`.
@@ -196,7 +199,8 @@ pub fn bind_spoofed_source(
     }
 }
 
-/// The spoofed-source socket of a captured flow: marked, and may be bound to any address.
+/// Returns the kind of a spoofed-source socket for a captured flow. It has the agent's mark, and
+/// may be bound to any address.
 #[must_use]
 pub fn spoofed_source_spec(
     protocol: IpProtocol,
@@ -214,7 +218,8 @@ fn any(version: IpVersion, port: u16) -> SocketAddr {
     SocketAddr::new(version.unspecified(), port)
 }
 
-/// The option that asks for the original destination, and the kind of the answer.
+/// Returns the option that requests the original destination, and the type of the control message
+/// with it.
 fn original_option(version: IpVersion) -> OptionName {
     match version {
         IpVersion::V4 => OptionName { level: libc::IPPROTO_IP, name: libc::IP_RECVORIGDSTADDR },

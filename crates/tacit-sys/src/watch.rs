@@ -8,14 +8,15 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A socket with its readiness. The socket is shared so that others can look at it; it closes
-/// when the last of them lets go.
+/// A socket that is registered with the runtime. Several owners share it; it is closed when the
+/// last owner drops it.
 pub type Watched = AsyncFd<Arc<OwnedFd>>;
 
-/// Watches a socket on the current runtime.
+/// Registers a socket with the current runtime.
 ///
 /// # Errors
-/// The kernel watches no more (`fs.epoll.max_user_watches`), or memory is short.
+/// The kernel's limit of watched descriptors is reached (`fs.epoll.max_user_watches`), or memory is
+/// exhausted.
 pub fn watch(socket: Arc<OwnedFd>, interest: Interest) -> io::Result<Watched> {
     // SAFETY: `Arc<OwnedFd>` always names the same descriptor, which stays open for as long as the
     // `Arc` lives, and `AsyncFd` owns the `Arc`.

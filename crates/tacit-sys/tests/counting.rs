@@ -21,18 +21,19 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// System calls by thread and number.
+/// The counts of system calls, by thread and number.
 #[derive(Debug, Default)]
 pub struct SystemCalls {
     counts: Mutex<BTreeMap<(u32, i64), u64>>,
 }
 
 impl SystemCalls {
-    /// Runs `work` on a thread of its own, and counts its calls and those of all threads that it
-    /// starts.
+    /// Runs `work` on a thread of its own, and counts its system calls and those of all threads
+    /// that it starts.
     pub fn of(work: impl FnOnce() + Send + 'static) -> Arc<Self> {
         let calls = Arc::new(Self::default());
-        // No call can carry the descriptor over: after the filter each waits for who has it.
+        // The descriptor cannot be passed by a system call, because after the installation of the
+        // filter each call waits for the owner of the descriptor.
         let listener = Arc::new(AtomicI32::new(-1));
         let counted = Arc::clone(&calls);
         let handed = Arc::clone(&listener);
@@ -52,13 +53,13 @@ impl SystemCalls {
         calls
     }
 
-    /// So far, of one thread, by number.
+    /// Returns the counts of one thread so far, by system call number.
     pub fn of_thread(&self, thread: u32) -> BTreeMap<i64, u64> {
         let counts = self.counts.lock().unwrap();
         counts.iter().filter(|((of, _), _)| *of == thread).map(|((_, nr), n)| (*nr, *n)).collect()
     }
 
-    /// The thread of that name.
+    /// Returns the thread with this name.
     pub fn thread_named(&self, name: &str) -> Option<u32> {
         let counts = self.counts.lock().unwrap();
         counts.keys().map(|(thread, _)| *thread).find(|thread| {
@@ -75,12 +76,12 @@ impl SystemCalls {
     }
 }
 
-/// How often a thread has asked for memory so far.
+/// Returns how often a thread has allocated memory so far.
 pub fn allocations(thread: u32) -> u64 {
     ALLOCATIONS[place(thread)].load(Ordering::Relaxed)
 }
 
-/// Threads of one process whose numbers are farther apart are told apart.
+/// The counters distinguish threads whose IDs differ by less than this number.
 const THREADS: usize = 4096;
 static ALLOCATIONS: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
 
@@ -119,7 +120,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What is written in C asks here; Rust's allocator does so too and is counted twice.
+/// C code calls this function. Rust's allocator calls it too, so its allocations are counted twice.
 #[cfg(target_env = "gnu")]
 // SAFETY: it does what the C library's does, by calling that.
 #[unsafe(no_mangle)]
@@ -136,8 +137,8 @@ mod kernel {
     use std::io;
     use std::mem::MaybeUninit;
 
-    /// Has the kernel ask about every call of this thread and of those it starts; returns the
-    /// descriptor over which it asks.
+    /// Makes the kernel report every system call of this thread and of those that it starts.
+    /// Returns the descriptor over which it reports them.
     pub(super) fn ask_about_every_call() -> i32 {
         const RETURN: u16 = 0x06;
         let mut filter =
@@ -159,7 +160,7 @@ mod kernel {
         })
     }
 
-    /// Waits for the next call; `None` when no thread is left to make one.
+    /// Waits for the next call; `None` when there is no thread left.
     pub(super) fn next_call(listener: i32) -> Option<libc::seccomp_notif> {
         loop {
             let mut call = MaybeUninit::<libc::seccomp_notif>::zeroed();
@@ -171,7 +172,7 @@ mod kernel {
                 return Some(unsafe { call.assume_init() });
             }
             match io::Error::last_os_error().raw_os_error() {
-                // A thread that was killed meanwhile, unless it was the last.
+                // The thread was killed in the meantime. The loop ends if it was the last one.
                 Some(libc::ENOENT) if !is_done(listener) => {}
                 Some(libc::EINTR) => {}
                 _ => return None,
@@ -210,7 +211,7 @@ fn what_a_thread_does_is_counted_to_the_call() {
     });
     let mut said = Vec::new();
     ours.read_to_end(&mut said).unwrap();
-    // Once for Rust, once for the C library below it, where that is counted.
+    // One count for Rust and, with the GNU C library, one for the C library.
     assert_eq!(said, [if cfg!(target_env = "gnu") { 2 } else { 1 }, 0, 0]);
     let counts = calls.counts.lock().unwrap();
     let sends = counts.iter().filter(|((_, number), _)| *number == libc::SYS_sendto);

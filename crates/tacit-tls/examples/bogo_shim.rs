@@ -25,13 +25,13 @@ use tacit_tls::{
     ServerSettings, Session,
 };
 
-/// The runner takes this for "not implemented".
+/// The exit status that the runner interprets as "not implemented".
 const UNKNOWN: u8 = 89;
-/// How long the runner has to take an alert.
+/// How long the runner has time to read an alert.
 const LINGER: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 32 * 1024;
 
-/// What the runner asks for.
+/// The settings that the runner requests.
 #[derive(Debug)]
 struct Wanted {
     port: u16,
@@ -79,7 +79,7 @@ impl Default for Wanted {
     }
 }
 
-/// A flag that is not known here.
+/// An option that the shim does not support.
 #[derive(Debug)]
 struct Unknown(String);
 
@@ -115,7 +115,7 @@ impl Wanted {
                 "-shim-shuts-down" => wanted.shuts_down = true,
                 "-check-close-notify" => wanted.checks_close = true,
                 "-no-ticket" => wanted.resumes = false,
-                // Never spoken here, or what the runner looks at itself.
+                // Versions that tacit never uses, or options whose effect the runner checks itself.
                 "-no-tls1"
                 | "-no-tls11"
                 | "-no-ssl3"
@@ -166,7 +166,7 @@ impl Wanted {
     }
 }
 
-/// Passes over a flag that does not matter here, with its value if it has one.
+/// Skips an option that has no effect here, with its value if it has one.
 fn skip(word: &str, mut value: impl FnMut() -> Result<String, Unknown>) -> Result<(), Unknown> {
     match word {
         "-handshaker-path" | "-trust-cert" | "-expect-version" => value().map(|_| ()),
@@ -184,7 +184,7 @@ fn group(number: &str) -> Result<Group, Unknown> {
     }
 }
 
-/// A list of names, each after a byte with its length.
+/// Parses a list of names, each after a byte with its length.
 fn protocols(list: &str) -> Result<Vec<String>, Unknown> {
     let mut names = Vec::new();
     let mut rest = list;
@@ -196,7 +196,7 @@ fn protocols(list: &str) -> Result<Vec<String>, Unknown> {
     Ok(names)
 }
 
-/// What opens or answers handshakes.
+/// The settings of the client or of the server.
 enum Settings {
     Client(Arc<ClientSettings>),
     Server(Arc<ServerSettings>),
@@ -240,7 +240,7 @@ impl Settings {
     }
 }
 
-/// One connection to the runner.
+/// A connection to the runner.
 struct Connection {
     socket: TcpStream,
     incoming: Vec<u8>,
@@ -264,7 +264,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads; 0: the runner sends no more.
+    /// Reads; returns 0 if the runner has closed its side.
     fn read(&mut self) -> Result<usize, Box<dyn Error>> {
         let mut bytes = vec![0; READ_BYTES];
         let count = self.socket.read(&mut bytes)?;
@@ -300,7 +300,7 @@ impl Connection {
         }
     }
 
-    /// Sends back what arrives, until the runner ends.
+    /// Sends back the received bytes until the runner closes.
     fn echo(&mut self, mut session: Session, wanted: &Wanted) -> Result<(), Box<dyn Error>> {
         let mut hot = HotKeys::default();
         if wanted.writes_first {
@@ -347,7 +347,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection so that the runner reads the alert before its end.
+    /// Ends the connection such that the runner can read the alert before the end of the stream.
     fn linger(mut self) {
         let _ = self.socket.shutdown(Shutdown::Write);
         let _ = self.socket.set_read_timeout(Some(LINGER));

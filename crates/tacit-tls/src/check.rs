@@ -15,11 +15,13 @@ use crate::facts::CertificateFacts;
 pub enum PeerCheck {
     /// The rule requests no certificate.
     NotAsked,
-    /// Requested, and the peer sent none.
+    /// The rule requests a certificate, and the peer sent none.
     Absent,
-    /// Chain, time and usage are valid, and the name of a server.
+    /// The chain, its validity period and its usage are valid. The certificate of a server also
+    /// matches the name.
     Valid,
-    /// Chain, time and usage are valid; the name of the server was not checked.
+    /// The chain, its validity period and its usage are valid. The name of the server was not
+    /// checked.
     ChainValid,
     /// Valid, but no current CRL covers the certificate, and the trust has revocation = "soft".
     RevocationUnknown {
@@ -28,25 +30,25 @@ pub enum PeerCheck {
     },
     /// The certificate is not trusted.
     Invalid {
-        /// Why, in one line with the next step.
+        /// The reason, in one line with the fix.
         reason: String,
     },
     /// It was trusted when the connection opened, and has expired since.
     Expired {
-        /// Which certificate, in one line with the next step.
+        /// The expired certificate, in one line with the fix.
         reason: String,
     },
     /// It was trusted when the connection opened, and was revoked since.
     Revoked {
-        /// Which certificate, in one line with the next step.
+        /// The revoked certificate, in one line with the fix.
         reason: String,
     },
-    /// The rule says `verify = "none"`, or `invalid = "allow"`.
+    /// The certificate was not checked: the rule has `verify = "none"` or `invalid = "allow"`.
     NotChecked,
 }
 
 impl PeerCheck {
-    /// The word for displays.
+    /// Returns the word for displays.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -74,7 +76,7 @@ impl PeerCheck {
         matches!(self, Self::Invalid { .. } | Self::Expired { .. } | Self::Revoked { .. })
     }
 
-    /// Why it is not trusted, or why its revocation status is unknown.
+    /// Returns why the certificate is not trusted, or why its revocation status is unknown.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
@@ -89,30 +91,31 @@ impl PeerCheck {
     }
 }
 
-/// The result of a check, with the facts of the leaf if they are known.
+/// The result of a check, with the facts of the leaf certificate if they are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedPeer {
     /// The result.
     pub check: PeerCheck,
     /// The facts of a trusted leaf.
     pub leaf: Option<Arc<CertificateFacts>>,
-    /// The trusted chain, if it is kept.
+    /// The trusted chain, if it is stored.
     pub chain: Option<Arc<PeerChain>>,
 }
 
-/// A chain that was trusted, kept to be checked again; connections with the same chain share it.
+/// A trusted chain, which is stored so that it can be checked again. Connections with the same
+/// chain share it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PeerChain {
     certificates: Vec<CertificateDer<'static>>,
-    /// When each certificate and the anchor expire, in unix seconds; without those that cannot be
-    /// read, which the check did not need.
+    /// When each certificate and the anchor expire, in unix seconds. Certificates that cannot be
+    /// parsed are omitted; the check did not need them.
     ends: Vec<i64>,
     sha256: [u8; 32],
 }
 
 impl PeerChain {
-    /// Keeps a chain, the leaf first; `anchor_end`: when its anchor expires, in unix seconds, if
-    /// that matters.
+    /// Stores a chain, the leaf first. `anchor_end` is when its anchor expires, in unix seconds, if
+    /// expired anchors are rejected.
     #[must_use]
     pub fn new(
         leaf: &CertificateDer<'_>,
@@ -123,7 +126,8 @@ impl PeerChain {
         let mut certificates = Vec::with_capacity(1 + rest.len());
         let mut ends: Vec<_> = anchor_end.into_iter().collect();
         for certificate in std::iter::once(leaf).chain(rest) {
-            // Each follows its length, so that no two chains have the same bytes.
+            // The length of each certificate precedes it, so that two different chains never give
+            // the same bytes.
             hash.update(&(certificate.len() as u64).to_be_bytes());
             hash.update(certificate);
             certificates.push(certificate.clone().into_owned());
@@ -134,25 +138,25 @@ impl PeerChain {
         Self { certificates, ends, sha256 }
     }
 
-    /// The certificates, the leaf first; never empty.
+    /// Returns the certificates, the leaf first; never empty.
     #[must_use]
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.certificates
     }
 
-    /// When the next certificate of it expires after `now`, both in unix seconds.
+    /// Returns when the next certificate of the chain expires after `now`, both in unix seconds.
     #[must_use]
     pub fn next_end(&self, now: i64) -> Option<i64> {
         self.ends.iter().copied().filter(|end| *end >= now).min()
     }
 
-    /// Whether a certificate of it has expired at `now`, in unix seconds.
+    /// Whether a certificate of the chain has expired at `now`, in unix seconds.
     #[must_use]
     pub fn has_ended(&self, now: i64) -> bool {
         self.ends.iter().any(|end| *end < now)
     }
 
-    /// The hash that identifies the chain.
+    /// Returns the hash that identifies the chain.
     #[must_use]
     pub fn sha256(&self) -> &[u8; 32] {
         &self.sha256

@@ -23,37 +23,40 @@ use super::failure::HandshakeRole;
 use super::outcome::{self, report_hello};
 use super::verify::{ChainCache, ClientCheck, IdentityMapper, ServerCheck};
 
-/// Server names a client rule keeps tickets for.
+/// The largest number of servers for which a client rule stores tickets.
 const TICKETS_SERVERS_MAX: usize = 256;
 
-/// What answers handshakes of a rule.
+/// The TLS settings of a rule in the server role.
 #[derive(Debug)]
 pub struct ServerSettings {
     pub(super) config: Arc<ServerConfig>,
     pub(super) client_check: Option<Arc<ClientCheck>>,
-    /// Where the names of clients come from.
+    /// The source of the identities of clients.
     pub(super) identity_mapper: IdentityMapper,
 }
 
-/// What opens handshakes of a rule.
+/// The TLS settings of a rule in the client role.
 #[derive(Debug)]
 pub struct ClientSettings {
     pub(super) config: Arc<ClientConfig>,
     pub(super) check: Arc<ServerCheck>,
-    /// The name the rule gives; a rule about runs takes it from each flow.
+    /// The server name in the rule. Rules for runs usually have none: they use the name from each
+    /// flow.
     pub(super) server_name: Option<ServerName<'static>>,
     pub(super) sends_server_name: bool,
-    /// Whether tickets are wanted.
+    /// Whether the client uses session tickets.
     pub(super) resumes: bool,
 }
 
-/// Sessions by number that a server keeps for one connection and those that belong to it.
+/// The largest number of sessions that a server stores for one connection and the connections that
+/// belong to it.
 const FAMILY_SESSIONS_MAX: usize = 8;
-/// Servers that settings for one connection and those that belong to it know.
+/// The largest number of servers whose sessions a client stores for one connection and the
+/// connections that belong to it.
 const FAMILY_SERVERS_MAX: usize = 1;
 
-/// Settings that policy allowed and that cannot work: the library refused them, or a certificate
-/// is not for its role.
+/// Settings that the policy allows and that cannot work: the library refuses them, or a certificate
+/// does not allow its role.
 #[derive(Debug)]
 pub struct SettingsError(String);
 
@@ -75,7 +78,7 @@ impl From<WrongUsage> for SettingsError {
     }
 }
 
-/// Refuses an identity whose certificate is not for the role.
+/// Rejects an identity whose certificate does not allow the role.
 fn check_usage(identity: &LoadedIdentity, role: HandshakeRole) -> Result<(), SettingsError> {
     match identity.wrong_usage(role) {
         Some(wrong) => Err(wrong.into()),
@@ -84,11 +87,11 @@ fn check_usage(identity: &LoadedIdentity, role: HandshakeRole) -> Result<(), Set
 }
 
 impl ServerSettings {
-    /// Builds a server from its rule and the credentials that the rule names. It caches verified
-    /// chains in `chains`.
+    /// Builds the settings of a server from its rule and the credentials that the rule names.
+    /// `chains` is the cache of verified chains.
     ///
     /// # Errors
-    /// The library refuses, or an identity is not for servers.
+    /// The library refuses the settings, or the certificate of an identity is not for servers.
     pub fn new(
         rule: &ServerTls,
         identities: &[Arc<LoadedIdentity>],
@@ -119,7 +122,7 @@ impl ServerSettings {
         config.key_log = outcome::secrets_reporter();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         if rule.common.resumption {
-            // Tickets are sealed, not stored: no table that all workers would share.
+            // Tickets are encrypted and not stored. So the workers do not need to share a table.
             config.ticketer = aws_lc_rs::Ticketer::new().map_err(refused)?;
         } else {
             config.send_tls13_tickets = 0;
@@ -127,16 +130,16 @@ impl ServerSettings {
         Ok(Self { config: Arc::new(config), client_check, identity_mapper })
     }
 
-    /// The same for one connection and those that belong to it: what resumes a session here is the
-    /// client that was given its ticket here.
+    /// Returns the same settings for one connection and the connections that belong to it. Only a
+    /// client that got its ticket from these settings can resume a session with them.
     ///
     /// # Errors
-    /// The library has no randomness.
+    /// The library has no source of randomness.
     pub fn for_family(&self) -> Result<Self, SettingsError> {
         let mut config = ServerConfig::clone(&self.config);
         if config.ticketer.enabled() {
             config.ticketer = aws_lc_rs::Ticketer::new().map_err(refused)?;
-            // Some clients take no tickets in TLS 1.2 and know sessions by their number.
+            // Some TLS 1.2 clients do not support tickets, and resume sessions by their ID.
             config.session_storage = ServerSessionMemoryCache::new(FAMILY_SESSIONS_MAX);
         }
         let client_check = self.client_check.clone();
@@ -144,7 +147,7 @@ impl ServerSettings {
         Ok(Self { config: Arc::new(config), client_check, identity_mapper })
     }
 
-    /// The same without tickets after the handshake: for clients that will not read.
+    /// Returns the same settings without tickets after the handshake, for clients that do not read.
     #[must_use]
     pub fn without_tickets(&self) -> Self {
         let mut config = ServerConfig::clone(&self.config);
@@ -156,11 +159,11 @@ impl ServerSettings {
 }
 
 impl ClientSettings {
-    /// Builds a client from its rule and the credentials that the rule names. It caches verified
-    /// chains in `chains`.
+    /// Builds the settings of a client from its rule and the credentials that the rule names.
+    /// `chains` is the cache of verified chains.
     ///
     /// # Errors
-    /// The library refuses, or the identity is not for clients.
+    /// The library refuses the settings, or the certificate of the identity is not for clients.
     pub fn new(
         rule: &ClientTls,
         identity: Option<&LoadedIdentity>,
@@ -200,8 +203,9 @@ impl ClientSettings {
         Ok(Self { config: Arc::new(config), check, server_name, sends_server_name, resumes })
     }
 
-    /// The same for one connection and those that belong to it, which resume its session: some
-    /// servers know their client by that alone. Each ticket is used once, as the library wants it.
+    /// Returns the same settings for one connection and the connections that belong to it. Those
+    /// resume its session, because some servers recognise their client only by that. Each ticket is
+    /// used once, as the library requires.
     #[must_use]
     pub fn for_family(&self) -> Self {
         let mut config = ClientConfig::clone(&self.config);
@@ -219,7 +223,7 @@ impl ClientSettings {
     }
 }
 
-/// What looks at clients' certificates; `None`: none are asked for.
+/// Builds the check of clients' certificates; `None`: the rule requests no certificates.
 pub(super) fn client_check(
     level: &ClientCert,
     trust: Option<&LoadedTrust>,
@@ -237,10 +241,10 @@ pub(super) fn client_check(
     Ok(Some(check))
 }
 
-/// What looks at servers' certificates.
+/// The check of servers' certificates.
 pub(super) struct NamedCheck<'r> {
     pub(super) check: ServerCheck,
-    /// The name that the rule gives them.
+    /// The server name in the rule.
     pub(super) server_name: Option<&'r String>,
 }
 
@@ -261,7 +265,7 @@ pub(super) fn server_check<'r>(
     Ok(NamedCheck { check: check.map_err(refused)?, server_name: server_name.as_ref() })
 }
 
-/// The rule's suites and groups, in its order.
+/// The cipher suites and groups of the rule, in the order of the rule.
 fn provider(common: &TlsCommon) -> CryptoProvider {
     CryptoProvider {
         cipher_suites: common.suites.iter().copied().map(suite).collect(),
@@ -279,7 +283,7 @@ fn provider(common: &TlsCommon) -> CryptoProvider {
     }
 }
 
-/// Versions that the rule allows and has a suite for.
+/// The versions that the rule allows and for which it has a cipher suite.
 fn versions(common: &TlsCommon) -> &'static [&'static SupportedProtocolVersion] {
     static BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
     let has = |version| common.suites.iter().any(|suite| suite.version() == version);
@@ -323,8 +327,8 @@ fn suite(suite: Suite) -> SupportedCipherSuite {
     }
 }
 
-/// Chooses the identity by the name the client asked for and the signatures it knows; the first
-/// identity where no name fits.
+/// Selects an identity by the server name that the client requests and by the signature schemes
+/// that it supports. If no name matches, the first identity is used.
 #[derive(Debug)]
 struct ByServerName {
     keys: Vec<Arc<CertifiedKey>>,
@@ -341,7 +345,7 @@ impl ByServerName {
 
 impl ResolvesServerCert for ByServerName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        // The library passes the hello to the resolver only.
+        // The library passes the ClientHello only to this resolver.
         let has_ecdhe = |suite: &CipherSuite| {
             suite.as_str().is_some_and(|name| name.contains("ECDHE") || name.starts_with("TLS13_"))
         };

@@ -42,7 +42,7 @@ pub(super) struct FailedChain<'a> {
     pub(super) trust: &'a str,
     /// The CRLs of the trust.
     pub(super) crls: &'a [CrlFacts],
-    /// The name that a server's certificate had to cover.
+    /// The name that the certificate of a server has to match.
     pub(super) name: Option<&'a ServerName<'a>>,
     pub(super) leaf: &'a CertificateDer<'a>,
     pub(super) rest: &'a [CertificateDer<'a>],

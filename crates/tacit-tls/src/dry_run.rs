@@ -14,7 +14,7 @@ use super::credentials::LoadedTrust;
 use super::diagnose::PeerRole;
 use super::verify::{IdentityMapper, MappedIdentity, provable};
 
-/// The result.
+/// The result of a dry run.
 #[derive(Debug)]
 pub struct DryRun {
     /// The result of the check.
@@ -26,18 +26,18 @@ pub struct DryRun {
 /// The requirements of a rule for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientRequirements<'a> {
-    /// Its level of client certificates.
+    /// The level of client certificates that the rule requires.
     pub level: &'a ClientCert,
-    /// The trust that the level names.
+    /// The trust that the rule names.
     pub trust: Option<&'a LoadedTrust>,
-    /// The map that the level names.
+    /// The map that the rule names.
     pub map: Option<&'a IdentityMap>,
 }
 
-/// A client to check.
+/// The client to check.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientPeer<'a> {
-    /// The chain that it sends, the leaf first.
+    /// The chain that the client would send, the leaf first.
     pub chain: &'a [CertificateDer<'a>],
     /// Its address.
     pub address: Option<IpAddr>,
@@ -46,7 +46,7 @@ pub struct ClientPeer<'a> {
 /// Checks a client against a rule that accepts TLS.
 ///
 /// # Errors
-/// The settings refer to something that is missing.
+/// The settings refer to a trust or map that does not exist.
 pub fn client(
     requirements: ClientRequirements<'_>,
     client: ClientPeer<'_>,
@@ -74,10 +74,11 @@ pub fn client(
     Ok(DryRun { check, mapped })
 }
 
-/// Checks the chain of a server. `asked` are the names that a program uses if the rule sets none.
+/// Checks the chain of a server. `asked` are the names that a program uses if the rule sets no
+/// name.
 ///
 /// # Errors
-/// The settings refer to something that is missing, or a name is invalid.
+/// The settings refer to a trust that does not exist, or a name is invalid.
 pub fn server(
     verify: &Verify,
     trust: Option<&LoadedTrust>,

@@ -16,13 +16,13 @@ use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::{PublicKey, RSAPublicKey};
 use x509_parser::x509::{SubjectPublicKeyInfo, X509Name};
 
-/// Longest text kept of a certificate, in characters; what is cut ends in `…`.
+/// The largest number of characters of a text. A truncated text ends in `…`.
 pub const TEXT_CHARS_MAX: usize = 256;
 
-/// Most names kept of one certificate.
+/// The largest number of names of one certificate.
 pub const NAMES_MAX: usize = 100;
 
-/// A day.
+/// The number of seconds in a day.
 pub const DAY_SECONDS: i64 = 86_400;
 
 /// The minimum size of RSA keys.
@@ -31,49 +31,50 @@ pub const RSA_BITS_MIN: usize = 2048;
 /// The content of a certificate. It is a claim until the chain is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// Subject, as `CN=…, O=…`; may be empty.
+    /// The subject, as `CN=…, O=…`; may be empty.
     pub subject: String,
-    /// The first common name in it.
+    /// The first common name in the subject.
     pub common_name: Option<String>,
-    /// Issuer, likewise.
+    /// The issuer, in the same format.
     pub issuer: String,
-    /// Serial number, hexadecimal pairs with colons.
+    /// The serial number, as hexadecimal pairs with colons.
     pub serial: String,
-    /// DNS names, IP addresses, URIs and e-mail addresses of the subjectAltName, in its order.
+    /// The DNS names, IP addresses, URIs and e-mail addresses of the subjectAltName, in its order.
     pub sans: Vec<String>,
-    /// Start of validity, in unix seconds.
+    /// The beginning of the validity, in unix seconds.
     pub not_before: i64,
-    /// End of validity, in unix seconds.
+    /// The end of the validity, in unix seconds.
     pub not_after: i64,
-    /// X.509 version: 1 or 3, seldom 2.
+    /// The X.509 version: 1 or 3, rarely 2.
     pub version: u32,
-    /// Kind and size of the key: `ECDSA P-256`, `RSA 2048`, `Ed25519`.
+    /// The kind and the size of the key: `ECDSA P-256`, `RSA 2048`, `Ed25519`.
     pub key: String,
-    /// Size of the key, if it is an RSA key.
+    /// The size of the key in bits, if it is an RSA key.
     pub rsa_bits: Option<usize>,
-    /// Issuer and subject are the same name.
+    /// Whether issuer and subject are the same name.
     pub is_self_signed: bool,
-    /// The basic constraints say CA.
+    /// Whether the basic constraints declare a CA.
     pub is_ca: bool,
-    /// The basic constraints say that it is no CA; without them, its usages do.
+    /// Whether the basic constraints declare that it is not a CA; without basic constraints,
+    /// whether its usages exclude a CA.
     pub denies_ca: bool,
-    /// The keyUsage allows the signature of a handshake; true without a keyUsage.
+    /// Whether the keyUsage allows the signature in a handshake; true without a keyUsage.
     pub may_sign: bool,
-    /// Extended key usages; empty: any.
+    /// The extended key usages; empty if there are none, which allows all usages.
     pub usages: Vec<String>,
-    /// SHA-256 of the DER, hexadecimal.
+    /// The SHA-256 hash of the DER, in hexadecimal.
     pub sha256: String,
 }
 
-/// The DER is not an X.509 certificate.
+/// The error for bytes that are not an X.509 certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotACertificate;
 
 impl CertificateFacts {
-    /// Reads the facts of one certificate.
+    /// Parses the facts of one certificate.
     ///
     /// # Errors
-    /// If the bytes are not an X.509 certificate.
+    /// The bytes are not an X.509 certificate.
     pub fn from_der(der: &CertificateDer<'_>) -> Result<Self, NotACertificate> {
         let (rest, certificate) =
             X509Certificate::from_der(der.as_ref()).map_err(|_| NotACertificate)?;
@@ -107,20 +108,21 @@ impl CertificateFacts {
         self.rsa_bits.is_some_and(|bits| bits < RSA_BITS_MIN)
     }
 
-    /// Whether the extended key usages include this one or exclude none (RFC 5280 section
-    /// 4.2.1.12).
+    /// Whether the extended key usages include this usage, or the certificate has none (RFC 5280
+    /// section 4.2.1.12).
     #[must_use]
     pub fn is_for(&self, usage: &str) -> bool {
         self.usages.is_empty() || self.usages.iter().any(|known| known == usage || known == "any")
     }
 
-    /// Whole days until it expires; negative when it has.
+    /// Returns the number of whole days until it expires; negative if it has expired.
     #[must_use]
     pub fn days_left(&self, now: i64) -> i64 {
         self.not_after.saturating_sub(now).div_euclid(DAY_SECONDS)
     }
 
-    /// How a message names the certificate: its subject, or else what it has.
+    /// Returns the text that identifies the certificate in messages: its subject or, if that is
+    /// empty, another name.
     #[must_use]
     pub fn title(&self) -> &str {
         match (self.subject.as_str(), self.sans.first()) {
@@ -131,7 +133,7 @@ impl CertificateFacts {
     }
 }
 
-/// Unix seconds as `2026-01-31 23:59 UTC`.
+/// Formats unix seconds as `2026-01-31 23:59 UTC`.
 #[must_use]
 pub fn utc(unix_seconds: i64) -> String {
     let Ok(time) = ASN1Time::from_timestamp(unix_seconds) else {
@@ -148,7 +150,7 @@ pub fn utc(unix_seconds: i64) -> String {
     )
 }
 
-/// Untrusted text, shortened, with control and bidirectional characters escaped.
+/// Truncates untrusted text, and escapes control characters and bidirectional characters.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown = String::new();
@@ -170,8 +172,8 @@ fn common_name(subject: &X509Name<'_>) -> Option<String> {
     subject.iter_common_name().next()?.as_str().ok().map(printable)
 }
 
-/// Names of other kinds (directory names, other names) take no part in TLS and are left out, and so
-/// is an extension that cannot be read: the verifier refuses it.
+/// Names of other kinds (directory names, other names) are not used in TLS and are omitted. An
+/// extension that cannot be parsed is omitted too, because the verifier rejects it.
 fn sans(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(extension)) = certificate.subject_alternative_name() else {
         return Vec::new();

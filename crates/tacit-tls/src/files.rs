@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-/// Largest certificate, key or trust file read.
+/// The largest size of a certificate, key or trust file.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Which file stood at a path, and how it looked.
+/// The identity of the file at a path, and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
-    /// The path, as opened.
+    /// The path that was opened.
     pub path: PathBuf,
-    /// `None`: there was no such file, or it could not be looked at.
+    /// `None` if the file did not exist or could not be examined.
     state: Option<FileState>,
 }
 
@@ -34,7 +34,7 @@ struct FileState {
     status_changed: FileTime,
 }
 
-/// A time that a file system keeps.
+/// A timestamp of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FileTime {
     seconds: i64,
@@ -42,14 +42,16 @@ struct FileTime {
 }
 
 impl FileStamp {
-    /// Looks at a path now. A missing file has a stamp too: it differs once the file is there.
+    /// Examines a path now. A missing file has a stamp too, which differs from the stamp after the
+    /// file is created.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         let state = std::fs::metadata(path).ok().map(|metadata| FileState::of(&metadata));
         Self { path: path.to_owned(), state }
     }
 
-    /// Whether another file, or the same with other content or mode, stands there now.
+    /// Whether another file is at the path now, or the same file with other content or another
+    /// mode.
     #[must_use]
     pub fn changed(&self) -> bool {
         Self::of(&self.path) != *self
@@ -71,14 +73,14 @@ impl FileState {
     }
 }
 
-/// A file's content with what was known of it when it was opened.
+/// The content of a file, with its state when it was opened.
 pub(super) struct FileContent {
     pub(super) bytes: Vec<u8>,
     pub(super) mode: u32,
     pub(super) stamp: FileStamp,
 }
 
-/// Why a file could not be read.
+/// The reason why a file could not be read.
 #[derive(Debug)]
 pub(super) enum ReadError {
     Io(io::Error),
@@ -86,11 +88,11 @@ pub(super) enum ReadError {
     TooLarge,
 }
 
-/// Reads a whole file.
+/// Reads a complete file.
 ///
-/// The stamp is taken before the content is read: a change in between shows as one later.
+/// The stamp is taken before the content is read. So a change between the two is detected later.
 pub(super) fn read(path: &Path) -> Result<FileContent, ReadError> {
-    // Without NONBLOCK the opening of a pipe would wait for its writer.
+    // Without NONBLOCK, opening a pipe would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty())
         .map_err(|errno| ReadError::Io(errno.into()))?;

@@ -26,11 +26,11 @@ use super::settings_pair::{self, ServerAsks, SettingsPair};
 use super::signer::Signable;
 use super::signer::wire::{SignRequest, parse_sign_response};
 
-/// Bytes of a session's input that become records, so that one run stays short.
+/// The largest number of input bytes that become records of a session, so that one run is short.
 const SCRIPT_BYTES_MAX: usize = 4096;
 
-/// The first byte chooses the role and how the rest is cut into pieces; the rest is what the peer
-/// sends from the first byte on. A pending alert is taken, as the agent does.
+/// Runs a handshake on `input`. The first byte selects the role and how the input is split; the
+/// other bytes are what the peer sends. A pending alert is taken, as in the agent.
 pub fn handshake(input: &[u8]) {
     let Some((&choice, wire)) = input.split_first() else { return };
     let Sides { client, server } =
@@ -49,7 +49,7 @@ pub fn handshake(input: &[u8]) {
             }
             Ok(HandshakeProgress::Blocked) => {}
             Ok(HandshakeProgress::Done) => {
-                // Whether it may be used is decided here, and either is right.
+                // `finish` decides whether the connection may be used. Both results are valid.
                 let _ = handshake.finish(Rekey::default(), Instant::now(), UnixTime::now());
                 return;
             }
@@ -59,8 +59,8 @@ pub fn handshake(input: &[u8]) {
     check(&handshake.cut_off());
 }
 
-/// What comes over a channel of a signer, read as a request and as an answer. What may be signed
-/// begins as a proof of a handshake does.
+/// Parses `input` as a request and as an answer on a channel of a signer. A message that may be
+/// signed must begin like a proof of a handshake.
 pub fn signer(input: &[u8]) {
     if let Some(request) = SignRequest::parse(input) {
         assert_eq!(request.encode(), input, "a request is its bytes");
@@ -72,19 +72,19 @@ pub fn signer(input: &[u8]) {
     let _ = parse_sign_response(input);
 }
 
-/// Whatever the peer sends that ends the handshake is answered by an alert, but for its own alerts.
+/// Checks that every failure causes an alert, except a failure by an alert of the peer.
 fn check_answered(failure: &HandshakeFailure, outgoing: &[u8]) {
     check(failure);
     assert!(!outgoing.is_empty() || failure.message.contains("(alert "), "{failure}");
 }
 
-/// A failure is one line for an operator, whatever the peer put in it.
+/// Checks that the message of a failure is one line, whatever the peer has sent.
 fn check(failure: &HandshakeFailure) {
     let text = failure.to_string();
     assert!(!text.is_empty() && !text.contains(char::is_control), "{text:?}");
 }
 
-/// A certificate, or a list of revoked ones: what it says is in order, whatever it is.
+/// Parses `input` as a certificate and as a CRL, and checks the texts of the facts.
 pub fn certificate(input: &[u8]) {
     let der = CertificateDer::from(input);
     let facts = CertificateFacts::from_der(&der);
@@ -114,7 +114,7 @@ pub fn crl(input: &[u8]) {
     }
 }
 
-/// A trust of one CA: lists are looked at beside it.
+/// A trust with one CA, for the warnings about CRLs.
 static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     if let Ok((certificate, _)) = settings_pair::certificate("a.example") {
@@ -124,7 +124,7 @@ static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     Arc::new(roots)
 });
 
-/// A map that asks about everything that a certificate says.
+/// A map with conditions on every kind of name in a certificate.
 static MAP: LazyLock<IdentityMap> = LazyLock::new(|| {
     let text = "version = 1\n[[map.m]]\nsubject = \"CN=*a*, O=*\"\nname = \"a\"\n\
                 [[map.m]]\ndns = \"*.example\"\nissuer = \"CN=*\"\nname = \"b\"\n\
@@ -133,9 +133,10 @@ static MAP: LazyLock<IdentityMap> = LazyLock::new(|| {
     maps.remove("m").unwrap_or_else(|| IdentityMap::new(Vec::new()))
 });
 
-/// The first byte chooses version and role; the rest is a script of what an authenticated peer
-/// sends: `kind length payload`, where the kind's low bits choose the content and one bit spoils
-/// the record. Payload before an error is kept, and nothing is kept without limit.
+/// Runs a session on `input`. The first byte selects version and role. The other bytes are a script
+/// of what an authenticated peer sends: `kind length payload`. The low bits of the kind select the
+/// content, and one bit corrupts the record. Checks that payload before an error is kept, and that
+/// memory is limited.
 pub fn session(input: &[u8]) {
     let Some((&choice, mut script)) = input.split_first() else { return };
     let sides = sides(if choice & 1 == 0 { Version::Tls13 } else { Version::Tls12 });
@@ -165,7 +166,7 @@ pub fn session(input: &[u8]) {
         end = range.end;
     }
     let mut due = Vec::new();
-    // A key that is used up seals nothing more.
+    // A used-up key seals no more records.
     let _ = ours.seal_due(Instant::now, &mut due);
     assert!(due.len() < 256, "one answer at most: {}", due.len());
     match opened {
@@ -179,7 +180,7 @@ pub fn session(input: &[u8]) {
     }
 }
 
-/// One thing an authenticated peer says.
+/// Sends one message of an authenticated peer.
 fn say(peer: &mut Session, kind: u8, payload: &[u8], wire: &mut Vec<u8>) {
     let content = match kind & 3 {
         0 => ContentType::ApplicationData,
@@ -187,14 +188,14 @@ fn say(peer: &mut Session, kind: u8, payload: &[u8], wire: &mut Vec<u8>) {
         2 => ContentType::Alert,
         _ if kind & 4 == 0 => ContentType::ChangeCipherSpec,
         _ => {
-            // Not a record at all.
+            // These bytes are not a record.
             wire.extend_from_slice(payload);
             return;
         }
     };
-    // A key that is used up says nothing more; a script is too short for it.
+    // A used-up key would seal nothing, but a script is too short to use up a key.
     let _ = match (content, payload) {
-        // A real change of keys, where it can be one.
+        // A real change of keys, if the protocol has one.
         (ContentType::Handshake, [24, 0, 0, 1, 1]) if kind & 8 == 0 => peer.change_keys(wire),
         (ContentType::Alert, [0]) => peer.seal_alert(AlertDescription::CLOSE_NOTIFY, wire),
         _ => peer.seal_content(content, payload, wire),
@@ -207,7 +208,7 @@ enum Version {
     Tls12,
 }
 
-/// A client and a server that could talk to each other.
+/// A client and a server with matching settings.
 struct Sides {
     client: Handshake,
     server: Handshake,
@@ -216,7 +217,7 @@ struct Sides {
 fn sides(version: Version) -> Sides {
     static BOTH: LazyLock<[SettingsPair; 2]> = LazyLock::new(|| {
         [Suite::TLS_AES_128_GCM_SHA256, Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256].map(
-            // Asked for and not required: a certificate of the peer's is input too.
+            // Requested and not required, because a certificate of the peer is also input.
             |suite| {
                 settings_pair::settings(suite, &[Group::X25519], ServerAsks::Certificate)
                     .unwrap_or_else(|error| panic!("the fuzzer's own set-up: {error}"))
@@ -230,7 +231,7 @@ fn sides(version: Version) -> Sides {
     }
 }
 
-/// Runs both handshakes to their end.
+/// Runs both handshakes until both are complete.
 fn establish(mut client: Handshake, mut server: Handshake) -> (Session, Session) {
     let mut to_server = Vec::new();
     let mut to_client = Vec::new();

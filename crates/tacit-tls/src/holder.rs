@@ -14,13 +14,14 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
 use super::facts::{NAMES_MAX, NotACertificate};
 
-/// Longest name that is compared.
+/// The largest length of a name that is compared.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Reads who shows the certificate and comes from that address.
+/// Reads all names of a certificate, for a client with this address.
 ///
 /// # Errors
-/// If it is no certificate, or some name in it is not text, too long, or one too many.
+/// The bytes are not a certificate, or a name is not text or is too long, or there are too many
+/// names.
 pub fn holder(
     leaf: &CertificateDer<'_>,
     address: Option<IpAddr>,
@@ -58,7 +59,7 @@ fn attributes(
     name.iter_attributes().map(one).collect()
 }
 
-/// Names of other kinds stand in no map.
+/// Maps cannot contain names of other kinds.
 fn alternative(name: &GeneralName<'_>) -> Result<Option<CertificateName>, NotACertificate> {
     Ok(Some(match name {
         GeneralName::URI(text) => CertificateName::Uri((*text).to_owned()),
@@ -127,7 +128,7 @@ mod tests {
             let names: Vec<_> = (0..count).map(|number| format!("{number}.example")).collect();
             holder(&ca.leaf_of_all(&names).chain[0], None)
         };
-        // Subject and issuer have one each.
+        // The subject and the issuer have one name each.
         assert!(names(NAMES_MAX - 2).is_ok());
         assert!(names(NAMES_MAX - 1).is_err());
         let long = |bytes: usize| holder(&ca.leaf_of(&"x".repeat(bytes)).chain[0], None);

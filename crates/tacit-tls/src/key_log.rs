@@ -7,19 +7,19 @@
 
 use std::fmt::{self, Write as _};
 
-/// One secret of a connection. Its text is for a file that an operator names, and for no other
-/// place: `Debug` hides it.
+/// One secret of a connection. Its text must only be written to a file that an operator names:
+/// `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyLogLine(String);
 
 impl KeyLogLine {
-    /// The line of a secret.
+    /// Formats the line of a secret.
     pub(crate) fn new(label: &str, client_random: &[u8], secret: &[u8]) -> Self {
         let mut line = label.to_owned();
         for bytes in [client_random, secret] {
             line.push(' ');
             for byte in bytes {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = write!(line, "{byte:02x}");
             }
         }
@@ -27,7 +27,7 @@ impl KeyLogLine {
         Self(line)
     }
 
-    /// The line with its end.
+    /// Returns the line with its line end.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0

@@ -13,10 +13,12 @@ use rustls::crypto::cipher::AeadKey;
 use tacit_core::policy::TlsVersion;
 use tacit_core::record::{self, KeyRefused, Open, RecordProtection, RecordSealer, Seal, TAG_BYTES};
 
-/// Connections of one worker whose keys are kept expanded; about two kilobytes each.
+/// The largest number of connections whose expanded keys a worker caches; each needs about two
+/// kilobytes.
 pub const HOT_CONNECTIONS_MAX: usize = 64;
 
-/// A worker's expanded keys. A connection has one place, which it may lose to another.
+/// The expanded keys that a worker caches. A connection has one slot, which another connection may
+/// take over.
 #[derive(Debug)]
 pub struct ExpandedKeyCache {
     slots: Box<[HotKeys]>,
@@ -29,7 +31,8 @@ impl Default for ExpandedKeyCache {
 }
 
 impl ExpandedKeyCache {
-    /// The place of the connection with that number, which no other has.
+    /// Returns the slot of the connection with this number. No other connection has the same
+    /// number.
     pub fn of(&mut self, connection: u64) -> &mut HotKeys {
         let slot = self.slot(connection);
         if slot.connection != connection {
@@ -38,7 +41,7 @@ impl ExpandedKeyCache {
         slot
     }
 
-    /// Drops the keys of a connection that has ended.
+    /// Removes the keys of a connection that has ended.
     pub fn forget(&mut self, connection: u64) {
         let slot = self.slot(connection);
         if slot.connection == connection {
@@ -65,14 +68,14 @@ pub struct HotKeys {
 /// An expanded key of one direction.
 #[derive(Debug)]
 struct HotKey<K> {
-    /// How many keys the direction had before it.
+    /// The number of keys that the direction had before this one.
     before: u32,
     expanded: K,
 }
 
 impl HotKeys {
-    /// The cipher for the next records that `sealer` makes; `before` tells `key` from those that
-    /// the direction had before.
+    /// Returns the cipher for the next records that `sealer` creates. `before` distinguishes `key`
+    /// from earlier keys of the direction.
     pub(super) fn seal(
         &mut self,
         before: u32,
@@ -86,7 +89,7 @@ impl HotKeys {
         Ok(&mut self.seal.insert(HotKey { before, expanded }).expanded)
     }
 
-    /// The cipher for the next records that arrive.
+    /// Returns the cipher for the next records that arrive.
     pub(super) fn open(
         &mut self,
         before: u32,
@@ -101,7 +104,7 @@ impl HotKeys {
     }
 }
 
-/// The raw key of one direction. Zeroed when dropped; never shown.
+/// The raw key of one direction. It is zeroed when dropped, and never displayed.
 pub(super) struct DirectionKey {
     algorithm: &'static Algorithm,
     key: AeadKey,
@@ -113,7 +116,7 @@ impl std::fmt::Debug for DirectionKey {
     }
 }
 
-/// What protects the records of one direction.
+/// The secrets that protect the records of one direction.
 pub(super) struct DirectionSecrets {
     pub(super) key: DirectionKey,
     pub(super) protection: RecordProtection,
@@ -121,10 +124,10 @@ pub(super) struct DirectionSecrets {
 }
 
 impl DirectionSecrets {
-    /// Takes a direction's secrets apart.
+    /// Splits the secrets of a direction into key and IV.
     ///
     /// # Errors
-    /// The TLS library agreed on an AEAD that the record layer does not have.
+    /// The TLS library has negotiated an AEAD that the record layer does not support.
     pub(super) fn split(
         secrets: ConnectionTrafficSecrets,
         version: TlsVersion,
@@ -147,17 +150,17 @@ impl DirectionSecrets {
 }
 
 impl DirectionKey {
-    /// A key that stands at the front of `key`.
+    /// Creates a key from the first bytes of `key`.
     pub(super) fn new(algorithm: &'static Algorithm, key: [u8; 32]) -> Self {
         Self { algorithm, key: key.into() }
     }
 
-    /// What it is for.
+    /// Returns the algorithm of the key.
     pub(super) fn algorithm(&self) -> &'static Algorithm {
         self.algorithm
     }
 
-    /// A cipher for the next records that `sealer` makes.
+    /// Creates the cipher for the next records that `sealer` creates.
     pub(super) fn seal(&self, sealer: &RecordSealer) -> Result<SealKey, KeyRefused> {
         let protection = sealer.protection();
         let Some(protocol) = record_protocol(protection) else {
@@ -166,8 +169,9 @@ impl DirectionKey {
         let mut key = TlsRecordSealingKey::new(self.algorithm, protocol, self.bytes())
             .map_err(|_| KeyRefused)?;
         if protection.is_tls13() && sealer.sequence() > 0 {
-            // A TLS 1.3 record key learns the IV from the nonce of its first record, which it
-            // takes to be number zero. An empty seal that is thrown away shows it that nonce.
+            // A TLS 1.3 record key computes the IV from the nonce of its first record, and assumes
+            // that this record has the number zero. The nonce of an empty seal, which is discarded,
+            // gives it the right IV.
             let first = Nonce::assume_unique_for_key(sealer.first_nonce());
             let _thrown_away = key
                 .seal_in_place_separate_tag(first, Aad::empty(), &mut [])
@@ -176,7 +180,7 @@ impl DirectionKey {
         Ok(SealKey::Record(key))
     }
 
-    /// A cipher for the next records that arrive.
+    /// Creates the cipher for the next records that arrive.
     pub(super) fn open(&self, protection: RecordProtection) -> Result<OpenKey, KeyRefused> {
         let Some(protocol) = record_protocol(protection) else {
             return self.less_safe().map(OpenKey::ChaCha);
@@ -186,7 +190,7 @@ impl DirectionKey {
             .map_err(|_| KeyRefused)
     }
 
-    /// An AES-128 key is the front of a 32-byte buffer.
+    /// An AES-128 key uses the first half of the 32-byte buffer.
     fn bytes(&self) -> &[u8] {
         let bytes = self.key.as_ref();
         &bytes[..self.algorithm.key_len().min(bytes.len())]
@@ -197,7 +201,7 @@ impl DirectionKey {
     }
 }
 
-/// The TLS record keys of the library exist for AES-GCM only.
+/// The library has TLS record keys only for AES-GCM.
 fn record_protocol(protection: RecordProtection) -> Option<TlsProtocolId> {
     match protection {
         RecordProtection::Tls13Gcm => Some(TlsProtocolId::TLS13),

@@ -11,25 +11,25 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use tacit_core::record::HEADER_BYTES;
 
-/// How far a handshake is after [`crate::Handshake::advance`].
+/// The state of a handshake after [`crate::Handshake::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeProgress {
-    /// The peer must say more.
+    /// The handshake waits for bytes of the peer.
     Blocked,
-    /// Complete; call [`crate::Handshake::finish`].
+    /// The handshake is complete; call [`crate::Handshake::finish`].
     Done,
 }
 
-/// What the two kinds of connection have in common.
+/// The common interface of the library's client and server connections.
 pub(crate) trait HandshakeMachine {
-    /// What the library keeps of this role.
+    /// The library's data for this role.
     type Data;
-    /// Has the library look at the front of what arrived.
+    /// Makes the library process the beginning of the received bytes.
     fn process<'c, 'i>(
         &'c mut self,
         incoming: &'i mut [u8],
     ) -> UnbufferedStatus<'c, 'i, Self::Data>;
-    /// What both roles know of the connection.
+    /// Returns the state that both roles have in common.
     fn common(&self) -> &CommonState;
 }
 
@@ -59,20 +59,20 @@ impl HandshakeMachine for UnbufferedServerConnection {
     }
 }
 
-/// What one step came to.
+/// The result of a step.
 #[derive(Debug)]
 pub(crate) enum StepResult {
-    /// The library has read one more record, and has not released the bytes at this range of what
-    /// arrived: they are part of a message, or a record that it skips. `None`: it released them.
+    /// The library has read one more record. It has not released the bytes in this range: they are
+    /// part of a message, or a record that it skips. `None`: it has released them.
     Read(Option<Range<usize>>),
-    /// The peer must say more.
+    /// The handshake waits for bytes of the peer.
     Blocked,
-    /// Complete.
+    /// The handshake is complete.
     Done,
 }
 
-/// Runs the machine on what it has seen and one more record. After an error `outgoing` ends in the
-/// alert that says why, unless the peer has sent one.
+/// Runs the handshake on the bytes that the library has seen and on one more record. After an
+/// error, `outgoing` ends with the alert for the peer, unless the peer has sent an alert.
 pub(crate) fn step<M: HandshakeMachine>(
     machine: &mut M,
     incoming: &mut Vec<u8>,
@@ -80,7 +80,7 @@ pub(crate) fn step<M: HandshakeMachine>(
     outgoing: &mut Vec<u8>,
 ) -> Result<StepResult, rustls::Error> {
     let mut shown = *seen;
-    // Where the record begins that this step shows.
+    // The beginning of the record that is new in this step.
     let mut next = None;
     loop {
         let UnbufferedStatus { discard, state, .. } = machine.process(&mut incoming[..shown]);
@@ -121,7 +121,8 @@ pub(crate) fn step<M: HandshakeMachine>(
         if shown == incoming.len() {
             return Ok(StepResult::Blocked);
         }
-        // What is no whole record is shown too: it may be no record at all.
+        // An incomplete record is also passed to the library, because the bytes may not be a record
+        // at all.
         let record = first_record_bytes(&incoming[*seen..]);
         next = record.map(|_| *seen);
         *seen += record.unwrap_or(0);
@@ -129,20 +130,20 @@ pub(crate) fn step<M: HandshakeMachine>(
     }
 }
 
-/// Where the first record ends, if it is whole.
+/// Returns the end of the first record, if it is complete.
 pub(crate) fn first_record_bytes(bytes: &[u8]) -> Option<usize> {
     let (&[_, _, _, high, low], rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let length = usize::from(u16::from_be_bytes([high, low]));
     (length <= rest.len()).then_some(HEADER_BYTES + length)
 }
 
-/// A record header of no content type: the library refuses it, wherever it stands.
+/// A record header with an invalid content type. The library rejects it at any position.
 const NO_RECORD: [u8; HEADER_BYTES] = [0xff, 3, 3, 0, 0];
 
-/// Appends the alert that ends the handshake. Where the library has none for its error, it is shown
-/// a record that is none, for which it has: the alert must be protected with keys that only the
-/// library holds. `seen` is all that it was shown and has not released; `next` is where the record
-/// begins that it failed at.
+/// Appends the alert that ends the handshake. The alert must be protected with keys that only the
+/// library has. For some errors the library creates no alert; then it gets an invalid record, for
+/// which it creates one. `seen` are the bytes that the library has seen and not released; `next` is
+/// the beginning of the record that caused the error.
 pub(crate) fn send_alert<M: HandshakeMachine>(
     machine: &mut M,
     seen: &mut Vec<u8>,
@@ -154,12 +155,13 @@ pub(crate) fn send_alert<M: HandshakeMachine>(
     if outgoing.len() > before {
         return;
     }
-    // The library looks next at that record if it has refused it whole, else behind it.
+    // If the library has rejected a complete record, it reads this record next; otherwise it reads
+    // the bytes after it.
     if let Some(kind) = next.and_then(|next| seen.get_mut(next)) {
         *kind = NO_RECORD[0];
     }
     seen.extend_from_slice(&NO_RECORD);
-    // Messages that stand before the one that it refused come first.
+    // Messages before the rejected one are sent first.
     for _ in 0..STATES_BEFORE_ALERT_MAX {
         let UnbufferedStatus { discard, state, .. } = machine.process(seen);
         match state {
@@ -176,11 +178,11 @@ pub(crate) fn send_alert<M: HandshakeMachine>(
     }
 }
 
-/// States of the machine between an error and its alert at most: a flight is some ten records.
+/// The largest number of states between an error and its alert. A flight has about ten records.
 const STATES_BEFORE_ALERT_MAX: usize = 64;
 
-/// After an error the machine still has the alert that says why. It is not run for longer than it
-/// has something to send: it would look at input again, which is gone.
+/// After an error the library still has to send the alert. It is run only as long as it has
+/// something to send, because it would otherwise read input that no longer exists.
 fn take_alert<M: HandshakeMachine>(machine: &mut M, outgoing: &mut Vec<u8>) {
     while machine.common().wants_write() {
         let Ok(ConnectionState::EncodeTlsData(mut data)) = machine.process(&mut []).state else {
@@ -192,7 +194,7 @@ fn take_alert<M: HandshakeMachine>(machine: &mut M, outgoing: &mut Vec<u8>) {
     }
 }
 
-/// Appends what `encode` writes, asking it first how much that is.
+/// Appends what `encode` writes. The first call of `encode` returns the size.
 fn encode(
     outgoing: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,

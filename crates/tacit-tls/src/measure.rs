@@ -20,28 +20,29 @@ use super::keys::{DirectionKey, DirectionSecrets};
 use super::machine::HandshakeProgress;
 use super::settings_pair::{self, ServerAsks, SettingsPair};
 
-/// Bytes that are sealed, then opened, between two looks at the clock: a look costs as much as a
-/// small record, and this much fits the caches as an agent's buffers do.
+/// The number of bytes that are sealed and then opened between two readings of the clock. Reading
+/// the clock costs as much as a small record. This amount fits into the CPU caches, as an agent's
+/// buffers do.
 const ROUND_BYTES: usize = 256 * 1024;
-/// Messages of a round at most, however small.
+/// The largest number of messages in a round, for short messages.
 const ROUND_MESSAGES_MAX: usize = 1024;
-/// A message at most: more is carried as several.
+/// The largest message; longer ones are split.
 const MESSAGE_BYTES_MAX: usize = ROUND_BYTES;
-/// What is agreed by default; TLS 1.2 does not have the first.
+/// The groups that are used by default. TLS 1.2 does not support the first one.
 const GROUPS: [Group; 2] = [Group::X25519MLKEM768, Group::X25519];
-/// A measurement at least, however short its time.
+/// The smallest number of rounds of a measurement, even if its time is short.
 const ROUNDS_MIN: usize = 5;
 
-/// What a megabyte (10^6 bytes) costs, in microseconds of CPU time.
+/// The CPU time for a megabyte (10^6 bytes), in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordCosts {
-    /// Sealing it.
+    /// The CPU time for sealing.
     pub seal_us_per_mb: f64,
-    /// Opening it.
+    /// The CPU time for opening.
     pub open_us_per_mb: f64,
 }
 
-/// The TLS library does not do what it does in every connection.
+/// The error that the TLS library has refused an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CannotMeasure;
 
@@ -53,10 +54,10 @@ impl fmt::Display for CannotMeasure {
 
 impl std::error::Error for CannotMeasure {}
 
-/// Seals and opens messages of that length for about that long.
+/// Measures sealing and opening of messages of this length, for about this time.
 ///
 /// # Errors
-/// The library refuses.
+/// The library has refused an operation.
 pub fn records(
     suite: Suite,
     message_bytes: usize,
@@ -76,16 +77,16 @@ pub fn records(
         seal_ns.push((sealed - start) as f64);
         open_ns.push((opened - sealed) as f64);
     }
-    // A nanosecond a byte is a millisecond a megabyte.
+    // A nanosecond for each byte is a millisecond for each megabyte.
     let us_per_mb = |ns: &[f64]| median(ns) / bench.payload_bytes() as f64 * 1000.0;
     Ok(RecordCosts { seal_us_per_mb: us_per_mb(&seal_ns), open_us_per_mb: us_per_mb(&open_ns) })
 }
 
-/// A server's part of a full handshake, in microseconds of CPU time: the first of the groups that
-/// the version has, a P-256 certificate, none of the client's.
+/// Measures the server's part of a full handshake, in microseconds of CPU time. It uses the first
+/// group that the version supports and a P-256 certificate; the client has no certificate.
 ///
 /// # Errors
-/// The library refuses.
+/// The library has refused an operation.
 pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMeasure> {
     let SettingsPair { client, server } =
         settings_pair::settings(suite, &GROUPS, ServerAsks::Nothing).map_err(|_| CannotMeasure)?;
@@ -116,7 +117,7 @@ pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMe
     Ok(median(&handshakes_ns) / 1000.0)
 }
 
-/// Both ends of a direction, and the buffers of a round.
+/// Both ends of one direction, and the buffers of a round.
 struct Bench {
     seal_key: DirectionKey,
     sealer: RecordSealer,
@@ -150,7 +151,7 @@ impl Bench {
         self.messages.len() * self.message_bytes
     }
 
-    /// Each message as the relay seals one, with the expanded key that a worker keeps.
+    /// Seals each message as the relay does, with the expanded key that a worker caches.
     fn seal(&mut self) -> Result<(), CannotMeasure> {
         let mut key = self.seal_key.seal(&self.sealer).map_err(|_| CannotMeasure)?;
         for message in &mut self.messages {
@@ -174,7 +175,7 @@ impl Bench {
     }
 }
 
-/// Keys that protect nothing.
+/// Keys for the measurement, which protect no data.
 fn secrets(suite: Suite) -> Secrets {
     let key = AeadKey::from([7; 32]);
     let iv = Iv::new([9; 12]);

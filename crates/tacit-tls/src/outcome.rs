@@ -25,19 +25,19 @@ use crate::check::CheckedPeer;
 use crate::key_log::KeyLogLine;
 use crate::secrets::TrafficSecrets;
 
-/// What was reported within one step, or within several that were merged.
+/// The reports within one step, or within several steps that were merged.
 #[derive(Debug, Default)]
 pub(crate) struct StepOutcome {
-    /// The result of the certificate check. `None`: no check ran, because it was not its turn,
-    /// the peer sent no certificate, or the session is resumed.
+    /// The result of the certificate check. `None` if no check ran in this step: the handshake has
+    /// not reached it, the peer sent no certificate, or the session is resumed.
     pub(crate) checked: Option<CheckedPeer>,
-    /// The server name that the client asks for.
+    /// The server name that the client requests.
     pub(crate) server_name: Option<String>,
     /// Whether the client offers no cipher suite with ECDHE.
     pub(crate) lacks_ecdhe: bool,
-    /// The secrets that the keys of a TLS 1.3 connection come from.
+    /// The secrets from which the keys of a TLS 1.3 connection are derived.
     pub(crate) secrets: TrafficSecrets,
-    /// Every secret as a key log has it, if the step collects them.
+    /// All secrets in the format of a key log, if the step collects them.
     pub(crate) key_log: Vec<KeyLogLine>,
     collects_key_log: bool,
 }
@@ -52,7 +52,7 @@ impl StepOutcome {
         collects_key_log: false,
     };
 
-    /// Adds what a later step reported, which replaces what an earlier one did.
+    /// Adds the reports of a later step, which replace those of earlier steps.
     pub(crate) fn merge(&mut self, mut later: Self) {
         self.key_log.append(&mut later.key_log);
         if later.checked.is_some() {
@@ -66,7 +66,7 @@ impl StepOutcome {
     }
 }
 
-/// What a step returned, and what was reported within it.
+/// The return value of a step, and the reports within the step.
 #[derive(Debug)]
 pub(crate) struct Observed<R> {
     pub(crate) result: R,
@@ -77,15 +77,15 @@ thread_local! {
     static OUTCOME: RefCell<StepOutcome> = const { RefCell::new(StepOutcome::EMPTY) };
 }
 
-/// Runs one step of a handshake, which must not wait, and collects what is reported within it.
+/// Runs one step of a handshake and collects the reports within it. The step must not wait.
 pub(crate) fn observe<R>(step: impl FnOnce() -> R) -> Observed<R> {
-    // What an unobserved step left behind belongs to another connection.
+    // The reports of a step that was not observed belong to another connection.
     OUTCOME.take();
     let result = step();
     Observed { result, outcome: OUTCOME.take() }
 }
 
-/// As [`observe`], and collects the secrets for a key log.
+/// The same as [`observe`]; also collects the secrets for a key log.
 pub(crate) fn observe_with_key_log<R>(step: impl FnOnce() -> R) -> Observed<R> {
     OUTCOME.set(StepOutcome { collects_key_log: true, ..StepOutcome::EMPTY });
     let result = step();
@@ -98,8 +98,8 @@ pub(crate) fn report_check(checked: impl Into<CheckedPeer>) {
     OUTCOME.with_borrow_mut(|outcome| outcome.checked = Some(checked));
 }
 
-/// Reports the hello of a client: the server name that it asks for, and whether it offers no suite
-/// with ECDHE.
+/// Reports the ClientHello: the server name that it requests, and whether it lacks a suite with
+/// ECDHE.
 #[expect(clippy::fn_params_excessive_bools, reason = "a property of the hello")]
 pub(crate) fn report_hello(name: Option<&str>, lacks_ecdhe: bool) {
     let name = name.map(str::to_owned);
@@ -109,8 +109,8 @@ pub(crate) fn report_hello(name: Option<&str>, lacks_ecdhe: bool) {
     });
 }
 
-/// A key log that reports the traffic secrets, and all others to a step that collects them; it
-/// writes nothing.
+/// Returns a key log that reports the traffic secrets, and all other secrets to a step that
+/// collects them. It writes nothing.
 pub(crate) fn secrets_reporter() -> Arc<dyn KeyLog> {
     Arc::new(SecretsReporter)
 }

@@ -23,12 +23,12 @@ use super::config::{
 use super::credentials::LoadedTrust;
 use super::verify::{ClientCheck, ServerCheck};
 
-/// A peer that is trusted: what checks it again.
+/// A trusted peer, with the data that is needed to check it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustedPeer {
     /// The chain that it sent.
     pub chain: Arc<PeerChain>,
-    /// The names that a server's certificate must cover; empty for clients.
+    /// The names that a server's certificate must match; empty for clients.
     pub names: Box<[ServerName<'static>]>,
 }
 
@@ -36,11 +36,11 @@ pub struct TrustedPeer {
 #[derive(Debug)]
 pub struct PeerRechecker {
     check: Check,
-    /// What came of chains so far, by chain and names.
+    /// The results so far, by chain and names.
     known: RefCell<HashMap<Question, PeerCheck>>,
 }
 
-/// What is asked: the hash of a chain, and the names that it must cover.
+/// The key of a result: the hash of a chain, and the names that the certificate must match.
 type Question = ([u8; 32], Box<[ServerName<'static>]>);
 
 #[derive(Debug)]
@@ -50,23 +50,24 @@ enum Check {
 }
 
 impl PeerRechecker {
-    /// By a rule that accepts TLS; `None`: it asks for no certificates.
+    /// Creates the checker for a rule in the server role; `None` if the rule requests no
+    /// certificates.
     #[must_use]
     pub fn clients(settings: &ServerSettings) -> Option<Self> {
         settings.client_check.as_ref().map(|check| Self::new(Check::Clients(Arc::clone(check))))
     }
 
-    /// By a rule that opens TLS.
+    /// Creates the checker for a rule in the client role.
     #[must_use]
     pub fn servers(settings: &ClientSettings) -> Self {
         Self::new(Check::Servers(Arc::clone(&settings.check)))
     }
 
-    /// By a rule that is no longer installed, with the trust of that name as it is now; `None`: it
-    /// asks for no certificates.
+    /// Creates the checker for a rule that is no longer installed, with the trust that has this
+    /// name now; `None` if the rule requests no certificates.
     ///
     /// # Errors
-    /// The trust is gone, or has no anchors.
+    /// The trust no longer exists, or has no anchors.
     pub fn of(tls: &Tls, trust: Option<&LoadedTrust>) -> Result<Option<Self>, SettingsError> {
         Ok(match tls {
             Tls::Server(tls) => client_check(&tls.client_cert, trust)?
@@ -82,7 +83,7 @@ impl PeerRechecker {
         Self { check, known: RefCell::default() }
     }
 
-    /// Checks a peer that was trusted; [`PeerCheck::NotChecked`]: the rule checks none.
+    /// Checks a peer that was trusted; [`PeerCheck::NotChecked`] if the rule does not check peers.
     #[must_use]
     pub fn check(&self, peer: &TrustedPeer, now: UnixTime) -> PeerCheck {
         let question = (*peer.chain.sha256(), peer.names.clone());
@@ -94,7 +95,7 @@ impl PeerRechecker {
         check.clone()
     }
 
-    /// How many chains were verified, each counted for each set of names.
+    /// Returns how many chains were verified. A chain counts once for each set of names.
     #[must_use]
     pub fn verified(&self) -> usize {
         self.known.borrow().len()
@@ -206,7 +207,7 @@ mod tests {
         directory.write("ca.crl", ca.crl(&[], LONG), 0o644);
         let [clients, _] = both(&trust(&directory, Revocation::Hard));
         for number in 0..300 {
-            // Connections that do not share a chain in memory, too.
+            // The connections do not share a chain in memory.
             let peer = peer(&leaves[number % leaves.len()], &[]);
             assert_eq!(clients.check(&peer, at(1_900_000_000)), PeerCheck::Valid);
         }

@@ -25,39 +25,39 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What a connection's next keys come from.
+/// The secrets from which the next keys of a connection are derived.
 #[derive(Debug)]
 pub(super) struct Secrets {
-    /// For what we send.
+    /// The secret for the bytes that we send.
     pub(super) sending: Secret,
-    /// For what the peer sends.
+    /// The secret for the bytes that the peer sends.
     pub(super) receiving: Secret,
 }
 
-/// The traffic secrets that a handshake has made so far.
+/// The traffic secrets of a handshake so far.
 #[derive(Debug, Default)]
 pub(super) struct TrafficSecrets {
     client: Option<Secret>,
     server: Option<Secret>,
-    /// What protects the rest of the client's handshake.
+    /// The secret that protects the rest of the client's handshake.
     pub(super) client_handshake: Option<Secret>,
 }
 
-/// Names of the secrets in key logs.
+/// The labels of the secrets in key logs.
 const CLIENT: &str = "CLIENT_TRAFFIC_SECRET_0";
 const SERVER: &str = "SERVER_TRAFFIC_SECRET_0";
 const CLIENT_HANDSHAKE: &str = "CLIENT_HANDSHAKE_TRAFFIC_SECRET";
 
 impl TrafficSecrets {
-    /// None so far.
+    /// No secrets.
     pub(super) const NONE: Self = Self { client: None, server: None, client_handshake: None };
 
-    /// Whether a key log's label names one of them.
+    /// Whether this label of a key log names one of them.
     pub(super) fn are_logged_as(label: &str) -> bool {
         matches!(label, CLIENT | SERVER | CLIENT_HANDSHAKE)
     }
 
-    /// Keeps a secret of that label; others are dropped.
+    /// Stores the secret with this label; secrets with other labels are dropped.
     pub(super) fn keep(&mut self, label: &str, secret: &[u8]) {
         match label {
             CLIENT => self.client = Secret::new(secret),
@@ -67,13 +67,13 @@ impl TrafficSecrets {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no secrets.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.client.is_none() && self.server.is_none() && self.client_handshake.is_none()
     }
 
-    /// Adds those of a later step.
+    /// Adds the secrets of a later step.
     pub(super) fn merge(&mut self, later: Self) {
         if later.client.is_some() {
             self.client = later.client;
@@ -86,7 +86,7 @@ impl TrafficSecrets {
         }
     }
 
-    /// Both secrets, if the handshake came so far.
+    /// Returns both secrets, if the handshake has reached them.
     pub(super) fn into_secrets(self, role: HandshakeRole) -> Option<Secrets> {
         let client = self.client?;
         let server = self.server?;
@@ -97,7 +97,7 @@ impl TrafficSecrets {
     }
 }
 
-/// What protects a direction's next records.
+/// The key and IV that protect the next records of a direction.
 pub(super) struct NextKey {
     pub(super) key: DirectionKey,
     pub(super) iv: Nonce,
@@ -110,10 +110,10 @@ impl Secret {
         Some(Self { hash, prk: Prk::new_less_safe(hash, secret) })
     }
 
-    /// Takes the step to the next secret; returns what it gives.
+    /// Replaces the secret by the next one, and returns the key and IV of the next one.
     ///
     /// # Errors
-    /// The library refuses.
+    /// The library has refused an operation.
     pub(super) fn next(
         &mut self,
         algorithm: &'static aead::Algorithm,
@@ -122,7 +122,8 @@ impl Secret {
         self.key(algorithm)
     }
 
-    /// Whether a TLS 1.3 record is the first one that this secret protects; its bytes are lost.
+    /// Whether a TLS 1.3 record is the first one that this secret protects. The bytes of the record
+    /// are lost.
     pub(super) fn opens_first(&self, suite: CipherSuite, record: &mut [u8]) -> bool {
         let (algorithm, protection) = match suite {
             CipherSuite::TLS13_AES_128_GCM_SHA256 => (&AES_128_GCM, RecordProtection::Tls13Gcm),
@@ -138,10 +139,10 @@ impl Secret {
         opened.is_ok_and(|record| record.is_some())
     }
 
-    /// What the secret itself gives.
+    /// Returns the key and IV of this secret.
     ///
     /// # Errors
-    /// The library refuses.
+    /// The library has refused an operation.
     pub(super) fn key(&self, algorithm: &'static aead::Algorithm) -> Result<NextKey, KeyRefused> {
         let mut key = [0; 32];
         let part = key.get_mut(..algorithm.key_len()).ok_or(KeyRefused)?;
@@ -152,7 +153,7 @@ impl Secret {
     }
 }
 
-/// How many bytes are wanted.
+/// The requested number of bytes.
 #[derive(Clone, Copy, Debug)]
 struct Length(usize);
 

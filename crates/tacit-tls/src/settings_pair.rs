@@ -20,24 +20,25 @@ use super::config::{ClientSettings, ServerSettings};
 use super::credentials::{LoadedIdentity, LoadedTrust};
 use super::facts::CertificateFacts;
 
-/// Settings of two sides that know each other.
+/// The settings of a client and a server that trust each other.
 pub(super) struct SettingsPair {
     pub(super) client: Arc<ClientSettings>,
     pub(super) server: Arc<ServerSettings>,
 }
 
-/// What a server asks of its clients.
+/// The certificate that a server requests from its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerAsks {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// A certificate.
+    /// A certificate, which is optional.
     #[cfg_attr(not(feature = "fuzz"), expect(dead_code, reason = "only fuzzed servers ask"))]
     Certificate,
 }
 
-/// A client and a server with a certificate (P-256) that signed itself, no resumption, one
-/// suite and these groups; the server may ask for a certificate that the client does not have.
+/// Returns the settings of a client and a server with a self-signed certificate (P-256), without
+/// resumption, with one suite and these groups. The server may request a certificate that the
+/// client does not have.
 pub(super) fn settings(
     suite: Suite,
     groups: &[Group],
@@ -99,7 +100,7 @@ pub(super) fn settings(
     })
 }
 
-/// A certificate (P-256) that signed itself, and its key.
+/// Creates a self-signed certificate (P-256) and its key.
 pub(super) fn certificate(name: &str) -> Result<(CertificateDer<'static>, KeyPair), rcgen::Error> {
     let key = KeyPair::generate()?;
     let certificate = CertificateParams::new(vec![name.to_owned()])?.self_signed(&key)?;

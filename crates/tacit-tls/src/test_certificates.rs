@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What certificates are adjusted with.
+/// The types by which tests adjust certificates.
 pub use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, GeneralSubtree, IsCa, KeyUsagePurpose,
     NameConstraints, SanType, date_time_ymd,
@@ -23,32 +23,32 @@ use rustls::RootCertStore;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The name that good leaves have.
+/// The name in valid leaf certificates.
 pub const NAME: &str = "db.example";
 
-/// What is wrong with a leaf.
+/// The fault of a leaf certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeafKind {
-    /// Nothing.
+    /// None.
     Valid,
-    /// Its validity is over.
+    /// It has expired.
     Expired,
-    /// Its validity has not begun.
+    /// It is not valid yet.
     NotYetValid,
-    /// For neither servers nor clients.
+    /// Its usage is neither for servers nor for clients.
     WrongUsage,
-    /// For servers, not for clients.
+    /// Its usage is for servers, not for clients.
     ServerOnly,
-    /// Is for another host.
+    /// It is for another host name.
     WrongName,
-    /// No subjectAltName.
+    /// It has no subjectAltName.
     CnOnly,
 }
 
 /// A chain with its key.
 #[derive(Debug)]
 pub struct Leaf {
-    /// The certificate alone.
+    /// The certificate without its CA.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its private key.
     pub key: PrivateKeyDer<'static>,
@@ -76,7 +76,7 @@ impl Leaf {
 /// A self-signed certificate that the TLS library may refuse to handle.
 #[derive(Debug)]
 pub struct OldLeaf {
-    /// The certificate alone.
+    /// The certificate without its CA.
     pub chain: Vec<CertificateDer<'static>>,
     /// The certificate in PEM.
     pub cert_pem: String,
@@ -84,7 +84,7 @@ pub struct OldLeaf {
     pub key_pem: String,
 }
 
-/// A CA of its own.
+/// A private CA for tests.
 #[derive(Debug)]
 pub struct Ca(CertifiedIssuer<'static, KeyPair>);
 
@@ -109,7 +109,7 @@ impl Ca {
         Self::made(name, |params| params.not_after = date_time_ymd(1970, 1, 1) + since_epoch)
     }
 
-    /// Another self-signed certificate of that name with the key of this CA.
+    /// Creates another self-signed certificate with this name and with the key of this CA.
     #[must_use]
     pub fn reissued(&self, name: &str, adjust: impl FnOnce(&mut CertificateParams)) -> Self {
         let key = KeyPair::from_pem(&self.0.key().serialize_pem()).unwrap();
@@ -123,7 +123,7 @@ impl Ca {
         Self(CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &*self.0).unwrap())
     }
 
-    /// Issues a good leaf that is adjusted.
+    /// Issues a valid leaf whose certificate is adjusted.
     #[must_use]
     pub fn leaf_made(&self, adjust: impl FnOnce(&mut CertificateParams)) -> Leaf {
         let key = KeyPair::generate().unwrap();
@@ -132,20 +132,20 @@ impl Ca {
         Leaf::new(&params.signed_by(&key, &self.0).unwrap(), &key)
     }
 
-    /// Another good leaf with the name and the key of this one.
+    /// Issues another valid leaf with the name and the key of this one.
     #[must_use]
     pub fn leaf_again(&self, leaf: &Leaf) -> Leaf {
         let key = KeyPair::from_pem(&leaf.key_pem).unwrap();
         Leaf::new(&params(LeafKind::Valid).signed_by(&key, &self.0).unwrap(), &key)
     }
 
-    /// The CA's certificate.
+    /// Returns the CA's certificate.
     #[must_use]
     pub fn der(&self) -> CertificateDer<'static> {
         self.0.der().clone()
     }
 
-    /// A store of trust anchors that holds the CA alone.
+    /// Returns a store of trust anchors with only this CA.
     #[must_use]
     pub fn roots(&self) -> Arc<RootCertStore> {
         let mut roots = RootCertStore::empty();
@@ -153,7 +153,7 @@ impl Ca {
         Arc::new(roots)
     }
 
-    /// The CA's certificate in PEM.
+    /// Returns the CA's certificate in PEM.
     #[must_use]
     pub fn pem(&self) -> String {
         self.0.pem()
@@ -167,14 +167,15 @@ impl Ca {
         Leaf::new(&certificate, &key)
     }
 
-    /// The list, in PEM, of those of its leaves that it has revoked; until a time in unix seconds.
+    /// Creates the CRL, in PEM, of these revoked leaves; it is current until `next_update`, in unix
+    /// seconds.
     #[must_use]
     pub fn crl(&self, revoked: &[&Leaf], next_update: i64) -> String {
         const MADE_2021: i64 = 1_609_459_200;
         self.crl_made(MADE_2021, revoked, next_update)
     }
 
-    /// The same, made at a time.
+    /// The same; the CRL was issued at `made`, in unix seconds.
     #[must_use]
     pub fn crl_made(&self, made: i64, revoked: &[&Leaf], next_update: i64) -> String {
         let time = |unix_seconds: i64| {
@@ -197,13 +198,13 @@ impl Ca {
         list.signed_by(&self.0).unwrap().pem().unwrap()
     }
 
-    /// A good leaf for another name.
+    /// Issues a valid leaf for another name.
     #[must_use]
     pub fn leaf_of(&self, name: &str) -> Leaf {
         self.leaf_of_all(&[name.to_owned()])
     }
 
-    /// A good leaf for many names.
+    /// Issues a valid leaf for many names.
     #[must_use]
     pub fn leaf_of_all(&self, names: &[String]) -> Leaf {
         let key = KeyPair::generate().unwrap();
@@ -215,7 +216,7 @@ impl Ca {
         Leaf::new(&certificate, &key)
     }
 
-    /// A good leaf with an RSA key.
+    /// Issues a valid leaf with an RSA key.
     #[must_use]
     pub fn rsa_leaf(&self) -> Leaf {
         let key = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
@@ -223,7 +224,7 @@ impl Ca {
         Leaf::new(&certificate, &key)
     }
 
-    /// An issuing CA of X.509 v3 without basic constraints.
+    /// Issues an intermediate X.509 v3 CA without basic constraints.
     #[must_use]
     pub fn without_constraints(&self) -> Leaf {
         let key = KeyPair::generate().unwrap();
@@ -234,7 +235,7 @@ impl Ca {
         Leaf::new(&certificate, &key)
     }
 
-    /// A leaf whose validity ends at a time, in unix seconds.
+    /// Issues a leaf that expires at a time, in unix seconds.
     #[must_use]
     pub fn leaf_until(&self, unix_seconds: i64) -> Leaf {
         let key = KeyPair::generate().unwrap();
@@ -246,20 +247,20 @@ impl Ca {
     }
 }
 
-/// A leaf that signed itself.
+/// Creates a self-signed leaf.
 #[must_use]
 pub fn self_signed() -> Leaf {
     let key = KeyPair::generate().unwrap();
     Leaf::new(&params(LeafKind::Valid).self_signed(&key).unwrap(), &key)
 }
 
-/// A self-signed X.509 v1 certificate with an RSA key of that size.
+/// Creates a self-signed X.509 v1 certificate with an RSA key of this size.
 #[must_use]
 pub fn openssl_v1(bits: u32) -> OldLeaf {
     openssl_rsa(bits, &[])
 }
 
-/// A self-signed X.509 v3 certificate with an RSA key of that size.
+/// Creates a self-signed X.509 v3 certificate with an RSA key of this size.
 #[must_use]
 pub fn openssl_v3(bits: u32) -> OldLeaf {
     openssl_rsa(bits, &["-extfile", "v3"])
@@ -298,13 +299,14 @@ fn ca_params(name: &str, adjust: impl FnOnce(&mut CertificateParams)) -> Certifi
     params
 }
 
-/// A self-signed certificate with a key that the `openssl` command makes by these words.
+/// Creates a self-signed certificate with a key that the `openssl` command creates with these
+/// arguments.
 #[must_use]
 pub fn openssl_key(make: &[&str]) -> OldLeaf {
     openssl_made(make, &["-sha256"], &["-extfile", "v3"])
 }
 
-/// A self-signed RSA certificate that is signed with SHA-1.
+/// Creates a self-signed RSA certificate that is signed with SHA-1.
 #[must_use]
 pub fn openssl_sha1() -> OldLeaf {
     openssl_made(&["genrsa", "2048"], &["-sha1"], &["-extfile", "v3"])
@@ -354,13 +356,13 @@ impl Directory {
         Self(path)
     }
 
-    /// Where it is.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Writes a file in it.
+    /// Writes a file in the directory.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) {
         use std::os::unix::fs::PermissionsExt;
         let path = self.0.join(name);

@@ -4,11 +4,12 @@
 
 use tacit_core::record::RecordSealer;
 
-/// The variable that lowers the number of full-size records that a key of TLS 1.2 may protect, so
-/// that a test reaches the limit.
+/// The environment variable that lowers the number of full-size records that a TLS 1.2 key may
+/// protect, so that a test can reach the limit.
 pub const KEY_RECORDS: &str = "TACIT_TEST_KEY_RECORDS";
 
-/// A sealer of TLS 1.2 with the limit of [`KEY_RECORDS`], if that is set and lower than its own.
+/// Returns a TLS 1.2 sealer with the limit of [`KEY_RECORDS`], if it is set and lower than the
+/// sealer's own limit.
 pub(crate) fn with_lower_limit(mut sealer: RecordSealer) -> RecordSealer {
     let records = std::env::var(KEY_RECORDS).ok().and_then(|records| records.parse().ok());
     if let Some(records) = records

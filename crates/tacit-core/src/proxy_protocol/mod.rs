@@ -243,7 +243,7 @@ pub fn encode(header: &ProxyHeader, out: &mut Vec<u8>) -> Result<(), ProxyError>
 /// Appends a header with the client's TLS parameters.
 ///
 /// # Errors
-/// As [`encode`].
+/// The same as [`encode`].
 pub fn encode_with_tls(
     header: &ProxyHeader,
     tls: &ProxyTls,

@@ -38,35 +38,37 @@ pub use refusal::{NamespaceError, NamespaceStep};
 pub use sockets::{NamespaceSockets, Netlinks, sockets};
 pub(crate) use sockets::{netlinks, with_ipv6};
 
-/// The namespace that the calling process is in now.
+/// The namespace that the calling process has entered.
 #[derive(Debug)]
 pub struct Namespace {
     /// Whether it has a user namespace of its own; false for root.
     pub has_own_user: bool,
-    /// For which families `lo` carries large segments.
+    /// The IP versions for which `lo` has large segments.
     pub large_segments: LargeSegments,
-    /// The TCP congestion control of its sockets; empty if the kernel does not say.
+    /// The TCP congestion control of its sockets; empty if the kernel does not report it.
     pub congestion_control: String,
-    /// Where copies of SYNs come from.
+    /// The source of the copies of SYNs.
     pub copies: Copies,
-    /// Optional settings that could not be made. Each entry states what is missing and why.
+    /// Optional settings that could not be set. Each entry states what is missing and why.
     pub missing: Vec<String>,
-    /// The lines to the kernel over which it was set up, and can be changed.
+    /// The netlink sockets that configured the namespace, and that can change it.
     pub netlinks: Netlinks,
 }
 
-/// Moves the calling process into a new user and network namespace and sets that up: `lo`,
-/// addresses, routes, packet rules. Nothing is captured yet.
+/// Moves the calling process into a new user namespace and a new network namespace, and configures
+/// them: `lo`, addresses, routes and packet rules. No destination is captured yet.
 ///
-/// `wanted` says where copies of SYNs come from; `None`: from the packet rules, or where the kernel
-/// lacks nfnetlink_log from the interface.
+/// `wanted` selects the source of the copies of SYNs. With `None`, copies come from the packet
+/// rules or, if the kernel lacks nfnetlink_log, from the interface.
 ///
-/// `parent` is the process id of the caller's parent: the caller is killed when the thread
-/// of the parent that started it ends, and fails if that is the case already. Neither may have
-/// made its memory unreadable before ([`crate::process::keep_secrets`]): `/proc/self` is written.
+/// `parent` is the process ID of the caller's parent. The kernel kills the caller when the thread
+/// of the parent that started it ends; the call fails if this thread has already ended. Neither
+/// process may have called [`crate::process::keep_secrets`] before, because this function writes to
+/// `/proc/self`.
 ///
 /// # Errors
-/// The step that failed and what on this machine is the reason. The process is then of no use.
+/// The step that failed, and the likely reason on this machine. The process cannot be used for a
+/// namespace after an error.
 pub fn create(
     parent: u32,
     families: Families,
@@ -77,7 +79,7 @@ pub fn create(
     let has_own_user = !rustix::process::geteuid().is_root();
     if has_own_user {
         own_user()?;
-        // A change of credentials takes it away.
+        // A change of credentials clears the signal for the death of the parent.
         end_with(parent).map_err(NamespaceStep::ParentDeath.failed())?;
     } else {
         unshare(libc::CLONE_NEWNET).map_err(NamespaceStep::Unshare.failed())?;
@@ -94,9 +96,11 @@ pub fn create(
     missing.extend(set("net/ipv4/ip_unprivileged_port_start", LOW_PORTS_START).err());
     missing.extend(choose_congestion_control().err());
     missing.extend(allow_ping().err());
-    // An address of the host that goes must not take others of its network with it.
+    // Otherwise removing an address of the host would also remove the other addresses of its
+    // network.
     missing.extend(set("net/ipv4/conf/all/promote_secondaries", "1").err());
-    // A cookie would answer a released SYN when the listener is full, and forget it.
+    // If the queue of the listener is full, the kernel would answer a released SYN with a SYN
+    // cookie, and forget the SYN.
     missing.extend(set("net/ipv4/tcp_syncookies", "0").err());
     let mut netfilter =
         Netlink::open(Subsystem::Netfilter).map_err(NamespaceStep::PacketRules.failed())?;
@@ -112,7 +116,8 @@ pub fn create(
     Ok(Namespace { has_own_user, large_segments, congestion_control, copies, missing, netlinks })
 }
 
-/// Installs the packet rules, with copies of SYNs as wanted or as this kernel makes them.
+/// Installs the packet rules, with the requested source of copies or the one that this kernel
+/// supports.
 fn install_rules(
     netfilter: &mut Netlink,
     wanted: Option<Copies>,
@@ -123,7 +128,7 @@ fn install_rules(
     }
     match nft::install(netfilter, kernel, Copies::OfRule) {
         Ok(()) => Ok(Copies::OfRule),
-        // Without the expression, or what it logs to, nothing was installed.
+        // If the kernel lacks the expression or the log, no rule was installed.
         Err(error) if error.errno() == Some(libc::ENOENT) => {
             nft::install(netfilter, kernel, Copies::OfInterface).map(|()| Copies::OfInterface)
         }
@@ -131,12 +136,13 @@ fn install_rules(
     }
 }
 
-/// Moves the calling process into namespaces that [`create`] made and set up in a process that has
-/// ended since: the new helper has the same rights there. `parent` is as for [`create`]; `user` is
-/// `None` for root.
+/// Moves the calling process into namespaces that [`create`] has configured in another process,
+/// which has ended since. The new helper has the same rights there. `parent` has the same meaning
+/// as in [`create`]; `user` is `None` for root.
 ///
 /// # Errors
-/// [`NamespaceStep::Join`], or the step before it. The process is then of no use.
+/// [`NamespaceStep::Join`], or an earlier step. The process cannot be used for a namespace after an
+/// error.
 pub fn join(
     parent: u32,
     network: BorrowedFd<'_>,
@@ -146,34 +152,37 @@ pub fn join(
     end_with(parent).map_err(NamespaceStep::ParentDeath.failed())?;
     if let Some(user) = user {
         enter(user, libc::CLONE_NEWUSER).map_err(NamespaceStep::Join.failed())?;
-        // A change of credentials takes it away.
+        // A change of credentials clears the signal for the death of the parent.
         end_with(parent).map_err(NamespaceStep::ParentDeath.failed())?;
     }
     enter(network, libc::CLONE_NEWNET).map_err(NamespaceStep::Join.failed())?;
     netlinks()
 }
 
-/// All ports are the program's to bind, those below 1024 too.
+/// The first port that needs no privilege: the program may bind all ports, including those below
+/// 1024.
 const LOW_PORTS_START: &str = "0";
 
 const CONGESTION_CONTROL: &str = "net/ipv4/tcp_congestion_control";
-/// Congestion controls that do not pace, best first. A host may keep the first to itself; the
-/// second it cannot (`TCP_CONG_NON_RESTRICTED`). Within one machine they cost the same.
+/// Congestion controls without pacing, best first. A host can reserve the first one for privileged
+/// programs, but not the second (`TCP_CONG_NON_RESTRICTED`). Within one machine both cost the same.
 const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
 
-/// The same user and group, in a namespace where this process may set up a network.
+/// Creates a user namespace with the same user and group, in which this process may configure a
+/// network.
 fn own_user() -> Result<(), NamespaceError> {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(NamespaceStep::Unshare.failed())?;
-    // Without it no group may be mapped: a process could leave a group that is denied something.
+    // The kernel allows a mapping of the group only after this. Otherwise a process could leave a
+    // group to which access is denied.
     fs::write("/proc/self/setgroups", "deny").map_err(NamespaceStep::Map.failed())?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))
         .map_err(NamespaceStep::Map.failed())?;
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(NamespaceStep::Map.failed())
 }
 
-/// Leaves the terminal: its signals are for the program.
+/// Leaves the terminal's session, because signals of the terminal are for the program.
 fn lead_session() -> io::Result<()> {
     match rustix::process::setsid() {
         Err(rustix::io::Errno::PERM) if is_session_leader() => Ok(()),
@@ -187,7 +196,7 @@ fn is_session_leader() -> bool {
 
 fn end_with(parent: u32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // It may have ended before the line above.
+    // The parent may have ended before the line above.
     if std::os::unix::process::parent_id() == parent {
         Ok(())
     } else {
@@ -202,7 +211,7 @@ fn unshare(flags: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Moves the calling thread into a namespace of that kind.
+/// Moves the calling thread into a namespace of this kind.
 pub(crate) fn enter(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
     // SAFETY: takes no pointers; the descriptor is open. A process with more than one thread is
     // refused by the kernel where that would be wrong.
@@ -210,13 +219,14 @@ pub(crate) fn enter(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// `ping` without privileges, to the program's own addresses.
+/// Allows the program to `ping` its own addresses without privileges.
 fn allow_ping() -> Result<(), String> {
     let gid = rustix::process::getegid().as_raw();
     set("net/ipv4/ping_group_range", &format!("{gid} {gid}"))
 }
 
-/// Within one machine the host's own choice, which may pace, costs up to twice as much a byte.
+/// The host's own congestion control may pace, which costs up to twice as much for each byte within
+/// one machine.
 fn choose_congestion_control() -> Result<(), String> {
     let mut chosen = Err(String::new());
     for name in CONGESTION_CONTROLS {

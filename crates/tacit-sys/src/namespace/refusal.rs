@@ -14,21 +14,21 @@ use crate::netlink;
 /// A step of [`super::create`], [`super::join`] or [`super::sockets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceStep {
-    /// Leaving the terminal.
+    /// Leaving the terminal's session.
     Session,
-    /// Arranging to end with the parent.
+    /// Requesting to be killed when the parent ends.
     ParentDeath,
-    /// Making the namespaces.
+    /// Creating the namespaces.
     Unshare,
-    /// Joining namespaces that are there.
+    /// Joining existing namespaces.
     Join,
-    /// Mapping the user and group.
+    /// Mapping the user and the group.
     Map,
-    /// `lo`, addresses and routes.
+    /// Configuring `lo`, addresses and routes.
     Network,
-    /// The packet rules.
+    /// Installing the packet rules.
     PacketRules,
-    /// The agent's sockets.
+    /// Creating the agent's sockets.
     Sockets,
 }
 
@@ -55,16 +55,16 @@ impl NamespaceStep {
     }
 }
 
-/// A step that failed, and the likely reason.
+/// A step that failed, with the likely reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceError {
-    /// What was being done.
+    /// The step.
     pub step: NamespaceStep,
-    /// The kernel's answer.
+    /// The error number of the kernel.
     pub errno: Option<i32>,
-    /// The answer in words, with the refused part.
+    /// The error in words, with the part of the request that was refused.
     pub detail: String,
-    /// What on this machine is the reason, and what to do about it, where that can be told.
+    /// The reason on this machine and what to do about it, if they can be determined.
     pub reason: Option<String>,
 }
 
@@ -84,18 +84,18 @@ impl fmt::Display for NamespaceError {
 
 impl std::error::Error for NamespaceError {}
 
-/// What a machine shows of the reasons it may have.
+/// The state of the machine, as far as it may be the reason.
 #[derive(Clone, Debug, Default)]
 struct Machine {
     user_namespaces_max: Option<u64>,
     network_namespaces_max: Option<u64>,
-    /// Debian's and Arch's own setting.
+    /// The setting of Debian and Arch Linux.
     user_namespaces_allowed: Option<bool>,
-    /// Ubuntu's.
+    /// The setting of Ubuntu.
     apparmor_restricts: bool,
     has_own_root: bool,
     is_filtered: bool,
-    /// Root, but without the right to make a network namespace.
+    /// Whether the process is root, but without the right to create a network namespace.
     is_powerless_root: bool,
 }
 
@@ -122,10 +122,11 @@ impl Machine {
     }
 }
 
-/// Whether `/` is not that of the mount namespace: the kernel then makes no user namespace.
+/// Whether `/` of this process is not the root of the mount namespace. The kernel then refuses to
+/// create a user namespace.
 fn has_own_root() -> bool {
-    // The mount table shows paths as the process sees them: without a mount at `/`, the root is a
-    // directory somewhere below one.
+    // The mount table shows paths as the process sees them. If it has no mount at `/`, the
+    // process's root is a directory below a mount.
     fs::read_to_string("/proc/self/mountinfo")
         .is_ok_and(|table| !table.lines().any(|line| line.split(' ').nth(4) == Some("/")))
 }

@@ -13,44 +13,45 @@ use crate::query;
 use crate::syn_log::{self, Copies};
 use crate::transparent;
 
-/// What the helper makes once and hands over. The IPv6 ones are absent on a kernel without IPv6.
+/// The sockets that the helper creates once and sends to the agent. On a kernel without IPv6, the
+/// sockets for IPv6 are absent.
 ///
-/// The helper drops its own before a program starts: a listener that stays open anywhere continues
-/// to accept connections when the agent is gone.
+/// The helper closes its own copies before a program starts, because a listener that any process
+/// holds open continues to accept connections when the agent has ended.
 #[derive(Debug)]
 pub struct NamespaceSockets {
-    /// Programs ask here about their connections; see [`query`].
+    /// The socket at which programs query their connections; see [`query`].
     pub query: OwnedFd,
-    /// Captured TCP connections over IPv4 arrive here.
+    /// The listener for captured TCP connections over IPv4.
     pub tcp4: OwnedFd,
-    /// Captured TCP connections over IPv6.
+    /// The listener for captured TCP connections over IPv6.
     pub tcp6: Option<OwnedFd>,
-    /// Captured IPv4 datagrams; see [`transparent::receive`].
+    /// The socket for captured IPv4 datagrams; see [`transparent::receive`].
     pub udp4: OwnedFd,
-    /// Captured IPv6 datagrams.
+    /// The socket for captured IPv6 datagrams.
     pub udp6: Option<OwnedFd>,
-    /// Errors in the name of others, as whole ICMP packets.
+    /// The socket that sends ICMP errors with the address of a destination, as complete packets.
     pub raw4: OwnedFd,
-    /// The same as ICMPv6.
+    /// The same for ICMPv6.
     pub raw6: Option<OwnedFd>,
-    /// Copies of held SYNs; see [`syn_log`].
+    /// The socket that receives copies of held SYNs; see [`syn_log`].
     pub syn_log: OwnedFd,
     /// Keeps SYNs of IPv4 held while it is open.
     pub hold4: OwnedFd,
     /// Keeps SYNs of IPv6 held while it is open.
     pub hold6: Option<OwnedFd>,
-    /// Releases SYNs of IPv4, as whole packets.
+    /// The socket that releases SYNs of IPv4, as complete packets.
     pub release4: OwnedFd,
-    /// Releases SYNs of IPv6.
+    /// The socket that releases SYNs of IPv6.
     pub release6: Option<OwnedFd>,
     /// The network namespace.
     pub network: OwnedFd,
-    /// The user namespace; for root, the one everybody is in.
+    /// The user namespace; for root, the initial user namespace.
     pub user: OwnedFd,
 }
 
 impl NamespaceSockets {
-    /// All of them, in the order in which [`NamespaceSockets::from_descriptors`] wants them.
+    /// Returns all descriptors, in the order that [`NamespaceSockets::from_descriptors`] expects.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let always = [
@@ -69,7 +70,8 @@ impl NamespaceSockets {
         always.into_iter().chain(ipv6.map(AsFd::as_fd)).collect()
     }
 
-    /// Puts together what another process sent; `None` if that is not one of each.
+    /// Builds the struct from the descriptors that another process sent. Returns `None` if the
+    /// descriptors are not those of [`NamespaceSockets::descriptors`].
     #[must_use]
     pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Option<Self> {
         if ![9, 14].contains(&descriptors.len()) {
@@ -95,21 +97,22 @@ impl NamespaceSockets {
     }
 }
 
-/// The helper's own lines to the kernel.
+/// The helper's netlink sockets.
 #[derive(Debug)]
 pub struct Netlinks {
-    /// Addresses and routes.
+    /// The socket for addresses and routes.
     pub route: Netlink,
-    /// Changes what is captured.
+    /// The socket for packet rules.
     pub netfilter: Netlink,
-    /// Answers who owns a connection, and what is listened on.
+    /// The socket for queries about sockets: the owner of a connection, and which ports are
+    /// listened on.
     pub diagnosis: Netlink,
 }
 
-/// Opens them, in the namespace of the calling thread.
+/// Opens the netlink sockets, in the network namespace of the calling thread.
 ///
 /// # Errors
-/// [`NamespaceStep::Sockets`] with whatever the system calls answered.
+/// [`NamespaceStep::Sockets`] with the error of a system call.
 pub(crate) fn netlinks() -> Result<Netlinks, NamespaceError> {
     let open = |subsystem| Netlink::open(subsystem).map_err(NamespaceStep::Sockets.failed());
     Ok(Netlinks {
@@ -119,10 +122,10 @@ pub(crate) fn netlinks() -> Result<Netlinks, NamespaceError> {
     })
 }
 
-/// Makes them, in the namespace of the calling thread.
+/// Creates the sockets, in the network namespace of the calling thread.
 ///
 /// # Errors
-/// [`NamespaceStep::Sockets`] with whatever the system calls answered.
+/// [`NamespaceStep::Sockets`] with the error of a system call.
 pub fn sockets(copies: Copies) -> Result<NamespaceSockets, NamespaceError> {
     make(copies).map_err(NamespaceStep::Sockets.failed())
 }
@@ -148,7 +151,7 @@ fn make(copies: Copies) -> io::Result<NamespaceSockets> {
     })
 }
 
-/// A socket for IPv6, where the kernel has that.
+/// Creates a socket for IPv6, if the kernel has IPv6.
 pub(crate) fn with_ipv6<T>(make: impl Fn(IpVersion) -> io::Result<T>) -> io::Result<Option<T>> {
     kernel_has_ipv6().then(|| make(IpVersion::V6)).transpose()
 }

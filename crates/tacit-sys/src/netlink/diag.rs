@@ -18,25 +18,26 @@ use crate::ip_version::IpVersion;
 /// A socket, as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiagSocket {
-    /// Its own address; unspecified if it listens on all.
+    /// The socket's own address; unspecified if it listens on all addresses.
     pub local: SocketAddr,
-    /// The number that `/proc/PID/fd` shows as `socket:[NUMBER]`; 0 once the program closed it, and
-    /// before it accepts it.
+    /// The inode number, which `/proc/PID/fd` shows as `socket:[NUMBER]`; 0 if no program has
+    /// accepted the connection yet or the program has closed it.
     pub inode: u32,
-    /// Whether it is a connection that waits for a program to accept it. None of a transparent
-    /// listener is, nor any where the kernel does not tell those apart (before Linux 5.10).
+    /// Whether the socket is a connection that waits to be accepted. This is always false for
+    /// connections of a transparent listener, and on kernels before Linux 5.10, which do not report
+    /// it.
     pub is_queued: bool,
-    /// Whether it waits for the answer to its SYN.
+    /// Whether the socket waits for the answer to its SYN.
     pub is_connecting: bool,
-    /// The user who made it, as the asking process's user namespace numbers users.
+    /// The user who created the socket, numbered as in the user namespace of the calling process.
     pub uid: u32,
 }
 
-/// Looks up the program's socket by its own address and the one it talks to; `None` if there is
-/// none (any more).
+/// Looks up the program's socket by its own address and the address of its peer. Returns `None` if
+/// there is no such socket or if it has been closed.
 ///
 /// # Errors
-/// The netlink socket's own.
+/// The error of the netlink socket.
 pub fn owner(
     diag: &mut Netlink,
     protocol: IpProtocol,
@@ -46,7 +47,7 @@ pub fn owner(
     if program.is_ipv4() != peer.is_ipv4() {
         return Err(Error::Invalid("the two addresses belong to different address families"));
     }
-    // For UDP the kernel reads the two ends the other way round.
+    // For UDP the kernel expects the two ends in the opposite order.
     let (source, destination) = match protocol {
         IpProtocol::Tcp => (program, peer),
         IpProtocol::Udp => (peer, program),
@@ -63,10 +64,10 @@ pub fn owner(
     }
 }
 
-/// The TCP sockets of one IP version that listen; the agent's own are among them.
+/// Lists the listening TCP sockets of one IP version, including the agent's own.
 ///
 /// # Errors
-/// The netlink socket's own.
+/// The error of the netlink socket.
 pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<DiagSocket>, Error> {
     let any = SocketAddr::new(version.unspecified(), 0);
     let body = request(IpProtocol::Tcp, 1 << STATE_LISTEN, any, any);
@@ -85,7 +86,8 @@ fn question(protocol: IpProtocol, source: SocketAddr, destination: SocketAddr) -
     NetlinkRequest::new("finding the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
 }
 
-/// `inet_diag_req_v2`: family, protocol, extensions, states and the socket's two ends.
+/// Builds an `inet_diag_req_v2`: family, protocol, extensions, states and the two ends of the
+/// socket.
 fn request(
     protocol: IpProtocol,
     states: u32,
@@ -105,12 +107,13 @@ fn request(
         }
         body.extend_from_slice(&field);
     }
-    // Any interface, and no cookie: ours is not the one to know it.
+    // Any interface, and no cookie, because the cookie is not known.
     body.extend_from_slice(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
     body
 }
 
-/// `inet_diag_msg`: four bytes, the socket's two ends (48 bytes), then five numbers; attributes.
+/// Parses an `inet_diag_msg`: four bytes, the two ends of the socket (48 bytes), five numbers,
+/// attributes.
 fn socket(answer: &[u8]) -> Result<DiagSocket, Error> {
     let short = Error::Malformed("the description of a socket is truncated");
     let (Some(uid), Some(inode)) = (read_u32(answer, 64), read_u32(answer, 68)) else {
@@ -130,15 +133,15 @@ fn socket(answer: &[u8]) -> Result<DiagSocket, Error> {
     };
     let state = u32::from(answer[1]);
     let is_connecting = state == STATE_SYN_SENT;
-    // One that a program has closed is in another state.
+    // A socket that a program has closed is in another state.
     let is_open = [STATE_ESTABLISHED, STATE_CLOSE_WAIT].contains(&state);
     let is_queued = inode == 0 && is_open && is_transparent(answer) == Some(false);
     let local = SocketAddr::new(address, u16::from_be_bytes(*port));
     Ok(DiagSocket { local, inode, is_queued, is_connecting, uid })
 }
 
-/// Whether the socket stands in for any address, as those of the agent do; `None`: the kernel does
-/// not tell.
+/// Whether the socket is transparent, as the agent's sockets are; `None`: the kernel does not
+/// report it.
 fn is_transparent(answer: &[u8]) -> Option<bool> {
     let mut found = attributes(answer.get(MESSAGE_BYTES..)?);
     let (_, options) = found.find(|(kind, _)| *kind == INET_DIAG_SOCKOPT)?;
@@ -147,10 +150,10 @@ fn is_transparent(answer: &[u8]) -> Option<bool> {
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_DUMP: u16 = 0x300;
-/// `inet_diag_msg`.
+/// The size of an `inet_diag_msg`.
 const MESSAGE_BYTES: usize = 72;
 const INET_DIAG_SOCKOPT: u16 = 22;
-/// The sixth of eight bit fields in the first byte of `inet_diag_sockopt`.
+/// The sixth of the eight bit fields in the first byte of `inet_diag_sockopt`.
 const SOCKOPT_TRANSPARENT: u8 = if cfg!(target_endian = "big") { 0x04 } else { 0x20 };
 const STATE_ESTABLISHED: u32 = 1;
 const STATE_SYN_SENT: u32 = 2;
@@ -241,7 +244,8 @@ mod tests {
         }
     }
 
-    /// The agent's listeners inside are transparent: what waits there is no program's.
+    /// The agent's listeners inside a run are transparent. A connection that waits there does not
+    /// belong to a program.
     #[test]
     fn a_connection_to_a_transparent_listener_is_not_queued() {
         let listener = match crate::transparent::listener(IpVersion::V4) {

@@ -3,35 +3,36 @@
 use std::fmt;
 use std::io;
 
-/// Why the kernel did not do what it was asked.
+/// The reason why a netlink request failed.
 #[derive(Debug)]
 pub enum Error {
-    /// The kernel refused one of the messages; of a batch of packet rules it then did nothing.
+    /// The kernel refused a message. If the message was part of a batch of packet rules, the whole
+    /// batch had no effect.
     Refused {
-        /// What the message was for.
+        /// The purpose of the message.
         step: &'static str,
-        /// The part of the message that was refused, if the kernel said so.
+        /// The part of the message that was refused, if the kernel reported it.
         part: Option<&'static str>,
-        /// The reason.
+        /// The error of the kernel.
         error: io::Error,
-        /// What the kernel wrote about it, if anything.
+        /// The kernel's explanation, if there is one.
         explanation: Option<String>,
     },
-    /// The socket itself failed.
+    /// A system call on the socket failed.
     Socket {
         /// The system call.
         call: &'static str,
-        /// Its answer.
+        /// The error of the call.
         error: io::Error,
     },
-    /// The caller asked for something that cannot be said; the text says what.
+    /// The caller's request cannot be expressed as a message; the text states why.
     Invalid(&'static str),
-    /// The kernel's answer could not be read; the text says what was wrong with it.
+    /// The kernel's answer has an unexpected format; the text states what is wrong.
     Malformed(&'static str),
 }
 
 impl Error {
-    /// The error number behind it.
+    /// Returns the error number, if there is one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {

@@ -13,11 +13,11 @@ use super::route::{self, Families, SourceAddresses};
 use super::socket::Netlink;
 use super::{diag, interfaces, nflog};
 
-/// The first byte chooses what is asked, the rest is the datagram that answers. Questions are
-/// numbered from 1 on.
+/// Parses `input` as an answer of the kernel. The first byte selects the request; the other bytes
+/// are the datagram that answers it. Requests are numbered from 1.
 ///
 /// # Panics
-/// An error has no text, or more was read than the datagram holds.
+/// An error has no text, or a parser has returned more than the datagram contains.
 pub fn replies(input: &[u8]) {
     let Some((&choice, datagram)) = input.split_first() else { return };
     let family = AddressFamily::UNIX;
@@ -28,7 +28,7 @@ pub fn replies(input: &[u8]) {
         return;
     }
     let asked = ask(choice, &mut Netlink::from_first(near), datagram);
-    // Open until here: the other end of a netlink socket is never closed.
+    // Stays open until here, because the other end of a real netlink socket is never closed.
     drop(kernel);
     let Err(error) = asked else { return };
     assert!(!matches!(error, Error::Invalid(_)), "a question of ours is refused: {error}");
@@ -74,7 +74,7 @@ fn everything() -> Element {
     }
 }
 
-/// A header and the shortest description of an address.
+/// The size of a header and of the shortest description of an address.
 const IFADDR_BYTES: usize = 16 + 8;
-/// A header and the shortest description of a socket.
+/// The size of a header and of the shortest description of a socket.
 const DIAG_BYTES: usize = 16 + 72;

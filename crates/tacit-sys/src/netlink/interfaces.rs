@@ -26,11 +26,11 @@ use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
 use super::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 use super::socket::{Netlink, ReplyCount};
 
-/// Interfaces that a namespace is given.
+/// The largest number of interfaces that are copied into a namespace.
 pub const INTERFACES_MAX: usize = 32;
-/// Addresses that a namespace is given.
+/// The largest number of addresses that are copied into a namespace.
 pub const ADDRESSES_MAX: usize = 512;
-/// Messages about changes that are read at once.
+/// The largest number of messages about changes that are read at a time.
 const CHANGES_AT_ONCE_MAX: usize = 1000;
 /// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`.
 const CHANGE_GROUPS: u32 = 0x1 | 0x10 | 0x100;
@@ -51,25 +51,24 @@ pub struct Interface {
 pub struct Assigned {
     /// The address.
     pub address: IpAddr,
-    /// How many of its bits are the network's.
+    /// The length of the network prefix, in bits.
     pub prefix_bits: u8,
 }
 
 /// The addresses of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The interfaces that are up, with the addresses that can be used, in the order in which they
-    /// were made.
+    /// The interfaces that are up, in the order of their creation, each with its usable addresses.
     pub interfaces: Vec<Interface>,
-    /// All other addresses: of interfaces that are down, and those whose duplicate address
-    /// detection is not complete or has failed. The kernel still delivers to many of them.
+    /// All other addresses: those of interfaces that are down, and those whose duplicate address
+    /// detection is not complete or has failed. The kernel still delivers packets to many of them.
     pub elsewhere: Vec<IpAddr>,
 }
 
-/// Looks at all interfaces.
+/// Lists all interfaces and addresses of the namespace.
 ///
 /// # Errors
-/// The netlink socket's own.
+/// The error of the netlink socket.
 pub fn find(route: &mut Netlink) -> Result<Found, Error> {
     let links = links(route)?;
     let mut usable: BTreeMap<u32, Vec<Assigned>> = BTreeMap::new();
@@ -88,16 +87,16 @@ pub fn find(route: &mut Netlink) -> Result<Found, Error> {
     Ok(found)
 }
 
-/// The interfaces that are up and have addresses, in the order in which they were made.
+/// Lists the interfaces that are up and have addresses, in the order of their creation.
 ///
 /// # Errors
-/// The netlink socket's own.
+/// The error of the netlink socket.
 pub fn interfaces(route: &mut Netlink) -> Result<Vec<Interface>, Error> {
     Ok(find(route)?.interfaces)
 }
 
-/// A non-blocking socket that receives a message whenever an interface or an address of this
-/// namespace has changed; read it by [`forget_changes`].
+/// Opens a non-blocking socket that receives a message whenever an interface or an address of this
+/// namespace changes. [`forget_changes`] reads the messages.
 ///
 /// # Errors
 /// The error of a system call.
@@ -109,10 +108,11 @@ pub fn changes() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Reads all messages about changes. What they say is found by [`interfaces`].
+/// Reads and discards all messages about changes. The caller then calls [`interfaces`] to read the
+/// new state.
 pub fn forget_changes(changes: BorrowedFd<'_>) {
     let mut message = [0; 4096];
-    // Also after messages were lost, which is an error once.
+    // The loop continues after an error, because the kernel reports lost messages by one error.
     for _ in 0..CHANGES_AT_ONCE_MAX {
         let read = rustix::net::recv(changes, &mut message[..], RecvFlags::empty());
         if read == Err(rustix::io::Errno::AGAIN) {
@@ -121,11 +121,11 @@ pub fn forget_changes(changes: BorrowedFd<'_>) {
     }
 }
 
-/// Gives the namespace these interfaces and addresses, beside those that it has. What is above the
-/// limits is left out.
+/// Adds these interfaces and addresses to those of the namespace. Entries above the limits are
+/// omitted.
 ///
 /// # Errors
-/// The first step that the kernel refused; the others are done all the same.
+/// The first step that the kernel refused; all other steps are done.
 pub fn give(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Error> {
     let mut refusal = None;
     for interface in wanted.iter().take(INTERFACES_MAX) {
@@ -145,11 +145,11 @@ pub fn give(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Error> {
     refusal.map_or(Ok(()), Err)
 }
 
-/// Takes away the addresses that the namespace was given before and that are not among these. An
-/// interface that is not wanted any more stays, without addresses.
+/// Removes the addresses that an earlier call added and that are not in `wanted`. An interface that
+/// is no longer wanted stays, without addresses.
 ///
 /// # Errors
-/// The first step that the kernel refused; the others are done all the same.
+/// The first step that the kernel refused; all other steps are done.
 pub fn take_others(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Error> {
     let wanted = numbered(route, wanted)?;
     let there = addresses(route)?;
@@ -159,7 +159,7 @@ pub fn take_others(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Erro
     if messages.is_empty() { Ok(()) } else { route.run(messages) }
 }
 
-/// The addresses with the numbers of their interfaces.
+/// Returns the addresses with the indexes of their interfaces.
 fn numbered(route: &mut Netlink, wanted: &[Interface]) -> Result<Vec<(u32, Assigned)>, Error> {
     let numbers: BTreeMap<String, u32> =
         links(route)?.into_iter().map(|(index, link)| (link.name, index)).collect();
@@ -170,14 +170,14 @@ fn numbered(route: &mut Netlink, wanted: &[Interface]) -> Result<Vec<(u32, Assig
     Ok(addresses.take(ADDRESSES_MAX).collect())
 }
 
-/// Keeps the first refusal.
+/// Keeps the first error.
 fn note(refusal: &mut Option<Error>, step: Result<(), Error>) {
     if let Err(error) = step {
         refusal.get_or_insert(error);
     }
 }
 
-/// Makes an interface that carries nothing, and brings it up.
+/// Creates an interface that transmits no packets, and brings it up.
 fn make(route: &mut Netlink, name: &str, there: &BTreeMap<u32, Link>) -> Result<(), Error> {
     let fits = !name.is_empty() && name.len() < NAME_BYTES_MAX && !name.contains('\0');
     if !fits {
@@ -221,7 +221,8 @@ fn veth(name: &str, peer: &str) -> NetlinkRequest {
     message
 }
 
-/// Without link-local IPv6 addresses of its own: they would bring a route that is not captured.
+/// The interface gets no link-local IPv6 address, because this address would bring a route that is
+/// not captured.
 fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
     let mut quiet = NetlinkRequest::new("configuring an interface", RTM_NEWLINK, NLM_F_ACK);
     quiet = quiet.fixed(&[0; IFINFO_BYTES]);
@@ -231,7 +232,7 @@ fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
             inet6.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
         });
     });
-    // A kernel without IPv6 refuses it, and needs none of it.
+    // A kernel without IPv6 refuses this setting, and does not need it.
     let _ = route.run(vec![quiet]);
     let mut flags = [0; IFINFO_BYTES];
     flags[8..12].copy_from_slice(&IFF_UP.to_ne_bytes());
@@ -241,7 +242,7 @@ fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
     route.run(vec![up])
 }
 
-/// What happens to an address.
+/// A change of an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Add,
@@ -295,19 +296,19 @@ fn links(route: &mut Netlink) -> Result<BTreeMap<u32, Link>, Error> {
 
 /// An address as the kernel describes it.
 struct Known {
-    /// The number of its interface.
+    /// The index of its interface.
     index: u32,
     assigned: Assigned,
     is_usable: bool,
 }
 
-/// The addresses that can be used, by the number of their interface.
+/// Lists the usable addresses, with the indexes of their interfaces.
 fn addresses(route: &mut Netlink) -> Result<Vec<(u32, Assigned)>, Error> {
     let usable = known(route)?.into_iter().filter(|known| known.is_usable);
     Ok(usable.map(|known| (known.index, known.assigned)).collect())
 }
 
-/// All addresses that a namespace can be given.
+/// Lists all addresses that can be copied into a namespace.
 fn known(route: &mut Netlink) -> Result<Vec<Known>, Error> {
     let question = NetlinkRequest::new("listing the addresses", RTM_GETADDR, NLM_F_DUMP);
     let mut found = Vec::new();
@@ -319,7 +320,7 @@ fn known(route: &mut Netlink) -> Result<Vec<Known>, Error> {
     Ok(found)
 }
 
-/// `ifaddrmsg` and its attributes; `None`: it has no address.
+/// Parses an `ifaddrmsg` and its attributes; `None`: the message contains no address.
 fn described(answer: &[u8]) -> Result<Option<Known>, Error> {
     let cut = || Error::Malformed("the description of an address is truncated");
     let (Some(head), Some(index)) = (answer.first_chunk::<IFADDR_BYTES>(), read_u32(answer, 4))
@@ -330,7 +331,7 @@ fn described(answer: &[u8]) -> Result<Option<Known>, Error> {
     let mut flags = u32::from(head[2]);
     for (kind, value) in attributes(&answer[IFADDR_BYTES..]) {
         match kind {
-            // On a link between two, the other attribute is the far end's.
+            // On a point-to-point link, the other attribute is the address of the far end.
             IFA_LOCAL => address = ip(value),
             IFA_ADDRESS => address = address.or_else(|| ip(value)),
             IFA_FLAGS => flags = read_u32(value, 0).unwrap_or(flags),
@@ -351,7 +352,7 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Whether a run has the address whatever its host has.
+/// Whether every run has this address, whatever addresses its host has.
 fn is_of_every_run(address: IpAddr) -> bool {
     let own: [IpAddr; 3] = [OWN_V4.into(), OWN_V6.into(), OWN_UNIQUE_LOCAL.into()];
     own.contains(&address)
@@ -370,9 +371,10 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
 const NLM_F_DUMP: u16 = 0x300;
-/// Acknowledged; made, and refused if it is there (`NLM_F_CREATE`, `NLM_F_EXCL`).
+/// The message is acknowledged. The entry is created, and the message is refused if the entry
+/// exists (`NLM_F_CREATE`, `NLM_F_EXCL`).
 const CREATE: u16 = NLM_F_ACK | 0x400 | 0x200;
-/// Acknowledged; made or replaced (`NLM_F_CREATE`, `NLM_F_REPLACE`).
+/// The message is acknowledged. The entry is created or replaced (`NLM_F_CREATE`, `NLM_F_REPLACE`).
 const REPLACE: u16 = NLM_F_ACK | 0x400 | 0x100;
 const IFINFO_BYTES: usize = 16;
 const IFADDR_BYTES: usize = 8;
@@ -391,9 +393,9 @@ const RT_SCOPE_UNIVERSE: u8 = 0;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
-/// No search for a duplicate address: it would leave the address unusable for a second.
+/// No duplicate address detection, because the address would be unusable for a second.
 const IFA_F_NODAD: u32 = 0x02;
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
-/// No route to the address' network: that is to be captured.
+/// No route to the network of the address, because this network must be captured.
 const IFA_F_NOPREFIXROUTE: u32 = 0x200;

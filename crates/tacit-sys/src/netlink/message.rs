@@ -4,7 +4,7 @@ use std::io;
 
 use super::error::Error;
 
-/// One message being written, with the names of its parts for a refusal.
+/// A message under construction, with the names of its parts, which errors mention.
 #[derive(Clone, Debug)]
 pub(super) struct NetlinkRequest {
     pub(super) bytes: Vec<u8>,
@@ -20,7 +20,7 @@ impl NetlinkRequest {
         Self { bytes, step, parts: Vec::new() }
     }
 
-    /// Appends the fixed part that precedes the attributes.
+    /// Appends the fixed part, which precedes the attributes.
     pub(super) fn fixed(mut self, part: &[u8]) -> Self {
         self.bytes.extend_from_slice(part);
         self.pad();
@@ -31,7 +31,7 @@ impl NetlinkRequest {
         self.nest_as(kind, |message| message.bytes.extend_from_slice(payload));
     }
 
-    /// A number in network order, as nftables wants every one of them.
+    /// Appends a number in network order, which nftables expects for all numbers.
     pub(super) fn be32(&mut self, kind: u16, value: u32) {
         self.attribute(kind, &value.to_be_bytes());
     }
@@ -43,7 +43,7 @@ impl NetlinkRequest {
         });
     }
 
-    /// The same message with another text as its first attribute, behind a fixed part of this size.
+    /// Replaces the text of the first attribute, which follows a fixed part of `fixed_bytes`.
     pub(super) fn with_first_text(mut self, fixed_bytes: usize, text: &str) -> Self {
         let start = HEADER_BYTES + fixed_bytes;
         let field = |at| usize::from(read_u16(&self.bytes, at).unwrap_or(0));
@@ -59,12 +59,12 @@ impl NetlinkRequest {
         self
     }
 
-    /// An attribute that holds attributes.
+    /// Appends an attribute that contains attributes.
     pub(super) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         self.nest_as(kind | NLA_F_NESTED, fill);
     }
 
-    /// Names what is appended from here on, until the next name.
+    /// Names the part of the message that is appended from here to the next call.
     pub(super) fn part(&mut self, name: &'static str) {
         self.parts.push((self.bytes.len(), name));
     }
@@ -79,7 +79,7 @@ impl NetlinkRequest {
         self.bytes.extend_from_slice(&[0; 2]);
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
         fill(self);
-        // The callers stay far below 64 KiB; the kernel refuses the message if one does not.
+        // All callers stay far below 64 KiB. If one did not, the kernel would refuse the message.
         let length = u16::try_from(self.bytes.len() - start).unwrap_or(u16::MAX);
         self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
         self.pad();
@@ -112,8 +112,9 @@ impl NetlinkRequest {
         }
         let Extended { offset, explanation } = extended(answer);
         let part = offset.and_then(|offset| {
-            // Names stand where their part begins, and an offset may be that of its first inner
-            // attribute: the last name at or before it is the one.
+            // A name is recorded at the start of its part, and the offset may be that of the first
+            // inner attribute of the part. So the last name at or before the offset is the right
+            // one.
             self.parts.iter().rev().find(|(start, _)| *start <= offset).map(|(_, name)| *name)
         });
         let error = io::Error::from_raw_os_error(errno);
@@ -121,7 +122,7 @@ impl NetlinkRequest {
     }
 }
 
-/// One message received.
+/// A received message.
 pub(super) struct NetlinkReply<'a> {
     pub(super) kind: u16,
     pub(super) flags: u16,
@@ -129,7 +130,7 @@ pub(super) struct NetlinkReply<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// The messages of a datagram.
+/// Splits a datagram into messages.
 pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Result<NetlinkReply<'_>, Error>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -151,12 +152,12 @@ pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Result<NetlinkRe
     })
 }
 
-/// What the kernel says beside the error number, as far as it does.
+/// The additional information that the kernel gives with an error number.
 #[derive(Default)]
 struct Extended {
-    /// Where the refused attribute stands.
+    /// The offset of the refused attribute.
     offset: Option<usize>,
-    /// The kernel's own words.
+    /// The kernel's explanation.
     explanation: Option<String>,
 }
 
@@ -165,7 +166,7 @@ fn extended(answer: &NetlinkReply<'_>) -> Extended {
     if answer.flags & NLM_F_ACK_TLVS == 0 {
         return found;
     }
-    // After the error number stands the refused message: its header alone if capped.
+    // The refused message follows the error number; if it is capped, only its header.
     let echoed = if answer.flags & NLM_F_CAPPED != 0 {
         HEADER_BYTES
     } else {
@@ -186,7 +187,8 @@ fn extended(answer: &NetlinkReply<'_>) -> Extended {
     found
 }
 
-/// The attributes of a payload, by type and value; ends at the first that cannot be.
+/// Splits a payload into attributes, each with its type and value. Stops at the first malformed
+/// attribute.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(read_u16(bytes, 0)?);
@@ -220,14 +222,14 @@ const NLMSGERR_ATTR_OFFS: u16 = 2;
 pub(super) mod testing {
     use super::NetlinkRequest;
 
-    /// The bytes that a text of hexadecimal digits spells; blanks are for the eye.
+    /// Decodes a text of hexadecimal digits; blanks are ignored.
     pub(crate) fn bytes(hex: &str) -> Vec<u8> {
         let digits: Vec<u32> = hex.chars().filter_map(|c| c.to_digit(16)).collect();
         let pairs = digits.as_chunks::<2>().0;
         pairs.iter().map(|[high, low]| u8::try_from(high << 4 | low).unwrap()).collect()
     }
 
-    /// The message as it is sent, with sequence number 0.
+    /// Returns the message as it is sent, with sequence number 0.
     pub(crate) fn sealed(message: &NetlinkRequest) -> Vec<u8> {
         let mut message = message.clone();
         message.seal(0);

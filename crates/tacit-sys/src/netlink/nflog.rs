@@ -17,27 +17,27 @@ use super::message::{NLM_F_ACK, NetlinkRequest, answers, attributes};
 use super::nft::{COPIED_BYTES_MAX, REFUSED_PREFIX};
 use super::socket::{Netlink, Subsystem};
 
-/// Bytes that are copied of a packet.
+/// The largest number of bytes that are copied of a packet.
 pub const PACKET_BYTES_MAX: usize = COPIED_BYTES_MAX as usize;
 
 /// The same, for the filter of a packet socket.
 pub(crate) const PACKET_BYTES_KEPT: u32 = COPIED_BYTES_MAX;
 
-/// Room for what the socket reports at once: one packet with its attributes.
+/// The buffer size for one report of the socket: one packet with its attributes.
 pub const REPORT_BYTES_MAX: usize = 4096;
 
-/// What the kernel sets aside for each copy. Its own choice, a page, would fill the socket's buffer
-/// with some fifty copies.
+/// The memory that the kernel reserves for each copy. The kernel's default is a page, with which
+/// about fifty copies would fill the socket's buffer.
 const COPY_BYTES: u32 = 384;
 
-/// What the socket asks for; the kernel gives no more than `net.core.rmem_max`.
+/// The requested size of the socket's buffer. The kernel gives at most `net.core.rmem_max`.
 const BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Opens a non-blocking socket that receives a copy of each packet logged to the group, in the
-/// network namespace of the calling thread.
+/// Opens a non-blocking socket in the network namespace of the calling thread. It receives a copy
+/// of each packet that is logged to the group.
 ///
 /// # Errors
-/// The kernel lacks nfnetlink_log, or another socket has the group.
+/// The kernel lacks nfnetlink_log, or another socket uses the group.
 pub fn open(group: u16) -> Result<OwnedFd, Error> {
     let own = |call| move |errno: rustix::io::Errno| Error::Socket { call, error: errno.into() };
     let opened = Netlink::open(Subsystem::Netfilter);
@@ -66,7 +66,7 @@ fn configuration(group: u16) -> Vec<NetlinkRequest> {
     ]
 }
 
-/// A message with its `nfgenmsg`: any family, version 0, and the group.
+/// Builds a message with its `nfgenmsg`: any family, version 0, and the group.
 fn setting(step: &'static str, group: u16, kind: u16, value: &[u8]) -> NetlinkRequest {
     let [high, low] = group.to_be_bytes();
     let mut message = NetlinkRequest::new(step, SUBSYSTEM << 8 | CONFIG, NLM_F_ACK);
@@ -75,10 +75,10 @@ fn setting(step: &'static str, group: u16, kind: u16, value: &[u8]) -> NetlinkRe
     message
 }
 
-/// Reads what the socket reports next.
+/// Receives the next report of the socket.
 ///
 /// # Errors
-/// `WouldBlock` if there is nothing; `ENOBUFS` (no kind of its own) if copies were dropped.
+/// `WouldBlock` if there is no report; `ENOBUFS` (which has no `ErrorKind`) if copies were dropped.
 pub fn receive(log: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     let (bytes, _) = rustix::net::recv(log, buffer, RecvFlags::empty())?;
     Ok(bytes)
@@ -95,11 +95,11 @@ pub fn is_overrun(error: &io::Error) -> bool {
 pub struct LoggedPacket<'a> {
     /// Its first bytes.
     pub packet: &'a [u8],
-    /// Whether the kernel refuses it.
+    /// Whether the kernel has refused the packet.
     pub is_refused: bool,
 }
 
-/// The packets in a report.
+/// Returns the packets in a report.
 pub fn packets(report: &[u8]) -> impl Iterator<Item = LoggedPacket<'_>> {
     let messages = answers(report).map_while(Result::ok);
     let logged = messages.filter(|message| message.kind == SUBSYSTEM << 8 | PACKET);

@@ -1,6 +1,6 @@
 //! Defines the transport protocols (TCP and UDP) for packet rules and for requests about sockets.
 
-/// The transport protocols that are captured and looked up.
+/// The transport protocols of packet rules and socket queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpProtocol {
     /// TCP.

@@ -25,16 +25,17 @@ use super::socket::{Netlink, ReplyCount};
 /// The namespace's own IPv4 address.
 pub const OWN_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 
-/// The namespace's own IPv6 address, from the discard-only block (RFC 6666), where no host is.
+/// The namespace's own IPv6 address. It is from the discard-only block (RFC 6666), in which no host
+/// has an address.
 pub const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0x15);
 
-/// Its own address towards unique local addresses.
+/// The namespace's own address for traffic to unique local addresses.
 pub const OWN_UNIQUE_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x7ac1, 0, 0, 0, 0, 0, 0x15);
 
-/// The largest segment `lo` may carry, in bytes; the kernel's default is 64 KiB.
+/// The largest size of a segment on `lo`, in bytes. The kernel's default is 64 KiB.
 pub const SEGMENT_BYTES_MAX: u32 = 256 * 1024;
 
-/// The address families a namespace is given: those that the host can route.
+/// The address families of a namespace: those that the host can route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Families {
     /// IPv4.
@@ -43,26 +44,26 @@ pub struct Families {
     pub v6: bool,
 }
 
-/// The addresses that programs have towards others, by what they send to.
+/// The source addresses of programs, by the kind of destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceAddresses {
-    /// Towards IPv4.
+    /// For IPv4 destinations.
     pub v4: Ipv4Addr,
-    /// Towards IPv6.
+    /// For IPv6 destinations.
     pub v6: Ipv6Addr,
-    /// Towards unique local addresses of IPv6.
+    /// For unique local IPv6 destinations.
     pub unique_local: Ipv6Addr,
 }
 
 impl Default for SourceAddresses {
-    /// Those of the namespace itself.
+    /// The addresses of the namespace itself.
     fn default() -> Self {
         Self { v4: OWN_V4, v6: OWN_V6, unique_local: OWN_UNIQUE_LOCAL }
     }
 }
 
-/// For which families `lo` carries segments of [`SEGMENT_BYTES_MAX`]; needs Linux 6.3 (IPv4) and
-/// 5.19 (IPv6). Without, everything works, at a higher price a byte.
+/// The IP versions for which `lo` has segments of [`SEGMENT_BYTES_MAX`]. Needs Linux 6.3 (IPv4) and
+/// 5.19 (IPv6). Smaller segments work too, but cost more CPU time for each byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LargeSegments {
     /// IPv4.
@@ -71,20 +72,21 @@ pub struct LargeSegments {
     pub v6: bool,
 }
 
-/// Brings `lo` up: the namespace then has its own loopback and nothing else.
+/// Brings `lo` up. The namespace then has its own loopback and nothing else.
 ///
 /// # Errors
-/// The kernel's.
+/// The error of the kernel.
 pub fn bring_up(route: &mut Netlink) -> Result<(), Error> {
     let up = NetlinkRequest::new("enabling lo", RTM_NEWLINK, NLM_F_ACK);
     route.run(vec![up.fixed(&interface(IFF_UP))])
 }
 
-/// Leads every address of the families to `lo`, which is up, and gives programs these sources; the
-/// namespace has them, but for its own. A family that is led there already stays so.
+/// Routes every address of the families to `lo`, and sets the source addresses of programs. `lo`
+/// must be up. The namespace must already have the source addresses that are not its own. Existing
+/// routes are kept.
 ///
 /// # Errors
-/// The first step that the kernel refused; the others are done all the same.
+/// The first step that the kernel refused; all other steps are done.
 pub fn allow(
     route: &mut Netlink,
     families: Families,
@@ -94,14 +96,16 @@ pub fn allow(
     if messages.is_empty() { Ok(()) } else { route.run(messages) }
 }
 
-/// Lets `lo` carry large segments, less where the kernel refuses, and says what it does carry.
+/// Allows large segments on `lo`, as far as the kernel supports them, and returns for which IP
+/// versions it has them.
 ///
 /// # Errors
-/// The interface cannot be asked.
+/// The kernel does not report the properties of the interface.
 pub fn allow_large_segments(route: &mut Netlink) -> Result<LargeSegments, Error> {
     for kinds in [LARGE_V6, LARGE_V4] {
         match route.run(vec![large_segments_message(kinds)]) {
-            // An older kernel refuses the size, or ignores what it does not know: ask it below.
+            // An older kernel refuses the size, or ignores attributes that it does not know. So the
+            // result is queried below.
             Ok(()) | Err(Error::Refused { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -115,7 +119,7 @@ pub fn allow_large_segments(route: &mut Netlink) -> Result<LargeSegments, Error>
     Ok(carried)
 }
 
-/// What an interface carries, as the kernel describes it.
+/// Parses for which IP versions an interface has large segments.
 pub(super) fn large_segments(answer: &[u8]) -> LargeSegments {
     let answer = answer.get(IFINFO_BYTES..).unwrap_or_default();
     let is_large = |wanted| {
@@ -167,16 +171,16 @@ fn address_v6(step: &'static str, own: Ipv6Addr) -> NetlinkRequest {
     message
 }
 
-/// A route for everything.
+/// Builds a route for all addresses.
 fn route_message(step: &'static str, family: u8, scope: u8, source: &[u8]) -> NetlinkRequest {
     route_to(step, None, family, scope, source)
 }
 
-/// Where a route leads to.
+/// The destination of a route.
 #[derive(Clone, Copy)]
 struct Prefix<'a> {
     address: &'a [u8],
-    /// Bits of it that count.
+    /// The length of the prefix, in bits.
     length: u8,
 }
 
@@ -187,7 +191,7 @@ fn route_to(
     scope: u8,
     source: &[u8],
 ) -> NetlinkRequest {
-    // rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
+    // `rtmsg`: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
     let [src_len, tos] = [0; 2];
     let dst_len = to.map_or(0, |prefix| prefix.length);
     let mut message = NetlinkRequest::new(step, RTM_NEWROUTE, CREATE).fixed(&[
@@ -228,7 +232,7 @@ fn address(family: u8, prefix_len: u8, scope: u8) -> [u8; 8] {
     [family, prefix_len, 0, scope, a, b, c, d]
 }
 
-/// `ifinfomsg` of `lo`: family, type, index, flags, and which of the flags to change.
+/// `ifinfomsg` of `lo`: family, type, index, flags, and the mask of flags to change.
 fn interface(flags: u32) -> [u8; IFINFO_BYTES] {
     let mut bytes = [0; IFINFO_BYTES];
     bytes[4..8].copy_from_slice(&LO.to_ne_bytes());
@@ -241,7 +245,7 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
-/// Acknowledged; creates an entry or replaces the existing one (`NLM_F_CREATE`, `NLM_F_REPLACE`).
+/// The message is acknowledged. An entry is created or replaced (`NLM_F_CREATE`, `NLM_F_REPLACE`).
 const CREATE: u16 = NLM_F_ACK | 0x400 | 0x100;
 
 /// `lo` is the first interface of every namespace.
@@ -257,7 +261,7 @@ const UNIQUE_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0);
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
-/// No search for a duplicate address: it would leave the address unusable for a second.
+/// No duplicate address detection, because the address would be unusable for a second.
 const IFA_F_NODAD: u32 = 2;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -280,7 +284,7 @@ mod tests {
         crate::netlink::testing::bytes(hex)
     }
 
-    /// The tables of these tests are written for little-endian machines.
+    /// The expected bytes in these tests are those of little-endian machines.
     #[test]
     #[cfg(target_endian = "little")]
     fn six_messages_byte_by_byte() {

@@ -13,27 +13,28 @@ use super::error::Error;
 use super::message::{NLMSG_DONE, NLMSG_ERROR, NetlinkRequest, answers};
 use crate::option::{OptionName, set_option};
 
-/// Bytes of messages that one send may carry; the default limit of a socket's buffer is 208 KiB.
+/// The largest size of the messages of one send. The default limit of a socket's buffer is 208 KiB.
 pub const BATCH_BYTES_MAX: usize = 192 * 1024;
 
-/// The same of a socket that [`Netlink::allow_large_batches`]: the rules of a host.
+/// The same limit for a socket after [`Netlink::allow_large_batches`], which the rules of a host
+/// need.
 pub const LARGE_BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// How long an answer may take. The kernel answers within the send or a little later; this only
-/// keeps an answer that was lost from stopping the caller for good.
+/// How long to wait for an answer. The kernel usually answers during the send or shortly after it.
+/// The limit prevents a caller from waiting forever if an answer is lost.
 pub const REPLY_WAIT: Duration = Duration::from_secs(5);
 
-/// Bytes of one received datagram; the kernel fills at most 32 KiB in a dump.
+/// The buffer size for one received datagram. The kernel uses at most 32 KiB in a dump.
 const RECEIVE_BYTES: usize = 32 * 1024;
 
-/// Which part of the kernel a socket talks to.
+/// The part of the kernel to which a socket sends requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subsystem {
     /// Interfaces, addresses and routes.
     Route,
     /// Packet rules.
     Netfilter,
-    /// The sockets there are.
+    /// The sockets of the namespace.
     SocketDiagnosis,
 }
 
@@ -45,11 +46,11 @@ pub struct Netlink {
     batch_bytes_max: usize,
 }
 
-/// How many messages answer a question.
+/// The number of messages that answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyCount {
     One,
-    /// Any number, and then one that says that all have come.
+    /// Any number of messages, followed by a message that marks the end.
     Many,
 }
 
@@ -71,23 +72,24 @@ impl Netlink {
             set_option(socket.as_fd(), OptionName { level: libc::SOL_NETLINK, name }, 1)?;
         }
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_WAIT))?;
-        // Capped by the system; room for the answers to the largest batch.
+        // The system may limit this size. It has room for the answers to the largest batch.
         sockopt::set_socket_recv_buffer_size(&socket, 4 * BATCH_BYTES_MAX)?;
         sockopt::set_socket_send_buffer_size(&socket, 4 * BATCH_BYTES_MAX)?;
         Ok(Self::adopt(socket))
     }
 
-    /// Takes a socket that [`Netlink::open`] made, here or in another process.
+    /// Uses a socket that [`Netlink::open`] has created, in this process or in another one.
     #[must_use]
     pub fn adopt(socket: OwnedFd) -> Self {
-        // Another holder's unread answers must not look like ours: start anywhere.
+        // Unread answers to an earlier owner of the socket must not match our sequence numbers. So
+        // they start at an arbitrary value.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let [.., a, b, c, d] = (now.tv_sec ^ (now.tv_nsec << 8)).to_be_bytes();
         let sequence = u32::from_be_bytes([a, b, c, d]);
         Self { socket, sequence, batch_bytes_max: BATCH_BYTES_MAX }
     }
 
-    /// Lets one send carry [`LARGE_BATCH_BYTES_MAX`].
+    /// Raises the limit of one send to [`LARGE_BATCH_BYTES_MAX`].
     ///
     /// # Errors
     /// The error of `setsockopt`: it needs `CAP_NET_ADMIN` over the host.
@@ -100,26 +102,28 @@ impl Netlink {
         Ok(())
     }
 
-    /// The socket itself.
+    /// Returns the socket itself.
     pub(super) fn into_socket(self) -> OwnedFd {
         self.socket
     }
 
-    /// A socket whose first message has a known number, so that an answer can be written before it.
+    /// Creates a socket whose first message has a known sequence number, so that a test can write
+    /// the answer in advance.
     #[cfg(feature = "fuzz")]
     pub(super) fn from_first(socket: OwnedFd) -> Self {
         Self { socket, sequence: 0, batch_bytes_max: BATCH_BYTES_MAX }
     }
 
-    /// Sends the messages at once and waits for the answer to each that asks for one; the first
-    /// refusal is the result.
+    /// Sends the messages with one call, and waits for the answer to each message that requests
+    /// one. Returns the first refusal as the error.
     pub(super) fn run(&mut self, messages: Vec<NetlinkRequest>) -> Result<(), Error> {
         let sent = self.send(messages)?;
         let mut waiting = sent.iter().filter(|message| message.wants_answer()).count();
         let mut refusal = None;
         loop {
-            // The kernel has handled all when the send returns. What follows a refusal or the
-            // last acknowledgement (a refusal of the batch as a whole) is there already.
+            // The kernel has handled all messages when the send returns. Any answer after a refusal
+            // or after the last acknowledgement (a refusal of the whole batch) is therefore in the
+            // queue already.
             let settled = waiting == 0 || refusal.is_some();
             let flags = if settled { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
             let received = match self.receive(flags) {
@@ -142,7 +146,7 @@ impl Netlink {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Sends one question and hands the payload of each answer to `each`, until the end.
+    /// Sends one request, and calls `each` with the payload of each answer, until the last answer.
     pub(super) fn ask(
         &mut self,
         question: NetlinkRequest,

@@ -2,9 +2,9 @@
 
 use libc::c_long;
 
-/// What an agent, its helper threads and its signer never need.
+/// System calls that an agent, its helper threads and its signer never need.
 pub(super) const LEFT_OUT: &[c_long] = &[
-    // Other processes, and what they hold.
+    // Calls on other processes and their memory.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -39,7 +39,7 @@ pub(super) const LEFT_OUT: &[c_long] = &[
     libc::SYS_acct,
     libc::SYS_swapon,
     libc::SYS_swapoff,
-    // The kernel itself.
+    // Calls that change the kernel itself.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
@@ -69,7 +69,7 @@ pub(super) const LEFT_OUT: &[c_long] = &[
     libc::SYS_ioperm,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
-    // Other users.
+    // Changes of the user.
     libc::SYS_setuid,
     libc::SYS_setgid,
     libc::SYS_setreuid,
@@ -81,9 +81,9 @@ pub(super) const LEFT_OUT: &[c_long] = &[
     libc::SYS_setfsgid,
 ];
 
-/// What workers and signers use, beside those with conditions.
+/// System calls that both workers and signers use, in addition to those with conditions.
 pub(super) const SERVING: &[c_long] = &[
-    // Bytes.
+    // Reading and writing.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -137,7 +137,7 @@ pub(super) const SERVING: &[c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// What a data worker or an engine uses beside: sockets.
+/// System calls that only data workers and engines use: sockets.
 pub(super) const OF_WORKER: &[c_long] = &[
     libc::SYS_recvmmsg,
     libc::SYS_sendmmsg,
@@ -163,14 +163,15 @@ pub(super) const OF_WORKER: &[c_long] = &[
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime,
     libc::SYS_ppoll,
-    // Forms of the above on older architectures.
+    // Older forms of these calls on some architectures.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
 ];
 
-/// What a signer uses beside: it gives up files once its agent knows which it needs.
+/// System calls that only a signer uses. It gives up the access to files when its agent has told it
+/// which files it needs.
 pub(super) const OF_SIGNER: &[c_long] = &[
     libc::SYS_landlock_create_ruleset,
     libc::SYS_landlock_add_rule,

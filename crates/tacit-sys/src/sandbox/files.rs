@@ -8,37 +8,38 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
 };
 
-/// The newest version whose rights are known here; an older kernel checks those that it has.
+/// The newest version of Landlock that this module knows. An older kernel checks the rights that it
+/// supports.
 const NEWEST: ABI = ABI::V5;
 
-/// Files and directories with all that is beneath them.
+/// The files that a thread may use. A directory stands for everything below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// To be read.
+    /// Files and directories to read.
     pub read: Vec<PathBuf>,
-    /// To be read, written, made and removed.
+    /// Files and directories to read, write, create and remove.
     pub write: Vec<PathBuf>,
-    /// To be run as programs.
+    /// Programs to execute.
     pub run: Vec<PathBuf>,
 }
 
-/// How far the kernel follows.
+/// How much of the confinement the kernel supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilesConfined {
-    /// As far as is known here.
+    /// All rights that this module knows.
     Wholly,
-    /// It is older: what it does not know is not checked.
+    /// Only some rights: the kernel is older.
     InPart,
-    /// It has no Landlock.
+    /// None: the kernel has no Landlock.
     No,
 }
 
 impl Reach {
-    /// The rules that leave a thread these files and no others. What does not exist now is left
-    /// out.
+    /// Builds the rules that allow a thread only these files. Paths that do not exist now are
+    /// omitted.
     ///
     /// # Errors
-    /// What the kernel answers, other than that it has no such thing.
+    /// The error of the kernel. A kernel without Landlock is not an error.
     pub fn rules(&self) -> io::Result<Rules> {
         let read = AccessFs::from_read(NEWEST) & !BitFlags::from_flag(AccessFs::Execute);
         let run = AccessFs::Execute | AccessFs::ReadFile;
@@ -53,23 +54,23 @@ impl Reach {
     }
 }
 
-/// Rules about files, for several threads.
+/// Landlock rules that can be applied to several threads.
 #[derive(Debug)]
 pub struct Rules(RulesetCreated);
 
 impl Rules {
-    /// The same for another thread.
+    /// Duplicates the rules for another thread.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The process has no free descriptor.
     pub fn copy(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
-    /// Confines the calling thread, and those that it starts.
+    /// Confines the calling thread, and the threads that it starts later.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error of the kernel.
     pub fn confine_thread(self) -> io::Result<FilesConfined> {
         let confined = self.0.restrict_self().map_err(io::Error::other)?;
         Ok(match confined.ruleset {
@@ -80,7 +81,7 @@ impl Rules {
     }
 }
 
-/// Whether this kernel has Landlock.
+/// Whether this kernel supports Landlock.
 #[must_use]
 pub fn has_file_confinement() -> bool {
     let created = Ruleset::default()

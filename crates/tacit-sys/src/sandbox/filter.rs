@@ -33,7 +33,8 @@ pub(super) fn of_every_thread(pid: u32) -> Option<Vec<sock_filter>> {
         Call::new(libc::SYS_socket, FilterAction::one_of(0, families, libc::EAFNOSUPPORT)),
         Call::new(libc::SYS_socketpair, FilterAction::one_of(0, families, libc::EAFNOSUPPORT)),
         Call::new(SYS_clone, FilterAction::without(FLAGS_OF_CLONE, CLONE_NEW)),
-        // Its flags are in memory, which a filter cannot read; the C library uses `clone` then.
+        // The flags of this call are in memory, which a filter cannot read. After this error, the C
+        // library uses `clone`.
         Call::new(SYS_clone3, FilterAction::Refuse(libc::ENOSYS)),
         signals_to(pid),
     ]);
@@ -62,7 +63,7 @@ pub(super) fn of_worker(pid: u32, sockets: WorkerSockets) -> Option<Vec<sock_fil
     let mut calls = conditions(pid);
     calls.extend([
         Call::new(libc::SYS_socket, FilterAction::one_of(0, families, libc::EAFNOSUPPORT)),
-        // The two ends lead nowhere else.
+        // The two ends of a pair are connected only to each other.
         Call::new(
             libc::SYS_socketpair,
             FilterAction::one_of(0, &[libc::AF_UNIX], libc::EAFNOSUPPORT),
@@ -73,15 +74,15 @@ pub(super) fn of_worker(pid: u32, sockets: WorkerSockets) -> Option<Vec<sock_fil
     assemble(&calls, error(libc::EPERM))
 }
 
-/// The conditions that workers and signers have in common. Conditions come first: the kernel keeps
-/// which calls always pass, and runs the filter for the others alone.
+/// The conditions that workers and signers have in common. Conditions come first in the filter: the
+/// kernel remembers which calls always pass, and runs the filter only for the other calls.
 fn conditions(pid: u32) -> Vec<Call> {
     vec![
         Call::new(libc::SYS_mmap, FilterAction::without(2, libc::PROT_EXEC)),
         Call::new(libc::SYS_mprotect, FilterAction::without(2, libc::PROT_EXEC)),
         Call::new(libc::SYS_prctl, FilterAction::one_of(0, THREAD_SETTINGS, libc::EPERM)),
         Call::new(libc::SYS_fcntl, FilterAction::one_of(1, DESCRIPTOR_FLAGS, libc::EPERM)),
-        // The C library tries the older call then.
+        // After this error, the C library uses the older call.
         Call::new(SYS_clone3, FilterAction::Refuse(libc::ENOSYS)),
         signals_to(pid),
     ]
@@ -95,7 +96,7 @@ fn signals_to(pid: u32) -> Call {
     Call::new(libc::SYS_tgkill, FilterAction::one_of(0, &[pid.cast_signed()], libc::EPERM))
 }
 
-/// With what a file is opened that may change it.
+/// The flags of an open call that may change a file.
 const CHANGES_A_FILE: c_int = libc::O_WRONLY
     | libc::O_RDWR
     | libc::O_CREAT
@@ -103,7 +104,8 @@ const CHANGES_A_FILE: c_int = libc::O_WRONLY
     | libc::O_APPEND
     | (libc::O_TMPFILE & !libc::O_DIRECTORY);
 
-/// What `fcntl` may do: not name a process that gets signals of the descriptor.
+/// The `fcntl` commands that are allowed. They do not include the command that sends the signals of
+/// a descriptor to another process.
 const DESCRIPTOR_FLAGS: &[c_int] = &[
     libc::F_GETFD,
     libc::F_SETFD,
@@ -114,20 +116,22 @@ const DESCRIPTOR_FLAGS: &[c_int] = &[
     libc::F_SETPIPE_SZ,
 ];
 
-/// What a thread does with `prctl`: names for itself and its memory, and no rights to be gained.
+/// The `prctl` operations that are allowed: to name the thread and its memory, and to give up
+/// gaining rights.
 const THREAD_SETTINGS: &[c_int] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_SET_NO_NEW_PRIVS];
 
-/// How many bytes wait in a socket; whether its calls block.
+/// The `ioctl` commands that are allowed: how many bytes wait in a socket, and whether its calls
+/// block.
 #[allow(clippy::cast_possible_truncation, reason = "the kernel takes 32 bits of a command")]
 #[allow(clippy::cast_possible_wrap, reason = "the same bits")]
 const SOCKET_QUESTIONS: &[c_int] =
     &[libc::FIONREAD as c_int, libc::TIOCOUTQ as c_int, SIOCOUTQNSD, libc::FIONBIO as c_int];
 
-/// Bytes in a socket that were not sent yet.
+/// Returns the number of bytes in a socket that have not been sent yet.
 const SIOCOUTQNSD: c_int = 0x894b;
 
-/// `CLONE_NEW*`: namespaces of one's own.
+/// `CLONE_NEW*`: the flags that create namespaces.
 const CLONE_NEW: c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -136,26 +140,26 @@ const CLONE_NEW: c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
 
-/// The argument of `clone` that has its flags.
+/// The index of the argument of `clone` that contains its flags.
 const FLAGS_OF_CLONE: u32 = if cfg!(target_arch = "s390x") { 1 } else { 0 };
 
-/// What becomes of a call.
+/// What the filter does with a call.
 #[derive(Clone, Debug)]
 enum FilterAction {
     Pass,
     Refuse(c_int),
-    /// It passes if the argument has one of these values.
+    /// Allows the call if the argument has one of these values.
     OneOf {
         argument: u32,
         values: Vec<u32>,
         refused: c_int,
     },
-    /// It passes if the argument has none of these bits.
+    /// Allows the call if the argument has none of these bits.
     Without {
         argument: u32,
         bits: u32,
     },
-    /// It passes if the argument has one of these bits.
+    /// Allows the call if the argument has one of these bits.
     With {
         argument: u32,
         bits: u32,
@@ -183,7 +187,8 @@ impl FilterAction {
             Self::OneOf { argument, values, refused } => {
                 let mut block = vec![statement(LOAD, offset_of_argument(*argument))];
                 for (index, value) in values.iter().enumerate() {
-                    // Over the rest and the refusal, to the pass.
+                    // Jumps over the remaining comparisons and the refusal, to the instruction that
+                    // allows the call.
                     let to_pass = u8::try_from(values.len() - index).unwrap_or(0);
                     block.push(jump(*value, to_pass, 0));
                 }
@@ -206,7 +211,7 @@ impl FilterAction {
     }
 }
 
-/// A system call, by its number, and what becomes of it.
+/// A system call, by its number, and what the filter does with it.
 #[derive(Clone, Debug)]
 struct Call {
     number: u32,
@@ -215,12 +220,13 @@ struct Call {
 
 impl Call {
     fn new(number: c_long, answer: FilterAction) -> Self {
-        // Numbers are small and positive; one that is neither matches no call.
+        // System call numbers are small and positive. Any other number matches no call.
         Self { number: u32::try_from(number).unwrap_or(u32::MAX), answer }
     }
 }
 
-/// The program; a call that is not named ends in `otherwise`, one of another ABI in `ENOSYS`.
+/// Builds the filter program. It ends in `otherwise` for a call that is not listed, and in `ENOSYS`
+/// for a call of another ABI.
 fn assemble(calls: &[Call], otherwise: sock_filter) -> Option<Vec<sock_filter>> {
     let mut program =
         vec![statement(LOAD, OFFSET_ARCH), jump(AUDIT_ARCH?, 1, 0), error(libc::ENOSYS)];
@@ -251,12 +257,12 @@ const AUDIT_ARCH: Option<u32> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// Which sockets data workers make.
+/// The kinds of sockets that data workers create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerSockets {
     /// IPv4 and IPv6.
     Internet,
-    /// UNIX sockets too: some rule connects to one.
+    /// UNIX sockets too, because a rule connects to one.
     InternetAndUnix,
 }
 
@@ -319,7 +325,7 @@ mod tests {
         }
         let fcntl = |command| answer(&program, libc::SYS_fcntl, [3, command, 0]);
         assert_eq!(fcntl(libc::F_GETFL), PASSES);
-        // It sets the process that the kernel signals when something can be read.
+        // This command sets the process to which the kernel sends a signal when data arrives.
         assert_eq!(fcntl(libc::F_SETOWN), refused(libc::EPERM));
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             let executed = libc::PROT_READ | libc::PROT_EXEC;
@@ -330,7 +336,7 @@ mod tests {
         assert_eq!((to(PID), to(PID + 1)), (PASSES, refused(libc::EPERM)));
         let ioctl = |command| answer(&program, libc::SYS_ioctl, [3, command, 0]);
         assert_eq!(ioctl(SOCKET_QUESTIONS[0]), PASSES);
-        // TIOCSTI: types into a terminal.
+        // TIOCSTI inserts characters into the input of a terminal.
         assert_eq!(ioctl(0x5412), refused(libc::EPERM));
     }
 

@@ -26,37 +26,39 @@ pub use rustix::thread::CapabilitySet;
 
 use crate::seccomp;
 
-/// Takes system calls that no agent needs away from every thread of this process.
+/// Denies every thread of this process the system calls that no agent needs.
 ///
 /// # Errors
-/// `Unsupported` on a machine whose calls are not known; what the kernel answers.
+/// `Unsupported` on a machine whose system call numbers are not known; otherwise the error of the
+/// kernel.
 pub fn filter_process() -> io::Result<()> {
     install(filter::of_every_thread(std::process::id()), libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
 
-/// Leaves every thread of this process the system calls of a signer: files are opened to be read,
-/// and threads are started, but no process and no socket.
+/// Limits every thread of this process to the system calls of a signer. A signer may open files for
+/// reading and start threads, but may not create processes or sockets.
 ///
 /// # Errors
-/// As [`filter_process`].
+/// The same as [`filter_process`].
 pub fn filter_signer() -> io::Result<()> {
     install(filter::of_signer(std::process::id()), libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
 
-/// Leaves the calling thread the system calls of a data worker: no file is opened any more, no
-/// program and no thread started.
+/// Limits the calling thread to the system calls of a data worker. The thread can no longer open
+/// files, execute programs or start threads.
 ///
 /// # Errors
-/// As [`filter_process`].
+/// The same as [`filter_process`].
 pub fn filter_worker(sockets: WorkerSockets) -> io::Result<()> {
     install(filter::of_worker(std::process::id(), sockets), 0)
 }
 
 fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io::Result<()> {
     let program = program.ok_or(io::ErrorKind::Unsupported)?;
-    // The agent's own code is trusted as far as speculation goes; old kernels would slow it down.
+    // The agent's own code needs no protection against speculation, which old kernels would
+    // otherwise enable and which would slow it down.
     let result = seccomp::install(&program, flags | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW)?;
-    // With `TSYNC` the kernel answers with the thread that could not take it.
+    // With `TSYNC` the kernel returns the ID of a thread that could not use the filter.
     if result == 0 {
         Ok(())
     } else {
@@ -64,13 +66,14 @@ fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io:
     }
 }
 
-/// Whether this kernel filters system calls, on a machine whose calls are known.
+/// Whether this kernel supports system call filters, and the system call numbers of this machine
+/// are known.
 #[must_use]
 pub fn has_call_filters() -> bool {
     filter::of_every_thread(0).is_some() && rustix::thread::secure_computing_mode().is_ok()
 }
 
-/// Leaves the calling thread no capability but these, of those that it has.
+/// Reduces the capabilities of the calling thread to those in `kept`.
 ///
 /// # Errors
 /// The error of `capset`.
@@ -82,16 +85,16 @@ pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// What data workers keep.
+/// The rights that data workers keep.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerRights {
     /// Their capabilities.
     pub capabilities: CapabilitySet,
-    /// The sockets that they make.
+    /// The kinds of sockets that they may create.
     pub sockets: WorkerSockets,
 }
 
-/// The capabilities of the calling thread.
+/// Returns the capabilities of the calling thread.
 ///
 /// # Errors
 /// The error of `capget`.

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// Runs `work` on a thread that ends with it.
+/// Runs `work` on a thread of its own.
 fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     std::thread::spawn(work).join().unwrap()
 }
 
-/// A directory of this test, removed with it.
+/// A directory of a test, which is removed when it is dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -65,7 +65,7 @@ fn files_outside_are_out_of_reach() {
         assert_eq!(fs::write(path.join("in/new"), "").map_err(refused), Err(Some(libc::EACCES)));
         fs::rename(path.join("in/file"), path.join("file")).unwrap_err();
     });
-    // A file that takes the place of another beneath the directory is in reach.
+    // A file that replaces another file below the directory can still be opened.
     let path = directory.0.clone();
     aside(move || {
         rustix::thread::set_no_new_privs(true).unwrap();

@@ -16,21 +16,22 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::descriptor;
 
-/// What is covered.
+/// A file or directory to hide.
 pub(super) struct Hidden {
     pub(super) target: CString,
     is_directory: bool,
 }
 
 impl Hidden {
-    /// `None`: what is not there needs no hiding; what may not be looked at may not be read either.
+    /// `None` if the path does not exist, because it needs no hiding, or if it may not be examined,
+    /// because the program cannot read it either.
     pub(super) fn new(path: &Path) -> io::Result<Option<Self>> {
         let Ok(kind) = fs::metadata(path) else { return Ok(None) };
         let target = CString::new(path.as_os_str().as_bytes())?;
         Ok(Some(Self { target, is_directory: kind.is_dir() }))
     }
 
-    /// A system call only.
+    /// Makes only a system call.
     pub(super) fn cover(&self) -> io::Result<()> {
         if self.is_directory { cover_directory(&self.target) } else { cover_file(&self.target) }
     }
@@ -59,7 +60,8 @@ fn mount(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A copy of the mounts whose changes no other process sees. System calls only.
+/// Moves the process into a copy of its mount namespace, so that its changes are not visible to
+/// other processes. Makes only system calls.
 pub(super) fn own_mounts() -> io::Result<()> {
     // SAFETY: takes no pointers; the process has one thread.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
@@ -73,15 +75,15 @@ pub(super) fn own_mounts() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends the mounts of this process. System calls only.
+/// Sends a descriptor of the mount namespace of this process. Makes only system calls.
 pub(super) fn send_own_mounts(socket: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let mounts = rustix::fs::open(c"/proc/self/ns/mnt", flags, Mode::empty())?;
     descriptor::send(socket, &[0], &[mounts.as_fd()]).map(drop)
 }
 
-/// Covers a file in the mounts of this process, unless it is covered; directories and what does not
-/// exist are passed over.
+/// Hides a file in the mount namespace of this process, unless it is hidden already. Directories
+/// and paths that do not exist are skipped.
 ///
 /// # Errors
 /// The error of `mount`.

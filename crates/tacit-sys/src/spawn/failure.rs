@@ -3,14 +3,14 @@
 use std::fmt;
 use std::io;
 
-/// Why the program did not start.
+/// The reason why the program did not start.
 #[derive(Debug)]
 pub enum SpawnError {
-    /// The namespace could not be entered or made safe; the launcher's own failure.
+    /// The namespace could not be entered or confined. This is an error of the launcher itself.
     Setup {
-        /// What was being done.
+        /// The step that failed.
         step: SpawnStep,
-        /// The kernel's answer.
+        /// The error of the kernel.
         error: io::Error,
     },
     /// The program does not exist or cannot be executed.
@@ -26,15 +26,16 @@ pub enum SpawnStep {
     JoinUser,
     /// Joining the network namespace.
     JoinNetwork,
-    /// Choosing its CPUs.
+    /// Setting the CPUs of the program.
     Place,
-    /// Hiding files: never ends a start, see [`super::SpawnedProgram::not_hidden`].
+    /// Hiding files. An error in this step does not prevent the start; see
+    /// [`super::SpawnedProgram::not_hidden`].
     Hide,
-    /// The system call filter.
+    /// Installing the system call filter.
     Filter,
-    /// Dropping root's capabilities that lead out.
+    /// Dropping the capabilities of root that would let it leave the namespace.
     Rights,
-    /// Restoring limits, signals and ties to the parent.
+    /// Restoring limits and signals, and arranging the end with the parent.
     Restore,
 }
 

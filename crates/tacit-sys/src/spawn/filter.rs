@@ -26,30 +26,30 @@ use crate::seccomp::{
     statement,
 };
 
-/// Who answers a call that is refused.
+/// What answers a refused call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefusalSource {
     /// The kernel.
     Kernel,
-    /// A listener.
+    /// A process that listens to the notifications of the filter.
     Listener,
 }
 
-/// What a program asked for that runs do not have.
+/// A refused call of a program, by the kind of object that it would create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedCall {
-    /// A socket, or a pair, of this family.
+    /// A socket or a pair of sockets of this family.
     Socket(u32),
-    /// A socket by the 32-bit `socketcall`, whatever its family.
+    /// A socket by the 32-bit call `socketcall`, of any family.
     Socketcall,
     /// An io_uring.
     IoUring,
-    /// What the filter does not refuse: the kernel asked about something else.
+    /// A call that the filter does not refuse. The kernel has reported another call.
     Unknown,
 }
 
 impl RefusedCall {
-    /// What a system call of that ABI with that number and first argument is.
+    /// Determines the kind of a system call from its ABI, its number and its first argument.
     pub(super) fn identify(audit_arch: u32, number: u32, first_argument: u32) -> Self {
         let is_it = |abi: &&Abi| abi.audit_arch.is_none_or(|arch| arch == audit_arch);
         let Some(abi) = ABIS.iter().find(is_it) else { return Self::Unknown };
@@ -65,7 +65,7 @@ impl RefusedCall {
         }
     }
 
-    /// The error that the program gets.
+    /// Returns the error that the program gets.
     #[must_use]
     pub fn errno(self) -> libc::c_int {
         match self {
@@ -75,7 +75,7 @@ impl RefusedCall {
     }
 }
 
-/// Builds the program, in the kernel's form.
+/// Builds the filter program, in the kernel's format.
 pub(super) fn program(answers: RefusalSource) -> Vec<sock_filter> {
     let mut program = Vec::new();
     for abi in ABIS {
@@ -89,17 +89,17 @@ pub(super) fn program(answers: RefusalSource) -> Vec<sock_filter> {
         }
         program.extend(body);
     }
-    // Of an ABI that is not known a listener could not say what it was asked.
+    // A listener could not interpret the call of an unknown ABI.
     program.push(error(libc::ENOSYS));
     program
 }
 
-/// How one ABI numbers its system calls.
+/// The system call numbers of one ABI.
 #[derive(Clone, Copy, Debug)]
 struct Abi {
-    /// `AUDIT_ARCH_*`; `None` takes what comes.
+    /// `AUDIT_ARCH_*`; `None` stands for any ABI.
     audit_arch: Option<u32>,
-    /// Bits of the number that only tell a variant of the ABI.
+    /// The bits of the system call number that only distinguish a variant of the ABI.
     variant_bits: u32,
     socket: u32,
     socketpair: u32,
@@ -108,7 +108,7 @@ struct Abi {
 
 #[cfg(target_arch = "x86_64")]
 const ABIS: &[Abi] = &[
-    // With the x32 variant: same numbers, one bit more.
+    // Includes the x32 variant, which has the same numbers with one more bit.
     Abi {
         audit_arch: Some(0xc000_003e),
         variant_bits: 0x4000_0000,
@@ -164,8 +164,8 @@ const ABIS: &[Abi] = &[Abi {
     socketcall: None,
 }];
 
-/// `io_uring_setup`, `io_uring_enter` and `io_uring_register`: the same numbers in every ABI there
-/// is.
+/// `io_uring_setup`, `io_uring_enter` and `io_uring_register`: their numbers are the same in every
+/// ABI.
 const IO_URING: [u32; 3] = [425, 426, 427];
 
 const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
@@ -173,7 +173,7 @@ const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6
 /// `SYS_SOCKET` and `SYS_SOCKETPAIR` of `socketcall`.
 const SOCKETCALLS: [u32; 2] = [1, 8];
 
-/// What happens to a call of this ABI; every path ends in an answer.
+/// Builds the part of the filter for a call of this ABI. Every path ends in a result.
 fn body(abi: &Abi, answers: RefusalSource) -> Vec<sock_filter> {
     let answer = |errno| match answers {
         RefusalSource::Kernel => error(errno),
@@ -185,7 +185,8 @@ fn body(abi: &Abi, answers: RefusalSource) -> Vec<sock_filter> {
     }
     let mut families = vec![statement(LOAD, offset_of_argument(0))];
     for (index, family) in FAMILIES.iter().enumerate() {
-        // Over the rest and the refusal, to the pass.
+        // Jumps over the remaining comparisons and the refusal, to the instruction that allows the
+        // call.
         let to_pass = FAMILIES.len() - index;
         families.push(jump(family.cast_unsigned(), u8::try_from(to_pass).unwrap_or(0), 0));
     }
@@ -221,7 +222,8 @@ mod tests {
     const I386: u32 = 0x4000_0003;
     const PASS: u32 = libc::SECCOMP_RET_ALLOW;
 
-    /// What a program gets, which must be the same from the kernel and from a listener.
+    /// Returns the result for a program, which must be the same from the kernel and from a
+    /// listener.
     fn verdict(arch: u32, number: u32, argument: u32) -> u32 {
         let verdict = run(RefusalSource::Kernel, arch, number, argument);
         match run(RefusalSource::Listener, arch, number, argument) {

@@ -48,15 +48,16 @@ pub use failure::{SpawnError, SpawnStep};
 pub use filter::RefusedCall;
 pub use notify::{Call, NotifyListener};
 
-/// Paths that can be hidden from one program; more are an error.
+/// The largest number of paths that can be hidden from one program; more are an error.
 pub const HIDDEN_MAX: usize = 200;
 
-/// In a report, what will take the place of hidden files: more than any of them.
+/// In a report, this index stands for files that will replace hidden files. It is larger than the
+/// index of any hidden file.
 const LATER_FILES: usize = 255;
 const _: () = assert!(HIDDEN_MAX < LATER_FILES);
 
-/// Sockets of name services, which would resolve names without asking the agent. The directories
-/// must stay visible: `/etc/resolv.conf` often leads into one of them.
+/// The sockets of name services, which would resolve names without the agent. Their directories
+/// must stay visible, because `/etc/resolv.conf` is often a link into one of them.
 pub const NAME_SERVICE_SOCKETS: [&str; 4] = [
     "/run/systemd/resolve/io.systemd.Resolve",
     "/run/systemd/resolve/io.systemd.Resolve.Monitor",
@@ -64,24 +65,25 @@ pub const NAME_SERVICE_SOCKETS: [&str; 4] = [
     "/var/run/nscd/socket",
 ];
 
-/// How to start a program.
+/// The parameters for the start of a program.
 #[derive(Debug)]
 pub struct SpawnOptions<'a> {
     /// The network namespace.
     pub network: BorrowedFd<'a>,
-    /// The user namespace; `None` for root, which shares the launcher's.
+    /// The user namespace; `None` for root, which stays in the launcher's user namespace.
     pub user: Option<BorrowedFd<'a>>,
-    /// Files that read as empty and directories that look empty; paths that do not exist are
+    /// Files and directories to hide: the program sees them as empty. Paths that do not exist are
     /// skipped.
     pub hide: &'a [PathBuf],
-    /// The signal mask and limits that the launcher changed and the program must not inherit.
+    /// The signal mask and the limits from the start of the launcher. The program gets these
+    /// instead of the changed ones.
     pub original: &'a LauncherState,
     /// Whether the program is killed when the thread that started it ends.
     pub dies_with_parent: bool,
-    /// The CPUs that the program may run on; empty: the CPUs of the launcher.
+    /// The CPUs on which the program may run; empty: the CPUs of the launcher.
     pub cpus: &'a [usize],
     /// The UNIX socket over which the child sends the filter's listener ([`NotifyListener`]).
-    /// Without it, or if the kernel supports no listener, refused calls are not reported.
+    /// Without it, or if the kernel does not support listeners, refused calls are not reported.
     pub listener_to: Option<BorrowedFd<'a>>,
 }
 
@@ -93,7 +95,8 @@ pub struct LauncherState {
 }
 
 impl LauncherState {
-    /// Records them. Call this at the start of `main`, before signals are blocked or limits raised.
+    /// Records both. Call this at the start of `main`, before signals are blocked or limits are
+    /// raised.
     #[must_use]
     pub fn capture() -> Self {
         let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -111,21 +114,22 @@ impl fmt::Debug for LauncherState {
     }
 }
 
-/// A program that runs in the namespace.
+/// A program that was started in the namespace.
 #[derive(Debug)]
 pub struct SpawnedProgram {
     /// Its process.
     pub child: Child,
     /// Paths that could not be hidden, each with the reason.
     pub not_hidden: Vec<String>,
-    /// The mounts in which the paths are hidden, for [`join_mounts`]; `None`: it has the caller's.
+    /// The mount namespace in which the paths are hidden, for [`join_mounts`]; `None` if the
+    /// program is in the caller's mount namespace.
     pub mounts: Option<OwnedFd>,
 }
 
 /// Starts the command in the namespace.
 ///
 /// # Errors
-/// [`SpawnError`]; the program did not run.
+/// [`SpawnError`]. The program has not been executed.
 pub fn spawn(
     mut command: Command,
     options: &SpawnOptions<'_>,
@@ -142,14 +146,14 @@ pub fn spawn(
     // for the whole of this function, and `command` does not outlive it.
     unsafe { command.pre_exec(move || plan.enter()) };
     let spawned = command.spawn();
-    // This closes our ends of the pipe and of the socket.
+    // This closes the parent's ends of the pipe and of the socket.
     drop(command);
     let mut reports = read_reports(reader);
     match spawned {
         Ok(child) => {
             reports.retain(|report| report.step == SpawnStep::Hide);
             let not_hidden = reports.iter().map(|report| report.not_hidden(&hidden)).collect();
-            // The child sends it before the exec.
+            // The child has sent it before the exec.
             let received = descriptor::receive(&mounts, &mut [0]).ok();
             let mounts = received.and_then(|mut received| received.descriptors.pop());
             Ok(SpawnedProgram { child, not_hidden, mounts })
@@ -161,19 +165,19 @@ pub fn spawn(
     }
 }
 
-/// Everything that the child needs after the fork.
+/// The data that the child needs after the fork.
 struct ChildSetup {
     network: RawFd,
     user: Option<RawFd>,
     hidden: Vec<Hidden>,
     filter: Vec<libc::sock_filter>,
-    /// The filter that asks a listener, and the socket to send the listener to.
+    /// The filter with a listener, and the socket over which to send the listener.
     asking: Option<(Vec<libc::sock_filter>, RawFd)>,
     original: LauncherState,
     dies_with_parent: bool,
     cpus: Option<CpuSet>,
     reports: OwnedFd,
-    /// Where the child sends its mounts.
+    /// The socket over which the child sends its mount namespace.
     mounts_to: OwnedFd,
 }
 
@@ -208,7 +212,7 @@ impl ChildSetup {
         })
     }
 
-    /// Runs in the child. System calls only: no allocation, no locks, no panic.
+    /// Runs in the child. Makes only system calls: no allocation, no locks, no panic.
     fn enter(&self) -> io::Result<()> {
         if let Some(user) = self.user {
             self.step(SpawnStep::JoinUser, join(user, libc::CLONE_NEWUSER))?;
@@ -226,13 +230,14 @@ impl ChildSetup {
         self.step(SpawnStep::Restore, self.restore())
     }
 
-    /// Installs the filter that asks a listener, or the plain one if the kernel allows no listener.
+    /// Installs the filter with a listener, or the plain filter if the kernel allows no listener.
     fn install(&self) -> io::Result<()> {
         match self.try_install() {
-            // Without CAP_SYS_ADMIN in the namespace a filter requires no_new_privs.
+            // Without CAP_SYS_ADMIN in the namespace, the kernel requires no_new_privs for a
+            // filter.
             Err(error) if is_missing_right(&error) => {
                 rustix::thread::set_no_new_privs(true)?;
-                // A surrounding filter may answer the call for a listener with the same error.
+                // An outer filter may return the same error for the request for a listener.
                 self.try_install().or_else(|_| self.install_plain())
             }
             installed => installed,
@@ -296,16 +301,17 @@ impl ChildSetup {
         result
     }
 
-    /// One report is six bytes, well below what a pipe takes at once.
+    /// A report has six bytes, far fewer than a pipe accepts at once.
     fn report(&self, step: SpawnStep, index: usize, error: &io::Error) {
         let [a, b, c, d] = error.raw_os_error().unwrap_or(0).to_ne_bytes();
         let index = u8::try_from(index).unwrap_or(u8::MAX);
-        // A failed write cannot be reported; the launcher sees a failed start by the missing exec.
+        // A failed write cannot be reported. The launcher then detects the failure because the
+        // program is not executed.
         let _ = rustix::io::write(&self.reports, &[step as u8, index, a, b, c, d]);
     }
 }
 
-/// Joins the mount namespace of a program. The calling process must have one thread.
+/// Moves this process into the mount namespace of a program. The process must have only one thread.
 ///
 /// # Errors
 /// The error of `setns`, which requires rights over the namespace.
@@ -323,7 +329,7 @@ fn is_missing_right(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EACCES)
 }
 
-/// Capabilities with which root could remove the rules or leave the namespaces.
+/// Capabilities with which root could remove the packet rules or leave the namespaces.
 const LEADING_OUT: [CapabilitySet; 8] = [
     CapabilitySet::NET_ADMIN,
     CapabilitySet::NET_RAW,
@@ -335,12 +341,12 @@ const LEADING_OUT: [CapabilitySet; 8] = [
     CapabilitySet::MKNOD,
 ];
 
-/// Removes them from the bounding set too, so that `exec` does not give them back to root.
+/// Also removes them from the bounding set, so that `exec` does not return them to root.
 fn drop_rights() -> io::Result<()> {
     let mut sets = rustix::thread::capabilities(None)?;
     for right in LEADING_OUT {
         match rustix::thread::remove_capability_from_bounding_set(right) {
-            // An old kernel that does not know the capability does not grant it.
+            // An old kernel that does not know the capability does not grant it either.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -366,10 +372,12 @@ impl Report {
     }
 }
 
-/// Reads the child's reports. It wrote them before the exec, so before `spawn` returned.
+/// Reads the child's reports. The child wrote them before the exec, so they are complete when
+/// `spawn` returns.
 fn read_reports(mut reader: impl Read + AsFd) -> Vec<Report> {
     let mut bytes = Vec::new();
-    // `WouldBlock` is the end too: a process that another thread forked may hold the pipe open.
+    // `WouldBlock` also means the end: a process that another thread has forked may hold the pipe
+    // open.
     let _ = reader.read_to_end(&mut bytes);
     let reports = bytes.as_chunks::<6>().0.iter().filter_map(|&[step, index, a, b, c, d]| {
         let errno = i32::from_ne_bytes([a, b, c, d]);

@@ -37,17 +37,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::filter::RefusedCall;
 use crate::{descriptor, seccomp};
 
-/// With `WAIT_KILLABLE_RECV` (since Linux 5.19) no signal that the program handles makes it ask
-/// twice.
+/// With `WAIT_KILLABLE_RECV` (Linux 5.19), a signal that the program handles does not repeat the
+/// call.
 const FLAGS: [libc::c_ulong; 2] = [
     libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
     libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
 ];
 
-/// Installs a filter with a listener, and sends that. System calls only.
+/// Installs a filter with a listener, and sends the listener. Makes only system calls.
 ///
 /// # Errors
-/// The kernel makes no listener; no filter is then installed.
+/// The kernel does not create a listener. Then no filter is installed.
 pub(super) fn install(filter: &[libc::sock_filter], socket: RawFd) -> io::Result<()> {
     let attempt = |flags: libc::c_ulong| {
         let made = seccomp::install(filter, flags)?;
@@ -61,7 +61,8 @@ pub(super) fn install(filter: &[libc::sock_filter], socket: RawFd) -> io::Result
     let listener = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: the launcher holds the socket open while it waits for this process to exec.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-    // If no helper takes it, it is closed here, and the kernel answers: the calls stay refused.
+    // If no helper receives the listener, it is closed here, and the kernel itself refuses the
+    // calls.
     let _ = descriptor::send(socket, &[0], &[listener.as_fd()]);
     Ok(())
 }
@@ -70,26 +71,27 @@ pub(super) fn install(filter: &[libc::sock_filter], socket: RawFd) -> io::Result
 #[derive(Debug)]
 pub struct NotifyListener {
     socket: OwnedFd,
-    /// Buffers of the kernel's sizes, which may be larger than those that are known here.
+    /// Buffers of the sizes that the kernel reports, which may be larger than the types in this
+    /// program.
     call: Vec<u64>,
     answer: Vec<u64>,
 }
 
-/// A call that waits for its answer.
+/// A system call that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     id: u64,
-    /// The calling thread, as this process numbers it; 0: it has no number here.
+    /// The ID of the calling thread in the PID namespace of this process; 0 if it has none there.
     pub thread: u32,
-    /// What it asked for.
+    /// The kind of the refused call.
     pub call: RefusedCall,
 }
 
 impl NotifyListener {
-    /// Uses a listener that was sent.
+    /// Uses a listener that was received from another process.
     ///
     /// # Errors
-    /// The kernel does not give the sizes of its messages.
+    /// The kernel does not report the sizes of its messages.
     pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
         let mut sizes =
             libc::seccomp_notif_sizes { seccomp_notif: 0, seccomp_notif_resp: 0, seccomp_data: 0 };
@@ -109,11 +111,11 @@ impl NotifyListener {
         })
     }
 
-    /// Takes the next call; `None`: none waits. To be called by one thread of one process: the
-    /// kernel blocks a second one.
+    /// Receives the next call; `None` if no call waits. Only one thread of one process may call
+    /// this: the kernel would block a second one.
     ///
     /// # Errors
-    /// It is no listener.
+    /// The descriptor is not a listener.
     pub fn take(&mut self) -> io::Result<Option<Call>> {
         let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -121,7 +123,7 @@ impl NotifyListener {
         if !waiting[0].revents().contains(PollFlags::IN) {
             return Ok(None);
         }
-        // The kernel takes no other buffer.
+        // The kernel accepts only a buffer of zeros.
         self.call.fill(0);
         let call = self.call.as_mut_ptr().cast::<libc::seccomp_notif>();
         // SAFETY: the buffer is live, writable, aligned, and of the kernel's size at least.
@@ -129,7 +131,7 @@ impl NotifyListener {
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, call) };
         if result < 0 {
             return match io::Error::last_os_error() {
-                // The caller was killed a moment ago.
+                // The caller was killed in the meantime.
                 error if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
                 error if error.kind() == io::ErrorKind::Interrupted => Ok(None),
                 error => Err(error),
@@ -144,7 +146,8 @@ impl NotifyListener {
         Ok(Some(Call { id: call.id, thread: call.pid, call: refused }))
     }
 
-    /// Whether the caller still waits: what `/proc` says of its thread until then is of it.
+    /// Whether the call still waits for its answer. If it does, everything that was read from
+    /// `/proc` about this thread before belongs to the caller.
     #[must_use]
     pub fn is_waiting(&self, call: &Call) -> bool {
         let id = &raw const call.id;
@@ -154,10 +157,10 @@ impl NotifyListener {
         result == 0
     }
 
-    /// Gives the caller the error of the filter.
+    /// Returns the error of the filter to the caller.
     ///
     /// # Errors
-    /// It is no listener; a caller that is gone is no error.
+    /// The descriptor is not a listener. It is not an error if the caller has ended.
     pub fn answer(&mut self, call: &Call) -> io::Result<()> {
         let error = -call.call.errno();
         let answer = libc::seccomp_notif_resp { id: call.id, val: 0, error, flags: 0 };

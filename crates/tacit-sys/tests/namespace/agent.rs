@@ -20,7 +20,7 @@ pub(crate) struct Agent {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Copies of the sockets that it needs.
+/// Copies of the sockets that the agent needs.
 struct Own {
     log: SynLog,
     release: [Option<OwnedFd>; 2],
@@ -70,9 +70,9 @@ fn serve(own: &Own, captured: &Mutex<Vec<Element>>, ends: &AtomicBool) {
         }
         let mut report = [0; nflog::REPORT_BYTES_MAX];
         let Ok(Some(copied)) = own.log.receive(&mut report) else { continue };
-        // What the kernel refuses is reported, too.
+        // Packets that the kernel refuses are reported too.
         let Some(syn) = Syn::parse(copied.packet).filter(|_| !copied.is_refused) else { continue };
-        // From the interface come those of programs to themselves, too.
+        // The interface also delivers the SYNs of programs to themselves.
         let is_own = syn.key.destination.ip().is_loopback();
         if own.log.copies() == Copies::OfRule || !is_own {
             answer(own, &syn, &captured.lock().unwrap());

@@ -21,7 +21,7 @@ use super::agent::Agent;
 
 pub(crate) const BOTH: Families = Families { v4: true, v6: true };
 
-/// Runs the scenario of this name.
+/// Runs the scenario with this name.
 pub(crate) fn run(scenario: &str) {
     let original = LauncherState::capture();
     let (_, scenario) =
@@ -29,7 +29,7 @@ pub(crate) fn run(scenario: &str) {
     scenario(&original);
 }
 
-/// A namespace, with the sockets of the agent outside.
+/// A namespace, with the agent's sockets outside.
 pub(crate) struct Run<'a> {
     pub(crate) sockets: NamespaceSockets,
     pub(crate) route: Netlink,
@@ -46,12 +46,12 @@ impl<'a> Run<'a> {
         Self::try_new(families, original).unwrap_or_else(|text| panic!("no namespace: {text}"))
     }
 
-    /// Or the helper's reason why not.
+    /// Returns the helper's reason if it fails.
     pub(crate) fn try_new(families: Families, original: &'a LauncherState) -> Result<Self, String> {
         Self::with_copies(families, original, Copies::OfRule)
     }
 
-    /// With copies of SYNs from there.
+    /// Uses copies of SYNs from this source.
     pub(crate) fn with_copies(
         families: Families,
         original: &'a LauncherState,
@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
             helper.wait().unwrap();
             return Err(String::from_utf8_lossy(&text[..received.bytes]).into_owned());
         }
-        // The helper's own copies are closed: from now on these are the only ones.
+        // The helper has closed its copies of the sockets: from now on these are the only ones.
         channel.read_exact(&mut [0]).unwrap();
         let diagnosis = Netlink::adopt(descriptors.pop().unwrap());
         let netfilter = Netlink::adopt(descriptors.pop().unwrap());
@@ -85,7 +85,7 @@ impl<'a> Run<'a> {
         self.agent.as_ref().unwrap()
     }
 
-    /// Closes what an agent has that ends; what stays open is the run's own.
+    /// Closes the sockets of an agent that ends; the run's own descriptors stay open.
     pub(crate) fn end_agent(&mut self) {
         self.agent = None;
         let null = || File::open("/dev/null").unwrap().into();
@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
         self.sockets.hold6 = None;
     }
 
-    /// Changes what is captured.
+    /// Changes which destinations are captured.
     pub(crate) fn change(
         &mut self,
         remove: &[Element],
@@ -106,7 +106,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Captures this and nothing else.
+    /// Captures only these destinations.
     pub(crate) fn replace_all(&mut self, all: &[Element]) -> Result<(), netlink::Error> {
         nft::replace_all(&mut self.netfilter, all)?;
         self.agent().replace_all(all);
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
         let mut answer = [0; 256];
         rustix::net::recv(&self.netfilter, &mut answer[..], rustix::net::RecvFlags::empty())
             .unwrap();
-        // The number of the error stands after the header of 16 bytes.
+        // The error number follows the header of 16 bytes.
         assert_eq!(answer[16..20], [0; 4], "the table cannot be removed");
     }
 
@@ -152,13 +152,13 @@ impl<'a> Run<'a> {
         Program { child, mounts: started.mounts, answers }
     }
 
-    /// Runs the orders to their end and returns the answers.
+    /// Runs a program with these commands and returns its answers.
     pub(crate) fn answers(&self, orders: &[&str]) -> Vec<String> {
         let mut program = self.start(orders);
         orders.iter().map(|_| program.answer()).collect()
     }
 
-    /// Where captured connections arrive.
+    /// Returns the socket at which captured connections arrive.
     pub(crate) fn listener(&self, version: IpVersion) -> &OwnedFd {
         match version {
             IpVersion::V4 => &self.sockets.tcp4,
@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Where captured datagrams arrive.
+    /// Returns the socket at which captured datagrams arrive.
     pub(crate) fn receiver(&self, version: IpVersion) -> &OwnedFd {
         match version {
             IpVersion::V4 => &self.sockets.udp4,
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Has the helper make a socket that stands in for any address.
+    /// Requests a spoofed-source socket from the helper.
     pub(crate) fn stand_in_socket(&mut self, protocol: IpProtocol, version: IpVersion) -> OwnedFd {
         let kind = if protocol == IpProtocol::Tcp { b't' } else { b'u' };
         let digit = if version == IpVersion::V4 { b'4' } else { b'6' };
@@ -185,8 +185,8 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    /// Kills the helper and starts another in the same namespaces. It begins with the orders that
-    /// [`rejoin`] gives itself, and then does what the first did.
+    /// Kills the helper and starts another one in the same namespaces. The new helper first runs
+    /// the commands of [`rejoin`], and then works like the first one.
     pub(crate) fn replace_helper(&mut self) {
         self.helper.kill().unwrap();
         self.helper.wait().unwrap();
@@ -200,13 +200,14 @@ impl Run<'_> {
         let namespaces: Vec<_> = both.into_iter().flatten().collect();
         descriptor::send(&self.channel, b"+", &namespaces).unwrap();
         self.channel.read_exact(&mut [0]).unwrap();
-        // It has captured this itself.
+        // The new helper has captured this itself.
         self.agent().change(&[], &captured_by_rejoined());
     }
 }
 
 impl Run<'_> {
-    /// Waits until a program listens there. There is no event for that: ask until it does.
+    /// Waits until a program listens at this address. The kernel does not report this, so the
+    /// function polls.
     pub(crate) fn wait_for_listener(&mut self, at: SocketAddr) {
         let listens = |run: &mut Self| {
             let all = diag::listeners(&mut run.diagnosis, IpVersion::of(at.ip())).unwrap();
@@ -226,7 +227,7 @@ impl Drop for Run<'_> {
     }
 }
 
-/// A program inside; it ends when this is dropped.
+/// A program inside the namespace; it ends when this is dropped.
 pub(crate) struct Program {
     pub(crate) child: Child,
     pub(crate) mounts: Option<OwnedFd>,
@@ -249,7 +250,7 @@ impl Drop for Program {
     }
 }
 
-/// Waits until there is something to take from the socket.
+/// Waits until the socket is readable.
 pub(crate) fn wait(socket: BorrowedFd<'_>) {
     let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
     let ready = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&patience)).unwrap();
@@ -287,7 +288,7 @@ fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Takes a captured connection; returns it with its original destination.
+/// Accepts a captured connection, and returns it with its original destination.
 pub(crate) fn accept(listener: &OwnedFd) -> (OwnedFd, SocketAddr) {
     wait(listener.as_fd());
     let socket = tacit_sys::socket::accept(listener.as_fd()).unwrap().socket;
@@ -301,7 +302,7 @@ pub(crate) fn element(protocol: IpProtocol, first: &str, last: &str, ports: [u16
     Element { protocol, first, last, first_port, last_port }
 }
 
-/// The helper: makes the namespace, hands the sockets over and makes more until told to end.
+/// The helper: creates the namespace, sends the sockets, and creates more on request until the end.
 pub(crate) fn help(orders: &str) {
     let words: Vec<_> = orders.split(' ').collect();
     let families = Families { v4: words[1] == "true", v6: words[2] == "true" };
@@ -320,7 +321,7 @@ pub(crate) fn help(orders: &str) {
     };
     assert_eq!(namespace.missing, [""; 0]);
     assert!(namespace.large_segments.v4 && namespace.large_segments.v6, "{namespace:?}");
-    // Which of the two is the host's to say.
+    // The host decides which of the two is used.
     assert!(["cubic", "reno"].contains(&&*namespace.congestion_control), "{namespace:?}");
     let mut all = sockets.descriptors();
     let Netlinks { route, netfilter, diagnosis } = &namespace.netlinks;
@@ -335,15 +336,15 @@ fn captured_by_rejoined() -> [Element; 1] {
     [element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8081, 8081])]
 }
 
-/// A helper in place of one that was killed: it joins, captures and allows for itself, and
-/// continues.
+/// A helper that replaces one that was killed: it joins the namespaces, captures and routes
+/// addresses itself, and then continues like the first one.
 pub(crate) fn rejoin(orders: &str) {
     let mut channel = File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let received = descriptor::receive(&channel, &mut [0]).unwrap().descriptors;
     let user = received.get(1).map(AsFd::as_fd);
     let parent = orders.parse().unwrap();
     let mut netlinks = namespace::join(parent, received[0].as_fd(), user).unwrap();
-    // What is there already may be asked for again.
+    // An existing entry may be requested again.
     route::allow(&mut netlinks.route, BOTH, SourceAddresses::default()).unwrap();
     nft::change(&mut netlinks.netfilter, &[], &captured_by_rejoined()).unwrap();
     let listeners = diag::listeners(&mut netlinks.diagnosis, IpVersion::V4).unwrap();
@@ -363,7 +364,7 @@ fn make_sockets(mut channel: File) {
     }
 }
 
-/// A command that is not this binary, started inside.
+/// Starts another program than this binary inside, and returns the error.
 pub(crate) fn start_error(run: &Run<'_>, program: &str) -> spawn::SpawnError {
     let user = (!rustix::process::geteuid().is_root()).then(|| run.sockets.user.as_fd());
     let inside = SpawnOptions {

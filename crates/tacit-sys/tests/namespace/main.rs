@@ -27,7 +27,7 @@ use std::process::Command;
 const ROLE: &str = "TACIT_TEST_ROLE";
 const ORDERS: &str = "TACIT_TEST_ORDERS";
 
-/// A user who owns nothing here.
+/// A user who owns no files here.
 const ORDINARY_USER: u32 = 54_321;
 
 /// Runs before `main`, while the process has one thread.
@@ -50,15 +50,15 @@ extern "C" fn take_role() {
     unsafe { libc::_exit(0) }
 }
 
-/// This binary in another role.
+/// The command that runs this binary in another role.
 fn role(role: &str, orders: &str) -> Command {
-    // Not by its path: another user may not be let through the directories above it.
+    // Not by its path, because another user may have no access to the directories above it.
     let mut command = Command::new("/proc/self/exe");
     command.env(ROLE, role).env(ORDERS, orders);
     command
 }
 
-/// Runs the scenario as every kind of user that this process can be.
+/// Runs the scenario as every kind of user that the tests may use.
 fn as_each_user(scenario: &str) {
     let is_root = rustix::process::geteuid().is_root();
     for user in [None, Some(ORDINARY_USER)] {

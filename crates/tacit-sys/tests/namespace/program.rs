@@ -8,11 +8,11 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What `pour` sends.
+/// The number of bytes that `pour` sends.
 pub(crate) const POURED_BYTES: usize = 16 << 20;
 
 pub(crate) fn run(orders: &str) {
-    // What was opened stays open until the launcher has seen the answers and closes our input.
+    // Opened sockets stay open until the launcher has read the answers and closes our input.
     let mut kept: Vec<Box<dyn Send>> = Vec::new();
     let mut to_launcher = std::io::stdout();
     for order in orders.lines() {
@@ -46,7 +46,7 @@ pub(crate) fn run(orders: &str) {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// Takes mounts of its own, as programs with a sandbox do.
+/// Creates a mount namespace of its own, as programs with a sandbox do.
 fn take_mounts() -> std::io::Result<String> {
     // SAFETY: takes no pointers; this process has one thread.
     match unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) } {
@@ -55,7 +55,7 @@ fn take_mounts() -> std::io::Result<String> {
     }
 }
 
-/// One line of `/proc/self/status`, or the soft limit of descriptors.
+/// Returns one line of `/proc/self/status`, or the soft limit of descriptors.
 fn status(what: &str) -> String {
     if what == "descriptors" {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -73,8 +73,8 @@ fn connect(to: &str, kept: &mut Vec<Box<dyn Send>>) -> std::io::Result<String> {
     Ok(format!("from {own}"))
 }
 
-/// Sends much in large writes; says how many bytes a packet of the namespace had meanwhile, and
-/// by which congestion control.
+/// Sends many bytes in large writes. Returns the average packet size in the namespace, and the
+/// congestion control.
 fn pour(to: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(to)?;
     let version = if to.starts_with('[') { "6" } else { "4" };
@@ -88,12 +88,13 @@ fn pour(to: &str) -> std::io::Result<String> {
     Ok(format!("{mean} bytes by {}", tacit_sys::socket::congestion_control(stream.as_fd())?))
 }
 
-/// Packets and bytes that IP of that version has received in this namespace.
+/// Returns the number of packets and bytes that IP of this version has received in the namespace.
 fn received(version: &str) -> [usize; 2] {
     let of = |file: &str, group: &str, name: &str| -> usize {
         let text = std::fs::read_to_string(file).unwrap();
         let lines: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(group)).collect();
-        // IPv4: a line of names and a line of values; IPv6: a name and its value in each line.
+        // IPv4 has a line of names and a line of values; IPv6 has a name and its value in each
+        // line.
         let found = match lines[..] {
             [names, values] => {
                 let at = names.split_whitespace().position(|one| one == name);
@@ -123,7 +124,7 @@ fn send(to: &str, kept: &mut Vec<Box<dyn Send>>) -> std::io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends one datagram and reads the answer.
+/// Sends one datagram and receives the answer.
 fn ask(to: &str, kept: &mut Vec<Box<dyn Send>>) -> std::io::Result<String> {
     let socket = send(to, kept)?;
     let mut answer = [0; 64];
@@ -131,13 +132,13 @@ fn ask(to: &str, kept: &mut Vec<Box<dyn Send>>) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
 }
 
-/// Takes one connection and says where it came from.
+/// Accepts one connection and returns the address of the client.
 fn serve(at: &str) -> std::io::Result<String> {
     let (_stream, peer) = TcpListener::bind(at)?.accept()?;
     Ok(format!("peer {peer}"))
 }
 
-/// A name service of the program's own: answers a question of its own.
+/// Runs a DNS server of the program's own, which answers a query of the same program.
 fn answer_one(at: &str) -> std::io::Result<String> {
     let server = UdpSocket::bind(at)?;
     let loopback = if at.starts_with('[') { "[::1]:0" } else { "127.0.0.1:0" };

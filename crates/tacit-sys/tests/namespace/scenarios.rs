@@ -17,7 +17,7 @@ use tacit_sys::{IpVersion, owner, socket, transparent};
 use super::launcher::{BOTH, Program, Run, accept, element, start_error, wait};
 use super::program::POURED_BYTES;
 
-/// Declares each scenario and the test that runs it as each user.
+/// Declares each scenario, and the test that runs it as each kind of user.
 macro_rules! scenarios {
     ($(#[test] fn $name:ident;)*) => {
         pub(crate) const ALL: &[(&str, fn(&LauncherState))] = &[$((stringify!($name), $name)),*];
@@ -92,7 +92,7 @@ fn large_writes_travel_in_large_packets_by_a_control_that_does_not_pace(original
         stream.read_exact(&mut poured).unwrap();
         let answer = program.answer();
         let (bytes, control) = answer.split_once(" bytes by ").unwrap();
-        // Acknowledgements, which are empty, are among them.
+        // The count includes acknowledgements, which have no payload.
         assert!(bytes.parse::<usize>().unwrap() > 1 << 16, "{answer}");
         let agents = socket::congestion_control(stream.as_fd()).unwrap();
         assert!(["cubic", "reno"].contains(&control) && agents == control, "{answer}, {agents}");
@@ -136,7 +136,7 @@ fn a_change_is_one_stroke_also_where_old_and_new_overlap(original: &LauncherStat
     let answers = run.answers(&orders);
     assert!(answers[..2].iter().all(|answer| answer.starts_with("from ")), "{answers:?}");
     assert_eq!(answers[2], REFUSED);
-    // One that is refused changes nothing: neither of these is there after it.
+    // A refused change has no effect: neither of these elements exists after it.
     let refused = change(&mut run, &[part, whole], &[]).unwrap_err();
     assert_eq!(refused.errno(), Some(libc::ENOENT), "{refused}");
     let refused = change(&mut run, &[part], &[whole, other]).unwrap_err();
@@ -158,8 +158,8 @@ fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_the
         element(IpProtocol::Udp, "::1", "::1", ports),
     ];
     run.change(&[], &captured).unwrap();
-    // Not the ports that the program serves on below: the helper may hold its copy of a socket that
-    // stands in for one a little longer.
+    // These are not the ports on which the program serves below, because the helper may keep its
+    // copy of a spoofed-source socket a little longer.
     for (to, version) in [("127.0.0.1:5434", IpVersion::V4), ("[::1]:5434", IpVersion::V6)] {
         let mut program = run.start(&[&format!("tcp {to}"), &format!("udp {to}")]);
         let listener = run.listener(version);
@@ -278,7 +278,8 @@ fn the_hosts_addresses_stand_inside_and_behave_as_loopback_does(original: &Launc
         assert!(answers[1].starts_with(&from) && answers[4].starts_with(&from), "{answers:?}");
         assert_eq!(answers[2..4], [REFUSED; 2]);
     }
-    // What the host does not have any more goes, and a run without addresses has its own.
+    // Addresses that the host no longer has are removed. A run without copied addresses has its
+    // own.
     route::allow(&mut run.route, BOTH, SourceAddresses::default()).unwrap();
     interfaces::take_others(&mut run.route, &[]).unwrap();
     let left = interfaces::interfaces(&mut run.route).unwrap();
@@ -292,7 +293,7 @@ fn an_absent_family_is_unreachable(original: &LauncherState) {
     assert_eq!(run.answers(&orders), [REFUSED, UNREACHABLE, UNREACHABLE]);
     let run = Run::new(Families { v4: false, v6: true }, original);
     assert_eq!(run.answers(&orders[..2]), [UNREACHABLE, REFUSED]);
-    // Its own loopback has both, whatever the host can reach.
+    // The run's own loopback has both families, whatever the host can reach.
     assert_eq!(run.answers(&["tcp 127.0.0.1:9", "tcp [::1]:9"]), [REFUSED; 2]);
 }
 
@@ -387,7 +388,7 @@ fn the_owner_of_a_connection_is_known(original: &LauncherState) {
 }
 
 fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces(original: &LauncherState) {
-    // No family yet: the second helper gives it.
+    // No family yet: the second helper configures it.
     let mut run = Run::new(Families { v4: false, v6: true }, original);
     let captured = [element(IpProtocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
     run.change(&[], &captured).unwrap();
@@ -399,7 +400,7 @@ fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces(original: &Launch
         assert!(answer.starts_with("from 10.0.2.15:"), "{answers:?}");
         accept(&run.sockets.tcp4);
     }
-    // Its sockets stand in for others, and reach a program that was there before it.
+    // Its sockets have foreign addresses, and reach a program that was started before.
     run.wait_for_listener("0.0.0.0:80".parse().unwrap());
     let dialled = run.stand_in_socket(IpProtocol::Tcp, IpVersion::V4);
     let client = "203.0.113.9:40000".parse().unwrap();
@@ -530,16 +531,17 @@ fn large_sets_are_installed_and_replaced(original: &LauncherState) {
 fn a_run_works_inside_a_run(original: &LauncherState) {
     let run = Run::new(BOTH, original);
     if rustix::process::geteuid().is_root() {
-        // Root inside a run is without the right to make namespaces, and is told so.
+        // Root inside a run has no right to create namespaces, and gets an error that explains
+        // this.
         let [refused] = &run.answers(&["nest"])[..] else { panic!("one answer") };
         assert!(refused.contains("root lacks CAP_SYS_ADMIN, as in a"), "{refused}");
         return;
     }
-    // Three deep: the innermost captures as the outermost does.
+    // Three levels: the innermost run captures as the outermost does.
     assert_eq!(run.answers(&["nest nest"]), ["10.9.8.7:8080"]);
 }
 
-/// What a program inside does to be a launcher itself; `deeper` are the orders of its program.
+/// A program inside the run starts a run itself; `deeper` are the commands of its program.
 pub(crate) fn nest(deeper: &str) -> String {
     let original = LauncherState::capture();
     let mut run = match Run::try_new(BOTH, &original) {
@@ -556,8 +558,8 @@ pub(crate) fn nest(deeper: &str) -> String {
 }
 
 fn a_refused_namespace_names_the_setting(original: &LauncherState) {
-    // In a user namespace of its own this process may change the limit, for those below it.
-    // SAFETY: takes no pointers; this process has one thread.
+    // In a user namespace of its own, this process may change the limit for the namespaces below
+    // it. SAFETY: takes no pointers; this process has one thread.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWUSER) }, 0);
     std::fs::write("/proc/sys/user/max_user_namespaces", "0").unwrap();
     let reason = Run::try_new(BOTH, original).err().unwrap();

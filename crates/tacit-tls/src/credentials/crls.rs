@@ -19,13 +19,13 @@ use super::pem::{is_der, read};
 use crate::facts::{CertificateFacts, printable, utc};
 use crate::files::FileStamp;
 
-/// A CRL causes a warning when less than one part in this many of its lifetime is left.
+/// A CRL causes a warning when less than 1/`WARNING_PART` of its lifetime is left.
 const WARNING_PART: i64 = 10;
 
 /// One CRL.
 #[derive(Clone, Debug)]
 pub struct Crl {
-    /// The signed DER.
+    /// The signed CRL in DER.
     pub der: CertificateRevocationListDer<'static>,
     /// Its fields.
     pub facts: CrlFacts,
@@ -38,16 +38,16 @@ pub struct CrlFacts {
     pub issuer: String,
     /// When it was issued, in unix seconds.
     pub this_update: i64,
-    /// When the CA issues the next one, in unix seconds. Until then the CRL is current.
+    /// When the CA issues the next CRL, in unix seconds. Until then this CRL is current.
     pub next_update: i64,
     /// The number of revoked certificates.
     pub revoked: usize,
-    /// The file it came from.
+    /// The file of the CRL.
     pub file: PathBuf,
 }
 
 impl CrlFacts {
-    /// Whether the time of the next update has passed.
+    /// Whether the time of the next update is in the past.
     #[must_use]
     pub fn is_out_of_date(&self, now: i64) -> bool {
         now > self.next_update
@@ -64,7 +64,7 @@ pub fn crl_expires_soon(crl: &CrlFacts, now: i64) -> bool {
 /// The CRLs of one file.
 pub(super) struct LoadedCrls {
     pub(super) crls: Vec<Crl>,
-    /// The file.
+    /// The stamp of the file.
     pub(super) stamp: FileStamp,
 }
 
@@ -100,29 +100,29 @@ fn from_pem(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Cr
     if crls.is_empty() { Err(CredentialFault::NoCrl) } else { Ok(crls) }
 }
 
-/// The fields of a CRL, without its file. `None` if it is not a CRL or has no nextUpdate.
+/// Parses the fields of a CRL. Returns `None` if it is not a CRL or has no nextUpdate.
 pub(crate) fn crl_facts(der: &[u8]) -> Option<CrlFacts> {
     let (rest, crl) = CertificateRevocationList::from_der(der).ok()?;
     rest.is_empty().then_some(())?;
     Some(CrlFacts {
         issuer: printable(&crl.issuer().to_string()),
         this_update: crl.last_update().timestamp(),
-        // RFC 5280 section 5.1.2.5: it must be there.
+        // RFC 5280 section 5.1.2.5 requires this field.
         next_update: crl.next_update()?.timestamp(),
         revoked: crl.iter_revoked_certificates().count(),
         file: PathBuf::new(),
     })
 }
 
-/// Whether the verifier accepts it. Each CRL is tried alone, because the verifier does not name
-/// the one that it rejects.
+/// Whether the verifier accepts the CRL. Each CRL is tried alone, because the verifier does not
+/// report which one it rejects.
 fn is_usable(der: &CertificateRevocationListDer<'static>, roots: &Arc<RootCertStore>) -> bool {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider);
     builder.with_crls([der.clone()]).build().is_ok()
 }
 
-/// Warnings: CAs without a CRL, and CRLs that are outdated or soon will be.
+/// Returns warnings about CAs without a CRL, and about CRLs that are outdated or will soon be.
 pub(crate) fn warnings(
     owner: &str,
     revocation: Revocation,

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use crate::facts::{RSA_BITS_MIN, utc};
 use crate::files::FILE_BYTES_MAX;
 
-/// Why an identity or a trust cannot be used. Displays as one line with the fix.
+/// The reason why an identity or a trust cannot be used. The text is one line and contains the fix.
 #[derive(Debug)]
 pub struct CredentialError {
-    /// The table of the policy that names the file: `identity 'web'`, `trust 'corp'`.
+    /// The table of the policy that names the file, such as `identity 'web'` or `trust 'corp'`.
     pub owner: String,
-    /// The file at fault.
+    /// The file with the fault.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: CredentialFault,
 }
 
-/// What is wrong with a file.
+/// A fault of a file.
 #[derive(Debug)]
 #[allow(missing_docs)] // Display describes them.
 pub enum CredentialFault {
@@ -56,7 +56,7 @@ impl fmt::Display for CredentialError {
 }
 
 impl CredentialFault {
-    /// The fault with the command that fixes it, if there is one.
+    /// Returns the fault with the command that fixes it, if there is one.
     pub(crate) fn with_next(&self, path: &Path) -> String {
         let path = path.display();
         match self {
@@ -70,7 +70,7 @@ impl CredentialFault {
 }
 
 impl CredentialError {
-    /// The message and, apart from it, what to do; in the text `; ` is between the two.
+    /// Returns the message and the fix separately. In the text, `; ` separates them.
     #[must_use]
     pub fn message_and_fix(&self) -> (String, Option<String>) {
         let text = self.to_string();
@@ -166,7 +166,7 @@ impl fmt::Display for CredentialFault {
 }
 
 impl CredentialFault {
-    /// Faults of a readable certificate.
+    /// Writes the faults of a certificate that can be parsed.
     fn fmt_certificate(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OldVersion { subject, version } => write!(

@@ -4,10 +4,10 @@ use rustls_pki_types::UnixTime;
 
 use crate::facts::{CertificateFacts, utc};
 
-/// A certificate that expires within this number of days causes a warning.
+/// The number of days before its expiry within which a certificate causes a warning.
 pub const EXPIRY_WARNING_DAYS: i64 = 30;
 
-/// The second half of a warning about a certificate that expires soon or has expired.
+/// Returns the second half of a warning about a certificate that expires soon or has expired.
 pub(super) fn expiry_warning(facts: &CertificateFacts, now: i64) -> Option<String> {
     let days = facts.days_left(now);
     let at = utc(facts.not_after);
@@ -23,7 +23,7 @@ pub fn ends_soon(facts: &CertificateFacts, now: i64) -> bool {
     facts.days_left(now) < EXPIRY_WARNING_DAYS
 }
 
-/// This host's clock, in unix seconds.
+/// Returns the time of this host's clock, in unix seconds.
 pub(super) fn now_seconds() -> i64 {
     i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
 }

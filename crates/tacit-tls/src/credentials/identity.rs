@@ -17,30 +17,30 @@ use crate::failure::HandshakeRole;
 use crate::files::FileStamp;
 use crate::signer::{KeyProvider, PairFile};
 
-/// An identity, ready for handshakes.
+/// An identity that is ready for handshakes.
 #[derive(Clone, Debug)]
 pub struct LoadedIdentity {
     /// Its name in the policy.
     pub name: String,
-    /// Chain and key.
+    /// The chain and the key.
     pub certified_key: Arc<CertifiedKey>,
     /// The facts of the leaf.
     pub facts: CertificateFacts,
-    /// The files it was read from.
+    /// The files from which it was read.
     pub sources: Vec<FileStamp>,
-    /// Problems that do not prevent use; one line each.
+    /// Problems that do not prevent its use, in one line each.
     pub warnings: Vec<String>,
 }
 
 impl LoadedIdentity {
-    /// Whether it presents the same chain. The key matches the chain, so it is the same too.
+    /// Whether both have the same chain. The key matches the chain, so the keys are the same too.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         self.certified_key.cert == other.certified_key.cert
     }
 
-    /// Whether peers reject its certificate in that role of tacit, because the extended key usage
-    /// is for another purpose (RFC 5280 section 4.2.1.12).
+    /// Whether peers reject its certificate when tacit has this role, because the extended key
+    /// usage is for another purpose (RFC 5280 section 4.2.1.12).
     #[must_use]
     pub fn wrong_usage(&self, role: HandshakeRole) -> Option<WrongUsage> {
         (!self.facts.is_for(role.usage())).then(|| WrongUsage {
@@ -79,7 +79,7 @@ impl fmt::Display for WrongUsage {
 /// Loads the certificate chain and key of `[identity.NAME]`. Paths are relative to `base`.
 ///
 /// # Errors
-/// If the identity could not be used in a handshake; see [`CredentialFault`].
+/// The identity could not be used in a handshake; see [`CredentialFault`].
 pub fn load_identity(
     name: &str,
     identity: &Identity,
@@ -114,10 +114,10 @@ pub fn load_identity(
     })
 }
 
-/// Reads a chain, the leaf first, without checking it.
+/// Reads a chain, the leaf first, and does not check it.
 ///
 /// # Errors
-/// If the file holds no certificates in PEM.
+/// The file contains no certificates in PEM.
 pub fn load_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
     let chain = read(path).and_then(|content| certificates(&content.bytes));
     let owner = "peer".to_owned();

@@ -16,16 +16,16 @@ use crate::facts::CertificateFacts;
 use crate::files::FileStamp;
 use crate::signer::{KeyProvider, PairFile, RemoteKey, signing_key};
 
-/// A chain, and a key that signs.
+/// A certificate chain, and its key for signatures.
 pub(crate) struct ChainAndKey {
-    /// The leaf first.
+    /// The certificates, the leaf first.
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: Arc<dyn SigningKey>,
     pub(crate) cert: FileStamp,
     pub(crate) key_file: FileStamp,
 }
 
-/// The fault of one of the two files.
+/// A fault in one of the two files.
 #[derive(Debug)]
 pub(crate) struct PairFault {
     pub(crate) at: PairFile,
@@ -48,7 +48,8 @@ pub(super) fn load_pair(
     Ok(ChainAndKey { chain, key, cert: pair.cert, key_file: pair.key })
 }
 
-/// Reads both files in this process and checks the leaf. The caller checks that the key matches.
+/// Reads both files in this process and checks the leaf certificate. The caller checks that the key
+/// matches.
 pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<ChainAndKey, PairFault> {
     let at_cert = |fault| PairFault { at: PairFile::Cert, fault };
     let at_key = |fault| PairFault { at: PairFile::Key, fault };
@@ -83,7 +84,7 @@ fn one_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CredentialFault> {
             CredentialFault::NoKey
         });
     };
-    // The error text never contains key bytes.
+    // The error text must not contain bytes of the key.
     let key = key.map_err(|_| CredentialFault::BadPem("the private key is damaged".to_owned()))?;
     match keys.count() {
         0 => Ok(key),

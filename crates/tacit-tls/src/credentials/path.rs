@@ -26,21 +26,21 @@ use super::crls::Crl;
 use super::pinned::Pinned;
 use crate::facts::printable;
 
-/// What an anchor says that its place in the library's store does not hold.
+/// The facts of an anchor that the library's store does not contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnchorFacts {
     /// Its subject.
     pub subject: String,
     /// When it expires, in unix seconds.
     pub not_after: i64,
-    /// What its keyUsage allows.
+    /// The operations that its keyUsage allows.
     usage: Usage,
-    /// Of its DER.
+    /// The hash of its DER.
     sha256: [u8; 32],
 }
 
 impl AnchorFacts {
-    /// Reads an anchor; `None`: it is no certificate.
+    /// Parses an anchor; `None` if it is not a certificate.
     pub(super) fn of(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         Some(Self {
@@ -52,7 +52,7 @@ impl AnchorFacts {
     }
 }
 
-/// What the keyUsage of a certificate allows; all of it where there is none.
+/// The operations that the keyUsage of a certificate allows; all, if it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Usage {
     signs_certificates: bool,
@@ -76,26 +76,26 @@ impl Usage {
         }
     }
 
-    /// That of a certificate which the library has read.
+    /// Parses the keyUsage of a certificate that the library has already parsed.
     fn of_der(der: &CertificateDer<'_>) -> Self {
         X509Certificate::from_der(der).map_or(Self::NONE, |(_, read)| Self::of(&read))
     }
 }
 
-/// What is wrong with a path, where the library's error type has no word for it.
+/// The fault of a path, for which the library's error type may have no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathFault {
-    /// The leaf is not one of those that the trust pins.
+    /// The leaf is not one of the pinned certificates of the trust.
     NotPinned,
-    /// It ends at an anchor that has expired.
+    /// The path ends at an anchor that has expired.
     AnchorExpired { subject: String, not_after: i64 },
-    /// A CA of it may not sign certificates.
+    /// A CA of the path is not allowed to sign certificates.
     CaMayNotSign { subject: String },
-    /// A CA of it may not sign lists of revoked certificates.
+    /// A CA of the path is not allowed to sign CRLs.
     CaMayNotSignCrls { subject: String },
-    /// The leaf may not sign, which every handshake asks of it.
+    /// The leaf is not allowed to sign, although every handshake requires its signature.
     LeafMayNotSign,
-    /// The library's error.
+    /// An error of the library.
     Library(webpki::Error),
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for PathFault {
 impl std::error::Error for PathFault {}
 
 impl PathFault {
-    /// The fault within an error of the library.
+    /// Extracts the fault from an error of the library.
     pub(crate) fn within(error: &Error) -> Option<&Self> {
         match error {
             Error::InvalidCertificate(CertificateError::Other(OtherError(inside))) => {
@@ -123,37 +123,38 @@ impl PathFault {
     }
 }
 
-/// Whose chain it is, which decides about the extended key usage.
+/// The owner of the chain, which determines the required extended key usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChainOf {
     Server,
     Client,
 }
 
-/// What a check makes of certificates that no current list tells of.
+/// What the check does with certificates that no current CRL covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnknownRevocation {
     Reject,
     Accept,
 }
 
-/// The check of chains against one trust.
+/// Checks chains against one trust.
 #[derive(Debug)]
 pub(crate) struct PathCheck {
     roots: Arc<RootCertStore>,
-    /// In the order of the roots; empty: nothing is known of them.
+    /// In the order of the roots; empty if nothing is known about them.
     anchors: Arc<[AnchorFacts]>,
     expired_anchors: ExpiredAnchors,
     crls: Vec<CertRevocationList<'static>>,
     unknown_revocation: UnknownRevocation,
-    /// `None`: a leaf need only lead to an anchor.
+    /// `None`: the leaf only needs a chain to an anchor.
     pinned: Option<Pinned>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl PathCheck {
     /// # Errors
-    /// The trust has neither anchors nor pinned certificates alone, or a list cannot be read.
+    /// The trust has neither anchors nor pinned certificates without anchors, or a CRL cannot be
+    /// parsed.
     pub(super) fn new(
         roots: &Arc<RootCertStore>,
         anchors: &Arc<[AnchorFacts]>,
@@ -179,13 +180,13 @@ impl PathCheck {
         })
     }
 
-    /// The anchors; none where certificates are pinned alone.
+    /// Returns the anchors; empty if the trust has only pinned certificates.
     pub(crate) fn roots(&self) -> &RootCertStore {
         &self.roots
     }
 
-    /// Checks a chain; returns when the anchor that it leads to expires, in unix seconds, if that
-    /// matters.
+    /// Checks a chain. Returns when its anchor expires, in unix seconds, if expired anchors are
+    /// rejected.
     pub(crate) fn check(
         &self,
         of: ChainOf,
@@ -219,7 +220,7 @@ impl PathCheck {
             ChainOf::Server => KeyUsage::server_auth(),
             ChainOf::Client => KeyUsage::client_auth(),
         };
-        // The library continues with the next path; what the last one lacked is kept here.
+        // The library continues with the next path. The fault of the last path is stored here.
         let fault = RefCell::new(None);
         let end = RefCell::new(None);
         let examine = |path: &VerifiedPath<'_>| match self.examine(path, leaf, now) {
@@ -244,7 +245,7 @@ impl PathCheck {
         }
     }
 
-    /// What the library does not look at, of a path that it has verified.
+    /// Checks what the library omits, for a path that the library has verified.
     fn examine(
         &self,
         path: &VerifiedPath<'_>,
@@ -260,7 +261,7 @@ impl PathCheck {
             }
         }
         let Some(anchor) = self.facts(path.anchor()) else { return Ok(None) };
-        // A server that signed its own certificate can be its own anchor.
+        // A server with a self-signed certificate can be its own anchor.
         let is_leaf = || anchor.sha256 == sha256(leaf);
         let subject = || anchor.subject.clone();
         if !anchor.usage.signs_certificates && !is_leaf() {
@@ -285,7 +286,7 @@ impl PathCheck {
                 && known.subject_public_key_info == anchor.subject_public_key_info
         };
         let mut known = self.roots.roots.iter().zip(&*self.anchors).filter(|(root, _)| same(root));
-        // Of several certificates of one CA, the one that lasts the longest counts.
+        // If there are several certificates of one CA, the one that expires last counts.
         let first = known.next()?.1;
         Some(
             known.map(|(_, facts)| facts).fold(first, |best, next| {
@@ -295,9 +296,9 @@ impl PathCheck {
     }
 }
 
-/// Checks a certificate that no chain vouches for: what it says of itself.
+/// Checks a certificate without a chain: only its own content.
 fn check_alone(of: ChainOf, leaf: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
-    // Refuses critical extensions that are not known.
+    // This rejects critical extensions that are not known.
     EndEntityCert::try_from(leaf).map_err(error_of)?;
     let Ok((_, read)) = X509Certificate::from_der(leaf) else {
         return Err(CertificateError::BadEncoding.into());
@@ -335,7 +336,7 @@ fn sha256(der: &CertificateDer<'_>) -> [u8; 32] {
     bytes
 }
 
-/// The library's error in the words of its handshakes.
+/// Converts an error to the type that the library uses in its handshakes.
 pub(crate) fn error_of(error: webpki::Error) -> Error {
     use webpki::Error as Why;
     let said = match error {

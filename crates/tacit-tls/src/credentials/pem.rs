@@ -18,7 +18,7 @@ pub(super) fn read(path: &Path) -> Result<FileContent, CredentialFault> {
     })
 }
 
-/// The certificates of a PEM file, in the order of the file; at least one.
+/// Returns the certificates of a PEM file, in the order of the file; at least one.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CredentialFault> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let chain = chain.map_err(|error| CredentialFault::BadPem(error.to_string()))?;
@@ -34,7 +34,7 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, C
     Ok(chain)
 }
 
-/// The facts of one of these certificates.
+/// Returns the facts of one of these certificates.
 pub(super) fn facts_of(
     chain: &[CertificateDer<'_>],
     index: usize,
@@ -58,6 +58,6 @@ pub(super) fn is_pkcs12(bytes: &[u8]) -> bool {
 
 /// Whether a file is DER instead of PEM.
 pub(super) fn is_der(bytes: &[u8]) -> bool {
-    // A sequence of 128 bytes or more. Text does not contain the second byte.
+    // A sequence of 128 bytes or more. A text cannot contain the second byte.
     matches!(bytes, [0x30, 0x81..=0x84, ..])
 }

@@ -24,7 +24,7 @@ use crate::facts::CertificateFacts;
 use crate::failure::HandshakeRole;
 use crate::files::{FileContent, FileStamp};
 
-/// Most certificates that one trust pins.
+/// The largest number of certificates that one trust can pin.
 pub const PINNED_MAX: usize = 4096;
 
 /// The pinned certificates of a trust; at least one.
@@ -35,33 +35,34 @@ pub struct Pinned {
     chain: Chain,
 }
 
-/// What becomes of the chain of a pinned certificate.
+/// How the chain of a pinned certificate is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chain {
-    /// It must lead to an anchor.
+    /// The chain must lead to an anchor.
     Checked,
-    /// There are no anchors, and none is built.
+    /// The trust has no anchors, so no chain is built.
     NotBuilt,
 }
 
 impl Pinned {
-    /// What the certificates say, in their order.
+    /// Returns the facts of the certificates, in their order.
     #[must_use]
     pub fn facts(&self) -> &[CertificateFacts] {
         &self.facts
     }
 
-    /// Whether the same certificates are pinned, with anchors in both or in neither.
+    /// Whether both have the same pinned certificates, and both or neither have anchors.
     pub(super) fn same(&self, other: &Self) -> bool {
         self.chain == other.chain && self.certificates == other.certificates
     }
 
-    /// Whether there are no anchors, so that no chain is built.
+    /// Whether the trust has no anchors, so that no chain is built.
     pub(super) fn is_alone(&self) -> bool {
         self.chain == Chain::NotBuilt
     }
 
-    /// Why no peer of tacit in this role is ever accepted with one of these; `None`: one may be.
+    /// Returns why a peer of tacit in this role can never be accepted with any of these
+    /// certificates; `None` if one of them can be accepted.
     pub(super) fn unusable(&self, trust: &str, role: HandshakeRole) -> Option<UnusablePins> {
         let fault = |facts| self.fault(facts, role);
         let faults: Option<Vec<_>> = self.facts.iter().map(fault).collect();
@@ -70,8 +71,8 @@ impl Pinned {
         Some(UnusablePins { trust: trust.to_owned(), role, subject, fault: first })
     }
 
-    /// Why a peer of tacit in this role is never accepted with a pinned certificate, as the check
-    /// of a handshake has it.
+    /// Returns why a peer of tacit in this role can never be accepted with this pinned certificate,
+    /// by the checks of a handshake.
     fn fault(&self, facts: &CertificateFacts, role: HandshakeRole) -> Option<PinFault> {
         if facts.is_ca && self.chain == Chain::Checked {
             return Some(PinFault::Ca);
@@ -85,30 +86,30 @@ impl Pinned {
         (!is_for_peer).then(|| PinFault::OtherUsage { usages: usages.join(", "), needed })
     }
 
-    /// Whether the certificate is one of these.
+    /// Whether this certificate is pinned.
     pub(super) fn holds(&self, certificate: &CertificateDer<'_>) -> bool {
         self.certificates.iter().any(|pinned| pinned.as_ref() == certificate.as_ref())
     }
 }
 
-/// No pinned certificate of a trust can ever be accepted.
+/// None of the pinned certificates of a trust can ever be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusablePins {
     trust: String,
     role: HandshakeRole,
-    /// Of the first of them.
+    /// The subject of the first certificate.
     subject: String,
     fault: PinFault,
 }
 
-/// Why a pinned certificate can never be accepted.
+/// The reason why a pinned certificate can never be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PinFault {
-    /// It is a CA's, and no chain begins with one.
+    /// It is the certificate of a CA, and a chain cannot begin with one.
     Ca,
-    /// Its keyUsage does not allow the signature of a handshake.
+    /// Its keyUsage does not allow the signature in a handshake.
     MayNotSign,
-    /// Its extended key usage is for other purposes.
+    /// Its extended key usage is only for other purposes.
     OtherUsage { usages: String, needed: &'static str },
 }
 
@@ -133,13 +134,13 @@ impl fmt::Display for UnusablePins {
     }
 }
 
-/// Pinned certificates, and the files that they were read from.
+/// Pinned certificates with the stamps of their files.
 pub(super) struct LoadedPins {
     pub(super) pinned: Pinned,
     pub(super) sources: Vec<FileStamp>,
 }
 
-/// Loads the files; each holds at least one certificate.
+/// Loads the files; each must contain at least one certificate.
 pub(super) fn load(
     owner: &str,
     paths: Vec<PathBuf>,
@@ -177,12 +178,12 @@ pub(super) fn load(
     Ok(LoadedPins { pinned, sources })
 }
 
-/// What will probably not work; one line each.
+/// Returns warnings about certificates that will probably not work, in one line each.
 pub(super) fn warnings(owner: &str, pinned: &Pinned, now: i64) -> Vec<String> {
     let mut warnings = Vec::new();
     for facts in &*pinned.facts {
         let at = format!("{owner}: the pinned certificate of {}", facts.title());
-        // Beside anchors the file may well hold the chain.
+        // If the trust has anchors, the file may also contain the chain.
         if pinned.is_alone() && facts.is_ca && (!facts.is_self_signed || !facts.may_sign) {
             warnings.push(format!(
                 "{at} is a CA certificate: peers whose certificates it issued are rejected; pin \

@@ -26,7 +26,7 @@ fn write(directory: &Directory, leaf: &Leaf) {
     directory.write("web.key", &leaf.key_pem, 0o600);
 }
 
-/// The one line an operator sees, without the directory.
+/// The one line that an operator sees, without the directory.
 fn refusal(directory: &Directory) -> String {
     let line = load(directory).expect_err("must be refused").to_string();
     assert!(!line.contains('\n'), "{line}");
@@ -58,7 +58,7 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     let missing = refusal(&directory);
     assert!(missing.starts_with("identity 'web': web.pem: cannot be read"), "{missing}");
 
-    // Each: certificate file, key file, part of the line.
+    // Each entry: the certificate file, the key file, and a part of the error line.
     let damaged = leaf.key_pem.replacen('\n', "\n!", 1);
     let both = format!("{}{}", leaf.key_pem, other.key_pem);
     let chain = format!("{}{}", ca.pem(), leaf.cert_pem);

@@ -21,7 +21,7 @@ use crate::facts::CertificateFacts;
 use crate::failure::HandshakeRole;
 use crate::files::FileStamp;
 
-/// Where distributions keep the bundle of trust anchors: Debian, Red Hat, SUSE, Alpine.
+/// The bundles of trust anchors in distributions: Debian, Red Hat, SUSE, Alpine.
 const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -30,8 +30,8 @@ const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The generation of a loaded trust. A chain verified in one generation is verified again in the
-/// next.
+/// The generation of a loaded trust. A chain that was verified in one generation is verified again
+/// in the next generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrustGeneration(u64);
 
@@ -43,46 +43,48 @@ impl TrustGeneration {
         Self(LAST.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Its number.
+    /// Returns the number of the generation.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// Trust anchors, ready for handshakes.
+/// A trust that is ready for handshakes.
 #[derive(Clone, Debug)]
 pub struct LoadedTrust {
     /// Its name in the policy.
     pub name: String,
-    /// Another one each time it is loaded.
+    /// A new generation each time the trust is loaded.
     pub generation: TrustGeneration,
     /// The anchors.
     pub roots: Arc<RootCertStore>,
-    /// Number of anchors; 0 only where certificates are pinned without any.
+    /// The number of anchors; 0 only if the trust has pinned certificates and no anchors.
     pub anchors: usize,
-    /// What the anchors say; empty for the system's bundle, which holds a hundred or more.
+    /// The facts of the anchors; empty for the system's bundle, which has more than a hundred.
     pub facts: Vec<CertificateFacts>,
-    /// What checks need of the anchors, in their order; empty: nothing is known.
+    /// The facts of the anchors that checks need, in the order of the anchors; empty if nothing is
+    /// known.
     pub anchor_facts: Arc<[AnchorFacts]>,
     /// Whether anchors that have expired are trusted.
     pub expired_anchors: ExpiredAnchors,
-    /// Lists of revoked certificates; empty where they are not looked at.
+    /// The CRLs; empty if the trust does not use CRLs.
     pub crls: Vec<Crl>,
-    /// What is asked of them.
+    /// How the trust uses CRLs.
     pub revocation: Revocation,
-    /// The certificates of which the peer's own must be one; `None`: it need only lead to anchors.
+    /// The pinned certificates. The certificate of a peer must be one of them; `None`: it only
+    /// needs a chain to an anchor.
     pub pinned: Option<Pinned>,
-    /// The files it was read from.
+    /// The files from which it was read.
     pub sources: Vec<FileStamp>,
-    /// What will probably not work; one line each.
+    /// Problems that will probably prevent its use, in one line each.
     pub warnings: Vec<String>,
-    /// What checks chains against it.
+    /// The verifiers for chains, shared by all rules.
     pub verifiers: Verifiers,
 }
 
 impl LoadedTrust {
-    /// Anchors that stand in no file, without lists.
+    /// Creates a trust from anchors that are in no file, without CRLs.
     #[must_use]
     pub fn of_roots(name: &str, roots: Arc<RootCertStore>) -> Self {
         Self {
@@ -102,7 +104,7 @@ impl LoadedTrust {
         }
     }
 
-    /// Whether it holds the same anchors, lists and pinned certificates.
+    /// Whether both have the same anchors, CRLs and pinned certificates.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         let crls = self.crls.iter().map(|crl| &crl.der);
@@ -117,14 +119,14 @@ impl LoadedTrust {
             && crls.eq(other.crls.iter().map(|crl| &crl.der))
     }
 
-    /// Why no peer of tacit in this role is ever accepted, whatever certificate it shows: none of
-    /// those that are pinned can be used. `None`: one can, or none is pinned.
+    /// Returns why no peer of tacit in this role can ever be accepted, because no pinned
+    /// certificate is usable; `None` if one is usable or none is pinned.
     #[must_use]
     pub fn unusable_pins(&self, role: HandshakeRole) -> Option<UnusablePins> {
         self.pinned.as_ref()?.unusable(&self.name, role)
     }
 
-    /// What checks chains.
+    /// Returns the check for chains.
     pub(crate) fn path_check(
         &self,
         unknown_revocation: UnknownRevocation,
@@ -137,10 +139,10 @@ impl LoadedTrust {
     }
 }
 
-/// Loads the anchors of `[trust.NAME]`, or the system's; relative paths start at `base`.
+/// Loads the anchors of `[trust.NAME]`, or those of the system. Relative paths begin at `base`.
 ///
 /// # Errors
-/// If a file cannot be read, or holds anything but certificates that can be anchors.
+/// A file cannot be read, or contains something other than certificates that can be anchors.
 pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<LoadedTrust, CredentialError> {
     let files = |paths: &[PathBuf]| paths.iter().map(|path| base.join(path)).collect();
     let chain = match trust.source {
@@ -203,7 +205,8 @@ fn load_files(
                 .add(der.clone())
                 .map_err(|_| fail(CredentialFault::BadCertificate { number: index + 1 }))?;
             anchor_facts.extend(AnchorFacts::of(der));
-            // A pinned leaf may stand in the file of its CAs, and is warned about as such.
+            // A pinned leaf may be in the file of its CAs, and causes the warning for pinned
+            // certificates instead.
             if !is_pinned(der) || anchor.is_ca {
                 let expired_anchors = trust.expired_anchors;
                 warnings.extend(anchor_warnings(&owner, &path, &anchor, expired_anchors, now));
@@ -223,7 +226,8 @@ fn load_files(
         crls.extend(more);
         sources.push(stamp);
     }
-    // Of several CRLs of one CA the verifier reads only the first, so it must be the newest.
+    // If there are several CRLs of one CA, the verifier uses only the first one, so it must be the
+    // newest.
     crls.sort_by_key(|crl| std::cmp::Reverse(crl.facts.this_update));
     warnings.extend(crls::warnings(&owner, revocation, &crls, &facts, now));
     let anchors = LoadedTrust::of_roots(name, roots);
@@ -231,8 +235,9 @@ fn load_files(
     Ok(LoadedTrust { facts, anchor_facts, crls, revocation, sources, warnings, ..anchors })
 }
 
-/// What is wrong with a trust of leaf certificates alone: no peer is trusted for them. One that
-/// signed itself is its own CA, and one that does not say whether it is a CA may be one.
+/// Returns the fault of a trust that has only leaf certificates, because they make no peer trusted.
+/// A self-signed certificate is its own CA. A certificate that does not state whether it is a CA
+/// may be one.
 fn without_ca(facts: &[CertificateFacts]) -> Option<CredentialFault> {
     let first = facts.first()?;
     let can_be_anchor = |one: &CertificateFacts| one.is_self_signed || !one.denies_ca;
@@ -243,7 +248,7 @@ fn without_ca(facts: &[CertificateFacts]) -> Option<CredentialFault> {
     Some(CredentialFault::NoCa { subject, issuer: first.issuer.clone() })
 }
 
-/// Loads the first bundle that exists. A certificate in it that cannot be read causes a warning.
+/// Loads the first bundle that exists. A certificate in it that cannot be parsed causes a warning.
 fn load_system(name: &str, candidates: &[&Path]) -> Result<LoadedTrust, CredentialError> {
     let owner = format!("trust '{name}'");
     let Some(path) = candidates.iter().find(|path| path.exists()) else {

@@ -9,14 +9,14 @@ use rustls::server::VerifierBuilderError;
 
 use super::path::{PathCheck, UnknownRevocation};
 
-/// What is built of a trust so far.
+/// The verifiers of a trust that have been created so far.
 #[derive(Clone, Debug, Default)]
 pub struct Verifiers {
     checks: [OnceLock<Arc<PathCheck>>; 2],
 }
 
 impl Verifiers {
-    /// The one for certificates that no current list tells of.
+    /// Returns the verifier with this setting for certificates that no current CRL covers.
     pub(super) fn get(
         &self,
         unknown_revocation: UnknownRevocation,

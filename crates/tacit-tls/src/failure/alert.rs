@@ -4,8 +4,8 @@ use rustls::AlertDescription as Alert;
 
 use super::handshake_failure::{HandshakeFailure, HandshakeRole, Party, failure};
 
-/// Describes an alert by its number on the wire. The TLS library does not see an alert that arrives
-/// after the handshake.
+/// Describes an alert by its number in the protocol. The TLS library does not see alerts that
+/// arrive after the handshake.
 #[must_use]
 pub fn describe_alert_number(role: HandshakeRole, alert: u8) -> HandshakeFailure {
     describe_alert(role, Alert::from(alert))
@@ -18,15 +18,15 @@ pub(super) fn describe_alert(role: HandshakeRole, alert: Alert) -> HandshakeFail
     failure(kind, party, format!("the {peer} {reason} (alert {alert:?}): {step}"))
 }
 
-/// What an alert of the peer means.
+/// The meaning of an alert from the peer.
 struct Meaning {
     /// The kind of the failure.
     kind: &'static str,
     /// Who has to act.
     party: Party,
-    /// Why the peer sent it: a predicate of the peer.
+    /// Why the peer sent it, as a predicate whose subject is the peer.
     reason: &'static str,
-    /// What to do next; `{peer}` stands for the peer.
+    /// The next step; `{peer}` stands for the peer.
     step: &'static str,
 }
 

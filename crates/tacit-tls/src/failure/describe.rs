@@ -130,7 +130,8 @@ fn certificate(failed: &FailedHandshake<'_>, error: &CertificateError) -> Handsh
 fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> HandshakeFailure {
     use PeerIncompatible as Why;
     let peer = failed.role.peer();
-    // An old hello lacks extensions too, and the library may report those first.
+    // A hello of an old version lacks extensions too, and the library may report the extensions
+    // first.
     if offered_version(failed.first_bytes).is_some_and(|version| !is_supported(version)) {
         return no_common_version(failed);
     }
@@ -149,7 +150,7 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
                  static RSA); in TLS 1.2 the suite must also match tacit's key, ECDSA or RSA"
             ),
         ),
-        // The library reports a missing group before it compares the suites.
+        // The library reports a missing group before it compares the cipher suites.
         Why::NoKxGroupsInCommon | Why::NamedGroupsExtensionRequired if failed.lacks_ecdhe => {
             failure(
                 "no-common-suite",

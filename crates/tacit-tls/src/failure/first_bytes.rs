@@ -1,9 +1,9 @@
 //! Recognises a peer's protocol by its first bytes.
 
-/// How many of a peer's first bytes are kept.
+/// The number of a peer's first bytes that are stored.
 pub const FIRST_BYTES_MAX: usize = 16;
 
-/// Returns the name of the plaintext protocol that the bytes begin, if it is a known one.
+/// Returns the name of the plaintext protocol that begins with these bytes, if it is a known one.
 #[must_use]
 pub fn looks_like_plaintext(first_bytes: &[u8]) -> Option<&'static str> {
     const BEGINNINGS: [(&[u8], &str); 25] = [
@@ -38,16 +38,17 @@ pub fn looks_like_plaintext(first_bytes: &[u8]) -> Option<&'static str> {
     BEGINNINGS.iter().find(begins).map(|(_, protocol)| *protocol)
 }
 
-/// The version in the peer's first hello, if the bytes contain it.
+/// Returns the version in the peer's first hello, if the bytes contain it.
 ///
-/// A TLS 1.3 hello has 1.2 here, and 1.3 in an extension after these bytes.
+/// A TLS 1.3 hello has the value of TLS 1.2 here, and 1.3 in an extension after these bytes.
 #[must_use]
 pub fn offered_version(first_bytes: &[u8]) -> Option<&'static str> {
     let version = match first_bytes {
-        // SSL 2.0 CLIENT-HELLO: two bytes of length with the high bit set, type 1, version.
+        // An SSL 2.0 CLIENT-HELLO: two bytes of length with the high bit set, type 1, version.
         [length, _, 1, 0, 2, ..] if *length >= 0x80 => return Some("SSL 2.0"),
         [length, _, 1, major, minor, ..] if *length >= 0x80 => (*major, *minor),
-        // A record header of 5 bytes, then ClientHello (1) or ServerHello (2), its length, version.
+        // A record header of 5 bytes, then ClientHello (1) or ServerHello (2), its length, its
+        // version.
         [0x16, 3, _, _, _, 1 | 2, _, _, _, major, minor, ..] => (*major, *minor),
         _ => return None,
     };

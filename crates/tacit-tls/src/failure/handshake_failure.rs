@@ -17,7 +17,7 @@ pub enum HandshakeRole {
 }
 
 impl HandshakeRole {
-    /// The word for the peer.
+    /// Returns the word for the peer.
     #[must_use]
     pub fn peer(self) -> &'static str {
         match self {
@@ -26,8 +26,8 @@ impl HandshakeRole {
         }
     }
 
-    /// The extended key usage of certificates that tacit shows in this role (RFC 5280 section
-    /// 4.2.1.12).
+    /// Returns the extended key usage of the certificates that tacit sends in this role (RFC 5280
+    /// section 4.2.1.12).
     #[must_use]
     pub fn usage(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl HandshakeRole {
         }
     }
 
-    /// The extended key usage of certificates that its peers show.
+    /// Returns the extended key usage of the certificates that peers send.
     #[must_use]
     pub fn peer_usage(self) -> &'static str {
         match self {
@@ -46,13 +46,13 @@ impl HandshakeRole {
     }
 }
 
-/// Who has to act.
+/// The party that has to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Party {
     /// The operator of the peer.
     Peer,
-    /// The operator of this host: certificates, clock, randomness.
+    /// The operator of this host, who is responsible for certificates, clock and randomness.
     Us,
     /// The author of the policy.
     Policy,
@@ -63,11 +63,11 @@ pub enum Party {
 /// A failed handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HandshakeFailure {
-    /// For counters and logs; kebab-case, stable.
+    /// The kind of the failure, for counters and logs. It is in kebab-case and never changes.
     pub kind: &'static str,
-    /// Who has to act.
+    /// The party that has to act.
     pub party: Party,
-    /// One line with the next step.
+    /// The description in one line, with the fix.
     pub message: String,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for HandshakeFailure {
 impl std::error::Error for HandshakeFailure {}
 
 impl HandshakeFailure {
-    /// The peer closed the connection before the handshake was done.
+    /// Describes that the peer closed the connection before the handshake was complete.
     #[must_use]
     pub fn closed(role: HandshakeRole) -> Self {
         let peer = role.peer();
@@ -91,7 +91,7 @@ impl HandshakeFailure {
         failure("peer-closed", Party::Peer, message)
     }
 
-    /// The handshake took longer than the rule allows.
+    /// Describes that the handshake took longer than the rule allows.
     #[must_use]
     pub fn timed_out(role: HandshakeRole, after: Duration) -> Self {
         let message = format!(

@@ -52,7 +52,7 @@ fn described(role: HandshakeRole, sent: &[u8], error: &Error) -> HandshakeFailur
     failure
 }
 
-/// What a server says to those bytes.
+/// Returns the failure of a server that receives these bytes.
 fn server_meets(config: ServerConfig, sent: &[u8]) -> HandshakeFailure {
     let mut connection = ServerConnection::new(Arc::new(config)).unwrap();
     connection.read_tls(&mut &*sent).unwrap();
@@ -60,7 +60,8 @@ fn server_meets(config: ServerConfig, sent: &[u8]) -> HandshakeFailure {
     described(HandshakeRole::Server, sent, &error)
 }
 
-/// What a server says to a client's hello, and what the client says to the server's alert.
+/// Returns the failure of a server with a client's hello, and the failure of the client with the
+/// server's alert.
 fn meet(server: ServerConfig, client: ClientConfig) -> [HandshakeFailure; 2] {
     let name = ServerName::try_from(NAME).unwrap();
     let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
@@ -83,7 +84,7 @@ fn provider() -> CryptoProvider {
     aws_lc_rs::default_provider()
 }
 
-/// A hello without extensions, as old clients send it.
+/// A hello without extensions, in the format of old clients.
 fn old_hello(minor: u8) -> Vec<u8> {
     let mut body = vec![3, minor];
     body.extend([7; 32]); // random

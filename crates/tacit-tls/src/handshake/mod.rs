@@ -37,24 +37,25 @@ use super::secrets::TrafficSecrets;
 use super::session::{Session, SessionKeys, Tls13State};
 use super::verify::{MappedIdentity, unnamed};
 
-/// Handshake bytes that may wait for more: a flight with long chains fits, a flood does not.
+/// The largest number of handshake bytes that wait for the rest of a message. A flight with long
+/// chains fits.
 pub const INCOMING_BYTES_MAX: usize = 128 * 1024;
 
-/// A handshake under way.
+/// A handshake in progress.
 #[derive(Debug)]
 pub struct Handshake {
     side: Side,
-    /// What the peer said first, for the diagnosis of a failure.
+    /// The first bytes of the peer, which help to explain a failure.
     first_bytes: Vec<u8>,
-    /// Whole records that the library has seen and may still refer to, in bytes.
+    /// The number of bytes in complete records that the library has seen and may still refer to.
     seen: usize,
-    /// What the steps so far have reported.
+    /// The reports of all steps so far.
     outcome: StepOutcome,
-    /// Where a client comes from, for maps that ask.
+    /// The address of a client, for maps with conditions on it.
     address: Option<IpAddr>,
-    /// The application protocol without which there is no connection.
+    /// The application protocol that the handshake must negotiate.
     required_alpn: Option<&'static str>,
-    /// Whether its secrets are collected for a key log.
+    /// Whether the secrets are collected for a key log.
     has_key_log: bool,
 }
 
@@ -62,7 +63,7 @@ enum Side {
     Client {
         machine: Box<UnbufferedClientConnection>,
         settings: Arc<ClientSettings>,
-        /// The names that the server's certificate must cover.
+        /// The names that the server's certificate must match.
         names: Vec<ServerName<'static>>,
     },
     Server {
@@ -80,62 +81,63 @@ impl std::fmt::Debug for Side {
     }
 }
 
-/// Why a complete handshake gives no connection, and the alert that says so.
+/// The reason why a complete handshake gives no connection, and the alert for the peer.
 struct Refusal {
     failure: HandshakeFailure,
     alert: AlertDescription,
 }
 
-/// A complete handshake that gives no connection.
+/// The error of a complete handshake that gives no connection.
 #[derive(Debug)]
 pub struct FinishError {
-    /// Why not.
+    /// The reason.
     pub failure: HandshakeFailure,
-    /// The record that tells the peer; empty where there is none.
+    /// The record with the alert for the peer; empty if there is none.
     pub alert: Vec<u8>,
 }
 
-/// What was agreed, for displays and logs.
+/// The negotiated parameters of a connection, for displays and logs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NegotiatedParameters {
     /// The version.
     pub version: TlsVersion,
-    /// IANA's name of the suite.
+    /// The name of the cipher suite in IANA's registry.
     pub suite: &'static str,
-    /// IANA's name of the key exchange group; absent where a TLS 1.2 session was resumed.
+    /// The name of the key exchange group in IANA's registry; absent if a TLS 1.2 session was
+    /// resumed.
     pub group: Option<&'static str>,
-    /// The application protocol, if one was agreed.
+    /// The application protocol, if one was negotiated.
     pub alpn: Option<String>,
-    /// The name that the client asked for, whichever role is ours.
+    /// The server name that the client requested, in both roles.
     pub server_name: Option<String>,
     /// Whether an earlier session was resumed.
     pub resumed: bool,
 }
 
-/// A handshake that succeeded.
+/// The result of a successful handshake.
 #[derive(Debug)]
 pub struct CompletedHandshake {
-    /// The records from here on.
+    /// The session, which handles all later records.
     pub session: Session,
-    /// What was agreed.
+    /// The negotiated parameters.
     pub negotiated: NegotiatedParameters,
-    /// What came of the check of the peer's certificate.
+    /// The result of the check of the peer's certificate.
     pub check: PeerCheck,
-    /// The name that it gives the peer.
+    /// The identity of the peer from its certificate.
     pub mapped: MappedIdentity,
     /// The peer's certificate, if it sent one.
     pub peer: Option<Arc<CertificateFacts>>,
-    /// What is needed to check a peer that is trusted again.
+    /// What is needed to check a trusted peer again.
     pub trusted: Option<TrustedPeer>,
 }
 
 impl Handshake {
-    /// Begins as client. `asked` are the names the program asked for, all of which the server must
-    /// cover; they count only where the rule names none itself.
+    /// Begins a handshake as client. `asked` are the names that the program requested. The server's
+    /// certificate must match all of them, unless the rule sets a name.
     ///
     /// # Errors
-    /// The library refuses its own settings.
+    /// The library refuses its settings.
     pub fn client(
         settings: &Arc<ClientSettings>,
         asked: &[String],
@@ -151,10 +153,10 @@ impl Handshake {
         Ok(Self::new(Side::Client { machine: Box::new(machine), settings, names }))
     }
 
-    /// Begins as server.
+    /// Begins a handshake as server.
     ///
     /// # Errors
-    /// The library refuses its own settings.
+    /// The library refuses its settings.
     pub fn server(settings: &Arc<ServerSettings>) -> Result<Self, HandshakeFailure> {
         let machine = UnbufferedServerConnection::new(Arc::clone(&settings.config))
             .map_err(|error| describe(HandshakeRole::Server, &error))?;
@@ -173,32 +175,33 @@ impl Handshake {
         }
     }
 
-    /// Says where the peer comes from, if that is an IP address.
+    /// Sets the peer's address, if it is an IP address.
     #[must_use]
     pub fn with_peer_address(self, address: Option<IpAddr>) -> Self {
         Self { address, ..self }
     }
 
-    /// Says which application protocol must be agreed on; `None`: none need be.
+    /// Sets the application protocol that the handshake must negotiate; `None`: any, or none.
     #[must_use]
     pub fn with_required_alpn(self, required_alpn: Option<&'static str>) -> Self {
         Self { required_alpn, ..self }
     }
 
-    /// Collects the secrets for a key log ([`Self::take_key_log`]). They decrypt the connection.
+    /// Collects the secrets for a key log ([`Self::take_key_log`]). With these secrets the
+    /// connection can be decrypted.
     #[must_use]
     pub fn with_key_log(self) -> Self {
         Self { has_key_log: true, ..self }
     }
 
-    /// The lines of the key log since they were taken last; none without [`Self::with_key_log`].
+    /// Returns the lines of the key log since the last call; none without [`Self::with_key_log`].
     pub fn take_key_log(&mut self) -> Vec<KeyLogLine> {
         std::mem::take(&mut self.outcome.key_log)
     }
 
-    /// Works on what arrived. `incoming` loses what was understood; what is left when it is done
-    /// comes after the handshake. `outgoing` gains what must be sent, also after an error: the
-    /// alert that tells the peer.
+    /// Processes the received bytes in `incoming`, and removes the processed ones. When the
+    /// handshake is complete, the remaining bytes belong to the session. Appends the bytes to send
+    /// to `outgoing`; after an error this includes the alert for the peer.
     ///
     /// # Errors
     /// The handshake failed.
@@ -227,8 +230,8 @@ impl Handshake {
         }
     }
 
-    /// The next record, where it may be early data (RFC 8446 section 4.2.10): protected, from a
-    /// client none of whose protected records could be opened so far.
+    /// Returns the next record if it may be early data (RFC 8446 section 4.2.10): it is protected,
+    /// and no protected record of this client could be opened so far.
     fn copy_if_early(&self, incoming: &[u8]) -> Option<Vec<u8>> {
         self.outcome.secrets.client_handshake.as_ref()?;
         let next = incoming.get(self.seen..)?;
@@ -237,9 +240,10 @@ impl Handshake {
         (is_protected && matches!(self.side, Side::Server { .. })).then(|| record.to_vec())
     }
 
-    /// Drops a record of early data, which was never offered. The library skips it, and does not
-    /// release its bytes: it would look at them again with each later record, and count them again
-    /// towards what it skips at most. `record` is a copy of what was shown, `kept` where it stands.
+    /// Drops a record of early data, which tacit never offers to accept. The library skips the
+    /// record, but does not release its bytes. It would read them again with each later record, and
+    /// count them again towards its limit of skipped bytes. `record` is a copy of the bytes, `kept`
+    /// is their position.
     fn skip_early_data(
         &mut self,
         record: Option<Vec<u8>>,
@@ -258,19 +262,19 @@ impl Handshake {
                 self.seen -= range.len();
                 incoming.drain(range);
             }
-            // The first record of the handshake that is protected: no early data can follow it.
+            // This is the first protected record of the handshake. No early data can follow it.
             _ => self.outcome.secrets.client_handshake = None,
         }
     }
 
-    /// The peer ended the connection before the handshake was complete.
+    /// Returns the failure for a peer that ends the connection before the handshake is complete.
     #[must_use]
     pub fn cut_off(&self) -> HandshakeFailure {
         HandshakeFailure::closed(self.role())
     }
 
-    /// The peer sent more than [`INCOMING_BYTES_MAX`] that made no whole message. `outgoing` gains
-    /// the alert that says so; `incoming` is lost.
+    /// Returns the failure for a peer that sends more than [`INCOMING_BYTES_MAX`] without a
+    /// complete message. Appends the alert to `outgoing`; `incoming` is lost.
     #[must_use]
     pub fn too_long(&mut self, incoming: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> HandshakeFailure {
         incoming.truncate(self.seen);
@@ -293,12 +297,12 @@ impl Handshake {
         describe_error(&failed, error)
     }
 
-    /// Takes the secrets out of the library.
+    /// Takes the secrets out of the library, and creates the session.
     ///
     /// # Errors
-    /// A resumed session's certificate is no longer acceptable, the client has no name in the
-    /// rule's map, an application protocol that is required was not agreed on, or the library
-    /// gives no secrets; with the alert that tells the peer.
+    /// The certificate of a resumed session is no longer acceptable, the client has no name in the
+    /// rule's map, a required application protocol was not negotiated, or the library returns no
+    /// secrets. The error contains the alert for the peer.
     pub fn finish(
         self,
         rekey: Rekey,
@@ -344,14 +348,14 @@ impl Handshake {
             }
             Err(refusal) => {
                 let mut alert = Vec::new();
-                // The connection ends either way.
+                // The connection ends with or without the alert.
                 let _ = session.seal_alert(refusal.alert, &mut alert);
                 Err(FinishError { failure: refusal.failure, alert })
             }
         }
     }
 
-    /// What is kept of a peer that is trusted; `kept` is its chain, if that is remembered.
+    /// Returns what is stored about a trusted peer; `kept` is its chain, if it is stored.
     fn trusted(
         &self,
         chain: &[CertificateDer<'_>],
@@ -366,7 +370,7 @@ impl Handshake {
         Some(TrustedPeer { chain, names })
     }
 
-    /// The name of the peer, which must have one where the rule's map gives them.
+    /// Returns the identity of the peer. If the rule has a map, the peer must have one.
     fn name_peer(
         &self,
         chain: &[CertificateDer<'_>],
@@ -381,7 +385,7 @@ impl Handshake {
         }
     }
 
-    /// Only a resumed session gets here: a full handshake fails in the verifier.
+    /// Only a resumed session gets here, because a full handshake fails in the verifier.
     fn describe_refused(&self, check: &PeerCheck) -> HandshakeFailure {
         let error = match check {
             PeerCheck::Absent => rustls::Error::NoCertificatesPresented,
@@ -431,8 +435,8 @@ impl Handshake {
         }
     }
 
-    /// A resumed session skips the library's verifier: the chain it was made with is checked
-    /// again, so that an expired certificate does not live on in tickets.
+    /// A resumed session skips the library's verifier. So the chain of the original handshake is
+    /// checked again: otherwise tickets would extend the life of an expired certificate.
     fn check_peer(
         &self,
         chain: &[CertificateDer<'static>],
@@ -447,7 +451,8 @@ impl Handshake {
                     Some((first, others)) => (seen.unwrap_or_else(|| recheck(first)), others),
                     None => (seen.unwrap_or_else(|| recheck(&unnamed())), &[][..]),
                 };
-                // The library checks one name; an address that has several must cover each.
+                // The library checks only one name. If an address has several names, the
+                // certificate must match each of them.
                 let bad = |seen: &CheckedPeer| matches!(seen.check, PeerCheck::Invalid { .. });
                 others.iter().map(recheck).find(bad).filter(|_| !bad(&first)).unwrap_or(first)
             }
@@ -460,14 +465,14 @@ impl Handshake {
     }
 }
 
-/// The names that a certificate must cover; none if one of them cannot stand in any, and then no
-/// certificate will do.
+/// Returns the names that a certificate must match. Returns none if one of them cannot be in a
+/// certificate, because then no certificate is valid.
 fn to_be_covered(asked: &[String]) -> Vec<ServerName<'static>> {
     let names: Result<_, _> = asked.iter().map(|name| ServerName::try_from(name.clone())).collect();
     names.unwrap_or_default()
 }
 
-/// What an error means that is not about this peer.
+/// Describes an error that does not depend on the peer.
 fn describe(role: HandshakeRole, error: &rustls::Error) -> HandshakeFailure {
     describe_error(
         &FailedHandshake { role, first_bytes: &[], lacks_ecdhe: false, check: None },
@@ -523,7 +528,7 @@ fn into_session(
     Ok(Session::new(keys, tls13, rekey, now))
 }
 
-/// IANA's name, whose TLS 1.3 suites the library writes with a prefix of its own.
+/// Returns the name in IANA's registry. The library adds a prefix to the names of TLS 1.3 suites.
 fn suite_name(suite: CipherSuite) -> &'static str {
     let name = suite.as_str().unwrap_or_default().replace("TLS13_", "TLS_");
     Suite::DEFAULT.iter().map(|known| known.name()).find(|known| *known == name).unwrap_or("")

@@ -18,14 +18,14 @@ use crate::verify::ServerCheck;
 
 const TLS12: Suite = Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
 const TLS13: Suite = Suite::TLS_AES_128_GCM_SHA256;
-/// A fatal decode_error in clear.
+/// A fatal decode_error alert in clear.
 const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
 
 fn pair(suite: Suite) -> SettingsPair {
     settings(suite, &[Group::X25519], ServerAsks::Nothing).unwrap()
 }
 
-/// What an end answers, and whether it continues.
+/// Passes bytes to one end. Returns its answer, and whether it continues.
 fn give(end: &mut Handshake, wire: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
     let mut incoming = wire.to_vec();
     let mut outgoing = Vec::new();
@@ -60,7 +60,7 @@ fn a_name_that_no_certificate_can_hold_is_not_passed_over() {
 
 #[test]
 fn a_hello_that_is_too_long_or_interrupted_is_answered_by_an_alert() {
-    // 64 KiB is one byte too long.
+    // A message of 64 KiB is one byte too long.
     assert_eq!(give(&mut server(), &in_handshake(&[1, 1, 0, 0])), Err(DECODE_ERROR.into()));
     let part = in_handshake(&[1, 0, 1, 0, 3, 3]);
     let alert = record(ContentType::Alert, &[1, 0]);
@@ -122,7 +122,7 @@ fn a_handshake_without_the_required_application_protocol_ends_with_an_alert() {
     }
 }
 
-/// The labels of a key log, and its lines without an order.
+/// Returns the labels of a key log, and its lines in sorted order.
 fn key_log(end: &mut Handshake) -> (Vec<String>, Vec<String>) {
     let mut lines: Vec<_> = end.take_key_log().iter().map(|line| line.text().to_owned()).collect();
     lines.sort();
@@ -162,8 +162,8 @@ fn both_ends_write_the_same_key_log_and_only_if_they_should() {
     }
 }
 
-/// The client's session where both sides are done but for what the client sends, the server, and
-/// the secret of that.
+/// Returns the client's session, the server, and the secret that protects the client's Finished
+/// message, at the point where only this message is missing.
 fn until_the_clients_finished() -> (Session, Handshake, Secret) {
     let SettingsPair { client, server } = pair(TLS13);
     let mut client = Handshake::client(&client, &[]).unwrap();
@@ -194,7 +194,7 @@ fn a_protected_message_that_is_interrupted_is_answered_by_a_protected_alert() {
     assert_eq!(read, Err(SessionError::PeerAlert(AlertDescription::DECODE_ERROR)));
 }
 
-/// Whether what an end sent last is an alert, which may be protected.
+/// Whether the last record that an end sent is an alert, which may be encrypted.
 fn ends_in_alert(mut sent: &[u8]) -> bool {
     while let Some(length) = first_record_bytes(sent).filter(|length| *length < sent.len()) {
         sent = &sent[length..];
@@ -227,7 +227,7 @@ fn what_was_changed_on_its_way_is_answered_by_an_alert() {
     }
 }
 
-/// A client of the library with a ticket for early data, of a server that is not ours.
+/// A client of the library that has a ticket for early data from another server.
 fn client_with_early_data() -> Arc<ClientConfig> {
     let ca = Ca::new("corp CA");
     let leaf = ca.leaf(LeafKind::Valid);
@@ -315,7 +315,8 @@ fn a_client_without_ecdhe_suites_is_told_apart_from_one_without_groups() {
         ServerAsks::Nothing,
     );
     let server = settings.unwrap().server;
-    // Suites: TLS_RSA_WITH_AES_128_CBC_SHA alone, and with the ECDHE suite of the rule.
+    // The suites: TLS_RSA_WITH_AES_128_CBC_SHA alone, and together with the ECDHE suite of the
+    // rule.
     for (suites, kind) in
         [(&[0, 0x2f][..], "no-common-suite"), (&[0xc0, 0x2b, 0, 0x2f], "no-common-group")]
     {

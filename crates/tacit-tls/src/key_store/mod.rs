@@ -11,20 +11,20 @@ use crate::credentials::{ChainAndKey, PairFault, read_pair};
 use crate::signer::wire::{CHAIN_BYTES_MAX, SignRequest};
 use crate::signer::{KeyName, PairError, PairFile, PublicPair, SCHEMES, Signable};
 
-/// Keys at once: the identities of two generations of a large policy.
+/// The largest number of keys: the identities of two generations of a large policy.
 pub const KEYS_MAX: usize = 65_536;
 
-/// Keys by their names. Threads sign beside each other.
+/// Private keys by name. Several threads can sign at the same time.
 #[derive(Debug, Default)]
 pub struct KeyStore {
     keys: RwLock<HashMap<KeyName, Arc<dyn SigningKey>>>,
 }
 
 impl KeyStore {
-    /// Reads a pair and keeps the key under the name that it has in this generation.
+    /// Reads a pair, and stores the key under its name in this generation.
     ///
     /// # Errors
-    /// What is wrong with one of the files; a store that is full.
+    /// A fault of one of the files, or the store is full.
     pub fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         let refused = |PairFault { at, fault }| {
             let path = if at == PairFile::Cert { cert } else { key };
@@ -60,15 +60,16 @@ impl KeyStore {
         Ok(pair)
     }
 
-    /// Forgets a key.
+    /// Removes a key.
     pub fn forget(&self, name: KeyName) {
         self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&name);
     }
 
-    /// Signs the proof of a handshake.
+    /// Signs the message of a handshake that proves possession of a key.
     ///
     /// # Errors
-    /// The key is not there, does not sign so, or the message is no such proof.
+    /// The key is not in the store, the key does not support the scheme, or the message is not such
+    /// a proof.
     pub fn sign(&self, request: &SignRequest<'_>) -> Result<Vec<u8>, &'static str> {
         if Signable::of(request.message).is_none() {
             return Err("the message does not belong to a TLS handshake");

@@ -6,7 +6,7 @@ use crate::signer::wire::SignRequest;
 use crate::signer::{KeyProvider, RemoteKey, Scheme, SignerClient};
 use crate::test_certificates::{Ca, Directory, LeafKind};
 
-/// A message that TLS 1.3 signs.
+/// A message that is signed in TLS 1.3.
 fn proof() -> Vec<u8> {
     [&[0x20; 64][..], b"TLS 1.3, server CertificateVerify\0", &[7; 32]].concat()
 }

@@ -30,21 +30,24 @@ use super::failure::HandshakeRole;
 use super::keys::{DirectionKey, HotKeys, OpenKey};
 use super::secrets::{NextKey, Secret, Secrets};
 
-/// A handshake message after the handshake at most; a ticket with a chain inside is the longest.
+/// The largest message after the handshake. The longest one is a ticket that contains a chain.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// Key updates, renegotiations and warnings the peer may send without data between them.
+/// The largest number of key updates, renegotiations and warnings that the peer may send without
+/// data between them.
 const IDLE_MESSAGES_MAX: u8 = 32;
-/// KeyUpdates by the rule without data of ours between them, which peers take for an attack: Go
-/// ends the connection at 17, other libraries at 33, answers to theirs included.
+/// The largest number of KeyUpdates that a rule causes without data between them. Peers treat more
+/// as an attack: Go ends the connection at 17 and other libraries at 33, including answers to their
+/// own.
 const UPDATES_WITHOUT_DATA_MAX: u8 = 8;
-/// Records a key must still be good for before a batch: more than one batch ever needs.
+/// The smallest number of records for which a key must suffice before a batch. One batch never
+/// needs more.
 const RECORDS_LEFT_MIN: u64 = 1024;
-/// A TLS 1.2 key with less than one part in so many left is warned about.
+/// A TLS 1.2 key causes a warning when less than 1/`KEY_WARNING_PART` of its records is left.
 const KEY_WARNING_PART: u64 = 10;
-/// Records of a TLS 1.2 key below which nothing more is taken from the program: more than one batch
-/// needs.
+/// When a TLS 1.2 key suffices for fewer records, the relay reads no more from the program. One
+/// batch needs less.
 const LAST_RECORDS_MIN: u64 = 64;
-/// Records of a key that data may not use, so that an alert can still say what happened.
+/// The number of records of a key that are reserved for alerts.
 const RECORDS_RESERVED: u64 = 2;
 
 const HELLO_REQUEST: u8 = 0;
@@ -52,10 +55,10 @@ const CLIENT_HELLO: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
-/// What the TLS library keeps to store tickets.
+/// The part of the TLS library that stores tickets.
 pub(super) type Tickets = KernelConnection<ClientConnectionData>;
 
-/// What a session begins with.
+/// The keys at the beginning of a session.
 pub(super) struct SessionKeys {
     pub(super) seal_key: DirectionKey,
     pub(super) sealer: RecordSealer,
@@ -63,11 +66,11 @@ pub(super) struct SessionKeys {
     pub(super) opener: RecordOpener,
 }
 
-/// What TLS 1.3 needs after the handshake; TLS 1.2 needs nothing.
+/// The data that TLS 1.3 needs after the handshake; TLS 1.2 needs none.
 pub(super) struct Tls13State {
-    /// Where the next keys come from.
+    /// The secrets from which the next keys are derived.
     pub(super) secrets: Box<Secrets>,
-    /// Clients are sent tickets.
+    /// The role; only clients receive tickets.
     pub(super) role: HandshakeRole,
     /// A client that stores tickets keeps this until it has received them.
     pub(super) tickets: Option<Box<Tickets>>,
@@ -81,18 +84,18 @@ pub struct Session {
     opener: RecordOpener,
     tls13: Option<Tls13State>,
     has_ticket: bool,
-    /// A handshake message that has not arrived whole.
+    /// An incomplete handshake message.
     message: Vec<u8>,
     idle_messages: u8,
     pending_reply: Option<PendingReply>,
     rekey: Rekey,
     bytes_since_rekey: u64,
-    /// KeyUpdates of our own since our last data.
+    /// The number of our KeyUpdates since we last sent data.
     updates_without_data: u8,
     rekeyed_at: Instant,
-    /// Keys that the sending direction had before this one.
+    /// The number of earlier keys of the sending direction.
     rekeys: u32,
-    /// Keys that the receiving direction had before this one.
+    /// The number of earlier keys of the receiving direction.
     peer_rekeys: u32,
     close_notify_sent: bool,
     peer_closed: bool,
@@ -104,67 +107,70 @@ impl fmt::Debug for Session {
     }
 }
 
-/// What the peer is to be answered before it gets more data.
+/// The answer that must be sent to the peer before more data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PendingReply {
-    /// RFC 8446 section 4.6.3: one answer, however many KeyUpdates asked for it.
+    /// RFC 8446 section 4.6.3: one answer is sufficient for any number of KeyUpdates that request
+    /// one.
     KeyUpdate,
-    /// RFC 5246 section 7.2.2: renegotiation is declined by a warning, not by an end.
+    /// RFC 5246 section 7.2.2: a warning declines the renegotiation and does not end the
+    /// connection.
     NoRenegotiation,
 }
 
-/// What came of the records at the front of a buffer.
+/// The result of opening the records at the beginning of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenedBatch {
-    /// Bytes that were whole records; what follows them is kept until it is complete.
+    /// The number of bytes in complete records. The bytes after them are kept until their record is
+    /// complete.
     pub consumed: usize,
-    /// The peer said that it sends no more; what follows is no record of this session.
+    /// Whether the peer has ended its direction. The bytes after that are not part of this session.
     pub closed: bool,
 }
 
-/// How much of its sending key a session has used. TLS 1.2 has no KeyUpdate, so that its
-/// connections end before the key may protect no more.
+/// How much of its sending key a session has used. TLS 1.2 has no KeyUpdate, so its connections end
+/// before the limit of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyUse {
-    /// The limit is far, or TLS 1.3 makes a new key before it.
+    /// Little is used, or TLS 1.3 replaces the key before the limit.
     #[default]
     Low,
     /// Nine tenths are used.
     High,
-    /// The session ends as soon as the program pauses.
+    /// The session ends when the program pauses.
     Last,
-    /// The session ends now.
+    /// The session ends immediately.
     Full,
 }
 
-/// Why no KeyUpdate was sent that was asked for.
+/// The reason why a requested KeyUpdate was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRekey {
-    /// TLS 1.2 has none.
+    /// TLS 1.2 has no KeyUpdate.
     OldVersion,
     /// One side has ended its direction.
     Closed,
-    /// There were as many without data as peers take.
+    /// There were already as many KeyUpdates without data as peers accept.
     TooOften,
-    /// The next key could not be made.
+    /// The next key could not be derived.
     Session(SessionError),
 }
 
-/// Why a session ends early.
+/// The reason why a session fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionError {
-    /// A record was not legal.
+    /// A record was invalid.
     Record(RecordError),
     /// The peer ended the connection with this alert.
     PeerAlert(AlertDescription),
-    /// A message after the handshake was not legal.
+    /// A message after the handshake was invalid.
     PeerMisbehaved(&'static str, AlertDescription),
-    /// The library refused to make the next keys or to take a ticket.
+    /// The library refused to derive the next keys or to process a ticket.
     Library(&'static str),
 }
 
 impl SessionError {
-    /// The alert to send to the peer; none if the peer ended the connection.
+    /// Returns the alert to send to the peer; none if the peer has ended the connection.
     #[must_use]
     pub fn alert(&self) -> Option<AlertDescription> {
         match self {
@@ -226,13 +232,13 @@ impl Session {
         }
     }
 
-    /// How slots are laid out for [`Self::seal_slots`].
+    /// Returns the layout of the slots for [`Self::seal_slots`].
     #[must_use]
     pub fn protection(&self) -> RecordProtection {
         self.sealer.protection()
     }
 
-    /// How much of the sending key is used.
+    /// Returns how much of the sending key is used.
     #[must_use]
     pub fn key_use(&self) -> KeyUse {
         if self.tls13.is_some() {
@@ -250,17 +256,17 @@ impl Session {
         }
     }
 
-    /// KeyUpdates sent so far.
+    /// Returns the number of KeyUpdates sent so far.
     #[must_use]
     pub fn rekeys(&self) -> u32 {
         self.rekeys
     }
 
-    /// Seals payload that stands in the slots of `buffer`; returns the bytes to be sent. `hot` is
-    /// this connection's alone.
+    /// Seals the payload in the slots of `buffer`; returns the bytes to send. `hot` must be the
+    /// slot of this connection.
     ///
     /// # Errors
-    /// The key is used up, which a TLS 1.3 session prevents by [`Self::seal_due`].
+    /// The key is used up; with TLS 1.3, [`Self::seal_due`] prevents this.
     pub fn seal_slots(
         &mut self,
         hot: &mut HotKeys,
@@ -279,7 +285,7 @@ impl Session {
         Ok(self.sealer.seal_slots(key, buffer, payload_bytes)?)
     }
 
-    /// Seals a few bytes that are already in memory.
+    /// Seals a few bytes from memory.
     ///
     /// # Errors
     /// The key is used up.
@@ -299,7 +305,7 @@ impl Session {
         self.seal_alert(AlertDescription::CLOSE_NOTIFY, out)
     }
 
-    /// Appends an alert; every one but `close_notify` is fatal.
+    /// Appends an alert; every alert except `close_notify` is fatal.
     ///
     /// # Errors
     /// The key is used up.
@@ -314,12 +320,12 @@ impl Session {
         self.seal_message(ContentType::Alert, &[if warning { 1 } else { 2 }, alert.0], out)
     }
 
-    /// Appends what must go out before the next data: the pending reply; and a KeyUpdate of our
-    /// own, if the rule's bytes or time have passed or the suite's own limit is near (not in TLS
-    /// 1.2, which has none). Nothing after our `close_notify`. Returns whether it appended any.
+    /// Appends what must be sent before the next data: the pending reply, and a KeyUpdate if the
+    /// rule's bytes or time have passed or the limit of the key is near (TLS 1.2 has no KeyUpdate).
+    /// Appends nothing after our `close_notify`. Returns whether it has appended anything.
     ///
     /// # Errors
-    /// The next key could not be made.
+    /// The next key could not be derived.
     pub fn seal_due(
         &mut self,
         clock: fn() -> Instant,
@@ -345,10 +351,10 @@ impl Session {
         Ok(true)
     }
 
-    /// Appends a KeyUpdate that was asked for, whether one is due or not.
+    /// Appends a requested KeyUpdate, even if none is due.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why none was appended.
     pub fn rekey(&mut self, now: Instant, out: &mut Vec<u8>) -> Result<(), NoRekey> {
         if self.tls13.is_none() {
             return Err(NoRekey::OldVersion);
@@ -363,8 +369,9 @@ impl Session {
     }
 
     fn update_both(&mut self, now: Instant, out: &mut Vec<u8>) -> Result<(), SessionError> {
-        // RFC 8446 section 4.6.3: `update_requested`, so that the other direction follows. A peer
-        // that has closed it cannot answer; Go's crypto/tls loses its reading key when asked to.
+        // RFC 8446 section 4.6.3: `update_requested` makes the other direction follow. A peer that
+        // has closed its direction cannot answer; Go's crypto/tls loses its reading key if it gets
+        // the request then.
         let request = match self.peer_closed {
             true => KeyUpdateRequest::NotRequested,
             false => KeyUpdateRequest::Requested,
@@ -373,12 +380,12 @@ impl Session {
         self.bytes_since_rekey = 0;
         self.updates_without_data = self.updates_without_data.saturating_add(1);
         self.rekeyed_at = now;
-        // The KeyUpdate that answers ours is not the peer's doing.
+        // The peer did not cause the KeyUpdate that answers ours.
         self.idle_messages = 0;
         Ok(())
     }
 
-    /// The clock is read only where the rule asks for new keys by time.
+    /// The clock is read only if the rule requests new keys by time.
     fn rekey_due(&self, clock: fn() -> Instant) -> bool {
         if self.sealer.records_left() < RECORDS_LEFT_MIN {
             return true;
@@ -389,12 +396,13 @@ impl Session {
                 || self.rekey.after.is_some_and(passed))
     }
 
-    /// Opens every whole record at the front of `buffer` in place. The payloads' places are
-    /// appended to `payloads`. What the peer asked for waits for [`Self::seal_due`], so that a
-    /// peer that asks and does not read costs no memory. `hot` is this connection's alone.
+    /// Opens all complete records at the beginning of `buffer` in place. Appends the positions of
+    /// the payloads to `payloads`. Replies to the peer wait for [`Self::seal_due`], so that a peer
+    /// that sends requests and does not read costs no memory. `hot` must be the slot of this
+    /// connection.
     ///
     /// # Errors
-    /// The first record that is not legal, or the peer's fatal alert. Payloads before it are good.
+    /// The first invalid record, or a fatal alert of the peer. Payloads before it are valid.
     pub fn open_batch(
         &mut self,
         hot: &mut HotKeys,
@@ -423,7 +431,7 @@ impl Session {
                     }
                     self.count_idle_message()?;
                 }
-                // The record layer lets none through.
+                // The record layer removes these records.
                 ContentType::ChangeCipherSpec => {}
             }
         }
@@ -445,7 +453,7 @@ impl Session {
         Ok(())
     }
 
-    /// Servers send their tickets before all else; more of them are not worth the memory.
+    /// Servers send their tickets before other data. Later tickets are not worth the memory.
     fn take_no_more_tickets(&mut self) {
         if std::mem::take(&mut self.has_ticket)
             && let Some(tls13) = &mut self.tls13
@@ -454,7 +462,7 @@ impl Session {
         }
     }
 
-    /// RFC 8446 section 5.1: nothing comes between the records of one handshake message.
+    /// RFC 8446 section 5.1: no other record may come between the records of one handshake message.
     fn refuse_inside_message(&self) -> Result<(), SessionError> {
         if self.message.is_empty() {
             return Ok(());
@@ -470,7 +478,7 @@ impl Session {
             .map_err(|_| SessionError::Library("expand a key"))
     }
 
-    /// Collects handshake messages and acts on each whole one; tells whether the receiving key
+    /// Collects handshake messages and handles each complete one. Returns whether the receiving key
     /// was replaced.
     fn take_handshake(&mut self, fragment: &[u8]) -> Result<bool, SessionError> {
         if self.message.len() + fragment.len() > MESSAGE_BYTES_MAX {
@@ -484,7 +492,7 @@ impl Session {
         while let Some(HandshakeMessage { kind, body }) = split_message(&self.message) {
             let end = 4 + body.len();
             if replaced {
-                // RFC 8446 section 5.1: messages do not span key changes.
+                // RFC 8446 section 5.1: a message must not span a change of keys.
                 return Err(SessionError::PeerMisbehaved(
                     "sent another message after its KeyUpdate in one record",
                     AlertDescription::UNEXPECTED_MESSAGE,
@@ -590,7 +598,7 @@ impl Session {
             .map_err(|_| SessionError::Library("make the next key"))
     }
 
-    /// Any record at all, as a peer of bad will sends it.
+    /// Seals a record with any content, as a malicious peer would.
     #[cfg(feature = "fuzz")]
     pub(super) fn seal_content(
         &mut self,
@@ -601,7 +609,7 @@ impl Session {
         self.seal_message(content, message, out)
     }
 
-    /// A KeyUpdate that asks for another, due or not.
+    /// Sends a KeyUpdate that requests another one, even if none is due.
     #[cfg(feature = "fuzz")]
     pub(super) fn change_keys(&mut self, out: &mut Vec<u8>) -> Result<(), SessionError> {
         self.update_sending_key(KeyUpdateRequest::Requested, out)
@@ -619,7 +627,7 @@ impl Session {
     }
 }
 
-/// Whether a KeyUpdate asks the peer to update its key too (RFC 8446 section 4.6.3).
+/// Whether a KeyUpdate requests that the peer update its key too (RFC 8446 section 4.6.3).
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum KeyUpdateRequest {
@@ -627,7 +635,7 @@ enum KeyUpdateRequest {
     Requested = 1,
 }
 
-/// `Ok(true)`: the peer closed its direction in order.
+/// `Ok(true)`: the peer has ended its direction with close_notify.
 fn take_alert(alert: &[u8]) -> Result<bool, SessionError> {
     let &[_, description] = alert else {
         return Err(SessionError::PeerMisbehaved(
@@ -637,7 +645,8 @@ fn take_alert(alert: &[u8]) -> Result<bool, SessionError> {
     };
     match AlertDescription(description) {
         AlertDescription::CLOSE_NOTIFY => Ok(true),
-        // RFC 8446 section 6.1: a close_notify follows; RFC 5246 section 7.2.2: a warning.
+        // RFC 8446 section 6.1: a close_notify follows this alert. RFC 5246 section 7.2.2: this is
+        // a warning.
         AlertDescription::USER_CANCELED | AlertDescription::NO_RENEGOTIATION => Ok(false),
         alert => Err(SessionError::PeerAlert(alert)),
     }
@@ -650,7 +659,7 @@ struct HandshakeMessage<'b> {
     body: &'b [u8],
 }
 
-/// The first handshake message of `bytes` if it is whole.
+/// Returns the first handshake message of `bytes`, if it is complete.
 fn split_message(bytes: &[u8]) -> Option<HandshakeMessage<'_>> {
     let (&[kind, high, middle, low], rest) = bytes.split_first_chunk::<4>()?;
     let length = u32::from_be_bytes([0, high, middle, low]) as usize;

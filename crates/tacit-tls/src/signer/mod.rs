@@ -29,19 +29,19 @@ use serde::{Deserialize, Serialize};
 
 pub use signable::Signable;
 
-/// How a message is signed, by its number in RFC 8446.
+/// A signature scheme, by its number in RFC 8446.
 pub use rustls::SignatureScheme as Scheme;
 
 use crate::files::FileStamp;
 
-/// Chain and public key of an identity, and what its key signs with.
+/// The chain and the public key of an identity, and the signature schemes of its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicPair {
-    /// DER, the leaf first.
+    /// The certificates in DER, the leaf first.
     pub chain: Vec<Vec<u8>>,
     /// The key's `SubjectPublicKeyInfo` in DER.
     pub public_key: Vec<u8>,
-    /// What it signs with, best first, by the numbers of RFC 8446.
+    /// The signature schemes, best first, by their numbers in RFC 8446.
     pub schemes: Vec<u16>,
     /// The file of the chain.
     pub cert: FileStamp,
@@ -49,19 +49,21 @@ pub struct PublicPair {
     pub key: FileStamp,
 }
 
-/// The name of a key at its signer: what it is, and when it was loaded. A file that holds another
-/// key has another name, so that no message is signed with a key that was not meant.
+/// The name of a key at its signer: a hash of the public key, and the generation in which it was
+/// loaded. If a file gets another key, the name changes. So no message is signed with the wrong
+/// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct KeyName {
-    /// SHA-256 of its `SubjectPublicKeyInfo`.
+    /// The SHA-256 hash of the key's `SubjectPublicKeyInfo`.
     pub spki_sha256: [u8; 32],
-    /// Counts what was loaded: a key that is forgotten is not one that was loaded since.
+    /// The generation in which the key was loaded. So forgetting an old key does not remove a key
+    /// that was loaded later.
     pub generation: u64,
 }
 
 impl PublicPair {
-    /// The name of its key in a generation.
+    /// Returns the name of the key in a generation.
     #[must_use]
     pub fn name(&self, generation: u64) -> KeyName {
         let hash = digest::digest(&digest::SHA256, &self.public_key);
@@ -71,12 +73,12 @@ impl PublicPair {
     }
 }
 
-/// Why there is no pair.
+/// The reason why a pair could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairError {
-    /// Which file is at fault.
+    /// The file with the fault.
     pub at: PairFile,
-    /// What is wrong with it, and what to do.
+    /// The fault and its fix.
     pub text: String,
 }
 
@@ -84,24 +86,24 @@ pub struct PairError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PairFile {
-    /// The chain's.
+    /// The file of the chain.
     Cert,
-    /// The key's.
+    /// The file of the key.
     Key,
 }
 
-/// Who has the keys and signs: the signer as its agent reaches it.
+/// The agent's interface to the signer, which has the private keys and signs.
 pub trait SignerClient: fmt::Debug + Send + Sync {
-    /// Has it read a pair and keep the key under the name that it has in this generation.
+    /// Makes the signer read a pair, and store the key under its name in this generation.
     ///
     /// # Errors
-    /// What is wrong with one of the files, or the signer cannot be reached.
+    /// A fault of one of the files, or the signer cannot be reached.
     fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError>;
 
-    /// A generation that no key has had.
+    /// Returns a generation that was not used before.
     fn next_generation(&self) -> u64;
 
-    /// Has it sign a message; waits for that.
+    /// Makes the signer sign a message, and waits for the signature.
     ///
     /// # Errors
     /// The signer cannot be reached, does not have the key, or refuses the message.
@@ -112,14 +114,14 @@ pub trait SignerClient: fmt::Debug + Send + Sync {
         message: &[u8],
     ) -> Result<Vec<u8>, String>;
 
-    /// A key is loaded and used from here on: it is to be there again after a new start.
+    /// Registers a key in use, so that it is loaded again if the signer is restarted.
     fn register(&self, key: &Arc<RemoteKey>);
 
-    /// A key is not used any more.
+    /// Reports that a key is no longer used.
     fn forget(&self, name: KeyName);
 }
 
-/// A private key that a signer has.
+/// A private key that a signer holds.
 #[derive(Debug)]
 pub struct RemoteKey {
     name: KeyName,
@@ -131,7 +133,7 @@ pub struct RemoteKey {
 }
 
 impl RemoteKey {
-    /// The key of a pair that was loaded in that generation.
+    /// Creates the key of a pair that was loaded in this generation.
     #[must_use]
     pub fn new(
         generation: u64,
@@ -150,10 +152,11 @@ impl RemoteKey {
         key
     }
 
-    /// Has a signer that has just started load it; whether it is the same key still.
+    /// Makes a restarted signer load the key again. Returns whether the file still has the same
+    /// key.
     ///
     /// # Errors
-    /// As [`SignerClient::load`].
+    /// The same as [`SignerClient::load`].
     pub fn load_again(&self) -> Result<bool, PairError> {
         let generation = self.name.generation;
         let pair = self.signer_client.load(generation, &self.cert.path, &self.key.path)?;
@@ -172,7 +175,7 @@ impl Drop for RemoteKey {
     }
 }
 
-/// A [`RemoteKey`] as rustls has it.
+/// A [`RemoteKey`] with the interface that rustls needs.
 #[derive(Debug)]
 struct Remote(Arc<RemoteKey>);
 
@@ -192,7 +195,7 @@ impl SigningKey for Remote {
     }
 }
 
-/// Which kind of key signs so.
+/// Returns the kind of key for a signature scheme.
 fn algorithm_of(scheme: SignatureScheme) -> SignatureAlgorithm {
     use SignatureScheme as S;
     match scheme {
@@ -224,10 +227,10 @@ impl Signer for RemoteSigner {
     }
 }
 
-/// What begins the errors of handshakes that the signer did not sign.
+/// The beginning of the errors of handshakes that the signer did not sign.
 pub(crate) const NOT_SIGNED: &str = "the signer did not sign: ";
 
-/// Every scheme that keys here may sign with, in the order in which one is chosen.
+/// All signature schemes that keys may have, in the order of preference.
 pub(crate) const SCHEMES: [SignatureScheme; 10] = [
     SignatureScheme::RSA_PSS_SHA512,
     SignatureScheme::RSA_PSS_SHA384,
@@ -241,37 +244,37 @@ pub(crate) const SCHEMES: [SignatureScheme; 10] = [
     SignatureScheme::ED25519,
 ];
 
-/// Where private keys are.
+/// Determines which process holds the private keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyProvider(Option<Arc<dyn SignerClient>>);
 
 impl KeyProvider {
-    /// In this process.
+    /// Keys in this process.
     #[must_use]
     pub fn local() -> Self {
         Self(None)
     }
 
-    /// At a signer.
+    /// Keys in a signer.
     #[must_use]
     pub fn remote(signer_client: Arc<dyn SignerClient>) -> Self {
         Self(Some(signer_client))
     }
 
-    /// The same where a signer is wanted, else in this process.
+    /// Returns the same provider if a signer is enabled, otherwise keys in this process.
     #[must_use]
     #[expect(clippy::fn_params_excessive_bools, reason = "a keyword of the policy")]
     pub fn if_enabled(&self, enabled: bool) -> Self {
         if enabled { self.clone() } else { Self::local() }
     }
 
-    /// The signer; `None`: keys are in this process.
+    /// Returns the signer; `None`: keys are in this process.
     pub(crate) fn signer_client(&self) -> Option<&Arc<dyn SignerClient>> {
         self.0.as_ref()
     }
 }
 
-/// The key as rustls has it.
+/// Returns the key with the interface that rustls needs.
 pub(crate) fn signing_key(key: Arc<RemoteKey>) -> Arc<dyn SigningKey> {
     Arc::new(Remote(key))
 }

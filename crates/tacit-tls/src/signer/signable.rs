@@ -10,23 +10,23 @@
 //! The signer refuses to sign anything else, such as a certificate, a certificate request or a
 //! message of another protocol.
 
-/// What begins a message that TLS 1.3 signs (RFC 8446 section 4.4.3).
+/// The beginning of a message that is signed in TLS 1.3 (RFC 8446 section 4.4.3).
 const PADDING: [u8; 64] = [0x20; 64];
 const SERVER_CONTEXT: &[u8] = b"TLS 1.3, server CertificateVerify\0";
 const CLIENT_CONTEXT: &[u8] = b"TLS 1.3, client CertificateVerify\0";
-/// Hashes of the suites: SHA-256 and SHA-384.
+/// The hash sizes of the cipher suites: SHA-256 and SHA-384.
 const HASH_BYTES: [usize; 2] = [32, 48];
-/// `client_random` and `server_random`.
+/// The size of `client_random` and `server_random` together.
 const RANDOMS_BYTES: usize = 64;
-/// `ECCurveType`: a curve by its number.
+/// The value of `ECCurveType` for a named curve.
 const NAMED_CURVE: u8 = 3;
-/// Number of a curve, and the bytes of a point on it: secp256r1, secp384r1, secp521r1, x25519.
+/// The number of a curve, and the size of a point on it: secp256r1, secp384r1, secp521r1, x25519.
 const CURVES: [(u16, usize); 4] = [(23, 65), (24, 97), (25, 133), (29, 32)];
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 const CLIENT_KEY_EXCHANGE: u8 = 16;
 
-/// The message of a handshake that is to be signed.
+/// A message of a handshake that may be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signable {
     /// `CertificateVerify` of TLS 1.3.
@@ -38,7 +38,8 @@ pub enum Signable {
 }
 
 impl Signable {
-    /// Which of them a message is; `None`: it is no such message, and must not be signed.
+    /// Determines which of these a message is; `None` if it is no such message, which must not be
+    /// signed.
     #[must_use]
     pub fn of(message: &[u8]) -> Option<Self> {
         if is_verify_13(message) {

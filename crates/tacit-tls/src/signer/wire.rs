@@ -15,16 +15,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{KeyName, PairError, PublicPair};
 
-/// The largest message: what the kernel lets a socket hold by default, and less.
+/// The largest message, a little less than a socket can hold by default.
 pub const MESSAGE_BYTES_MAX: usize = 192 << 10;
-/// The largest chain that fits into a message with its DER written as numbers.
+/// The largest chain that fits into a message when its DER is written as numbers.
 pub const CHAIN_BYTES_MAX: usize = 40 << 10;
 
-/// What the agent asks on the control channel.
+/// A request of the agent on the control channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SignerRequest {
-    /// Keep the key of these files under the name that it has in this generation.
+    /// Load the key of these files, and store it under its name in this generation.
     Load {
         /// The generation.
         generation: u64,
@@ -33,36 +33,36 @@ pub enum SignerRequest {
         /// The file of the key.
         key: PathBuf,
     },
-    /// Forget a key.
+    /// Remove a key.
     Forget {
-        /// Its name.
+        /// The name of the key.
         name: KeyName,
     },
-    /// Sign what comes over the socket that is with it.
+    /// Sign the requests that arrive over the socket which is sent with this message.
     Channel,
-    /// Reach these files from now on, and what is beneath these directories, and no others.
+    /// Confine the signer to these files, and to all files below these directories.
     Confine {
         /// The files and directories.
         read: Vec<PathBuf>,
     },
 }
 
-/// What the signer answers to [`SignerRequest::Load`]: it has the key, or why not.
+/// The answer of the signer to [`SignerRequest::Load`]: it has the key, or the error.
 pub type Loaded = Result<PublicPair, PairError>;
 
-/// What the signer answers to [`SignerRequest::Confine`]: done, or why not.
+/// The answer of the signer to [`SignerRequest::Confine`]: done, or the error.
 pub type Confined = Result<(), String>;
 
 /// A request for a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignRequest<'m> {
-    /// Whose signature it is to be.
+    /// The key to sign with.
     pub name: KeyName,
     /// The CPU of the thread that waits for the answer.
     pub cpu: u16,
-    /// How to sign.
+    /// The signature scheme.
     pub scheme: SignatureScheme,
-    /// The whole message.
+    /// The complete message.
     pub message: &'m [u8],
 }
 
@@ -70,7 +70,7 @@ const SIGNED: u8 = 0;
 const REFUSED: u8 = 1;
 
 impl<'m> SignRequest<'m> {
-    /// Reads one; `None`: it is too short to be one.
+    /// Parses a request; `None` if the datagram is too short.
     #[must_use]
     pub fn parse(datagram: &'m [u8]) -> Option<Self> {
         let (spki_sha256, rest) = datagram.split_first_chunk()?;
@@ -88,7 +88,7 @@ impl<'m> SignRequest<'m> {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the request.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let KeyName { spki_sha256, generation } = &self.name;
@@ -99,16 +99,16 @@ impl<'m> SignRequest<'m> {
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignResponse {
-    /// The signature, or why there is none.
+    /// The signature, or the error.
     pub signed: Result<Vec<u8>, String>,
-    /// CPU time that the signer spent for it, in nanoseconds.
+    /// The CPU time that the signer used for it, in nanoseconds.
     pub spent_ns: u64,
 }
 
-/// The bytes of an answer.
+/// Encodes an answer.
 #[must_use]
 pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, spent_ns: u64) -> Vec<u8> {
     let spent = spent_ns.to_be_bytes();
@@ -118,7 +118,7 @@ pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, spent_ns: u64) -> Ve
     }
 }
 
-/// Reads an answer; one that has no meaning is a refusal.
+/// Parses an answer. An invalid answer counts as a refusal.
 #[must_use]
 pub fn parse_sign_response(datagram: &[u8]) -> SignResponse {
     let no_meaning = || Err("the signer sent an invalid answer".to_owned());

@@ -17,30 +17,30 @@ use crate::credentials::LoadedTrust;
 use crate::diagnose::PeerRole;
 use crate::outcome::report_check;
 
-/// How a server checks its clients: any `client-cert` but `"none"`.
+/// How a server checks its clients, for every value of `client-cert` except `"none"`.
 #[derive(Debug)]
 pub struct ClientCheck {
-    /// `None`: the chain is not looked at.
+    /// `None`: chains are not verified.
     made: Option<Made>,
     absent: Absent,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// How chains are looked at.
+/// How chains are verified.
 #[derive(Debug)]
 struct Made {
     full: TrustCheck,
-    /// The names of the anchors, which the client is sent.
+    /// The names of the anchors, which are sent to the client.
     hints: Vec<DistinguishedName>,
-    /// What becomes of those that are bad.
+    /// What happens to invalid certificates.
     invalid: Invalid,
 }
 
 impl ClientCheck {
-    /// Verifies chains against the trust; `invalid` decides what happens to those that fail.
+    /// Verifies chains against the trust; `invalid` decides what happens to invalid chains.
     ///
     /// # Errors
-    /// If the trust has no anchors.
+    /// The trust has no anchors.
     pub fn made(
         trust: &LoadedTrust,
         absent: Absent,
@@ -51,13 +51,14 @@ impl ClientCheck {
         Ok(Self { made: Some(Made { full, hints, invalid }), absent, algorithms: algorithms() })
     }
 
-    /// Chains are not looked at; only that clients hold the keys of what they send.
+    /// Does not verify chains. Clients must only prove that they hold the keys of their
+    /// certificates.
     #[must_use]
     pub fn waived(absent: Absent) -> Self {
         Self { made: None, absent, algorithms: algorithms() }
     }
 
-    /// Has it remember the chains that it has verified.
+    /// Makes the check cache verified chains.
     #[must_use]
     pub fn remembering(mut self, chains: Option<&Arc<ChainCache>>) -> Self {
         if let Some(made) = &mut self.made {
@@ -66,7 +67,7 @@ impl ClientCheck {
         self
     }
 
-    /// Checks the chain of a resumed session again; an empty one is an absent certificate.
+    /// Checks the chain of a resumed session again; an empty chain counts as an absent certificate.
     #[must_use]
     pub fn recheck(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> CheckedPeer {
         match chain.split_first() {
@@ -75,7 +76,8 @@ impl ClientCheck {
         }
     }
 
-    /// Checks the peer of an open connection again; it was trusted when the connection opened.
+    /// Checks the peer of an open connection again. The peer was trusted when the connection was
+    /// opened.
     #[must_use]
     pub fn check_open(&self, chain: &PeerChain, now: UnixTime) -> PeerCheck {
         match chain.certificates().split_first() {
@@ -84,7 +86,7 @@ impl ClientCheck {
         }
     }
 
-    /// Whether a connection with that outcome may continue.
+    /// Whether a connection with this result may continue.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
         let invalid = self.made.as_ref().map(|made| made.invalid);

@@ -20,15 +20,15 @@ use crate::holder::holder;
 /// The source of the identities of a rule's clients.
 #[derive(Clone, Debug)]
 pub enum IdentityMapper {
-    /// They have no identity.
+    /// Clients have no identity.
     None,
-    /// The certificate.
+    /// The certificate is the identity.
     Certificate,
-    /// A map; clients without an identity in it are rejected.
+    /// A map. Clients without an identity in the map are rejected.
     Map {
-        /// Its name.
+        /// The name of the map.
         name: String,
-        /// Its entries.
+        /// The entries of the map.
         map: Arc<IdentityMap>,
     },
 }
@@ -42,9 +42,9 @@ pub enum MappedIdentity {
     Certificate,
     /// An identity from a map.
     Mapped(String),
-    /// No identity: an entry rejects the client, but only with a warning.
+    /// No identity: an entry with a warning rejects the client, but the client is accepted.
     Warned {
-        /// The entry and its line.
+        /// The entry and its line in the policy.
         entry: String,
     },
 }
@@ -93,17 +93,18 @@ impl IdentityMapper {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PeerIdentity {
-    /// The subject of a certificate that is not trusted: a claim, not a basis for decisions.
+    /// The subject of a certificate that is not trusted. It is only a claim and must not be used
+    /// for decisions.
     pub claimed_subject: Option<String>,
-    /// The identity by its rule: from a map, or the first name or the subject of a trusted
+    /// The identity by the rule: from a map, or the first name or the subject of a trusted
     /// certificate.
     pub identity: Option<String>,
-    /// The entry of a map that rejects the peer, but only with a warning.
+    /// The entry of a map that would reject the peer, but only causes a warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warned: Option<String>,
 }
 
-/// The identity of a peer after its check. A waived chain has none.
+/// Determines the identity of a peer after its check. A peer whose check was waived has none.
 #[must_use]
 pub fn identity(
     check: &PeerCheck,

@@ -13,13 +13,13 @@ use crate::diagnose::{PeerRole, diagnose_proof, diagnose_unprovable};
 use crate::facts::CertificateFacts;
 use crate::outcome::report_check;
 
-/// The signatures that count.
+/// The signature algorithms that are accepted.
 pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
     aws_lc_rs::default_provider().signature_verification_algorithms
 }
 
-/// Puts the reason for a failed proof of possession in the place of what the chain gave. Where no
-/// peer could prove that it holds the key, the certificate is at fault, and the alert says so.
+/// Replaces the result of the chain by the reason for a failed proof of possession. If no peer
+/// could prove that it holds this key, the certificate is at fault, and the alert reports that.
 pub(super) fn proved(
     result: Result<HandshakeSignatureValid, Error>,
     peer: PeerRole,
@@ -37,11 +37,11 @@ pub(super) fn proved(
     })
 }
 
-/// Whether a handshake with that leaf can succeed at all, whatever is waived: its key is one whose
-/// signatures can be checked.
+/// Whether a handshake with this leaf can succeed at all, even if the check is waived: the
+/// signatures of its key must be verifiable.
 ///
 /// # Errors
-/// Why not, in one line with the next step.
+/// The reason, in one line with the fix.
 pub(crate) fn provable(peer: PeerRole, leaf: &CertificateDer<'_>) -> Result<(), String> {
     let unprovable = |error: Option<&Error>| Err(diagnose_unprovable(error, peer, leaf));
     let read = match EndEntityCert::try_from(leaf) {
@@ -56,7 +56,8 @@ pub(crate) fn provable(peer: PeerRole, leaf: &CertificateDer<'_>) -> Result<(), 
     if is_known && !is_small { Ok(()) } else { unprovable(None) }
 }
 
-/// The AlgorithmIdentifier of a key without its outer header, as algorithms name theirs.
+/// Returns the AlgorithmIdentifier of a key without its outer header, which is the format of the
+/// algorithms' own identifiers.
 fn algorithm_bytes(key: &SubjectPublicKeyInfo<'_>) -> Vec<u8> {
     use x509_parser::der_parser::asn1_rs::{Any, ToDer as _};
     let algorithm = &key.algorithm;

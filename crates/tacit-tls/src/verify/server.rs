@@ -17,39 +17,40 @@ use crate::credentials::LoadedTrust;
 use crate::diagnose::PeerRole;
 use crate::outcome::report_check;
 
-/// How a client checks its servers: the `verify` of a rule with role client.
+/// How a client checks its servers: `verify` of a rule in the client role.
 #[derive(Debug)]
 pub struct ServerCheck {
     full: Option<TrustCheck>,
-    /// Whether the certificate must be for the name.
+    /// Whether the certificate must match the name.
     wants_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerCheck {
-    /// `verify = "full"`: the chain leads to the trust, and the certificate is for the name.
+    /// `verify = "full"`: the chain leads to the trust, and the certificate matches the name.
     ///
     /// # Errors
-    /// If the trust has no anchors.
+    /// The trust has no anchors.
     pub fn full(trust: &LoadedTrust) -> Result<Self, VerifierBuilderError> {
         Ok(Self { full: Some(TrustCheck::new(trust)?), wants_name: true, ..Self::none() })
     }
 
-    /// `verify = "chain"`: the chain leads to the trust, whatever the name.
+    /// `verify = "chain"`: the chain leads to the trust; the name is not checked.
     ///
     /// # Errors
-    /// If the trust has no anchors.
+    /// The trust has no anchors.
     pub fn chain(trust: &LoadedTrust) -> Result<Self, VerifierBuilderError> {
         Ok(Self { wants_name: false, ..Self::full(trust)? })
     }
 
-    /// `verify = "none"`: neither chain nor name, only that the server holds its key.
+    /// `verify = "none"`: neither chain nor name are checked. The server must only prove that it
+    /// holds its key.
     #[must_use]
     pub fn none() -> Self {
         Self { full: None, wants_name: false, algorithms: algorithms() }
     }
 
-    /// Has it remember the chains that it has verified.
+    /// Makes the check cache verified chains.
     #[must_use]
     pub fn remembering(mut self, chains: Option<&Arc<ChainCache>>) -> Self {
         if let Some(full) = &mut self.full {
@@ -73,8 +74,8 @@ impl ServerCheck {
         }
     }
 
-    /// Checks the peer of an open connection again, for each of these names; it was trusted when
-    /// the connection opened.
+    /// Checks the peer of an open connection again, for each of these names. The peer was trusted
+    /// when the connection was opened.
     #[must_use]
     pub fn check_open(
         &self,
@@ -95,7 +96,7 @@ impl ServerCheck {
         checks.find(PeerCheck::is_rejected).unwrap_or(first)
     }
 
-    /// Whether a connection with that outcome may continue.
+    /// Whether a connection with this result may continue.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
         match check {
@@ -125,8 +126,8 @@ impl ServerCheck {
     }
 }
 
-/// The server name of a client that has no name to verify and none to send: a key for tickets that
-/// no certificate covers.
+/// The server name for a client that has no name to verify and no name to send. It is only a key
+/// for tickets, and no certificate matches it.
 pub(crate) fn unnamed() -> ServerName<'static> {
     ServerName::from(IpAddr::from(Ipv6Addr::UNSPECIFIED))
 }

@@ -15,13 +15,13 @@ use crate::credentials::{
 };
 use crate::diagnose::{FailedChain, PeerRole, diagnose_chain};
 
-/// The check against one trust.
+/// The check of chains against one trust.
 #[derive(Debug)]
 pub(super) struct TrustCheck<V = PathCheck> {
     pub(super) trust: String,
     pub(super) generation: TrustGeneration,
     pub(super) verifier: Arc<V>,
-    /// The check that accepts unknown revocation status, if the trust allows that.
+    /// The check that accepts an unknown revocation status, if the trust allows this.
     pub(super) accepting_unknown: Option<Arc<V>>,
     pub(super) crls: Vec<CrlFacts>,
     pub(super) chains: Option<Arc<ChainCache>>,
@@ -30,22 +30,23 @@ pub(super) struct TrustCheck<V = PathCheck> {
 /// The result of the check of a chain.
 pub(super) struct ChainCheckResult {
     pub(super) checked: CheckedPeer,
-    /// The result of the library.
+    /// The library's result.
     pub(super) verdict: Result<(), Error>,
 }
 
 impl ChainCheckResult {
-    /// A chain that the library accepts.
+    /// The result for a chain that the library accepts.
     pub(super) fn passed(checked: CheckedPeer) -> Self {
         Self { checked, verdict: Ok(()) }
     }
 
-    /// The result for an open connection, which trusted the peer when it opened.
+    /// Returns the result for an open connection. The peer was trusted when the connection was
+    /// opened.
     pub(super) fn of_open(self) -> PeerCheck {
         let error = self.verdict.err();
         let PeerCheck::Invalid { reason } = self.checked.check else { return self.checked.check };
         match error {
-            // A CRL was current when the connection opened, and did not list the peer.
+            // A CRL was current when the connection was opened, and did not list the peer.
             Some(error) if is_revocation_unknown(&error) => PeerCheck::RevocationUnknown { reason },
             Some(Error::InvalidCertificate(CertificateError::Revoked)) => {
                 PeerCheck::Revoked { reason }
@@ -89,7 +90,7 @@ impl TrustCheck {
                 PeerRole::Client => ChainOf::Client,
             };
             let anchor_end = verifier.check(of, leaf, rest, now)?;
-            // Last, when all the rest is in order.
+            // The name is checked last, when everything else is valid.
             if let Some(name) = name {
                 verify_server_name(&ParsedCertificate::try_from(leaf)?, name)?;
             }
@@ -99,8 +100,8 @@ impl TrustCheck {
 }
 
 impl<V> TrustCheck<V> {
-    /// Checks with `verify`, which returns when the anchor expires, in unix seconds, if that
-    /// matters.
+    /// Checks with `verify`, which returns when the anchor expires, in unix seconds, if expired
+    /// anchors are rejected.
     pub(super) fn check_by(
         &self,
         peer: PeerRole,
@@ -161,7 +162,7 @@ impl<V> TrustCheck<V> {
         }
     }
 
-    /// When the first current CRL is outdated, in unix seconds.
+    /// Returns when the first current CRL becomes outdated, in unix seconds.
     fn crls_until(&self, now: UnixTime) -> Option<i64> {
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let dates = self.crls.iter().map(|crl| crl.next_update);
@@ -169,8 +170,8 @@ impl<V> TrustCheck<V> {
     }
 }
 
-/// The error with the alert for the peer: the library would send decrypt_error or
-/// handshake_failure although a certificate is at fault.
+/// Sets the alert for the peer. The library would send decrypt_error or handshake_failure, although
+/// a certificate is at fault.
 fn answered(error: Error) -> Error {
     use webpki::Error as Why;
     let word = match PathFault::within(&error) {
@@ -178,7 +179,8 @@ fn answered(error: Error) -> Error {
         Some(PathFault::CaMayNotSign { .. } | PathFault::LeafMayNotSign) => {
             CertificateError::InvalidPurpose
         }
-        // These keep certificate_unknown: the certificate is not at fault, or too expensive.
+        // For these errors the alert stays certificate_unknown: the certificate is not at fault, or
+        // its check is too expensive.
         Some(
             PathFault::NotPinned
             | PathFault::CaMayNotSignCrls { .. }

@@ -40,7 +40,7 @@ pub(super) fn mark_own_packets(policy: &Policy) -> Result<(), HostError> {
 /// Whether this process may mark packets.
 ///
 /// # Errors
-/// The kernel's.
+/// The error of the kernel.
 pub(super) fn may_mark(value: u32) -> io::Result<()> {
     transparent::make(transparent::SocketSpec {
         kind: transparent::TransparentKind::Udp,

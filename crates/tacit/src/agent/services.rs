@@ -207,7 +207,7 @@ impl Services {
     /// Takes the listeners for clients of the host's programs.
     ///
     /// # Errors
-    /// Those of the system calls.
+    /// The error of a system call.
     pub(super) fn take_clients(
         &mut self,
         held: Vec<HeldAddress>,

@@ -175,7 +175,7 @@ pub fn ask_on(stream: &UnixStream, request: &Request) -> Result<Value, ClientErr
 /// The same for an answer that nothing follows: reads more at once.
 ///
 /// # Errors
-/// As [`ask_on`].
+/// The same as [`ask_on`].
 pub fn ask_long_on(stream: &UnixStream, request: &Request) -> Result<Value, ClientError> {
     ask_by(stream, request, READ_BYTES)
 }

@@ -51,7 +51,7 @@ pub fn check_standard_input(keys: &KeyProvider) -> Result<Checked, Vec<Diagnosti
 /// reject the policy before its files are read.
 ///
 /// # Errors
-/// As [`check_file`].
+/// The same as [`check_file`].
 pub fn check_text(
     text: &PolicyText,
     base: &Path,

@@ -152,7 +152,7 @@ impl StreamSocket {
     /// Reads what is there.
     ///
     /// # Errors
-    /// Whatever the read answers.
+    /// The error of the read.
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let asked = buffer.len();
         std::future::poll_fn(|cx| self.poll_read(cx, asked, |fd| socket::read(fd, &mut *buffer)))
@@ -162,7 +162,7 @@ impl StreamSocket {
     /// Reads what has arrived by now; `None`: nothing.
     ///
     /// # Errors
-    /// Whatever the read answers.
+    /// The error of the read.
     pub fn read_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match socket::read(self.fd(), buffer) {
             Ok(count) => Ok(Some(count)),
@@ -180,7 +180,7 @@ impl StreamSocket {
     /// Reads onto the end of a buffer what is there, as much as the buffer has room for.
     ///
     /// # Errors
-    /// Whatever the read answers.
+    /// The error of the read.
     pub async fn read_onto(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_read_onto(cx, buffer)).await
     }
@@ -198,7 +198,7 @@ impl StreamSocket {
     /// stream's end and a reset are left to who reads next.
     ///
     /// # Errors
-    /// Whatever the read answers.
+    /// The error of the read.
     pub async fn read_arrived(&self, buffer: &mut Vec<u8>) -> io::Result<()> {
         std::future::poll_fn(|cx| {
             let Poll::Ready(ready) = self.watched.poll_read_ready(cx) else {
@@ -227,7 +227,7 @@ impl StreamSocket {
     /// Ends our direction; the peer reads the end after what is queued.
     ///
     /// # Errors
-    /// Whatever `shutdown` answers.
+    /// The error of `shutdown`.
     pub fn shutdown_write(&self) -> io::Result<()> {
         socket::shutdown_write(self.fd())
     }
@@ -295,7 +295,7 @@ impl Outgoing {
     /// Writes until nothing waits.
     ///
     /// # Errors
-    /// Whatever the write answers.
+    /// The error of the write.
     pub fn poll_flush(
         &mut self,
         socket: &StreamSocket,
@@ -308,7 +308,7 @@ impl Outgoing {
     /// end leaves with the bytes.
     ///
     /// # Errors
-    /// Whatever the write answers.
+    /// The error of the write.
     pub fn poll_flush_last(
         &mut self,
         socket: &StreamSocket,
@@ -340,7 +340,7 @@ impl Outgoing {
     /// Writes until nothing waits.
     ///
     /// # Errors
-    /// Whatever the write answers.
+    /// The error of the write.
     pub async fn flush(&mut self, socket: &StreamSocket) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_flush(socket, cx)).await
     }

@@ -149,7 +149,7 @@ impl Capture {
     /// captured already.
     ///
     /// # Errors
-    /// As [`Self::follow`].
+    /// The same as [`Self::follow`].
     pub async fn follow_news(&self) -> io::Result<()> {
         if self.run.is_host() {
             return self.follow().await;

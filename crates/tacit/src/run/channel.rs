@@ -120,7 +120,7 @@ impl HelperChannel {
     /// Replaces the captured address ranges.
     ///
     /// # Errors
-    /// As [`Self::change`].
+    /// The same as [`Self::change`].
     pub async fn replace_captured(&self, all: Vec<CaptureRange>) -> io::Result<()> {
         self.ask(HelperRequest::Replace(all)).await.map(|_| ())
     }
@@ -186,7 +186,7 @@ impl HelperChannel {
     /// Returns the process that holds one socket of the run.
     ///
     /// # Errors
-    /// As [`Self::owners`].
+    /// The same as [`Self::owners`].
     pub async fn owner(
         &self,
         protocol: Protocol,

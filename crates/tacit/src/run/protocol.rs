@@ -265,7 +265,7 @@ pub struct Frame<T> {
 /// Writes one frame to a blocking socket.
 ///
 /// # Errors
-/// Those of the kernel.
+/// The error of the kernel.
 pub fn write(
     mut socket: &UnixStream,
     frame: &impl Serialize,

@@ -4,7 +4,8 @@ use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
 use crate::netlink::socket::Netlink;
 
-/// Puts the messages between the marks of a batch: the kernel does all of them or none.
+/// Puts the messages between the begin and the end of a batch: the kernel applies all of them or
+/// none.
 pub(super) fn commit(netfilter: &mut Netlink, messages: Vec<NetlinkRequest>) -> Result<(), Error> {
     let mut batch = Vec::with_capacity(messages.len() + 2);
     batch.push(mark("beginning a batch of packet rules", BATCH_BEGIN));
@@ -13,12 +14,12 @@ pub(super) fn commit(netfilter: &mut Netlink, messages: Vec<NetlinkRequest>) -> 
     netfilter.run(batch)
 }
 
-/// A message with its `nfgenmsg`: family, version, and a resource that is used for batches only.
+/// Builds a message with its `nfgenmsg`: family, version, and a resource that only batches use.
 pub(super) fn message(step: &'static str, kind: u16, flags: u16) -> NetlinkRequest {
     NetlinkRequest::new(step, SUBSYSTEM << 8 | kind, flags).fixed(&[FAMILY_INET, 0, 0, 0])
 }
 
-/// The same message about a table of another name: all begin with that name.
+/// Changes the name of the table in a message. All messages begin with the name of their table.
 pub(super) fn of_table(message: NetlinkRequest, table: &str) -> NetlinkRequest {
     message.with_first_text(NFGENMSG_BYTES, table)
 }

@@ -16,10 +16,10 @@ use super::primitive::{
 };
 use crate::netlink::message::NetlinkRequest;
 
-/// A condition, or what happens to the packet that met all of them.
+/// A condition of a rule, or an action on the packets that meet all conditions.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expression {
-    /// The packet carries this mark.
+    /// The packet has this mark.
     Mark(u32),
     NftFamily(NftFamily),
     /// The transport protocol has this number.
@@ -28,37 +28,38 @@ pub(super) enum Expression {
     Syn,
     /// A TCP segment that does not open a connection.
     PastSyn,
-    /// Goes to 127.0.0.0/8.
+    /// The destination is in 127.0.0.0/8.
     ToLoopbackV4,
     To(IpAddr),
-    /// Goes to an address of the namespace's own: it is in the set of this name.
+    /// The destination is one of the namespace's own addresses: it is in the set of this name.
     ToOwn(&'static str, NftFamily),
     ToPort(u16),
     /// Destination address and port are in the set of this name.
     Captured(&'static str, NftFamily),
-    /// ICMP or ICMPv6 of this type.
+    /// The packet is ICMP or ICMPv6 of this type.
     IcmpType(u8),
-    /// A socket of the program takes it: one that listens there itself.
+    /// A socket of the program receives the packet: the program listens at this port itself.
     OwnSocket,
-    /// A socket with this mark takes it.
+    /// A socket with this mark receives the packet.
     MarkedSocket(u32),
-    /// To the agent's socket; without one, the next rule decides.
+    /// Sends the packet to the agent's socket. If there is no socket, the next rule decides.
     ToAgent(Redirect),
-    /// To the agent's socket that drops it; without one, the next rule decides.
+    /// Sends the packet to the agent's socket that drops it. If there is no socket, the next rule
+    /// decides.
     ToHold(Redirect),
-    /// A copy of the packet's headers goes to the agent.
+    /// Copies the headers of the packet to the agent.
     CopyToAgent,
-    /// The same of a packet that the kernel refuses.
+    /// Copies the headers of a packet that the kernel refuses to the agent.
     ReportToAgent,
-    /// No more packets than so many a second.
+    /// Matches at most this number of packets in a second.
     AtMostPerSecond(u64),
     Accept,
     Drop,
     Reset,
     PortUnreachable,
-    /// An administrator forbids it.
+    /// Refuses the packet as "administratively prohibited".
     Prohibited,
-    /// One for captured hosts.
+    /// An expression for captured hosts.
     Host(HostExpression),
 }
 
@@ -132,7 +133,7 @@ impl Expression {
     }
 }
 
-/// Compares the flags of a TCP segment with those of one that opens a connection.
+/// Compares the flags of a TCP segment with the flags of a segment that opens a connection.
 fn compare_flags(rule: &mut NetlinkRequest, operation: u32) {
     load(rule, TRANSPORT, 13, 1, REGISTER_1);
     mask(rule, &[SYN | ACK], &[0]);

@@ -9,52 +9,52 @@ use super::primitive::{
 };
 use crate::netlink::message::NetlinkRequest;
 
-/// A condition, or what happens to the packet that met all of them.
+/// A condition of a rule, or an action on the packets that meet all conditions.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HostExpression {
-    /// The bits of the packet's mark under the mask are these.
+    /// The bits of the packet's mark have this value.
     MarkIs(MarkBits),
-    /// Gives the bits of the packet's mark under the mask this value; the others stay.
+    /// Sets the bits of the packet's mark to this value; other bits keep their value.
     SetMark(MarkBits),
-    /// The same of the mark of the packet's connection.
+    /// The bits of the mark of the packet's connection have this value.
     ConnectionMarkIs(MarkBits),
     SetConnectionMark(MarkBits),
-    /// Answers the packet that began its connection.
+    /// The packet goes in the direction opposite to the first packet of its connection.
     IsReply,
-    /// Goes the way of the packet that began its connection.
+    /// The packet goes in the direction of the first packet of its connection.
     IsOriginal,
-    /// The host's own NAT has given the connection another destination, or has not.
+    /// Whether the host's own NAT has changed the destination of the connection.
     IsRewritten(bool),
-    /// Tells routers where to lead it.
+    /// The packet contains a source route.
     SourceRouted(SourceRoute),
-    /// Sent by a socket of this user.
+    /// A socket of this user sends the packet.
     OfUser(u32),
-    /// Came in on `lo`.
+    /// The packet came in on `lo`.
     FromLo,
-    /// Came in elsewhere.
+    /// The packet came in on another interface than `lo`.
     NotFromLo,
-    /// Goes out elsewhere than on `lo`.
+    /// The packet goes out on another interface than `lo`.
     NotToLo,
-    /// The address is one of this host's.
+    /// The address belongs to this host.
     IsLocal(PacketEnd),
-    /// The address is not one of this host's.
+    /// The address does not belong to this host.
     IsForeign(PacketEnd),
-    /// The verdict that the map of this name has for destination address and port; without one,
-    /// the next rule decides.
+    /// The verdict that the map of this name has for the destination address and port. If the map
+    /// has none, the next rule decides.
     Verdict(&'static str, NftFamily),
-    /// Source address and port are in the set of this name.
+    /// The source address and port are in the set of this name.
     SentFrom(&'static str, NftFamily),
-    /// The socket that sends or takes the packet is transparent, or is not.
+    /// Whether the socket that sends or receives the packet is transparent.
     Transparent(bool),
-    /// Some socket takes the packet, be it one that listens.
+    /// A socket receives the packet, possibly a listening one.
     AnySocket,
-    /// To the agent's socket for clients of this host's programs; without one, the next rule
-    /// decides.
+    /// Sends the packet to the agent's socket for clients of this host's programs. If there is no
+    /// socket, the next rule decides.
     ToInbound(Redirect),
     Goto(&'static str),
 }
 
-/// Where a packet tells routers where to lead it.
+/// The header in which a packet contains a source route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SourceRoute {
     /// The IPv4 option "loose source route".
@@ -65,7 +65,7 @@ pub(super) enum SourceRoute {
     Header,
 }
 
-/// Some bits of a mark.
+/// Some bits of a mark, with their value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MarkBits {
     pub(super) mask: u32,
@@ -178,7 +178,7 @@ fn connection(rule: &mut NetlinkRequest, property: u32) {
     });
 }
 
-/// Loads what kind of address one end of the packet has (`RTN_*`).
+/// Loads the type of the address of one end of the packet (`RTN_*`).
 fn address_type(rule: &mut NetlinkRequest, end: PacketEnd) {
     expression(rule, "fib", |data| {
         let flag = match end {
@@ -223,7 +223,7 @@ fn go_to(rule: &mut NetlinkRequest, chain: &str) {
     });
 }
 
-/// The verdict that continues in a chain and does not come back.
+/// Writes the verdict that continues in a chain and does not return.
 pub(super) fn write_goto(data: &mut NetlinkRequest, chain: &str) {
     data.nest(2, |verdict| {
         verdict.be32(1, GOTO);
@@ -231,7 +231,7 @@ pub(super) fn write_goto(data: &mut NetlinkRequest, chain: &str) {
     });
 }
 
-/// The verdict that lets a packet pass.
+/// Writes the verdict that accepts a packet.
 pub(super) fn write_accept(data: &mut NetlinkRequest) {
     data.nest(2, |verdict| verdict.be32(1, ACCEPT));
 }

@@ -9,11 +9,12 @@ use crate::netlink::error::Error;
 use crate::netlink::message::NetlinkRequest;
 use crate::netlink::socket::Netlink;
 
-/// Installs table, sets and rules, all or nothing; the sets are empty. `copies` says whether the
-/// rules copy SYNs.
+/// Installs the table, the sets and the rules as one transaction; the sets are empty. `copies`
+/// selects whether the rules copy SYNs.
 ///
 /// # Errors
-/// The refused rule and expression. `ENOENT` means that this kernel lacks the expression.
+/// The refused rule and expression. `ENOENT` means that this kernel does not support the
+/// expression.
 pub fn install(netfilter: &mut Netlink, kernel: IpSupport, copies: Copies) -> Result<(), Error> {
     let mut messages = vec![table()];
     messages.extend(Set::ALL.map(Set::declaration));

@@ -14,18 +14,17 @@ pub(super) const OWN4: &str = "own4";
 /// The set of IPv6 addresses.
 pub(super) const OWN6: &str = "own6";
 
-/// Makes these addresses the namespace's own, beside those that every run has, and no others, at
-/// one stroke.
+/// Sets the namespace's own addresses to these and those that every run has, as one transaction.
 ///
 /// # Errors
-/// The kernel's; nothing has changed then.
+/// The error of the kernel; then nothing has changed.
 pub fn set_own(netfilter: &mut Netlink, addresses: &[IpAddr]) -> Result<(), Error> {
     let mut messages: Vec<_> = [OWN4, OWN6].map(emptying).into();
     messages.extend(elements(addresses));
     commit(netfilter, messages)
 }
 
-/// Both sets, with what every run has.
+/// Declares both sets, with the addresses that every run has.
 pub(super) fn declarations() -> Vec<NetlinkRequest> {
     let mut messages = vec![declaration(OWN4, 7, 4, 5), declaration(OWN6, 8, 16, 6)];
     messages.extend(elements(&[]));
@@ -76,7 +75,7 @@ fn list(name: &'static str, addresses: &[IpAddr]) -> NetlinkRequest {
     message
 }
 
-/// Addresses in one message: the length of their list has 16 bits.
+/// The largest number of addresses in one message: the length of their list has 16 bits.
 const ELEMENTS_MAX: usize = 1000;
 const NEWSET: u16 = 9;
 const NEWSETELEM: u16 = 12;

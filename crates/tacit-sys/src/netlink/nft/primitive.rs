@@ -5,7 +5,7 @@
 use super::agent::SYN_LOG_GROUP;
 use crate::netlink::message::NetlinkRequest;
 
-/// IPv4 or IPv6, as the rules tell packets apart (`NFPROTO_*`).
+/// IPv4 or IPv6, as rules distinguish packets (`NFPROTO_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NftFamily {
     V4,
@@ -19,7 +19,7 @@ pub(super) enum PacketEnd {
     Destination,
 }
 
-/// Which of the agent's sockets a packet is led to.
+/// The agent's socket to which a packet is redirected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
     Any,
@@ -27,7 +27,7 @@ pub(super) enum Redirect {
     V6,
 }
 
-/// One expression: a list element that holds its name and what it needs.
+/// Appends an expression: a list element with its name and its attributes.
 pub(super) fn expression(
     rule: &mut NetlinkRequest,
     name: &'static str,
@@ -64,7 +64,7 @@ pub(super) fn compare(rule: &mut NetlinkRequest, operation: u32, value: &[u8]) {
     });
 }
 
-/// Keeps the bits of register 1 that are set in `bits`, and turns those of `turned`.
+/// Keeps the bits of register 1 that are set in `bits`, and inverts the bits of `turned`.
 pub(super) fn mask(rule: &mut NetlinkRequest, bits: &[u8], turned: &[u8]) {
     expression(rule, "bitwise", |data| {
         data.be32(1, REGISTER_1);
@@ -75,7 +75,7 @@ pub(super) fn mask(rule: &mut NetlinkRequest, bits: &[u8], turned: &[u8]) {
     });
 }
 
-/// The key of a set stands in registers side by side: the address, then the port.
+/// Loads the key of a set into adjacent registers: the address, then the port.
 pub(super) fn load_end(rule: &mut NetlinkRequest, end: PacketEnd, family: NftFamily) {
     let (source, len, port_register) = match family {
         NftFamily::V4 => (12, 4, REGISTER_32_01),
@@ -96,7 +96,7 @@ pub(super) fn look_up(rule: &mut NetlinkRequest, set: &'static str) {
     });
 }
 
-/// Loads a property of the socket that takes the packet.
+/// Loads a property of the socket that receives the packet.
 pub(super) fn socket_that_takes_it(rule: &mut NetlinkRequest, key: u32) {
     expression(rule, "socket", |data| {
         data.be32(1, key);
@@ -157,7 +157,7 @@ pub(super) fn reject(rule: &mut NetlinkRequest, kind: u32, code: u8) {
     });
 }
 
-/// All headers of IP and TCP with their options.
+/// The largest size of the IP and TCP headers with their options.
 pub(in crate::netlink) const COPIED_BYTES_MAX: u32 = 128;
 /// `NFT_LIMIT_PKTS`.
 pub(super) const LIMIT_PACKETS: u32 = 0;

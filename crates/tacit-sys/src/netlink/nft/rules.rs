@@ -59,17 +59,18 @@ const ICMPV6: u8 = 58;
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
 const DNS: u16 = 53;
-/// Packets that are refused and reported to the agent: a flood of them is to cost no more.
+/// The largest number of refused packets that are reported to the agent in a second. It limits the
+/// cost of a flood of such packets.
 const REPORTED_PER_SECOND_MAX: u64 = 50;
 const V4: Expression = Expression::NftFamily(NftFamily::V4);
 const V6: Expression = Expression::NftFamily(NftFamily::V6);
 const LOOPBACK_V4: [Expression; 2] = [V4, ToLoopbackV4];
 const LOOPBACK_V6: [Expression; 2] = [V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST))];
-/// Where the program itself may serve.
+/// The destinations at which a program of the run itself may listen.
 const OWN: [[Expression; 2]; 4] =
     [LOOPBACK_V4, [V4, ToOwn(OWN4, NftFamily::V4)], LOOPBACK_V6, [V6, ToOwn(OWN6, NftFamily::V6)]];
 
-/// All rules.
+/// Returns all rules.
 pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     let redirect = match kernel {
         IpSupport::V4Only => Redirect::V4,
@@ -144,10 +145,10 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
 }
 
 const TRANSPORTS: [u8; 2] = [UDP, TCP];
-/// Datagrams that a connected socket of the agent takes.
+/// Matches datagrams that a connected socket of the agent receives.
 const TO_ANSWERER: [Expression; 3] = [Transport(UDP), MarkedSocket(AGENT_MARK), Accept];
 
-/// Rules in the order in which a packet meets them.
+/// The rules, in the order in which the kernel evaluates them.
 struct Rules {
     copies: Copies,
     list: Vec<NetlinkRequest>,
@@ -158,7 +159,7 @@ impl Rules {
         self.list.push(rule(step, expressions));
     }
 
-    /// The agent learns of what the kernel refuses.
+    /// Reports packets that the kernel refuses to the agent.
     fn push_report(&mut self, what: &[Expression]) {
         if self.copies == Copies::OfRule {
             let report = [AtMostPerSecond(REPORTED_PER_SECOND_MAX), ReportToAgent];
@@ -166,8 +167,8 @@ impl Rules {
         }
     }
 
-    /// Queries to a resolver on this machine: the machine outside is meant, unless the program has
-    /// one of its own.
+    /// Handles DNS queries to a resolver on this machine. If a program of the run listens there, it
+    /// gets the query; otherwise the resolver of the host is meant, and the agent gets the query.
     fn push_local_dns(&mut self, to: &[Expression], redirect: Redirect) {
         for protocol in TRANSPORTS {
             let dns = [to, &[Transport(protocol), ToPort(DNS)]].concat();
@@ -178,8 +179,8 @@ impl Rules {
         }
     }
 
-    /// What matches goes to the agent: a datagram at once, a SYN when the agent releases it.
-    /// Without an agent it is refused, which a program reads as "connection refused".
+    /// Sends matching packets to the agent: a datagram at once, and a SYN when the agent releases
+    /// it. Without an agent such a packet is refused, and the program gets "connection refused".
     fn push_led(
         &mut self,
         step: &'static str,
@@ -214,7 +215,7 @@ fn rule(step: &'static str, expressions: &[Expression]) -> NetlinkRequest {
     rule_in(CHAIN, step, expressions)
 }
 
-/// A rule at the end of a chain.
+/// Builds a rule at the end of a chain.
 pub(super) fn rule_in(
     chain: &str,
     step: &'static str,
@@ -239,7 +240,8 @@ mod tests {
     const RULE: &str = "060a 050c 00000000 00000000 01 00 0000 \
                         0a00 0100 7461636974 00 0000 0f00 0200 707265726f7574696e67 00 00";
 
-    /// The expressions of a rule, without the header, table and chain that all have in common.
+    /// Builds the expressions of a rule, without the header, table and chain, which all rules have
+    /// in common.
     fn expressions(expressions: &[Expression]) -> Vec<u8> {
         let whole = sealed(&rule("", expressions));
         let head = bytes(RULE);
@@ -325,7 +327,7 @@ mod tests {
         assert_eq!(expressions(&six), bytes(&lookup("18", "10", "02", "75647036")));
     }
 
-    /// How often the kernel's expression of that name stands in a rule.
+    /// Counts the kernel's expressions of this name in a rule.
     fn count(rule: &[u8], name: &[u8]) -> usize {
         rule.windows(name.len()).filter(|part| *part == name).count()
     }
@@ -371,7 +373,7 @@ mod tests {
         assert!(last("to the program's own servers") < first("captured traffic"));
         assert!(last("captured traffic") < first("traffic to own addresses"));
         assert!(last("traffic to own addresses") < first("rejects all other traffic"));
-        // Each set once to lead and once to refuse, should there be no agent.
+        // Each set occurs once to redirect and once to refuse, for the case that there is no agent.
         for set in ["tcp4", "tcp6", "udp4", "udp6"] {
             let uses: usize = all(IpSupport::V4AndV6, Copies::OfRule)
                 .iter()

@@ -9,13 +9,14 @@ use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
 use crate::netlink::protocol::IpProtocol;
 use crate::netlink::socket::Netlink;
 
-/// Elements that one batch may change.
+/// The largest number of elements that one batch may change.
 pub const ELEMENTS_PER_BATCH_MAX: usize = 3000;
 
-/// Elements in one message: an attribute's length has 16 bits, an IPv6 element takes 60 bytes.
+/// The largest number of elements in one message. The length of an attribute has 16 bits, and an
+/// IPv6 element takes 60 bytes.
 pub(super) const ELEMENTS_PER_MESSAGE_MAX: usize = 1000;
 
-/// Addresses and ports that are captured: both ranges include their ends.
+/// A range of captured addresses with a range of ports. Both ranges include their ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Element {
     /// The transport protocol.
@@ -30,14 +31,16 @@ pub struct Element {
     pub last_port: u16,
 }
 
-/// Refuses what `remove` names and captures what `add` names, at one stroke: a packet meets the
-/// sets as they were or as they will be. Each element must be removed as it was added.
+/// Removes the elements of `remove` and adds the elements of `add` as one transaction: a packet
+/// meets the old sets or the new ones. An element must be removed exactly as it was added.
 ///
-/// Above [`ELEMENTS_PER_BATCH_MAX`] in all it takes several strokes, the removals first.
+/// More than [`ELEMENTS_PER_BATCH_MAX`] elements in total need several transactions; removals come
+/// first.
 ///
 /// # Errors
-/// The kernel's (`EEXIST`: overlaps one that is there, `ENOENT`: not there), or an element that is
-/// upside down. The stroke that failed changed nothing.
+/// The error of the kernel (`EEXIST`: an element overlaps an existing one, `ENOENT`: an element
+/// does not exist), or an element whose last value is below its first. The failed transaction has
+/// changed nothing.
 pub fn change(netfilter: &mut Netlink, remove: &[Element], add: &[Element]) -> Result<(), Error> {
     check(remove)?;
     check(add)?;
@@ -47,10 +50,10 @@ pub fn change(netfilter: &mut Netlink, remove: &[Element], add: &[Element]) -> R
     Ok(())
 }
 
-/// Captures the elements and nothing else.
+/// Replaces all elements by these.
 ///
 /// # Errors
-/// The kernel's, or an element that is upside down.
+/// The error of the kernel, or an element whose last value is below its first.
 pub fn replace_all(netfilter: &mut Netlink, elements: &[Element]) -> Result<(), Error> {
     check(elements)?;
     let (first, rest) = elements.split_at(elements.len().min(ELEMENTS_PER_BATCH_MAX));
@@ -60,7 +63,7 @@ pub fn replace_all(netfilter: &mut Netlink, elements: &[Element]) -> Result<(), 
     change(netfilter, &[], rest)
 }
 
-/// The messages of each transaction, none with more elements than it may have.
+/// Splits the changes into transactions, and returns the messages of each.
 pub(super) fn strokes(remove: &[Element], add: &[Element]) -> Vec<Vec<NetlinkRequest>> {
     if remove.len() + add.len() <= ELEMENTS_PER_BATCH_MAX {
         let both: Vec<_> = list(REMOVING, remove).into_iter().chain(list(ADDING, add)).collect();
@@ -80,7 +83,7 @@ pub(super) fn check(elements: &[Element]) -> Result<(), Error> {
     all.then_some(()).ok_or(Error::Invalid("the range of an element ends before it begins"))
 }
 
-/// The four sets, by what they hold.
+/// The four sets, by IP version and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Set {
     Tcp4,
@@ -126,7 +129,7 @@ impl Set {
     }
 }
 
-/// What the elements of a set hold beside their key.
+/// The value that the elements of a set have in addition to their key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetValue {
     None,
@@ -134,7 +137,7 @@ pub(super) enum SetValue {
     Verdict,
 }
 
-/// Declares a set of ranges of addresses with ranges of ports.
+/// Declares a set whose keys are a range of addresses with a range of ports.
 pub(super) fn declare_ranges(
     name: &str,
     version: IpVersion,
@@ -153,7 +156,7 @@ pub(super) fn declare_ranges(
         SetValue::Verdict => SET_MAP,
     };
     message.be32(3, SET_INTERVAL | SET_CONCAT | kind);
-    // How `nft list` should show the key: address type, then port (13).
+    // How `nft list` shows the key: the address type, then the port (13).
     message.be32(4, address_type << 6 | 13);
     message.be32(5, address_bytes + 4);
     if value == SetValue::Verdict {
@@ -170,7 +173,7 @@ pub(super) fn declare_ranges(
     message
 }
 
-/// What happens to elements: the step's name, the message and its flags.
+/// A change of elements: the name of the step, the message type and its flags.
 pub(super) type SetChange = (&'static str, u16, u16);
 pub(super) const ADDING: SetChange = ("adding captured addresses", NEWSETELEM, CREATE | NLM_F_EXCL);
 pub(super) const REMOVING: SetChange = ("removing captured addresses", DELSETELEM, NLM_F_ACK);
@@ -198,7 +201,7 @@ fn write_element(list: &mut NetlinkRequest, element: &Element) {
     list.nest(1, |one| write_range(one, element));
 }
 
-/// The key of an element: the first address and port, and the last.
+/// Writes the key of an element: the first address and port, and the last address and port.
 pub(super) fn write_range(one: &mut NetlinkRequest, element: &Element) {
     let key = |address: IpAddr, port: u16| {
         let mut key = match address {

@@ -7,7 +7,7 @@ use tacit_core::record::{
 
 use super::*;
 
-/// A record whose inside is anything at all; TLS 1.3 only.
+/// Creates a record with any inner content; TLS 1.3 only.
 fn sealed_raw(session: &mut Session, inside: &[u8]) -> Vec<u8> {
     let sealer = &session.sealer;
     let iv = sealer.first_nonce();
@@ -45,7 +45,8 @@ fn many(count: u32, mut one: impl FnMut() -> Vec<u8>) -> Vec<u8> {
     (0..count).flat_map(|_| one()).collect()
 }
 
-/// Sends good data, then what `make` makes of the client's session; checks error and alert.
+/// Sends valid data, then what `make` creates with the client's session. Checks the error and the
+/// alert.
 fn expect(suite: Suite, make: impl Fn(&mut Session) -> Vec<u8>, error: SessionError, code: u8) {
     let (mut client, mut server) = pair(suite, NO_REKEY);
     client.write(b"good");
@@ -81,7 +82,7 @@ fn records_of_every_illegal_shape_are_refused_after_the_good_ones() {
         };
         let header = |bytes: [u8; HEADER_BYTES]| move |_: &mut Session| bytes.to_vec();
         refused(&header([99, 3, 3, 0, 40]), E::PeerSentContentType(99), UNEXPECTED);
-        // A change_cipher_spec, which is one of the handshake's.
+        // A change_cipher_spec record, which is valid only during the handshake.
         refused(&header([20, 3, 3, 0, 1]), E::PeerSentContentType(20), UNEXPECTED);
         refused(&header([23, 2, 0, 0, 40]), E::PeerSentVersion(0x0200), VERSION);
         refused(&header([23, 3, 3, 0, 3]), E::PeerSentTooShort, BAD_MAC);
@@ -203,7 +204,7 @@ fn key_updates_of_every_illegal_shape_are_refused() {
 #[test]
 fn a_key_update_in_fragments_is_one_message() {
     let (mut client, mut server) = pair(TLS13, NO_REKEY);
-    // What update_sending_key does, with the message in five records.
+    // Does the same as update_sending_key, with the message in five records.
     let old = client.session().sealer.sequence();
     let mut whole = Vec::new();
     let (iv, protection) = {
@@ -244,7 +245,7 @@ fn messages_of_the_handshake_are_not_legal_after_it() {
     const NOT_LEGAL: &str = "sent a handshake message that is not legal after the handshake";
     let ticket = [4, 0, 0, 5, 0, 0, 0, 0, 0];
     for suite in [TLS12, TLS13] {
-        // The client of the pair sends: a ticket to a server.
+        // The client of the pair sends a ticket to a server.
         misbehaved(suite, |session| handshake(session, &ticket), NOT_LEGAL, UNEXPECTED);
         // A certificate request, and a message of an unknown type.
         misbehaved(suite, |session| handshake(session, &[13, 0, 0, 0]), NOT_LEGAL, UNEXPECTED);

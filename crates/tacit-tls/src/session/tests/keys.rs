@@ -11,7 +11,7 @@ thread_local! {
     static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock that stands still until a test advances it.
 fn clock() -> Instant {
     START.with(|start| *start) + PASSED.get()
 }
@@ -43,7 +43,7 @@ fn an_upload_that_is_never_answered_may_change_keys_for_ever() {
     for round in 1..=100 {
         client.write(&[1; 1000]);
         settle(&mut client, &mut server);
-        // The change itself comes with the next write.
+        // The change itself is sent with the next write.
         assert!(client.session().rekeys() >= round - 1);
     }
     assert_eq!(server.received().len(), 100_000);
@@ -104,7 +104,7 @@ fn what_follows_a_close_is_left_where_it_is() {
     assert_eq!((client.received(), client.incoming.as_slice()), (&b"last"[..], &b"in clear"[..]));
 }
 
-/// Both ends as if `records` had been sealed with the key already.
+/// Sets both ends to the state after sealing `records` with the key.
 fn age(sender: &mut Ours, receiver: &mut Ours, records: u64) {
     let sealer = &mut sender.session().sealer;
     *sealer = RecordSealer::new(sealer.protection(), sealer.first_nonce(), records);
@@ -141,7 +141,7 @@ fn without_key_updates_the_use_of_a_key_is_known_before_its_limit() {
         age(&mut client, &mut server, records);
         assert_eq!(client.session().key_use(), key_use, "after {records} records");
     }
-    // What ends the session must still be said.
+    // The session must still be able to send the alert that ends it.
     client.write(b"the last batch");
     client.close();
     settle(&mut client, &mut server);
@@ -241,7 +241,8 @@ fn nothing_is_answered_after_our_close() {
     }
 }
 
-/// Seals with the ring's keys what the other end opens with them; each end has a number.
+/// Seals with the key of one end and opens with the key of the other end, through the cache; each
+/// end has a number.
 fn carry(
     ring: &mut ExpandedKeyCache,
     from: (u64, &mut Ours),
@@ -270,7 +271,7 @@ fn connections_that_share_a_place_of_the_keyring_keep_their_own_keys() {
         let mut pairs = [pair(suite, by_bytes(bytes)), pair(suite, by_bytes(bytes))];
         let mut ring = ExpandedKeyCache::default();
         for round in 0..20 {
-            // One is left alone every other time, so that its keys are found as they were left.
+            // Every other time, one connection is skipped, so that its keys are still in the cache.
             for (at, (client, server)) in pairs.iter_mut().enumerate().skip(round % 2) {
                 let one = (at * HOT_CONNECTIONS_MAX) as u64;
                 let other = (at * HOT_CONNECTIONS_MAX + 1) as u64;

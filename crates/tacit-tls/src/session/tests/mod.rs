@@ -53,7 +53,7 @@ static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(|| {
     }
 });
 
-/// Both sides' settings for one suite.
+/// The settings of both sides for one suite.
 struct Settings {
     client: Arc<ClientSettings>,
     server: Arc<ServerSettings>,
@@ -97,18 +97,18 @@ fn settings(suite: Suite) -> Settings {
 
 /// One end of a connection in memory.
 trait Side {
-    /// Takes bytes of the wire.
+    /// Passes bytes from the peer to this end.
     fn give(&mut self, wire: &[u8]) -> Result<(), SessionError>;
-    /// What goes onto the wire.
+    /// Returns the bytes to send to the peer.
     fn take(&mut self) -> Vec<u8>;
     fn write(&mut self, payload: &[u8]);
     fn close(&mut self);
-    /// Payload that arrived so far.
+    /// Returns the payload received so far.
     fn received(&self) -> &[u8];
     fn is_closed(&self) -> bool;
 }
 
-/// Our side: a handshake, then its session, driven as the relay does.
+/// An end with tacit's code: a handshake, then its session, driven as the relay does.
 struct Ours {
     handshake: Option<Handshake>,
     session: Option<Session>,
@@ -218,7 +218,7 @@ impl Side for Ours {
     }
 }
 
-/// The other side: the library's own stream.
+/// An end with the library's own connection.
 struct Plain {
     connection: Connection,
     received: Vec<u8>,
@@ -230,7 +230,7 @@ impl Plain {
         Self::client_with(settings, None)
     }
 
-    /// It makes records of at most so many bytes, header included.
+    /// Creates a client with records of at most this size, including the header.
     fn client_with(settings: &Settings, record_bytes: Option<usize>) -> Self {
         let name = settings.client.server_name.clone().unwrap();
         let mut config = (*settings.client.config).clone();
@@ -295,7 +295,7 @@ impl Side for Plain {
     }
 }
 
-/// Carries bytes both ways until both sides are silent.
+/// Moves bytes in both directions until neither side sends more.
 fn settle(one: &mut impl Side, other: &mut impl Side) {
     loop {
         let there = one.take();
@@ -308,7 +308,7 @@ fn settle(one: &mut impl Side, other: &mut impl Side) {
     }
 }
 
-/// Two sessions of ours that trust each other: client and server.
+/// Creates a client and a server of tacit that trust each other.
 fn pair(suite: Suite, rekey: Rekey) -> (Ours, Ours) {
     let settings = settings(suite);
     let mut client = Ours::client(&settings, rekey);

@@ -4,12 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Bytes that differ by number and by place.
+/// Returns bytes that depend on the number and on the position.
 fn pattern(number: u8, length: usize) -> Vec<u8> {
     (0..=250).cycle().map(|byte: u8| byte ^ number).take(length).collect()
 }
 
-/// Handshakes, lets each side write some and close, and compares.
+/// Does a handshake, lets each side write and close, and compares the received bytes.
 fn converse(ours: &mut Ours, plain: &mut Plain) {
     settle(ours, plain);
     let mut expected = (ours.received.clone(), plain.received.clone());
@@ -25,7 +25,7 @@ fn converse(ours: &mut Ours, plain: &mut Plain) {
     ours.close();
     settle(ours, plain);
     assert!(plain.is_closed() && !ours.is_closed());
-    // RFC 8446 section 6.1: each direction closes alone.
+    // RFC 8446 section 6.1: the two directions end independently.
     plain.write(b"the last word");
     settle(ours, plain);
     assert!(ours.received.ends_with(b"the last word") && !ours.is_closed());
@@ -44,7 +44,7 @@ fn every_suite_carries_both_ways_in_both_roles_and_resumes() {
             let negotiated = ours.negotiated.unwrap();
             assert_eq!((negotiated.resumed, negotiated.suite), (resumed, suite.name()));
         }
-        // The client's tickets are those the sessions above took in.
+        // The client has the tickets that the sessions above have received.
         for _ in 0..2 {
             let mut ours = Ours::server(&settings, NO_REKEY);
             converse(&mut ours, &mut Plain::client(&settings));
@@ -54,7 +54,7 @@ fn every_suite_carries_both_ways_in_both_roles_and_resumes() {
     }
 }
 
-/// Delivers `wire` in two pieces, then plays on and looks at what came out.
+/// Delivers `wire` in two pieces, then continues and compares the results.
 fn deliver_cut(ours: &mut Ours, plain: &mut Plain, wire: &[u8], cut: usize) {
     ours.give(&wire[..cut]).unwrap();
     ours.give(&wire[cut..]).unwrap();
@@ -70,7 +70,8 @@ fn a_client_takes_the_servers_wire_cut_anywhere() {
             let mut ours = Ours::client(&settings, NO_REKEY);
             let mut plain = Plain::server(&settings);
             plain.give(&ours.take()).unwrap();
-            // TLS 1.3 lets the server speak with its first flight; tickets follow the client's.
+            // In TLS 1.3 the server may send data with its first flight; the tickets follow the
+            // client's Finished message.
             if suite == TLS13 {
                 plain.write(b"welcome ");
             }
@@ -100,7 +101,7 @@ fn a_client_takes_the_servers_wire_cut_anywhere() {
 fn a_server_takes_the_clients_last_flight_and_its_data_cut_anywhere() {
     for suite in [TLS12, TLS13] {
         let settings = settings(suite);
-        // The first one fills the client's tickets; the others are quicker for it.
+        // The first connection stores tickets; later ones are faster because of them.
         let mut cut = 0;
         loop {
             let mut ours = Ours::server(&settings, NO_REKEY);
@@ -131,16 +132,16 @@ fn a_server_takes_the_clients_last_flight_and_its_data_cut_anywhere() {
     }
 }
 
-/// One thing that happens.
+/// A step of the test.
 #[derive(Clone, Debug)]
 enum Step {
     OursWrites(usize),
     PlainWrites(usize),
     /// The library changes its sending key.
     PlainRefreshes,
-    /// What waits on the wire arrives, in pieces of that size.
+    /// The waiting bytes arrive, in pieces of this size.
     Arrives(usize),
-    /// The other way.
+    /// The same in the other direction.
     ArrivesThere,
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A session with what its next keys come from.
+/// The largest size of a session with the secrets for its next keys.
 const SESSION_BYTES_MAX: usize = 272;
 const SECRETS_BYTES_MAX: usize = 208;
 

@@ -27,7 +27,7 @@ use crate::credentials::TrustGeneration;
 use crate::diagnose::PeerRole;
 use crate::facts::CertificateFacts;
 
-/// A chain as it was sent.
+/// A chain as the peer sent it.
 #[derive(Clone, Copy)]
 pub(super) struct SentChain<'a> {
     pub(super) leaf: &'a CertificateDer<'a>,
@@ -37,7 +37,7 @@ pub(super) struct SentChain<'a> {
 /// Maximum number of cached chains: enough for the peers of a large site, in about 20 MB.
 pub const CHAINS_MAX: usize = 4096;
 
-/// The cache.
+/// The cache of verified chains.
 #[derive(Debug, Default)]
 pub struct ChainCache {
     halves: ArcSwap<Halves>,
@@ -58,7 +58,7 @@ pub(super) struct ChainKey([u8; 32]);
 /// A trusted chain.
 #[derive(Debug)]
 struct VerifiedChain {
-    /// Unix seconds between which every certificate of it is valid.
+    /// The time in which all certificates of the chain are valid, in unix seconds.
     not_before: i64,
     not_after: i64,
     known: KnownChain,
@@ -74,7 +74,8 @@ pub(super) struct KnownChain {
 }
 
 impl ChainKey {
-    /// `None` for an unknown type of name: such chains are always verified.
+    /// Computes the key; `None` for an unknown type of name, because such chains are always
+    /// verified.
     pub(super) fn of(
         peer: PeerRole,
         trust: TrustGeneration,
@@ -93,7 +94,8 @@ impl ChainKey {
         let mut hash = digest::Context::new(&SHA256);
         hash.update(&[kind]);
         hash.update(&trust.number().to_be_bytes());
-        // Each part follows its length, so that no two checks have the same bytes.
+        // The length of each part precedes it, so that two different checks never give the same
+        // bytes.
         let certificates = std::iter::once(leaf).chain(rest).map(CertificateDer::as_ref);
         for part in std::iter::once(text.as_bytes()).chain(certificates) {
             hash.update(&(part.len() as u64).to_be_bytes());
@@ -111,7 +113,7 @@ impl VerifiedChain {
 }
 
 impl ChainCache {
-    /// The number of cached chains.
+    /// Returns the number of cached chains.
     #[must_use]
     pub fn len(&self) -> usize {
         let halves = self.halves.load();
@@ -141,7 +143,7 @@ impl ChainCache {
     }
 
     /// Adds a chain that is trusted at `now`, and returns the facts of its leaf. `until` is when
-    /// the first CRL is outdated or the anchor expires, in unix seconds.
+    /// the first CRL becomes outdated or the anchor expires, in unix seconds.
     pub(super) fn keep(
         &self,
         key: ChainKey,
@@ -155,7 +157,8 @@ impl ChainCache {
         let mut not_after = leaf.not_after;
         not_after = not_after.min(until.unwrap_or(i64::MAX));
         for above in rest {
-            // The certificate may not be needed. The chain is valid, but its end is unknown.
+            // The chain is valid, perhaps without this certificate, but its end is unknown. So it
+            // is not cached.
             let Ok(above) = CertificateFacts::from_der(above) else { return Some(leaf) };
             not_before = not_before.max(above.not_before);
             not_after = not_after.min(above.not_after);
@@ -173,7 +176,7 @@ impl ChainCache {
         halves.recent.pin().insert(key, verified);
         if halves.recent.len() >= CHAINS_MAX / 2 {
             let next = Halves { recent: Arc::default(), earlier: Arc::clone(&halves.recent) };
-            // If another thread was first, its exchange stays.
+            // If another thread was first, its exchange is kept.
             self.halves.compare_and_swap(&halves, Arc::new(next));
         }
     }

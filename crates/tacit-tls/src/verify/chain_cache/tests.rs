@@ -12,7 +12,7 @@ use crate::check::PeerCheck;
 use crate::credentials::{LoadedTrust, load_trust};
 use crate::test_certificates::{Ca, Directory, Leaf, LeafKind, NAME};
 
-/// A check that counts how often it verifies.
+/// A check that counts its verifications.
 struct Counted {
     full: TrustCheck<()>,
     verified: Cell<u32>,
@@ -33,7 +33,7 @@ impl Counted {
         Self { full, verified: Cell::new(0) }
     }
 
-    /// Whether the chain was verified; else it was remembered.
+    /// Whether the chain was verified; otherwise it was found in the cache.
     fn verifies(
         &self,
         peer: PeerRole,

@@ -58,7 +58,7 @@ fn v1() -> Arc<CertifiedKey> {
     keyed(old.chain, &PrivateKeyDer::from_pem_slice(old.key_pem.as_bytes()).unwrap())
 }
 
-/// The certificates tried, with the failure's kind and a part of the reason.
+/// The tested certificates, each with the kind of the failure and a part of the reason.
 fn certificates(ca: &Ca) -> Vec<(&'static str, Arc<CertifiedKey>, &'static str, &'static str)> {
     let leaf = |kind| of(&ca.leaf(kind));
     let stranger = Ca::new("stranger CA").leaf(LeafKind::Valid);
@@ -91,13 +91,13 @@ fn certificates(ca: &Ca) -> Vec<(&'static str, Arc<CertifiedKey>, &'static str, 
 }
 
 struct Shaken {
-    /// The check of the side under test.
+    /// The result of the check on the tested side.
     check: Option<PeerCheck>,
     failure: Option<HandshakeFailure>,
     resumed: bool,
 }
 
-/// One handshake; `role` is the side under test.
+/// Does one handshake; `role` is the tested side.
 fn shake(role: HandshakeRole, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Shaken {
     let name = ServerName::try_from(NAME).unwrap();
     let mut client = ClientConnection::new(client.clone(), name).unwrap();
@@ -105,7 +105,8 @@ fn shake(role: HandshakeRole, client: &Arc<ClientConfig>, server: &Arc<ServerCon
     let mut check = None;
     let mut error = None;
     let mut wire = Vec::new();
-    // Both must have read what the other sent last: a TLS 1.3 server's verdict and its tickets.
+    // Both sides must read what the other has sent last: the verdict and the tickets of a TLS 1.3
+    // server.
     for _ in 0..6 {
         wire.clear();
         let _ = client.write_tls(&mut wire);
@@ -192,7 +193,8 @@ fn required_and_preferred_meet_every_client_certificate() {
             let said = reason(shaken.check.as_ref());
             assert!(said.contains(expected), "{case}: {said}");
             assert!(!said.contains('\n'), "{case}: {said}");
-            // A proof of possession cannot be checked with v1, so nothing waives that.
+            // A v1 certificate allows no verification of the proof of possession, so the check
+            // cannot be waived.
             match &shaken.failure {
                 None => assert!(name == "valid" || (!required && name != "v1"), "{case}"),
                 Some(failure) => {
@@ -344,7 +346,7 @@ fn a_small_rsa_key_proves_nothing_at_any_level() {
     assert!(reason(Some(&outcome)).contains("RSA 1024"), "{outcome:?}");
 }
 
-/// What a step returns may borrow from the connection.
+/// The return value of a step may borrow from the connection.
 #[test]
 fn a_step_of_an_unbuffered_handshake_can_be_observed() {
     let ca = Ca::new("corp CA");

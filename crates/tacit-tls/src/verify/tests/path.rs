@@ -24,7 +24,7 @@ pub(super) fn at(unix_seconds: i64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(unix_seconds.unsigned_abs()))
 }
 
-/// A trust of these certificates, and of these lists if there are any.
+/// A trust with these certificates, and with these CRLs if there are any.
 fn loaded(ca_pem: &str, crl: Option<String>, expired_anchors: ExpiredAnchors) -> LoadedTrust {
     let directory = Directory::new();
     directory.write("ca.pem", ca_pem, 0o644);
@@ -47,7 +47,7 @@ fn trusting(ca: &Ca) -> LoadedTrust {
     loaded(&ca.pem(), None, ExpiredAnchors::Reject)
 }
 
-/// What both roles answer to a chain: the reason, and the alert that the peer gets.
+/// Returns the result of a chain in both roles: the reason, and the alert that the peer gets.
 pub(super) fn answers(trust: &LoadedTrust, chain: &[CertificateDer<'_>], now: i64) -> [Answer; 2] {
     let (leaf, rest) = chain.split_first().unwrap();
     let client = required(trust).unwrap();
@@ -112,14 +112,14 @@ fn a_chain_that_ends_at_an_expired_anchor_is_rejected_unless_the_trust_accepts_i
     let accepting = loaded(&ca.pem(), None, ExpiredAnchors::Accept);
     expect_trusted(&answers(&accepting, &chain, end + 1));
     assert!(!trust.same(&accepting) && trust.same(&trusting(&ca)));
-    // The CA's next certificate, beside the one that has expired.
+    // The next certificate of the CA, in addition to the expired one.
     let next = ca.reissued("corp CA", |_| {});
     for both in [ca.pem() + &next.pem(), next.pem() + &ca.pem()] {
         let trust = loaded(&both, None, ExpiredAnchors::Reject);
         expect_trusted(&answers(&trust, &chain, end + 1));
     }
 
-    // What is remembered, and what is kept of an open connection, ends with the anchor too.
+    // Cached chains, and stored chains of open connections, also end with the anchor.
     let chains = Some(Arc::default());
     let check = required(&trust).unwrap().remembering(chains.as_ref());
     let checked = check.recheck(&chain, at(end));
@@ -168,7 +168,7 @@ fn a_list_counts_only_where_the_anchor_may_sign_lists() {
     let listed = loaded(&anchor.pem(), Some(ca.crl(&[], 4_000_000_000)), ExpiredAnchors::Reject);
     let said = "CN=corp CA, but the keyUsage of that CA does not allow signing CRLs";
     expect(&answers(&listed, &chain, NOW), said, Alert::CertificateUnknown);
-    // A list that another key has signed.
+    // A CRL that another key has signed.
     let forged = Ca::new("corp CA").crl(&[], 4_000_000_000);
     let listed = loaded(&ca.pem(), Some(forged), ExpiredAnchors::Reject);
     let said = "has no valid signature of that CA";
@@ -209,7 +209,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
     expect(&answered, "is not signed by the key that trust", Alert::BadCertificate);
 }
 
-/// Leaves whose holders no handshake can prove to hold their key, and the words for it.
+/// Leaves whose keys cannot be proved in any handshake, and the texts about them.
 fn unprovable(ca: &Ca) -> Vec<(Vec<CertificateDer<'static>>, &'static str)> {
     let critical = ca.leaf_made(|params| {
         let mut unknown =
@@ -253,7 +253,7 @@ fn a_dry_run_refuses_what_no_handshake_can_prove_at_any_level() {
         let verify = Verify::None { server_name: None };
         let run = dry_run::server(&verify, None, &chain, &[], at(NOW)).unwrap();
         assert!(run.mapped.as_ref().is_err_and(|why| why.contains(words)), "{run:?}");
-        // The handshake says the same.
+        // The handshake gives the same text.
         let none = ServerCheck::none();
         let Observed { result, outcome } =
             observe(|| none.verify_tls13_signature(b"transcript", &chain[0], &signed));

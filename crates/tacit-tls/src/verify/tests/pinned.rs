@@ -14,7 +14,7 @@ use crate::test_certificates::{CertificateParams, CustomExtension, Directory, Ke
 
 const NOT_PINNED: &str = "is not pinned in trust 'corp'";
 
-/// A trust of that directory: `ca.pem` and `crl.pem` where they are there, and `pins.pem`.
+/// Loads a trust from the directory: `ca.pem` and `crl.pem` if they exist, and `pins.pem`.
 fn load(directory: &Directory, revocation: Revocation) -> Result<LoadedTrust, CredentialError> {
     let has = |name: &str| directory.path().join(name).exists();
     let source = match has("ca.pem") {
@@ -64,7 +64,7 @@ fn a_pinned_certificate_is_equal_in_each_byte_and_another_one_is_refused() {
         for (what, other) in &others {
             let chain = [other.chain.clone(), vec![issuer.der()]].concat();
             expect(&answers(&trust, &chain, NOW), NOT_PINNED, Alert::CertificateUnknown);
-            // The pinned certificate behind another leaf proves nothing.
+            // A pinned certificate that follows another leaf proves nothing.
             let behind = [other.chain.clone(), leaf.chain.clone(), vec![issuer.der()]].concat();
             let refused = answers(&trust, &behind, NOW);
             assert!(refused.iter().all(|answer| answer.alert().is_some()), "{what}");
@@ -72,7 +72,7 @@ fn a_pinned_certificate_is_equal_in_each_byte_and_another_one_is_refused() {
         let chain = [leaf.chain.clone(), vec![issuer.der()]].concat();
         expect_trusted(&answers(&trust, &chain, NOW));
     }
-    // Alone, whatever else is sent does not matter.
+    // Without anchors, the other certificates in the chain have no effect.
     expect_trusted(&answers(&pinning(&leaf.cert_pem), &leaf.chain, NOW));
     let both = pinning(&(others[1].1.cert_pem.clone() + &leaf.cert_pem));
     expect_trusted(&answers(&both, &leaf.chain, NOW));
@@ -111,7 +111,7 @@ fn anchors_beside_pins_must_hold_as_well() {
     let trust = load(&directory, Revocation::Soft).unwrap();
     expect(&answers(&trust, &leaf.chain, NOW), "was revoked", Alert::CertificateRevoked);
     expect_trusted(&answers(&trust, &other.chain, NOW));
-    // Where no list tells of it, a certificate that is not pinned is refused all the same.
+    // Even if no CRL covers it, a certificate that is not pinned is rejected.
     let third = unknown_revocation.leaf(LeafKind::Valid);
     expect(&answers(&trust, &third.chain, NOW), NOT_PINNED, Alert::CertificateUnknown);
 }
@@ -141,7 +141,7 @@ fn a_pinned_certificate_is_refused_out_of_its_time_use_and_name() {
     assert!(reason(Some(&full)).contains("is for other.example, not for db.example"), "{full:?}");
     let chain = ServerCheck::chain(&trust).unwrap().recheck(&other.chain, &name, at(NOW)).check;
     assert_eq!(chain, PeerCheck::ChainValid);
-    // Its dates are those of its own, to the second.
+    // The pinned certificate's own dates decide, to the second.
     let leaf = ca.leaf_until(NOW);
     let trust = pinning(&leaf.cert_pem);
     expect_trusted(&answers(&trust, &leaf.chain, NOW));
@@ -187,7 +187,7 @@ fn handshakes_of_both_roles_take_the_pinned_certificate_alone() {
             assert!(shaken.failure.is_none(), "preferred logs it");
             assert_eq!(shaken.check.unwrap().is_trusted(), is_pinned, "and gives no identity");
         }
-        // Who holds another key cannot use the pinned certificate.
+        // A peer with another key cannot use the pinned certificate.
         let stolen = keyed(leaf.chain.clone(), &ca.leaf(LeafKind::Valid).key);
         let full = ServerCheck::full(&trust).unwrap();
         let server = server_config(version, None, stolen);
@@ -211,7 +211,7 @@ fn what_was_remembered_resumed_or_is_open_is_checked_against_the_pins_of_now() {
         let before = pin(&leaf.cert_pem);
         let check = required(&before).unwrap().remembering(chains.as_ref());
         let open = check.recheck(&leaf.chain, at(NOW)).chain.unwrap();
-        // Once more, from what is remembered.
+        // Once more, from the cache.
         assert_eq!(check.recheck(&leaf.chain, at(NOW)).check, PeerCheck::Valid);
         assert_eq!(check.check_open(&open, at(NOW)), PeerCheck::Valid);
         let after = pin(&renewed.cert_pem);
@@ -293,7 +293,7 @@ fn pins_that_can_hold_no_peer_are_refused_or_warned_about() {
     assert!(old.contains(": a peer with it is rejected"), "{old}");
     let small = warned(&openssl_v3(1024).cert_pem);
     assert!(small.contains("has an RSA 1024 key, with which no handshake succeeds"), "{small}");
-    // The pinned certificate may stand in the file of its CA.
+    // The pinned certificate may be in the file of its CA.
     let leaf = ca.leaf(LeafKind::Valid);
     directory.write("ca.pem", leaf.cert_pem.clone() + &ca.pem(), 0o644);
     directory.write("pins.pem", leaf.cert_pem + &ca.pem(), 0o644);

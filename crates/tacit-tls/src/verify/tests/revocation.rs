@@ -32,7 +32,7 @@ fn trust(directory: &Directory, crls: &[&str], revocation: Revocation) -> Loaded
     load_trust("corp", &trust, directory.path()).unwrap()
 }
 
-/// What both roles make of a chain at a time.
+/// Returns the results of a chain at a time in both roles.
 fn both(trust: &LoadedTrust, chain: &[CertificateDer<'_>], now: i64) -> [PeerCheck; 2] {
     let client = ClientCheck::made(trust, Absent::Deny, Invalid::Deny).unwrap();
     let server = ServerCheck::full(trust).unwrap();
@@ -185,7 +185,7 @@ fn a_chain_without_a_name_is_checked_but_for_the_name() {
             assert_eq!(outcome == PeerCheck::ChainValid, believed, "{kind:?}: {outcome:?}");
             assert_eq!(check.allows(&outcome), believed, "{kind:?}");
         }
-        // A chain that was trusted without a name is not trusted with one.
+        // A chain that was trusted without a name is not trusted with a name.
         let outcome = full.recheck(&leaf.chain, &name, at(2_000_000_000)).check;
         assert!(matches!(outcome, PeerCheck::Invalid { .. }), "{kind:?}: {outcome:?}");
     }
