@@ -81,6 +81,8 @@ class Chaos:
             raise ProofFailed("the comparison does not detect wrong bytes")
         if not self.tap.prove():
             raise ProofFailed("the tap does not detect bytes in clear")
+        if self.tap.dropped():
+            raise ProofFailed(f"the tap missed {self.tap.lost} packets")
 
     def disturb(self, seconds: float):
         begun = time.monotonic()

@@ -1,7 +1,9 @@
-"""Captures every packet of the network, and finds marks on connections that must use TLS.
+"""Captures the packets of the network that could leak, and finds marks on connections that must use TLS.
 
 To check the tap itself, a mark is sent in clear to a separate port from time to time. If the tap
-misses it, the run fails.
+misses it, the run fails. It also fails if the kernel dropped a packet because the tap was too slow:
+therefore a filter in the kernel drops what cannot be a leak (`packet_filter.py`), and the tap's thread has
+priority over the load.
 """
 
 import os
@@ -9,20 +11,24 @@ import socket
 import threading
 import time
 
+import packet_filter
 from load import MARK
 
 ALL_PROTOCOLS = 0x0003
 CONTROL_MARK = MARK + b"control-"
 CONTROL_WAIT_MAX_S = 30
-# Size of the receive buffer, above the kernel's usual limit (SO_RCVBUFFORCE).
-BUFFER_BYTES = 256 << 20
+# Size of the receive buffer, above the kernel's usual limit (SO_RCVBUFFORCE); the kernel doubles it.
+BUFFER_BYTES = 512 << 20
 SO_RCVBUFFORCE = 33
+# The largest packet: segments that the kernel has not split yet.
+PACKET_BYTES_MAX = packet_filter.WHOLE_PACKET
+# The buffer lasts for some seconds of load: the tap runs before the processes that it observes. Every
+# real-time priority does.
+REAL_TIME_PRIORITY = 1
 # PACKET_STATISTICS of SOL_PACKET: tp_packets, tp_drops.
 SOL_PACKET, PACKET_STATISTICS, STATISTICS_BYTES = 263, 6, 8
 # Every packet is on `lo`, which shows it twice: as sent and as received.
 PACKET_IGNORE_OUTGOING = 23
-# The buffer lasts for less than a second of load: the tap runs before the processes that it observes.
-PRIORITY = -20
 
 
 class Tap:
@@ -34,6 +40,7 @@ class Tap:
         self.leaks = []
         self.lost = 0
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS))
+        packet_filter.attach(self.socket, self.clear_ports)
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
         except PermissionError:
@@ -45,15 +52,16 @@ class Tap:
 
     def watch(self):
         try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PRIORITY)
+            # 0: the calling thread alone; processes that other threads start do not inherit it.
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REAL_TIME_PRIORITY))
         except PermissionError:
-            # Root in a user namespace keeps its priority; dropped packets are counted.
-            pass
+            pass  # Root in a user namespace; dropped packets are counted.
+        buffer = bytearray(PACKET_BYTES_MAX)
         while True:
-            packet = self.socket.recv(1 << 17)
+            size = self.socket.recv_into(buffer)
             self.packets += 1
-            if MARK in packet:
-                self.look(packet)
+            if buffer.find(MARK, 0, size) >= 0:
+                self.look(bytes(buffer[:size]))
 
     def look(self, packet: bytes):
         ports = ports_of(packet)
