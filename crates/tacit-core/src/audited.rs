@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::flow::Protocol;
 
-/// Maximum number of different flows of one rule.
+/// The largest number of different flows of one rule.
 pub const AUDITED_FLOWS_MAX: usize = 256;
 
 /// A flow that passed because its rule is in audit mode.
@@ -22,9 +22,10 @@ pub struct AuditedFlow {
     pub run: String,
     /// The program's executable, if known.
     pub program: Option<PathBuf>,
-    /// Streams or datagrams.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// The destination: `NAME:PORT` or `ADDRESS:PORT`; for a client the address of the client.
+    /// The destination, as `NAME:PORT` or `ADDRESS:PORT`. For a client it is the address of the
+    /// client.
     pub destination: String,
 }
 
@@ -48,7 +49,7 @@ pub struct AuditedFlows {
 }
 
 impl AuditedFlows {
-    /// Records a flow; returns whether it is not in the table yet.
+    /// Records a flow. Returns whether the table did not contain it yet.
     pub fn record(&mut self, flow: AuditedFlow, now: SystemTime) -> bool {
         self.total = self.total.saturating_add(1);
         let known = self.entries.iter().position(|entry| entry.flow == flow);
@@ -58,13 +59,13 @@ impl AuditedFlows {
         known.is_none()
     }
 
-    /// The different flows, newest first.
+    /// Returns the different flows, newest first.
     #[must_use]
     pub fn entries(&self) -> Vec<AuditedEntry> {
         self.entries.iter().cloned().collect()
     }
 
-    /// All flows.
+    /// Returns the number of all recorded flows, including repeated ones.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total

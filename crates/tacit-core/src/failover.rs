@@ -21,22 +21,22 @@ use std::time::{Duration, Instant};
 
 use crate::policy::TargetOrder;
 
-/// How long a target is skipped after connecting to it failed.
+/// How long a target is skipped after a failed connection attempt.
 pub const TARGET_SKIPPED: Duration = Duration::from_secs(10);
 
 /// The state of a rule's targets.
 #[derive(Debug)]
 pub struct Failover {
     order: TargetOrder,
-    /// The start of the clock.
+    /// The start of the clock of this state.
     start: Instant,
-    /// Counts connections.
+    /// The number of connections, for round robin.
     next: AtomicUsize,
     /// For each target the millisecond until which it is skipped, or [`UP`].
     skipped_until_ms: Box<[AtomicU64]>,
 }
 
-/// The last connection attempt to the target did not fail.
+/// The value for a target to which the last connection attempt did not fail.
 const UP: u64 = 0;
 
 impl Failover {
@@ -47,8 +47,8 @@ impl Failover {
         Self { order, start: now, next: AtomicUsize::new(0), skipped_until_ms }
     }
 
-    /// The indexes of all targets, in the order in which a connection tries them. `again` is its
-    /// previous target, if any, which comes first.
+    /// Returns the indexes of all targets, in the order in which a connection tries them. `again`
+    /// is the connection's previous target, if any, which comes first.
     #[must_use]
     pub fn attempts(&self, again: Option<usize>, now: Instant) -> Vec<usize> {
         let now_ms = self.ms(now);
@@ -72,7 +72,7 @@ impl Failover {
         ready
     }
 
-    /// Records a successful connection; returns whether the target was down.
+    /// Records a successful connection. Returns whether the target was down.
     pub fn connected(&self, place: usize) -> bool {
         let target = self.skipped_until_ms.get(place);
         target.is_some_and(|until| {
@@ -80,7 +80,7 @@ impl Failover {
         })
     }
 
-    /// Records a failed connection; returns whether the target was up.
+    /// Records a failed connection. Returns whether the target was up.
     pub fn failed(&self, place: usize, now: Instant) -> bool {
         let until_ms = self.ms(now + TARGET_SKIPPED);
         let target = self.skipped_until_ms.get(place);
@@ -93,7 +93,7 @@ impl Failover {
         self.until_ms(place) != UP
     }
 
-    /// Whether a connection may try the target: of those that find it due, only one may.
+    /// Whether a connection may try the target. If the target is due, only one connection may.
     fn take(&self, place: usize, now_ms: u64) -> bool {
         let Some(until) = self.skipped_until_ms.get(place) else { return false };
         let due = until.load(Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl Failover {
         self.skipped_until_ms.get(place).map_or(UP, |until| until.load(Ordering::Relaxed))
     }
 
-    /// Never [`UP`].
+    /// Returns the time in milliseconds; never [`UP`].
     fn ms(&self, at: Instant) -> u64 {
         as_ms(at.saturating_duration_since(self.start)).saturating_add(1)
     }
@@ -121,15 +121,15 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Starts with this timeout and number of targets.
+    /// Starts with this timeout for the connection and this number of targets.
     #[must_use]
     pub fn new(timeout: Duration, targets: usize, now: Instant) -> Self {
         let targets_left = u32::try_from(targets).unwrap_or(u32::MAX);
         Self { deadline: now + timeout, targets_left }
     }
 
-    /// The timeout of the next target: an equal part of the remaining time. `None`: no time is
-    /// left.
+    /// Returns the timeout for the next target: an equal part of the remaining time; `None` if no
+    /// time is left.
     pub fn take(&mut self, now: Instant) -> Option<Duration> {
         let share = self.deadline.saturating_duration_since(now).checked_div(self.targets_left)?;
         self.targets_left -= 1;
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(targets.attempts(None, due - SECOND), [1, 0]);
         assert_eq!(targets.attempts(None, due), [0, 1], "one connection tries it");
         assert_eq!(targets.attempts(None, due), [1, 0], "the others do not wait for it");
-        // That connection was dropped and reported nothing.
+        // That connection was dropped and did not report a result.
         assert_eq!(targets.attempts(None, due + TARGET_SKIPPED), [0, 1]);
         assert!(!targets.failed(0, due + TARGET_SKIPPED + SECOND), "it was down before");
         let later = due + 2 * TARGET_SKIPPED;

@@ -21,14 +21,14 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
-    /// A stream; UNIX stream sockets count as this.
+    /// A stream. UNIX stream sockets count as TCP.
     Tcp,
     /// Datagrams.
     Udp,
 }
 
 impl Protocol {
-    /// The word the policy uses for it.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ pub enum Address {
     Path(PathBuf),
     /// A UNIX socket in the abstract namespace, without the leading NUL.
     Abstract(String),
-    /// A UNIX socket without a name: what a client usually has.
+    /// A UNIX socket without a name. Most clients have one.
     Unnamed,
 }
 
@@ -79,7 +79,8 @@ impl Address {
         }
     }
 
-    /// Whether bytes sent there cannot leave this host: a UNIX socket or a loopback address.
+    /// Whether bytes sent to this address cannot leave this host: it is a UNIX socket or a loopback
+    /// address.
     #[must_use]
     pub fn stays_on_host(&self) -> bool {
         self.ip().is_none_or(|ip| ip.is_loopback())
@@ -144,21 +145,24 @@ impl From<SocketAddr> for Address {
 pub struct Flow {
     /// Its direction.
     pub direction: Direction,
-    /// Its transport.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// The listening address where it arrived; `None` for a connection that a program of a run
-    /// opens. Rules with `listen` match only the former, rules without only the latter.
+    /// The listening address at which the flow arrived; `None` for a connection that a program of a
+    /// run opens. Rules with `listen` match only flows with this address, and rules without
+    /// `listen` only flows without it.
     pub listen: Option<Address>,
     /// The near end.
     pub local: Address,
     /// The far end.
     pub remote: Address,
-    /// Whether the far end is an address of this host: only a rule that names it may match.
+    /// Whether the far end is an address of this host. Then only a rule that names this address may
+    /// match.
     pub to_own_host: bool,
-    /// Names that the program resolved to the remote address; lower case, no final dot.
+    /// The names that the program resolved to the remote address, in lower case and without a final
+    /// dot.
     pub remote_names: Vec<String>,
-    /// The alias that the program used instead of the remote address, if any; it represents one
-    /// name and the remote address.
+    /// The alias address that the program used instead of the remote address, if any. It stands for
+    /// one name and the remote address.
     pub alias: Option<IpAddr>,
     /// Whether DNS returned the remote address for a name although another name owns it.
     pub is_shared: bool,
@@ -168,6 +172,6 @@ pub struct Flow {
     pub user: Option<String>,
     /// The name of the program's run, if known.
     pub run: Option<String>,
-    /// When it began, in seconds since 1970.
+    /// When the flow began, in seconds since 1970.
     pub at_unix_s: i64,
 }

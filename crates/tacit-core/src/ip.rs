@@ -44,7 +44,7 @@ pub(crate) fn header_v6(
     header
 }
 
-/// A length on the wire. A longer packet gets the maximum length.
+/// Encodes a length field. A longer packet gets the maximum length.
 pub(crate) fn length_field(bytes: usize) -> [u8; 2] {
     u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
 }
@@ -68,7 +68,7 @@ pub(crate) fn fill_checksum(bytes: &mut [u8], at: usize, more: u32) {
     }
 }
 
-/// Packets are shorter than 64 KiB: the sum fits.
+/// Packets are shorter than 64 KiB, so the sum fits into 32 bits.
 pub(crate) fn sum(bytes: &[u8]) -> u32 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let pairs = pairs.iter().map(|pair| u32::from(u16::from_be_bytes(*pair))).sum::<u32>();
@@ -79,6 +79,6 @@ pub(crate) fn folded(mut sum: u32) -> u16 {
     while let Err(_overflow) = u16::try_from(sum) {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    // The loop makes it fit.
+    // After the loop the sum fits into 16 bits.
     u16::try_from(sum).unwrap_or(u16::MAX)
 }

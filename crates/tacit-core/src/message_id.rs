@@ -4,8 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The identifier of a message: words with hyphens. It never changes, and tacit-messages(7) lists
-/// it; `cargo xtask tidy` compares the two. Messages of one kind share one.
+/// The identifier of a message: words with hyphens. It never changes. tacit-messages(7) lists all
+/// identifiers, and `cargo xtask tidy` compares the list with the code. Messages of one kind have
+/// the same identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct MessageId(pub &'static str);

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::ip::{HEADER_V4_BYTES, UDP, fill_checksum, header_v4, header_v6, pseudo_header};
 
-/// Builds a datagram as an IP packet. `None` if the addresses differ in family or the payload does
-/// not fit.
+/// Builds a datagram as an IP packet. `None` if the addresses have different families or the
+/// payload does not fit.
 #[must_use]
 pub fn datagram(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Option<Vec<u8>> {
     let length = UDP_HEADER_BYTES + payload.len();
@@ -27,7 +27,7 @@ pub fn datagram(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Option<Vec<
     packet.extend_from_slice(&[0, 0]);
     packet.extend_from_slice(payload);
     fill_checksum(&mut packet[start..], UDP_CHECKSUM_AT, pseudo);
-    // Zero means that there is no checksum.
+    // The value zero would mean that there is no checksum.
     let checksum = &mut packet[start + UDP_CHECKSUM_AT..start + UDP_CHECKSUM_AT + 2];
     if checksum == [0, 0] {
         checksum.copy_from_slice(&[0xff, 0xff]);

@@ -22,7 +22,7 @@ pub fn is_printable(character: char) -> bool {
     !(is_format || character.is_control())
 }
 
-/// The text with each other character escaped, as `\n` or `\u{1b}`.
+/// Returns the text with all other characters escaped, as `\n` or `\u{1b}`.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {

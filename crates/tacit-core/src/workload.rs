@@ -19,17 +19,17 @@
 //! Programs with their own TLS library use this protocol too (`bench/inprocess`). This module does
 //! no I/O.
 
-/// Length of a request header.
+/// The length of a request header.
 pub const HEADER_BYTES: usize = 20;
-/// The longest request or reply.
+/// The largest length of a request or reply.
 pub const MESSAGE_BYTES_MAX: u64 = 16 << 20;
-/// The longest stream.
+/// The largest length of a stream.
 pub const STREAM_BYTES_MAX: u64 = 1 << 40;
-/// The longest stream in milliseconds: a day.
+/// The longest duration of a stream in milliseconds: a day.
 pub const STREAM_MS_MAX: u64 = 86_400_000;
-/// Length of a block; only the last may be shorter.
+/// The length of a block. Only the last block of a stream may be shorter.
 pub const BLOCK_BYTES: usize = 256 * 1024;
-/// How many bytes of a request its reply repeats.
+/// The number of bytes of a request that its reply repeats.
 pub const NUMBER_BYTES: usize = 8;
 
 const MAGIC: [u8; 3] = [b'T', b'W', 1];
@@ -135,7 +135,7 @@ fn header(kind: u8, first: u64, second: u64) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// How many bytes of a request its reply repeats.
+/// Returns the number of bytes of a request that its reply repeats.
 #[must_use]
 pub fn repeated_bytes(request: usize, reply: usize) -> usize {
     NUMBER_BYTES.min(request).min(reply)

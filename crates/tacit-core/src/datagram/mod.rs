@@ -16,17 +16,19 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Idle time of a flow without a reply: longer than any resolver or time client waits.
+/// The idle time of a flow without a reply. It is longer than resolvers and time clients wait for
+/// an answer.
 pub const UNANSWERED: Duration = Duration::from_secs(60);
-/// Idle time of a flow with a reply: above the 120 s that RFC 4787 (section 4.3) requires of NATs.
+/// The idle time of a flow with a reply. It is above the 120 s that RFC 4787 (section 4.3) requires
+/// of NATs.
 pub const ANSWERED: Duration = Duration::from_secs(180);
 
 /// The two ends of a UDP flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DatagramKey {
-    /// The program's.
+    /// The address of the program's socket.
     pub program: SocketAddr,
-    /// The one it sends to.
+    /// The address to which the program sends.
     pub destination: SocketAddr,
 }
 
@@ -45,13 +47,13 @@ struct FlowEntry<F> {
 }
 
 impl<F> DatagramFlows<F> {
-    /// An empty table with room for so many flows, at least one.
+    /// Creates an empty table with room for `flows_max` flows, at least one.
     #[must_use]
     pub fn new(flows_max: usize) -> Self {
         Self { flows: HashMap::new(), flows_max: flows_max.max(1) }
     }
 
-    /// The flow of a datagram from the program; restarts its idle time.
+    /// Returns the flow of a datagram from the program, and restarts its idle time.
     pub fn sent(&mut self, key: &DatagramKey, now: Instant) -> Option<&mut F> {
         let entry = self.flows.get_mut(key)?;
         entry.last = now;
@@ -66,11 +68,13 @@ impl<F> DatagramFlows<F> {
         }
     }
 
-    /// Adds a flow; returns the one that was dropped for it, or the one with the same ends.
+    /// Adds a flow. Returns the flow that was removed for it, or the existing flow with the same
+    /// ends.
     pub fn begin(&mut self, key: DatagramKey, flow: F, now: Instant) -> Option<F> {
         let mut gone = None;
         if self.flows.len() >= self.flows_max && !self.flows.contains_key(&key) {
-            // Linear: a program that fills the table pays for it with its own datagrams.
+            // The search is linear. A program that fills the table pays for it with its own
+            // datagrams.
             let oldest = self.flows.iter().min_by_key(|(_, entry)| entry.last);
             let oldest_key = oldest.map(|(key, _)| *key);
             gone = oldest_key.and_then(|key| self.flows.remove(&key));
@@ -84,7 +88,7 @@ impl<F> DatagramFlows<F> {
         self.flows.remove(key).map(|entry| entry.flow)
     }
 
-    /// The flow with these ends; does not restart its idle time.
+    /// Returns the flow with these ends, without restarting its idle time.
     #[must_use]
     pub fn flow(&self, key: &DatagramKey) -> Option<&F> {
         self.flows.get(key).map(|entry| &entry.flow)

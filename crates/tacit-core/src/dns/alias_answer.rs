@@ -7,15 +7,16 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, ResourceRecord, TYPE};
 
 use super::message::DnsError;
 
-/// How long a program may keep the name of an alias: the alias means the same for the whole run.
+/// The time for which a program may cache the name of an alias address. An alias keeps its meaning
+/// for the whole run.
 const POINTER_TTL_S: u32 = 60;
 
-/// The response with each address replaced by the one that `used` gives for it; `None` if none
-/// changes. Address records without a replacement are removed: a program that uses them although
-/// they do not answer its question would use an address that the table does not have for this name.
+/// Returns the response with each address replaced by the address that `used` returns for it;
+/// `None` if no address changes. Address records without a replacement are removed. Otherwise a
+/// program could use an address that the table does not have for this name.
 ///
 /// A changed response keeps its CNAME records and TTLs. It has no signatures (RRSIG) and no AD
-/// flag, which are valid for the true addresses only, and no records in other sections.
+/// flag, because those are valid only for the true addresses. It has no records in other sections.
 ///
 /// # Errors
 /// The response is malformed.
@@ -44,13 +45,14 @@ pub fn with_aliases(
     packet.build_bytes_vec_compressed().map(Some).map_err(|_| DnsError::Malformed)
 }
 
-/// The response to a question for the name of an address (PTR); `None`: the name does not fit.
+/// Builds the response to a query for the name of an address (PTR); `None` if the name does not
+/// fit.
 #[must_use]
 pub fn name_answer(query: &[u8], name: &str) -> Option<Vec<u8>> {
     let mut packet = Packet::parse(query).ok()?.into_reply();
     packet.set_flags(PacketFlag::RESPONSE | PacketFlag::RECURSION_AVAILABLE);
     let owner = packet.questions.first()?.qname.clone();
-    // Labels with other bytes are escaped in the table, and are not names of hosts.
+    // The table escapes labels with other bytes. They are not host names.
     let target = Name::new(name).ok().filter(|_| !name.contains('\\'))?;
     let data = RData::PTR(PTR(target));
     packet.answers.push(ResourceRecord::new(owner, CLASS::IN, POINTER_TTL_S, data));
@@ -66,7 +68,7 @@ fn address_of(data: &RData<'_>) -> Option<IpAddr> {
     }
 }
 
-/// Puts an address into a record; returns whether the record can hold it.
+/// Writes an address into a record. Returns whether the record can contain this address.
 fn replace(data: &mut RData<'_>, address: IpAddr) -> bool {
     match (data, address) {
         (RData::A(A { address: bits }), IpAddr::V4(v4)) => *bits = v4.to_bits(),

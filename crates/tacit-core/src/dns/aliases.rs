@@ -4,32 +4,32 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-/// Bits of the prefix of an alias range for IPv4: at least 256 aliases.
+/// The possible prefix lengths of an alias range for IPv4: at least 256 alias addresses.
 pub const ALIAS_BITS_V4: RangeInclusive<u8> = 8..=24;
-/// Bits of the prefix of an alias range for IPv6.
+/// The possible prefix lengths of an alias range for IPv6.
 pub const ALIAS_BITS_V6: RangeInclusive<u8> = 16..=112;
 
-/// The address of every run's own loopback interface (100::15) is no alias.
+/// The address of every run's own loopback interface (100::15) is not an alias address.
 const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0x15);
 
-/// `aliases` and `alias-ranges` of `[agent]`.
+/// The settings `aliases` and `alias-ranges` of `[agent]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aliases {
-    /// Which names get an alias.
+    /// Which names get an alias address.
     pub given: AliasPolicy,
-    /// The ranges that aliases are taken from.
+    /// The ranges from which alias addresses are taken.
     pub ranges: AliasRanges,
 }
 
 impl Aliases {
-    /// Whether an address is reserved for aliases.
+    /// Whether an address is reserved for alias addresses.
     #[must_use]
     pub fn reserves(&self, address: IpAddr) -> bool {
         self.given != AliasPolicy::Never && self.ranges.contains(address)
     }
 }
 
-/// Which names get aliases.
+/// Which names get alias addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AliasPolicy {
     /// Names with an address that belongs to another name or that a rule by address may match.
@@ -37,11 +37,11 @@ pub enum AliasPolicy {
     Conflict,
     /// All names.
     Always,
-    /// No names: an address may have several names, and the strictest of their rules decides.
+    /// No names. An address may then have several names, and the strictest of their rules decides.
     Never,
 }
 
-/// A network for the aliases of each address family.
+/// The networks for the alias addresses, one of each address family.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AliasRanges {
     v4: Ipv4Addr,
@@ -84,8 +84,8 @@ impl AliasRanges {
         }
     }
 
-    /// The alias with this number, counted from 1, in the address's family; `None`: the range is
-    /// too small.
+    /// Returns the alias address with this number, counted from 1, of the same family as `address`;
+    /// `None` if the range is too small.
     pub(super) fn numbered(&self, address: IpAddr, number: u32) -> Option<IpAddr> {
         let alias: IpAddr = match address {
             IpAddr::V4(_) => Ipv4Addr::from_bits(self.v4.to_bits().checked_add(number)?).into(),

@@ -9,9 +9,9 @@ use simple_dns::{Name, Packet};
 use super::message::{DnsError, RESPONSE};
 use super::question::{DnsQuestion, Head, push_label};
 
-/// Addresses taken from one answer.
+/// The largest number of addresses taken from one answer.
 pub const ADDRESSES_MAX: usize = 64;
-/// Aliases followed from the question to its addresses.
+/// The largest number of CNAME records that are followed from the question to its addresses.
 const ALIASES_MAX: usize = 16;
 
 /// An address of the name that was queried.
@@ -19,14 +19,14 @@ const ALIASES_MAX: usize = 16;
 pub struct ResolvedAddress {
     /// The address.
     pub address: IpAddr,
-    /// How long it is valid: the smallest TTL along the chain of aliases.
+    /// How long it is valid: the smallest TTL of the CNAME records and of the address.
     pub ttl: Duration,
 }
 
-/// Returns the addresses that a response has for the name in its question, following aliases.
+/// Returns the addresses that a response has for the name in its question, following CNAME records.
 ///
 /// # Errors
-/// It is not a response, or answers another question.
+/// The message is not a response, or answers another question.
 pub fn answers(response: &[u8], asked: &DnsQuestion) -> Result<Vec<ResolvedAddress>, DnsError> {
     let head = Head::read(response)?;
     if head.flags & RESPONSE == 0 || head.question != *asked {

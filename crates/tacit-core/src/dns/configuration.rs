@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// Maximum number of name servers, as in the C library.
+/// The largest number of name servers, as in the C library.
 pub const NAMESERVERS_MAX: usize = 3;
-/// Maximum number of search domains.
+/// The largest number of search domains.
 pub const SEARCH_MAX: usize = 32;
 
 /// Maximum timeout for one server, as in the C library.
@@ -46,9 +46,9 @@ impl ResolverOptions {
 /// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolverConfig {
-    /// In order; 127.0.0.1 if the file names none.
+    /// The name servers in order; 127.0.0.1 if the file contains none.
     pub nameservers: Vec<Nameserver>,
-    /// Lower case, no final dot.
+    /// The search domains in lower case, without a final dot.
     pub search: Vec<String>,
     /// Timeout, attempts and rotation.
     pub options: ResolverOptions,
@@ -59,12 +59,12 @@ pub struct ResolverConfig {
 pub struct Nameserver {
     /// Its address.
     pub address: IpAddr,
-    /// The interface behind `%`, by name or number: required for a link-local address.
+    /// The interface after `%`, by name or number. A link-local address requires it.
     pub interface: Option<String>,
 }
 
 impl ResolverConfig {
-    /// Reads the file's text; unknown lines are ignored, as the C library does.
+    /// Parses the file's text. Unknown lines are ignored, as in the C library.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let mut nameservers = Vec::new();
@@ -74,7 +74,7 @@ impl ResolverConfig {
             let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
             match words.next() {
                 Some("nameserver") => nameservers.extend(words.next().and_then(nameserver)),
-                // The last such line applies.
+                // The last line of this kind applies.
                 Some("search" | "domain") => {
                     let domains = words.map(|word| word.trim_end_matches('.').to_ascii_lowercase());
                     search = domains.filter(|word| !word.is_empty()).take(SEARCH_MAX).collect();

@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a server stays suspected: longer than a restart, and the cost of a retry is one delay
-/// of one query.
+/// How long a server stays suspected. This is longer than a restart takes. A later attempt costs
+/// only one delay of one query.
 pub const SUSPECTED_FOR: Duration = Duration::from_secs(30);
-/// Maximum number of servers tracked: more than any host has.
+/// The largest number of servers that are tracked. No host has more.
 pub const SERVERS_MAX: usize = 64;
 
 /// The state of all servers.
@@ -63,7 +63,8 @@ impl Health {
         }
     }
 
-    /// Records that another server answered first a query sent to this one at `sent`.
+    /// Records that another server has answered first, for a query that was sent to this server at
+    /// `sent`.
     pub(super) fn suspect(&mut self, server: SocketAddr, sent: Instant, now: Instant) {
         if let Some(known) = self.entry(server)
             && known.answered.is_none_or(|answered| answered < sent)
@@ -72,7 +73,7 @@ impl Health {
         }
     }
 
-    /// Records that it did not answer within the timeout a query sent at `sent`.
+    /// Records that the server has not answered a query within the timeout; it was sent at `sent`.
     pub(super) fn silent(&mut self, server: SocketAddr, sent: Instant, now: Instant) {
         let is_answering = self
             .servers
@@ -93,7 +94,7 @@ impl Health {
         }
     }
 
-    /// `None` if too many servers are tracked: the host's file has changed very often.
+    /// `None` if too many servers are tracked, because the host's file has changed very often.
     fn entry(&mut self, server: SocketAddr) -> Option<&mut Server> {
         if self.servers.len() >= SERVERS_MAX && !self.servers.contains_key(&server) {
             self.servers.retain(|_, known| known.is_failing);

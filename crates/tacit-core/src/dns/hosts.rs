@@ -10,11 +10,11 @@ pub const HOSTS_MAX: usize = 16_384;
 pub struct HostsEntry {
     /// The address.
     pub address: IpAddr,
-    /// In lower case, without a final dot.
+    /// The name in lower case, without a final dot.
     pub name: String,
 }
 
-/// Parses the file's text. Other lines are ignored, as the C library does.
+/// Parses the file's text. Lines in another format are ignored, as in the C library.
 #[must_use]
 pub fn hosts(text: &str) -> Vec<HostsEntry> {
     let lines = text.lines().filter_map(|line| {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// Bytes before the question.
+/// The length of the header, which precedes the question.
 pub(super) const HEADER_BYTES: usize = 12;
 /// RFC 1035, section 2.3.4.
 pub(super) const LABEL_BYTES_MAX: usize = 63;
@@ -24,16 +24,16 @@ pub(super) const CODE: u16 = 0x000f;
 pub(super) const INTERNET: u16 = 1;
 /// The type of the pseudo-record of EDNS (RFC 6891, section 6.1).
 pub(super) const OPT: u16 = 41;
-/// The DO bit in the TTL of that record: the program requests signatures.
+/// The DO bit in the TTL of the OPT record: the program requests signatures.
 pub(super) const DNSSEC_OK: u16 = 0x8000;
 
-/// An OPT record without options.
+/// The length of an OPT record without options.
 pub(super) const OPT_BYTES: usize = 11;
-/// The UDP payload size announced to resolvers: datagrams of this size pass every link
-/// unfragmented.
+/// The UDP payload size announced to resolvers. Datagrams of this size pass every link without
+/// fragmentation.
 pub const EDNS_BYTES: u16 = 1232;
 
-/// Why a message is not forwarded.
+/// The reason why a message is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DnsError {
     /// It is not a DNS message.
@@ -60,9 +60,9 @@ impl std::error::Error for DnsError {}
 pub(super) struct MessageHeader {
     /// The identification.
     pub(super) id: u16,
-    /// The flags, among them the response code.
+    /// The flags and the response code.
     pub(super) flags: u16,
-    /// Questions, answers, authority records, additional records.
+    /// The numbers of questions, answers, authority records and additional records.
     pub(super) counts: [u16; 4],
 }
 
@@ -83,8 +83,8 @@ impl MessageHeader {
     }
 }
 
-/// An OPT record without options. `code_high` is the upper part of the response code, `flags` the
-/// lower half of the time to live.
+/// Appends an OPT record without options. `code_high` is the upper part of the response code,
+/// `flags` the lower half of the TTL.
 pub(super) fn push_opt(message: &mut Vec<u8>, code_high: u8, flags: u16) {
     let [_, kind] = OPT.to_be_bytes();
     let [size_high, size_low] = EDNS_BYTES.to_be_bytes();
@@ -99,7 +99,8 @@ pub(super) fn question_end(message: &[u8]) -> Result<usize, DnsError> {
     loop {
         let length = usize::from(*message.get(at).ok_or(DnsError::Malformed)?);
         at += 1 + length;
-        // A longer label would be a pointer, and there is nothing before the question to point to.
+        // A larger length would be a compression pointer, and there is no earlier name to which it
+        // could point.
         if length > LABEL_BYTES_MAX || at - HEADER_BYTES > NAME_BYTES_MAX {
             return Err(DnsError::Malformed);
         }
@@ -121,7 +122,7 @@ pub(super) struct ResourceRecord {
     pub(super) end: usize,
 }
 
-/// The record at an offset of the message; `None` if it is truncated.
+/// Parses the record at an offset of the message; `None` if it is truncated.
 pub(super) fn record(message: &[u8], start: usize) -> Option<ResourceRecord> {
     let at = name_end(message, start)?;
     let (&[k, l, c, d, t, u, v, w, m, n], _) = message.get(at..)?.split_first_chunk::<10>()?;
@@ -135,7 +136,7 @@ pub(super) fn record(message: &[u8], start: usize) -> Option<ResourceRecord> {
     })
 }
 
-/// The offset after a name, which may end in a pointer.
+/// Returns the offset after a name, which may end in a compression pointer.
 fn name_end(message: &[u8], mut at: usize) -> Option<usize> {
     loop {
         let length = usize::from(*message.get(at)?);

@@ -10,8 +10,8 @@ use super::message::{DnsError, HEADER_BYTES, MessageHeader, OPERATION, RESPONSE,
 /// The question of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsQuestion {
-    /// Lower case, no final dot. Bytes other than letters, digits, `-` and `_` are escaped, so that
-    /// a label with a dot differs from two labels.
+    /// The name in lower case, without a final dot. Bytes other than letters, digits, `-` and `_`
+    /// are escaped, so that a label that contains a dot differs from two labels.
     pub name: String,
     /// The type of record: 1 for A, 28 for AAAA.
     pub kind: u16,
@@ -36,13 +36,13 @@ pub enum ResponseCode {
     Refused = 5,
 }
 
-/// Reads a query.
+/// Parses the question of a query.
 ///
 /// # Errors
 /// See [`DnsError`].
 pub fn question(query: &[u8]) -> Result<DnsQuestion, DnsError> {
     let head = Head::read(query)?;
-    // RFC 1035, section 4.1.1: neither a response nor any operation but a standard query.
+    // RFC 1035, section 4.1.1: the message must be a query with the operation "standard query".
     if head.flags & (RESPONSE | OPERATION) != 0 {
         return Err(DnsError::NotAQuestion);
     }
@@ -94,7 +94,7 @@ pub(super) fn push_label(name: &mut String, label: &[u8]) {
             b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(*byte)),
             b'A'..=b'Z' => name.push(char::from(byte.to_ascii_lowercase())),
             other => {
-                // A String takes everything.
+                // Writing to a String cannot fail.
                 let _ = write!(name, "\\{other:03}");
             }
         }

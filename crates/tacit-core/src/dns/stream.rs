@@ -3,9 +3,9 @@
 
 use super::message::DnsError;
 
-/// The largest length in two bytes.
+/// The largest length that two bytes can express.
 pub const MESSAGE_BYTES_MAX: usize = u16::MAX as usize;
-/// Not even a header.
+/// The length of a header. A shorter message is invalid.
 const MESSAGE_BYTES_MIN: usize = 12;
 
 /// A message from a stream.
@@ -13,11 +13,11 @@ const MESSAGE_BYTES_MIN: usize = 12;
 pub struct Framed<'b> {
     /// The message without its length.
     pub message: &'b [u8],
-    /// Bytes that it occupies in the stream, including its length.
+    /// The number of bytes that it occupies in the stream, including the length field.
     pub consumed: usize,
 }
 
-/// Parses the first message of a stream; `None`: more bytes are needed.
+/// Parses the first message of a stream; `None` if more bytes are needed.
 ///
 /// # Errors
 /// The length is too small for a message.
@@ -30,7 +30,7 @@ pub fn next_message(bytes: &[u8]) -> Result<Option<Framed<'_>>, DnsError> {
     Ok(rest.get(..length).map(|message| Framed { message, consumed: 2 + length }))
 }
 
-/// Frames a message with its length; `None` if it is too long.
+/// Adds the length field to a message; `None` if the message is too long.
 #[must_use]
 pub fn framed(message: &[u8]) -> Option<Vec<u8>> {
     let length = u16::try_from(message.len()).ok()?;

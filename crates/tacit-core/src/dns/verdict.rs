@@ -51,8 +51,8 @@ pub fn verdict(
         let searched = search.iter().any(|domain| {
             name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.'))
         });
-        // Programs try their search domains in turn, so these queries are not requests for those
-        // names.
+        // Programs try their search domains in turn. So these queries do not mean that the program
+        // wants these names.
         return if searched {
             Verdict::Refuse(ResponseCode::NoSuchName)
         } else {
@@ -65,7 +65,7 @@ pub fn verdict(
     forward_if_known(question.kind)
 }
 
-/// The program chooses the type, so only types in this list are forwarded.
+/// The program chooses the type. So only the types in this list are forwarded.
 fn forward_if_known(kind: u16) -> Verdict {
     if TYPES.contains(&kind) {
         Verdict::Forward
@@ -74,13 +74,13 @@ fn forward_if_known(kind: u16) -> Verdict {
     }
 }
 
-/// The address in a PTR query.
+/// Returns the address in a PTR query.
 #[must_use]
 pub fn asked_address(question: &DnsQuestion) -> Option<IpAddr> {
     address(&question.name).filter(|_| question.kind == POINTER && question.class == INTERNET)
 }
 
-/// The address of a name in the reverse tree (RFC 1035, section 3.5; RFC 3596, section 2.5).
+/// Parses the address of a name in the reverse tree (RFC 1035, section 3.5; RFC 3596, section 2.5).
 fn address(name: &str) -> Option<IpAddr> {
     if let Some(labels) = name.strip_suffix(REVERSE_V4) {
         let mut octets = [0; 4];

@@ -4,49 +4,49 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
-/// Maximum number of held flows of one run. Further SYNs get no answer; the kernel retransmits them
-/// after a second.
+/// The largest number of held flows of one run. Further SYNs get no answer; the kernel retransmits
+/// them after a second.
 pub const HELD_MAX: usize = 4096;
 
-/// Maximum number of connected flows that are kept to recognize late copies of their SYN: as many
-/// as the log can hold.
+/// The largest number of connected flows that are stored to recognise late copies of their SYN. The
+/// log cannot contain more.
 const OVER_MAX: usize = 16_384;
 
 /// A flow, identified by its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowEnds {
-    /// The program's end.
+    /// The address of the program's socket.
     pub program: SocketAddr,
-    /// Where it connects to.
+    /// The address to which the program connects.
     pub destination: SocketAddr,
 }
 
 /// The state of the flow of a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SynState {
-    /// A new flow: dial its destination. An older flow between the same ends was dropped, with its
-    /// waiter.
+    /// A new flow, whose destination must be dialled. If there was an older flow between the same
+    /// ends, it was dropped with its waiter.
     New,
     /// The destination has not answered yet.
     Waiting,
     /// The flow was released and is not connected: release the SYN again.
     Released,
-    /// The flow was connected: this is a late copy from the log.
+    /// The flow was connected: the SYN is a late copy from the log.
     Over,
     /// The table is full.
     Full,
 }
 
-/// The held flows of one run; `W` takes the connection of a flow when it is accepted, and learns by
-/// being dropped that another flow has replaced its own.
+/// The held flows of one run. `W` is the type of a waiter, which takes the connection of a flow
+/// when it is accepted. A waiter is dropped when another flow replaces its flow.
 #[derive(Debug)]
 pub struct HeldFlows<W> {
     held: HashMap<FlowEnds, HeldFlow<W>>,
     held_max: usize,
-    /// The sequence number of the last flow between two ends that was connected. Refused flows are
-    /// not included: a program may miss the answer, and gets it again.
+    /// The sequence number of the last connected flow between two ends. Refused flows are not
+    /// included, because a program may miss the answer and must get it again.
     over: HashMap<FlowEnds, u32>,
-    /// The same, the oldest first.
+    /// The same flows, the oldest first.
     ended: VecDeque<(FlowEnds, u32)>,
 }
 
@@ -58,7 +58,7 @@ struct HeldFlow<W> {
 }
 
 impl<W> HeldFlows<W> {
-    /// Holds `held_max` flows at most, and never more than [`HELD_MAX`].
+    /// Creates a table for at most `held_max` flows, and never more than [`HELD_MAX`].
     #[must_use]
     pub fn new(held_max: usize) -> Self {
         let held_max = held_max.min(HELD_MAX);
@@ -123,7 +123,7 @@ impl<W> HeldFlows<W> {
         }
     }
 
-    /// Ends a flow that is not connected.
+    /// Ends a flow that was not connected.
     pub fn end(&mut self, key: FlowEnds, sequence: u32) {
         if let Entry::Occupied(entry) = self.held.entry(key)
             && entry.get().sequence == sequence
@@ -137,13 +137,13 @@ impl<W> HeldFlows<W> {
         self.held.retain(|_, held| held.is_released);
     }
 
-    /// How many flows are held.
+    /// Returns the number of held flows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether none is held.
+    /// Whether there are no held flows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()

@@ -9,25 +9,26 @@ use crate::ip::{
     pseudo_header,
 };
 
-/// The longest headers of IPv4 and TCP with all their options; those of IPv6 are shorter.
+/// The largest length of the IPv4 and TCP headers with all their options; IPv6 and TCP headers are
+/// shorter.
 pub const HEADERS_BYTES_MAX: usize = 120;
 
 /// The first segment of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syn {
-    /// From where to where.
+    /// The two ends of the connection.
     pub key: FlowEnds,
     /// Its sequence number.
     pub sequence: u32,
-    /// The headers of IP and TCP, with their options and without data.
+    /// The IP and TCP headers with their options, without data.
     headers: Vec<u8>,
-    /// Where the TCP header begins.
+    /// The offset of the TCP header.
     tcp_at: usize,
 }
 
 impl Syn {
-    /// Reads a packet that was cut after [`HEADERS_BYTES_MAX`] bytes or later; `None` if it is not
-    /// a SYN.
+    /// Parses a packet, of which at least the first [`HEADERS_BYTES_MAX`] bytes must be present;
+    /// `None` if it is not a SYN.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let ip = Ip::parse(packet, TCP)?;
@@ -46,8 +47,8 @@ impl Syn {
         Some(Self { key, sequence, headers, tcp_at: ip.header_bytes })
     }
 
-    /// The SYN to send again: with a checksum, which a copy taken on the same host lacks, and
-    /// without data, which the program retransmits.
+    /// Builds the SYN that is sent again. It has a checksum, which a copy taken on the same host
+    /// lacks. It has no data: the program retransmits the data.
     #[must_use]
     pub fn released(&self) -> Vec<u8> {
         let mut packet = self.headers.clone();
@@ -68,8 +69,8 @@ impl Syn {
         packet
     }
 
-    /// The packet that refuses the connection: RST from the destination (RFC 9293, section
-    /// 3.5.2).
+    /// Builds the packet that refuses the connection: an RST from the destination (RFC 9293,
+    /// section 3.5.2).
     #[must_use]
     pub fn reset(&self) -> Vec<u8> {
         let FlowEnds { program, destination } = self.key;
@@ -84,14 +85,15 @@ impl Syn {
         let mut packet = match (destination.ip(), program.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => header_v4(TCP, tcp.len(), from, to),
             (IpAddr::V6(from), IpAddr::V6(to)) => header_v6(TCP, tcp.len(), from, to),
-            // A packet has one family.
+            // Both addresses of a packet have the same family.
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Vec::new(),
         };
         packet.extend_from_slice(&tcp);
         packet
     }
 
-    /// The packet that reports why the destination is not reached: ICMP from the destination.
+    /// Builds the packet that reports why the destination cannot be reached: an ICMP error from the
+    /// destination.
     #[must_use]
     pub fn unreachable(&self, cause: IcmpError) -> Option<Vec<u8>> {
         let FlowEnds { program, destination } = self.key;
@@ -99,7 +101,7 @@ impl Syn {
     }
 }
 
-/// The ends of a datagram (UDP); `None` for any other packet.
+/// Returns the two ends of a UDP datagram; `None` for any other packet.
 #[must_use]
 pub fn datagram_ends(packet: &[u8]) -> Option<FlowEnds> {
     let ip = Ip::parse(packet, UDP)?;
@@ -155,7 +157,7 @@ const TCP_CHECKSUM_AT: usize = 16;
 const LENGTH_V4_AT: usize = 2;
 const LENGTH_V6_AT: usize = 4;
 const CHECKSUM_V4_AT: usize = 10;
-/// More fragments, or not the first one.
+/// The packet is a fragment: more fragments follow, or it is not the first one.
 const FRAGMENT_V4: u16 = 0x3fff;
 const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
@@ -168,8 +170,8 @@ mod tests {
     use crate::ip::{folded, sum};
     use proptest::prelude::*;
 
-    /// The SYN of a connection with `options` in its TCP header and `data` behind it, as a capture
-    /// on `lo` shows it: the checksum covers the pseudo-header alone.
+    /// Builds the SYN of a connection with `options` in its TCP header, followed by `data`, as a
+    /// capture on `lo` contains it: the checksum covers only the pseudo-header.
     fn packet(program: &str, destination: &str, options: &[u8], data: &[u8]) -> Vec<u8> {
         let program: SocketAddr = program.parse().unwrap();
         let destination: SocketAddr = destination.parse().unwrap();

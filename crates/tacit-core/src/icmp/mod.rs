@@ -23,16 +23,16 @@ use crate::ip::{
 /// Maximum packet size: the limit of RFC 1812 for ICMP, and below the minimum MTU of IPv6.
 pub const PACKET_BYTES_MAX: usize = 576;
 
-/// Why a datagram did not arrive.
+/// The reason why a datagram was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IcmpError {
-    /// No process has this port: `ECONNREFUSED`.
+    /// No process listens on this port: `ECONNREFUSED`.
     PortUnreachable,
-    /// The host does not answer on its link, or was not reached in time: `EHOSTUNREACH`.
+    /// The host does not answer on its link, or did not answer in time: `EHOSTUNREACH`.
     HostUnreachable,
     /// There is no route: `ENETUNREACH`.
     NetUnreachable,
-    /// A packet filter on the path rejects it: `EHOSTUNREACH`, by IPv6 `EACCES`.
+    /// A packet filter on the path rejects it: `EHOSTUNREACH`, over IPv6 `EACCES`.
     Prohibited,
     /// It exceeds the MTU of the path and must not be fragmented: `EMSGSIZE`.
     TooBig {
@@ -42,7 +42,7 @@ pub enum IcmpError {
 }
 
 impl IcmpError {
-    /// The error in an ICMP message; `None` if it is not a delivery error.
+    /// Converts an ICMP message to an error; `None` if it is not a delivery error.
     #[must_use]
     pub fn from_icmp(kind: u8, code: u8, info: u32) -> Option<Self> {
         match (kind, code) {
@@ -56,7 +56,7 @@ impl IcmpError {
         }
     }
 
-    /// The same for ICMPv6.
+    /// Converts an ICMPv6 message in the same way.
     #[must_use]
     pub fn from_icmpv6(kind: u8, code: u8, info: u32) -> Option<Self> {
         match (kind, code) {
@@ -96,17 +96,17 @@ impl IcmpError {
     }
 }
 
-/// The ICMP header, but for its checksum.
+/// The ICMP header without its checksum.
 #[derive(Clone, Copy)]
 struct IcmpHeader {
     /// The type.
     kind: u8,
     code: u8,
-    /// The four bytes behind the checksum.
+    /// The four bytes after the checksum.
     info: u32,
 }
 
-/// A datagram as its sender made it.
+/// A datagram as its sender has sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentDatagram<'a> {
     /// The socket it was sent from.
@@ -117,9 +117,9 @@ pub struct SentDatagram<'a> {
     pub payload: &'a [u8],
 }
 
-/// Writes the packet for the sender; `None` if the addresses differ in family.
+/// Builds the packet for the sender; `None` if the addresses have different families.
 ///
-/// `reporter` is the reporting host; if its family differs, the destination is used instead.
+/// `reporter` is the reporting host. If its family differs, the destination is used instead.
 #[must_use]
 pub fn error(cause: IcmpError, sent: SentDatagram<'_>, reporter: IpAddr) -> Option<Vec<u8>> {
     let source = sent.source.ip();
@@ -133,8 +133,8 @@ pub fn error(cause: IcmpError, sent: SentDatagram<'_>, reporter: IpAddr) -> Opti
     error_about(cause, &quoted, reporter, source)
 }
 
-/// Writes the error for any packet; `quoted` is its IP header and at least eight bytes after it.
-/// `None` if the addresses differ in family.
+/// Builds the error about any packet; `quoted` is its IP header and at least eight more bytes;
+/// `None` if the addresses have different families.
 #[must_use]
 pub fn error_about(
     cause: IcmpError,
@@ -186,7 +186,7 @@ fn quoted_v6(sent: SentDatagram<'_>, source: Ipv6Addr, destination: Ipv6Addr) ->
     quoted
 }
 
-/// The UDP header and the head of the payload, until there are `bytes_max` in all.
+/// Appends the UDP header and the beginning of the payload, until `quoted` has `bytes_max`.
 fn push_datagram(quoted: &mut Vec<u8>, sent: SentDatagram<'_>, bytes_max: usize) {
     quoted.extend_from_slice(&sent.source.port().to_be_bytes());
     quoted.extend_from_slice(&sent.destination.port().to_be_bytes());
@@ -230,7 +230,7 @@ mod tests {
     fn port_unreachable_byte_by_byte() {
         let sent = sent("10.0.2.15:40000", "10.9.8.7:5000", b"ping!");
         let packet = error(IcmpError::PortUnreachable, sent, "10.9.8.7".parse().unwrap()).unwrap();
-        // The three checksums were worked out apart.
+        // The three checksums were computed separately.
         let wanted = "4500 003d 0000 4000 40 01 1ca2 0a090807 0a00020f \
                       03 03 4d56 00000000 \
                       4500 0021 0000 4000 40 11 1cae 0a00020f 0a090807 \

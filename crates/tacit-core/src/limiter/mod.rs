@@ -24,7 +24,7 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 pub const KEYS_MAX: usize = 1024;
 /// Maximum number of keys of one cause.
 pub const KEYS_PER_CAUSE_MAX: usize = KEYS_MAX / 8;
-/// Maximum number of causes with a shared slot for lines without a slot of their own.
+/// The largest number of causes that have a shared slot for lines without a slot of their own.
 pub const CAUSES_MAX: usize = 1024;
 
 /// Decides which lines are written. `C` is the cause of a line, `K` its subject.
@@ -46,16 +46,16 @@ enum Slot<C, K> {
     Key(C, K),
     /// Lines of a cause without room for their keys.
     Cause(C),
-    /// Lines without room for their cause.
+    /// Lines whose cause has no slot.
     Rest,
 }
 
-/// The lines since the last one written with the same key.
+/// A line that was kept, and the number of lines that were omitted before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept<V> {
-    /// The latest.
+    /// The latest line.
     pub latest: V,
-    /// How many were omitted before it.
+    /// The number of omitted lines.
     pub left_out: u64,
 }
 
@@ -72,7 +72,8 @@ impl<C, K, V> Default for Limiter<C, K, V> {
 }
 
 impl<C: Clone + Eq + Hash, K: Clone + Eq + Hash, V> Limiter<C, K, V> {
-    /// Handles a line; `Some`: write it now. Call [`Self::due`] with the same time before.
+    /// Handles a line. Returns the line if it must be written now. Call [`Self::due`] with the same
+    /// time before this.
     pub fn offer(&mut self, cause: C, key: K, line: V, now: Instant) -> Option<V> {
         let slot = self.slot(cause, key);
         match self.slots.get_mut(&slot) {
@@ -92,7 +93,7 @@ impl<C: Clone + Eq + Hash, K: Clone + Eq + Hash, V> Limiter<C, K, V> {
         }
     }
 
-    /// The slot of a line; it may be a new one.
+    /// Returns the slot of a line, which may be a new one.
     fn slot(&self, cause: C, key: K) -> Slot<C, K> {
         let keys_of_cause = self.keys.get(&cause).copied().unwrap_or(0);
         let has_room = self.keys_count < KEYS_MAX && keys_of_cause < KEYS_PER_CAUSE_MAX;
@@ -142,7 +143,7 @@ impl<C: Clone + Eq + Hash, K: Clone + Eq + Hash, V> Limiter<C, K, V> {
             && *end <= now
         {
             let Some((_, slot)) = self.ends.pop_front() else { break };
-            // A slot without lines in its interval is removed.
+            // A slot is removed if its interval had no further lines.
             if let Some(kept) = self.end(&slot) {
                 due.push(kept);
                 self.begin(slot, now);
@@ -151,13 +152,13 @@ impl<C: Clone + Eq + Hash, K: Clone + Eq + Hash, V> Limiter<C, K, V> {
         due
     }
 
-    /// Takes all kept lines, before the end.
+    /// Takes all kept lines, before the program ends.
     pub fn take_all(&mut self) -> Vec<Kept<V>> {
         let slots = std::mem::take(self).slots;
         slots.into_values().flatten().collect()
     }
 
-    /// When to call [`Self::due`] next; `None`: nothing is kept.
+    /// Returns when to call [`Self::due`] next; `None` if no line is kept.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.ends.front().map(|(end, _)| *end)

@@ -34,13 +34,14 @@ pub enum Component {
     Accept,
     /// Handshakes, including their reads and writes.
     Handshake,
-    /// Sealing records: encryption.
+    /// Sealing (encrypting) records.
     Seal,
-    /// Opening records: decryption.
+    /// Opening (decrypting) records.
     Open,
     /// Waiting for bytes and reading them.
     Receive,
-    /// Writing bytes. On loopback the kernel does the receiver's part of TCP in there too.
+    /// Writing bytes. On loopback this includes the receiver's part of TCP, which the kernel does
+    /// during the write.
     Send,
     /// Finding the rule.
     Policy,
@@ -49,7 +50,7 @@ pub enum Component {
 }
 
 impl Component {
-    /// All of them, in the order of displays.
+    /// All components, in the order of displays.
     pub const ALL: [Self; 8] = [
         Self::Accept,
         Self::Handshake,
@@ -61,7 +62,7 @@ impl Component {
         Self::Control,
     ];
 
-    /// The word in displays, JSON and metric labels.
+    /// Returns the word in displays, JSON and metric labels.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -88,7 +89,7 @@ pub enum CpuPlace {
     General,
     /// On an engine.
     Engine,
-    /// On a general CPU, although an engine could have done it.
+    /// On a general CPU, although an engine could have done the work.
     Eligible,
 }
 
@@ -96,7 +97,7 @@ impl CpuPlace {
     /// All of them, in the order of displays.
     pub const ALL: [Self; 3] = [Self::General, Self::Engine, Self::Eligible];
 
-    /// The word in displays, JSON and metric labels.
+    /// Returns the word in displays, JSON and metric labels.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -113,9 +114,9 @@ pub type Cells = [u64; Component::ALL.len()];
 /// The measurements of a closed window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeterWindow {
-    /// What the thread's CPU clock counted.
+    /// The time that the thread's CPU clock measured.
     pub cpu_ns: u64,
-    /// Ticks of all cells.
+    /// The ticks of all cells.
     pub ticks: u64,
     /// The ticks in [`Component::Receive`].
     pub receive_ticks: u64,
@@ -123,19 +124,19 @@ pub struct MeterWindow {
     pub ns_per_tick: f64,
 }
 
-/// The CPU time of a tick in a window, in nanoseconds.
+/// The CPU time of one tick in a window, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TickValue {
-    /// In the other cells.
+    /// The time of a tick in all cells except [`Component::Receive`].
     pub others_ns: f64,
-    /// In [`Component::Receive`].
+    /// The time of a tick in [`Component::Receive`].
     pub receive_ns: f64,
-    /// Over all cells.
+    /// The mean over all cells.
     pub mean_ns: f64,
 }
 
 impl MeterWindow {
-    /// The CPU time of its ticks; `None` if it has none.
+    /// Returns the CPU time of a tick; `None` if the window has no ticks.
     #[must_use]
     pub fn worth(&self) -> Option<TickValue> {
         if self.ticks == 0 {
@@ -158,7 +159,7 @@ impl MeterWindow {
 }
 
 impl TickValue {
-    /// The cells in nanoseconds.
+    /// Converts the cells from ticks to nanoseconds.
     #[must_use]
     pub fn of(&self, ticks: &Cells) -> Cells {
         let mut worth = Cells::default();
@@ -238,7 +239,7 @@ mod tests {
         ) {
             prop_assume!(ticks.iter().sum::<u64>() > 0);
             let ns: u64 = worth(&ticks, cpu_ns, f64::from(tenths) / 10.0).iter().sum();
-            // A fraction below a nanosecond is lost in each cell, and a double has 53 bits.
+            // In each cell a fraction below a nanosecond is lost, and a double has only 53 bits.
             prop_assert!(ns.abs_diff(cpu_ns) <= 8 + (cpu_ns >> 40), "{ns} {cpu_ns}");
         }
     }

@@ -15,14 +15,14 @@ const LEFT: f64 = 72.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 44.0;
-/// Colours that the page defines; further series reuse them.
+/// The number of colours that the page defines. Further series use the colours again.
 const COLOURS: usize = 4;
-/// Room for the names of bars, for their values, and from one bar to the next.
+/// The space for the names of bars, for their values, and between two bars.
 const BARS_LEFT: f64 = 150.0;
 const BARS_RIGHT: f64 = 70.0;
 const BARS_TOP: f64 = 28.0;
 const BAR_STEP: f64 = 21.0;
-/// Lines of the grid, about.
+/// The approximate number of grid lines.
 const TICKS: f64 = 5.0;
 
 /// Points in a plane, in one or more series.
@@ -41,7 +41,7 @@ pub struct Chart {
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeriesMark {
-    /// One point joined to the next.
+    /// Each point is connected with the next one.
     Line,
     /// Separate points.
     Dots,
@@ -95,7 +95,7 @@ impl Chart {
         self.series.iter().all(|series| series.points.len() < 2)
     }
 
-    /// The picture.
+    /// Draws the chart as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
@@ -103,7 +103,7 @@ impl Chart {
         let up = points().map(|point| point.y).fold(0.0, f64::max);
         let x_step = step(right);
         let y_step = step(up);
-        // Up there is room to the next line of the grid; to the right it ends with the last point.
+        // The vertical axis ends at the next grid line; the horizontal axis ends at the last point.
         let x_end = if right > 0.0 { right } else { x_step };
         let y_end = (up / y_step).ceil().max(1.0) * y_step;
         let place = Place { x_end, y_end };
@@ -130,7 +130,7 @@ impl Chart {
         out
     }
 
-    /// The names of the series, the first to the left.
+    /// Writes the names of the series; the first is leftmost.
     fn legend(&self, out: &mut String) {
         let mut right = WIDTH - RIGHT;
         for (number, series) in self.series.iter().enumerate().rev() {
@@ -140,7 +140,7 @@ impl Chart {
                 number % COLOURS,
                 escaped(&series.name)
             );
-            // The width of text is unknown; letters are about this wide.
+            // The width of text is unknown. This is the approximate width of a letter.
             right -= 7.0 * series.name.chars().count() as f64 + 18.0;
         }
     }
@@ -166,7 +166,7 @@ impl Series {
 }
 
 impl Bars {
-    /// The picture.
+    /// Draws the chart as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let values = self.bars.iter().map(|bar| bar.value).filter(|value| value.is_finite());
@@ -203,14 +203,14 @@ impl Bars {
     }
 }
 
-/// Where a point lies in the picture.
+/// The position of points in the picture.
 struct Place {
     x_end: f64,
     y_end: f64,
 }
 
 impl Place {
-    /// From the upper left corner, as SVG has it.
+    /// Returns the coordinates from the upper left corner, as in SVG.
     fn of(&self, point: Point) -> Point {
         let share = |value: f64, end: f64| (value / end).clamp(0.0, 1.0);
         Point {
@@ -250,7 +250,7 @@ fn multiples(step: f64, end: f64) -> impl Iterator<Item = f64> {
     (0..=10).map(move |count| f64::from(count) * step).take_while(move |at| *at <= end * 1.001)
 }
 
-/// The distance of grid lines: 1, 2 or 5 with zeros.
+/// Returns the distance between grid lines: 1, 2 or 5 times a power of ten.
 fn step(end: f64) -> f64 {
     if end <= 0.0 || !end.is_finite() {
         return 1.0;
@@ -260,7 +260,7 @@ fn step(end: f64) -> f64 {
     [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * size
 }
 
-/// A multiple of a step, with the digits that tell it from its neighbours.
+/// Formats a multiple of a step, with as many digits as the step needs.
 fn tick(at: f64, step: f64) -> String {
     if step >= 1.0 {
         return grouped(at);

@@ -36,7 +36,7 @@ svg .s3 { color: var(--s3); }\n";
 pub struct HtmlPage {
     /// Its title.
     pub title: String,
-    /// One line below it.
+    /// The line below the title.
     pub subtitle: String,
     /// Its parts, from the top.
     pub parts: Vec<PagePart>,
@@ -51,18 +51,18 @@ pub enum PagePart {
     Prose(String),
     /// A table with its title.
     Table(DataTable),
-    /// A picture.
+    /// A chart.
     Chart(Chart),
-    /// A picture of named values.
+    /// A bar chart.
     Bars(Bars),
-    /// A list of remarks.
+    /// A list of notes.
     Notes(Vec<String>),
     /// Preformatted text.
     Columns(String),
 }
 
 impl HtmlPage {
-    /// The whole page.
+    /// Returns the complete page.
     #[must_use]
     pub fn html(&self) -> String {
         let title = escaped(&self.title);
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::statistics::Point;
 
-    /// Whether every tag is closed, in order. The page is written as XML would be.
+    /// Checks that every tag is closed, in order, as XML requires.
     fn well_formed(page: &str) -> Result<(), String> {
         let mut open = Vec::new();
         let mut rest = page.strip_prefix("<!DOCTYPE html>").ok_or("no document type")?;

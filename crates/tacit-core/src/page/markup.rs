@@ -1,6 +1,6 @@
 //! Escapes text for HTML and SVG.
 
-/// Text that means itself, between tags and inside quotes.
+/// Escapes text for use between tags and inside quotes.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

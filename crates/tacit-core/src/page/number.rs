@@ -1,6 +1,6 @@
 //! Formats numbers with their significant digits.
 
-/// Three digits or more, and not more than are known.
+/// Formats a number with at least three digits, and with no more digits than are known.
 #[must_use]
 pub fn number(value: f64) -> String {
     match value.abs() {
@@ -13,7 +13,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// A whole number with a comma at every thousand.
+/// Formats a whole number with a comma after every three digits.
 #[must_use]
 pub fn grouped(value: f64) -> String {
     let plain = format!("{value:.0}");

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::number::number;
 
-/// Rows of numbers, each with a name for its columns.
+/// A table of named columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataTable {
     /// What it shows.
@@ -20,12 +20,12 @@ pub struct DataTable {
 pub enum TableCell {
     /// Text.
     Text(String),
-    /// A number, shown with the digits that are known.
+    /// A number, with the digits that are known.
     Number(f64),
 }
 
 impl DataTable {
-    /// The table in columns: the first is text to the left, the others are to the right.
+    /// Formats the table as text. The first column is aligned to the left, the others to the right.
     #[must_use]
     pub fn text(&self) -> String {
         let shown: Vec<Vec<String>> =
@@ -49,7 +49,7 @@ impl DataTable {
         out
     }
 
-    /// The table as Markdown, without its title.
+    /// Formats the table as Markdown, without its title.
     #[must_use]
     pub fn markdown(&self) -> String {
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
@@ -57,7 +57,7 @@ impl DataTable {
         let rule = |at: usize| if at == 0 { "---" } else { "---:" }.to_owned();
         out.push_str(&line((0..self.columns.len()).map(rule).collect()));
         for row in &self.rows {
-            // A line in a cell would end the cell.
+            // A vertical bar would end the cell.
             let cells = row.iter().map(|cell| cell.shown().replace('|', "\\|"));
             out.push_str(&line(cells.collect()));
         }
@@ -66,7 +66,7 @@ impl DataTable {
 }
 
 impl TableCell {
-    /// What is read.
+    /// Returns the text of the cell.
     #[must_use]
     pub fn shown(&self) -> String {
         match self {

@@ -15,25 +15,25 @@ mod stream;
 
 pub use stream::{PAYLOAD_BYTES_MAX, Side, StreamEnd, SyntheticStream, segments};
 
-/// The longest comment or name.
+/// The largest length of a comment or a name.
 pub const COMMENT_BYTES_MAX: usize = 4096;
 
-/// Packets that begin with an IP header of either version.
+/// The link type for packets that begin with an IPv4 or IPv6 header.
 const LINKTYPE_RAW: u16 = 101;
 
-/// Types of blocks.
+/// The types of blocks.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
 
-/// Shows a reader the byte order, which is little-endian on every machine here.
+/// Marks the byte order for readers. It is little-endian on every machine.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 /// The format's version, 1.0.
 const VERSION: [u16; 2] = [1, 0];
-/// The length of a section that is not known yet.
+/// The value for a section length that is not known yet.
 const UNKNOWN_LENGTH: u64 = u64::MAX;
-/// Times are powers of ten: nanoseconds.
+/// Times are in units of 10^-9 seconds.
 const TIME_DIGITS: u8 = 9;
 
 /// Codes of options.
@@ -47,27 +47,27 @@ const END_TIME: u16 = 3;
 const RECEIVED: u16 = 4;
 const DROPPED: u16 = 5;
 
-/// What a capture says about itself.
+/// The description of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureHeader<'a> {
-    /// The program that writes it, with its version.
+    /// The program that writes the capture, with its version.
     pub application: &'a str,
     /// The name of the interface.
     pub interface: &'a str,
-    /// What the interface shows.
+    /// A comment about the interface.
     pub comment: &'a str,
 }
 
-/// The packets of a whole capture; times in nanoseconds since the epoch.
+/// The packet counts of a complete capture; times are in nanoseconds since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureStatistics {
-    /// When it began.
+    /// When the capture began.
     pub started_ns: u64,
-    /// When it ended.
+    /// When the capture ended.
     pub ended_ns: u64,
-    /// Packets that there were.
+    /// The number of packets, including dropped ones.
     pub received: u64,
-    /// Those of them that are not in it.
+    /// The number of packets that are not in the capture.
     pub dropped: u64,
 }
 
@@ -83,7 +83,7 @@ pub fn begin(out: &mut Vec<u8>, header: CaptureHeader<'_>) {
     block(out, INTERFACE_DESCRIPTION, |body| {
         body.extend_from_slice(&LINKTYPE_RAW.to_le_bytes());
         body.extend_from_slice(&[0; 2]);
-        // Packets have no maximum length: they are never cut.
+        // No maximum length: packets are never truncated.
         body.extend_from_slice(&0_u32.to_le_bytes());
         text_option(body, COMMENT, header.comment);
         text_option(body, INTERFACE_NAME, header.interface);
@@ -132,7 +132,7 @@ fn block(out: &mut Vec<u8>, kind: u32, write_body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&kind.to_le_bytes());
     out.extend_from_slice(&[0; 4]);
-    // A buffer of its own: padding counts from the start of the body.
+    // The body has a buffer of its own, because padding counts from the start of the body.
     let mut body = Vec::new();
     write_body(&mut body);
     out.append(&mut body);
@@ -168,7 +168,7 @@ fn end_options(body: &mut Vec<u8>) {
     option(body, END, &[]);
 }
 
-/// Fills up to a multiple of 32 bits.
+/// Pads the body to a multiple of 32 bits.
 fn pad(body: &mut Vec<u8>) {
     body.resize(body.len().next_multiple_of(4), 0);
 }

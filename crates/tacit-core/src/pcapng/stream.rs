@@ -16,10 +16,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::ip::{HEADER_V4_BYTES, TCP, fill_checksum, header_v4, header_v6, pseudo_header};
 
-/// The most bytes of one segment: as many as the length field of IPv4 allows.
+/// The largest payload of a segment: the length field of IPv4 allows no more.
 pub const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - HEADER_V4_BYTES - TCP_HEADER_BYTES;
 
-/// Without options.
+/// The length of a TCP header without options.
 const TCP_HEADER_BYTES: usize = 20;
 const CHECKSUM_AT: usize = 16;
 
@@ -29,8 +29,9 @@ const RST: u8 = 0x04;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
-/// Options of a SYN: the largest maximum segment size, and windows in units of 16 KiB (RFC 7323).
-/// Nothing acknowledges bytes by itself, so the window must hold all that one side sends.
+/// The options of a SYN: the largest maximum segment size, and windows in units of 16 KiB (RFC
+/// 7323). The window must hold all bytes of one side, because there are no acknowledgements without
+/// data.
 const SYN_OPTIONS: [u8; 8] = [2, 4, 0xff, 0xff, 1, 3, 3, 14];
 /// The window of every segment.
 const WINDOW: [u8; 2] = [0xff, 0xff];
@@ -45,7 +46,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other one.
+    /// Returns the other side.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -58,28 +59,28 @@ impl Side {
 /// How a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// Both sides ended in order.
+    /// Both sides ended with a FIN.
     Orderly,
-    /// It was reset by this side.
+    /// This side reset the connection.
     Reset(Side),
 }
 
-/// A stream as a TCP connection.
+/// A stream in the form of a TCP connection.
 #[derive(Clone, Debug)]
 pub struct SyntheticStream {
     client: Direction,
     server: Direction,
 }
 
-/// What one side sends.
+/// The bytes that one side sends.
 #[derive(Clone, Debug)]
 struct Direction {
     from: SocketAddr,
     /// The sequence number of the SYN.
     initial: u32,
-    /// The position of the byte behind the SYN.
+    /// The position of the first byte after the SYN.
     first: u64,
-    /// The position behind the last byte so far.
+    /// The position after the last byte so far.
     next: u64,
 }
 
@@ -91,7 +92,7 @@ impl Direction {
     }
 }
 
-/// The fields of a segment that differ from one to the next.
+/// The fields that differ between segments.
 #[derive(Clone, Copy)]
 struct Segment<'a> {
     from: Side,
@@ -103,8 +104,8 @@ struct Segment<'a> {
 }
 
 impl SyntheticStream {
-    /// A stream between two addresses that begins at these positions, the client's first. `number`
-    /// tells streams with the same addresses apart.
+    /// Creates a stream between two addresses. It begins at these positions, first that of the
+    /// client. `number` distinguishes streams with the same addresses.
     #[must_use]
     pub fn new(client: SocketAddr, server: SocketAddr, begins: [u64; 2], number: u32) -> Self {
         let [client, server] = one_family(client, server);
@@ -115,7 +116,7 @@ impl SyntheticStream {
         }
     }
 
-    /// The packets that open it.
+    /// Returns the packets that open the connection.
     #[must_use]
     pub fn open(&self) -> [Vec<u8>; 3] {
         let [client, server] = [self.client.initial, self.server.initial];
@@ -137,7 +138,7 @@ impl SyntheticStream {
         ]
     }
 
-    /// The packets of bytes that one side sends, which begin at this position.
+    /// Returns the packets with bytes of one side, which begin at this position.
     pub fn data(&mut self, from: Side, position: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut packets = Vec::with_capacity(segments(bytes.len()));
         let mut at = position;
@@ -150,7 +151,8 @@ impl SyntheticStream {
         packets
     }
 
-    /// The packets that end it, when so many bytes have been sent, the client's first.
+    /// Returns the packets that end the connection; `sent` are the positions after the last byte,
+    /// first that of the client.
     #[must_use]
     pub fn end(mut self, end: StreamEnd, sent: [u64; 2]) -> Vec<Vec<u8>> {
         self.client.next = self.client.next.max(sent[0]);
@@ -159,7 +161,7 @@ impl SyntheticStream {
         match end {
             StreamEnd::Orderly => {
                 let first = self.packet(self.segment(Side::Client, client, FIN | ACK, &[]));
-                // A FIN takes a sequence number, as a byte does.
+                // A FIN occupies a sequence number, like a byte.
                 self.client.next += 1;
                 let second = self.packet(self.segment(Side::Server, server, FIN | ACK, &[]));
                 self.server.next += 1;
@@ -205,7 +207,7 @@ impl SyntheticStream {
         let mut packet = match (from.ip(), to.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => header_v4(TCP, tcp.len(), from, to),
             (IpAddr::V6(from), IpAddr::V6(to)) => header_v6(TCP, tcp.len(), from, to),
-            // `one_family` leaves no such pair.
+            // `one_family` never returns such a pair.
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Vec::new(),
         };
         packet.append(&mut tcp);
@@ -227,19 +229,19 @@ impl SyntheticStream {
     }
 }
 
-/// What spreads the initial sequence numbers of streams: a reader takes a SYN with the number of an
-/// earlier one for its repetition.
+/// Spreads the initial sequence numbers of streams. A reader would take a SYN with the same number
+/// as an earlier one for a repetition.
 const INITIAL_STEP: u32 = 0x9e37_79b1;
-/// What tells the server's number from the client's.
+/// Makes the server's initial number differ from the client's.
 const INITIAL_OTHER: u32 = 0x5bd1_e995;
 
-/// How many segments so many bytes are sent in.
+/// Returns the number of segments for this number of bytes.
 #[must_use]
 pub fn segments(bytes: usize) -> usize {
     bytes.div_ceil(PAYLOAD_BYTES_MAX)
 }
 
-/// Both addresses in the family that one packet can have.
+/// Returns both addresses in one family, because a packet has only one.
 fn one_family(client: SocketAddr, server: SocketAddr) -> [SocketAddr; 2] {
     let canonical = |at: SocketAddr| SocketAddr::new(at.ip().to_canonical(), at.port());
     let both = [client, server].map(canonical);

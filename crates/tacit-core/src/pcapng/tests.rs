@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ip::{HEADER_V4_BYTES, HEADER_V6_BYTES, TCP, folded, pseudo_header, sum};
 
-/// A block as a reader takes it.
+/// A block as a reader parses it.
 struct Block {
     kind: u32,
     body: Vec<u8>,
@@ -52,7 +52,7 @@ fn options(mut bytes: &[u8]) -> BTreeMap<u16, Vec<u8>> {
     options
 }
 
-/// What a reader understands of a packet.
+/// A packet as a reader parses it.
 #[derive(Debug)]
 struct Seen {
     from: SocketAddr,
@@ -180,7 +180,7 @@ fn address() -> impl Strategy<Value = SocketAddr> {
     })
 }
 
-/// A piece of a stream: its side, its length, and whether it is left out.
+/// A piece of a stream: its side, its length, and whether it is omitted.
 fn piece() -> impl Strategy<Value = (bool, usize, bool)> {
     let length = prop_oneof![0..200_usize, Just(PAYLOAD_BYTES_MAX), 65_000..140_000_usize];
     (any::<bool>(), length, prop::bool::weighted(0.1))
@@ -202,7 +202,7 @@ proptest! {
         begin(&mut out, CaptureHeader { application: "", interface: "", comment: "" });
         let open = stream.open();
         open.iter().for_each(|one| packet(&mut out, 0, one, None));
-        // What each side sent; `None` for what is left out.
+        // The bytes that each side sent; `None` for omitted bytes.
         let mut sent: [Vec<Option<u8>>; 2] = [Vec::new(), Vec::new()];
         for (at, (is_server, length, is_lost)) in pieces.into_iter().enumerate() {
             let (index, side) = if is_server { (1, Side::Server) } else { (0, Side::Client) };

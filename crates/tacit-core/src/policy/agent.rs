@@ -8,12 +8,12 @@ use super::engine::Placement;
 use crate::dns::Aliases;
 use crate::flow::Address;
 
-/// `[agent]`.
+/// The settings in `[agent]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSettings {
-    /// Maximum number of data workers; `None`: one for each CPU that the agent may use.
+    /// The largest number of data workers; `None`: one for each CPU that the agent may use.
     pub workers: Option<usize>,
-    /// Congestion control of every TCP socket; `None`: cubic where the kernel has it.
+    /// The congestion control of every TCP socket; `None`: cubic if the kernel has it.
     pub congestion_control: Option<String>,
     /// Whether verified certificate chains of peers are cached.
     pub chain_cache: bool,
@@ -28,11 +28,11 @@ pub struct AgentSettings {
     pub trace: bool,
     /// How workers and programs of runs are placed on CPUs.
     pub placement: Placement,
-    /// The CPUs that placement chooses from; empty: all that are not reserved for engines.
+    /// The CPUs from which placement chooses; empty: all CPUs that are not reserved for engines.
     pub placement_cpus: Vec<usize>,
-    /// Where metrics are served over HTTP; `None`: nowhere.
+    /// The address at which metrics are served over HTTP; `None`: metrics are not served.
     pub metrics: Option<Address>,
-    /// Which names of runs get aliases, and from where.
+    /// Which names of runs get alias addresses, and the ranges of these addresses.
     pub aliases: Aliases,
 }
 
@@ -54,27 +54,28 @@ impl Default for AgentSettings {
     }
 }
 
-/// `[limits]`. Each has a default and a reason in tacit.toml(5).
+/// The settings in `[limits]`. tacit.toml(5) states the default of each limit and the reason for
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Limits {
-    /// Open connections; further ones wait in the kernel's queue.
+    /// The largest number of open connections. Further connections wait in the kernel's queue.
     pub connections: usize,
-    /// Handshakes in flight, all rules and sources together. The last quarter is a reserve for
-    /// sources that have none in flight.
+    /// The largest number of handshakes in progress, of all rules and sources together. The last
+    /// quarter is a reserve for sources that have no handshake in progress.
     pub handshakes: usize,
-    /// Handshakes in flight of one rule.
+    /// The largest number of handshakes in progress for one rule.
     pub handshakes_per_rule: usize,
-    /// Handshakes in flight of one source address (IPv6: one /64).
+    /// The largest number of handshakes in progress from one source address (IPv6: one /64).
     pub handshakes_per_source: usize,
-    /// Open inbound connections of one source address (IPv6: one /64); `None`: up to the total
-    /// limit. Further ones are rejected.
+    /// The largest number of open inbound connections from one source address (IPv6: one /64);
+    /// `None`: only the total limit applies. Further connections are rejected.
     pub connections_per_source: Option<usize>,
-    /// Likewise for one rule.
+    /// The same limit for one rule.
     pub connections_per_rule: Option<usize>,
-    /// Likewise for connections that the programs of one run opened.
+    /// The same limit for the connections that the programs of one run have opened.
     pub connections_per_run: Option<usize>,
-    /// How long a drain may take; `None`: until the last connection ends.
+    /// The longest time that a drain may take; `None`: until the last connection ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Duration>,
 }

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use super::selector::AddressSelector;
 
-/// `accept = "both"` of a server rule.
+/// The setting `accept = "both"` of a server rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClearClients {
     /// Addresses of clients in clear; empty: the first byte of each client decides.
@@ -40,8 +40,8 @@ pub enum ClientProtocol {
 const HANDSHAKE: u8 = 22;
 
 impl ClearClients {
-    /// The protocol of a client by its address, at a time in seconds since 1970. A client without
-    /// an IP address uses TLS.
+    /// Determines the protocol of a client by its address, at a time in seconds since 1970. A
+    /// client without an IP address must use TLS.
     #[must_use]
     pub fn protocol_of(&self, client: Option<IpAddr>, unix_s: i64) -> ClientProtocol {
         if client.is_none() || self.until.is_some_and(|until| until.as_second() <= unix_s) {
@@ -58,7 +58,7 @@ impl ClearClients {
 }
 
 impl ClientProtocol {
-    /// The protocol of a client by its first byte.
+    /// Determines the protocol of a client by its first byte.
     #[must_use]
     pub fn of_first_byte(byte: u8) -> Self {
         if byte == HANDSHAKE { Self::Tls } else { Self::Clear }

@@ -20,14 +20,14 @@ use std::fmt;
 pub enum ClientCert {
     /// The server requests no certificate.
     None,
-    /// The server requests one.
+    /// The server requests a certificate.
     Requested(ClientCertPolicy),
 }
 
 /// How the server treats the certificate that it requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertPolicy {
-    /// The preset that the policy names; `None`: it gives the settings themselves.
+    /// The preset that the policy names; `None`: the policy sets each setting separately.
     pub preset: Option<Preset>,
     /// What happens to a client without a certificate.
     pub absent: Absent,
@@ -47,15 +47,15 @@ pub enum Absent {
 /// How a certificate is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainCheck {
-    /// Not at all: `invalid = "allow"`. The client gets no name.
+    /// It is not checked: `invalid = "allow"`. The client gets no name.
     Waived,
-    /// Chain, time, usage and revocation.
+    /// Its chain, validity period, usage and revocation are checked.
     Made {
-        /// Name of the trust.
+        /// The name of the trust.
         trust: String,
         /// What happens if the check fails.
         invalid: Invalid,
-        /// Where the client's name comes from if the check succeeds.
+        /// The source of the client's name if the check succeeds.
         name: PeerName,
     },
 }
@@ -69,14 +69,15 @@ pub enum Invalid {
     Deny,
 }
 
-/// Where the name of a client with a trusted certificate comes from.
+/// The source of the name of a client with a trusted certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerName {
     /// The client has no name.
     None,
-    /// The certificate.
+    /// The name is from the certificate.
     Certificate,
-    /// The identity map with this name; a client without a name in it is rejected.
+    /// The name is from the identity map with this name. A client without a name in the map is
+    /// rejected.
     Map(String),
 }
 
@@ -97,7 +98,7 @@ impl Preset {
     pub const ALL: [Self; 6] =
         [Self::Preferred, Self::Required, Self::Full, Self::PassThru, Self::AtFull, Self::SafCheck];
 
-    /// The word for it in the policy.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -110,7 +111,7 @@ impl Preset {
         }
     }
 
-    /// What it does with a client without a certificate.
+    /// Returns what happens to a client without a certificate.
     #[must_use]
     pub fn absent(self) -> Absent {
         match self {
@@ -121,7 +122,7 @@ impl Preset {
 }
 
 impl ClientCert {
-    /// How the requested certificate is treated; `None`: none is requested.
+    /// Returns how the requested certificate is treated; `None`: none is requested.
     #[must_use]
     pub fn requested(&self) -> Option<&ClientCertPolicy> {
         match self {
@@ -130,7 +131,7 @@ impl ClientCert {
         }
     }
 
-    /// Name of the trust that certificates are checked against, if they are checked.
+    /// Returns the name of the trust against which certificates are checked, if they are checked.
     #[must_use]
     pub fn trust(&self) -> Option<&str> {
         match &self.requested()?.chain {
@@ -139,7 +140,7 @@ impl ClientCert {
         }
     }
 
-    /// Name of the identity map in which clients must have a name, if any.
+    /// Returns the name of the identity map in which clients must have a name, if any.
     #[must_use]
     pub fn map(&self) -> Option<&str> {
         match &self.requested()?.chain {
@@ -149,7 +150,7 @@ impl ClientCert {
     }
 }
 
-/// The preset, or the settings.
+/// Writes the preset, or the settings.
 impl fmt::Display for ClientCert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(ClientCertPolicy { preset, absent, chain }) = self.requested() else {

@@ -13,7 +13,7 @@ use super::host::HostSettings;
 use super::map::IdentityMap;
 use super::rule::Rule;
 
-/// A whole policy, ready to be installed.
+/// A complete policy that can be installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// `[identity.NAME]`: certificates that tacit presents, with their keys.
@@ -27,9 +27,9 @@ pub struct Policy {
     pub rules: Vec<Arc<Rule>>,
     /// `[agent]`.
     pub agent: AgentSettings,
-    /// `[engine]`; `None`: no CPU is set aside.
+    /// `[engine]`; `None`: no CPU is reserved for engines.
     pub engine: Option<EngineSettings>,
-    /// `[host]`; `None`: the policy is not for the capture of a host.
+    /// `[host]`; `None`: the policy cannot be used to capture a host.
     pub host: Option<HostSettings>,
     /// `[limits]`.
     pub limits: Limits,
@@ -40,7 +40,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The rule with this name.
+    /// Returns the rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.rules.iter().map(Arc::as_ref).find(|rule| rule.name == name)
@@ -61,9 +61,9 @@ impl Policy {
         }
     }
 
-    /// For each rule with time windows, whether one is open at a time (in seconds since 1970). If
-    /// the result differs between two times, a rule became active or inactive between them. Empty
-    /// without windows.
+    /// For each rule with time windows, returns whether a window is open at a time (in seconds
+    /// since 1970). If the result differs between two times, a rule became active or inactive
+    /// between them. The result is empty if no rule has windows.
     #[must_use]
     pub fn open_windows(&self, unix_s: i64) -> Vec<bool> {
         let whens = self.rules.iter().filter_map(|rule| rule.selectors.when.as_ref());

@@ -18,7 +18,7 @@ pub struct Identity {
     pub file_positions: FilePositions,
 }
 
-/// Where a table names its files.
+/// The positions at which a table names its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilePositions(Vec<(PathBuf, SourcePosition)>);
 
@@ -28,7 +28,8 @@ impl FilePositions {
         Self(files)
     }
 
-    /// The position of a file of the table, given as its path below `base`.
+    /// Returns the position at which the table names a file, which is given as its path below
+    /// `base`.
     #[must_use]
     pub fn of(&self, file: &Path, base: &Path) -> Option<SourcePosition> {
         self.0.iter().find(|(named, _)| base.join(named) == file).map(|(_, position)| *position)
@@ -40,8 +41,8 @@ impl FilePositions {
 pub struct Trust {
     /// The source of the anchors.
     pub source: TrustSource,
-    /// PEM files of certificates; the peer's own must be one of them. Empty: any certificate with a
-    /// chain to an anchor is accepted.
+    /// PEM files of pinned certificates. The peer's own certificate must be one of them. Empty: any
+    /// certificate with a chain to an anchor is accepted.
     pub pinned: Vec<PathBuf>,
     /// PEM or DER files of certificate revocation lists.
     pub crls: Vec<PathBuf>,
@@ -49,14 +50,15 @@ pub struct Trust {
     pub revocation: Revocation,
     /// What happens to chains that end at an expired anchor.
     pub expired_anchors: ExpiredAnchors,
-    /// The position of the table in the policy text; for `system`, where a rule first names it.
+    /// The position of the table in the policy text; for `system`, the position at which a rule
+    /// first names it.
     pub position: SourcePosition,
     /// The positions of the files.
     pub file_positions: FilePositions,
 }
 
 impl Trust {
-    /// Every file that it names.
+    /// Returns every file that the trust names.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let anchors = match &self.source {
             TrustSource::Files(files) => files.as_slice(),
@@ -73,7 +75,7 @@ pub enum TrustSource {
     Files(Vec<PathBuf>),
     /// The distribution's own bundle.
     System,
-    /// No anchors, and no chain is built: the pinned certificates are trusted themselves.
+    /// No anchors. No chain is built: only the pinned certificates themselves are trusted.
     Pinned,
 }
 
@@ -87,7 +89,7 @@ pub enum ExpiredAnchors {
     Accept,
 }
 
-/// How revocation is checked; only `off` without CRLs.
+/// How revocation is checked. Without CRLs, only `off` is possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Revocation {
     /// Revocation is not checked.
@@ -96,12 +98,12 @@ pub enum Revocation {
     /// Certificates that a CRL lists are rejected. A certificate for which there is no current CRL
     /// is accepted and logged.
     Soft,
-    /// A certificate for which there is no current CRL is also rejected.
+    /// Like `soft`. In addition, a certificate for which there is no current CRL is rejected.
     Hard,
 }
 
 impl Revocation {
-    /// The word the policy uses for it.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

@@ -8,15 +8,15 @@ use serde::Serialize;
 use crate::message_id::MessageId;
 use crate::printable::{is_printable, printable};
 
-/// A place in the policy text; both count from 1, columns in characters.
+/// A position in the policy text. Lines and columns count from 1; columns are in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct SourcePosition {
     /// The file: 0 is the policy itself, 1 the first file that it includes.
     #[serde(skip)]
     pub file: usize,
-    /// Line.
+    /// The line.
     pub line: usize,
-    /// Column.
+    /// The column.
     pub column: usize,
 }
 
@@ -26,18 +26,18 @@ impl fmt::Display for SourcePosition {
     }
 }
 
-/// Whether a finding stops the policy from being installed.
+/// Whether a diagnostic prevents the installation of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiagnosticSeverity {
-    /// Nothing is installed.
+    /// The policy is not installed.
     Error,
-    /// Installed, but probably not what was meant.
+    /// The policy is installed, but probably has not the intended effect.
     Warning,
 }
 
 impl DiagnosticSeverity {
-    /// The word shown before the message.
+    /// Returns the word before the message.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -47,39 +47,39 @@ impl DiagnosticSeverity {
     }
 }
 
-/// One finding about a policy.
+/// One error or warning about a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
-    /// Which kind of mistake.
+    /// The kind of mistake.
     pub id: MessageId,
-    /// How bad.
+    /// Whether it is an error or a warning.
     pub severity: DiagnosticSeverity,
-    /// The included file that it is about; `None`: the policy itself.
+    /// The included file with the mistake; `None`: the policy itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<Box<str>>,
-    /// Where.
+    /// The position.
     pub position: SourcePosition,
-    /// What is wrong, in one line.
+    /// The mistake, in one line.
     pub message: String,
-    /// What to write instead, in one line.
+    /// The fix, in one line.
     pub fix: Option<String>,
-    /// The line of the text at the position, where it is known.
+    /// The line of the text at the position, if it is known.
     #[serde(skip)]
     pub line: Option<Box<QuotedLine>>,
 }
 
-/// A line of the text, and the column in it that a diagnostic is about.
+/// A line of the text, with the column that a diagnostic is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotedLine {
     /// The part of the line that is shown.
     text: String,
-    /// Characters of it before the column.
+    /// The number of its characters before the column.
     before: usize,
 }
 
-/// Most characters of a line that are shown.
+/// The largest number of characters of a line that are shown.
 const QUOTED_CHARS_MAX: usize = 100;
-/// Characters that are shown before the column of a longer line.
+/// The number of characters that are shown before the column of a longer line.
 const QUOTED_CHARS_BEFORE: usize = 60;
 
 impl QuotedLine {
@@ -99,7 +99,7 @@ impl QuotedLine {
     }
 }
 
-/// What begins a key or a certificate in PEM.
+/// The beginning of a key or a certificate in PEM.
 const PEM_BEGIN: &str = "-----BEGIN";
 
 /// Whether a line has the form of a table's header or of `key = value`.
@@ -115,7 +115,7 @@ fn is_toml(line: &str) -> bool {
     }
 }
 
-/// A character that takes one column and does not act on the terminal.
+/// Replaces a character by one that takes one column and has no effect on the terminal.
 fn shown(c: char) -> char {
     match c {
         '\t' => ' ',
@@ -125,7 +125,7 @@ fn shown(c: char) -> char {
 }
 
 impl Diagnostic {
-    /// A finding that stops the policy.
+    /// Creates an error, which prevents the installation of the policy.
     #[must_use]
     pub fn error(id: MessageId, position: SourcePosition, message: impl Into<String>) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Diagnostic {
         }
     }
 
-    /// A finding that does not.
+    /// Creates a warning, which does not prevent the installation.
     #[must_use]
     pub fn warning(id: MessageId, position: SourcePosition, message: impl Into<String>) -> Self {
         Self {
@@ -153,15 +153,15 @@ impl Diagnostic {
         }
     }
 
-    /// The same with advice.
+    /// Adds a fix.
     #[must_use]
     pub fn with_fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(one_line(fix));
         self
     }
 
-    /// Quotes the lines of a text that diagnostics are about. Of a text that may not be a policy,
-    /// but for example a private key that was given by mistake, no line is shown.
+    /// Quotes the lines of the text that diagnostics are about. If the text may not be a policy
+    /// but, for example, a private key that was given by mistake, no line is quoted.
     pub fn quote(diagnostics: &mut [Self], text: &str) {
         if diagnostics.is_empty() || text.contains(PEM_BEGIN) {
             return;
@@ -198,8 +198,8 @@ impl Diagnostic {
     }
 }
 
-/// The text as one line. Findings quote the text they are about; what it holds must neither break
-/// the line nor control the terminal.
+/// Formats text as one line. Diagnostics quote the policy text, which must not break the line or
+/// control the terminal.
 #[must_use]
 pub fn one_line(text: impl Into<String>) -> String {
     let text = text.into();

@@ -6,19 +6,20 @@
 use super::diagnostic::SourcePosition;
 use serde::Serialize;
 
-/// Highest CPU number: the last that fits in a kernel CPU set.
+/// The largest CPU number, which is the last one that fits into a kernel CPU set.
 pub const CPU_MAX: usize = 1023;
 
 /// `[engine]`: CPUs reserved for accepting, dialling and handshakes, with one thread each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
-    /// At least one, in ascending order.
+    /// The CPUs; at least one, in ascending order.
     pub cpus: Vec<usize>,
-    /// Whether other threads take connections when all engines are full; otherwise they wait.
+    /// Whether data workers take connections when all engines are saturated. Otherwise connections
+    /// wait.
     pub spill: bool,
-    /// Connections that one engine may be setting up before it counts as saturated.
+    /// The number of connections in set-up at which an engine counts as saturated.
     pub queue: usize,
-    /// How the kernel schedules engine threads.
+    /// The scheduling class of engine threads.
     pub class: EngineClass,
     /// Their nice value.
     pub nice: i32,
@@ -27,7 +28,7 @@ pub struct EngineSettings {
 }
 
 impl EngineSettings {
-    /// As many as `handshakes` permits in all, and four times what it permits one source.
+    /// The default equals the total limit of `handshakes`, and four times the limit for one source.
     pub const QUEUE_DEFAULT: usize = 1024;
 
     /// Whether both are equal, apart from their position in the text.
@@ -42,8 +43,8 @@ impl EngineSettings {
     }
 }
 
-/// How the kernel schedules a thread. The lowest class, `idle`, is not available: work that others
-/// wait for must not starve.
+/// The scheduling class of a thread. The lowest class, `idle`, is not available, because other
+/// threads wait for the work of engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineClass {
@@ -54,19 +55,20 @@ pub enum EngineClass {
     Batch,
 }
 
-/// Where the agent's workers and the programs of its runs are put.
+/// How the agent's workers and the programs of its runs are placed on CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// A worker on the CPU of the program that it serves, if that CPU has time; the kernel places
-    /// the programs.
+    /// A worker runs on the CPU of the program that it serves, if that CPU has time. The kernel
+    /// places the programs.
     #[default]
     Adaptive,
-    /// The kernel places them.
+    /// The kernel places workers and programs.
     None,
-    /// A run's program and the worker of its connections on one CPU, runs on different ones.
+    /// The program of a run and the worker of its connections run on the same CPU; different runs
+    /// use different CPUs.
     Split,
-    /// Everything on one CPU.
+    /// All workers and programs run on one CPU.
     OneCpu,
 }
 
@@ -77,6 +79,6 @@ pub enum RelayOn {
     /// A data worker.
     #[default]
     Worker,
-    /// The engine that set the connection up.
+    /// The engine that has set up the connection.
     Engine,
 }

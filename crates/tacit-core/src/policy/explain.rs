@@ -11,7 +11,7 @@ use super::rule::{Action, Rule};
 use super::selector::{Mismatch, Near, UnknownOwner};
 use crate::flow::{Address, Direction, Flow};
 
-/// Entries of a list shown before the rest is counted.
+/// The number of entries of a list that are shown. The remaining entries are counted.
 const SHOWN_MAX: usize = 8;
 
 /// The decision for a flow, and the reason.
@@ -21,7 +21,7 @@ pub struct Explanation {
     pub verdict: &'static str,
     /// The rule that decided; `None`: no rule matched.
     pub decision: Option<DecidingRule>,
-    /// The rules tried before, in order.
+    /// The rules before it, in order.
     pub earlier: Vec<SkippedRule>,
 }
 
@@ -35,7 +35,7 @@ pub struct DecidingRule {
     pub file: Option<String>,
     /// Its line in that file.
     pub line: usize,
-    /// The action of a rule in audit mode, which is not enforced.
+    /// The action that a rule in audit mode would have if it were enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would: Option<String>,
 }
@@ -50,7 +50,7 @@ pub struct SkippedRule {
     pub file: Option<String>,
     /// Its line in that file.
     pub line: usize,
-    /// The first selector that did not hold.
+    /// The first selector that does not match.
     pub selector: Mismatch,
     /// The reason in words, with the values.
     pub why: String,
@@ -62,7 +62,7 @@ pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
     explain_at(policy, flow, |place| policy.rules[place].position)
 }
 
-/// As [`explain`], with the position of the rule at each place of the policy.
+/// The same as [`explain`]; `position` returns the position of each rule in the policy.
 #[must_use]
 pub fn explain_at(
     policy: &Policy,
@@ -100,7 +100,7 @@ pub fn explain_at(
     Explanation { verdict: "deny", decision: None, earlier }
 }
 
-/// An explanation in JSON, with any word as its verdict.
+/// An explanation in JSON, with any text as its verdict.
 #[derive(Deserialize)]
 struct ReceivedExplanation {
     verdict: String,
@@ -108,7 +108,7 @@ struct ReceivedExplanation {
     earlier: Vec<SkippedRule>,
 }
 
-// Derived code would demand text that lives as long as the program.
+// A derived implementation would require text with a static lifetime.
 impl<'de> Deserialize<'de> for Explanation {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let ReceivedExplanation { verdict, decision, earlier } = Deserialize::deserialize(from)?;
@@ -118,7 +118,7 @@ impl<'de> Deserialize<'de> for Explanation {
     }
 }
 
-/// The place of the earlier TLS rule that may match a flow of unknown owner.
+/// Returns the index of an earlier TLS rule that may match a flow whose owner is unknown.
 fn evaded(policy: &Policy, permit: usize, flow: &Flow) -> Option<usize> {
     let (before, from) = policy.rules.split_at_checked(permit)?;
     if from.first()?.action != Action::Permit {
@@ -137,7 +137,7 @@ fn evaded(policy: &Policy, permit: usize, flow: &Flow) -> Option<usize> {
     })
 }
 
-/// What follows the line of a rule in an included file.
+/// Returns the text after the line number of a rule in an included file.
 fn of_file(file: Option<&str>) -> String {
     file.map_or_else(String::new, |file| format!(" of {file}"))
 }

@@ -2,18 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `[host]`: what applies when the agent captures the flows of all programs of its host.
+/// The settings in `[host]`, which apply when the agent captures the flows of all programs of its
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSettings {
-    /// What happens to flows that programs open and no rule matches.
+    /// What happens to flows of programs that match no rule.
     pub unmatched: Unmatched,
     /// The two bits of packet marks that tacit uses.
     pub mark: u32,
 }
 
 impl HostSettings {
-    /// The mark that applies unless the policy sets one: bits that neither Docker, kube-proxy nor
-    /// Tailscale uses.
+    /// The default mark: two bits that Docker, kube-proxy and Tailscale do not use.
     pub const MARK_DEFAULT: u32 = 0x3000_0000;
 }
 
@@ -21,14 +21,14 @@ impl HostSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unmatched {
-    /// They go to their destinations, and never reach the agent.
+    /// They pass to their destinations without the agent.
     Permit,
     /// The kernel refuses them.
     Deny,
 }
 
 impl Unmatched {
-    /// The word the policy uses for it.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

@@ -12,27 +12,27 @@ use crate::flow::{Address, Flow};
 /// One rule of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Unique; every display shows it.
+    /// The name, which is unique and shown in every display.
     pub name: String,
     /// Which flows the rule matches.
     pub selectors: Selectors,
-    /// `names`: names that programs may resolve although `remote` is a list of addresses. They
-    /// select no flows.
+    /// `names`: the names that programs may resolve because of this rule, which matches by address.
+    /// They do not select flows.
     pub names: Vec<NamePattern>,
     /// How its flows reach the agent.
     pub form: RuleForm,
     /// What happens to its flows.
     pub action: Action,
-    /// What would happen to them if the rule were enforced; `None`: it is. A rule in audit mode
-    /// has the action [`Action::Permit`].
+    /// The action that the rule would have if it were enforced; `None`: the rule is enforced. A
+    /// rule in audit mode has the action [`Action::Permit`].
     pub audited: Option<Action>,
     /// Whether each connection's start and end are logged.
     pub log: bool,
-    /// Closes a connection that was idle for this long; `None`: never.
+    /// How long a connection may be idle before it is closed; `None`: it is never closed.
     pub idle: Option<Duration>,
-    /// Which answers to a program's datagrams reach it. Only of a rule that permits UDP.
+    /// Which answers to a program's datagrams reach the program. Only for rules that permit UDP.
     pub answers: Answers,
-    /// Where the rule begins in the policy text.
+    /// The position of the rule in the policy text.
     pub position: SourcePosition,
 }
 
@@ -50,7 +50,7 @@ impl Rule {
             log,
             idle,
             answers,
-            // A rule that has moved is the same.
+            // A rule that has only moved counts as equal.
             position: _,
         } = self;
         *name == other.name
@@ -64,13 +64,13 @@ impl Rule {
             && *answers == other.answers
     }
 
-    /// The same rule in audit mode: its flows pass as they would without tacit.
+    /// Returns the same rule in audit mode: its flows pass as they would without tacit.
     #[must_use]
     pub fn in_audit_mode(self) -> Self {
         Self { action: Action::Permit, audited: Some(self.action), ..self }
     }
 
-    /// The sockets of a forwarding rule; `None` for a rule for runs.
+    /// Returns the sockets of a forwarding rule; `None` for other rules.
     #[must_use]
     pub fn forward(&self) -> Option<&ForwardRule> {
         match &self.form {
@@ -79,13 +79,15 @@ impl Rule {
         }
     }
 
-    /// Where the connections of a forwarding rule go; `None` for a deny and for a rule for runs.
+    /// Returns where the connections of a forwarding rule go; `None` for a rule that denies and for
+    /// rules for runs.
     #[must_use]
     pub fn connect(&self) -> Option<&Connect> {
         self.forward()?.connect.as_ref()
     }
 
-    /// The listening addresses and ports of an inbound rule for runs; `None` for other rules.
+    /// Returns the listening addresses and ports of an inbound rule for runs; `None` for other
+    /// rules.
     #[must_use]
     pub fn inbound(&self) -> Option<&InboundRule> {
         match &self.form {
@@ -94,7 +96,8 @@ impl Rule {
         }
     }
 
-    /// The addresses where its flows arrive; empty for a rule for connections that programs open.
+    /// Returns the addresses at which its flows arrive; empty for rules for connections that
+    /// programs open.
     #[must_use]
     pub fn listens(&self) -> &[Address] {
         match &self.form {
@@ -107,8 +110,8 @@ impl Rule {
     /// Whether the downstream socket (the accepted one) has TLS; without TLS, or with TLS on the
     /// upstream socket, it is in clear.
     ///
-    /// TLS is on the network side of the program, in either role. A forwarding rule has no program:
-    /// the role decides, the server role has TLS downstream, the client role upstream.
+    /// TLS is always on the network side of the program. A forwarding rule has no program, so its
+    /// role decides: TLS is downstream in the server role, and upstream in the client role.
     #[must_use]
     pub fn tls_arrives(&self) -> bool {
         let Action::Tls(tls) = &self.action else { return false };
@@ -173,13 +176,13 @@ pub enum Deny {
 }
 
 impl Action {
-    /// Whether it is a deny.
+    /// Whether the action is a deny.
     #[must_use]
     pub fn is_deny(&self) -> bool {
         matches!(self, Self::Deny(_))
     }
 
-    /// The word the policy uses for it.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -198,8 +201,8 @@ pub enum RuleForm {
     Forward(ForwardRule),
     /// An inbound rule for runs: the agent accepts outside a run and connects to a program in it.
     Inbound(InboundRule),
-    /// An inbound rule for the host: the agent accepts what clients open to the ports of the
-    /// host's programs, and connects to the programs in the clients' names.
+    /// An inbound rule for the host. The agent accepts connections of clients to the ports of the
+    /// host's programs, and connects to the programs with the clients' addresses.
     HostInbound,
     /// An outbound rule for runs and the host: the agent accepts the connections that programs
     /// open.
@@ -209,46 +212,49 @@ pub enum RuleForm {
 /// The sockets of a forwarding rule: accept at `listen`, connect to `connect`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardRule {
-    /// Where connections arrive; at least one.
+    /// The addresses at which connections arrive; at least one.
     pub listen: Vec<Address>,
-    /// Where they go. `None` only for a deny.
+    /// The targets of the connections. `None` only for a rule that denies.
     pub connect: Option<Connect>,
-    /// Read a PROXY protocol v2 header before anything else, and take the client address from it.
+    /// Whether to read a PROXY protocol v2 header before all other bytes, and to use the client
+    /// address in it.
     pub accept_proxy: bool,
-    /// The PROXY protocol v2 header to send before anything else, if any.
+    /// The PROXY protocol v2 header to send before all other bytes, if any.
     pub send_proxy: Option<SendProxy>,
-    /// How long dialling `connect` may take in all.
+    /// The total time that dialling `connect` may take.
     pub connect_timeout: Duration,
-    /// Mode and owner of UNIX sockets at `listen`.
+    /// The mode and the owner of UNIX sockets at `listen`.
     pub unix: UnixSocket,
 }
 
-/// What a PROXY protocol header that tacit sends contains.
+/// The content of the PROXY protocol header that tacit sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProxy {
     /// The addresses of the client and of the socket that it connected to.
     Addresses,
-    /// The addresses and the TLS parameters of the client's connection. Server role only.
+    /// The addresses, and the TLS parameters of the client's connection. Only for the server role.
     Tls,
 }
 
 /// An inbound rule for runs: accept at `listen` outside, relay to the program's port inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboundRule {
-    /// Where connections arrive; at least one, all with an IP address.
+    /// The addresses at which connections arrive; at least one, all with an IP address.
     pub listen: Vec<Address>,
-    /// The ports that the program listens on; at least one. They set the destination and select no
-    /// flows.
+    /// The ports on which the program listens; at least one. They determine the destination and do
+    /// not select flows.
     pub local_ports: Vec<RangeInclusive<u16>>,
 }
 
-/// How a UNIX socket at `listen` is made.
+/// How a UNIX socket at `listen` is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixSocket {
-    /// Permission bits; default 0o600.
+    /// The permission bits; the default is 0o600.
     pub mode: u32,
-    /// `user`, `user:group` or `:group`; names or numbers. Default: the agent's own user and group.
+    /// `user`, `user:group` or `:group`, as names or numbers. The default is the agent's own user
+    /// and group.
     pub owner: Option<String>,
-    /// Whether to replace a socket file on which no process listens. One in use is never replaced.
+    /// Whether to replace a socket file on which no process listens. A file in use is never
+    /// replaced.
     pub replace_stale: bool,
 }

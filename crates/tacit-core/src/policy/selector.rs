@@ -13,34 +13,36 @@ use crate::flow::{Direction, Flow, Protocol};
 /// The conditions of a rule; all must hold. An empty list is no condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selectors {
-    /// Who opens the connection.
+    /// The direction of the connection, as seen from the program.
     pub direction: Direction,
-    /// Transport.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// The near address.
+    /// The address of the near end.
     pub local: Vec<AddressSelector>,
-    /// The near port.
+    /// The port of the near end.
     pub local_ports: Vec<RangeInclusive<u16>>,
-    /// The far address. What a program opens to a [`Near`] address is matched only by selectors
-    /// that name it, not by wide ones, by names or by none.
+    /// The address of the far end. If a program connects to a [`Near`] address, only a selector
+    /// that names this address matches. Wide selectors, names, and a missing selector do not match.
     pub remote: Vec<AddressSelector>,
-    /// The far port.
+    /// The port of the far end.
     pub remote_ports: Vec<RangeInclusive<u16>>,
-    /// At which times; `None`: at all.
+    /// The times at which the rule applies; `None`: always.
     pub when: Option<When>,
-    /// Executables. A label, not a boundary: an unknown owner matches only if the rule is a deny.
+    /// The executables. This is a label and not a security boundary. If the owner is unknown, the
+    /// condition holds only in a rule that denies.
     pub program: Vec<PathBuf>,
-    /// User names or numbers; an unknown owner as above.
+    /// The user names or numbers. The same holds if the owner is unknown.
     pub user: Vec<String>,
-    /// Names of runs, which distinguish programs of one executable; an unknown owner as above.
+    /// The names of runs, which distinguish programs with the same executable. The same holds if
+    /// the owner is unknown.
     pub run: Vec<String>,
 }
 
 impl Selectors {
-    /// Whether all conditions hold, tried one by one; if not, the first that does not.
+    /// Compares the conditions one by one with the flow.
     ///
-    /// `unknown_owner` decides for a flow of unknown owner: a rule that names owners must match it
-    /// if the rule denies, and must not match it otherwise.
+    /// `unknown_owner` decides for a flow whose owner is unknown. A rule that names owners must
+    /// match such a flow if the rule denies, and must not match it otherwise.
     ///
     /// # Errors
     /// The first condition, in the order of [`Mismatch`], that does not hold.
@@ -71,22 +73,22 @@ impl Selectors {
         failed.map_or(Ok(()), |(_, mismatch)| Err(mismatch))
     }
 
-    /// Whether the rule names a program, user or run that the flow does not report.
+    /// Whether the rule names a program, user or run, and the flow has none.
     pub(super) fn lacks_owner(&self, flow: &Flow) -> bool {
         (!self.program.is_empty() && flow.program.is_none())
             || (!self.user.is_empty() && flow.user.is_none())
             || (!self.run.is_empty() && flow.run.is_none())
     }
 
-    /// Whether the rule names the address, if it is one that must be named: a name that resolves
-    /// to this host, or a wide network, must not lead a program here.
+    /// Whether the rule names the address, if the address must be named. A name that resolves to
+    /// this host, or a wide network, must not lead a program to such an address.
     fn may_reach(&self, flow: &Flow) -> bool {
         let remote = flow.remote.ip();
         let is_near = remote.is_some_and(|ip| Near::of(ip).is_some());
         self.direction != Direction::Outbound
             || (!is_near && !flow.to_own_host)
             || self.remote.iter().any(|selector| match selector {
-                // Its names are those of the host's own file alone.
+                // The names of such an address are only those of the host's own file.
                 AddressSelector::Name { .. } => {
                     flow.to_own_host && !is_near && selector.matches(None, &flow.remote_names)
                 }
@@ -95,7 +97,7 @@ impl Selectors {
     }
 }
 
-/// How a program or user that a rule names matches a flow of unknown owner.
+/// Whether the condition on a program or user holds for a flow of unknown owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownOwner {
     /// The condition holds.
@@ -112,7 +114,8 @@ fn holds(range: &RangeInclusive<u16>, port: Option<u16>) -> bool {
     port.is_some_and(|port| range.contains(&port))
 }
 
-/// The selector that does not match, in the order in which they are tried; words as in the policy.
+/// The selector that does not match, in the order of comparison; its text is the word in the
+/// policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -131,14 +134,14 @@ pub enum Mismatch {
     Run,
 }
 
-/// Names that a rule by address lets programs resolve.
+/// A pattern of names that programs may resolve because of a rule that matches by address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePattern {
     /// Every name.
     Any,
-    /// One name, or with `*.` before it all names below.
+    /// One name, or with `*.` all names below it.
     Host {
-        /// Lower case, no final dot, without the `*.`.
+        /// The name in lower case, without a final dot and without `*.`.
         host: String,
         /// Whether it was written with `*.`.
         wildcard: bool,
@@ -157,7 +160,7 @@ impl NamePattern {
     }
 }
 
-/// A name without its final dot.
+/// Returns a name without its final dot.
 fn plain(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
@@ -167,30 +170,30 @@ fn plain(name: &str) -> &str {
 pub enum AddressSelector {
     /// One address, or all that share a prefix.
     Prefix {
-        /// Bits after the prefix are zero.
+        /// The network; the bits after the prefix are zero.
         network: IpAddr,
-        /// Bits of the prefix.
+        /// The length of the prefix, in bits.
         length: u8,
     },
-    /// All from the first to the last, inclusive, of one family.
+    /// All addresses from the first to the last, inclusive, of one family.
     Range {
-        /// The lowest.
+        /// The lowest address.
         first: IpAddr,
-        /// The highest.
+        /// The highest address.
         last: IpAddr,
     },
     /// A host name that the program resolved; a leading `*.` stands for one or more labels.
     Name {
-        /// Lower case, no final dot, without the `*.`.
+        /// The name in lower case, without a final dot and without `*.`.
         host: String,
         /// Whether it was written with `*.`.
         wildcard: bool,
     },
-    /// The addresses of this host alone, or of this link alone, in both families.
+    /// The addresses that are valid only on this host or only on this link, of both families.
     Near(Near),
 }
 
-/// Addresses that are only valid on this host or link.
+/// The kinds of addresses that are valid only on this host or link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Near {
     /// 127.0.0.0/8 and `::1`.
@@ -200,10 +203,10 @@ pub enum Near {
 }
 
 impl Near {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 2] = [Self::Loopback, Self::LinkLocal];
 
-    /// The word the policy uses for it.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -212,7 +215,7 @@ impl Near {
         }
     }
 
-    /// Which kind the address is, if any.
+    /// Returns the kind of the address, if it is one of these.
     #[must_use]
     pub fn of(ip: IpAddr) -> Option<Self> {
         let (family, bits) = family_and_bits(ip);
@@ -276,7 +279,7 @@ impl AddressSelector {
         }
     }
 
-    /// The addresses that must be named, if all that are meant are of one such kind.
+    /// If the selector contains only addresses of one such kind, returns the kind.
     #[must_use]
     pub fn near(&self) -> Option<Near> {
         match self {
@@ -286,14 +289,14 @@ impl AddressSelector {
         }
     }
 
-    /// Whether it names addresses of this host or link, and no wide network: those that must be
-    /// named, or a single one.
+    /// Whether it names addresses of this host or link explicitly, by their kind or as a single
+    /// address, and not by a wide network.
     pub(super) fn names_nearby(&self) -> bool {
         let is_single = |span: Span| span.first == span.last;
         self.near().is_some() || self.spans().next().is_some_and(is_single)
     }
 
-    /// Whether every flow that `other` selects is selected by this too.
+    /// Whether this selector selects every flow that `other` selects.
     pub(super) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (
@@ -308,7 +311,7 @@ impl AddressSelector {
         }
     }
 
-    /// The lowest and highest addresses, where addresses are meant.
+    /// Returns the lowest and the highest address, if it selects addresses.
     pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
         let spans = match self {
             Self::Prefix { network, length } => {
@@ -337,7 +340,7 @@ fn below(name: &str, host: &str) -> bool {
     })
 }
 
-/// Which kind of address.
+/// The family of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Family {
     V4,
@@ -345,7 +348,7 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// Bits of an address.
+    /// Returns the number of bits of an address.
     pub(super) fn width(self) -> u32 {
         match self {
             Self::V4 => 32,
@@ -354,7 +357,7 @@ impl Family {
     }
 }
 
-/// Addresses of one family from the first to the last, as numbers.
+/// The addresses of one family from the first to the last, as numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) family: Family,
@@ -368,7 +371,7 @@ impl Span {
     }
 }
 
-/// An address as a number; IPv4 inside IPv6 as IPv4.
+/// Converts an address to a number; an IPv4 address inside IPv6 counts as IPv4.
 pub(super) fn family_and_bits(ip: IpAddr) -> (Family, u128) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => (Family::V4, u128::from(ip.to_bits())),
@@ -390,7 +393,7 @@ impl fmt::Display for AddressSelector {
     }
 }
 
-/// The address with all bits after the prefix cleared.
+/// Clears all bits after the prefix.
 pub(super) fn mask(ip: IpAddr, length: u8) -> IpAddr {
     let length = u32::from(length);
     match ip {

@@ -14,9 +14,9 @@ use super::diagnostic::{Diagnostic, SourcePosition};
 use super::text::{Diagnostics, TomlDocument};
 use crate::message_id::MessageId;
 
-/// Largest policy text; 10,000 rules take about 2 MiB.
+/// The largest policy text. 10,000 rules take about 2 MiB.
 pub const POLICY_BYTES_MAX: usize = 16 << 20;
-/// Most files that a policy includes.
+/// The largest number of files that a policy includes.
 pub const INCLUDED_FILES_MAX: usize = 256;
 
 /// The tables that an included file may have.
@@ -36,7 +36,7 @@ pub struct PolicyText {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct IncludedText {
     name: Arc<str>,
-    /// The byte of the whole text at which it begins.
+    /// The offset in the joined text at which it begins.
     start: usize,
 }
 
@@ -56,8 +56,8 @@ impl PolicyText {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// What the policy includes; nothing if it is not TOML. [`parse_files`](super::parse_files)
-    /// reports patterns that are wrong; they are left out here.
+    /// Returns the patterns that the policy includes; none if the text is not TOML. Invalid
+    /// patterns are omitted here; [`parse_files`](super::parse_files) reports them.
     #[must_use]
     pub fn includes(&self) -> Vec<IncludePattern> {
         let text = without_byte_order_mark(&self.text);
@@ -81,11 +81,11 @@ impl PolicyText {
         patterns.iter().filter_map(pattern).collect()
     }
 
-    /// Adds an included file, which errors name `name`.
+    /// Adds an included file, which errors call `name`.
     ///
     /// # Errors
-    /// It is not TOML, has another key than tables that may be included, or is too much. The policy
-    /// stays as it was.
+    /// The text is not TOML, has a key other than the tables that may be included, or exceeds a
+    /// limit. The policy is then unchanged.
     pub fn include(
         &mut self,
         name: impl Into<Arc<str>>,
@@ -111,7 +111,7 @@ impl PolicyText {
         Err(errors)
     }
 
-    /// Notes that no file matches a pattern.
+    /// Records that no file matches a pattern.
     pub fn note_unmatched(&mut self, pattern: &IncludePattern) {
         self.unmatched.push(pattern.clone());
     }
@@ -136,13 +136,14 @@ impl PolicyText {
         self.included.iter().map(|file| &file.name)
     }
 
-    /// Where the included files begin in the text without its byte order mark, and their names.
+    /// Returns the offsets of the included files in the text without its byte order mark, and their
+    /// names.
     pub(super) fn later_files(&self) -> Vec<(usize, Arc<str>)> {
         let mark = self.text.len() - without_byte_order_mark(&self.text).len();
         self.included.iter().map(|file| (file.start - mark, Arc::clone(&file.name))).collect()
     }
 
-    /// Quotes the lines that diagnostics are about, and names their files.
+    /// Quotes the lines that diagnostics are about, and sets the names of their files.
     pub fn quote(&self, diagnostics: &mut [Diagnostic]) {
         let ends = self.included.iter().map(|file| file.start).chain([self.text.len()]);
         let begins = std::iter::once(0).chain(self.included.iter().map(|file| file.start));
@@ -166,7 +167,7 @@ pub(super) fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// Whether a path has wildcards in its last part only, if at all.
+/// Whether a path has no wildcards, or wildcards only in its last component.
 pub(super) fn is_pattern(text: &str) -> bool {
     let (directories, file) = text.rsplit_once('/').unwrap_or(("", text));
     !directories.contains(['*', '?']) && !file.is_empty() && file != "." && file != ".."

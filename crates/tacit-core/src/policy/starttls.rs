@@ -9,14 +9,14 @@ pub enum Start {
     /// At the first byte.
     #[default]
     Immediate,
-    /// After a STARTTLS exchange in clear, which tacit conducts for the program.
+    /// After a STARTTLS exchange in clear, which tacit performs in place of the program.
     Starttls(Box<Starttls>),
-    /// When the program asks for it, at the query socket of its run.
+    /// When the program requests it at the query socket of its run.
     Controlled,
 }
 
 impl Start {
-    /// The STARTTLS settings, if any.
+    /// Returns the STARTTLS settings, if any.
     #[must_use]
     pub fn starttls(&self) -> Option<&Starttls> {
         match self {
@@ -26,7 +26,7 @@ impl Start {
     }
 }
 
-/// `starttls = …`.
+/// The setting `starttls`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starttls {
     /// The application protocol.
@@ -49,7 +49,7 @@ pub enum StarttlsProtocol {
 }
 
 impl StarttlsProtocol {
-    /// The word the policy uses for it.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl StarttlsProtocol {
         }
     }
 
-    /// Its ALPN protocol name, if all implementations use one.
+    /// Returns its ALPN protocol name, if all implementations use one.
     #[must_use]
     pub fn alpn(&self) -> Option<&'static str> {
         match self {
@@ -76,7 +76,7 @@ pub const POSTGRES_ALPN: &str = "postgresql";
 /// Settings for PostgreSQL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PostgresOptions {
-    /// What happens to a CancelRequest in clear. Only for the server role with TLS required.
+    /// What happens to a CancelRequest in clear. Only for the server role, if TLS is required.
     pub cancel: Cancel,
 }
 
@@ -96,36 +96,36 @@ pub enum Cancel {
 pub struct FtpOptions {
     /// Whether TLS begins at the first byte of the control connection, without AUTH.
     pub implicit: bool,
-    /// Where tacit listens for data connections from outside; empty: the kernel chooses.
+    /// The ports at which tacit listens for data connections from outside; empty: the kernel
+    /// chooses.
     pub data_ports: Vec<RangeInclusive<u16>>,
-    /// The address to announce outside instead of the one that tacit listens at: that of a NAT
-    /// device.
+    /// The address to announce outside instead of the listening address: that of a NAT device.
     pub data_address: Option<IpAddr>,
-    /// Whether a client's data connections must resume the session of their control connection.
+    /// Whether data connections of a client must resume the session of their control connection.
     pub data_resumption: DataResumption,
 }
 
 /// Whether data connections must resume the session of their control connection. Server role only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataResumption {
-    /// They must, unless they present the same certificate as the control connection.
+    /// They must resume it or present the same certificate as the control connection.
     #[default]
     Required,
-    /// They need not; any connection from the same address is accepted.
+    /// They need not. Any connection from the same address is accepted.
     Off,
 }
 
 /// Whether a connection may continue without TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StarttlsMode {
-    /// It may not.
+    /// It must not.
     Required,
     /// A client that does not request TLS is served in clear. Server role only.
     Optional,
 }
 
 impl StarttlsMode {
-    /// The word the policy uses for it.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

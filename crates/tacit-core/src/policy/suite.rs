@@ -15,7 +15,7 @@ pub enum TlsVersion {
 }
 
 impl TlsVersion {
-    /// Its name in policies.
+    /// Returns the name in policies.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ impl Suite {
         }
     }
 
-    /// The version the suite belongs to.
+    /// Returns the version to which the suite belongs.
     #[must_use]
     pub fn version(self) -> TlsVersion {
         match self {
@@ -90,7 +90,7 @@ impl Suite {
     }
 }
 
-/// A supported key exchange group; IANA names are compared without case.
+/// A supported key exchange group. IANA names are compared case-insensitively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Group {
@@ -101,7 +101,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// Every group, in the default order: the hybrid post-quantum one first.
+    /// Every group, in the default order: the hybrid post-quantum group first.
     pub const DEFAULT: [Self; 4] =
         [Self::X25519MLKEM768, Self::X25519, Self::Secp256r1, Self::Secp384r1];
 
@@ -117,8 +117,8 @@ impl Group {
     }
 }
 
-/// Why a suite is rejected, by a word in its name (upper case, `_` between words); the most severe
-/// reason first.
+/// Returns the reason why a suite is rejected, by the words in its name (in upper case, with `_`
+/// between words); the most severe reason first.
 #[must_use]
 pub fn suite_refusal(plain: &str) -> Option<&'static str> {
     const WEAK: [(&[&str], &str); 11] = [
@@ -143,7 +143,7 @@ pub fn suite_refusal(plain: &str) -> Option<&'static str> {
     let words: Vec<&str> = plain.split('_').collect();
     let ephemeral = words.contains(&"ECDHE");
     let aead = words.contains(&"GCM") || words.contains(&"POLY1305");
-    // OpenSSL names omit static RSA key exchange, and CBC.
+    // OpenSSL's names omit static RSA key exchange and CBC.
     let static_rsa = words.contains(&"RSA") || words[0].starts_with("AES");
     WEAK.iter()
         .find(|(weak, _)| match *weak {

@@ -4,13 +4,13 @@ use std::fmt;
 
 use crate::flow::Address;
 
-/// Targets that one rule may have.
+/// The largest number of targets of one rule.
 pub const TARGETS_MAX: usize = 16;
 
-/// Where the connections of a forwarding rule go.
+/// The targets of the connections of a forwarding rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// At least one, at most [`TARGETS_MAX`], without duplicates.
+    /// The targets: at least one, at most [`TARGETS_MAX`], without duplicates.
     pub targets: Vec<Target>,
     /// Which target a connection tries first.
     pub order: TargetOrder,
@@ -19,15 +19,15 @@ pub struct Connect {
 /// Which of several targets a connection tries first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TargetOrder {
-    /// The first in the list that is not down.
+    /// The first target in the list that is not down.
     #[default]
     First,
-    /// The next one for each connection.
+    /// The next target for each connection.
     RoundRobin,
 }
 
 impl TargetOrder {
-    /// The word the policy uses for it.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -37,14 +37,14 @@ impl TargetOrder {
     }
 }
 
-/// Where a connection can be dialled to.
+/// A destination that a connection can be dialled to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// An address that needs no resolver.
     Address(Address),
-    /// A host name, resolved repeatedly.
+    /// A host name, which is resolved repeatedly.
     Name {
-        /// Lower case, no final dot.
+        /// The name in lower case, without a final dot.
         host: String,
         /// Its port.
         port: u16,
@@ -52,8 +52,8 @@ pub enum Target {
 }
 
 impl Target {
-    /// What the certificate of a TLS server there covers: the name, or the IP address; `None` for a
-    /// UNIX socket.
+    /// Returns what the certificate of a TLS server at this target must match: the name or the IP
+    /// address; `None` for a UNIX socket.
     #[must_use]
     pub fn host(&self) -> Option<String> {
         match self {
@@ -62,7 +62,7 @@ impl Target {
         }
     }
 
-    /// Whether bytes sent there cannot leave this host.
+    /// Whether bytes sent to this target cannot leave this host.
     #[must_use]
     pub fn stays_on_host(&self) -> bool {
         match self {

@@ -10,17 +10,17 @@ use super::engine::RelayOn;
 use super::starttls::Start;
 use super::suite::{Group, Suite, TlsVersion};
 
-/// TLS by role.
+/// The TLS settings, by the role of tacit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// tacit answers the handshake.
+    /// tacit is the server.
     Server(Arc<ServerTls>),
-    /// tacit opens the handshake.
+    /// tacit is the client.
     Client(Arc<ClientTls>),
 }
 
 impl Tls {
-    /// Settings of both roles.
+    /// Returns the settings of both roles.
     #[must_use]
     pub fn common(&self) -> &TlsCommon {
         match self {
@@ -29,7 +29,7 @@ impl Tls {
         }
     }
 
-    /// The word the policy uses for the role.
+    /// Returns the word for the role in the policy.
     #[must_use]
     pub fn role(&self) -> &'static str {
         match self {
@@ -39,45 +39,46 @@ impl Tls {
     }
 }
 
-/// `tls = { role = "server", … }`.
+/// The table `tls = { role = "server", … }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTls {
-    /// Names of identities, at least one; chosen by SNI; the first if none matches.
+    /// The names of identities; at least one. An identity is chosen by SNI, and is the first one if
+    /// no name matches.
     pub identities: Vec<String>,
     /// How the client is authenticated.
     pub client_cert: ClientCert,
-    /// Clients that are accepted without TLS; `None`: every client needs TLS.
+    /// Which clients are accepted without TLS; `None`: every client needs TLS.
     pub clear_clients: Option<ClearClients>,
     /// Settings of both roles.
     pub common: TlsCommon,
 }
 
-/// `tls = { role = "client", … }`.
+/// The table `tls = { role = "client", … }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTls {
-    /// Name of the identity presented if the server asks; never a default.
+    /// The name of the identity that is presented if the server requests one. There is no default.
     pub identity: Option<String>,
     /// How the server is checked.
     pub verify: Verify,
     /// Whether the server name is sent (SNI).
     pub sni: bool,
-    /// When the `connect` call of a run's program succeeds.
+    /// When the `connect` call of a program in a run succeeds.
     pub connect: ConnectAfter,
-    /// What happens to a connection on which the program itself uses TLS; `None`: it is relayed
-    /// like any other, because the rule is not for connections that programs open or TLS begins
-    /// later.
+    /// What happens to a connection on which the program itself uses TLS. `None`: it is relayed
+    /// like any other, because the rule is not for connections that programs open, or because TLS
+    /// begins later.
     pub own_tls: Option<OwnTls>,
     /// Settings of both roles.
     pub common: TlsCommon,
 }
 
-/// What the `connect` call of a run's program waits for.
+/// The event for which the `connect` call of a program in a run waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConnectAfter {
     /// The destination has accepted the connection.
     #[default]
     Answered,
-    /// The TLS handshake is complete too: `connect` fails if the server is not trusted.
+    /// The TLS handshake is complete too. So `connect` fails if the server is not trusted.
     Verified,
 }
 
@@ -94,22 +95,23 @@ pub enum OwnTls {
 /// How a client checks a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Chain and name.
+    /// The chain and the name.
     Full {
-        /// Name of the trust.
+        /// The name of the trust.
         trust: String,
-        /// The name (or IP address) the certificate must cover. `None`: in a rule about runs the
-        /// name the program resolved, in a forwarding rule the host of the dialled target.
+        /// The name or the IP address that the certificate must match. `None`: in a rule for runs,
+        /// the name that the program resolved; in a forwarding rule, the host of the dialled
+        /// target.
         server_name: Option<String>,
     },
-    /// The chain, and no name; warned about.
+    /// The chain, but not the name. This causes a warning.
     Chain {
-        /// Name of the trust.
+        /// The name of the trust.
         trust: String,
         /// The name for SNI and for resumption, if there is one.
         server_name: Option<String>,
     },
-    /// Nothing is checked; warned about.
+    /// Nothing is checked. This causes a warning.
     None {
         /// The name for SNI and for resumption, if there is one.
         server_name: Option<String>,
@@ -117,7 +119,7 @@ pub enum Verify {
 }
 
 impl Verify {
-    /// Name of the trust that certificates are checked against, if they are checked.
+    /// Returns the name of the trust against which certificates are checked, if they are checked.
     #[must_use]
     pub fn trust(&self) -> Option<&str> {
         match self {
@@ -126,7 +128,7 @@ impl Verify {
         }
     }
 
-    /// The word the policy uses for it.
+    /// Returns the word in the policy.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -142,31 +144,31 @@ impl Verify {
 pub struct TlsCommon {
     /// When TLS begins.
     pub start: Start,
-    /// Oldest version accepted.
+    /// The oldest accepted version.
     pub min_version: TlsVersion,
-    /// Suites, in order of preference; never empty.
+    /// The cipher suites, in order of preference; never empty.
     pub suites: Vec<Suite>,
-    /// Key exchange groups, in order of preference; never empty.
+    /// The key exchange groups, in order of preference; never empty.
     pub groups: Vec<Group>,
-    /// Application protocols, in order of preference; empty: the extension is not used. If the
-    /// policy gives none, that of the `starttls` protocol, if it has one.
+    /// The application protocols, in order of preference; empty: the extension is not used. If the
+    /// policy sets none, this is the protocol name of the `starttls` protocol, if it has one.
     pub alpn: Vec<String>,
     /// Whether sessions may be resumed.
     pub resumption: bool,
-    /// How long a handshake may take.
+    /// The longest time that a handshake may take.
     pub handshake_timeout: Duration,
-    /// When to send a KeyUpdate (RFC 8446 section 4.6.3); needs `min_version` 1.3.
+    /// When to send a KeyUpdate (RFC 8446 section 4.6.3). This requires `min_version` 1.3.
     pub rekey: Rekey,
     /// Which threads relay its bytes.
     pub relay: RelayOn,
     /// What happens to an open connection when its peer is no longer trusted.
     pub recheck: RecheckAction,
-    /// How old a connection may become; `None`: any age.
+    /// The largest age of a connection; `None`: there is no limit.
     pub max_age: Option<Duration>,
 }
 
-/// What happens to an open connection when the peer's certificate is no longer trusted: it expired,
-/// was revoked, or its CA was removed from the trust.
+/// What happens to an open connection when the peer's certificate is no longer trusted: it has
+/// expired, was revoked, or its CA was removed from the trust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecheckAction {
     /// The agent logs and displays it, and the connection stays open.
@@ -176,11 +178,12 @@ pub enum RecheckAction {
     Close,
 }
 
-/// When keys are updated. With both unset: only at the limit of the cipher suite.
+/// When keys are updated. If neither is set, keys are updated only at the limit of the cipher
+/// suite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rekey {
-    /// After this many bytes of plaintext, both directions together.
+    /// After this number of bytes of plaintext, in both directions together.
     pub bytes: Option<NonZeroU64>,
-    /// After this long.
+    /// After this time.
     pub after: Option<Duration>,
 }

@@ -5,19 +5,19 @@
 //! published measurements: IPsec of bulk data on two general processors with and without an assist
 //! processor, and a network server's rates before and after its locking was improved.
 
-/// CPU time of an interval, in per cent of one CPU.
+/// The CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuReading {
-    /// On general CPUs, including work that is eligible for engines.
+    /// The time on general CPUs, including work that is eligible for engines.
     pub general: f64,
-    /// The part of it that could have run on an engine.
+    /// The part of this time that could have run on an engine.
     pub eligible: f64,
-    /// On engines.
+    /// The time on engines.
     pub engine: f64,
 }
 
 impl CpuReading {
-    /// The load of each general CPU.
+    /// Returns the load of each general CPU.
     #[must_use]
     pub fn per_cpu(self, cpus: u32) -> f64 {
         self.general / f64::from(cpus.max(1))
@@ -27,14 +27,14 @@ impl CpuReading {
 /// Where eligible work runs, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineSplit {
-    /// On engines.
+    /// The work on engines.
     pub on_engines: f64,
-    /// On general CPUs, because the engines are full.
+    /// The work on general CPUs, because the engines are saturated.
     pub spilled: f64,
 }
 
 impl EngineSplit {
-    /// The share of eligible work that engines take, from 0 to 1.
+    /// Returns the share of eligible work that engines take, from 0 to 1.
     #[must_use]
     pub fn share(self) -> f64 {
         let all = self.on_engines + self.spilled;
@@ -42,18 +42,19 @@ impl EngineSplit {
     }
 }
 
-/// Assigns eligible work to engines until they are full; the rest spills.
+/// Assigns eligible work to engines until they are saturated. The excess work spills.
 ///
-/// `capacity` is the capacity of one engine for such work: 100 minus its unmetered work. The model
-/// treats work as a fluid: below saturation nothing spills, although in reality bursts do.
+/// `capacity` is what one engine can use for this work: 100 minus its unmetered work. The model
+/// treats work as a continuous flow: below saturation nothing spills, although bursts do in
+/// reality.
 #[must_use]
 pub fn land(eligible: f64, engines: u32, capacity: f64) -> EngineSplit {
     let on_engines = eligible.min(f64::from(engines) * capacity).max(0.0);
     EngineSplit { on_engines, spilled: eligible - on_engines }
 }
 
-/// The relative change of the whole (0.61 is +61 %) for a relative change of a part; `share` is the
-/// part's share of the whole before.
+/// Returns the relative change of the whole (0.61 is +61 %) for a relative change of a part;
+/// `share` is the part's share of the whole before the change.
 #[must_use]
 pub fn of_whole(change: f64, share: f64) -> f64 {
     change * share
@@ -62,14 +63,14 @@ pub fn of_whole(change: f64, share: f64) -> f64 {
 /// A rate and the utilisation at which it was reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateAtUtilisation {
-    /// Work per time.
+    /// The rate, in work per time.
     pub rate: f64,
     /// The utilisation of the machine at that rate.
     pub utilisation: f64,
 }
 
-/// Returns the ratio of rate per utilisation: the gain of a change on a machine with other work,
-/// even if something else limited the rates.
+/// Returns the ratio of rate to utilisation after a change, compared with before: the gain of a
+/// change on a machine with other work, even if something else limited the rates.
 #[must_use]
 pub fn rate_per_utilisation(before: RateAtUtilisation, after: RateAtUtilisation) -> f64 {
     (after.rate / after.utilisation) / (before.rate / before.utilisation)
@@ -83,9 +84,9 @@ mod tests {
         assert!((found - wanted).abs() <= off, "{found} is not {wanted}");
     }
 
-    /// Two general CPUs, no engine.
+    /// Two general CPUs and no engine.
     const NONE: CpuReading = CpuReading { general: 113.76, eligible: 105.17, engine: 0.0 };
-    /// The same work with one engine, what is not eligible left out.
+    /// The same work with one engine, without the work that is not eligible.
     const ONE: CpuReading = CpuReading { general: 7.78, eligible: 7.78, engine: 95.13 };
 
     #[test]
@@ -108,7 +109,8 @@ mod tests {
 
     #[test]
     fn what_was_foretold_brackets_what_was_measured() {
-        // All of the engine: at least five per cent spill. What it really had to give: at most ten.
+        // If the engine could be used fully, at least five per cent spill. With its real capacity,
+        // at most ten per cent spill.
         let best = land(NONE.eligible, 1, 100.0);
         let worst = land(NONE.eligible, 1, 95.13);
         near(best.spilled, 5.17, 1e-9);

@@ -9,15 +9,15 @@ use crate::meter::Component;
 /// CPU time by kind of CPU; the three parts are disjoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PlaceCosts {
-    /// On general CPUs, not eligible for engines.
+    /// The time on general CPUs for work that is not eligible for engines.
     pub general: f64,
-    /// On engines.
+    /// The time on engines.
     pub engine: f64,
-    /// On general CPUs, although an engine could have done it.
+    /// The time on general CPUs for work that an engine could have done.
     pub eligible: f64,
 }
 
-/// CPU time by component; missing components are zero.
+/// The CPU time by component; missing components count as zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Components(BTreeMap<Component, PlaceCosts>);
@@ -29,13 +29,13 @@ pub struct MeasuredCosts {
     pub interval_s: f64,
     /// The number of CPUs of the machine.
     pub cpus: u32,
-    /// CPU time of the process.
+    /// The CPU time of the process.
     pub agent_us: f64,
-    /// The part that is in no cell.
+    /// The part of it that is in no cell.
     pub uncaptured_us: f64,
-    /// CPU time of the programs that it serves, as far as known.
+    /// The CPU time of the programs that it serves, as far as it is known.
     pub programs_us: f64,
-    /// By rule, and the agent's own part.
+    /// The parts by rule, and the agent's own part.
     pub rules: Vec<MeasuredRuleCosts>,
 }
 
@@ -44,30 +44,31 @@ pub struct MeasuredCosts {
 pub struct MeasuredRuleCosts {
     /// The name of the rule or of the row.
     pub name: String,
-    /// Whether it is a rule: the agent's own part is not.
+    /// Whether it is the part of a rule, and not the agent's own part.
     pub is_rule: bool,
     /// Connections opened.
     pub connections: u64,
     /// Handshakes that succeeded.
     pub handshakes: u64,
-    /// Uninterrupted runs of bytes in one direction.
+    /// The number of messages. A message is all bytes in one direction before the next byte in the
+    /// other direction.
     pub messages: u64,
-    /// Payload from the downstream socket.
+    /// The payload received from the downstream socket, in bytes.
     pub sent_bytes: u64,
-    /// Payload to the downstream socket.
+    /// The payload sent to the downstream socket, in bytes.
     pub received_bytes: u64,
-    /// CPU time in microseconds.
+    /// The CPU time in microseconds.
     pub cpu_us: Components,
 }
 
 impl PlaceCosts {
-    /// The sum.
+    /// Returns the sum of the parts.
     #[must_use]
     pub fn total(self) -> f64 {
         self.general + self.engine + self.eligible
     }
 
-    /// Multiplies every part.
+    /// Multiplies every part by a factor.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         Self {
@@ -77,7 +78,7 @@ impl PlaceCosts {
         }
     }
 
-    /// Adds both.
+    /// Adds two costs.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -100,13 +101,13 @@ impl Components {
         self.0.insert(component, cell);
     }
 
-    /// All components together.
+    /// Returns the sum of all components.
     #[must_use]
     pub fn total(&self) -> PlaceCosts {
         self.0.values().fold(PlaceCosts::default(), |sum, cell| sum.plus(*cell))
     }
 
-    /// The same with every cell changed.
+    /// Returns the same components with every cell changed.
     #[must_use]
     pub fn map(&self, change: impl Fn(Component, PlaceCosts) -> PlaceCosts) -> Self {
         Self(
@@ -118,7 +119,7 @@ impl Components {
 }
 
 impl MeasuredCosts {
-    /// The part of one rule.
+    /// Returns the part of one rule.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&MeasuredRuleCosts> {
         self.rules.iter().find(|rule| rule.is_rule && rule.name == name)
@@ -132,7 +133,7 @@ impl MeasuredCosts {
 }
 
 impl MeasuredRuleCosts {
-    /// Whether it used TLS.
+    /// Whether the rule used TLS.
     #[must_use]
     pub fn has_tls(&self) -> bool {
         [Component::Handshake, Component::Seal, Component::Open]
@@ -140,7 +141,7 @@ impl MeasuredRuleCosts {
             .any(|component| self.cpu_us.of(component).total() > 0.0)
     }
 
-    /// The mean length of a message, in bytes; `None` without any.
+    /// Returns the mean length of a message in bytes; `None` if there were no messages.
     #[must_use]
     pub fn message_bytes(&self) -> Option<f64> {
         let bytes = (self.sent_bytes + self.received_bytes) as f64;

@@ -17,36 +17,36 @@ use super::arithmetic::{EngineSplit, land};
 use super::costs::{Components, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
 use crate::meter::Component;
 
-/// What an engine does for a connection before its handshake, when there is one: accepting, looking
+/// The work that an engine does for a connection in addition to its handshake: accepting, looking
 /// up and dialling. The ledger counts only the handshake as eligible.
 const ON_THE_WAY: [Component; 2] = [Component::Accept, Component::Policy];
 
 /// A requested projection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProjectionRequest {
-    /// CPUs set aside as engines; `None` leaves eligible work where it was measured.
+    /// The number of CPUs reserved for engines; `None`: eligible work stays where it was measured.
     pub engines: Option<u32>,
-    /// Factor on the traffic.
+    /// The factor by which the traffic changes.
     pub scale: f64,
-    /// Changes by rule, in order.
+    /// The changes of each rule, in order.
     pub changes: BTreeMap<String, Vec<RuleChange>>,
 }
 
 /// A change of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RuleChange {
-    /// Another suite, with factors on the cost of records.
+    /// Another suite, with factors for the cost of records.
     Suite {
-        /// Sealing.
+        /// The factor for sealing.
         seal: f64,
-        /// Opening.
+        /// The factor for opening.
         open: f64,
     },
-    /// Its traffic goes in clear.
+    /// Its traffic is sent in clear.
     Permit,
-    /// Its traffic goes as TLS.
+    /// Its traffic is sent with TLS.
     Tls(UnitCosts),
-    /// Its relay goes to an engine, handshakes included.
+    /// Engines relay its connections, in addition to the handshakes.
     Engine,
 }
 
@@ -61,21 +61,21 @@ pub struct UnitCosts {
     pub open_us_per_mb: f64,
 }
 
-/// CPU time of an interval, in per cent of one CPU.
+/// The CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuLoad {
-    /// By component.
+    /// The CPU time by component.
     pub components: Components,
-    /// By rule, in the order of the ledger.
+    /// The CPU time by rule, in the order of the ledger.
     pub rules: Vec<PlaceCosts>,
-    /// CPU time in no cell.
+    /// The CPU time that is in no cell.
     pub uncaptured: f64,
 }
 
-/// Before and after.
+/// The loads before and after the change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Projection {
-    /// What was measured.
+    /// The measured load.
     pub before: CpuLoad,
     /// The projected load.
     pub after: CpuLoad,
@@ -87,18 +87,18 @@ pub struct Projection {
     pub programs: f64,
 }
 
-/// Why a projection is not possible.
+/// The reason why a projection is not possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProjectionError {
     /// Nothing was measured in the interval.
     Nothing,
-    /// No CPU time is in a cell.
+    /// No CPU time is in a cell, because accounting was off.
     NoCells,
-    /// No such rule was measured.
+    /// No such rule was measured; with the names of the measured rules.
     NoSuchRule(String, Vec<String>),
-    /// The rule had no TLS that could be changed or left out.
+    /// The rule did not use TLS, so its TLS cannot be changed or removed.
     NoTls(String),
-    /// The rule is TLS already.
+    /// The rule uses TLS already.
     IsTls(String),
 }
 
@@ -136,7 +136,8 @@ impl fmt::Display for ProjectionError {
 impl std::error::Error for ProjectionError {}
 
 impl UnitCosts {
-    /// The mean cost of a handshake in the interval, over all rules; `None` without any.
+    /// Returns the mean cost of a handshake in the interval, over all rules; `None` if there were
+    /// no handshakes.
     #[must_use]
     pub fn measured_handshake_us(costs: &MeasuredCosts) -> Option<f64> {
         let handshakes: u64 = costs.rules.iter().map(|rule| rule.handshakes).sum();
@@ -146,7 +147,7 @@ impl UnitCosts {
 }
 
 impl CpuLoad {
-    /// All components, and the unmetered CPU time as general.
+    /// Returns the sum of all components. Unmetered CPU time counts as general.
     #[must_use]
     pub fn total(&self) -> PlaceCosts {
         let mut total = self.components.total();
@@ -209,7 +210,7 @@ pub fn project(
     })
 }
 
-/// The changed cells of one rule, in microseconds of the same interval.
+/// Returns the changed cells of one rule, in microseconds of the same interval.
 fn changed(
     rule: &MeasuredRuleCosts,
     question: &ProjectionRequest,
@@ -243,7 +244,7 @@ fn changed(
     Ok(cells.map(|_, cell| cell.times(question.scale)))
 }
 
-/// Adds what TLS would have cost. A handshake is work that engines may take, records are not.
+/// Adds what TLS would have cost. Engines may take handshakes, but not records.
 fn with_tls(cells: &Components, rule: &MeasuredRuleCosts, unit: &UnitCosts) -> Components {
     let mb = |bytes: u64| bytes as f64 / 1e6;
     cells.map(|component, cell| match component {
@@ -263,7 +264,7 @@ fn with_tls(cells: &Components, rule: &MeasuredRuleCosts, unit: &UnitCosts) -> C
     })
 }
 
-/// Work on general CPUs becomes eligible.
+/// Makes work on general CPUs eligible.
 fn eligible(cell: PlaceCosts) -> PlaceCosts {
     PlaceCosts { general: 0.0, eligible: cell.eligible + cell.general, ..cell }
 }
@@ -318,8 +319,8 @@ mod tests {
         PlaceCosts { eligible: us, ..PlaceCosts::default() }
     }
 
-    /// A second in which `web` (TLS), `plain` (clear) and the agent itself cost 100 % of one CPU
-    /// together, a twentieth of it uncaptured.
+    /// A second in which `web` (TLS), `plain` (clear) and the agent itself together cost 100 % of
+    /// one CPU; a twentieth of it is uncaptured.
     fn second() -> MeasuredCosts {
         use Component::{Control, Handshake, Open, Receive, Seal, Send};
         let web = [
@@ -366,7 +367,7 @@ mod tests {
         near(projected.after.total().engine, 40.0);
         near(projected.after.total().eligible, 0.0);
         near(projected.after.total().total(), 100.0);
-        // Ten times the traffic: 400 % of handshakes for one engine that gives 95 %.
+        // With ten times the traffic, handshakes need 400 %; one engine can provide 95 %.
         question.scale = 10.0;
         let projected = project(&second(), &question).unwrap();
         near(projected.engine_capacity, 95.0);
@@ -448,7 +449,7 @@ mod tests {
         );
         let idle = MeasuredCosts { agent_us: 0.0, ..second() };
         assert_eq!(project(&idle, &ask(&[])), Err(ProjectionError::Nothing));
-        // As an agent without accounting answers.
+        // The answer of an agent without accounting.
         let mut unaccounted = second();
         unaccounted.rules.iter_mut().for_each(|rule| rule.cpu_us = Components::default());
         unaccounted.uncaptured_us = unaccounted.agent_us;

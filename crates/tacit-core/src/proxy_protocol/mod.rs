@@ -34,29 +34,29 @@ mod tls;
 
 pub use tls::{ClientVerification, ProxyTls, VALUE_BYTES_MAX};
 
-/// Longest header accepted, addresses and TLVs included. Proxies send a few hundred bytes; only a
-/// certificate name or a token in a TLV is long.
+/// The longest accepted header, including addresses and TLVs. Most proxies send a few hundred
+/// bytes; only a certificate name or a token in a TLV is long.
 pub const HEADER_BYTES_MAX: usize = FIXED_BYTES + 4096;
 
 /// The contents of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// LOCAL: the connection is from the proxy itself, as in a health check; use the connection's
-    /// own addresses.
+    /// LOCAL: the proxy itself has opened the connection, for example as a health check. Use the
+    /// connection's own addresses.
     Local,
     /// PROXY: the connection is from a client of the proxy.
     Proxy {
         /// The client.
         source: Address,
-        /// Where the client connected to.
+        /// The address to which the client connected.
         destination: Address,
     },
 }
 
-/// Why a header was rejected or cannot be written.
+/// The reason why a header was rejected or cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyError {
-    /// The peer sent something else.
+    /// The peer sent something that is not a PROXY header.
     NotProxy {
         /// The offset of the wrong byte, from 0.
         offset: usize,
@@ -75,28 +75,28 @@ pub enum ProxyError {
     ClientUnknown,
     /// The peer announced more than [`HEADER_BYTES_MAX`].
     TooLong {
-        /// Bytes of the whole header.
+        /// The length of the complete header.
         announced: usize,
     },
-    /// The peer announced fewer bytes than the addresses take.
+    /// The peer announced fewer bytes than the addresses need.
     AddressesCut {
-        /// Bytes announced after the fixed part.
+        /// The number of bytes announced after the fixed part.
         announced: usize,
-        /// Bytes the family needs there.
+        /// The number of bytes that the family needs there.
         needed: usize,
     },
-    /// The peer sent a TLV that reaches beyond the header.
+    /// The peer sent a TLV that extends beyond the header.
     TlvCut {
-        /// Where it starts, from 0.
+        /// The offset at which the TLV begins, from 0.
         offset: usize,
     },
     /// The peer sent an abstract UNIX name that is not UTF-8.
     AbstractName,
-    /// Ours to send: one address is a UNIX socket, the other is not.
+    /// For headers to send: one address is a UNIX socket, and the other is not.
     MixedFamilies,
-    /// Ours to send: a UNIX name longer than a socket address holds.
+    /// For headers to send: a UNIX name is longer than a socket address can hold.
     NameTooLong {
-        /// Its bytes.
+        /// The length of the name in bytes.
         bytes: usize,
     },
 }
@@ -166,7 +166,7 @@ impl fmt::Display for ProxyError {
 
 impl std::error::Error for ProxyError {}
 
-/// A header at the start of a stream.
+/// A header at the beginning of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedHeader {
     /// Its contents.
@@ -175,12 +175,12 @@ pub struct ParsedHeader {
     pub consumed: usize,
 }
 
-/// Reads a header from the start of `bytes`.
+/// Parses a header at the beginning of `bytes`.
 ///
-/// `None`: valid so far, but incomplete.
+/// `None`: the bytes are valid so far, but incomplete.
 ///
 /// # Errors
-/// No continuation of `bytes` can be a header; the caller must close the connection.
+/// The bytes cannot be the beginning of a header. The caller must close the connection.
 pub fn parse(bytes: &[u8]) -> Result<Option<ParsedHeader>, ProxyError> {
     check_magic(bytes)?;
     let Some(command) = bytes.get(12).copied().map(Command::parse).transpose()? else {
@@ -197,7 +197,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<ParsedHeader>, ProxyError> {
     if total > HEADER_BYTES_MAX {
         return Err(ProxyError::TooLong { announced: total });
     }
-    // LOCAL: the specification requires to ignore the rest, whatever the family.
+    // LOCAL: the specification requires readers to ignore the rest, whatever the family is.
     let needed = layout.map_or(0, Layout::bytes);
     if announced < needed {
         return Err(ProxyError::AddressesCut { announced, needed });
@@ -213,11 +213,12 @@ pub fn parse(bytes: &[u8]) -> Result<Option<ParsedHeader>, ProxyError> {
 
 /// Appends a header to `out`.
 ///
-/// IPv4-mapped addresses are written as IPv4; where one end is IPv4 and the other IPv6, the IPv4
-/// one is written mapped. Scope and flow label of an IPv6 address are not part of the format.
+/// IPv4-mapped addresses are written as IPv4. If one end is IPv4 and the other IPv6, the IPv4
+/// address is written in mapped form. The format does not contain the scope and flow label of an
+/// IPv6 address.
 ///
 /// # Errors
-/// [`ProxyError::MixedFamilies`] and [`ProxyError::NameTooLong`]; `out` is then as it was.
+/// [`ProxyError::MixedFamilies`] and [`ProxyError::NameTooLong`]. Then `out` is unchanged.
 pub fn encode(header: &ProxyHeader, out: &mut Vec<u8>) -> Result<(), ProxyError> {
     let ProxyHeader::Proxy { source, destination } = header else {
         put_fixed(out, COMMAND_LOCAL, FAMILY_UNSPEC, 0);
@@ -280,7 +281,7 @@ impl Command {
     }
 }
 
-/// How the addresses lie in the header.
+/// The format of the addresses in the header.
 #[derive(Clone, Copy)]
 enum Layout {
     Inet,
@@ -289,8 +290,8 @@ enum Layout {
 }
 
 impl Layout {
-    /// Datagram transports are valid too: the client may use QUIC to the proxy, and only its
-    /// address matters.
+    /// Datagram transports are valid too: the client may use QUIC to the proxy, and only the
+    /// client's address is used.
     fn parse(byte: u8) -> Result<Self, ProxyError> {
         match (byte >> 4, byte & 0x0f) {
             (0, 0) => Err(ProxyError::ClientUnknown),
@@ -309,7 +310,7 @@ impl Layout {
         }
     }
 
-    /// Reads source and destination from [`Self::bytes`] bytes.
+    /// Parses source and destination from [`Self::bytes`] bytes.
     fn header(self, bytes: &[u8]) -> Result<ProxyHeader, ProxyError> {
         let mut input = Input(bytes);
         match self {
@@ -332,7 +333,7 @@ impl Layout {
     }
 }
 
-/// The address block, read from its front.
+/// The address block, which is parsed from its beginning.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -343,7 +344,7 @@ impl Input<'_> {
         Ok(*first)
     }
 
-    /// Both ends, with the two ports that come next.
+    /// Combines both ends with the two ports that follow.
     fn with_ports(
         &mut self,
         source: IpAddr,
@@ -354,7 +355,7 @@ impl Input<'_> {
         Ok(ProxyHeader::Proxy { source, destination })
     }
 
-    /// `ip`, in its one canonical form, with the port that comes next.
+    /// Combines `ip`, in its canonical form, with the port that follows.
     fn with_port(&mut self, ip: IpAddr) -> Result<Address, ProxyError> {
         let port = u16::from_be_bytes(self.take()?);
         Ok(Address::Inet(SocketAddr::new(ip.to_canonical(), port)))
@@ -372,7 +373,7 @@ fn check_magic(bytes: &[u8]) -> Result<(), ProxyError> {
     }
 }
 
-/// Walks the TLVs (type, two bytes of length, value); they must fill `rest` exactly.
+/// Checks the TLVs (type, two bytes of length, value). They must fill `rest` exactly.
 fn check_tlvs(mut rest: &[u8], mut offset: usize) -> Result<(), ProxyError> {
     while !rest.is_empty() {
         let cut = ProxyError::TlvCut { offset };
@@ -386,8 +387,9 @@ fn check_tlvs(mut rest: &[u8], mut offset: usize) -> Result<(), ProxyError> {
     Ok(())
 }
 
-/// A socket name as the kernel's `sun_path` has it: path up to a NUL, or NUL and abstract name.
-/// The format carries no length, so NULs that end an abstract name are taken for padding.
+/// Parses a socket name in the format of the kernel's `sun_path`: a path up to a NUL, or a NUL and
+/// an abstract name. The format contains no length, so NULs at the end of an abstract name count as
+/// padding.
 fn unix_address(bytes: &[u8; UNIX_BYTES]) -> Result<Address, ProxyError> {
     if let Some(name) = bytes.strip_prefix(&[0]) {
         let end = name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -403,7 +405,7 @@ fn unix_address(bytes: &[u8; UNIX_BYTES]) -> Result<Address, ProxyError> {
     Ok(Address::Path(PathBuf::from(OsStr::from_bytes(path))))
 }
 
-/// The reverse of [`unix_address`]. An IP address has no such form and cannot get here.
+/// The reverse of [`unix_address`]. Callers never pass an IP address, which has no such format.
 fn unix_bytes(address: &Address) -> Result<[u8; UNIX_BYTES], ProxyError> {
     let (start, name) = match address {
         Address::Path(path) => (0, path.as_os_str().as_bytes()),
@@ -449,7 +451,7 @@ fn put_fixed(out: &mut Vec<u8>, command: u8, family: u8, bytes: u16) {
     out.extend_from_slice(&bytes.to_be_bytes());
 }
 
-/// Chosen by its authors to be invalid in other protocols.
+/// The authors of the format chose these bytes because they are invalid in other protocols.
 const MAGIC: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 const MAGIC_VERSION_1: &[u8] = b"PROXY";
 const VERSION_2: u8 = 0x20;
@@ -459,9 +461,9 @@ const FAMILY_UNSPEC: u8 = 0x00;
 const FAMILY_INET_STREAM: u8 = 0x11;
 const FAMILY_INET6_STREAM: u8 = 0x21;
 const FAMILY_UNIX_STREAM: u8 = 0x31;
-/// Bytes before the addresses.
+/// The number of bytes before the addresses.
 const FIXED_BYTES: usize = 16;
-/// Bytes of a UNIX socket name in the format, as on Linux.
+/// The size of a UNIX socket name in the format, which is the size on Linux.
 const UNIX_BYTES: usize = 108;
 const LAYOUT_INET_BYTES: u16 = 12;
 const LAYOUT_INET6_BYTES: u16 = 36;

@@ -18,7 +18,7 @@ fn proxy(source: &str, destination: &str) -> ProxyHeader {
     }
 }
 
-/// A header with `family`, `body` and the length that `body` has.
+/// Builds a header with `family`, `body` and the length of `body`.
 fn raw(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_fixed(&mut bytes, command, family, u16::try_from(body.len()).unwrap());
@@ -175,7 +175,7 @@ fn who_is_not_verified_has_no_name_and_no_sign_of_a_certificate() {
     assert_eq!(bytes[28..], tlv[..]);
 }
 
-/// A reader of TLVs of its own.
+/// An independent parser of TLVs.
 fn read_tlvs(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut found = Vec::new();
     while let [kind, high, low, rest @ ..] = bytes {
@@ -276,8 +276,8 @@ proptest! {
         prop_assert_eq!(ssl[0] & 6 != 0, tls.certificate.is_some());
     }
 
-    /// Whatever arrives: no panic, a verdict never changes as more arrives, and no more than
-    /// the limit is ever waited for.
+    /// For any bytes: the parser does not panic, its result never changes when more bytes arrive,
+    /// and it never waits for more bytes than the limit.
     #[test]
     fn arbitrary_bytes_get_one_lasting_verdict(
         magic in 0..=MAGIC.len(),

@@ -6,21 +6,21 @@
 //! Limit: [`VALUE_BYTES_MAX`] for each text. A longer text is omitted, because a truncated name may
 //! be another name.
 
-/// Maximum length of a text, so that headers stay within the limits of readers.
+/// The largest length of a text, so that headers stay within the limits of readers.
 pub const VALUE_BYTES_MAX: usize = 512;
 
-/// The TLS of a client's connection.
+/// The TLS parameters of a client's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyTls {
-    /// As `TLSv1.3`.
+    /// The version, such as `TLSv1.3`.
     pub version: String,
-    /// IANA's name of the suite.
+    /// The name of the cipher suite in IANA's registry.
     pub cipher: String,
     /// The negotiated ALPN protocol.
     pub alpn: Option<String>,
-    /// The SNI host name of the client.
+    /// The host name that the client sent as SNI.
     pub authority: Option<String>,
-    /// Its certificate, if it was verified.
+    /// The client's certificate, if it was verified.
     pub certificate: Option<ClientVerification>,
 }
 
@@ -29,7 +29,8 @@ pub struct ProxyTls {
 pub struct ClientVerification {
     /// The common name of its subject.
     pub common_name: Option<String>,
-    /// Whether it was presented on this connection, not on the one that this session resumes.
+    /// Whether the certificate was presented on this connection, and not on an earlier one whose
+    /// session is resumed.
     pub is_of_connection: bool,
 }
 
@@ -63,7 +64,7 @@ fn put_text(out: &mut Vec<u8>, kind: u8, text: Option<&str>) {
     }
 }
 
-/// Type, two bytes of length, value. What is put here is some texts at most.
+/// Appends a type, two bytes of length, and a value. All values together are a few short texts.
 fn put(out: &mut Vec<u8>, kind: u8, value: &[u8]) {
     let Ok(length) = u16::try_from(value.len()) else { return };
     out.push(kind);
@@ -80,5 +81,5 @@ const SUBTYPE_CIPHER: u8 = 0x23;
 const CLIENT_SSL: u8 = 0x01;
 const CERT_CONNECTION: u8 = 0x02;
 const CERT_SESSION: u8 = 0x04;
-/// Any number but 0; OpenSSL's for "unspecified", which readers show.
+/// A value other than 0: OpenSSL's number for "unspecified", which readers display.
 const NOT_VERIFIED: u32 = 1;

@@ -27,7 +27,8 @@ pub const ANSWER_BYTES_MAX: usize = 16 * 1024;
 pub enum QueryRequest {
     /// Return how the connection is protected.
     Query,
-    /// Start TLS now. Like the requests below, only if the rule has `start = "controlled"`.
+    /// Start TLS now. This request and the ones below are allowed only if the rule has `start =
+    /// "controlled"`.
     Start,
     /// End TLS and continue in clear.
     Stop,
@@ -54,7 +55,7 @@ impl QueryRequest {
         known.map(|(_, question)| *question).ok_or(QueryError::UnknownQuestion)
     }
 
-    /// Its word.
+    /// Returns the word of the request.
     #[must_use]
     pub fn word(self) -> &'static str {
         let known = Self::WORDS.iter().find(|(_, question)| *question == self);
@@ -66,15 +67,15 @@ impl QueryRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyState {
-    /// It bypasses tacit: its socket was created outside the run.
+    /// The connection bypasses tacit, because its socket was created outside the run.
     Off,
-    /// No rule applies: it does not leave the run.
+    /// No rule applies, because the connection does not leave the run.
     None,
     /// Its rule permits it in clear.
     NotEnabled,
-    /// Its rule requires Under TLS.
+    /// Its rule requires TLS.
     Enabled,
-    /// Its rule lets the program start Under TLS.
+    /// Its rule lets the program start TLS.
     Controlled,
 }
 
@@ -82,11 +83,11 @@ pub enum PolicyState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionState {
-    /// In clear.
+    /// The connection is in clear.
     Clear,
-    /// No data yet: tacit is connecting, or TLS starts.
+    /// No data can be sent yet: tacit is connecting, or the TLS handshake is in progress.
     Handshaking,
-    /// Under TLS.
+    /// The connection is under TLS.
     Secure,
 }
 
@@ -100,7 +101,7 @@ pub enum QueryError {
     NoDescriptor,
     /// The descriptor is not a TCP socket.
     NotTcp,
-    /// The socket is not connected, or not connected any more.
+    /// The socket is not connected, or no longer connected.
     NotConnected,
     /// The socket is not in the run's network namespace.
     NotThisRun,
@@ -108,7 +109,7 @@ pub enum QueryError {
     Unknown,
     /// The connection's rule does not have `start = "controlled"`.
     Denied,
-    /// It is already in the requested state.
+    /// The connection is already in the requested state.
     Already,
     /// Another request for the same connection is in progress.
     Busy,

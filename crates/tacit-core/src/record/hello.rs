@@ -1,15 +1,15 @@
 //! Detects the start of a TLS connection by its first bytes.
 
-/// Handshake record, handshake message (RFC 8446, sections 5.1 and 4).
+/// The types of a handshake record and of a ClientHello (RFC 8446, sections 5.1 and 4).
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 /// The longest fragment of a record.
 const FRAGMENT_BYTES_MAX: usize = 1 << 14;
-/// A version, a random and four lists: no ClientHello is shorter.
+/// The smallest length of a ClientHello: a version, a random and four lists.
 const CLIENT_HELLO_BYTES_MIN: usize = 38;
 
-/// Whether these are the first bytes of a ClientHello in its record. Fewer than nine bytes, which
-/// no client sends alone, do not count; neither do other handshake records.
+/// Whether these are the first bytes of a ClientHello in its record. Fewer than nine bytes do not
+/// count, because no client sends so few. Other handshake records do not count either.
 #[must_use]
 pub fn begins_client_hello(bytes: &[u8]) -> bool {
     let [HANDSHAKE, 3, 0..=4, high, low, CLIENT_HELLO, first, second, third, ..] = *bytes else {
@@ -29,7 +29,7 @@ mod tests {
         for version in 0..=4 {
             assert!(begins_client_hello(&[22, 3, version, 2, 0, 1, 0, 1, 252, 3, 3]));
         }
-        // A hello may be longer than its first record.
+        // A ClientHello may be longer than its first record.
         assert!(begins_client_hello(&[22, 3, 1, 0, 64, 1, 0, 7, 0]));
         for other in [
             &b"GET / HTTP/1.1\r\n"[..],

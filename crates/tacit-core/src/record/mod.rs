@@ -23,27 +23,27 @@ use std::ops::Range;
 
 pub use hello::begins_client_hello;
 
-/// Content type, version and length (RFC 8446 section 5.1).
+/// The length of content type, version and length (RFC 8446 section 5.1).
 pub const HEADER_BYTES: usize = 5;
-/// Plaintext of one record at most (RFC 8446 section 5.1).
+/// The largest plaintext of one record (RFC 8446 section 5.1).
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 14;
-/// Tag length of every suite.
+/// The length of the tag, for every suite.
 pub const TAG_BYTES: usize = 16;
-/// Protected bytes of one record at most, header not counted (RFC 8446 section 5.2: 256 more than
+/// The largest protected part of a record, without the header (RFC 8446 section 5.2: 256 more than
 /// the plaintext). RFC 5246 allows 2048 more, but no AEAD suite needs more than 24.
 pub const PROTECTED_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 256;
-/// The longest record with its header: what a reader must be able to hold.
+/// The largest record with its header. A reader must be able to store it.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + PROTECTED_BYTES_MAX;
 /// 2^24.5, rounded down.
 const GCM_RECORDS_MAX: u64 = 23_726_566;
-/// Bytes of a block of AES.
+/// The length of an AES block.
 const BLOCK_BYTES: usize = 16;
-/// What [`blocks_of`] counts for a full-size record.
+/// The result of [`blocks_of`] for a full-size record.
 const FULL_RECORD_BLOCKS: u64 = blocks_of(PAYLOAD_BYTES_MAX);
 /// Maximum number of consecutive records without payload.
 pub const EMPTY_RECORDS_MAX: u32 = 32;
 
-/// A nonce: twelve bytes for every suite.
+/// A nonce. It has twelve bytes for every suite.
 pub type Nonce = [u8; 12];
 
 /// Seals one record in place.
@@ -51,7 +51,7 @@ pub trait Seal {
     /// Encrypts `data` in place and returns its tag.
     ///
     /// # Errors
-    /// The key refuses: it is used up or misused.
+    /// The key cannot be used: it is used up, or was used wrongly.
     fn seal(
         &mut self,
         nonce: Nonce,
@@ -65,11 +65,11 @@ pub trait Open {
     /// Decrypts `data`, which ends in its tag, in place.
     ///
     /// # Errors
-    /// The tag does not fit.
+    /// The tag does not match.
     fn open(&mut self, nonce: Nonce, aad: &[u8], data: &mut [u8]) -> Result<(), KeyRefused>;
 }
 
-/// The AEAD returned an error.
+/// The error of an AEAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRefused;
 
@@ -77,7 +77,7 @@ pub struct KeyRefused;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ContentType {
-    /// 20; not legal after a handshake.
+    /// 20; not valid after a handshake.
     ChangeCipherSpec = 20,
     /// 21.
     Alert = 21,
@@ -106,7 +106,7 @@ pub enum RecordProtection {
     Tls13Gcm,
     /// TLS 1.3, ChaCha20-Poly1305.
     Tls13ChaCha,
-    /// TLS 1.2, AES-GCM: part of the nonce travels with the record (RFC 5288 section 3).
+    /// TLS 1.2, AES-GCM: a part of the nonce is sent with the record (RFC 5288 section 3).
     Tls12Gcm,
     /// TLS 1.2, ChaCha20-Poly1305 (RFC 7905 section 2).
     Tls12ChaCha,
@@ -119,29 +119,29 @@ impl RecordProtection {
         matches!(self, Self::Tls13Gcm | Self::Tls13ChaCha)
     }
 
-    /// Bytes before the payload in a slot.
+    /// Returns the number of bytes before the payload in a slot.
     #[must_use]
     pub fn prefix_bytes(self) -> usize {
         HEADER_BYTES + self.explicit_nonce_bytes()
     }
 
-    /// Bytes after the payload in a slot.
+    /// Returns the number of bytes after the payload in a slot.
     #[must_use]
     pub fn suffix_bytes(self) -> usize {
         usize::from(self.is_tls13()) + TAG_BYTES
     }
 
-    /// Distance from one slot to the next.
+    /// Returns the distance between the beginnings of two slots.
     #[must_use]
     pub fn slot_bytes(self) -> usize {
         self.prefix_bytes() + PAYLOAD_BYTES_MAX + self.suffix_bytes()
     }
 
-    /// Full-size records that one key may protect, or as many blocks of AES in smaller records.
-    /// AES-GCM: 2^24.5 full-size records keep the advantage of an attacker below 2^-57 (RFC 8446
-    /// section 5.5). TLS 1.3 takes a third of them, so that a KeyUpdate happens in time; TLS 1.2
-    /// has no KeyUpdate and takes them all. ChaCha20-Poly1305 has no such limit before the sequence
-    /// number ends.
+    /// Returns the number of full-size records that one key may protect; for smaller records, the
+    /// number of AES blocks is limited accordingly. With AES-GCM, 2^24.5 full-size records keep the
+    /// advantage of an attacker below 2^-57 (RFC 8446 section 5.5). TLS 1.3 uses only a third of
+    /// this limit, so that a KeyUpdate happens in time. TLS 1.2 has no KeyUpdate and uses the whole
+    /// limit. ChaCha20-Poly1305 has no such limit before the sequence number ends.
     #[must_use]
     pub fn records_max(self) -> u64 {
         match self {
@@ -156,29 +156,29 @@ impl RecordProtection {
     }
 }
 
-/// What is wrong with a record, and who caused it.
+/// The fault of a record, and which side caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordError {
-    /// The peer sent a content type that is not legal here.
+    /// The peer sent a content type that is not allowed here.
     PeerSentContentType(u8),
     /// The peer sent a version that is not TLS.
     PeerSentVersion(u16),
     /// The peer sent a record longer than the RFC allows.
     PeerSentTooLong,
-    /// The peer sent a record too short to hold a tag.
+    /// The peer sent a record too short to contain a tag.
     PeerSentTooShort,
-    /// The peer sent a record that does not authenticate.
+    /// The peer sent a record whose authentication failed.
     PeerSentForged,
-    /// The peer sent a record of padding only (RFC 8446 section 5.4).
+    /// The peer sent a record that contains only padding (RFC 8446 section 5.4).
     PeerSentNoContentType,
     /// The peer sent [`EMPTY_RECORDS_MAX`] empty records in a row.
     PeerSentEmptyRecords,
-    /// The key may not protect another record; a KeyUpdate did not happen in time.
+    /// The key must not protect another record; no KeyUpdate happened in time.
     KeyUsedUp,
 }
 
 impl RecordError {
-    /// The alert for the peer (RFC 8446 section 6.2).
+    /// Returns the alert for the peer (RFC 8446 section 6.2).
     #[must_use]
     pub fn alert(self) -> AlertDescription {
         match self {
@@ -220,16 +220,16 @@ impl fmt::Display for RecordError {
 
 impl std::error::Error for RecordError {}
 
-/// The second byte of an alert (RFC 8446 section 6).
+/// An alert description, the second byte of an alert (RFC 8446 section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlertDescription(pub u8);
 
 impl AlertDescription {
     /// The end of the peer's data.
     pub const CLOSE_NOTIFY: Self = Self(0);
-    /// A message or record that is not legal now.
+    /// A message or record is not allowed now.
     pub const UNEXPECTED_MESSAGE: Self = Self(10);
-    /// A record did not authenticate.
+    /// The authentication of a record failed.
     pub const BAD_RECORD_MAC: Self = Self(20);
     /// A record was too long.
     pub const RECORD_OVERFLOW: Self = Self(22);
@@ -249,12 +249,12 @@ impl AlertDescription {
     pub const USER_CANCELED: Self = Self(90);
     /// No renegotiation; TLS 1.2 only.
     pub const NO_RENEGOTIATION: Self = Self(100);
-    /// The client offers no application protocol that it may use here (RFC 7301 section 3.2).
+    /// The client offers no application protocol that is allowed here (RFC 7301 section 3.2).
     pub const NO_APPLICATION_PROTOCOL: Self = Self(120);
 }
 
-/// Blocks that a record takes of its key: those of the payload with the content type of TLS 1.3,
-/// and the one that masks the tag.
+/// Returns the number of blocks that a record uses of its key: the blocks of the payload with the
+/// content type of TLS 1.3, and the block that masks the tag.
 const fn blocks_of(payload_bytes: usize) -> u64 {
     (payload_bytes / BLOCK_BYTES) as u64 + 2
 }
@@ -265,20 +265,22 @@ pub struct RecordSealer {
     protection: RecordProtection,
     iv: Nonce,
     sequence: u64,
-    /// Blocks that the key may still protect.
+    /// The number of blocks that the key may still protect.
     blocks_left: u64,
 }
 
 impl RecordSealer {
-    /// Starts with the write IV and the sequence number that the handshake reached.
+    /// Creates a sealer with the write IV and the next sequence number after the handshake.
     ///
-    /// TLS 1.2 AES-GCM: the first four bytes of the IV are the salt, the last eight are where the
-    /// explicit nonce starts. The handshake's own records used `start ^ sequence`, ours are
-    /// `start' + sequence` with the top bit of `start` cleared: always rising, as a TLS record key
-    /// demands, never wrapping, and never equal to the one or two nonces used before.
+    /// TLS 1.2 with AES-GCM: the first four bytes of the IV are the salt, and the last eight are
+    /// the start of the explicit nonces. The records of the handshake used `start ^ sequence`.
+    /// Later records use `start' + sequence`, where `start'` is `start` with its top bit cleared.
+    /// These nonces always rise, as a TLS record key requires, never wrap, and differ from the one
+    /// or two nonces used before.
     #[must_use]
     pub fn new(protection: RecordProtection, iv: Nonce, sequence: u64) -> Self {
-        // What the handshake's own records took is not known: each counts as a full one.
+        // It is not known how much the records of the handshake used, so each counts as a full-size
+        // record.
         let records = protection.records_max().saturating_sub(sequence);
         Self { protection, iv, sequence, blocks_left: records * FULL_RECORD_BLOCKS }
     }
@@ -295,13 +297,14 @@ impl RecordSealer {
         self.sequence
     }
 
-    /// The nonce of sequence number zero: what a TLS 1.3 record key must see first.
+    /// Returns the nonce of sequence number zero, which a TLS 1.3 record key must use first.
     #[must_use]
     pub fn first_nonce(&self) -> Nonce {
         self.iv
     }
 
-    /// Full-size records that the key may still protect; of smaller ones, more.
+    /// Returns the number of full-size records that the key may still protect; it may protect more
+    /// smaller ones.
     #[must_use]
     pub fn records_left(&self) -> u64 {
         self.blocks_left / FULL_RECORD_BLOCKS
@@ -312,8 +315,8 @@ impl RecordSealer {
         self.blocks_left = self.blocks_left.min(records.saturating_mul(FULL_RECORD_BLOCKS));
     }
 
-    /// Seals `payload_bytes` that stand in the slots of `buffer`, the last slot perhaps partly
-    /// full, and returns how many bytes at its front are now records to be sent.
+    /// Seals the `payload_bytes` in the slots of `buffer`; the last slot may be partly full.
+    /// Returns how many bytes at the beginning of the buffer are now records to send.
     ///
     /// # Errors
     /// [`RecordError::KeyUsedUp`].
@@ -337,7 +340,7 @@ impl RecordSealer {
         Ok(sealed)
     }
 
-    /// Seals one message as one record at the end of `out`.
+    /// Seals one message as one record, and appends it to `out`.
     ///
     /// # Errors
     /// [`RecordError::KeyUsedUp`].
@@ -409,23 +412,23 @@ pub struct RecordOpener {
     protection: RecordProtection,
     iv: Nonce,
     sequence: u64,
-    /// Fewer than [`EMPTY_RECORDS_MAX`].
+    /// Always fewer than [`EMPTY_RECORDS_MAX`].
     empty_records: u8,
 }
 
-/// One record, opened.
+/// An opened record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedRecord {
-    /// What it carries.
+    /// The content type of the record.
     pub content: ContentType,
     /// The range of its payload in the buffer.
     pub payload: Range<usize>,
-    /// Bytes of the buffer the record took.
+    /// The number of bytes of the record in the buffer.
     pub consumed: usize,
 }
 
 impl RecordOpener {
-    /// Starts with the read IV and the sequence number that the handshake reached.
+    /// Creates an opener with the read IV and the next sequence number after the handshake.
     #[must_use]
     pub fn new(protection: RecordProtection, iv: Nonce, sequence: u64) -> Self {
         Self { protection, iv, sequence, empty_records: 0 }
@@ -437,10 +440,10 @@ impl RecordOpener {
         self.protection
     }
 
-    /// Opens the record at the front of `buffer` in place. `None`: it is not complete yet.
+    /// Opens the record at the beginning of `buffer` in place; `None` if it is not complete yet.
     ///
     /// # Errors
-    /// The record is not legal. A bad header is reported as soon as its five bytes are there.
+    /// The record is invalid. An invalid header is reported as soon as its five bytes are there.
     pub fn open_record(
         &mut self,
         key: &mut impl Open,
@@ -471,7 +474,7 @@ impl RecordOpener {
         Ok(Some(OpenedRecord { content, payload: prefix..prefix + payload_bytes, consumed }))
     }
 
-    /// Checks the header, if it is there, and returns the bytes that follow it.
+    /// Checks the header, if it is complete, and returns the number of bytes that follow it.
     fn protected_bytes(&self, buffer: &[u8]) -> Result<Option<usize>, RecordError> {
         let Some((&[kind, major, minor, high, low], _)) =
             buffer.split_first_chunk::<HEADER_BYTES>()
@@ -479,8 +482,8 @@ impl RecordOpener {
             return Ok(None);
         };
         let legal = match ContentType::from_byte(kind) {
-            // RFC 8446 section 5.2: protected records are application data outside; section 5:
-            // a change_cipher_spec after the handshake is an unexpected message.
+            // RFC 8446 section 5.2: the outer type of a protected record is application data.
+            // Section 5: a change_cipher_spec after the handshake is an unexpected message.
             Some(ContentType::ApplicationData) => true,
             Some(ContentType::Alert | ContentType::Handshake) => !self.protection.is_tls13(),
             Some(ContentType::ChangeCipherSpec) | None => false,
@@ -488,7 +491,8 @@ impl RecordOpener {
         if !legal {
             return Err(RecordError::PeerSentContentType(kind));
         }
-        // RFC 8446 section 5.1 says to ignore the version; what is not 3.x is not TLS at all.
+        // RFC 8446 section 5.1 requires readers to ignore the version. But if it is not 3.x, the
+        // bytes are not TLS.
         if major != 3 || (!self.protection.is_tls13() && minor != 3) {
             return Err(RecordError::PeerSentVersion(u16::from_be_bytes([major, minor])));
         }
@@ -511,14 +515,15 @@ impl RecordOpener {
     }
 }
 
-/// The content type and length of what was decrypted; TLS 1.3 hides both behind padding.
+/// Returns the content type and the length of the decrypted data. TLS 1.3 puts the content type and
+/// padding at the end.
 fn inner_content(
     protection: RecordProtection,
     outer: u8,
     plaintext: &[u8],
 ) -> Result<(ContentType, usize), RecordError> {
     let (byte, length) = if protection.is_tls13() {
-        // RFC 8446 section 5.4: padding counts too.
+        // RFC 8446 section 5.4: padding counts as plaintext.
         if plaintext.len() > PAYLOAD_BYTES_MAX + 1 {
             return Err(RecordError::PeerSentTooLong);
         }
@@ -543,7 +548,7 @@ fn inner_content(
 
 const AAD_BYTES_MAX: usize = 13;
 
-/// RFC 8446 section 5.2: the header. RFC 5246 section 6.2.3.3: sequence number, then the header
+/// RFC 8446 section 5.2: the header. RFC 5246 section 6.2.3.3: the sequence number, then the header
 /// with the length of the plaintext.
 fn associated_data<'a>(
     protection: RecordProtection,
@@ -562,7 +567,7 @@ fn associated_data<'a>(
     out
 }
 
-/// RFC 8446 section 5.3: the IV with the sequence number over its end.
+/// RFC 8446 section 5.3: the IV, whose end is combined with the sequence number by XOR.
 fn xor_sequence(mut iv: Nonce, sequence: u64) -> Nonce {
     for (byte, mask) in iv[4..].iter_mut().zip(sequence.to_be_bytes()) {
         *byte ^= mask;

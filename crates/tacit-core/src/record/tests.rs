@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Adds a key stream made from the nonce; the tag sums everything.
+/// Adds a key stream that is computed from the nonce; the tag is the sum of all bytes.
 struct Toy;
 
 fn stream(nonce: Nonce, at: usize) -> u8 {
@@ -72,7 +72,7 @@ fn seal_all(sealer: &mut RecordSealer, payload: &[u8]) -> Vec<u8> {
     buffer
 }
 
-/// Feeds `wire` in pieces of `piece` bytes and returns the payload that came out.
+/// Passes `wire` to the opener in pieces of `piece` bytes, and returns the payload.
 fn open_all(opener: &mut RecordOpener, wire: &[u8], piece: usize) -> Result<Vec<u8>, RecordError> {
     let mut held = Vec::new();
     let mut payload = Vec::new();
@@ -211,7 +211,7 @@ fn padding_is_removed_and_padding_alone_is_refused() {
     let mut opener = ends(RecordProtection::Tls13Gcm).1;
     let result = opener.open_record(&mut Toy, &mut seal(&[0; 20]));
     assert_eq!(result, Err(RecordError::PeerSentNoContentType));
-    // One byte more than a record may carry, hidden by the 256 bytes of slack.
+    // One byte more than a record may contain, within the 256 bytes of expansion.
     let mut long = vec![1; PAYLOAD_BYTES_MAX + 1];
     long.push(23);
     let mut opener = ends(RecordProtection::Tls13Gcm).1;
@@ -264,7 +264,7 @@ fn reordered_and_repeated_records_do_not_open() {
 
 #[test]
 fn tls12_explicit_nonces_rise_and_never_meet_those_of_the_handshake() {
-    // Worst case: the start's top bit is set and all low bits are too.
+    // The worst case: the top bit of the start and all low bits are set.
     let iv = [1, 2, 3, 4, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
     let mut sealer = RecordSealer::new(RecordProtection::Tls12Gcm, iv, 1);
     let handshake_nonce = u64::MAX;

@@ -63,23 +63,23 @@ impl RefusalKind {
 pub enum RefusalReason {
     /// No rule matches.
     NoRule,
-    /// A rule that matches denies it.
+    /// The first rule that matches denies it.
     Denied,
-    /// The rule that matches cannot serve it: it has another form or protocol.
+    /// The rule that matches cannot serve it, because the rule has another form or protocol.
     WrongForm,
-    /// tacit does not support it, whatever the policy.
+    /// tacit does not support it with any policy.
     NotOffered,
-    /// The program uses TLS itself under a rule with TLS.
+    /// The program itself uses TLS under a rule with TLS.
     OwnTls,
-    /// The address has several names, and their rules cannot be ordered by strictness.
+    /// The address has several names, and it is not clear which of their rules is the strictest.
     Ambiguous,
-    /// The address is in an alias range and is not an alias.
+    /// The address is in an alias range, but is not an alias address in use.
     NoAlias,
-    /// The source, rule or run has reached its limit in `[limits]`.
+    /// A limit in `[limits]` is reached, for the source, the rule or the run.
     Limit,
-    /// It is for an address of the run itself, on which no program listens.
+    /// The destination is an address of the run itself, on which no program listens.
     NoListener,
-    /// A cancel request of PostgreSQL came in clear under a rule that requires TLS.
+    /// A cancel request of PostgreSQL was received in clear under a rule that requires TLS.
     CancelInClear,
 }
 
@@ -145,10 +145,10 @@ pub struct RunLabel {
 pub struct Refusal {
     /// What was refused.
     pub kind: RefusalKind,
-    /// The run of the program; `None`: for a forwarding rule.
+    /// The run of the program; `None` for a forwarding rule.
     pub run: Option<RunLabel>,
-    /// The destination: a name, `NAME:PORT` or `ADDRESS:PORT`; for a client also its address; for a
-    /// socket its type.
+    /// The destination: a name, `NAME:PORT` or `ADDRESS:PORT`. For a client it also contains the
+    /// client's address; for a socket it is the socket type.
     pub destination: String,
     /// The program's executable, if known.
     pub program: Option<PathBuf>,
@@ -161,7 +161,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether the other refusal repeats this one.
+    /// Whether the other refusal is a repetition of this one.
     #[must_use]
     pub fn is_repeated_by(&self, other: &Self) -> bool {
         self.kind == other.kind
@@ -201,7 +201,7 @@ impl Refusals {
         self.record_times(refusal, 1, now);
     }
 
-    /// Records a refusal that occurred `times` times, last now.
+    /// Records a refusal that occurred `times` times, most recently at `now`.
     pub fn record_times(&mut self, refusal: Refusal, times: u64, now: SystemTime) {
         let total = &mut self.totals[refusal.why.index()];
         *total = total.saturating_add(times);
@@ -217,8 +217,8 @@ impl Refusals {
         }
     }
 
-    /// Removes the oldest entry of the run with the most; if several runs have as many, the oldest
-    /// of them.
+    /// Removes the oldest entry of the run with the most entries. If several runs have the same
+    /// number, it removes the oldest entry of all of them.
     fn evict(&mut self) {
         let mut counts = HashMap::<Option<u64>, usize>::new();
         for entry in &self.entries {
@@ -300,7 +300,7 @@ pub fn next_for_no_alias() -> String {
         .to_owned()
 }
 
-/// What would serve a connection to an address of the run itself.
+/// What would make the agent serve a connection to an address of the run itself.
 #[must_use]
 pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -> String {
     let rule = match protocol {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Address families that are counted separately; Linux has 46. Programs may pass any number: those
-/// from here on count as one, to bound the table.
+/// The number of address families that are counted separately; Linux has 46. Programs may pass any
+/// number. All numbers from this one on count as one family, so that the table is limited.
 const FAMILIES_MAX: u32 = 64;
 
 /// The address families of Linux, by number.
@@ -75,7 +75,7 @@ impl RefusedSocketKind {
         Self::Family(number.min(FAMILIES_MAX))
     }
 
-    /// As displays and the log show it.
+    /// Returns the name in displays and in the log.
     #[must_use]
     pub fn name(self) -> String {
         match self {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::side::StarttlsSide;
 
-/// The IP addresses of both ends of a control connection; `None`: it has none.
+/// The IP addresses of both ends of a control connection; `None` for an end without an IP address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControlAddresses {
     /// The peer.
@@ -29,15 +29,15 @@ impl ControlAddresses {
 pub struct DataRequest {
     /// The end that connects to tacit.
     pub connects: StarttlsSide,
-    /// The address of the other end, to be dialled then.
+    /// The address of the other end, which is dialled when the connection is accepted.
     pub dial: SocketAddr,
     /// Whether the peer's socket gets TLS.
     pub secure: bool,
 }
 
 /// Whether the last transfer that a client requested is an upload. The handshake on the data
-/// connection uses it: a client that only writes does not read what else is sent to it, and a
-/// kernel with unread bytes resets the connection.
+/// connection needs this: a client that only writes does not read what it is sent, and a kernel
+/// with unread bytes resets the connection.
 #[derive(Clone, Debug, Default)]
 pub struct UploadFlag(Arc<AtomicBool>);
 

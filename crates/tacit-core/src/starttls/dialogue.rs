@@ -49,8 +49,8 @@ impl Dialogue {
         Self { buffers: ExchangeBuffers::default(), machine, pending_step: None }
     }
 
-    /// Whether it needs the program before TLS; if not, the program of a server role is dialled
-    /// after the handshake.
+    /// Whether the exchange needs the program before TLS. If not, the program in the server role is
+    /// dialled after the handshake.
     #[must_use]
     pub fn needs_program(&self) -> bool {
         self.machine.needs_program()
@@ -63,12 +63,13 @@ impl Dialogue {
         self.machine.needs_new_program_connection()
     }
 
-    /// Whether the driver may read from this end now. It passes everything that one read returns.
+    /// Whether the driver may read from this end now. The driver must then pass everything that one
+    /// read returns.
     #[must_use]
     pub fn has_room(&self, from: StarttlsSide) -> bool {
         let is_full = |side| self.buffers.end(side).output.len() >= OUTPUT_BYTES_MAX;
-        // While everything is forwarded, an end that does not read must still be read: it may wait
-        // for us.
+        // While everything is forwarded, each end must be read even if it does not read itself,
+        // because it may wait for tacit.
         let is_stuck = match &self.pending_step {
             None => is_full(from) || is_full(from.other()),
             Some(StarttlsStep::Relay) => is_full(from.other()),
@@ -121,14 +122,14 @@ impl Dialogue {
         self.machine.next_step(&mut self.buffers).unwrap_or_else(StarttlsStep::Reject)
     }
 
-    /// Whether it waits only because too much output is pending; it continues once the output is
-    /// taken.
+    /// Whether the exchange waits only because too much output is pending. It continues when the
+    /// output is taken.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.buffers.is_stalled
     }
 
-    /// Whether everything from one end was forwarded, in a relay or in a persistent exchange.
+    /// Whether everything from one end has been forwarded, in a relay or in a persistent exchange.
     #[must_use]
     pub fn is_drained(&self, from: StarttlsSide) -> bool {
         let one = self.buffers.end(from);
@@ -146,14 +147,16 @@ impl Dialogue {
         std::mem::take(&mut self.buffers.end_mut(to).output)
     }
 
-    /// Takes the peer's bytes that begin the handshake; after [`StarttlsStep::Handshake`].
+    /// Takes the bytes of the peer that begin the handshake. Call this after
+    /// [`StarttlsStep::Handshake`].
     #[must_use]
     pub fn take_input(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffers.peer.input)
     }
 
-    /// The ALPN protocol that the handshake must negotiate; after [`StarttlsStep::Handshake`].
-    /// `None`: the exchange already shows that the peer uses the protocol.
+    /// Returns the ALPN protocol that the handshake must negotiate; call this after
+    /// [`StarttlsStep::Handshake`]. `None`: the exchange already proves that the peer uses the
+    /// protocol.
     #[must_use]
     pub fn required_alpn(&self) -> Option<&'static str> {
         self.machine.required_alpn()
@@ -169,7 +172,7 @@ impl Dialogue {
         self.machine.handshake_succeeded(&mut self.buffers);
     }
 
-    /// Whether it continues under TLS to the end of the connection.
+    /// Whether the exchange continues under TLS until the end of the connection.
     #[must_use]
     pub fn is_persistent(&self) -> bool {
         self.machine.is_persistent()
@@ -181,14 +184,14 @@ impl Dialogue {
         self.buffers.stays_in_clear = true;
     }
 
-    /// Whether the protocol has announced the end of the connection: a close without close_notify
+    /// Whether the protocol has announced the end of the connection. A close without close_notify
     /// is then not a truncation.
     #[must_use]
     pub fn has_closed_orderly(&self) -> bool {
         self.machine.has_closed_orderly()
     }
 
-    /// The direction of the requested transfers.
+    /// Returns the direction of the requested transfers.
     #[must_use]
     pub fn upload_flag(&self) -> UploadFlag {
         self.machine.upload_flag()
@@ -200,7 +203,7 @@ impl Dialogue {
     }
 
     /// Answers [`StarttlsStep::Listen`] with the address of the data listener, as seen by the
-    /// connecting end; `None`: there is none.
+    /// connecting end; `None` if there is no listener.
     pub fn set_data_listener(&mut self, at: Option<SocketAddr>) {
         self.pending_step = None;
         self.machine.set_data_listener(&mut self.buffers, at);
@@ -208,7 +211,7 @@ impl Dialogue {
 
     /// Reports that the handshake with the peer failed. There may be output for the program.
     pub fn handshake_failed(&mut self) {
-        // The program has its message already, or has closed.
+        // The program has already received its message, or has closed.
         let is_told = matches!(
             &self.pending_step,
             Some(StarttlsStep::Reject(

@@ -6,12 +6,12 @@
 use super::machine::StarttlsError;
 use super::side::StarttlsSide;
 
-/// Longest line: an AUTH command with its answer in it (RFC 4954 section 4).
+/// The largest length of a line: an AUTH command that contains its response (RFC 4954 section 4).
 pub(super) const LINE_BYTES_MAX: usize = 12 * 1024;
-/// Longest reply, all lines together.
+/// The largest length of a reply with all its lines.
 pub(super) const REPLY_BYTES_MAX: usize = 16 * 1024;
 
-/// Takes the first line, without its end; `None`: it is incomplete.
+/// Takes the first line without its end; `None` if it is incomplete.
 pub(super) fn take_line(
     input: &mut Vec<u8>,
     from: StarttlsSide,
@@ -32,13 +32,13 @@ pub(super) fn take_line(
     Ok(Some(line))
 }
 
-/// The command of a line, in capitals.
+/// Returns the command of a line in capital letters.
 pub(super) fn verb(line: &[u8]) -> String {
     let word = line.split(|byte| matches!(byte, b' ' | b'\t')).next().unwrap_or_default();
     String::from_utf8_lossy(word).to_ascii_uppercase()
 }
 
-/// The text after the command; may be empty.
+/// Returns the text after the command, which may be empty.
 pub(super) fn argument(line: &[u8]) -> &[u8] {
     let at = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
     line.get(at..).unwrap_or_default().trim_ascii()
@@ -49,12 +49,12 @@ pub(super) fn argument(line: &[u8]) -> &[u8] {
 pub(super) struct ServerReply {
     /// Its code.
     pub(super) code: u16,
-    /// Its lines as received, without their ends; at least one.
+    /// The lines as received, without their ends; at least one.
     pub(super) lines: Vec<Vec<u8>>,
 }
 
 impl ServerReply {
-    /// Appends it as received.
+    /// Appends the reply as it was received.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         for line in &self.lines {
             out.extend_from_slice(line);
@@ -62,7 +62,7 @@ impl ServerReply {
         }
     }
 
-    /// The texts of its lines, without the code.
+    /// Returns the texts of its lines, without the code.
     pub(super) fn texts(&self) -> impl Iterator<Item = &[u8]> {
         self.lines.iter().map(|line| match number(line) {
             Some(_) => line.get(4..).unwrap_or_default(),
@@ -79,7 +79,7 @@ pub(super) struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// Takes lines until a reply is complete; `None`: it is incomplete.
+    /// Takes lines until a reply is complete; `None` if it is incomplete.
     pub(super) fn take(
         &mut self,
         input: &mut Vec<u8>,
@@ -107,13 +107,14 @@ impl ReplyReader {
         Ok(None)
     }
 
-    /// Whether no incomplete reply is pending.
+    /// Whether there is no incomplete reply.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 }
 
-/// The code at the start of a line: three digits, followed by a space, a hyphen or nothing.
+/// Parses the code at the beginning of a line: three digits, followed by a space, a hyphen or the
+/// end.
 fn number(line: &[u8]) -> Option<u16> {
     let (digits, rest) = line.split_first_chunk::<3>()?;
     if !digits.iter().all(u8::is_ascii_digit) || !matches!(rest.first(), None | Some(b' ' | b'-')) {
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(again, whole.as_bytes());
         assert_eq!(read.texts().collect::<Vec<_>>(), [&b"one"[..], b"two", b"three"]);
         assert_eq!(reply("220\r\n").unwrap().unwrap().code, 220);
-        // RFC 959 section 4.2: lines between may be anything, other numbers too.
+        // RFC 959 section 4.2: the lines between may have any content, including other numbers.
         let ftp = reply("211-features\r\n AUTH TLS\r\n212 no\r\n211 end\r\n").unwrap().unwrap();
         assert_eq!(ftp.lines.len(), 4);
         assert_eq!(ftp.texts().nth(1), Some(&b" AUTH TLS"[..]));

@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use super::data::{ControlAddresses, DataRequest, UploadFlag};
 use super::side::StarttlsSide;
 
-/// Maximum unparsed bytes of one end: a reply of many lines fits.
+/// The largest number of unparsed bytes of one end. A reply of many lines fits.
 pub const INPUT_BYTES_MAX: usize = 16 * 1024;
-/// Maximum unsent bytes for one end before reading stops.
+/// The largest number of unsent bytes for one end. Above it, reading stops.
 pub const OUTPUT_BYTES_MAX: usize = 32 * 1024;
-/// Maximum bytes from one end before TLS, so that an exchange in clear ends.
+/// The largest number of bytes from one end before TLS, so that an exchange in clear ends.
 pub const CLEAR_BYTES_MAX: usize = 64 * 1024;
-/// Maximum bytes of a reply shown in an error.
+/// The largest number of bytes of a reply that an error shows.
 const SHOWN_BYTES_MAX: usize = 80;
 
 /// What the driver must do next.
@@ -21,15 +21,15 @@ pub enum StarttlsStep {
     /// Send the output, and wait for input.
     Wait,
     /// Send the output, then do the handshake with the peer. Only the bytes from
-    /// [`super::Dialogue::take_input`] belong to it.
+    /// [`super::Dialogue::take_input`] belong to the handshake.
     Handshake,
     /// Send the output, then relay the rest unchanged.
     Relay,
     /// The connection stays in clear, and the exchange continues to its end: send the output, then
     /// call [`super::Dialogue::continue_in_clear`].
     ContinueInClear,
-    /// There will be no TLS: connect to the program, send it the output, and close both when it
-    /// closes. Nothing else is forwarded.
+    /// There is no TLS: connect to the program, send it the output, and close both connections when
+    /// the program closes. Nothing else is forwarded.
     Deliver,
     /// Open a listener for a data connection, and report its address with
     /// [`super::Dialogue::set_data_listener`].
@@ -38,7 +38,7 @@ pub enum StarttlsStep {
     Reject(StarttlsError),
 }
 
-/// Why an exchange did not end in TLS.
+/// The reason why an exchange did not end in TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StarttlsError {
     /// One end closed its connection before TLS.
@@ -47,13 +47,13 @@ pub enum StarttlsError {
     InClear,
     /// The client sent a cancel request in clear, which the rule does not allow.
     CancelInClear,
-    /// The server does not offer TLS, or refuses it; its reply.
+    /// The server does not offer TLS, or refuses it; with its reply.
     NotOffered(String),
-    /// One end sent more in clear after its last message before TLS.
+    /// One end sent more bytes in clear after its last message before TLS.
     ExtraData(StarttlsSide),
     /// One end sent something longer than the limit.
     TooLong(StarttlsSide, &'static str),
-    /// One end violated the protocol; how.
+    /// One end violated the protocol; with a description.
     ProtocolViolation(StarttlsSide, &'static str),
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for StarttlsError {
     }
 }
 
-/// One protocol in one role.
+/// A STARTTLS protocol in one role.
 pub(super) trait ProtocolMachine: fmt::Debug + Send + Sync {
     /// See [`super::Dialogue::needs_program`].
     fn needs_program(&self) -> bool {
@@ -105,9 +105,9 @@ pub(super) trait ProtocolMachine: fmt::Debug + Send + Sync {
     fn needs_new_program_connection(&self) -> bool {
         false
     }
-    /// Advances as far as the input allows.
+    /// Advances as far as the input permits.
     fn next_step(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError>;
-    /// Whether it parses anything under TLS.
+    /// Whether it parses bytes under TLS.
     fn continues_under_tls(&self) -> bool {
         false
     }
@@ -131,7 +131,7 @@ pub(super) trait ProtocolMachine: fmt::Debug + Send + Sync {
     fn upload_flag(&self) -> UploadFlag {
         UploadFlag::default()
     }
-    /// Whether it must continue after this end has closed.
+    /// Whether the exchange must continue after this end has closed.
     fn continues_after_eof(&self, _: StarttlsSide) -> bool {
         self.is_persistent()
     }
@@ -151,7 +151,7 @@ pub(super) struct ExchangeBuffers {
     pub(super) peer: EndBuffers,
     pub(super) program: EndBuffers,
     pub(super) is_secure: bool,
-    /// The connection stays in clear.
+    /// Whether the connection stays in clear.
     pub(super) stays_in_clear: bool,
     /// See [`super::Dialogue::is_stalled`].
     pub(super) is_stalled: bool,
@@ -160,11 +160,11 @@ pub(super) struct ExchangeBuffers {
 /// The input and output of one end.
 #[derive(Debug, Default)]
 pub(super) struct EndBuffers {
-    /// Received, not parsed yet.
+    /// Received bytes that are not parsed yet.
     pub(super) input: Vec<u8>,
-    /// To be sent.
+    /// Bytes to send.
     pub(super) output: Vec<u8>,
-    /// The end of its stream was received.
+    /// Whether the end of its stream was received.
     pub(super) ended: bool,
     /// Bytes received before TLS.
     pub(super) clear_bytes: usize,
@@ -196,14 +196,14 @@ impl ExchangeBuffers {
         }
     }
 
-    /// Checks whether too much output is pending to take a further command.
+    /// Checks whether so much output is pending that no further command may be taken.
     pub(super) fn check_stalled(&mut self) -> bool {
         let is_full = |end: &EndBuffers| end.output.len() >= OUTPUT_BYTES_MAX;
         self.is_stalled = is_full(&self.peer) || is_full(&self.program);
         self.is_stalled
     }
 
-    /// Whether the exchange in clear is over.
+    /// Whether the exchange in clear has ended.
     pub(super) fn is_past_clear(&self) -> bool {
         self.is_secure || self.stays_in_clear
     }
@@ -215,7 +215,7 @@ impl ExchangeBuffers {
         peer.output.append(&mut program.input);
     }
 
-    /// Ends a wait that cannot succeed: an end has closed or sent too much.
+    /// Ends a wait that cannot succeed, because an end has closed or has sent too much.
     pub(super) fn check_waiting(&self, machine: &dyn ProtocolMachine) -> StarttlsStep {
         for side in [StarttlsSide::Peer, StarttlsSide::Program] {
             let end = self.end(side);
@@ -224,7 +224,7 @@ impl ExchangeBuffers {
                     return StarttlsStep::Reject(StarttlsError::TooLong(side, "a dialogue"));
                 }
                 false if end.ended => return StarttlsStep::Reject(StarttlsError::Closed(side)),
-                // After the exchange in clear the rest may be forwarded.
+                // After the exchange in clear, the remaining bytes may be forwarded.
                 true if end.ended
                     && (!machine.continues_after_eof(side) || self.end(side.other()).ended) =>
                 {

@@ -3,13 +3,13 @@
 use super::{Dialogue, StarttlsError, StarttlsRole, StarttlsSide, StarttlsStep};
 use crate::policy::{Starttls, StarttlsMode, StarttlsProtocol};
 
-/// Both ends of an exchange as a driver sees them.
+/// Both ends of an exchange, as a driver sees them.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) dialogue: Dialogue,
     pub(super) to_peer: Vec<u8>,
     pub(super) to_program: Vec<u8>,
-    /// The largest output at once.
+    /// The largest output that was taken at once.
     pub(super) longest_bytes: usize,
 }
 
@@ -40,8 +40,8 @@ impl Stage {
         }
     }
 
-    /// Sends bytes from one end in pieces that end at `cuts`, until the exchange takes no more; the
-    /// rest is dropped.
+    /// Sends bytes from one end in pieces that end at `cuts`, until the exchange accepts no more.
+    /// The rest is dropped.
     pub(super) fn send_split(
         &mut self,
         from: StarttlsSide,
@@ -67,7 +67,7 @@ impl Stage {
         step
     }
 
-    /// As [`Self::send_split`] in one piece.
+    /// The same as [`Self::send_split`], in one piece.
     pub(super) fn send(&mut self, from: StarttlsSide, bytes: impl AsRef<[u8]>) -> StarttlsStep {
         self.send_split(from, bytes.as_ref(), &[])
     }
@@ -90,7 +90,7 @@ impl Stage {
     }
 }
 
-/// The error of a step that ends the exchange.
+/// Returns the error of a step that ends the exchange.
 pub(super) fn refusal(step: &StarttlsStep) -> &StarttlsError {
     match step {
         StarttlsStep::Reject(refusal) => refusal,

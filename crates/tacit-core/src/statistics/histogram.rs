@@ -3,7 +3,7 @@
 //! A percentile below 128 is exact; a larger one may be up to 0.8 % too high, but is never too low.
 //! Values over [`Histogram::VALUE_MAX`] count as that value; the maximum is exact.
 
-/// Buckets for each power of two.
+/// The number of buckets for each power of two.
 const STEPS: u64 = 128;
 const STEPS_BITS: u32 = STEPS.trailing_zeros();
 
@@ -24,7 +24,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// The largest value: in nanoseconds, 18 minutes.
+    /// The largest value; in nanoseconds it is 18 minutes.
     pub const VALUE_MAX: u64 = (1 << 40) - 1;
 
     /// Counts a value.
@@ -47,7 +47,7 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many values were counted.
+    /// Returns the number of counted values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
@@ -59,13 +59,14 @@ impl Histogram {
         self.max
     }
 
-    /// The mean of all values; 0 of none.
+    /// Returns the mean of all values; 0 if there are none.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.sum as f64 / self.count.max(1) as f64
     }
 
-    /// The value that `per_mille` of a thousand values do not exceed (by nearest rank); 0 of none.
+    /// Returns the value that `per_mille` of a thousand values do not exceed (nearest rank); 0 if
+    /// there are no values.
     #[must_use]
     pub fn per_mille(&self, per_mille: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(per_mille)).div_ceil(1000).max(1);

@@ -21,7 +21,7 @@ pub struct FittedLine {
     pub slope: f64,
     /// The number of points.
     pub points: usize,
-    /// Variance of the points about it.
+    /// The variance of the points around the line.
     variance: f64,
     x_mean: f64,
     x_squares: f64,
@@ -39,7 +39,7 @@ pub struct Rise {
 }
 
 impl FittedLine {
-    /// Fits a line; `None` with fewer than three points or only one x coordinate.
+    /// Fits a line to points; `None` if there are fewer than three points or only one x coordinate.
     #[must_use]
     pub fn through(points: &[Point]) -> Option<Self> {
         if points.len() < 3 {
@@ -62,8 +62,8 @@ impl FittedLine {
         Some(Self { intercept, slope, points: points.len(), variance, x_mean, x_squares })
     }
 
-    /// The increase from zero to `end`. The interval accounts for the covariance of value and slope
-    /// (to first order). `None` if the value at zero is not positive.
+    /// Returns the increase from zero to `end`. The interval includes the covariance of intercept
+    /// and slope (to first order). `None` if the value at zero is not positive.
     #[must_use]
     pub fn rise(&self, end: f64) -> Option<Rise> {
         let Self { intercept: a, slope: b, variance, x_mean, x_squares, points } = *self;
@@ -81,14 +81,14 @@ impl FittedLine {
     }
 }
 
-/// Student's t for a two-sided interval of 95 %.
+/// Returns Student's t for a two-sided interval of 95 %.
 pub(super) fn student(freedom: usize) -> f64 {
     const FIRST: [f64; 10] =
         [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     if let Some(t) = freedom.checked_sub(1).and_then(|at| FIRST.get(at)) {
         return *t;
     }
-    // The normal quantile with its first corrections: the error is below 0.003 from here on.
+    // The normal quantile with its first corrections. From here on, the error is below 0.003.
     let z = 1.959_964_f64;
     let n = freedom.max(1) as f64;
     z + (z.powi(3) + z) / (4.0 * n)
@@ -127,7 +127,7 @@ mod tests {
         let line = FittedLine::through(&points).unwrap();
         near(line.slope, 0.6, 1e-9);
         near(line.intercept, 2.2, 1e-9);
-        // The squares left over sum to 2.4: variance 0.8 over three.
+        // The sum of squared residuals is 2.4: the variance is 0.8 with three degrees of freedom.
         near(line.variance, 0.8, 1e-9);
         let rise = line.rise(5.0).unwrap();
         near(rise.percent, 136.36, 0.01);

@@ -12,7 +12,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// The mean of two or more values; `None` with fewer, which have no spread.
+    /// Returns the mean of at least two values; `None` if there are fewer, which have no spread.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let freedom = values.len().checked_sub(1).filter(|freedom| *freedom > 0)?;
@@ -32,7 +32,7 @@ mod tests {
     fn a_worked_example_has_its_known_interval() {
         let mean = Mean::of(&[10.0, 12.0, 14.0, 12.0]).unwrap();
         assert!((mean.value - 12.0).abs() < 1e-9);
-        // The squares sum to 8: variance 8 / 3 over three.
+        // The sum of squares is 8: the variance is 8 / 3 with three degrees of freedom.
         let margin = 3.182 * (8.0_f64 / 3.0).sqrt() / 2.0;
         assert!((mean.margin - margin).abs() < 1e-9, "{mean:?}");
         assert_eq!(Mean::of(&[5.0, 5.0]), Some(Mean { value: 5.0, margin: 0.0 }));

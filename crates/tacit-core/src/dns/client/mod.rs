@@ -50,7 +50,7 @@ pub use sockets::{QUESTIONS_PER_SOCKET_MAX, SOCKET_LIFE, SOCKETS_PER_SERVER};
 pub const WAITING_MAX: usize = 4096;
 /// Maximum number of messages to all servers for one query.
 pub const TRIES_MAX: u32 = 32;
-/// Maximum number of late answers awaited.
+/// The largest number of late answers that the client expects.
 pub const LATE_MAX: usize = 1024;
 
 /// A program's query that waits for its answer.
@@ -60,7 +60,7 @@ pub struct QueryWaiter<T> {
     pub query: Query,
     /// The maximum size of the answer.
     pub bytes_max: usize,
-    /// Its origin; a query with the same origin and ID is a repetition.
+    /// The origin of the query. A query with the same origin and ID is a repetition.
     pub from: T,
 }
 
@@ -78,43 +78,43 @@ pub enum ClientAction<T> {
     Send {
         /// The socket.
         socket: u64,
-        /// The whole message.
+        /// The complete message.
         message: Vec<u8>,
     },
     /// Close a socket.
     Close {
-        /// Which.
+        /// The socket.
         socket: u64,
     },
     /// Send the query over TCP, and pass the answer to [`DnsClient::streamed`].
     Stream {
-        /// The question.
+        /// The number of the query.
         number: u64,
         /// The server.
         server: SocketAddr,
-        /// The message, without its length.
+        /// The message, without the two bytes of its length.
         message: Vec<u8>,
         /// The timeout.
         time: Duration,
     },
-    /// Answer the waiters.
+    /// Send the answer to the waiters.
     Finish(FinishedQuery<T>),
 }
 
 /// A query that has ended.
 #[derive(Debug)]
 pub struct FinishedQuery<T> {
-    /// The server's message; `None`: no server answered.
+    /// The response of a server; `None` if no server has answered.
     pub response: Option<Vec<u8>>,
     /// The queries that wait for it.
     pub waiters: Vec<QueryWaiter<T>>,
 }
 
-/// [`WAITING_MAX`] is reached.
+/// The error that [`WAITING_MAX`] queries wait already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
-/// What the client needs for each call.
+/// The data that the client needs for each call.
 pub struct QueryContext<'c> {
     /// The time.
     pub now: Instant,
@@ -130,7 +130,7 @@ impl fmt::Debug for QueryContext<'_> {
     }
 }
 
-/// The client and its open queries. `T` is the origin of a query.
+/// The client with its open queries. `T` is the type of the origin of a query.
 #[derive(Debug)]
 pub struct DnsClient<T> {
     exchanges: HashMap<u64, Exchange<T>>,
@@ -148,7 +148,8 @@ pub struct DnsClient<T> {
 struct Exchange<T> {
     asked: Arc<OutgoingQuery>,
     waiters: Vec<QueryWaiter<T>>,
-    /// The servers in the order of this query, and how many of them were queried in this round.
+    /// The servers in the order for this query, and the number of servers that were queried in this
+    /// round.
     order: Vec<SocketAddr>,
     next: usize,
     round: u32,
@@ -158,7 +159,7 @@ struct Exchange<T> {
     /// Messages without an answer.
     open: Vec<SocketSlot>,
     tries: u32,
-    /// Whether to use EDNS: no server has rejected it.
+    /// Whether to use EDNS: true until a server rejects it.
     edns: bool,
     /// The query that is being sent over TCP.
     stream: Option<Vec<u8>>,
@@ -176,7 +177,7 @@ struct Open {
     message: Vec<u8>,
 }
 
-/// A message with an answer that is no longer needed.
+/// A message whose answer is no longer needed.
 #[derive(Debug)]
 struct Late {
     slot: SocketSlot,
@@ -243,7 +244,8 @@ impl<T: PartialEq> DnsClient<T> {
         Ok(())
     }
 
-    /// Adds a waiter to an open query; an existing waiter has repeated its query.
+    /// Adds a waiter to an open query. If the waiter exists already, the program has repeated its
+    /// query.
     fn join(
         &mut self,
         number: u64,
@@ -281,7 +283,7 @@ impl<T: PartialEq> DnsClient<T> {
         Ok(())
     }
 
-    /// Queries the next server, starts the next round, or finishes.
+    /// Queries the next server, starts the next round, or finishes the query.
     fn advance(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         if exchange.next >= exchange.order.len() {
@@ -420,7 +422,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Handles a network error: no open query of the socket will be answered.
+    /// Handles a network error of a socket: the socket will receive no answers to its open queries.
     pub fn socket_failed(&mut self, socket: u64, error: &str, cx: &mut QueryContext<'_>) {
         let Some(server) = self.sockets.server(socket) else { return };
         cx.health.failed(server, error, cx.now);
@@ -437,7 +439,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Continues after an unusable message.
+    /// Continues with the next step after an unusable message.
     fn follow(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get(&number) else { return };
         if exchange.next < exchange.order.len() {
@@ -470,11 +472,11 @@ impl<T: PartialEq> DnsClient<T> {
         self.actions.push_back(ClientAction::Finish(FinishedQuery { response, waiters }));
     }
 
-    /// Stops waiting for the oldest late answer.
+    /// Stops expecting the oldest late answer.
     fn forget_late(&mut self, silent: impl FnOnce(&Open)) {
         let Some(late) = self.late.pop_front() else { return };
         let Some(open) = self.sockets.get(late.slot) else { return };
-        // The ID may belong to another query by now.
+        // The ID may meanwhile belong to another query.
         if open.exchange == late.exchange {
             silent(open);
             self.release(late.slot);
@@ -532,14 +534,14 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// When to call [`Self::tick`]; `None`: nothing is due.
+    /// Returns when to call [`Self::tick`]; `None` if nothing is due.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
         let late = self.late.front().map(|late| late.until);
         [self.timers.next(), late, self.sockets.next_end()].into_iter().flatten().min()
     }
 
-    /// The next action; call it until it returns `None`.
+    /// Returns the next action. Call this until it returns `None`.
     pub fn next_action(&mut self) -> Option<ClientAction<T>> {
         self.actions.pop_front()
     }

@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 use super::super::configuration::ResolverOptions;
 use super::super::health::Health;
 
-/// How long a server may take before the next is queried as well: a cached answer arrives sooner
-/// from anywhere on earth, and three servers fit into the shortest timeout of programs, 1 s.
+/// How long a server may take before the next server is queried too. A cached answer arrives within
+/// this time from anywhere on earth. Three servers fit into the shortest timeout of programs, 1 s.
 pub const NEXT_DELAY: Duration = Duration::from_millis(250);
-/// Likewise for a suspected server: one round trip across a continent.
+/// The same delay for a suspected server: one round trip across a continent.
 pub const SUSPECTED_DELAY: Duration = Duration::from_millis(50);
 
 /// The servers to query, and the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerList {
-    /// In the order of the host's file.
+    /// The servers, in the order of the host's file.
     pub addresses: Vec<SocketAddr>,
     /// Timeout, attempts and rotation.
     pub options: ResolverOptions,
 }
 
-/// Returns the order for one query: the server that the program chose comes first if it is in the
-/// list, then those after it. Suspected ones come last. `turn` counts questions.
+/// Returns the order for one query. The server that the program chose comes first if it is in the
+/// list, and the servers after it follow. Suspected servers come last. `turn` counts queries.
 pub(super) fn order(
     servers: &ServerList,
     asked: Option<SocketAddr>,
@@ -38,7 +38,7 @@ pub(super) fn order(
         None => 0,
     };
     let mut order: Vec<_> = addresses[first..].iter().chain(&addresses[..first]).copied().collect();
-    // The program's choice is always first: answers of servers may differ.
+    // The program's choice is always first, because servers may give different answers.
     let free = order.split_at_mut(usize::from(chosen.is_some())).1;
     free.sort_by_key(|server| health.is_suspected(*server, now));
     order

@@ -8,24 +8,24 @@ use proptest::prelude::*;
 use simple_dns::TYPE;
 use simple_dns::rdata::{A, RData};
 
-/// How a server behaves.
+/// The behaviour of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behaviour {
-    /// It answers after so many milliseconds.
+    /// It answers after this number of milliseconds.
     After(u64),
     /// It never answers.
     Silent,
-    /// Its host has no such port.
+    /// Its host has no open port 53.
     Closed,
-    /// It refuses.
+    /// It answers with a refusal.
     Refuses,
-    /// It writes questions in lower case.
+    /// It repeats questions in lower case.
     Folds,
-    /// It complains of EDNS.
+    /// It rejects EDNS.
     IsOld,
-    /// Its datagrams are too short; by TCP it answers.
+    /// Its datagrams are truncated; over TCP it answers completely.
     Cuts,
-    /// The same, and it has no TCP.
+    /// Its datagrams are truncated, and it does not support TCP.
     CutsOnly,
 }
 
@@ -40,7 +40,7 @@ struct World {
     behaviours: Vec<Behaviour>,
     options: ResolverOptions,
     sockets: HashMap<u64, SocketAddr>,
-    /// What is under way to the client.
+    /// The messages on their way to the client.
     flying: Vec<(Instant, u64, Vec<u8>)>,
     streams: Vec<(Instant, u64, Option<Vec<u8>>)>,
     failing: Vec<u64>,
@@ -99,7 +99,7 @@ impl World {
     fn with<R>(&mut self, act: impl FnOnce(&mut DnsClient<u32>, &mut QueryContext<'_>) -> R) -> R {
         let Self { client, health, now, random, .. } = self;
         let mut next = || {
-            // SplitMix64: any numbers do.
+            // SplitMix64: the quality of the numbers does not matter.
             *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mixed = (*random ^ (*random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             mixed ^ (mixed >> 27)
@@ -160,7 +160,7 @@ impl World {
         self.behaviours[usize::from(v4.ip().octets()[3])]
     }
 
-    /// Lets time pass until nothing is left to do, or that time.
+    /// Advances the time until nothing is left to do, or until the given time.
     fn run(&mut self, until: Duration) {
         let until = self.start + until;
         loop {
@@ -188,7 +188,7 @@ impl World {
         self.now = until.max(self.now);
     }
 
-    /// Asks one question of the first server; how long the answer takes, and its code.
+    /// Sends one query to the first server. Returns how long the answer takes, and its code.
     fn look_up(&mut self, name: &str) -> (u128, Option<u8>) {
         let before = self.now - self.start;
         self.ask(waiter(name, 1), server(0)).unwrap();

@@ -37,8 +37,8 @@ impl TimerKind {
     }
 }
 
-/// The due times of queries. Most queries end before they are due; their timers are removed when
-/// they reach the front of the queue.
+/// The due times of queries. Most queries end before they are due. A timer of such a query is
+/// removed when it reaches the front of the queue.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queues: [VecDeque<Timer>; 3],
@@ -82,7 +82,7 @@ impl Timers {
         None
     }
 
-    /// When the next one is due, or was due before it was over.
+    /// Returns when the next timer is due. The query of this timer may have ended already.
     pub(super) fn next(&self) -> Option<Instant> {
         self.queues.iter().filter_map(|queue| queue.front()).map(|timer| timer.due).min()
     }

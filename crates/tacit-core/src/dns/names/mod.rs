@@ -16,16 +16,17 @@ use std::time::{Duration, Instant};
 use crate::dns::aliases::{AliasPolicy, AliasRanges, Aliases};
 use crate::dns::hosts::HostsEntry;
 
-/// Maximum number of pairs of name and address; further ones are not learned.
+/// The largest number of pairs of name and address. Further pairs are not learned.
 pub const NAMES_MAX: usize = 65_536;
-/// Maximum TTL of an answer.
+/// The largest TTL of an answer.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Maximum number of names of one address if names get no aliases; further ones are not learned.
+/// The largest number of names of one address, if names get no alias addresses. Further names are
+/// not learned.
 pub const SHARING_MAX: usize = 32;
 
-/// Whether a name may have this address. Otherwise a DNS answer could lead a program to this host,
-/// this link or a multicast group, which programs reach by address only.
+/// Whether a name may have this address. Programs must reach this host, this link and multicast
+/// groups by address only: a DNS answer must not lead a program there.
 #[must_use]
 pub fn is_nameable(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -34,37 +35,38 @@ pub fn is_nameable(address: IpAddr) -> bool {
             !(first == 0 || v4.is_loopback() || v4.is_link_local() || first >= 224)
         }
         IpAddr::V6(v6) => {
-            // 0::/16 holds the unspecified, the loopback and the mapped addresses.
+            // 0::/16 contains the unspecified address, the loopback address and the mapped
+            // addresses.
             let first = v6.segments()[0];
             !(first == 0 || v6.is_unicast_link_local() || v6.is_multicast())
         }
     }
 }
 
-/// Maximum number of new pairs kept for [`NameTable::take_fresh`].
+/// The largest number of new pairs that are kept for [`NameTable::take_fresh`].
 pub const FRESH_MAX: usize = 1024;
 
-/// A table of names by address.
+/// A table of the names of addresses.
 #[derive(Debug, Default)]
 pub struct NameTable {
     /// Names from the host's file.
     lasting: HashMap<IpAddr, Vec<String>>,
-    /// By the address that programs use: the true address of the owner, the alias of every other
-    /// name.
+    /// The names from DNS, by the address that programs use: the true address for the owner, the
+    /// alias address for every other name.
     learnt: HashMap<IpAddr, Entry>,
-    /// Aliases by name and true address.
+    /// The alias addresses, by name and true address.
     aliases: HashMap<HostsEntry, IpAddr>,
-    /// Further names that share an address, by true address.
+    /// The other names that share an address, by true address.
     sharing: HashMap<IpAddr, Vec<Entry>>,
-    /// How many of those there are.
+    /// The number of entries in `sharing`.
     sharing_count: usize,
-    /// Aliases in use.
+    /// The numbers of the last alias addresses.
     numbers: Numbers,
-    /// Counts new pairs.
+    /// The number of pairs learned so far.
     news: u64,
-    /// New pairs that were not taken yet; empty if there are too many.
+    /// The new pairs that have not been taken yet; empty if there were too many.
     fresh: Vec<KnownName>,
-    /// Whether there were more than [`FRESH_MAX`] of them.
+    /// Whether there were more than [`FRESH_MAX`] new pairs.
     has_more_fresh: bool,
 }
 
@@ -73,12 +75,12 @@ struct Entry {
     name: String,
     /// The true address.
     address: IpAddr,
-    /// When its last answer expires.
+    /// When the last answer for the name expires.
     until: Instant,
 }
 
-/// The number of the last alias of each family. Aliases are not reused, so that an address has one
-/// meaning.
+/// The number of the last alias address of each family. Alias addresses are not reused, so that an
+/// address has only one meaning.
 #[derive(Debug, Default)]
 struct Numbers {
     ranges: AliasRanges,
@@ -95,23 +97,23 @@ pub struct Learning<'a> {
     pub address: IpAddr,
     /// How long it is valid.
     pub ttl: Duration,
-    /// Whether a rule by address may decide differently from the name's rule: the name then does
-    /// not own the address.
+    /// Whether a rule that matches by address may decide differently from the rule of the name. If
+    /// so, the name does not own the address.
     pub is_disputed: bool,
     /// The alias settings of the policy.
     pub aliases: Aliases,
 }
 
-/// Why a pair of name and address is not learned; the program must not get the address.
+/// The reason why a pair of name and address is not learned. The program must not get the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotLearnt {
     /// There are [`NAMES_MAX`] pairs.
     Full,
     /// [`SHARING_MAX`] names share the address.
     Shared,
-    /// All aliases of the range are in use.
+    /// All alias addresses of the range are in use.
     NoAlias,
-    /// The address is reserved for aliases: [`Aliases::reserves`].
+    /// The address is reserved for alias addresses; see [`Aliases::reserves`].
     Reserved,
 }
 
@@ -145,13 +147,14 @@ impl std::error::Error for NotLearnt {}
 /// The meaning of an address that a program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedDestination {
-    /// The name of the address; several if the host's file has several or if names get no aliases.
+    /// The name of the address. There are several names if the host's file contains several or if
+    /// names get no alias addresses.
     pub names: Vec<String>,
     /// Whether DNS returned the address for a name although another name owns it.
     pub is_shared: bool,
     /// The true address.
     pub address: IpAddr,
-    /// The address that the program used, if it is an alias.
+    /// The address that the program used, if it is an alias address.
     pub alias: Option<IpAddr>,
 }
 
@@ -162,17 +165,17 @@ pub struct KnownName {
     pub name: String,
     /// The true address.
     pub address: IpAddr,
-    /// The alias that programs use instead, if any.
+    /// The alias address that programs use instead, if any.
     pub alias: Option<IpAddr>,
     /// Whether another name has the same address.
     pub is_shared: bool,
-    /// How long the pair is still valid; zero: connections to the address have no name, but no
-    /// other name gets the address.
+    /// How long the pair is still valid. If it is zero, connections to the address have no name,
+    /// but no other name gets the address either.
     pub remaining: Duration,
 }
 
 impl KnownName {
-    /// The address that programs use.
+    /// Returns the address that programs use.
     #[must_use]
     pub fn used(&self) -> IpAddr {
         self.alias.unwrap_or(self.address)
@@ -196,9 +199,9 @@ impl NameTable {
         is_news
     }
 
-    /// Learns an answer and returns the address for the program: the true one, or an alias. An
-    /// address that [no name may have](is_nameable) is not learned and is returned unchanged. The
-    /// cost does not depend on how many names an address has.
+    /// Learns an answer, and returns the address for the program: the true address or an alias
+    /// address. An address that [no name may have](is_nameable) is not learned and is returned
+    /// unchanged. The cost does not depend on how many names an address has.
     ///
     /// # Errors
     /// See [`NotLearnt`].
@@ -241,8 +244,8 @@ impl NameTable {
         Ok(address)
     }
 
-    /// Restores a pair from another table. An address that already belongs to another name stays
-    /// with it.
+    /// Restores a pair from another table. If the address already belongs to another name, that
+    /// name keeps it.
     pub fn restore(&mut self, known: KnownName, now: Instant) {
         let used = known.used();
         let KnownName { name, address, alias, is_shared, remaining } = known;
@@ -256,7 +259,7 @@ impl NameTable {
         let until = now + remaining.min(TTL_MAX);
         let pair = HostsEntry { address, name };
         if is_shared {
-            // Pairs beyond the limit are learned again when they are resolved.
+            // Pairs beyond the limit are learned when they are resolved again.
             let _ = self.share(pair, until);
         } else if !self.learnt.contains_key(&used) {
             self.insert(pair, alias, until);
@@ -284,8 +287,8 @@ impl NameTable {
         self.fresh.push(KnownName { name, address, alias, is_shared: false, remaining });
     }
 
-    /// Takes the pairs that are new since the last call; `None`: there are more than [`FRESH_MAX`],
-    /// see [`Self::pairs`].
+    /// Returns the pairs that are new since the last call; `None` if there are more than
+    /// [`FRESH_MAX`], see [`Self::pairs`].
     pub fn take_fresh(&mut self) -> Option<Vec<KnownName>> {
         let fresh = std::mem::take(&mut self.fresh);
         let is_complete = !std::mem::take(&mut self.has_more_fresh);
@@ -296,7 +299,7 @@ impl NameTable {
     fn share(&mut self, pair: HostsEntry, until: Instant) -> Result<(), NotLearnt> {
         let HostsEntry { address, name } = pair.clone();
         let sharing = self.sharing.entry(address).or_default();
-        // This includes the owner.
+        // The limit includes the owner.
         if sharing.len() + 1 >= SHARING_MAX {
             return Err(NotLearnt::Shared);
         }
@@ -306,7 +309,8 @@ impl NameTable {
         Ok(())
     }
 
-    /// Looks up a pair. A name that shares an address gets an alias once aliases are enabled.
+    /// Looks up a pair. A name that shares an address gets an alias address when aliases are
+    /// enabled.
     fn known(&mut self, pair: &HostsEntry, given: AliasPolicy) -> Option<&mut Entry> {
         let owns = self.learnt.get(&pair.address).is_some_and(|entry| entry.name == pair.name);
         let used = if owns { Some(pair.address) } else { self.aliases.get(pair).copied() };
@@ -320,19 +324,20 @@ impl NameTable {
         }
     }
 
-    /// The entry of an alias.
+    /// Returns the entry of an alias address.
     fn aliased(&self, used: IpAddr) -> Option<&Entry> {
         self.learnt.get(&used).filter(|entry| entry.address != used)
     }
 
-    /// Allocates an alias of the address's family; `None`: the range is exhausted.
+    /// Allocates an alias address of the same family as `address`; `None` if the range is
+    /// exhausted.
     fn next_alias(&mut self, ranges: AliasRanges, address: IpAddr) -> Option<IpAddr> {
         if self.numbers.ranges != ranges {
             self.numbers = Numbers { ranges, v4: 0, v6: 0 };
         }
         let number = if address.is_ipv4() { &mut self.numbers.v4 } else { &mut self.numbers.v6 };
         loop {
-            // Bounded by the range and by the aliases in use.
+            // The loop is bounded by the range and by the alias addresses in use.
             let alias = ranges.numbered(address, *number + 1)?;
             *number += 1;
             if ranges.contains(alias) && !self.learnt.contains_key(&alias) {
@@ -341,14 +346,14 @@ impl NameTable {
         }
     }
 
-    /// The number of new pairs that [`Self::learn`] has learned.
+    /// Returns the number of new pairs that [`Self::learn`] has learned.
     #[must_use]
     pub fn news(&self) -> u64 {
         self.news
     }
 
-    /// The meaning of an address. An address in an alias range that is not an alias has no name and
-    /// is unchanged.
+    /// Returns the meaning of an address. An address in an alias range that is not in use has no
+    /// name and is returned unchanged.
     #[must_use]
     pub fn of(&self, address: IpAddr) -> NamedDestination {
         let used = address.to_canonical();
@@ -373,13 +378,13 @@ impl NameTable {
         NamedDestination { names, is_shared, address, alias: None }
     }
 
-    /// The names of an address in the host's file.
+    /// Returns the names of an address in the host's file.
     #[must_use]
     pub fn lasting(&self, address: IpAddr) -> Vec<String> {
         self.lasting.get(&address.to_canonical()).cloned().unwrap_or_default()
     }
 
-    /// Every name that was resolved, with each of its addresses.
+    /// Returns every name that was resolved, with each of its addresses.
     #[must_use]
     pub fn all(&self, now: Instant) -> Vec<KnownName> {
         let known = |used: IpAddr, entry: &Entry, is_shared| KnownName {
@@ -394,7 +399,7 @@ impl NameTable {
         learnt.chain(sharing.map(|entry| known(entry.address, entry, true))).collect()
     }
 
-    /// Every address with each of its names, from the host's file or from DNS.
+    /// Returns every address with each of its names, from the host's file or from DNS.
     #[must_use]
     pub fn pairs(&self, now: Instant) -> Vec<KnownName> {
         let lasting = self.lasting.iter().flat_map(|(address, names)| {

@@ -10,40 +10,40 @@ use super::message::{
 };
 use super::query::{Query, QueryFlags};
 
-/// A query to a resolver. Equal queries are sent once.
+/// A query for a resolver. If several queries are equal, it is sent once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutgoingQuery {
-    /// Name in lower case, type and class, as they are written in a message.
+    /// The name in lower case, the type and the class, in the format of a message.
     wire: Vec<u8>,
     bits: QueryFlags,
 }
 
-/// How a query is written.
+/// The format of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Style {
-    /// Letters in random case, and the answer must repeat it.
+    /// Whether letters are in random case. The answer must then repeat the case.
     pub(super) mixed_case: bool,
-    /// With EDNS, which some old resolvers reject.
+    /// Whether EDNS is used, which some old resolvers reject.
     pub(super) edns: bool,
 }
 
 impl Style {
-    /// The style of the first query.
+    /// The format of the first query.
     pub(super) const USUAL: Self = Self { mixed_case: true, edns: true };
 }
 
 impl OutgoingQuery {
-    /// The query for a program's query.
+    /// Builds the query from a program's query.
     #[must_use]
     pub fn new(query: &Query) -> Self {
         let mut wire = query.wire.clone();
         let name_bytes = wire.len().saturating_sub(4);
-        // Label lengths are smaller than any letter.
+        // The length of a label is smaller than the code of any letter.
         wire[..name_bytes].make_ascii_lowercase();
         Self { wire, bits: query.bits }
     }
 
-    /// The message for a resolver.
+    /// Builds the message for a resolver.
     pub(super) fn message(
         &self,
         id: u16,
@@ -67,7 +67,7 @@ impl OutgoingQuery {
     }
 }
 
-/// Gives each letter a case at random.
+/// Sets each letter to upper or lower case at random.
 fn mix_case(name: &mut [u8], random: &mut dyn FnMut() -> u64) {
     const UPPER_LOWER: u8 = 0x20;
     for part in name.chunks_mut(64) {

@@ -8,7 +8,7 @@ fn asked(message: &[u8]) -> OutgoingQuery {
     OutgoingQuery::new(&Query::read(message).unwrap())
 }
 
-/// A query with EDNS options and bytes behind everything.
+/// A query with EDNS options and with additional bytes at its end.
 fn loaded(name: &str, id: [u8; 2], options: &[u8], behind: &[u8]) -> Vec<u8> {
     let mut message = query(name, TYPE::A);
     message[..2].copy_from_slice(&id);

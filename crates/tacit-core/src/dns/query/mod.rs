@@ -80,14 +80,14 @@ impl Query {
         })
     }
 
-    /// The maximum size of the answer in a datagram.
+    /// Returns the maximum size of the answer in a datagram.
     #[must_use]
     pub fn datagram_bytes_max(&self) -> usize {
         let said = self.edns_bytes.map_or(0, usize::from);
         said.clamp(PLAIN_BYTES_MAX, DATAGRAM_BYTES_MAX)
     }
 
-    /// Writes an answer without a resolver.
+    /// Builds an answer without a resolver.
     #[must_use]
     pub fn refused(&self, why: ResponseCode) -> Vec<u8> {
         let mut response = Vec::with_capacity(HEADER_BYTES + self.wire.len() + OPT_BYTES);
@@ -103,14 +103,15 @@ impl Query {
         self.edns_bytes.is_some()
     }
 
-    /// The flags that the answer repeats.
+    /// Returns the flags that the answer repeats.
     pub(super) fn own_flags(&self) -> u16 {
         let recursion = if self.recursion_desired { RECURSION_DESIRED } else { 0 };
         let checking = if self.bits.checking_disabled { CHECKING_DISABLED } else { 0 };
         recursion | checking
     }
 
-    /// An OPT record, if the program sent one. `code_high` is the upper part of the response code.
+    /// Appends an OPT record if the program sent one. `code_high` is the upper part of the response
+    /// code.
     pub(super) fn push_opt(&self, message: &mut Vec<u8>, code_high: u8) {
         if self.has_edns() {
             push_opt(message, code_high, self.bits.edns_flags());
@@ -118,7 +119,8 @@ impl Query {
     }
 }
 
-/// The error response to a malformed query; `None` if the message is too short or is a response.
+/// Builds the error response to a malformed query; `None` if the message is too short or is a
+/// response.
 #[must_use]
 pub fn refuse(message: &[u8], why: ResponseCode) -> Option<Vec<u8>> {
     let MessageHeader { id, flags, .. } = MessageHeader::read(message).ok()?;

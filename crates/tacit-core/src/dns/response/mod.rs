@@ -10,20 +10,21 @@ use super::message::{
 use super::query::Query;
 use super::question::ResponseCode;
 
-/// How a message relates to a query.
+/// The relation of a message to a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
-    /// Its answer; the question is identical.
+    /// The answer to the query, with an identical question.
     Exact,
-    /// Its answer, but the case of letters differs: forged, or from a resolver that changes case.
+    /// The answer to the query, but with another case of letters: it is forged, or from a resolver
+    /// that changes the case.
     Folded,
-    /// An error about the format of the query, without the question.
+    /// An error about the format of the query, without a question.
     Unreadable,
-    /// Something else.
+    /// Another message.
     None,
 }
 
-/// Whether `response` answers `sent`.
+/// Determines whether `response` answers the query `sent`.
 pub(super) fn matches(response: &[u8], sent: &[u8]) -> Match {
     let (Ok(head), Ok(asked)) = (MessageHeader::read(response), MessageHeader::read(sent)) else {
         return Match::None;
@@ -75,9 +76,9 @@ fn is_code(head: MessageHeader, why: ResponseCode) -> bool {
     head.flags & CODE == why as u16
 }
 
-/// Writes a resolver's response for the program: with the program's ID and question, and with EDNS
-/// if the program used it. A response longer than `bytes_max` is truncated after a whole record,
-/// with the TC flag if answers are missing.
+/// Builds the program's response from a resolver's response: with the program's ID and question,
+/// and with EDNS if the program used it. A response longer than `bytes_max` is truncated after a
+/// complete record; it has the TC flag if answers are missing.
 ///
 /// `None` if the response is malformed or answers another question.
 #[must_use]
@@ -116,7 +117,7 @@ struct Kept {
     /// Answers, authority records, additional records.
     counts: [u16; 3],
     end: usize,
-    /// Whether answers or authority records are missing.
+    /// Whether answers or authority records were omitted.
     is_cut: bool,
     /// The upper part of the response code (RFC 6891, section 6.1.3).
     code_high: u8,
@@ -132,7 +133,7 @@ impl Kept {
                 let record = record(response, at)?;
                 at = record.end;
                 if record.kind == OPT {
-                    // Removing it would move the records after it; additional records are optional.
+                    // The record cannot be removed, because the records after it would move.
                     kept.code_high = record.ttl.to_be_bytes()[0];
                     is_over = true;
                 } else if is_over || at > bytes_max {
@@ -148,7 +149,7 @@ impl Kept {
     }
 }
 
-/// Gives uncompressed owner names the case of the program's question.
+/// Changes the case of uncompressed owner names to that of the program's question.
 fn restore_case(message: &mut [u8], query: &Query, counts: [u16; 3]) {
     let name_bytes = query.wire.len().saturating_sub(4);
     let mut at = HEADER_BYTES + query.wire.len();

@@ -17,7 +17,7 @@ fn asked(name: &str, edns_bytes: Option<u16>) -> Query {
     Query::read(&message).unwrap()
 }
 
-/// So many addresses, by a server with EDNS.
+/// A response with this number of addresses, from a server with EDNS.
 fn addresses(name: &'static str, count: u32) -> Vec<u8> {
     let records = (0..count).map(|n| record(name, 60, RData::A(A { address: n }))).collect();
     let mut message = response(name, records);

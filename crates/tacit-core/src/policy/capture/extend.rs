@@ -15,8 +15,9 @@ pub struct Extension {
     pub new: Vec<CaptureRange>,
 }
 
-/// Adds what `wanted` captures of one address to disjoint ranges, which stay disjoint. The cost is
-/// linear in the number of ranges; consecutive addresses, such as aliases, share one.
+/// Adds the ranges that `wanted` has for one address to the disjoint ranges, which stay disjoint.
+/// The cost is linear in the number of ranges. Consecutive addresses, such as alias addresses,
+/// share one range.
 pub fn extend(
     ranges: &mut BTreeSet<CaptureRange>,
     wanted: &[CaptureRange],
@@ -44,7 +45,7 @@ pub fn extend(
     }
 }
 
-/// Adds a range of one address, joined with the one before it if that has the same ports.
+/// Adds a range of one address. It is merged with the range before it if both have the same ports.
 fn add(ranges: &mut BTreeSet<CaptureRange>, single: CaptureRange, extension: &mut Extension) {
     let is_before = |one: &&CaptureRange| {
         one.udp == single.udp
@@ -70,7 +71,7 @@ fn add(ranges: &mut BTreeSet<CaptureRange>, single: CaptureRange, extension: &mu
     }
 }
 
-/// The ports missing in a range.
+/// Returns the ports of a range without those of the hole.
 fn without(ports: &RangeInclusive<u16>, hole: &CaptureRange) -> Vec<RangeInclusive<u16>> {
     let low = *ports.start();
     let high = *ports.end();

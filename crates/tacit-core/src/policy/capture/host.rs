@@ -16,24 +16,24 @@ use crate::policy::host::Unmatched;
 use crate::policy::rule::{Action, Deny, Rule, RuleForm};
 use crate::policy::selector::Family;
 
-/// The most ranges of a host: what the kernel takes in one transaction.
+/// The largest number of ranges of a host. The kernel accepts no more in one transaction.
 pub const HOST_RANGES_MAX: usize = 16_384;
 
 /// What the kernel does with a flow that a program opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostVerdict {
-    /// It goes to the agent.
+    /// The kernel sends it to the agent.
     Capture,
-    /// It goes to its destination.
+    /// The kernel lets it pass to its destination.
     Pass,
-    /// As if nothing listened there.
+    /// The kernel refuses it, as if no program listened there.
     Refuse,
-    /// As by a packet filter.
+    /// The kernel refuses it, as a packet filter does.
     Prohibit,
 }
 
-/// Destinations whose flows the kernel treats alike.
+/// Destinations whose flows the kernel treats in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HostRange {
@@ -43,21 +43,21 @@ pub struct HostRange {
     pub verdict: HostVerdict,
 }
 
-/// What the kernel does with the flows of a host.
+/// What the kernel does with the flows of a host, by destination and port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HostPlan {
-    /// Flows that programs open, by destination; disjoint.
+    /// The verdicts on flows that programs open, by destination; disjoint.
     pub outbound: Vec<HostRange>,
-    /// Flows that programs open to other destinations.
+    /// The verdict on flows that programs open to all other destinations.
     pub unmatched: Unmatched,
-    /// The ports of this host's programs whose clients the agent accepts, with all addresses;
+    /// The ports of this host's programs whose clients the agent accepts, for all addresses;
     /// disjoint.
     pub inbound: Vec<CaptureRange>,
 }
 
 impl HostPlan {
-    /// How many ranges lead to the agent.
+    /// Returns the number of ranges that go to the agent.
     #[must_use]
     pub fn captured(&self) -> usize {
         let outbound = self.outbound.iter().filter(|one| one.verdict == HostVerdict::Capture);
@@ -65,15 +65,15 @@ impl HostPlan {
     }
 }
 
-/// The plan of a policy at a time, in seconds since 1970. It has [`HOST_RANGES_MAX`] ranges at
-/// most, or one more if that is too few.
+/// Computes the plan of a policy at a time, in seconds since 1970. It has at most
+/// [`HOST_RANGES_MAX`] ranges, or one more if the policy needs more than that.
 #[must_use]
 pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan {
     let open = || policy.rules.iter().filter(|rule| is_open(rule, unix_s)).map(|rule| &**rule);
     HostPlan { outbound: outbound(open(), unmatched), unmatched, inbound: inbound(open()) }
 }
 
-/// Ports whose clients some rule concerns that the kernel does not decide by itself.
+/// Returns the ports whose clients a rule selects, if the kernel cannot decide about them itself.
 fn inbound<'r>(rules: impl Iterator<Item = &'r Rule>) -> Vec<CaptureRange> {
     let of_clients = rules.filter(|rule| rule.form == RuleForm::HostInbound);
     let mut concerned = of_clients.filter(|rule| verdict(rule) != HostVerdict::Pass);
@@ -137,10 +137,10 @@ fn is_of_host(rule: &Rule) -> bool {
     rule.form == RuleForm::Outbound && rule.selectors.run.is_empty()
 }
 
-/// What a rule without conditions beside destinations makes the kernel do.
+/// Returns the verdict of the kernel for a rule that has no conditions except destinations.
 fn verdict(rule: &Rule) -> HostVerdict {
     match rule.action {
-        // The kernel neither logs, nor audits, nor closes what is idle.
+        // The kernel does not log, audit, or close idle flows.
         _ if rule.log || rule.idle.is_some() || rule.audited.is_some() => HostVerdict::Capture,
         Action::Tls(_) => HostVerdict::Capture,
         Action::Permit => HostVerdict::Pass,
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// The verdict about TCP.
+    /// Returns the verdict on a TCP flow.
     fn found(plan: &HostPlan, to: SocketAddr) -> Option<HostVerdict> {
         let holds = |one: &CaptureRange| {
             !one.udp

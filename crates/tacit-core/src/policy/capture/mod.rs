@@ -59,7 +59,7 @@ pub struct LearntName<'a> {
     pub name: &'a str,
     /// The true address, which rules match.
     pub address: IpAddr,
-    /// The address that programs use instead, and that is captured.
+    /// The alias address, which programs use and which is captured.
     pub alias: Option<IpAddr>,
 }
 
@@ -69,10 +69,11 @@ impl<'a> From<(IpAddr, &'a str)> for LearntName<'a> {
     }
 }
 
-/// The ranges of a policy at a time, in seconds since 1970; disjoint and in order. `learnt` are
-/// addresses with the names they have, `own` the addresses of this host: those are captured only
-/// where a rule names them, by themselves or by one of these names. An alias is captured with the
-/// ports of all rules that can match its name or its true address.
+/// Computes the ranges of a policy at a time, in seconds since 1970; they are disjoint and in
+/// order. `learnt` are the learned names with their addresses. `own` are the addresses of this
+/// host: they are captured only if a rule names them, as an address or by one of their names. An
+/// alias address is captured with the ports of all rules that can match its name or its true
+/// address.
 #[must_use]
 pub fn captured<'a>(
     policy: &Policy,
@@ -85,14 +86,14 @@ pub fn captured<'a>(
     ranges(rules, &learnt, &own.iter().copied().map(single).collect::<Vec<_>>())
 }
 
-/// Whether the rules alone, at whatever time, take more ranges than there may be.
+/// Whether the rules alone need more ranges than [`CAPTURE_RANGES_MAX`], at any time.
 pub(super) fn takes_too_many(rules: &[Arc<Rule>]) -> bool {
-    // Outside their time windows denies do not apply.
+    // Outside of their time windows, rules that deny do not apply.
     let rules = rules.iter().filter(|rule| can_pass(rule) || rule.selectors.when.is_none());
     ranges(rules, &Learnt::default(), &[]).len() >= CAPTURE_RANGES_MAX
 }
 
-/// Whether some rule other than a deny can match a flow to a host of that name at a time, in
+/// Whether a rule that does not deny can match a flow to a host with this name at a time, in
 /// seconds since 1970.
 #[must_use]
 pub fn can_match_name(policy: &Policy, name: &str, unix_s: i64) -> bool {
@@ -103,8 +104,8 @@ pub fn can_match_name(policy: &Policy, name: &str, unix_s: i64) -> bool {
         remote.is_empty()
             || remote.iter().any(|selector| match selector {
                 AddressSelector::Name { .. } => selector.matches(None, &names),
-                // Any name may have an address in there; but names are not resolved only because
-                // they might lead to this host or link.
+                // Any name may have an address in these ranges. But a name is not resolved only
+                // because it might have an address of this host or this link.
                 AddressSelector::Prefix { .. } | AddressSelector::Range { .. } => {
                     selector.near().is_none()
                 }
@@ -113,8 +114,8 @@ pub fn can_match_name(policy: &Policy, name: &str, unix_s: i64) -> bool {
     })
 }
 
-/// Whether programs may resolve a name at a time, in seconds since 1970: some rule other than a
-/// deny matches that name, or every destination, or is by address and lists it in `names`.
+/// Whether programs may resolve a name at a time, in seconds since 1970. A rule that does not deny
+/// must match the name or every destination, or match by address and list the name in `names`.
 #[must_use]
 pub fn may_ask(policy: &Policy, name: &str, unix_s: i64) -> bool {
     let names = [name.to_owned()];
@@ -143,8 +144,8 @@ pub fn denial_of_name<'a>(policy: &'a Policy, name: &str, unix_s: i64) -> Option
     policy.rules.iter().find(denies).map(|rule| &**rule)
 }
 
-/// Whether a rule by address may decide a flow to that address differently from a rule by name, at
-/// a time in seconds since 1970. Ports and owners are not compared.
+/// Whether a rule that matches by address may decide about a flow to this address differently from
+/// a rule that matches by name, at a time in seconds since 1970. Ports and owners are not compared.
 #[must_use]
 pub fn is_disputed(policy: &Policy, name: &str, address: IpAddr, unix_s: i64) -> bool {
     let names = [name.to_owned()];
@@ -155,8 +156,8 @@ pub fn is_disputed(policy: &Policy, name: &str, address: IpAddr, unix_s: i64) ->
     let matches = |rule: &Rule, address: Option<IpAddr>, names: &[String]| {
         rule.selectors.remote.iter().any(|selector| selector.matches(address, names))
     };
-    // A rule for every destination also decides for addresses; one that denies them all permits
-    // nothing.
+    // A rule for every destination also decides about addresses. If it denies all of them, it
+    // permits nothing.
     let is_about_all = |rule: &Rule| rule.selectors.remote.is_empty() && !rule.action.is_deny();
     let by_address: Vec<_> =
         rules().filter(|rule| matches(rule, Some(address), &[]) || is_about_all(rule)).collect();
@@ -171,7 +172,7 @@ fn can_pass(rule: &Rule) -> bool {
     rule.selectors.direction == Direction::Outbound && !rule.action.is_deny()
 }
 
-/// Whether a deny applies to all flows to its addresses and ports.
+/// Whether a rule denies all flows to its addresses and ports.
 fn is_certain_deny(rule: &Rule) -> bool {
     let selectors = &rule.selectors;
     rule.action.is_deny()
@@ -183,7 +184,7 @@ fn is_certain_deny(rule: &Rule) -> bool {
         && selectors.run.is_empty()
 }
 
-/// An area without other areas.
+/// Returns the parts of an area outside of the holes.
 fn left_of(area: Area, holes: &[Area]) -> Vec<Area> {
     let mut left = vec![area];
     for hole in holes {
@@ -196,7 +197,7 @@ fn is_open(rule: &Rule, unix_s: i64) -> bool {
     rule.selectors.when.as_ref().is_none_or(|when| when.is_open(unix_s))
 }
 
-/// The areas of one plane may overlap; those of two never do.
+/// Areas of one family and protocol. They may overlap; areas of different planes never do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Plane {
     udp: bool,
@@ -225,7 +226,7 @@ fn ranges<'r>(
                 planes.entry(plane).or_default().extend(left);
             }
         } else if is_certain_deny(rule) {
-            // The address of a name may have other names, and belong to another rule.
+            // The address of a name may have other names, and may belong to another rule.
             for span in spans(rule, &Learnt::default(), own) {
                 let plane = Plane { udp, family: span.family };
                 denied.entry(plane).or_default().extend(areas(span));
@@ -271,17 +272,17 @@ fn spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span]) -> Vec<Span> {
     all
 }
 
-/// Addresses by name, and by parent domain for rules with wildcards.
+/// The learned addresses, by name and, for rules with wildcards, by parent domain.
 #[derive(Default)]
 struct Learnt<'a> {
     exact: HashMap<Cow<'a, str>, Vec<Span>>,
     below: HashMap<Cow<'a, str>, Vec<Span>>,
-    /// Aliases by their true address.
+    /// The alias addresses, by their true address.
     aliases: BTreeMap<(Family, u128), Vec<Span>>,
 }
 
 impl<'a> Learnt<'a> {
-    /// Names cannot lead to addresses that a rule must name explicitly.
+    /// A name cannot lead to addresses that a rule must name explicitly.
     fn new(learnt: impl Iterator<Item = LearntName<'a>>) -> Self {
         let mut all = Self::default();
         for LearntName { name, address, alias } in learnt {
@@ -305,19 +306,19 @@ impl<'a> Learnt<'a> {
         self.exact.get(host).into_iter().flatten().copied()
     }
 
-    /// The aliases of addresses within a span.
+    /// Returns the alias addresses of the addresses within a span.
     fn aliases_within(&self, span: Span) -> impl Iterator<Item = Span> {
         let Span { family, first, last } = span;
         self.aliases.range((family, first)..=(family, last)).flat_map(|(_, spans)| spans).copied()
     }
 
-    /// The addresses of all names below it.
+    /// Returns the addresses of all names below this name.
     fn below(&self, host: &str) -> impl Iterator<Item = Span> {
         self.below.get(host).into_iter().flatten().copied()
     }
 }
 
-/// Formats a name as in rules.
+/// Formats a name as rules contain it.
 fn plain(name: &str) -> Cow<'_, str> {
     let name = name.strip_suffix('.').unwrap_or(name);
     if name.bytes().any(|b| b.is_ascii_uppercase()) {
@@ -327,7 +328,8 @@ fn plain(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// All addresses that a rule without addresses matches: not loopback, link-local or multicast.
+/// Returns all addresses that a rule without addresses matches: not loopback, link-local or
+/// multicast addresses.
 fn public() -> Vec<Span> {
     let v4 = |first: [u8; 4], last: [u8; 4]| {
         let [first, last] = [first, last].map(|ip| u32::from_be_bytes(ip).into());
@@ -337,7 +339,7 @@ fn public() -> Vec<Span> {
         v4([1, 0, 0, 0], [126, 255, 255, 255]),
         v4([128, 0, 0, 0], [169, 253, 255, 255]),
         v4([169, 255, 0, 0], [223, 255, 255, 255]),
-        // 0::/16 holds the unspecified, the loopback and the mapped addresses.
+        // 0::/16 contains the unspecified address, the loopback address and the mapped addresses.
         Span { family: Family::V6, first: 1 << 112, last: (0xfe80 << 112) - 1 },
     ]
 }
@@ -372,7 +374,7 @@ fn without(span: Span, hole: Span) -> [Option<Span>; 2] {
 
 fn address(bits: u128, family: Family) -> IpAddr {
     match family {
-        // Spans of this family were made from IPv4 addresses, so the number fits.
+        // Spans of this family were created from IPv4 addresses, so the number fits.
         Family::V4 => Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX)).into(),
         Family::V6 => Ipv6Addr::from_bits(bits).into(),
     }

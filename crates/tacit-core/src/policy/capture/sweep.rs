@@ -17,8 +17,8 @@
 
 use std::ops::RangeInclusive;
 
-/// Maximum number of ranges: about ten megabytes, here and in the kernel. Traffic beyond them is
-/// rejected; a policy that needs as many without any name is invalid.
+/// The largest number of ranges. They need about ten megabytes, here and in the kernel. Traffic to
+/// further ranges is rejected. A policy whose rules alone need more ranges is invalid.
 pub const CAPTURE_RANGES_MAX: usize = 65_536;
 
 /// Addresses of one family and protocol with one range of ports, as numbers.
@@ -64,8 +64,8 @@ impl Area {
 /// neighbouring ports.
 pub(super) fn cut(areas: &[Area]) -> Vec<Area> {
     let mut edges: Vec<Edge> = areas.iter().flat_map(Edge::of).collect();
-    // Ports are added before others are removed, so that ports that continue in another area do not
-    // change.
+    // Ports are added before other ports are removed. So ports that continue in another area do not
+    // change in between.
     edges.sort_unstable_by_key(|edge| (edge.at, edge.kind));
     let mut ports = Ports::new(areas);
     let mut ranges: Vec<Area> = Vec::new();
@@ -81,7 +81,7 @@ pub(super) fn cut(areas: &[Area]) -> Vec<Area> {
             strip = Strip { first: at, ports: ports.covered() };
         }
     }
-    // Areas up to the very last address have no edge there.
+    // An area that ends at the very last address has no edge after it.
     strip.end(Some(u128::MAX), &mut ranges);
     ranges.truncate(CAPTURE_RANGES_MAX);
     ranges
@@ -111,7 +111,7 @@ impl Edge {
     }
 }
 
-/// Addresses with the same ports.
+/// Addresses with the same covered ports.
 struct Strip {
     first: u128,
     ports: Vec<RangeInclusive<u16>>,
@@ -125,24 +125,25 @@ impl Strip {
     }
 }
 
-/// Which ports are covered, and how often: a binary tree over the pieces that the ports fall into
-/// along the edges of all ranges. A range is counted at the few nodes that make it up.
+/// Counts how many ranges cover each port. The edges of all ranges split the ports into pieces; a
+/// binary tree has the pieces as its leaves. A range is counted at the few nodes that together
+/// cover exactly its pieces.
 struct Ports {
-    /// The first port of each piece; the last entry is one beyond the last piece.
+    /// The first port of each piece; the last entry is one after the last piece.
     edges: Vec<u32>,
-    /// The root is 1; below node `n` are `2n` and `2n + 1`.
+    /// The root is node 1; the children of node `n` are `2n` and `2n + 1`.
     nodes: Vec<Node>,
-    /// Pieces the tree has room for: a power of two.
+    /// The number of pieces for which the tree has room: a power of two.
     width: usize,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Node {
-    /// Ranges counted at this node: they cover everything below.
+    /// The number of ranges counted at this node. Each covers all pieces below the node.
     count: u32,
-    /// All below is covered.
+    /// Whether all pieces below are covered.
     whole: bool,
-    /// Something below is.
+    /// Whether a piece below is covered.
     some: bool,
 }
 
@@ -213,7 +214,7 @@ impl Ports {
         let mut pieces = Vec::new();
         self.collect(1, 0..self.width, &mut pieces);
         let port = |piece: usize| self.edges.get(piece).copied().unwrap_or(1 << 16);
-        // Ports were 16 bits wide before one was added to the last.
+        // Ports had 16 bits before one was added to the last one.
         let narrow = |port: u32| u16::try_from(port).unwrap_or(u16::MAX);
         let range = |pieces: Pieces| narrow(port(pieces.start))..=narrow(port(pieces.end) - 1);
         pieces.into_iter().map(range).collect()

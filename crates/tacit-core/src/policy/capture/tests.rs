@@ -191,7 +191,7 @@ fn addresses_of_this_host_are_captured_where_a_rule_names_them() {
     assert!(ranges("", &[]).iter().any(|one| one.contains("-10.0.0.4 ")));
     let alone = ["tcp 10.0.0.5-10.0.0.5 1-65535"];
     assert_eq!(ranges("remote = \"10.0.0.5\"", &[]), alone);
-    // The caller gives the names of the host's own file alone.
+    // The caller passes only the names of the host's own file.
     assert_eq!(ranges("remote = \"me.example\"", &[(own, "me.example")]), alone);
 }
 
@@ -265,7 +265,7 @@ fn names_that_are_listed_capture_no_address() {
     assert_eq!(with, captured(&policy(&text("")), NONE, &[], 0));
 }
 
-/// What rules may say of the far end, and where they meet.
+/// Conditions on the far end that rules can have, chosen so that they overlap.
 const REMOTES: &[&str] = &[
     "0.0.0.0/0",
     "126.0.0.0/7",
@@ -399,7 +399,8 @@ proptest! {
     }
 }
 
-/// Strips along all edges, each with the ports of all areas that cover it, neighbours joined.
+/// Splits the areas into strips along all edges, each with the ports of all areas that cover it,
+/// and merges neighbours.
 fn naive_cut(areas: &[Area]) -> Vec<Area> {
     let mut edges: Vec<u128> = areas
         .iter()
@@ -438,7 +439,7 @@ fn join(mut ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
     joined
 }
 
-/// Many rules of one kind, with the ranges they come to.
+/// Many rules of one kind, with the expected number of ranges.
 type Kind = (&'static str, u32, fn(u32) -> String);
 
 const MANY: u32 = 10_000;

@@ -35,36 +35,37 @@ use super::rule::{Action, Rule};
 use super::selector::{AddressSelector, Family, Selectors, UnknownOwner, family_and_bits};
 use crate::flow::{Address, Direction, Flow, Protocol};
 
-/// Most entries a rule puts into the tables for each `listen`; any one IPv4 range with any one port
-/// range fits (62 times 30).
+/// The largest number of entries that one rule puts into the tables for each `listen`. Any IPv4
+/// range combined with any port range fits (62 times 30).
 const ENTRIES_PER_RULE_MAX: usize = 2048;
 
-/// What a look-up found.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// Index of the first rule that matches; `None`: no rule matches, so the flow is denied.
+    /// The index of the first rule that matches; `None`: no rule matches, so the flow is denied.
     pub rule: Option<usize>,
-    /// Whether the flow's program or user, which are unknown, could select another rule.
+    /// Whether another rule could match if the unknown program or user of the flow were known.
     pub needs_owner: bool,
-    /// Whether an earlier rule with TLS is for some program or user, and may be for this one.
+    /// Whether an earlier rule with TLS selects by program or user, and could match this flow.
     pub may_need_tls: bool,
-    /// Hash probes, tables passed by and rules verified.
+    /// The number of hash probes, skipped tables and verified rules.
     pub comparisons: u32,
 }
 
-/// The rules of a policy, arranged for finding the first that matches.
+/// The rules of a policy in a structure in which the first matching rule is found fast.
 #[derive(Clone, Debug)]
 pub struct Index {
     tables: Vec<Table>,
-    /// Numbers of the addresses that rules listen at; 0 is for flows that arrived at none.
+    /// The numbers of the listening addresses in rules; 0 is for flows that did not arrive at a
+    /// listening address.
     listens: HashMap<Address, u32>,
-    /// Numbers of the host names in rules, with wildcards under the name after `*.`.
+    /// The numbers of the host names in rules. A wildcard has the number of the name after `*.`.
     hosts: HashMap<String, u128>,
     rules: Vec<Verified>,
 }
 
 impl Index {
-    /// Arranges the rules.
+    /// Builds the index.
     #[must_use]
     pub fn new<'r>(rules: impl IntoIterator<Item = &'r Arc<Rule>>) -> Self {
         let mut builder = Builder::default();
@@ -74,7 +75,7 @@ impl Index {
         builder.finish()
     }
 
-    /// The first rule that matches.
+    /// Finds the first rule that matches.
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> Lookup {
         let mut found = Found::default();
@@ -119,7 +120,7 @@ impl Index {
         }
     }
 
-    /// Verifies rules that are earlier than the best so far, up to one that matches as a whole.
+    /// Verifies the rules that are earlier than the best one so far, until one matches completely.
     fn verify(&self, rules: &[usize], flow: &Flow, found: &mut Found) {
         for rule in rules.iter().copied() {
             if found.best.is_some_and(|best| best <= rule) {
@@ -128,7 +129,7 @@ impl Index {
             found.comparisons += 1;
             let Verified { whole, is_deny, is_tls } = &self.rules[rule];
             let selectors = &whole.selectors;
-            // As for a deny: an unknown owner may be one that the rule names.
+            // As for a rule that denies: the unknown owner may be one that the rule names.
             if selectors.matches(flow, UnknownOwner::Matches).is_err() {
                 continue;
             }
@@ -147,7 +148,8 @@ impl Index {
         }
     }
 
-    /// Numbers of the hosts that rules name, and of those they name with `*.`, among the flow's.
+    /// Returns the numbers of the flow's names that rules contain, and of the parent names that
+    /// rules contain with `*.`.
     fn host_numbers(&self, names: &[String], comparisons: &mut u32) -> (Vec<u128>, Vec<u128>) {
         let mut exact = Vec::new();
         let mut wildcard = Vec::new();
@@ -158,7 +160,7 @@ impl Index {
             let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
             *comparisons += 1;
             exact.extend(self.hosts.get(&name));
-            // A leading dot has no label before it, so the first character is passed over.
+            // There is no label before a leading dot, so the first character is skipped.
             for (dot, _) in name.match_indices('.').filter(|(dot, _)| *dot > 0) {
                 *comparisons += 1;
                 wildcard.extend(self.hosts.get(&name[dot + 1..]));
@@ -173,14 +175,14 @@ impl Index {
 struct Found {
     /// The first rule that matches.
     best: Option<usize>,
-    /// The first rule that names owners, and all else of which holds for a flow of unknown owner.
+    /// The first rule that names owners, and whose other conditions match a flow of unknown owner.
     unsure: Option<usize>,
-    /// The first of these with TLS.
+    /// The first such rule with TLS.
     unsure_tls: Option<usize>,
     comparisons: u32,
 }
 
-/// What a rule is verified with once it is found.
+/// The parts of a rule that are needed to verify it.
 #[derive(Clone, Debug)]
 struct Verified {
     whole: Arc<Rule>,
@@ -193,11 +195,11 @@ struct Verified {
 struct Table {
     shape: Shape,
     first_rule: usize,
-    /// Places of rules, in order.
+    /// The positions of rules, in order.
     rules: HashMap<Key, Vec<usize>>,
 }
 
-/// Which values a rule looks at, and at how many bits of each; `None` for a port: at none.
+/// Which values a rule compares, and how many bits of each; `None` for a port: it is not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     local: Place,
@@ -207,7 +209,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// The flow's key for this shape, but for the remote address; `None` if it has none.
+    /// Returns the flow's key for this shape, without the remote address; `None` if it has none.
     fn near_key(self, flow: &Flow, listen: u32) -> Option<Key> {
         Some(Key {
             direction: flow.direction,
@@ -221,21 +223,21 @@ impl Shape {
     }
 }
 
-/// How a shape looks at an address.
+/// How a shape compares an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
-    /// Not at all.
+    /// It is not compared.
     Any,
-    /// At this many bits.
+    /// This number of bits is compared.
     Network(Family, u32),
-    /// At the name.
+    /// The name is compared.
     Host,
-    /// At the names above it.
+    /// The parent names are compared.
     HostsBelow,
 }
 
 impl Place {
-    /// The bits looked at; `None` for an address of the other family, or none.
+    /// Returns the compared bits; `None` if there is no address or it has the other family.
     fn bits(self, ip: Option<IpAddr>) -> Option<u128> {
         match self {
             Self::Any => Some(0),
@@ -255,7 +257,7 @@ fn port_bits(length: Option<u32>, port: Option<u16>) -> Option<u128> {
     }
 }
 
-/// The number with all but its first `length` of `width` bits cleared.
+/// Keeps the first `length` of `width` bits, and clears the others.
 fn high_bits(bits: u128, length: u32, width: u32) -> u128 {
     let low = width - length;
     bits.checked_shr(low).map_or(0, |high| high << low)
@@ -263,7 +265,7 @@ fn high_bits(bits: u128, length: u32, width: u32) -> u128 {
 
 const PORT_WIDTH: u32 = 16;
 
-/// What a rule and a flow have in common.
+/// The values that a rule and a matching flow have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     direction: Direction,
@@ -335,7 +337,7 @@ impl Builder {
             rules: HashMap::new(),
         });
         let rules = table.rules.entry(key).or_default();
-        // Overlapping ranges of one rule meet in the same entry.
+        // Overlapping ranges of one rule lead to the same entry.
         if rules.last() != Some(&place) {
             rules.push(place);
         }
@@ -353,7 +355,7 @@ impl Builder {
         }
         let mut numbers = Vec::with_capacity(rule.listens().len());
         for address in rule.listens() {
-            // Rules and their lists are bounded by the size of a policy text.
+            // The size of a policy text limits the number of rules and the length of their lists.
             let next = u32::try_from(self.listens.len() + 1).unwrap_or(u32::MAX);
             numbers.push(*self.listens.entry(address.clone()).or_insert(next));
         }
@@ -381,7 +383,7 @@ impl Builder {
     }
 }
 
-/// One value of a rule, or a part of a range of them. A port is held as a network of 16 bits.
+/// One value of a rule, or a part of a range. A port is stored as a network of 16 bits.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     place: Place,
@@ -414,12 +416,13 @@ fn ports(ranges: &[RangeInclusive<u16>]) -> Vec<Part> {
     or_any(parts)
 }
 
-/// No condition is one part that is always true.
+/// If there is no condition, there is one part that always matches.
 fn or_any(parts: Vec<Part>) -> Vec<Part> {
     if parts.is_empty() { vec![Part::ANY] } else { parts }
 }
 
-/// Takes conditions out of the index, the longest list first, until the rest is few enough.
+/// Removes conditions from the index, the longest list first, until the number of entries is small
+/// enough.
 fn limit(parts: &mut [Vec<Part>; 4]) {
     while parts.iter().map(Vec::len).fold(1, usize::saturating_mul) > ENTRIES_PER_RULE_MAX {
         if let Some(longest) = parts.iter_mut().max_by_key(|list| list.len()) {
@@ -428,12 +431,13 @@ fn limit(parts: &mut [Vec<Part>; 4]) {
     }
 }
 
-/// The fewest prefixes that make up the numbers from the first to the last, with their lengths.
+/// Returns the smallest number of prefixes that together contain exactly the numbers from the first
+/// to the last, with their lengths.
 fn prefixes(first: u128, last: u128, width: u32) -> Vec<(u128, u32)> {
     let mut prefixes = Vec::new();
     let mut next = Some(first);
     while let Some(first) = next.filter(|first| *first <= last) {
-        // The largest block that begins here and does not reach beyond the last.
+        // The largest block that begins here and does not extend beyond the last number.
         let fits = (last - first).checked_add(1).map_or(u128::BITS, u128::ilog2);
         let block = first.trailing_zeros().min(fits).min(width);
         prefixes.push((first, width - block));

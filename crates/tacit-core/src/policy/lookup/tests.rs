@@ -45,7 +45,7 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
     }
 }
 
-/// The same rule about a run.
+/// The same rule for a run.
 fn of_run(rule: Rule) -> Rule {
     let local_ports = vec![1..=1];
     let form = match rule.form {
@@ -90,7 +90,8 @@ fn to(remote: SocketAddr, names: &[String]) -> Flow {
     }
 }
 
-/// Addresses and ports are drawn from few values near edges, so that rules and flows meet.
+/// Addresses and ports are chosen from a few values near boundaries, so that rules often match
+/// flows.
 fn ip() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         (0..4_u32, 0..8_u32)
@@ -103,7 +104,7 @@ fn ip() -> impl Strategy<Value = IpAddr> {
     ]
 }
 
-/// Addresses that must be named, and their neighbours.
+/// Addresses that rules must name, and their neighbours.
 const NEAR: &[&str] = &[
     "126.255.255.255",
     "127.0.0.0",
@@ -333,7 +334,7 @@ fn prefixes_of_the_widest_ranges() {
     assert_eq!(prefixes(1, u128::from(u32::MAX) - 1, 32).len(), 62);
 }
 
-/// What the rules of one test differ in, and the flow that only the given rule matches.
+/// A way in which the rules of one test differ, and the flow that only the given rule matches.
 type Kind = (&'static str, fn(u16) -> (Selectors, Flow));
 
 const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -387,8 +388,8 @@ const KINDS: &[Kind] = &[
     }),
 ];
 
-/// Most comparisons of any look-up among `count` rules: of a flow for the first, the middle and the
-/// last rule, and of one that none matches.
+/// Returns the largest number of comparisons of a look-up among `count` rules: of flows for the
+/// first, the middle and the last rule, and of a flow that matches no rule.
 fn worst(count: u16, make: impl Fn(u16) -> (Selectors, Flow)) -> u32 {
     let rules: Vec<Arc<Rule>> =
         (0..count).map(|i| rule(make(i).0, Vec::new(), Action::Permit).into()).collect();
@@ -416,7 +417,7 @@ fn comparisons_do_not_grow_with_rules_that_differ_in_address_or_port() {
 
 #[test]
 fn comparisons_do_not_grow_when_kinds_are_mixed() {
-    // A rule of a port alone would match the flows of the other kinds.
+    // A rule with only a port would match the flows of the other kinds.
     let kinds: Vec<_> = KINDS.iter().filter(|(kind, _)| !kind.starts_with("port")).collect();
     let count = u16::try_from(kinds.len()).unwrap();
     let mixed = |i: u16| kinds[usize::from(i % count)].1(i / count);

@@ -7,7 +7,7 @@
 
 use super::pattern::{Pattern, Weight};
 
-/// Most attributes of one pattern.
+/// The largest number of attributes in one pattern.
 pub const ATTRIBUTES_MAX: usize = 16;
 
 /// One attribute of a distinguished name.
@@ -19,13 +19,13 @@ pub struct DnAttribute {
     pub value: String,
 }
 
-/// A pattern of a distinguished name; without attributes it matches any.
+/// A pattern for distinguished names. Without attributes it matches any name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnPattern {
     attributes: Vec<AttributePattern>,
 }
 
-/// What one attribute of a name has to be.
+/// The required value of one attribute of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AttributePattern {
     /// Its type as a dotted object identifier.
@@ -33,14 +33,14 @@ struct AttributePattern {
     value: Pattern,
 }
 
-/// What is wrong with a pattern.
+/// The fault of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DnFault {
     /// A part without `=`.
     NoEquals(String),
     /// A type that is neither known nor an object identifier.
     UnknownType(String),
-    /// It ends within an escape.
+    /// It ends within an escape sequence.
     OpenEscape,
     /// A part with nothing after `=`.
     NoValue(String),
@@ -48,7 +48,7 @@ pub enum DnFault {
     TooMany,
 }
 
-/// Types by the names in use, the one that displays have first.
+/// Attribute types by their common names. The first name is the one in displays.
 pub const TYPES: [(&str, &[&str]); 14] = [
     ("2.5.4.3", &["CN", "commonName"]),
     ("2.5.4.4", &["SN", "surname"]),
@@ -67,11 +67,11 @@ pub const TYPES: [(&str, &[&str]); 14] = [
 ];
 
 impl DnPattern {
-    /// Reads `TYPE=VALUE, TYPE=VALUE`, or `*` for any name. Values are compared without regard to
-    /// ASCII case; `\` takes the next character as it is.
+    /// Parses `TYPE=VALUE, TYPE=VALUE`, or `*` for any name. Values are compared without regard to
+    /// ASCII case; `\` makes the next character literal.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the pattern.
     pub fn parse(text: &str) -> Result<Self, DnFault> {
         if text.trim() == "*" {
             return Ok(Self { attributes: Vec::new() });
@@ -84,7 +84,7 @@ impl DnPattern {
         Ok(Self { attributes })
     }
 
-    /// Whether the pattern matches the name. Its values are folded already.
+    /// Whether the pattern matches the name. The values of the name must be in lower case.
     pub(super) fn matches(&self, name: &[DnAttribute]) -> bool {
         self.types().all(|oid| {
             let wanted = self.values(oid);
@@ -94,7 +94,7 @@ impl DnPattern {
         })
     }
 
-    /// Whether some name matches both patterns.
+    /// Whether there is a name that matches both patterns.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.types().all(|oid| {
             let ours = self.values(oid);
@@ -122,7 +122,7 @@ impl DnPattern {
     }
 }
 
-/// The parts between commas that no `\` precedes.
+/// Splits the text at commas that do not follow a `\`.
 fn parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut start = 0;

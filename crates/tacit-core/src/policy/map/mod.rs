@@ -35,7 +35,7 @@ use pattern::{Pattern, Weight};
 pub mod distinguished;
 pub mod pattern;
 
-/// Most entries of one map.
+/// The largest number of entries in one map.
 pub const ENTRIES_MAX: usize = 1024;
 
 /// The conditions of an entry, most significant first.
@@ -66,7 +66,7 @@ pub enum MapOutcome {
     Name(String),
     /// The client is rejected.
     Deny,
-    /// The client would be rejected: the agent logs that, and the client gets no name.
+    /// The client would be rejected. The agent only logs that, and the client gets no name.
     Warn,
 }
 
@@ -123,23 +123,23 @@ pub enum CertificateName {
 pub enum Mapped<'m> {
     /// The entry that decides.
     Entry(&'m MapEntry),
-    /// Two entries are equally specific and have different outcomes.
+    /// Two matching entries are equally specific and have different outcomes.
     Ambiguous(&'m MapEntry, &'m MapEntry),
-    /// None matches.
+    /// No entry matches.
     NoMatch,
 }
 
-/// An entry that does not decide, and why.
+/// An entry that does not decide, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SkippedEntry {
     /// Its line in the policy.
     pub line: usize,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 impl IdentityMap {
-    /// A map of entries in any order.
+    /// Creates a map from entries in any order.
     #[must_use]
     pub fn new(mut entries: Vec<MapEntry>) -> Self {
         // The sort is stable; the order of equal entries does not matter.
@@ -174,7 +174,7 @@ impl IdentityMap {
         rival.map_or(Mapped::Entry(first), |rival| Mapped::Ambiguous(first, rival))
     }
 
-    /// The entries that do not decide, in text order, with the reasons.
+    /// Returns the entries that do not decide, in the order of the text, with the reasons.
     #[must_use]
     pub fn passed(&self, certificate: &CertificateSubject) -> Vec<SkippedEntry> {
         let decide = match self.find(certificate) {
@@ -199,7 +199,7 @@ impl IdentityMap {
         passed
     }
 
-    /// Each entry that is in conflict with another, with the first such other.
+    /// Returns each entry that conflicts with another entry, with the first such entry.
     #[must_use]
     pub fn conflicts(&self) -> Vec<Conflict<'_>> {
         let groups = self.entries.chunk_by(|a, b| a.conditions.weights() == b.conditions.weights());
@@ -220,9 +220,9 @@ impl IdentityMap {
 /// Two equally specific entries with different outcomes that can match the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict<'m> {
-    /// The one that comes first.
+    /// The earlier one.
     pub earlier: &'m MapEntry,
-    /// The other.
+    /// The later one.
     pub later: &'m MapEntry,
 }
 
@@ -252,7 +252,8 @@ impl MapEntry {
 }
 
 impl Conditions {
-    /// How specific each is, in the order of [`CONDITIONS`]; `None`: not given.
+    /// Returns how specific each condition is, in the order of [`CONDITIONS`]; `None` if there is
+    /// no such condition.
     fn weights(&self) -> [Option<Weight>; 7] {
         let text = |pattern: &Option<Pattern>| pattern.as_ref().map(Pattern::weight);
         let name = |pattern: &Option<DnPattern>| pattern.as_ref().map(DnPattern::weight);
@@ -268,7 +269,7 @@ impl Conditions {
         ]
     }
 
-    /// Whether one certificate, with one name of each kind, can match both; they are equally
+    /// Whether a certificate with one name of each kind can match both entries, which are equally
     /// specific.
     fn overlaps(&self, other: &Self) -> bool {
         fn both<T>(a: &Option<T>, b: &Option<T>, overlap: impl Fn(&T, &T) -> bool) -> bool {
@@ -277,7 +278,7 @@ impl Conditions {
         both(&self.uri, &other.uri, Pattern::overlaps)
             && both(&self.dns, &other.dns, Pattern::overlaps)
             && both(&self.email, &other.email, Pattern::overlaps)
-            // Prefixes of one length are the same network or have nothing in common.
+            // Two prefixes of the same length are equal or disjoint.
             && both(&self.ip, &other.ip, PartialEq::eq)
             && both(&self.subject, &other.subject, DnPattern::overlaps)
             && both(&self.issuer, &other.issuer, DnPattern::overlaps)
@@ -294,7 +295,8 @@ fn address_weight(address: &AddressSelector) -> Weight {
 }
 
 impl CertificateSubject {
-    /// A subject with these names and this address; `None`: the client has no IP address.
+    /// A certificate subject with these names and this client address; `None`: the client has no IP
+    /// address.
     #[must_use]
     pub fn new(said: impl IntoIterator<Item = CertificateName>, address: Option<IpAddr>) -> Self {
         let address = address.map(|ip| ip.to_canonical());
@@ -314,7 +316,7 @@ impl CertificateSubject {
     }
 }
 
-/// Lowers the case of the domain. The local part stays as it is (RFC 5280 section 7.5).
+/// Converts the domain to lower case. The local part stays unchanged (RFC 5280 section 7.5).
 pub(super) fn fold_email(email: &str) -> String {
     match email.rsplit_once('@') {
         Some((local, domain)) => format!("{local}@{}", domain.to_ascii_lowercase()),

@@ -4,26 +4,26 @@
 //! Matching is case-sensitive: for a case-insensitive match the caller converts both texts to one
 //! case.
 
-/// A text in which each `*` stands for any characters.
+/// A text in which each `*` stands for any number of characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// The text between the stars; a single piece means no star.
+    /// The text between the `*` characters; a single piece means that there is no `*`.
     pieces: Vec<String>,
 }
 
-/// How specific a condition is. The greater decides before the smaller.
+/// How specific a condition is. The greater weight has precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Weight {
-    /// Values that it names.
+    /// The number of values in the condition.
     pub(super) values: usize,
-    /// Those of them that are given whole, without a star.
+    /// The number of values without a `*`.
     pub(super) whole: usize,
-    /// Characters that are given, or bits of a network.
+    /// The number of literal characters, or of bits of a network.
     pub(super) letters: usize,
 }
 
 impl Pattern {
-    /// Reads a pattern; `None` if it ends within an escape.
+    /// Parses a pattern; `None` if it ends within an escape sequence.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut pieces = vec![String::new()];
@@ -56,19 +56,19 @@ impl Pattern {
         let Some(rest) = text.strip_prefix(first.as_str()) else { return false };
         let Some(mut rest) = rest.strip_suffix(last.as_str()) else { return false };
         for piece in middle {
-            // The earliest place leaves the most for the pieces after it.
+            // The earliest match leaves the most text for the next pieces.
             let Some((_, after)) = rest.split_once(piece.as_str()) else { return false };
             rest = after;
         }
         true
     }
 
-    /// Whether some text matches both patterns.
+    /// Whether there is a text that matches both patterns.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         match (self.pieces.as_slice(), other.pieces.as_slice()) {
             ([one], [another]) => one == another,
             ([first, .., last], [other_first, .., other_last]) => {
-                // Between the ends there is room for whatever the middles want.
+                // Between the two ends, the text can contain all middle pieces.
                 let starts = first.starts_with(other_first.as_str());
                 let ends = last.ends_with(other_last.as_str());
                 (starts || other_first.starts_with(first.as_str()))
@@ -80,7 +80,7 @@ impl Pattern {
         }
     }
 
-    /// How specific it is.
+    /// Returns how specific the pattern is.
     pub(super) fn weight(&self) -> Weight {
         let letters = self.pieces.iter().map(|piece| piece.chars().count()).sum();
         let whole = usize::from(self.pieces.len() == 1);

@@ -178,7 +178,7 @@ proptest! {
             | (Mapped::NoMatch, Mapped::NoMatch) => {}
             (one, another) => prop_assert!(false, "{one:?} {another:?}"),
         }
-        // No matching entry weighs more than the one that decides.
+        // No matching entry has more weight than the entry that decides.
         if let Mapped::Entry(decides) = one {
             for entry in map.entries().iter().filter(|entry| entry.matches(&holder).is_ok()) {
                 prop_assert!(entry.conditions.weights() <= decides.conditions.weights());

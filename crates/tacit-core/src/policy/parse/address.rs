@@ -8,25 +8,26 @@ use crate::policy::selector::{AddressSelector, NamePattern, Near, mask};
 use crate::policy::target::Target;
 use crate::policy::text::TomlValue;
 
-/// Longest path or abstract name of a UNIX socket: `sun_path` is 108 bytes, one of them a NUL.
+/// The largest length of a path or an abstract name of a UNIX socket: `sun_path` has 108 bytes, one
+/// of which is a NUL.
 pub(super) const UNIX_PATH_BYTES_MAX: usize = 107;
 
 /// An address that cannot be parsed.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
-    /// What is wrong.
+    /// The fault.
     message: String,
-    /// What to write instead.
+    /// The fix.
     fix: String,
 }
 
-/// An entry of `local` or `remote`.
+/// Parses an entry of `local` or `remote`.
 pub(super) fn selector(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let text = value.string()?;
     report(value, parse_selector(text))
 }
 
-/// An entry of `names`.
+/// Parses an entry of `names`.
 pub(super) fn name_pattern(value: &TomlValue<'_>) -> Option<NamePattern> {
     let text = value.string()?;
     if text == "*" {
@@ -42,19 +43,19 @@ pub(super) fn name_pattern(value: &TomlValue<'_>) -> Option<NamePattern> {
     }
 }
 
-/// An entry of `listen`: a socket that can be bound without asking a resolver.
+/// Parses an entry of `listen`: an address that can be bound without a resolver.
 pub(super) fn listen(value: &TomlValue<'_>) -> Option<Address> {
     let text = value.string()?;
     report(value, parse_endpoint(text).and_then(|target| as_listen(text, target)))
 }
 
-/// The value of `connect`.
+/// Parses the value of `connect`.
 pub(super) fn target(value: &TomlValue<'_>) -> Option<Target> {
     let text = value.string()?;
     report(value, parse_endpoint(text).and_then(|target| as_connect(text, target)))
 }
 
-/// The value of `server-name`: a host name or an IP address, as certificates hold them.
+/// Parses the value of `server-name`: a host name or an IP address, as in certificates.
 pub(super) fn server_name(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
     if let Ok(ip) = text.parse::<IpAddr>() {
@@ -69,7 +70,8 @@ pub(super) fn server_name(value: &TomlValue<'_>) -> Option<String> {
     report(value, name)
 }
 
-/// A host name in lower case without final dot, if it is one (RFC 1123, underscores allowed).
+/// Returns a valid host name in lower case, without a final dot (RFC 1123; underscores are
+/// allowed).
 fn host(text: &str) -> Option<String> {
     let name = text.strip_suffix('.').unwrap_or(text);
     let good_label = |label: &str| {
@@ -78,7 +80,7 @@ fn host(text: &str) -> Option<String> {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // A last label of digits only is a malformed address (RFC 3696 section 2).
+    // If the last label has only digits, the text is a malformed address (RFC 3696 section 2).
     let numeric = name.rsplit('.').next()?.bytes().all(|b| b.is_ascii_digit());
     let good = name.len() <= 253 && !numeric && name.split('.').all(good_label);
     good.then(|| name.to_ascii_lowercase())
@@ -173,7 +175,7 @@ fn parse_range(text: &str, first: IpAddr, last: &str) -> Result<AddressSelector,
     Ok(AddressSelector::Range { first, last })
 }
 
-/// The number of bits of an address.
+/// Returns the number of bits of an address.
 fn bits(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }

@@ -36,7 +36,7 @@ fn ranges(value: &TomlValue<'_>) -> Option<AliasRanges> {
     Some(networks.into_iter().fold(AliasRanges::default(), with))
 }
 
-/// A network that programs can connect to, with a valid size.
+/// Parses a network of valid size to which programs can connect.
 fn range(value: &TomlValue<'_>) -> Option<(IpAddr, u8)> {
     let selector = address::selector(value)?;
     let AddressSelector::Prefix { network, length } = selector else {
@@ -65,7 +65,7 @@ fn range(value: &TomlValue<'_>) -> Option<(IpAddr, u8)> {
     Some((network, length))
 }
 
-/// Reports outbound rules for addresses that may only be aliases.
+/// Reports outbound rules that match only addresses reserved for alias addresses.
 pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
     let outbound = rules.iter().filter(|read| {
         aliases.given != AliasPolicy::Never && read.rule.selectors.direction == Direction::Outbound
@@ -94,7 +94,7 @@ fn is_within(ranges: AliasRanges, selector: &AddressSelector) -> bool {
     }
 }
 
-/// The last address of a network.
+/// Returns the last address of a network.
 fn last_of(network: IpAddr, length: u8) -> IpAddr {
     match network {
         IpAddr::V4(v4) => {

@@ -3,7 +3,7 @@
 use crate::policy::suite::{Group, Suite, TlsVersion, suite_refusal};
 use crate::policy::text::{TomlValue, nearest_word, word_list};
 
-/// The value of `min-version`.
+/// Parses the value of `min-version`.
 pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
     if value.value.as_float().is_some() {
         value.wrong_type("the version in quotes: \"1.2\" or \"1.3\"");
@@ -32,7 +32,7 @@ pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
     None
 }
 
-/// An entry of `suites`.
+/// Parses an entry of `suites`.
 pub(super) fn suite(value: &TomlValue<'_>) -> Option<Suite> {
     let text = value.string()?;
     if let Some(suite) = Suite::DEFAULT.into_iter().find(|suite| suite.name() == text) {
@@ -53,7 +53,7 @@ pub(super) fn suite(value: &TomlValue<'_>) -> Option<Suite> {
     None
 }
 
-/// An entry of `groups`.
+/// Parses an entry of `groups`.
 pub(super) fn group(value: &TomlValue<'_>) -> Option<Group> {
     let text = value.string()?;
     let same = |group: &Group| group.name().eq_ignore_ascii_case(text);
@@ -82,7 +82,7 @@ pub(super) fn group(value: &TomlValue<'_>) -> Option<Group> {
     None
 }
 
-/// OpenSSL's names, which most examples use.
+/// The names that OpenSSL uses, which most examples contain.
 const OPENSSL_SUITES: [(&str, Suite); 6] = [
     ("ECDHE_ECDSA_AES128_GCM_SHA256", Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
     ("ECDHE_ECDSA_AES256_GCM_SHA384", Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
@@ -92,7 +92,7 @@ const OPENSSL_SUITES: [(&str, Suite); 6] = [
     ("ECDHE_RSA_CHACHA20_POLY1305", Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
 ];
 
-/// The suite to use instead of a rejected one.
+/// Returns the suite to use instead of a rejected one.
 fn replacement(plain: &str) -> Suite {
     let is_ecdsa = plain.contains("ECDSA") || plain.contains("DSS");
     let is_256_bit = plain.contains("256_");

@@ -11,10 +11,10 @@ use crate::policy::starttls::Start;
 use crate::policy::text::{TomlTable, TomlValue};
 use crate::policy::tls::TlsCommon;
 
-/// Keys of clients that are in clear.
+/// The keys for clients without TLS.
 const CLEAR_KEYS: [&str; 2] = ["clear-sources", "clear-until"];
 
-/// Reads the keys; the outer `None` means that an error was reported, the inner one that every
+/// Reads the keys. The outer `None` means that an error was reported, the inner `None` that every
 /// client needs TLS.
 #[expect(clippy::option_option, reason = "an error, or a rule without clients in clear")]
 pub(super) fn read(
@@ -78,7 +78,7 @@ fn time(value: &TomlValue<'_>) -> Option<Timestamp> {
     time
 }
 
-/// Warns about clients that show no certificate.
+/// Warns if clients without TLS are accepted although the rule requests certificates.
 fn warn(value: &TomlValue<'_>, client_cert: &ClientCert) {
     let denies = client_cert.requested().is_some_and(|policy| policy.absent == Absent::Deny);
     let message = if denies {

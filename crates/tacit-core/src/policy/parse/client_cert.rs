@@ -18,7 +18,7 @@ struct Settings {
     source: Source,
 }
 
-/// Where names come from.
+/// The source of a client's name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Nowhere,
@@ -26,7 +26,7 @@ enum Source {
     Map,
 }
 
-/// Reads the level of a server rule; `None` after an error was reported.
+/// Reads the level of a server rule; `None` after an error.
 pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCert> {
     let fix = "set client-cert = \"none\", \"preferred\", \"required\" or another level; there is \
                no default";
@@ -55,7 +55,7 @@ pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCer
     asked(table, names, preset_settings(preset))
 }
 
-/// Reports a level that a client could evade by not requesting TLS.
+/// Reports a level that a client could bypass because the rule also accepts clear connections.
 pub(super) fn refuse_in_clear(
     table: &TomlTable<'_>,
     level: &ClientCert,
@@ -90,7 +90,7 @@ fn preset_settings(preset: Preset) -> Settings {
     Settings { preset: Some(preset), absent: preset.absent(), invalid, source }
 }
 
-/// `{ absent = …, invalid = …, identity = … }`.
+/// Reads `{ absent = …, invalid = …, identity = … }`.
 fn custom(value: &TomlValue<'_>) -> Option<Settings> {
     let table = value.table(Scope::ClientCertTable, "`client-cert`")?;
     let fix = "set what happens to a client without a certificate: absent = \"allow\" or \"deny\"";

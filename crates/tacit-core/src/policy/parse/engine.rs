@@ -5,7 +5,7 @@ use super::words::Scope;
 use crate::policy::engine::{CPU_MAX, EngineClass, EngineSettings, Placement};
 use crate::policy::text::{TomlTable, TomlValue};
 
-/// Largest `queue`: no machine completes more handshakes before they time out.
+/// The largest `queue`. No machine completes more handshakes before their timeout.
 const QUEUE_MAX: u64 = 65_536;
 /// The kernel's own range of nice values.
 const NICE: std::ops::RangeInclusive<i32> = -20..=19;
@@ -70,7 +70,7 @@ pub(super) fn check_apart(top: &TomlTable<'_>, engine: &EngineSettings, placed: 
     false
 }
 
-/// CPUs as the kernel lists them: `"2"`, `"2-3"`, `"0,4-7"`.
+/// Parses CPUs in the format of the kernel: `"2"`, `"2-3"`, `"0,4-7"`.
 fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
     let text = value.string()?;
     let mut cpus = Vec::new();
@@ -110,7 +110,7 @@ fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// A number of only digits.
+/// Parses a number that has only digits.
 fn number(text: &str) -> Option<usize> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| plain)

@@ -12,12 +12,12 @@ use crate::policy::target::{Connect, TARGETS_MAX, Target, TargetOrder};
 use crate::policy::text::{TomlTable, TomlValue};
 use crate::policy::tls::Tls;
 
-/// Default of `connect-timeout`.
+/// The default of `connect-timeout`.
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 
-/// Default of `unix-mode`: only the agent's own user.
+/// The default of `unix-mode`: only the agent's own user has access.
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
 /// Rejects keys about the destination in a deny: `Some(None)`, or `None` after an error.
@@ -29,7 +29,7 @@ pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
 
 /// Parses `connect`; `None` after an error.
 pub(super) fn connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
-    // A rule with a wrong `deny` gets that error, not one about `connect`.
+    // A rule with an invalid `deny` gets the error about `deny`, and not one about `connect`.
     if table.holds("deny") && !table.holds("connect") {
         return None;
     }
@@ -46,7 +46,7 @@ fn targets(value: &TomlValue<'_>) -> Option<Vec<Target>> {
     value.each_once(address::target)
 }
 
-/// Parses `order`; a single target has none.
+/// Parses `order`. A rule with a single target has no order.
 fn order(table: &TomlTable<'_>, targets: Option<&[Target]>) -> Option<TargetOrder> {
     let Some(value) = table.value("order") else { return Some(TargetOrder::default()) };
     let orders = [TargetOrder::First, TargetOrder::RoundRobin].map(|order| (order.word(), order));
@@ -60,7 +60,7 @@ fn order(table: &TomlTable<'_>, targets: Option<&[Target]>) -> Option<TargetOrde
     Some(order)
 }
 
-/// An entry of a list, or a single value instead of a list.
+/// Returns an entry of a list, or the single value that stands instead of a list.
 pub(super) fn item<'a>(
     table: &TomlTable<'a>,
     key: &'static str,
@@ -144,7 +144,7 @@ fn owner(value: &TomlValue<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Whether keys for UNIX sockets are only used with a UNIX socket.
+/// Checks that keys for UNIX sockets are used only with a UNIX socket.
 fn check_unix_keys(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
     if forward.listen.iter().any(|address| matches!(address, Address::Path(_))) {
         return true;
@@ -155,7 +155,8 @@ fn check_unix_keys(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
     !keys.into_iter().any(|key| table.holds(key))
 }
 
-/// Whether the rule does not connect to itself in an endless loop.
+/// Checks that the rule does not connect to its own listening address, which would be an endless
+/// loop.
 fn check_loop(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
     let targets = forward.connect.iter().flat_map(|connect| &connect.targets);
     let mut is_sound = true;
@@ -181,7 +182,7 @@ fn reaches(target: &Address, listen: &Address) -> bool {
         || matches!((listen, target), (Address::Inet(l), Address::Inet(t)) if every_address(l, t))
 }
 
-/// Whether `send-proxy = "tls"` is only used where the client's TLS is known.
+/// Checks that `send-proxy = "tls"` is used only if the client's TLS is known.
 pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let wanted = rule.forward().and_then(|forward| forward.send_proxy);
     let tells = match &rule.action {
@@ -201,11 +202,12 @@ pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
     false
 }
 
-/// Whether no bytes of a `tls` rule cross the network in clear, unless the rule permits it.
+/// Checks that no bytes of a `tls` rule are sent over the network in clear, unless the rule permits
+/// it.
 ///
-/// TLS ends in the agent. The server role sends decrypted bytes to `connect`, and the client role
-/// receives clear bytes at `listen`; that socket is safe only if its traffic cannot leave this
-/// host.
+/// TLS ends in the agent. In the server role the agent sends decrypted bytes to `connect`, and in
+/// the client role it receives clear bytes at `listen`. The clear socket is safe only if its
+/// traffic cannot leave this host.
 pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let Some(forward) = rule.forward() else { return true };
     let clear = table.value("clear");
@@ -229,7 +231,7 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     }
 }
 
-/// A socket in clear with traffic that leaves this host.
+/// A clear socket whose traffic can leave this host.
 struct ClearSocket {
     /// The key with its address.
     key: &'static str,

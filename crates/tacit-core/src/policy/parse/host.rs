@@ -21,7 +21,7 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<HostSettings>> {
     Some(Some(HostSettings { unmatched: unmatched?, mark: mark? }))
 }
 
-/// Two bits, as a hexadecimal number.
+/// Parses two bits, written as a hexadecimal number.
 fn mark(value: &TomlValue<'_>) -> Option<u32> {
     let text = value.string()?;
     let digits = text.strip_prefix("0x").unwrap_or_default();
@@ -36,7 +36,7 @@ fn mark(value: &TomlValue<'_>) -> Option<u32> {
     bits
 }
 
-/// Reports inbound rules without `listen`, which only the capture of a host has.
+/// Reports inbound rules without `listen`. Such rules are valid only if the host is captured.
 pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules.iter().filter(|read| read.rule.form == RuleForm::HostInbound)
     {
@@ -47,7 +47,7 @@ pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
     }
 }
 
-/// Reports the first thing in each rule that the capture of a host does not do.
+/// Reports for each rule the first setting that a captured host does not support.
 pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules {
         let (found, or) = match rule.form {
@@ -62,7 +62,8 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
         let message = format!("rule `{}` {problem}", rule.name);
         value.report.error(MessageId("not-for-host"), &at, message, format!("{fix}{or}"));
     }
-    // Rules with a time window count as open: a closed one leaves its part to a later rule.
+    // Rules with time windows count as open. When such a rule is closed, a later rule may need its
+    // ranges.
     let all = rules.iter().map(|read| &**read.rule);
     if capture::host_outbound(all, host.unmatched).len() > HOST_RANGES_MAX
         && let Some(first) = rules.first()
@@ -76,7 +77,7 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
     }
 }
 
-/// What a rule has that the capture of a host does not do.
+/// A setting that a captured host does not support.
 struct Unsupported {
     key: &'static str,
     problem: &'static str,

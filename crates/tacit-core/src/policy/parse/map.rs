@@ -107,7 +107,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
     outcome
 }
 
-/// A client's name: one word in displays and logs, with the characters of user IDs.
+/// Parses a client's name: one word in displays and logs, with the characters of user IDs.
 fn person(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\'' | '`');
@@ -141,7 +141,7 @@ fn conditions(table: &TomlTable<'_>) -> Option<Conditions> {
     })
 }
 
-/// The value of a key that may be absent; `None` only after an error was reported.
+/// Returns the value of an optional key; `None` only after an error.
 fn optional<'a, T>(
     table: &TomlTable<'a>,
     key: &'static str,
@@ -165,7 +165,7 @@ fn open_escape(value: &TomlValue<'_>) {
     value.error(message, "write a backslash twice: \"\\\\\\\\\" in double quotes");
 }
 
-/// One address or network.
+/// Parses one address or network.
 fn network(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     if !matches!(selector, AddressSelector::Prefix { .. }) {

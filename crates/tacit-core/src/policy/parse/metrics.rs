@@ -7,8 +7,8 @@ use crate::policy::text::TomlTable;
 
 /// Reads both: `Some(None)` if nothing is served, `None` after an error.
 ///
-/// Metrics show how much traffic each rule has, and HTTP in clear shows that to every host on the
-/// path: they are only served to other hosts if the policy permits it explicitly.
+/// Metrics show how much traffic each rule has, and with HTTP in clear every host on the path can
+/// read them. So they are served to other hosts only if the policy permits it explicitly.
 pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
     let clear = table.value("metrics-clear");
     let allowed = table.boolean("metrics-clear", false);

@@ -57,7 +57,7 @@ pub use words::language;
 #[cfg(test)]
 mod tests;
 
-/// Most rules of a policy.
+/// The largest number of rules in a policy.
 pub const RULES_MAX: usize = 65_536;
 
 /// The result of parsing a policy.
@@ -109,7 +109,7 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let host = host::read(top);
     let rules = rules(top, &names, agent.as_ref(), host.flatten().as_ref());
     if rules.is_some() {
-        // A rule with an error may refer to a table that now seems unused.
+        // A rule with an error may use a table that now seems unused.
         names.warn_of_unused();
     }
     if rules.as_ref().is_some_and(|rules| capture::takes_too_many(rules)) {
@@ -148,7 +148,7 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     })
 }
 
-/// The version of the language; only 1 exists.
+/// Checks the version of the language; only 1 exists.
 fn version(top: &TomlTable<'_>) -> Option<()> {
     let value = top.required("version", "begin the file with `version = 1`")?;
     let Some(number) = value.value.as_integer() else {
@@ -166,8 +166,8 @@ fn version(top: &TomlTable<'_>) -> Option<()> {
     Some(())
 }
 
-/// The patterns of files to include. [`PolicyText::includes`] has those of a text before it is
-/// parsed.
+/// Reads the patterns of files to include. [`PolicyText::includes`] returns the patterns of a text
+/// before it is parsed.
 fn include(top: &TomlTable<'_>) -> Option<Vec<String>> {
     let Some(value) = top.value("include") else { return Some(Vec::new()) };
     let check = |item: &TomlValue<'_>| {
@@ -182,9 +182,9 @@ fn include(top: &TomlTable<'_>) -> Option<Vec<String>> {
     value.each_once(check)
 }
 
-/// Most data workers: more than any machine has CPUs to run them.
+/// The largest number of data workers. No machine has more CPUs.
 const WORKERS_MAX: u64 = 1024;
-/// Longest name of a congestion control: `TCP_CA_NAME_MAX` less its NUL.
+/// The largest length of a congestion control's name: `TCP_CA_NAME_MAX` without its NUL.
 const CONGESTION_CONTROL_BYTES_MAX: usize = 15;
 
 fn agent(top: &TomlTable<'_>) -> Option<AgentSettings> {
@@ -226,7 +226,7 @@ fn agent(top: &TomlTable<'_>) -> Option<AgentSettings> {
     })
 }
 
-/// Largest `connections` and `handshakes`: the kernel's own limit of open files by default.
+/// The largest `connections` and `handshakes`: the kernel's default limit of open files.
 const CONNECTIONS_MAX: u64 = 1 << 20;
 const DRAIN_MIN: Duration = Duration::from_secs(1);
 const DRAIN_MAX: Duration = Duration::from_secs(30 * 86_400);
@@ -259,7 +259,7 @@ fn limits(top: &TomlTable<'_>) -> Option<Limits> {
     })
 }
 
-/// A limit that is at most `handshakes`.
+/// Reads a limit that must not exceed `handshakes`.
 fn part(table: &TomlTable<'_>, key: &'static str, all: usize) -> Option<Option<usize>> {
     let part = value::count(table, key, CONNECTIONS_MAX)?;
     if let Some(part) = part.filter(|part| *part > all)

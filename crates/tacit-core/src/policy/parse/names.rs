@@ -18,10 +18,11 @@ use crate::policy::text::{ByteSpan, Diagnostics, TomlTable, TomlValue, nearest_w
 /// The trust that every policy has: the distribution's own bundle.
 const SYSTEM: &str = "system";
 
-/// Every identity, trust and map of the policy, and which of them rules use.
+/// All identities, trusts and maps of the policy, and which of them rules use.
 pub(super) struct Names<'a> {
     report: &'a Diagnostics<'a>,
-    /// A table with errors is known by name, so that references to it are not reported.
+    /// A table with errors is entered with its name only, so that references to it are not reported
+    /// too.
     identities: BTreeMap<&'a str, Option<Identity>>,
     trusts: BTreeMap<&'a str, Option<Trust>>,
     maps: BTreeMap<&'a str, Option<IdentityMap>>,
@@ -33,7 +34,7 @@ pub(super) struct Names<'a> {
     pub(super) has_engine: bool,
 }
 
-/// The tables that were read.
+/// The tables of the policy.
 pub(super) struct Tables {
     pub(super) identities: BTreeMap<String, Identity>,
     pub(super) trusts: BTreeMap<String, Trust>,
@@ -56,7 +57,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The value as the name of an identity.
+    /// Resolves the value as the name of an identity.
     pub(super) fn identity(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
         self.used_identities.borrow_mut().insert(name.to_owned());
@@ -64,7 +65,7 @@ impl<'a> Names<'a> {
         check_known(value, name, &known, "identity", "cert and key")
     }
 
-    /// The value as the name of a trust.
+    /// Resolves the value as the name of a trust.
     pub(super) fn trust(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
         if name == SYSTEM {
@@ -77,13 +78,13 @@ impl<'a> Names<'a> {
         check_known(value, name, &known, "trust", "ca or pinned")
     }
 
-    /// Whether the value names a trust that pins the certificates of its peers.
+    /// Whether the value names a trust with pinned certificates.
     pub(super) fn is_pinned(&self, value: &TomlValue<'_>) -> bool {
         let trust = value.value.as_str().and_then(|name| self.trusts.get(name)?.as_ref());
         trust.is_some_and(|trust| !trust.pinned.is_empty())
     }
 
-    /// The value as the name of a map.
+    /// Resolves the value as the name of a map.
     pub(super) fn map(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
         self.used_maps.borrow_mut().insert(name.to_owned());
@@ -208,7 +209,8 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         let fix = "remove the key, or set the CA too: ca = \"corp-ca.pem\"";
         table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);
     }
-    // What was refused just now is not read: a second error would contradict the first.
+    // A value that was just rejected is not read again, because a second error would contradict the
+    // first.
     let lists = match source {
         Some(TrustSource::Pinned) => Some(Lists { crls: Vec::new(), revocation: Revocation::Off }),
         Some(TrustSource::Files(_) | TrustSource::System) | None => lists(&table),
@@ -232,7 +234,7 @@ struct Lists {
     revocation: Revocation,
 }
 
-/// Parses the CRLs of a trust; `revocation` defaults to hard.
+/// Parses the CRLs of a trust; the default of `revocation` is hard.
 fn lists(table: &TomlTable<'_>) -> Option<Lists> {
     let words = [Revocation::Off, Revocation::Soft, Revocation::Hard].map(|it| (it.word(), it));
     let given = table.value("revocation").map(|value| value.choice(&words));
@@ -264,7 +266,7 @@ fn position(at: &ByteSpan, report: &Diagnostics<'_>) -> SourcePosition {
     report.position(at.start)
 }
 
-/// The positions of the files that these keys of a table name.
+/// Returns the positions of the files that these keys of a table name.
 fn file_positions(table: &TomlTable<'_>, keys: &[&'static str]) -> FilePositions {
     let mut files = Vec::new();
     for value in keys.iter().filter_map(|key| table.value(key)) {

@@ -5,13 +5,13 @@
 
 use crate::policy::text::PlannedKey;
 
-/// At the top of the file.
+/// Planned keys at the top of the file.
 pub(super) const POLICY: &[PlannedKey] = &[PlannedKey {
     key: "ike",
     instead: "remove the key, and use `tls` or `deny`: IPsec is planned",
 }];
 
-/// In a rule.
+/// Planned keys of a rule.
 pub(super) const RULE: &[PlannedKey] = &[
     PlannedKey { key: "ipsec", instead: "use `tls` or `deny`" },
     PlannedKey { key: "path", instead: "remove the key: tacit relays every connection" },

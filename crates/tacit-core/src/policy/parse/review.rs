@@ -15,7 +15,7 @@ use crate::policy::text::{Diagnostics, TomlValue};
 use crate::policy::tls::{Tls, Verify};
 use crate::policy::when::When;
 
-/// Reports duplicate names, also among rules with other errors.
+/// Reports duplicate names, including names of rules with other errors.
 pub(super) fn names(rules: &[TomlValue<'_>]) {
     let mut seen: HashMap<&str, usize> = HashMap::new();
     for rule in rules {
@@ -33,7 +33,7 @@ pub(super) fn names(rules: &[TomlValue<'_>]) {
     }
 }
 
-/// A rule without errors, and where it is written.
+/// A rule without errors, and its position.
 #[derive(Clone, Copy)]
 pub(super) struct Read<'r, 'a> {
     pub(super) value: &'r TomlValue<'a>,
@@ -47,11 +47,11 @@ pub(super) fn rules(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     weaker_before_tls(report, rules);
 }
 
-/// Most pairs of rules that are compared for [`weaker_before_tls`].
+/// The largest number of pairs of rules that are compared for [`weaker_before_tls`].
 const COMPARED_MAX: usize = 1 << 20;
 
-/// Warns about a rule by name that does not check the server, before one that does, if both match
-/// the same port: DNS answers then choose between them.
+/// Warns about a rule that matches by name and does not check the server, if it comes before a rule
+/// that does, and both match the same port. DNS answers then decide which of the two rules applies.
 fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     let is_by_name = |rule: &Rule| {
         let remote = &rule.selectors.remote;
@@ -85,7 +85,7 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     }
 }
 
-/// Whether the rule accepts any server.
+/// Whether the rule accepts any server without a check.
 fn is_unchecked(rule: &Rule) -> bool {
     match &rule.action {
         Action::Permit => true,
@@ -106,7 +106,7 @@ fn share_a_port(a: &Rule, b: &Rule) -> bool {
     a.protocol == b.protocol && share
 }
 
-/// Rules may share a socket, but must then agree on its settings.
+/// Reports rules that share a listening address and have different settings for it.
 fn shared_listens(rules: &[Read<'_, '_>]) {
     let mut first_at: HashMap<&Address, &Rule> = HashMap::new();
     for Read { value, rule } in rules {
@@ -122,7 +122,7 @@ fn shared_listens(rules: &[Read<'_, '_>]) {
     }
 }
 
-/// Why two rules cannot share a listening address.
+/// The reason why two rules cannot share a listening address.
 struct Conflict {
     /// The key of the later rule to report.
     key: &'static str,
@@ -158,19 +158,19 @@ fn disagreement(address: &Address, a: &ForwardRule, b: &ForwardRule) -> Option<&
     keys.into_iter().find(|(_, agree)| !agree).map(|(key, _)| key)
 }
 
-/// Maximum number of earlier rules compared with one, so that the largest policy is checked within
-/// seconds.
+/// The largest number of earlier rules with which a rule is compared, so that the largest policy is
+/// checked within seconds.
 const COVER_PLACES_MAX: usize = 1024;
 
 /// Warns about a rule that one earlier rule covers completely.
 ///
-/// A rule covered by several earlier ones together, but by none alone, is not found; nor is one
-/// with a covering rule more than [`COVER_PLACES_MAX`] after the first candidate.
+/// Two cases are not found: a rule that only several earlier rules together cover, and a rule whose
+/// covering rule is more than [`COVER_PLACES_MAX`] after the first candidate.
 fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     let index = Index::new(rules.iter().map(|read| read.rule));
     for (place, Read { rule, .. }) in rules.iter().enumerate() {
         // A covering rule also matches this flow, and no rule before `first` does. For most rules
-        // that is the rule itself, which saves comparing all with all.
+        // `first` is the rule itself, so most rules need no comparison.
         let Some(first) = index.lookup(&typical_flow(rule)).rule else { continue };
         let earlier = rules.get(first..place).unwrap_or_default();
         let mut compared = earlier.iter().take(COVER_PLACES_MAX);
@@ -187,7 +187,7 @@ fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     }
 }
 
-/// Returns some flow that the rule matches.
+/// Returns a flow that the rule matches.
 fn typical_flow(rule: &Rule) -> Flow {
     let Selectors { direction, protocol, program, user, run, .. } = &rule.selectors;
     let local = typical_end(&rule.selectors.local, &rule.selectors.local_ports);
@@ -213,7 +213,7 @@ fn typical_flow(rule: &Rule) -> Flow {
 /// One end of a flow.
 struct End {
     address: Address,
-    /// The name that resolved to the address.
+    /// The name that the program resolved to the address.
     name: Option<String>,
 }
 
@@ -235,11 +235,11 @@ fn typical_end(addresses: &[AddressSelector], ports: &[RangeInclusive<u16>]) -> 
     End { address: SocketAddr::new(ip, port).into(), name }
 }
 
-/// Whether every flow that `b` matches is matched by `a`.
+/// Whether `a` matches every flow that `b` matches.
 fn covers(a: &Rule, b: &Rule) -> bool {
     let listens = a.listens().is_empty() == b.listens().is_empty()
         && b.listens().iter().all(|address| a.listens().contains(address));
-    // A deny also matches unknown owners; other rules do not.
+    // A rule that denies also matches unknown owners; other rules do not.
     let unknown_too = a.action.is_deny() || !b.action.is_deny();
     let a = &a.selectors;
     let b = &b.selectors;
@@ -259,8 +259,8 @@ fn covers(a: &Rule, b: &Rule) -> bool {
         && all_covered(&a.run, &b.run, |a, b| unknown_too && a == b)
 }
 
-/// As [`all_covered`]; connections that programs open to this host or link are not covered by wide
-/// selectors.
+/// The same as [`all_covered`]. Wide selectors do not cover connections that programs open to this
+/// host or this link.
 fn remotes_covered(a: &Selectors, b: &Selectors) -> bool {
     let named = |selector: &AddressSelector| {
         selector.near().is_none()
@@ -270,7 +270,8 @@ fn remotes_covered(a: &Selectors, b: &Selectors) -> bool {
         && (a.direction != Direction::Outbound || b.remote.iter().all(named))
 }
 
-/// Whether each condition of `b` is covered by one of `a`; an empty list matches everything.
+/// Whether each condition of `b` is covered by a condition of `a`; an empty list matches
+/// everything.
 fn all_covered<T>(a: &[T], b: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
     a.is_empty() || (!b.is_empty() && b.iter().all(|b| a.iter().any(|a| covers(a, b))))
 }

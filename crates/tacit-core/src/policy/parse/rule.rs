@@ -17,7 +17,7 @@ use crate::policy::selector::{AddressSelector, NamePattern};
 use crate::policy::target::{Connect, Target};
 use crate::policy::text::{TomlTable, TomlValue};
 
-/// The range of `idle`: normal pauses of programs must not close connections.
+/// The range of `idle`. Its lower end prevents normal pauses of programs from closing connections.
 const IDLE_MIN: Duration = Duration::from_secs(1);
 const IDLE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -85,7 +85,8 @@ enum Mode {
     Audit,
 }
 
-/// Parses `mode`; a forwarding rule has no connections without the agent, so it cannot be audited.
+/// Parses `mode`. A forwarding rule cannot be in audit mode, because without the agent it would
+/// have no connections.
 fn mode(table: &TomlTable<'_>) -> Option<Mode> {
     let Some(value) = table.value("mode") else { return Some(Mode::Enforce) };
     let mode = value.choice(&[("enforce", Mode::Enforce), ("audit", Mode::Audit)])?;
@@ -97,7 +98,7 @@ fn mode(table: &TomlTable<'_>) -> Option<Mode> {
     Some(mode)
 }
 
-/// Warns about a rule that lets flows pass although its action would protect or refuse them.
+/// Warns about a rule in audit mode: flows pass, although its action would protect or refuse them.
 fn warn_of_audit(table: &TomlTable<'_>, action: &Action) {
     let (Some(value), Action::Tls(_) | Action::Deny(_)) = (table.value("mode"), action) else {
         return;
@@ -110,7 +111,7 @@ fn warn_of_audit(table: &TomlTable<'_>, action: &Action) {
     table.report.warning(MessageId("audit-mode"), position, message, fix);
 }
 
-/// A rule without its name and action; a part is `None` after an error was reported.
+/// The parts of a rule except its name and action. A part is `None` after an error.
 struct Body {
     selectors: Option<Selectors>,
     form: Option<RuleForm>,
@@ -155,7 +156,7 @@ fn action_word(table: &TomlTable<'_>) -> Option<Word> {
     given.sort_by_key(|(value, _)| value.name_at.start);
     match given.as_slice() {
         [] => {
-            // `ipsec` counts as an action, although it is not built yet.
+            // `ipsec` counts as an action, although it is not supported yet.
             if !table.holds("ipsec") {
                 let fix = "add one of `permit = true`, `deny = true`, `tls = { … }`";
                 let message = format!("{} has no action", table.title);
@@ -183,7 +184,7 @@ fn deny(value: &TomlValue<'_>) -> Option<Deny> {
     value.choice(&[("refused", Deny::Refused), ("prohibited", Deny::Prohibited)])
 }
 
-/// Whether `permit` or `deny` is true; other values are errors.
+/// Returns whether `permit` or `deny` is true; other values are errors.
 fn said(value: &TomlValue<'_>, word: Word) -> bool {
     if word == Word::Tls || (word == Word::Deny && value.value.is_str()) {
         return true;
@@ -199,7 +200,7 @@ fn said(value: &TomlValue<'_>, word: Word) -> bool {
     }
 }
 
-/// Whether the rule is meant as a forwarding rule, even if it has errors.
+/// Whether the author meant a forwarding rule, even if the rule has errors.
 fn is_forwarding(table: &TomlTable<'_>) -> bool {
     let of_run = table.holds("direction") && !table.holds("connect");
     table.holds("listen") && !table.holds("local-ports") && !of_run
@@ -253,7 +254,7 @@ fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) ->
     })
 }
 
-/// A client of a UNIX socket has no address, unless a PROXY header contains one.
+/// A client on a UNIX socket has no address, unless a PROXY header contains one.
 fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
     let only_unix = forward.listen.iter().all(|address| address.ip().is_none());
     if !only_unix || forward.accept_proxy {
@@ -271,7 +272,7 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
     }
 }
 
-/// Parses `names`: names that a rule by address lets programs resolve.
+/// Parses `names`: the names that programs may resolve because of a rule that matches by address.
 fn allowed_names(
     table: &TomlTable<'_>,
     word: Option<Word>,
@@ -306,7 +307,7 @@ fn allowed_names(
     value.each(address::name_pattern)
 }
 
-/// Warns about `*`: a program can leak data in names.
+/// Warns about `*`, because a program can leak data in the names that it resolves.
 fn warn_of_all_names(table: &TomlTable<'_>, rule: &Rule) {
     if rule.names.contains(&NamePattern::Any)
         && let Some(value) = table.value("names")
@@ -321,7 +322,7 @@ fn warn_of_all_names(table: &TomlTable<'_>, rule: &Rule) {
     }
 }
 
-/// Whether the protocol supports the action.
+/// Checks that the protocol supports the action.
 fn check_protocol(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let sound = rule.selectors.protocol == Protocol::Tcp || !matches!(rule.action, Action::Tls(_));
     if !sound && let Some(tls) = table.value("tls") {
@@ -336,7 +337,7 @@ fn check_protocol(table: &TomlTable<'_>, rule: &Rule) -> bool {
     sound
 }
 
-/// Only programs of runs get an error with a reason.
+/// Only programs of runs can get an error that states a reason.
 fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.action == Action::Deny(Deny::Prohibited)
         && rule.selectors.direction != Direction::Outbound;
@@ -353,7 +354,7 @@ fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     !is_wrong
 }
 
-/// UDP flows have their own timeout, and denied flows have none.
+/// UDP flows have their own idle timeout, and denied flows have none.
 fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let has_streams = rule.selectors.protocol == Protocol::Tcp;
     let is_wrong = rule.idle.is_some() && (!has_streams || matches!(rule.action, Action::Deny(_)));
@@ -364,7 +365,7 @@ fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     !is_wrong
 }
 
-/// Only flows of datagrams that programs of runs begin have answers from elsewhere.
+/// Only datagram flows that programs of runs begin can have answers from other addresses.
 fn check_answers(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let Selectors { direction, protocol, .. } = &rule.selectors;
     let is_right = rule.action == Action::Permit
@@ -377,7 +378,7 @@ fn check_answers(table: &TomlTable<'_>, rule: &Rule) -> bool {
     false
 }
 
-/// A permit by name is only as secure as DNS.
+/// A rule that permits by name is only as secure as DNS.
 fn warn_of_names(table: &TomlTable<'_>, rule: &Rule) {
     if rule.action != Action::Permit {
         return;

@@ -17,7 +17,7 @@ pub(super) struct RunRule {
     pub(super) form: RuleForm,
 }
 
-/// Reads all but the action; `None` after an error was reported.
+/// Reads all parts except the action; `None` after an error.
 pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
     let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
     let fix = "set direction = \"inbound\" or \"outbound\", or `listen` and `connect`";
@@ -30,7 +30,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
     rule.filter(|_| no_sockets)
 }
 
-/// The TLS defaults of a rule for runs.
+/// Returns the TLS defaults of a rule for runs.
 pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
     let role = match rule.map(|rule| rule.selectors.direction) {
         Some(Direction::Inbound) => RoleDefault::Is(Role::Server),
@@ -87,7 +87,7 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         let message = "inbound rules are for TCP; tacit does not relay datagrams into a run";
         value.error(message, "remove `protocol`, or set direction = \"outbound\"");
     }
-    // Without it the rule is for the host.
+    // Without `listen` the rule is for the host.
     let listen = table.value("listen").map(|value| value.each_once(read_listen));
     let fix = "set the port that the program listens on: local-ports = 8080; or, for a \
                forwarding rule, remove `direction` and set `connect`";
@@ -132,7 +132,7 @@ fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {
     table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&protocols))
 }
 
-/// A selector that is not a name.
+/// Parses a selector that must not be a name.
 fn read_ip(value: &TomlValue<'_>, message: &str, fix: &str) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     if matches!(selector, AddressSelector::Name { .. }) {
@@ -142,7 +142,8 @@ fn read_ip(value: &TomlValue<'_>, message: &str, fix: &str) -> Option<AddressSel
     Some(selector)
 }
 
-/// Clients of a program in another network have an address; those of a UNIX socket would not.
+/// Clients of a program in another network have an address. Clients on a UNIX socket would have
+/// none.
 fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
     let listen = address::listen(value)?;
     if listen.ip().is_none() {
@@ -153,7 +154,7 @@ fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
     Some(listen)
 }
 
-/// Rejects keys of forwarding rules; returns whether there were none.
+/// Rejects keys of forwarding rules. Returns whether there were none.
 fn refuse_sockets(table: &TomlTable<'_>) -> bool {
     let keys = [
         "connect",

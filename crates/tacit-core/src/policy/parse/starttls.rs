@@ -10,7 +10,7 @@ use crate::policy::starttls::{
 use crate::policy::text::{TomlTable, TomlValue};
 use crate::policy::tls::TlsCommon;
 
-/// When the rule's TLS begins.
+/// Reads when the rule's TLS begins.
 pub(super) fn read(tls: &TomlTable<'_>) -> Option<Start> {
     if let Some(value) = tls.value("start") {
         let why = "`start` already sets when TLS begins";
@@ -46,12 +46,12 @@ fn table(value: &TomlValue<'_>) -> Option<Starttls> {
     Some(Starttls { protocol, mode: mode? })
 }
 
-/// Keys for FTP only.
+/// The keys that only FTP supports.
 const FTP_KEYS: [&str; 4] = ["implicit", "data-ports", "data-address", "data-resumption"];
-/// Keys for PostgreSQL only.
+/// The keys that only PostgreSQL supports.
 const POSTGRES_KEYS: [&str; 1] = ["cancel"];
 
-/// A protocol with its own keys; keys of other protocols are errors.
+/// Reads a protocol with its own keys; keys of other protocols are errors.
 fn with_own_keys(
     table: &TomlTable<'_>,
     protocol: StarttlsProtocol,

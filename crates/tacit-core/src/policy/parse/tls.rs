@@ -20,40 +20,40 @@ use crate::policy::tls::{
     ClientTls, ConnectAfter, OwnTls, RecheckAction, Rekey, ServerTls, Tls, TlsCommon, Verify,
 };
 
-/// Default of `handshake-timeout`: enough for a peer on a slow link.
+/// The default of `handshake-timeout`: enough for a peer on a slow link.
 const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// The default after a STARTTLS exchange, in which servers may delay their greeting, look clients
-/// up in DNS, or clients ask a user for a name.
+/// The default after a STARTTLS exchange. In such an exchange, servers may delay their greeting or
+/// look up clients in DNS, and clients may ask a user for a name.
 const DIALOGUE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 const HANDSHAKE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 const HANDSHAKE_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 
-/// Below this, key updates would cost more than the data.
+/// With a smaller value, key updates would cost more than the data.
 pub(super) const REKEY_BYTES_MIN: u64 = 1 << 20;
-/// Above the limit of every suite, so larger values have no effect.
+/// This value is above the limit of every suite, so larger values have no effect.
 pub(super) const REKEY_BYTES_MAX: u64 = 1 << 50;
 const REKEY_AFTER_MIN: Duration = Duration::from_secs(1);
 const REKEY_AFTER_MAX: Duration = Duration::from_secs(30 * 86_400);
 const MAX_AGE_MIN: Duration = Duration::from_secs(1);
 const MAX_AGE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// Longest protocol name (RFC 7301 section 3.1).
+/// The largest length of a protocol name (RFC 7301 section 3.1).
 const ALPN_BYTES_MAX: usize = 255;
 
-/// The TLS defaults from the rest of the rule.
+/// The TLS defaults that follow from the other keys of the rule.
 pub(super) struct Setting {
     /// The role if `role` is not given.
     pub(super) role: RoleDefault,
-    /// What a server certificate must cover if `server-name` is not given; `None`: the rule has
-    /// another error.
+    /// The name that a server certificate must match if `server-name` is not given; `None`: the
+    /// rule has another error.
     pub(super) server: Option<ServerNameDefault>,
 }
 
-/// The default name that a server certificate must cover.
+/// The default for the name that a server certificate must match.
 pub(super) enum ServerNameDefault {
     /// The host of `connect`.
     Host(String),
-    /// The host of the target that is dialled, one of several.
+    /// The host of the dialled target, if there are several targets.
     Dialled,
     /// The name that the program resolved.
     Asked,
@@ -64,9 +64,9 @@ pub(super) enum ServerNameDefault {
 /// The default role of a rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RoleDefault {
-    /// No default: a forwarding rule may have either role.
+    /// There is no default, because a forwarding rule may have either role.
     MustBeSaid,
-    /// From `direction`: the side that opens the connection is the TLS client.
+    /// The default follows from `direction`: the side that opens the connection is the TLS client.
     Is(Role),
     /// The direction has an error, so there is no default.
     Unknown,
@@ -166,7 +166,7 @@ fn client(
         refuse_recheck(table, verify.trust())?;
     }
     let sni = table.boolean("sni", true);
-    // An identity with an error is an error; a missing one is not.
+    // An identity with an error leads to an error; a missing identity does not.
     let identity = named.map_or(Some(None), |read| read.map(Some));
     let sound = common.filter(|common| starttls::refuse_optional(table, &common.start).is_some());
     starttls::refuse_in_client(table);
@@ -183,7 +183,7 @@ fn client(
     })
 }
 
-/// Parses `connect`: what the `connect` call of a program waits for.
+/// Parses `connect`: the event for which the `connect` call of a program waits.
 fn connect_after(
     table: &TomlTable<'_>,
     setting: &Setting,
@@ -230,7 +230,8 @@ fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Opti
     Some(None)
 }
 
-/// Reports `recheck` in a rule that trusts no certificate: there is nothing to check again.
+/// Reports `recheck` in a rule that does not check certificates, because there is nothing to check
+/// again.
 fn refuse_recheck(table: &TomlTable<'_>, trust: Option<&str>) -> Option<()> {
     if trust.is_some() || !table.holds("recheck") {
         return Some(());
@@ -291,7 +292,7 @@ fn verify_kind(
     let position = value.report.position(value.at.start);
     match kind {
         Kind::Full => {}
-        // The pinned certificate identifies the server better than a name.
+        // A pinned certificate identifies the server better than a name.
         Kind::Chain if trust.is_some_and(|trust| names.is_pinned(trust)) => {}
         Kind::Chain => {
             let message = "the server's name is not checked: any server with a certificate from \
@@ -361,7 +362,8 @@ fn common(table: &TomlTable<'_>, names: &Names<'_>) -> Option<TlsCommon> {
     })
 }
 
-/// Filters suites by version; `None`: the version has an error, so all are kept.
+/// Removes suites that the minimum version excludes; `None`: the version has an error, so all are
+/// kept.
 fn suites(table: &TomlTable<'_>, min_version: Option<TlsVersion>) -> Option<Vec<Suite>> {
     let usable = |suite: &Suite| min_version.is_none_or(|oldest| suite.version() >= oldest);
     let Some(value) = table.value("suites") else {

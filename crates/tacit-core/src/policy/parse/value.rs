@@ -6,10 +6,10 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Longest name of a rule, an identity or a trust.
+/// The largest length of the name of a rule, an identity or a trust.
 pub(super) const NAME_BYTES_MAX: usize = 64;
 
-/// A time such as `"10s"` or `"1h30m"`, from `min` to `max`.
+/// Parses a time such as `"10s"` or `"1h30m"`, from `min` to `max`.
 pub(super) fn duration(value: &TomlValue<'_>, min: Duration, max: Duration) -> Option<Duration> {
     if value.value.is_integer() {
         let message = format!("`{}` has no unit", value.name);
@@ -31,7 +31,7 @@ pub(super) fn duration(value: &TomlValue<'_>, min: Duration, max: Duration) -> O
     Some(duration)
 }
 
-/// A number of bytes such as `"1GiB"`, from `min` to `max`.
+/// Parses a number of bytes such as `"1GiB"`, from `min` to `max`.
 pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
     let bytes = if value.value.is_integer() {
         value.integer(0, u64::MAX)?
@@ -53,13 +53,13 @@ pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
     Some(bytes)
 }
 
-/// A number from 1 to `max`; `Some(None)` if it was not given.
+/// Parses a number from 1 to `max`; `Some(None)` if the key is missing.
 pub(super) fn count(table: &TomlTable<'_>, key: &'static str, max: u64) -> Option<Option<usize>> {
     let Some(value) = table.value(key) else { return Some(None) };
     value.integer(1, max).and_then(|number| usize::try_from(number).ok()).map(Some)
 }
 
-/// A port as a number, or several as `"8000-8999"`.
+/// Parses a port as a number, or several ports as `"8000-8999"`.
 pub(super) fn ports(value: &TomlValue<'_>) -> Option<RangeInclusive<u16>> {
     if value.value.is_integer() {
         let port = value.integer(1, u64::from(u16::MAX))?;
@@ -86,13 +86,14 @@ pub(super) fn ports(value: &TomlValue<'_>) -> Option<RangeInclusive<u16>> {
     }
 }
 
-/// A name that is one word in displays, logs and commands.
+/// Parses a name that is one word in displays, logs and commands.
 pub(super) fn name<'a>(value: &TomlValue<'a>) -> Option<&'a str> {
     let text = value.string()?;
     check_name(value, text).then_some(text)
 }
 
-/// Reports a name that is too long or holds other than letters, digits, `.`, `_` and `-`.
+/// Reports a name that is too long or contains characters other than letters, digits, `.`, `_` and
+/// `-`.
 pub(super) fn check_name(value: &TomlValue<'_>, name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let good = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(plain);
@@ -105,7 +106,7 @@ pub(super) fn check_name(value: &TomlValue<'_>, name: &str) -> bool {
     good
 }
 
-/// A file, absolute or relative to the policy.
+/// Parses the path of a file, absolute or relative to the policy.
 pub(super) fn file(value: &TomlValue<'_>) -> Option<PathBuf> {
     let text = value.string()?;
     if text.starts_with(['~', '$']) {
@@ -119,7 +120,7 @@ pub(super) fn file(value: &TomlValue<'_>) -> Option<PathBuf> {
 const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// Reads `30s`, `1h30m` and the like: numbers with units, the larger units first, each at most
+/// Parses a duration such as `30s` or `1h30m`: numbers with units, larger units first, each at most
 /// once.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
@@ -148,7 +149,7 @@ fn show_duration(duration: Duration) -> String {
 
 const SIZES: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Reads a size such as `64KiB`; `None` if it is invalid or has no unit.
+/// Parses a size such as `64KiB`; `None` if it is invalid or has no unit.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<u64> {
     let (unit, shift) = SIZES.iter().find(|(unit, _)| text.ends_with(unit))?;

@@ -7,7 +7,7 @@ use crate::message_id::MessageId;
 use crate::policy::text::{TomlTable, TomlValue, nearest_word, word_list};
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, When, Zone};
 
-/// Parses it: `Some(None)` for a rule that always applies, `None` after an error.
+/// Parses the table. `Some(None)`: the rule always applies. `None`: an error was reported.
 pub(super) fn read(rule: &TomlTable<'_>) -> Option<Option<When>> {
     rule.value("when").map_or(Some(None), |value| table(&value).map(Some))
 }
@@ -80,7 +80,7 @@ fn days_of_month(value: &TomlValue<'_>) -> Option<DaysOfMonth> {
 /// Date and time, without zone.
 fn wall_clock(value: &TomlValue<'_>) -> Option<DateTime> {
     let text = value.string()?;
-    // With a date only it would be unclear whether the day is included.
+    // With only a date, it would be unclear whether the day itself is included.
     let wall = text.contains(':').then(|| text.parse::<DateTime>().ok()).flatten();
     if wall.is_none() {
         let message =

@@ -20,18 +20,18 @@ pub(super) enum Scope {
     Rule,
     Tls,
     Starttls,
-    /// Values of `starttls`.
+    /// The values of `starttls`.
     StarttlsProtocol,
-    /// Values of `client-cert`.
+    /// The values of `client-cert`.
     ClientCert,
-    /// Keys of `client-cert`.
+    /// The keys of the table `client-cert`.
     ClientCertTable,
     Rekey,
     When,
 }
 
 impl Scope {
-    /// The scopes with keys, from the outside in.
+    /// The scopes with keys, outer tables first.
     pub(super) const TABLES: [Self; 14] = [
         Self::ClientCertTable,
         Self::Policy,
@@ -49,7 +49,7 @@ impl Scope {
         Self::When,
     ];
 
-    /// The words known here.
+    /// Returns the words that are valid in this scope.
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Policy => POLICY,
@@ -89,7 +89,7 @@ impl Scope {
         }
     }
 
-    /// The name of the table in messages.
+    /// Returns the name of the table in messages.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Policy => "the top of the file",
@@ -110,7 +110,7 @@ impl Scope {
     }
 }
 
-/// The tables of the policy language, each with its title and its keys.
+/// Returns the tables of the policy language, each with its title and its keys.
 pub fn language() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     Scope::TABLES.into_iter().map(|scope| (scope.title(), scope.words()))
 }
@@ -216,7 +216,8 @@ const TLS: &[&str] = &[
     "clear-until",
 ];
 
-/// The table that a key belongs in; `tls` before the top of the file for `trust` and `identity`.
+/// Returns the table to which a key belongs. For `trust` and `identity` this is `tls`, and not the
+/// top of the file.
 fn home(key: &str) -> Option<&'static str> {
     let knows = |scope: &Scope| scope.words().contains(&key);
     Scope::TABLES.into_iter().rfind(knows).map(Scope::title)

@@ -5,8 +5,8 @@ use toml::de::{DeTable, Error};
 
 /// A text and its TOML tables.
 ///
-/// If the text is not valid TOML, it contains the recovered part; [`super::Diagnostics::new`]
-/// reports the rest.
+/// If the text is not valid TOML, the tables are those of the valid part;
+/// [`super::Diagnostics::new`] reports the errors.
 #[derive(Debug)]
 pub struct TomlDocument<'t> {
     text: &'t str,
@@ -15,7 +15,7 @@ pub struct TomlDocument<'t> {
 }
 
 impl<'t> TomlDocument<'t> {
-    /// Parses any text.
+    /// Parses a text, which may be invalid.
     #[must_use]
     pub fn parse(text: &'t str) -> Self {
         let (top, errors) = DeTable::parse_recoverable(text);

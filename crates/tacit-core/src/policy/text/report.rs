@@ -8,22 +8,22 @@ use super::document::TomlDocument;
 use crate::message_id::MessageId;
 use crate::policy::diagnostic::{Diagnostic, SourcePosition};
 
-/// Bytes of the text, from and to.
+/// A range of bytes of the text.
 pub type ByteSpan = Range<usize>;
 
-/// The text being read and its diagnostics so far.
+/// A text and the diagnostics about it so far.
 ///
-/// Shared by reference: every value of the text refers to it, so that readers need no collector
-/// parameter.
+/// It is shared by reference. Every value of the text refers to it, so readers need no parameter
+/// for it.
 #[derive(Debug)]
 pub struct Diagnostics<'t> {
     text: &'t str,
-    /// Where the files after the first begin, and their names.
+    /// The offsets and the names of the files after the first one.
     later_files: Vec<(usize, Arc<str>)>,
     line_starts: Vec<usize>,
     syntax: Vec<Diagnostic>,
     found: RefCell<Vec<Diagnostic>>,
-    /// Parts read under a guessed key, in which errors are not reported.
+    /// Parts that were read under a guessed key. Errors in them are not reported.
     silent: RefCell<Vec<ByteSpan>>,
 }
 
@@ -34,8 +34,8 @@ impl<'t> Diagnostics<'t> {
         Self::of_files(document, Vec::new())
     }
 
-    /// The same of a text that has the texts of several files, one behind the other; the first
-    /// begins at 0, and the others, each at the start of a line, where `later_files` says.
+    /// The same for a text that consists of the texts of several files. The first file begins at 0;
+    /// `later_files` contains the offsets of the others, each at the start of a line.
     #[must_use]
     pub fn of_files(document: &TomlDocument<'t>, later_files: Vec<(usize, Arc<str>)>) -> Self {
         let text = document.text();
@@ -52,7 +52,7 @@ impl<'t> Diagnostics<'t> {
         report
     }
 
-    /// File, line and column of a byte.
+    /// Returns the file, line and column of a byte.
     pub fn position(&self, offset: usize) -> SourcePosition {
         let offset = self.text.floor_char_boundary(offset);
         let line = self.line_starts.partition_point(|start| *start <= offset);
@@ -64,7 +64,8 @@ impl<'t> Diagnostics<'t> {
         SourcePosition { file, line: line - first_line, column }
     }
 
-    /// The line of a position, for a message about `from`: with its file, if that is another.
+    /// Describes the line of a position, for a message about `from`. Includes the file if it
+    /// differs from that of `from`.
     pub fn line(&self, position: SourcePosition, from: SourcePosition) -> String {
         let SourcePosition { file, line, .. } = position;
         if file == from.file {
@@ -76,7 +77,7 @@ impl<'t> Diagnostics<'t> {
         }
     }
 
-    /// Records an error: the text is not used.
+    /// Records an error. The text can then not be used.
     pub fn error(
         &self,
         id: MessageId,
@@ -90,7 +91,7 @@ impl<'t> Diagnostics<'t> {
         self.error_at(id, self.position(at.start), message, fix);
     }
 
-    /// The same where only the position is known by now.
+    /// The same, if only the position is known.
     pub fn error_at(
         &self,
         id: MessageId,
@@ -101,7 +102,7 @@ impl<'t> Diagnostics<'t> {
         self.found.borrow_mut().push(Diagnostic::error(id, at, message).with_fix(fix));
     }
 
-    /// Suppresses further errors in a part of the text that has one.
+    /// Suppresses further errors in a part of the text that has an error already.
     pub(super) fn silence(&self, part: ByteSpan) {
         self.silent.borrow_mut().push(part);
     }
@@ -121,8 +122,8 @@ impl<'t> Diagnostics<'t> {
         self.found.borrow_mut().push(warning.with_fix(fix));
     }
 
-    /// Whether the text is valid TOML. If not, a key that seems missing may be in the unreadable
-    /// part, or in the wrong table.
+    /// Whether the text is valid TOML. If it is not, a key that seems to be missing may be in the
+    /// unreadable part or in the wrong table.
     pub fn is_toml(&self) -> bool {
         self.syntax.is_empty()
     }
@@ -140,10 +141,10 @@ impl<'t> Diagnostics<'t> {
         }
     }
 
-    /// Everything found, in the order of the text.
+    /// Returns all diagnostics, in the order of the text.
     pub fn finish(self) -> Vec<Diagnostic> {
         let Self { mut syntax, found, .. } = self;
-        // Diagnostics in a line with a syntax error would only distract.
+        // Other diagnostics in a line with a syntax error would only distract.
         let is_guess = |finding: &Diagnostic| {
             syntax.iter().any(|error| {
                 (error.position.file, error.position.line)

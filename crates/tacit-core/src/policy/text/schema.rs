@@ -1,18 +1,19 @@
 //! Describes which keys a table may have.
 
-/// The keys of one kind of table, and what to report about any other.
+/// The keys of one kind of table, and what is reported about other keys.
 #[derive(Clone, Copy, Debug)]
 pub struct TableSchema {
     /// The keys.
     pub keys: TableKeys,
     /// Planned keys.
     pub planned: &'static [PlannedKey],
-    /// The title of the table in this file that a misplaced key belongs in, if any.
+    /// Returns the title of the table to which a misplaced key belongs, if there is one in this
+    /// file.
     pub home: fn(&str) -> Option<&'static str>,
 }
 
 impl TableSchema {
-    /// The words that are keys of this table.
+    /// Returns the words that are keys of this table.
     #[must_use]
     pub fn known(&self) -> &'static [&'static str] {
         match self.keys {
@@ -31,11 +32,11 @@ pub enum TableKeys {
     Names,
 }
 
-/// A key that is planned and not built yet. It is rejected by name.
+/// A key that is planned and not supported yet. It is rejected with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedKey {
     /// The key.
     pub key: &'static str,
-    /// What to write until it exists.
+    /// What to write until it is supported.
     pub instead: &'static str,
 }

@@ -15,7 +15,7 @@ use super::schema::{TableKeys, TableSchema};
 use super::words::{nearest_word, word_list};
 use crate::message_id::MessageId;
 
-/// Most entries of a list within a rule or table.
+/// The largest number of entries of a list in a rule or table.
 pub const LIST_ITEMS_MAX: usize = 4096;
 
 /// One table of the text.
@@ -37,11 +37,11 @@ pub struct TomlTable<'a> {
 struct Unknown<'a> {
     /// Keys that resemble a missing known key.
     misspelled: Vec<Misspelled<'a>>,
-    /// Whether any key resembles none.
+    /// Whether there is a key that does not resemble a known key.
     others: bool,
 }
 
-/// A known key, and how the text writes it.
+/// A known key, and its spelling in the text.
 #[derive(Debug)]
 struct Misspelled<'a> {
     known: &'static str,
@@ -49,7 +49,7 @@ struct Misspelled<'a> {
 }
 
 impl<'a> TomlTable<'a> {
-    /// The top of the text.
+    /// Opens the top of the text.
     pub fn top(
         report: &'a Diagnostics<'a>,
         document: &'a TomlDocument<'a>,
@@ -59,7 +59,7 @@ impl<'a> TomlTable<'a> {
         Self::open(report, document.top(), 0..0, schema, title)
     }
 
-    /// Reports keys that are unknown, not built yet, or belong elsewhere.
+    /// Reports keys that are unknown, not supported yet, or misplaced.
     fn open(
         report: &'a Diagnostics<'a>,
         entries: &'a DeTable<'a>,
@@ -76,7 +76,7 @@ impl<'a> TomlTable<'a> {
         table
     }
 
-    /// The spelling of a known key in this table, if given.
+    /// Returns the spelling of a known key in this table, if it is given.
     fn written<'k>(&'k self, key: &'k str) -> Option<&'k str> {
         if self.entries.contains_key(key) {
             return Some(key);
@@ -85,7 +85,7 @@ impl<'a> TomlTable<'a> {
         misspelled.map(|misspelled| misspelled.written)
     }
 
-    /// The value of a key, if it was given.
+    /// Returns the value of a key, if it is given.
     pub fn value(&self, key: &'static str) -> Option<TomlValue<'a>> {
         debug_assert!(self.schema.known().contains(&key), "`{key}` is not in {:?}", self.schema);
         let (name, value) = self.entries.get_key_value(self.written(key)?)?;
@@ -98,7 +98,7 @@ impl<'a> TomlTable<'a> {
         })
     }
 
-    /// The value of a key that must be given; `fix` shows one.
+    /// Returns the value of a required key; `fix` shows an example.
     pub fn required(&self, key: &'static str, fix: &str) -> Option<TomlValue<'a>> {
         let value = self.value(key);
         if value.is_none() {
@@ -112,14 +112,14 @@ impl<'a> TomlTable<'a> {
         self.incomplete(format!("{} has no `{key}`", self.title), fix);
     }
 
-    /// Reports that something is missing, unless an unknown key may be it.
+    /// Reports that something is missing, unless an unknown key may be a misspelling of it.
     pub fn incomplete(&self, message: impl Into<String>, fix: &str) {
         if !self.unknown.others {
             self.report.missing(MessageId("missing-key"), &self.at, message, fix);
         }
     }
 
-    /// Reports keys that have no effect here, unless that may depend on an unknown key.
+    /// Reports keys that have no effect here, unless an unknown key may change that.
     pub fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
         if self.unknown.others {
             return;
@@ -130,18 +130,18 @@ impl<'a> TomlTable<'a> {
         }
     }
 
-    /// A truth value, `default` if it was not given.
+    /// Reads a boolean; `default` if the key is not given.
     #[expect(clippy::fn_params_excessive_bools, reason = "the default is a value of the policy")]
     pub fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
         self.value(key).map_or(Some(default), |value| value.boolean())
     }
 
-    /// Whether the key is in the text, known or not.
+    /// Whether the text contains the key, known or not.
     pub fn holds(&self, key: &str) -> bool {
         self.written(key).is_some()
     }
 
-    /// Every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
+    /// Returns every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
     pub fn named_tables(&self) -> impl Iterator<Item = (&'a str, TomlValue<'a>)> {
         self.entries.iter().map(|(name, value)| {
             let named = TomlValue {
@@ -213,12 +213,12 @@ impl<'a> TomlValue<'a> {
         self.error_of(MessageId("invalid-value"), message, fix);
     }
 
-    /// The same, of a kind that has an identifier of its own.
+    /// Reports an error that has an identifier of its own.
     pub fn error_of(&self, id: MessageId, message: impl Into<String>, fix: impl Into<String>) {
         self.report.error(id, &self.at, message, fix);
     }
 
-    /// Text: not empty, one line, without control characters.
+    /// Reads text: one line, not empty, without control characters.
     pub fn string(&self) -> Option<&'a str> {
         let Some(text) = self.value.as_str() else {
             self.wrong_type("text in double quotes");
@@ -236,7 +236,7 @@ impl<'a> TomlValue<'a> {
         Some(text)
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn boolean(&self) -> Option<bool> {
         let boolean = self.value.as_bool();
         if boolean.is_none() {
@@ -245,7 +245,7 @@ impl<'a> TomlValue<'a> {
         boolean
     }
 
-    /// A whole number from `min` to `max`.
+    /// Reads a whole number from `min` to `max`.
     pub fn integer(&self, min: u64, max: u64) -> Option<u64> {
         let Some(number) = self.value.as_integer() else {
             self.wrong_type("a whole number, without quotes");
@@ -265,7 +265,7 @@ impl<'a> TomlValue<'a> {
         inside
     }
 
-    /// The table, opened for reading.
+    /// Opens the value as a table.
     pub fn table(
         &self,
         schema: impl Into<TableSchema>,
@@ -278,8 +278,8 @@ impl<'a> TomlValue<'a> {
         Some(TomlTable::open(self.report, entries, self.at.clone(), schema, title))
     }
 
-    /// The values of a list, or a single value instead of a list. Never empty, and at most
-    /// [`LIST_ITEMS_MAX`].
+    /// Returns the values of a list, or a single value that stands instead of a list. There is at
+    /// least one and at most [`LIST_ITEMS_MAX`].
     pub fn items(&self) -> Option<Vec<Self>> {
         if !self.value.is_array() {
             return Some(vec![self.clone()]);
@@ -293,7 +293,7 @@ impl<'a> TomlValue<'a> {
         Some(items)
     }
 
-    /// The values of a list of at most `max`.
+    /// Returns the values of a list of at most `max` entries.
     pub fn list(&self, max: usize) -> Option<Vec<Self>> {
         let Some(list) = self.value.as_array() else {
             self.wrong_type("a list");
@@ -312,13 +312,13 @@ impl<'a> TomlValue<'a> {
         Some(list.iter().map(item).collect())
     }
 
-    /// Reads every item, reporting all that is wrong; `None` if anything was.
+    /// Reads every item, and reports all errors; `None` if there was an error.
     pub fn each<T>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
         let read: Vec<Option<T>> = self.items()?.iter().map(read).collect();
         read.into_iter().collect()
     }
 
-    /// Like [`Self::each`], without duplicates.
+    /// Like [`Self::each`]; removes duplicates.
     pub fn each_once<T: PartialEq>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
         let mut distinct: Vec<T> = Vec::new();
         let mut complete = true;
@@ -339,7 +339,7 @@ impl<'a> TomlValue<'a> {
         complete.then_some(distinct)
     }
 
-    /// One word of a few.
+    /// Reads one of a few words.
     pub fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.string()?;
         if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text) {

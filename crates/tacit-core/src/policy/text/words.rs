@@ -1,27 +1,27 @@
 //! Finds the known word most similar to an unknown one, and formats lists of words for messages.
 
-/// The most similar known word, if any is similar enough.
+/// Returns the most similar known word, if it is similar enough.
 #[must_use]
 pub fn nearest_word<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
     let lower: Vec<char> = word.chars().take(WORD_CHARS_MAX).flat_map(char::to_lowercase).collect();
     let distances = known.iter().map(|known| (edits(&lower, known), *known));
     let (distance, nearest) = distances.min_by_key(|(distance, _)| *distance)?;
-    // One slip in three characters: `lisen` is `listen`, but `foo` is not `log`.
+    // At most one typing error in three characters: `lisen` is `listen`, but `foo` is not `log`.
     let length = lower.len().max(nearest.chars().count());
     (distance * 3 <= length).then_some(nearest)
 }
 
-/// Words as a list in a message.
+/// Formats words as a list for a message.
 #[must_use]
 pub fn word_list(words: &[&str]) -> String {
     words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Longer words are compared by their beginning.
+/// Only this number of characters of a longer word is compared.
 const WORD_CHARS_MAX: usize = 64;
 
-/// Insertions, deletions, replacements and swaps of neighbours between two words, the first in
-/// lower case already.
+/// Counts the insertions, deletions, replacements and swaps of neighbouring characters between two
+/// words. The first word must be in lower case.
 fn edits(word: &[char], known: &str) -> usize {
     let known: Vec<char> = known.chars().flat_map(char::to_lowercase).collect();
     let mut before = Vec::new();

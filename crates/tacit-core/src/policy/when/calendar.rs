@@ -7,10 +7,10 @@ const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
-/// Days of the week.
+/// A set of days of the week.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Days {
-    /// Monday is the lowest bit.
+    /// Bit 0 is Monday.
     bits: u32,
 }
 
@@ -18,24 +18,24 @@ impl Days {
     /// Every day.
     pub const ALL: Self = Self { bits: 0x7f };
 
-    /// Reads `mon` or `fri-mon`.
+    /// Parses `mon` or `fri-mon`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         parse(&DAYS, text).map(|bits| Self { bits })
     }
 
-    /// The days of either set.
+    /// Returns the days of both sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self { bits: self.bits | other.bits }
     }
 
-    /// Whether a day, counted from Monday as 0, is one of them.
+    /// Whether the set contains a day, counted from Monday as 0.
     pub(super) fn contains(self, day: i8) -> bool {
         holds(self.bits, day)
     }
 
-    /// The name of a day in displays, counted from Monday as 0.
+    /// Returns the name of a day in displays, counted from Monday as 0.
     pub(super) fn name(day: i8) -> &'static str {
         usize::try_from(day).ok().and_then(|day| DAYS.get(day)).copied().unwrap_or_default()
     }
@@ -47,10 +47,10 @@ impl fmt::Display for Days {
     }
 }
 
-/// Months of the year.
+/// A set of months of the year.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Months {
-    /// January is the lowest bit.
+    /// Bit 0 is January.
     bits: u32,
 }
 
@@ -58,19 +58,19 @@ impl Months {
     /// Every month.
     pub const ALL: Self = Self { bits: 0xfff };
 
-    /// Reads `jan` or `nov-feb`.
+    /// Parses `jan` or `nov-feb`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         parse(&MONTHS, text).map(|bits| Self { bits })
     }
 
-    /// The months of either set.
+    /// Returns the months of both sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self { bits: self.bits | other.bits }
     }
 
-    /// Whether a month, January being 1, is one of them.
+    /// Whether the set contains a month, counted from January as 1.
     pub(super) fn contains(self, month: i8) -> bool {
         holds(self.bits, month - 1)
     }
@@ -82,12 +82,12 @@ impl fmt::Display for Months {
     }
 }
 
-/// Days of the month, counted from its first day or from its last.
+/// A set of days of the month, counted from its first day or from its last day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DaysOfMonth {
-    /// The first day is the lowest bit.
+    /// Bit 0 is the first day.
     from_first: u32,
-    /// The last day is the lowest bit.
+    /// Bit 0 is the last day.
     from_last: u32,
 }
 
@@ -95,7 +95,8 @@ impl DaysOfMonth {
     /// Every day.
     pub const ALL: Self = Self { from_first: 0x7fff_ffff, from_last: 0 };
 
-    /// One day: 1 is the first of the month, -1 its last; `None` beyond 31 of either.
+    /// One day: 1 is the first day of the month, -1 the last; `None` if the number exceeds 31 in
+    /// either direction.
     #[must_use]
     pub fn one(day: i64) -> Option<Self> {
         let count = u32::try_from(day.unsigned_abs()).ok().filter(|day| (1..=31).contains(day))?;
@@ -107,7 +108,7 @@ impl DaysOfMonth {
         })
     }
 
-    /// Reads `1-7`, counted from the first day of the month.
+    /// Parses `1-7`, counted from the first day of the month.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.split_once('-')?;
@@ -119,7 +120,7 @@ impl DaysOfMonth {
         (first..=last).map(Self::one).try_fold(Self::default(), |all, one| Some(all.union(one?)))
     }
 
-    /// The days of either set.
+    /// Returns the days of both sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self {
@@ -128,7 +129,7 @@ impl DaysOfMonth {
         }
     }
 
-    /// Whether a day, the first being 1, of a month of so many days is one of them.
+    /// Whether the set contains a day, counted from 1, of a month with `days_in_month` days.
     pub(super) fn contains(self, day: i8, days_in_month: i8) -> bool {
         holds(self.from_first, day - 1) || holds(self.from_last, days_in_month - day)
     }
@@ -154,7 +155,7 @@ fn holds(bits: u32, bit: i8) -> bool {
     u32::try_from(bit).is_ok_and(|bit| bits.checked_shr(bit).is_some_and(|rest| rest & 1 == 1))
 }
 
-/// `name` or `name-name`, the second of which may stand before the first.
+/// Parses `name` or `name-name`. The second name may come before the first in the week or year.
 fn parse(names: &[&str], text: &str) -> Option<u32> {
     let place = |text: &str| names.iter().position(|name| *name == text.trim());
     let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -164,7 +165,7 @@ fn parse(names: &[&str], text: &str) -> Option<u32> {
     Some((first..first + count).fold(0, |bits, place| bits | 1 << (place % names.len())))
 }
 
-/// The consecutive set bits.
+/// Returns the ranges of consecutive set bits.
 fn ranges(bits: u32, count: i8) -> Vec<RangeInclusive<i8>> {
     let mut set = (0..count).filter(|bit| holds(bits, *bit)).peekable();
     let mut ranges = Vec::new();

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Minutes of a day.
+/// The number of minutes in a day.
 const DAY_MINUTES: u16 = 24 * 60;
 
 /// A range of minutes of the day, which may end on the next day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hours {
     first: u16,
-    /// The first minute after it; 24:00 is one.
+    /// The first minute after the range; 24:00 is possible.
     end: u16,
 }
 
@@ -17,7 +17,7 @@ impl Hours {
     /// The whole day.
     pub const ALL: Self = Self { first: 0, end: DAY_MINUTES };
 
-    /// Reads `06:00-22:00` or `22:00-06:00`.
+    /// Parses `06:00-22:00` or `22:00-06:00`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (first, end) = text.split_once('-')?;
@@ -26,7 +26,8 @@ impl Hours {
         (first != end && first < DAY_MINUTES).then_some(Self { first, end })
     }
 
-    /// The start and end in minutes since the start of the day on which it begins.
+    /// Returns the start and the end, in minutes since the beginning of the day on which the range
+    /// begins.
     pub(super) fn minutes(self) -> std::ops::Range<u16> {
         let past_midnight = if self.end < self.first { DAY_MINUTES } else { 0 };
         self.first..self.end + past_midnight
@@ -39,7 +40,7 @@ impl fmt::Display for Hours {
     }
 }
 
-/// `6:30` or `06:30` as minutes, up to 24:00.
+/// Parses `6:30` or `06:30` to minutes, up to 24:00.
 fn minute(text: &str) -> Option<u16> {
     let (hour, minute) = text.split_once(':')?;
     let number = |text: &str, digits: std::ops::RangeInclusive<usize>| {

@@ -29,27 +29,27 @@ mod tests;
 pub use calendar::{Days, DaysOfMonth, Months};
 pub use hours::Hours;
 
-/// A rule's windows.
+/// The time windows of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct When {
-    /// Days of the week on which they open.
+    /// The days of the week on which windows open.
     pub days: Days,
-    /// Days of the month.
+    /// The days of the month on which windows open.
     pub days_of_month: DaysOfMonth,
-    /// Months.
+    /// The months in which windows open.
     pub months: Months,
-    /// Hours; at least one window.
+    /// The hours of the windows; at least one.
     pub hours: Vec<Hours>,
-    /// The start of the period with windows.
+    /// The start of the period in which windows open.
     pub from: Option<DateTime>,
-    /// Its end.
+    /// The end of this period.
     pub until: Option<DateTime>,
     /// The time zone.
     pub zone: Zone,
 }
 
-/// Days searched for an open window: 29 February falls on each day of the week at least once in 40
-/// years.
+/// The number of days that are searched for an open window. In 40 years, 29 February falls on each
+/// day of the week at least once.
 const DAYS_SEARCHED_MAX: u16 = 40 * 366;
 
 impl When {
@@ -67,7 +67,7 @@ impl When {
                 .any(|day| self.windows(day).any(|window| window.contains(&wall)))
     }
 
-    /// The windows that open on a day, without the limits of `from` and `until`.
+    /// Returns the windows that open on a day, without the limits `from` and `until`.
     fn windows(&self, day: Date) -> impl Iterator<Item = Range<DateTime>> {
         let opens = self.days.contains(day.weekday().to_monday_zero_offset())
             && self.months.contains(day.month())
@@ -78,7 +78,7 @@ impl When {
         hours.map(move |hours| after(hours.minutes().start)..after(hours.minutes().end))
     }
 
-    /// The start of a window, limited by `from`; `None`: none ever opens.
+    /// Returns the start of a window, limited by `from`; `None` if no window ever opens.
     fn opening(&self) -> Option<DateTime> {
         // 1 January 2024 was a Monday.
         let earliest = self.from.map_or(jiff::civil::date(2024, 1, 1), |from| {
@@ -101,18 +101,18 @@ impl When {
         })
     }
 
-    /// Whether any window ever opens.
+    /// Whether a window ever opens.
     pub(super) fn ever_opens(&self) -> bool {
         self.opening().is_some()
     }
 
-    /// Some time at which a window is open, unless the zone skips it that day.
+    /// Returns a time at which a window is open, unless the time zone skips this time on that day.
     pub(super) fn typical_time(&self) -> i64 {
         let opening = self.opening().and_then(|wall| self.zone.clock.to_timestamp(wall).ok());
         opening.map_or(0, Timestamp::as_second)
     }
 
-    /// Why no window is open at a time.
+    /// Explains why no window is open at a time.
     pub(super) fn why_closed(&self, unix_s: i64) -> String {
         let wall = self.zone.wall_clock(unix_s);
         let zone = &self.zone.name;
@@ -166,10 +166,10 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// The word for the zone of this host.
+    /// The word for the time zone of this host.
     pub const LOCAL: &str = "local";
 
-    /// The zone with this name, if any. The local zone is UTC until it is set.
+    /// Returns the zone with this name, if it exists. The local zone is UTC until it is set.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let clock = match name {
@@ -185,7 +185,7 @@ impl Zone {
         self.name == Self::LOCAL
     }
 
-    /// All names.
+    /// Returns all names of time zones.
     pub(super) fn names() -> Vec<String> {
         let known = TimeZoneDatabase::bundled();
         let local = std::iter::once(Self::LOCAL.to_owned());
@@ -199,9 +199,9 @@ impl Zone {
         }
     }
 
-    /// The local time at a time.
+    /// Returns the local date and time.
     fn wall_clock(&self, unix_s: i64) -> DateTime {
-        // Beyond the range of the calendar any result will do.
+        // For times outside the range of the calendar, any result is acceptable.
         let at = Timestamp::from_second(unix_s).unwrap_or(Timestamp::UNIX_EPOCH);
         self.clock.to_datetime(at)
     }

@@ -19,7 +19,7 @@ fn at(text: &str) -> i64 {
     text.parse::<Timestamp>().unwrap().as_second()
 }
 
-/// Which of the times are within.
+/// Returns the times that are within a window.
 fn open<'t>(when: &When, times: &[&'t str]) -> Vec<&'t str> {
     times.iter().copied().filter(|text| when.is_open(at(text))).collect()
 }
@@ -103,7 +103,7 @@ fn summer_time_moves_a_window_with_the_clock_on_the_wall() {
     assert!(!office.is_open(at("2025-01-10T04:30:00Z")), "05:30 in winter");
     assert!(office.is_open(at("2025-07-11T04:30:00Z")), "06:30 in summer");
     assert!(!office.is_open(at("2025-07-11T20:30:00Z")), "22:30 in summer");
-    // Where it is Saturday already.
+    // At this time it is already Saturday there.
     assert!(!when("fri", &["00:00-24:00"], "Asia/Tokyo").is_open(at("2025-06-06T15:00:00Z")));
 }
 
@@ -249,7 +249,7 @@ mod oracle {
 
     use super::*;
 
-    /// Seconds that the clock of Berlin is ahead of UTC, by the rule that has held since 1996.
+    /// The seconds by which the clock of Berlin is ahead of UTC, by the rule since 1996.
     fn berlin_ahead_s(unix_s: i64) -> i64 {
         let (year, ..) = date(unix_s.div_euclid(86_400));
         let last_sunday = |month: i64| {
@@ -271,7 +271,7 @@ mod oracle {
         }
     }
 
-    /// Year, month and day by counting from 1970 on.
+    /// Computes year, month and day by counting from 1970.
     fn date(mut days: i64) -> (i64, i64, i64) {
         let mut year = 1970;
         let mut month = 1;
@@ -293,11 +293,11 @@ mod oracle {
 
     #[derive(Clone, Debug)]
     struct Said {
-        /// From Monday as 0.
+        /// Counted from Monday as 0.
         days: Vec<i64>,
         months: Vec<i64>,
         days_of_month: Vec<i64>,
-        /// In minutes; the second may be the smaller.
+        /// In minutes. The second may be smaller than the first.
         hours: Vec<(i64, i64)>,
         from_s: Option<i64>,
         length_s: i64,
@@ -305,7 +305,7 @@ mod oracle {
     }
 
     impl Said {
-        /// Whether it is open, the clock on the wall showing so many seconds since 1970.
+        /// Whether a window is open when the local clock shows this number of seconds since 1970.
         fn is_open(&self, wall_s: i64) -> bool {
             let within =
                 self.from_s.is_none_or(|from| (from..from + self.length_s).contains(&wall_s));
@@ -382,7 +382,7 @@ mod oracle {
             })
     }
 
-    /// Times of all kinds, many of them around the days on which clocks change.
+    /// Times of all kinds, many of them near the days on which clocks change.
     fn time() -> impl Strategy<Value = i64> {
         // Midnight in UTC of the last Sundays of March and October 2024 and 2025.
         let changes = [1_711_843_200, 1_729_987_200, 1_743_292_800, 1_761_436_800_i64];
@@ -409,7 +409,7 @@ mod oracle {
         #[test]
         fn some_window_opens_where_the_typical_time_says(said in said()) {
             let mut when = said.when();
-            // A clock that leaves nothing out.
+            // A clock that skips no hour.
             when.zone = Zone::named("UTC").unwrap();
             prop_assert_eq!(when.ever_opens(), when.is_open(when.typical_time()), "{}", when);
         }

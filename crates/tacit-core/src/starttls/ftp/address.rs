@@ -12,13 +12,13 @@ use super::control::AddressForm;
 /// An address that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unusable {
-    /// Its syntax is wrong.
+    /// The syntax is invalid.
     Malformed,
-    /// Its network protocol is unknown.
+    /// The network protocol is unknown.
     Protocol,
 }
 
-/// The address in a 227 reply; the text around it varies.
+/// Parses the address in a 227 reply, whose other text varies.
 pub(super) fn passive(text: &[u8]) -> Option<SocketAddr> {
     let starts = (0..text.len()).filter(|at| {
         let before = at.checked_sub(1).and_then(|before| text.get(before));
@@ -27,14 +27,15 @@ pub(super) fn passive(text: &[u8]) -> Option<SocketAddr> {
     starts.filter_map(|at| six(text.get(at..)?)).map(|six| six.address).next()
 }
 
-/// The port in a 229 reply (RFC 2428 section 3). Some servers fill the two fields before it.
+/// Parses the port in a 229 reply (RFC 2428 section 3). Some servers fill in the two fields before
+/// it.
 pub(super) fn extended_passive(text: &[u8]) -> Option<u16> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let [_, _, port] = fields(text.get(open + 1..)?)?;
     number(port)
 }
 
-/// What follows `PORT`.
+/// Parses the argument of `PORT`.
 pub(super) fn port(text: &[u8]) -> Result<SocketAddr, Unusable> {
     match six(text.trim_ascii()) {
         Some(Six { address, rest: [] }) => Ok(address),
@@ -42,7 +43,7 @@ pub(super) fn port(text: &[u8]) -> Result<SocketAddr, Unusable> {
     }
 }
 
-/// What follows `EPRT`.
+/// Parses the argument of `EPRT`.
 pub(super) fn extended_port(text: &[u8]) -> Result<SocketAddr, Unusable> {
     let [protocol, address, port] = fields(text.trim_ascii()).ok_or(Unusable::Malformed)?;
     let address = std::str::from_utf8(address).ok().and_then(|text| text.parse::<IpAddr>().ok());
@@ -54,7 +55,7 @@ pub(super) fn extended_port(text: &[u8]) -> Result<SocketAddr, Unusable> {
     }
 }
 
-/// A `PORT` command, or `EPRT` if the client used it or the address requires it.
+/// Builds a `PORT` command, or `EPRT` if the client used it or the address requires it.
 pub(super) fn port_command(address: SocketAddr, form: AddressForm) -> String {
     match (address.ip(), form) {
         (IpAddr::V4(ip), AddressForm::Classic) => format!("PORT {}", written(ip, address.port())),
@@ -82,11 +83,11 @@ fn written(ip: Ipv4Addr, port: u16) -> String {
 /// An address and a port as six numbers of a byte each.
 struct Six<'t> {
     address: SocketAddr,
-    /// What follows them.
+    /// The text after the numbers.
     rest: &'t [u8],
 }
 
-/// Reads the six numbers at the beginning of the text.
+/// Parses the six numbers at the beginning of the text.
 fn six(text: &[u8]) -> Option<Six<'_>> {
     let mut rest = text;
     let mut numbers = [0; 6];
@@ -105,7 +106,7 @@ fn six(text: &[u8]) -> Option<Six<'_>> {
     (port != 0).then_some(Six { address, rest })
 }
 
-/// The three fields between four delimiters, the first character is the delimiter.
+/// Returns the three fields between four delimiters; the first character is the delimiter.
 fn fields(text: &[u8]) -> Option<[&[u8]; 3]> {
     let (delimiter, rest) = text.split_first()?;
     if !(33..=126).contains(delimiter) || delimiter.is_ascii_digit() {

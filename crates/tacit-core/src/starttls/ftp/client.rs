@@ -10,7 +10,7 @@ use crate::starttls::side::StarttlsSide;
 pub const GREETING_BYTES_MAX: usize = 16 * 1024;
 
 impl FtpControl {
-    /// Runs greeting, AUTH, handshake, PBSZ and PROT. `None`: the program may send now.
+    /// Runs the greeting, AUTH, handshake, PBSZ and PROT. Returns `None` when the program may send.
     pub(super) fn prepare(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -62,7 +62,7 @@ impl FtpControl {
         Ok(Some(StarttlsStep::Wait))
     }
 
-    /// Handles the greeting. If the server is not ready, the program gets its reply.
+    /// Handles the greeting. If the server is not ready, the program gets the server's reply.
     fn take_greeting(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -74,7 +74,7 @@ impl FtpControl {
             buffers.end_mut(StarttlsSide::Program).send(greeting);
             return Err(refusal);
         }
-        // The greeting of an implicit-TLS server comes under TLS.
+        // With implicit TLS, the greeting of the server arrives under TLS.
         let next = if buffers.is_secure { &PBSZ } else { &AUTH };
         self.send_own_command(buffers, next, greeting);
         Ok(())
@@ -92,7 +92,8 @@ impl FtpControl {
     }
 
     fn begin_handshake(&mut self) -> Result<StarttlsStep, StarttlsError> {
-        // A server must wait for the client's first message: more data is an injection attempt.
+        // A server must wait for the client's first message. More data here is an attempt to inject
+        // commands.
         match self.replies.is_empty() {
             true => Ok(StarttlsStep::Handshake),
             false => Err(StarttlsError::ExtraData(StarttlsSide::Peer)),
@@ -113,8 +114,8 @@ impl FtpControl {
         StarttlsError::NotOffered(format!("the reply to {} was `{}`", own.text, shown(said)))
     }
 
-    /// Replies to commands that tacit handles itself; returns whether it did. The program must not
-    /// change what tacit negotiated.
+    /// Replies to commands that tacit handles itself. Returns whether it replied. The program must
+    /// not change what tacit has negotiated.
     pub(super) fn take_as_client(
         &mut self,
         buffers: &mut ExchangeBuffers,

@@ -25,7 +25,7 @@ pub(crate) struct FtpControl {
     /// Whether the control connection has TLS.
     pub(super) has_tls: bool,
     pub(super) uploads: UploadFlag,
-    /// The server has announced that it closes the control connection.
+    /// Whether the server has announced that it closes the control connection.
     pub(super) is_over: bool,
     pub(super) protection: DataProtection,
 }
@@ -37,14 +37,14 @@ pub(super) enum ControlPhase {
     Implicit,
     /// Server role: the client has not requested TLS.
     Clear,
-    /// Server role: the client logs in without TLS, which the rule permits; the driver must be
+    /// Server role: the client logs in without TLS, which the rule permits. The driver must be
     /// informed.
     ContinuingInClear,
     /// Client role: the greeting is incomplete.
     Greeting(Vec<u8>),
     /// Client role: waiting for the reply to this command of tacit's own.
     Own(&'static OwnCommand, Vec<u8>),
-    /// The handshake is in progress; holds the greeting until it ends.
+    /// The handshake is in progress. Contains the greeting, which is sent after it.
     Handshake(Vec<u8>),
     /// Commands and replies are forwarded.
     Open,
@@ -55,7 +55,7 @@ pub(super) enum ControlPhase {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct OwnCommand {
     pub(super) text: &'static str,
-    /// The replies that mean success.
+    /// The reply codes that mean success.
     pub(super) good: std::ops::RangeInclusive<u16>,
 }
 
@@ -67,9 +67,9 @@ pub(super) const PROT: OwnCommand = OwnCommand { text: "PROT P", good: 200..=299
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingCommand {
     pub(super) what: CommandKind,
-    /// Final replies still expected.
+    /// The number of final replies that are still expected.
     pub(super) replies: u8,
-    /// A preliminary reply was received: a transfer is in progress.
+    /// Whether a preliminary reply was received: a transfer is in progress.
     pub(super) in_transfer: bool,
 }
 
@@ -84,7 +84,7 @@ pub(super) enum CommandKind {
     Active,
 }
 
-/// How commands and replies write the address of a data connection.
+/// The format of an address in commands and replies about data connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddressForm {
     /// `PORT` and `PASV`: IPv4 (RFC 959).
@@ -97,13 +97,13 @@ pub(super) enum AddressForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataState {
     None,
-    /// To be requested from the driver.
+    /// A data connection that must be requested from the driver.
     Requested {
         request: DataRequest,
         question: CommandKind,
         form: AddressForm,
     },
-    /// Requested from the driver.
+    /// A data connection that was requested from the driver.
     Pending {
         question: CommandKind,
         form: AddressForm,
@@ -115,7 +115,7 @@ pub(super) enum DataState {
 pub(super) struct DataProtection {
     pub(super) has_size: bool,
     pub(super) is_private: bool,
-    /// The protection of the last negotiated data connection.
+    /// Whether the last negotiated data connection is protected.
     pub(super) agreed: Option<bool>,
 }
 
@@ -152,7 +152,7 @@ impl FtpControl {
         }
     }
 
-    /// The end that sends commands.
+    /// Returns the end that sends commands.
     pub(super) fn client(&self) -> StarttlsSide {
         match self.role {
             StarttlsRole::Server => StarttlsSide::Peer,
@@ -164,7 +164,7 @@ impl FtpControl {
         self.client().other()
     }
 
-    /// Replies to a command instead of the server.
+    /// Replies to a command in place of the server.
     pub(super) fn reply(&self, buffers: &mut ExchangeBuffers, text: &str) {
         buffers.end_mut(self.client()).send_line(text.as_bytes());
     }
@@ -179,15 +179,15 @@ impl FtpControl {
         self.uploads.note(&lines::verb(line));
         buffers.end_mut(self.server()).send_line(line);
         match &mut self.pending {
-            // RFC 959 section 4.1.3: ABOR gets a reply for the transfer and one for itself; some
-            // servers send only one.
+            // RFC 959 section 4.1.3: ABOR gets a reply for the transfer and a reply for itself;
+            // some servers send only one of them.
             Some(asked) if lines::verb(line) == "ABOR" => asked.in_transfer = false,
             Some(asked) => asked.replies = asked.replies.saturating_add(1),
             None => self.pending = Some(PendingCommand { what, replies: 1, in_transfer: false }),
         }
     }
 
-    /// Whether a data connection negotiated now gets TLS.
+    /// Whether a data connection that is negotiated now gets TLS.
     pub(super) fn is_secure(&self) -> bool {
         match self.role {
             StarttlsRole::Server => self.protection.is_private,
@@ -199,7 +199,7 @@ impl FtpControl {
 /// A command and its argument.
 #[derive(Clone, Debug)]
 pub(super) struct FtpCommand<'a> {
-    /// In capitals.
+    /// The command in capital letters.
     pub(super) verb: String,
     pub(super) argument: &'a [u8],
 }

@@ -5,9 +5,9 @@
 //! forwarded unchanged. A Telnet Synch before a line is also removed; the kernel has already taken
 //! out its urgent byte.
 
-/// Maximum line length, without its end: a verb and a path of 4,096 doubled bytes.
+/// The largest length of a line without its end: a command and a path of 4,096 doubled bytes.
 pub const LINE_BYTES_MAX: usize = 8448;
-/// Maximum pending bytes of one side; beyond, the side is not read.
+/// The largest number of pending bytes of one side. Above it, the side is not read.
 pub(super) const HELD_BYTES_MAX: usize = 64 * 1024;
 
 const IAC: u8 = 255;
@@ -23,8 +23,8 @@ pub(super) struct TooLong;
 #[derive(Debug, Default)]
 pub(super) struct LineBuffer {
     bytes: Vec<u8>,
-    /// Bytes before this offset were taken. They are removed when more input arrives: to remove
-    /// them after each line would move the rest each time.
+    /// Bytes before this offset were taken. They are removed when more input arrives, because
+    /// removing them after each line would move all other bytes each time.
     begin: usize,
     telnet: Telnet,
     /// No line end before this offset.
@@ -54,7 +54,8 @@ impl LineBuffer {
                 }
                 (Telnet::Command, WILL..=DONT) => Telnet::Option,
                 (Telnet::Command, SE..WILL) | (Telnet::Option, _) => Telnet::Data,
-                // After IAC this byte is data: the command's own byte was urgent and is gone.
+                // After IAC this byte is data. The byte of the command itself was urgent and has
+                // been removed.
                 (Telnet::Data | Telnet::Command, _) => {
                     self.bytes.push(byte);
                     Telnet::Data
@@ -63,12 +64,12 @@ impl LineBuffer {
         }
     }
 
-    /// Whether too many bytes are pending to read more.
+    /// Whether so many bytes are pending that no more may be read.
     pub(super) fn is_full(&self) -> bool {
         self.waiting().len() >= HELD_BYTES_MAX
     }
 
-    /// Whether nothing is pending, not even part of a line.
+    /// Whether no bytes are pending, not even a part of a line.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting().is_empty() && self.telnet == Telnet::Data
     }
@@ -83,7 +84,7 @@ impl LineBuffer {
         *self = Self::default();
     }
 
-    /// The first line, without its end, not removed. `None`: it is incomplete.
+    /// Returns the first line without its end, and does not remove it; `None` if it is incomplete.
     pub(super) fn peek(&mut self) -> Result<Option<&[u8]>, TooLong> {
         let Some(end) = self.end() else {
             return if self.waiting().len() > LINE_BYTES_MAX { Err(TooLong) } else { Ok(None) };
@@ -92,7 +93,7 @@ impl LineBuffer {
         if line.len() > LINE_BYTES_MAX { Err(TooLong) } else { Ok(Some(line)) }
     }
 
-    /// Takes the first line, without its end.
+    /// Takes the first line without its end.
     pub(super) fn pop(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let line = self.peek()?.map(<[u8]>::to_vec);
         if line.is_some() {
@@ -106,7 +107,7 @@ impl LineBuffer {
         self.bytes.get(self.begin..).unwrap_or_default()
     }
 
-    /// The end of the first line; the search position is cached.
+    /// Finds the end of the first line, and stores the search position.
     fn end(&mut self) -> Option<usize> {
         let rest = self.bytes.get(self.searched..).unwrap_or_default();
         match rest.iter().position(|byte| *byte == b'\n') {
@@ -122,7 +123,7 @@ impl LineBuffer {
     }
 }
 
-/// The line without its CR and without the rest of a Synch at its start.
+/// Returns the line without its CR and without the rest of a Synch at its beginning.
 fn trimmed(line: &[u8]) -> &[u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let begin = line.iter().position(|byte| *byte < SE).unwrap_or(line.len());
@@ -151,7 +152,7 @@ mod tests {
     fn telnet_commands_are_no_part_of_a_line() {
         for said in [
             &b"\xff\xf4\xff\xf2ABOR\r\n"[..],
-            // The urgent byte is read separately: the first IAC, or the DM.
+            // The urgent byte is read separately: either the first IAC or the DM.
             b"\xf4\xff\xf2ABOR\r\n",
             b"\xff\xf4\xffABOR\r\n",
             b"\xff\xfb\x0aAB\xff\xfd\x01OR\r\n",

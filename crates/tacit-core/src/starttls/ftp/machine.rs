@@ -12,11 +12,11 @@ use crate::starttls::lines;
 use crate::starttls::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep};
 use crate::starttls::side::{StarttlsRole, StarttlsSide};
 
-/// Lower ports are not dialled for a client (RFC 2577 section 3).
+/// The smallest port that is dialled for a client (RFC 2577 section 3).
 const DIALLED_PORT_MIN: u16 = 1024;
 
 impl FtpControl {
-    /// Splits input into lines, as far as there is room.
+    /// Splits input into lines, as long as there is room.
     fn take_input(&mut self, buffers: &mut ExchangeBuffers) {
         for side in [StarttlsSide::Peer, StarttlsSide::Program] {
             let lines = if side == self.client() { &mut self.commands } else { &mut self.replies };
@@ -26,7 +26,7 @@ impl FtpControl {
         }
     }
 
-    /// Forwards commands and replies until it must wait.
+    /// Forwards commands and replies until it has to wait.
     fn pass(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         loop {
             match self.data {
@@ -118,7 +118,8 @@ impl FtpControl {
         if !extended && client.is_ipv6() {
             return self.reply(buffers, "425 PASV is for IPv4: use EPSV.");
         }
-        // The command depends on the server's address family, the reply on the client's.
+        // The command depends on the address family of the server, and the reply on that of the
+        // client.
         let verb: &[u8] = if extended || server.is_ipv6() { b"EPSV" } else { b"PASV" };
         self.forward(buffers, verb, CommandKind::Passive(form));
     }
@@ -131,7 +132,7 @@ impl FtpControl {
     ) {
         let client = self.ends.of(self.client());
         let server = self.ends.of(self.server());
-        // Some clients send an unspecified address and let the server fill it in.
+        // Some clients send an unspecified address, which the server fills in.
         let unsaid = address.ok().filter(|address| address.ip().is_unspecified());
         let filled = unsaid.zip(client).map(|(address, ip)| SocketAddr::new(ip, address.port()));
         match filled.map_or(address, Ok) {
@@ -262,7 +263,8 @@ impl ProtocolMachine for FtpControl {
 
 const NO_ADDRESS: &str = "425 Data connections need IP addresses on both sides.";
 
-/// Whether a command may be handled now: after the reply to the one before, or during a transfer.
+/// Whether a command may be handled now: after the reply to the previous command, or during a
+/// transfer.
 fn may_follow(asked: Option<PendingCommand>, verb: &str) -> bool {
     let interrupts = matches!(verb, "ABOR" | "STAT" | "QUIT" | "NOOP");
     asked.is_none_or(|asked| asked.in_transfer && interrupts)

@@ -7,14 +7,14 @@ use crate::starttls::data::DataRequest;
 use crate::starttls::machine::ExchangeBuffers;
 use crate::starttls::side::StarttlsRole;
 
-/// Features that tacit announces itself or hides.
+/// Features that tacit announces itself or does not forward.
 const HIDDEN: [&[u8]; 10] =
     [b"AUTH", b"PBSZ", b"PROT", b"CCC", b"ADAT", b"CPSV", b"SPSV", b"SSCN", b"LPRT", b"LPSV"];
-/// What tacit announces in the server role (RFC 4217 section 6).
+/// The features that tacit announces in the server role (RFC 4217 section 6).
 const ANNOUNCED: [&[u8]; 3] = [b" AUTH TLS", b" PBSZ", b" PROT"];
 
 impl FtpControl {
-    /// Forwards a line of the server, possibly changed.
+    /// Forwards a line of the server, possibly with changes.
     pub(super) fn take_reply(&mut self, buffers: &mut ExchangeBuffers, line: &[u8]) {
         let part = self.reply.take(line);
         let question = self.pending.map(|asked| asked.what);
@@ -30,7 +30,7 @@ impl FtpControl {
             _ => buffers.end_mut(self.client()).send_line(line),
         }
         if let Some(code) = part.complete() {
-            // RFC 959 section 4.2.1: both announce that the control connection closes.
+            // RFC 959 section 4.2.1: both codes announce that the control connection closes.
             self.is_over = matches!(code, 221 | 421);
             self.count_reply(code);
         }
@@ -57,8 +57,9 @@ impl FtpControl {
         }
     }
 
-    /// Handles the address where the server listens. Only the port is used, with the server's known
-    /// address: others are useless behind NAT and unsafe (RFC 2577 section 3).
+    /// Handles the address at which the server listens. Only the port is used, with the known
+    /// address of the server. Other addresses are useless behind NAT and unsafe (RFC 2577 section
+    /// 3).
     fn take_address(&mut self, buffers: &mut ExchangeBuffers, part: ReplyPart, line: &[u8]) {
         let Some(code) = part.complete() else { return };
         let Some(PendingCommand { what: question @ CommandKind::Passive(form), .. }) = self.pending
@@ -81,7 +82,7 @@ impl FtpControl {
         }
     }
 
-    /// RFC 2389 section 3.2: one feature a line, between the first and the last.
+    /// RFC 2389 section 3.2: the reply has one feature on each line between the first and the last.
     fn take_feature(&mut self, buffers: &mut ExchangeBuffers, part: ReplyPart, line: &[u8]) {
         let announces = self.role == StarttlsRole::Server;
         let client = buffers.end_mut(self.client());
@@ -102,7 +103,8 @@ impl FtpControl {
     }
 }
 
-/// Whether a line names a feature that tacit hides. Some servers write the code before each.
+/// Whether a line names a feature that tacit does not forward. Some servers write the code before
+/// each feature.
 fn is_hidden(line: &[u8]) -> bool {
     let feature = line.strip_prefix(b"211-").unwrap_or(line).trim_ascii();
     let end = feature.iter().position(|byte| !byte.is_ascii_alphanumeric());

@@ -1,6 +1,6 @@
 //! Groups lines into FTP replies.
 
-/// The reply being received.
+/// The state of the reply that is being received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReplyTracker {
     /// The code of a multi-line reply, until its last line.
@@ -14,16 +14,16 @@ pub(super) enum ReplyPart {
     Whole(u16),
     /// The first of several lines.
     First(u16),
-    /// A line in between.
+    /// A line between the first and the last.
     Middle(u16),
     /// The last of several lines.
     Last(u16),
-    /// Not part of a reply.
+    /// A line that is not part of a reply.
     Stray,
 }
 
 impl ReplyPart {
-    /// The code of the reply that this line completes.
+    /// Returns the code of the reply that this line completes.
     pub(super) fn complete(self) -> Option<u16> {
         match self {
             Self::Whole(code) | Self::Last(code) => Some(code),

@@ -3,11 +3,11 @@
 use super::control::{ControlPhase, FtpCommand, FtpControl};
 use crate::starttls::machine::ExchangeBuffers;
 
-/// Commands permitted before TLS; a server answers them without a login.
+/// The commands that are permitted before TLS. A server answers them without a login.
 const HARMLESS: [&str; 5] = ["FEAT", "HELP", "NOOP", "QUIT", "SYST"];
 
 impl FtpControl {
-    /// Replies to commands that tacit handles itself; returns whether it did.
+    /// Replies to commands that tacit handles itself. Returns whether it replied.
     pub(super) fn take_as_server(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -16,7 +16,7 @@ impl FtpControl {
         let may_begin = matches!(self.phase, ControlPhase::Clear);
         let is_clear = !self.has_tls;
         let needs_protection = self.required && !self.protection.is_private;
-        // The address was negotiated together with the protection.
+        // The address was negotiated together with an earlier protection.
         let is_stale = self.protection.agreed.is_some_and(|was| was != self.protection.is_private);
         let answer = match command.verb.as_str() {
             "AUTH" if may_begin => return self.take_auth(buffers, command),
@@ -28,7 +28,7 @@ impl FtpControl {
             "CCC" => "534 The control connection must stay under TLS.",
             "ADAT" => "503 TLS needs no ADAT.",
             "MIC" | "CONF" | "ENC" => "502 Not implemented: TLS protects the connection.",
-            // It would end TLS (RFC 4217 section 11).
+            // REIN would end TLS (RFC 4217 section 11).
             "REIN" => "502 Not implemented: open another connection.",
             verb if may_begin && !HARMLESS.contains(&verb) => {
                 if !self.required {
@@ -53,7 +53,7 @@ impl FtpControl {
         let mechanism = command.argument.to_ascii_uppercase();
         match mechanism.as_slice() {
             b"TLS" | b"TLS-C" => {}
-            // An old name that also protects the data connections.
+            // An old name, which also protects the data connections.
             b"SSL" | b"TLS-P" => self.protection.is_private = true,
             _ => {
                 self.reply(buffers, "504 Use AUTH TLS.");
@@ -61,13 +61,13 @@ impl FtpControl {
             }
         }
         self.reply(buffers, "234 TLS may begin.");
-        // Input after it in clear must not count as received under TLS.
+        // Input that follows in clear must not be treated as received under TLS.
         self.commands.clear();
         self.phase = ControlPhase::Handshake(Vec::new());
         true
     }
 
-    /// RFC 4217 section 8: TLS has its own sizes.
+    /// RFC 4217 section 8: the buffer size has no meaning with TLS.
     fn take_size(&mut self, command: &FtpCommand<'_>) -> &'static str {
         if command.argument.is_empty() || !command.argument.iter().all(u8::is_ascii_digit) {
             return "501 Send PBSZ 0.";

@@ -16,14 +16,14 @@ fn staged(mode: StarttlsMode, role: StarttlsRole) -> Stage {
     Stage::new(StarttlsProtocol::Ftp(policy::FtpOptions::default()), mode, role)
 }
 
-/// A server at 127.0.0.1 for a client at 192.0.2.9.
+/// A server at 127.0.0.1 with a client at 192.0.2.9.
 fn served(mode: StarttlsMode) -> Stage {
     let mut stage = staged(mode, StarttlsRole::Server);
     stage.dialogue.set_addresses(ends("192.0.2.9", "127.0.0.1"));
     stage
 }
 
-/// A server at 192.0.2.7 for a program at 127.0.0.1.
+/// A server at 192.0.2.7 with a program at 127.0.0.1.
 fn reached() -> Stage {
     let mut stage = staged(StarttlsMode::Required, StarttlsRole::Client);
     stage.dialogue.set_addresses(ends("192.0.2.7", "127.0.0.1"));
@@ -38,7 +38,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// A client that has TLS and has said what is to be protected.
+/// A client that has TLS and has requested protected data connections.
 fn protected() -> Stage {
     let mut stage = served(StarttlsMode::Required);
     stage.send(Program, "220 ready\r\n");
@@ -62,7 +62,8 @@ fn open() -> Stage {
     stage
 }
 
-/// What both ends send in turn, and what each has received at the end; split at every byte.
+/// Lets both ends send in turn, and returns what each has received at the end; the input is split
+/// at every byte.
 fn converse(begin: fn() -> Stage, said: &[(StarttlsSide, &str)], peer: &str, program: &str) {
     let longest = said.iter().map(|(_, text)| text.len()).max().unwrap_or(0);
     for cut in 0..=longest {
@@ -158,7 +159,7 @@ fn passive_mode_names_the_place_where_tacit_listens() {
         stage.dialogue.set_data_listener(Some(address("198.51.100.1:1025")));
         assert_eq!(stage.next_step(), StarttlsStep::Wait);
         assert_eq!(stage.peer_received(), wanted);
-        // In the other role, the same with the server away.
+        // The same in the other role, after the server has closed.
         let mut stage = open();
         stage.send(Program, command);
         let step = stage.send(Peer, reply);

@@ -36,7 +36,7 @@ mod tests;
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 const GSS_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x30];
 const CANCEL_REQUEST_CODE: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
-/// How long a CancelRequest may be: length, type, process ID, and a key of 4 to 256 bytes.
+/// The possible lengths of a CancelRequest: length, type, process ID, and a key of 4 to 256 bytes.
 const CANCEL_REQUEST_BYTES: RangeInclusive<usize> = 16..=268;
 /// The longest StartupMessage that servers accept.
 const STARTUP_BYTES_MAX: u32 = 10_000;
@@ -58,7 +58,7 @@ enum Opening {
 
 /// Classifies a client's message by its first eight bytes.
 fn opening(input: &[u8], from: StarttlsSide) -> Result<Option<Opening>, StarttlsError> {
-    // The length already shows an invalid message before the rest arrives.
+    // The length already shows that a message is invalid before the rest arrives.
     if let Some(length) = message_length(input)
         && !(8..=STARTUP_BYTES_MAX).contains(&length)
     {
@@ -76,12 +76,12 @@ fn opening(input: &[u8], from: StarttlsSide) -> Result<Option<Opening>, Starttls
     }))
 }
 
-/// The length that a message states for itself.
+/// Returns the length that a message declares.
 fn message_length(input: &[u8]) -> Option<u32> {
     input.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// The ErrorResponse that rejects a connection.
+/// Builds the ErrorResponse that rejects a connection.
 fn error_response(message: &str) -> Vec<u8> {
     // 28000: invalid_authorization_specification, as with hostssl in pg_hba.conf.
     let fields = format!("SFATAL\0VFATAL\0C28000\0M{message}\0\0");
@@ -98,7 +98,7 @@ pub(super) struct PostgresServer {
     mode: StarttlsMode,
     cancel: Cancel,
     is_gss_declined: bool,
-    /// The client began with a TLS handshake.
+    /// Whether the client began with a TLS handshake.
     is_direct: bool,
 }
 
@@ -107,7 +107,7 @@ impl PostgresServer {
         Self { mode, cancel, is_gss_declined: false, is_direct: false }
     }
 
-    /// Forwards a CancelRequest once it is complete, if nothing follows it.
+    /// Forwards a CancelRequest when it is complete, if no bytes follow it.
     fn cancel(&self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         if self.cancel == Cancel::Refuse {
             // The client does not expect an answer.
@@ -198,13 +198,13 @@ pub(super) struct PostgresClient {
 /// The server's answer to our SSLRequest.
 #[derive(Debug)]
 enum Answer {
-    /// Not sent yet.
+    /// The request was not sent yet.
     Unasked,
-    /// No answer yet.
+    /// There is no answer yet.
     Outstanding,
-    /// It accepts TLS.
+    /// The server accepts TLS.
     Yes,
-    /// It refuses TLS; the program gets an error when it reads.
+    /// The server refuses TLS. The program gets an error when it reads.
     No(String),
 }
 

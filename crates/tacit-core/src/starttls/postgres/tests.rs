@@ -8,7 +8,7 @@ use crate::starttls::testing::{Stage, refusal};
 const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
 const CANCEL: &[u8] = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02";
 
-/// A cancel request that states this length, with a key that fits.
+/// A cancel request that declares this length, with a matching key.
 fn cancel_of(length: u16) -> Vec<u8> {
     let [high, low] = length.to_be_bytes();
     let mut message = vec![0, 0, high, low, 0x04, 0xd2, 0x16, 0x2e, 0, 0, 0, 1];
@@ -20,7 +20,7 @@ fn server(mode: StarttlsMode) -> Stage {
     Stage::new(StarttlsProtocol::Postgres(PostgresOptions::default()), mode, StarttlsRole::Server)
 }
 
-/// A server that passes cancel requests on.
+/// A server whose rule forwards cancel requests.
 fn cancelling() -> Stage {
     let postgres = PostgresOptions { cancel: Cancel::Clear };
     Stage::new(StarttlsProtocol::Postgres(postgres), StarttlsMode::Required, StarttlsRole::Server)
@@ -83,11 +83,12 @@ fn direct_tls_alone_must_agree_on_the_application_protocol() {
     assert_eq!(client.dialogue.required_alpn(), None);
 }
 
-/// What a program may be sent in clear where TLS is required: one cancel request, and then nothing.
+/// The bytes that a program may receive in clear if TLS is required: one cancel request, and
+/// nothing else.
 #[test]
 fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
     for cuts in 0..1_u32 << (CANCEL.len() - 1) {
-        // Every way of cutting it would take long; two cuts at most show all states.
+        // Every way of splitting would take long; at most two splits show all states.
         if cuts.count_ones() > 2 {
             continue;
         }
@@ -99,7 +100,7 @@ fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
             "{cuts:?}"
         );
         assert_eq!(stage.to_program, CANCEL);
-        // Neither end is read any more, so nothing else can pass.
+        // Neither end is read any more, so nothing else can be forwarded.
         for side in [StarttlsSide::Peer, StarttlsSide::Program] {
             assert!(!stage.dialogue.has_room(side));
         }

@@ -34,7 +34,7 @@ enum WaitsFor {
 }
 
 impl SmtpClient {
-    /// Handles a reply; `true`: it was the last to parse.
+    /// Handles a reply. Returns `true` if it was the last reply to parse.
     fn take_reply(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -84,7 +84,7 @@ impl SmtpClient {
         Ok(false)
     }
 
-    /// Handles a command before EHLO; only tacit sees it.
+    /// Handles a command before EHLO, which is not forwarded.
     fn take_command(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -92,7 +92,7 @@ impl SmtpClient {
     ) -> Result<(), StarttlsError> {
         let program = &mut buffers.program;
         match verb(&line).as_str() {
-            // STARTTLS needs EHLO, also for a program that sends HELO.
+            // STARTTLS needs EHLO, even if the program sends HELO.
             "EHLO" | "HELO" => self.greet(buffers, "EHLO", line),
             "LHLO" => self.greet(buffers, "LHLO", line),
             "NOOP" | "RSET" => program.send("250 2.0.0 OK\r\n"),
@@ -113,7 +113,7 @@ impl SmtpClient {
     }
 }
 
-/// Rejects the program's connection before it has sent mail or credentials.
+/// Rejects the connection of the program before it has sent mail or credentials.
 fn reject_without_tls(
     buffers: &mut ExchangeBuffers,
     what: &str,
@@ -161,7 +161,7 @@ impl ProtocolMachine for SmtpClient {
     }
 
     fn handshake_succeeded(&mut self, buffers: &mut ExchangeBuffers) {
-        // RFC 3207 section 4.2: replies in clear are discarded.
+        // RFC 3207 section 4.2: what was learned from replies in clear is discarded.
         let hello = std::mem::take(&mut self.hello);
         write_command(&verb(&hello), &hello, &mut buffers.peer.output);
         self.waits_for = WaitsFor::Welcome;

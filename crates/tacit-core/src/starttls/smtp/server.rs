@@ -12,9 +12,9 @@ pub(crate) struct SmtpServer {
     mode: StarttlsMode,
     waits_for: WaitsFor,
     replies: ReplyReader,
-    /// The client has sent EHLO under TLS.
+    /// Whether the client has sent EHLO under TLS.
     is_greeted: bool,
-    /// The client has sent QUIT.
+    /// Whether the client has sent QUIT.
     has_quit: bool,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct SmtpServer {
 enum WaitsFor {
     /// The server's greeting.
     Greeting,
-    /// The greeting of the second connection, after TLS; not forwarded.
+    /// The greeting of the second connection, after TLS, which is not forwarded.
     SecondGreeting,
     /// The client's next command.
     Command,
@@ -52,7 +52,7 @@ impl SmtpServer {
                 peer.send("501 5.5.4 STARTTLS takes no argument\r\n");
             }
             STARTTLS => {
-                // Commands after it arrived in clear and are not executed under TLS.
+                // Commands after STARTTLS that were received in clear are not executed under TLS.
                 peer.input.clear();
                 peer.send("220 2.0.0 Go ahead with TLS\r\n");
                 buffers.program.send("QUIT\r\n");
@@ -118,8 +118,8 @@ fn pass_capabilities(buffers: &mut ExchangeBuffers, reply: &ServerReply) {
 }
 
 impl ProtocolMachine for SmtpServer {
-    // RFC 3207 section 4.2: a server discards its state about the client. A server in clear does
-    // not, and some reject a second EHLO.
+    // RFC 3207 section 4.2: a server discards its state about the client. The server behind tacit
+    // does not do this, and some servers reject a second EHLO.
     fn needs_new_program_connection(&self) -> bool {
         true
     }
@@ -169,7 +169,7 @@ impl ProtocolMachine for SmtpServer {
         self.replies = ReplyReader::default();
     }
 
-    // Its last commands still get their replies.
+    // The last commands still get their replies.
     fn continues_after_eof(&self, ended: StarttlsSide) -> bool {
         ended == StarttlsSide::Peer
             && (self.waits_for != WaitsFor::Command || !self.replies.is_empty())

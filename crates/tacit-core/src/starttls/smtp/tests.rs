@@ -20,7 +20,7 @@ fn client() -> Stage {
     Stage::new(StarttlsProtocol::Smtp, StarttlsMode::Required, StarttlsRole::Client)
 }
 
-/// A server behind tacit; its client has just been greeted.
+/// A server behind tacit, whose client has just received the greeting.
 fn greeted(mode: StarttlsMode) -> Stage {
     let mut stage = server(mode);
     stage.send(StarttlsSide::Program, GREETING);
@@ -28,7 +28,7 @@ fn greeted(mode: StarttlsMode) -> Stage {
     stage
 }
 
-/// One under TLS.
+/// The same under TLS.
 fn stage_under_tls() -> Stage {
     let mut stage = greeted(StarttlsMode::Required);
     assert_eq!(stage.send(StarttlsSide::Peer, "STARTTLS\r\n"), StarttlsStep::Handshake);
@@ -248,7 +248,7 @@ fn a_server_that_says_good_bye_is_heard() {
     assert_eq!(refusal(&stage.next_step()), &StarttlsError::Closed(StarttlsSide::Program));
 }
 
-/// A program before tacit that was greeted, and greets.
+/// A program that has received the greeting and sends its own.
 fn asked(hello: &str) -> Stage {
     let mut stage = client();
     stage.send(StarttlsSide::Peer, GREETING);

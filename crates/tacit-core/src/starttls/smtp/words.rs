@@ -28,7 +28,7 @@ pub(super) fn offers_starttls(reply: &ServerReply) -> bool {
     reply.texts().skip(1).any(|text| keyword(text) == STARTTLS)
 }
 
-/// The keyword of a capability; `AUTH=LOGIN` is an old form of `AUTH LOGIN`.
+/// Returns the keyword of a capability; `AUTH=LOGIN` is an old form of `AUTH LOGIN`.
 fn keyword(text: &[u8]) -> String {
     let end = text.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'-');
     String::from_utf8_lossy(text.get(..end.unwrap_or(text.len())).unwrap_or_default())

@@ -36,11 +36,11 @@ const FOLLOWS: u8 = 1;
 
 const TLS_FOLLOWS: [u8; 6] = [IAC, SB, START_TLS, FOLLOWS, IAC, SE];
 
-/// Maximum bytes of a client kept until it answers.
+/// The largest number of bytes of a client that are stored until it answers.
 const HELD_BYTES_MAX: usize = 4 * 1024;
-/// Maximum bytes of one subnegotiation.
+/// The largest number of bytes in one subnegotiation.
 const SUBNEGOTIATION_BYTES_MAX: usize = 512;
-/// Maximum options of a server that are refused before START_TLS.
+/// The largest number of options of a server that are refused before START_TLS.
 const OPTIONS_MAX: usize = 256;
 
 /// A token of a Telnet stream.
@@ -56,14 +56,14 @@ enum Token {
     Subnegotiation(Vec<u8>),
 }
 
-/// The first token of a stream.
+/// The first token of a stream, with its length.
 struct Front<T> {
     read: T,
     /// Its length in bytes.
     bytes: usize,
 }
 
-/// Parses the first token; `None`: it is incomplete.
+/// Parses the first token; `None` if it is incomplete.
 fn first_token(input: &[u8], from: StarttlsSide) -> Result<Option<Front<Token>>, StarttlsError> {
     Ok(match input {
         [] | [IAC] | [IAC, WILL | WONT | DO | DONT] => None,
@@ -84,7 +84,7 @@ fn first_token(input: &[u8], from: StarttlsSide) -> Result<Option<Front<Token>>,
     })
 }
 
-/// The bytes before IAC SE, with IAC IAC read as one byte.
+/// Returns the bytes before IAC SE, with IAC IAC converted to one byte.
 fn subnegotiation(bytes: &[u8]) -> Option<Front<Vec<u8>>> {
     let mut body = Vec::new();
     let mut at = 0;
@@ -109,7 +109,7 @@ fn subnegotiation(bytes: &[u8]) -> Option<Front<Vec<u8>>> {
 pub(super) struct TelnetServer {
     mode: StarttlsMode,
     asked: bool,
-    /// The client has sent WILL.
+    /// Whether the client has sent WILL.
     agreed: bool,
     held: Vec<u8>,
 }
@@ -183,7 +183,7 @@ impl ProtocolMachine for TelnetServer {
 /// The client role: tacit answers a server that requests TLS, for a client in clear.
 #[derive(Debug, Default)]
 pub(super) struct TelnetClient {
-    /// WILL and FOLLOWS were sent.
+    /// Whether WILL and FOLLOWS were sent.
     agreed: bool,
     options: usize,
 }
@@ -218,7 +218,7 @@ impl ProtocolMachine for TelnetClient {
                 Token::Option(DONT | WONT, START_TLS) => {
                     return Err(refuse(buffers, "the server declined START_TLS".to_owned()));
                 }
-                // The byte after our FOLLOWS belongs to the handshake: send nothing else.
+                // The byte after our FOLLOWS belongs to the handshake, so nothing else may be sent.
                 Token::Option(verb, option) if !self.agreed => match verb {
                     DO => peer.send([IAC, WONT, option]),
                     WILL => peer.send([IAC, DONT, option]),

@@ -25,7 +25,7 @@ fn a_client_that_agrees_gets_tls_at_every_split() {
         let mut stage = server(StarttlsMode::Required);
         assert_eq!(stage.to_peer, ASKS);
         stage.to_peer.clear();
-        // The client sends its own FOLLOWS when it has ours, and the handshake behind it.
+        // The client sends its FOLLOWS when it has received ours, and the handshake after it.
         assert_eq!(
             stage.send_split(StarttlsSide::Peer, &said, &[cut.min(said.len() - 3)]),
             StarttlsStep::Handshake
@@ -143,7 +143,7 @@ proptest! {
                 prop_assert!(stage.to_program.is_empty());
             }
         }
-        // To a server: refusals of options, and START_TLS.
+        // Sent to a server: refusals of options, and START_TLS.
         if !is_server {
             prop_assert!(stage.to_peer.is_empty() || stage.to_peer[0] == IAC);
         }
@@ -162,7 +162,7 @@ proptest! {
         };
         let whole = run(&[]);
         let cut = run(&cuts.into_iter().collect::<Vec<_>>());
-        // After the start of a handshake, the size of the input does not matter.
+        // After the beginning of a handshake, the amount of input does not matter.
         prop_assert_eq!(&whole.0, &cut.0);
         prop_assert_eq!(&whole.1, &cut.1);
     }

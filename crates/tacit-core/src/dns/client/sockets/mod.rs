@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Sockets in use for each server, of which one is chosen at random.
+/// The number of sockets in use for each server. For each query one of them is chosen at random.
 pub const SOCKETS_PER_SERVER: usize = 2;
-/// Queries on one socket before it is replaced.
+/// The largest number of queries on one socket before it is replaced.
 pub const QUESTIONS_PER_SOCKET_MAX: u32 = 2000;
 /// How long a socket is used for new queries.
 pub const SOCKET_LIFE: Duration = Duration::from_secs(5);
@@ -19,7 +19,7 @@ pub const SOCKET_LIFE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct SocketSet<T> {
     sockets: HashMap<u64, Socket<T>>,
-    /// Sockets for new queries.
+    /// The sockets for new queries.
     in_use: HashMap<SocketAddr, [Option<u64>; SOCKETS_PER_SERVER]>,
     opened: u64,
 }
@@ -79,7 +79,7 @@ impl<T> SocketSet<T> {
         socket.questions += 1;
         let mut id = u16::from_le_bytes([bytes[0], bytes[1]]);
         while socket.open.contains_key(&id) {
-            // This terminates: a socket has fewer queries than there are IDs.
+            // The loop terminates, because a socket has fewer queries than there are IDs.
             let [low, high, ..] = random().to_le_bytes();
             id = u16::from_le_bytes([low, high]);
         }

@@ -8,7 +8,7 @@ fn server(last: u8) -> SocketAddr {
 fn numbers_on_a_socket_are_unique() {
     let mut sockets = SocketSet::new();
     let now = Instant::now();
-    // The worst of random numbers: the same again and again, until one is needed.
+    // The worst sequence of random numbers: the same number repeated until a new one is needed.
     let mut calls = 0_u64;
     let mut random = || {
         calls += 1;

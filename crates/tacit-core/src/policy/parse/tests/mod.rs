@@ -22,7 +22,7 @@ use crate::policy::{
     TlsVersion, TrustSource, Verify,
 };
 
-/// What most tests need to stand before their rule; ends in line 6.
+/// The tables that most tests need before their rule; the text ends in line 6.
 const TABLES: &str = r#"version = 1
 [identity.web]
 cert = "web.pem"
@@ -68,7 +68,7 @@ fn only_rule(text: &str) -> Rule {
     Arc::unwrap_or_clone(rules.remove(0))
 }
 
-/// A forwarding rule; its `tls` begins at 11:7, and `more` in it at 12:3.
+/// A forwarding rule. Its `tls` table begins at 11:7, and `more` is inserted at 12:3.
 fn forward(listen: &str, connect: &str, role: &str, more: &str) -> String {
     format!(
         "{TABLES}[[rule]]\nname = \"r\"\nlisten = \"{listen}\"\nconnect = \"{connect}\"\ntls = {{ \
@@ -289,7 +289,7 @@ fn metrics_stay_on_this_host_unless_the_policy_says_otherwise() {
     assert!(!warned.iter().any(|warning| warning.contains("metrics")), "{warned:?}");
 }
 
-/// The table of errors: cases of text and what is said about it, described in the file.
+/// The cases of errors: texts with the expected diagnostics. The file describes its format.
 const ERRORS: &str = include_str!("../errors.txt");
 
 #[test]
@@ -423,7 +423,7 @@ fn a_run_is_named_by_rules_about_what_its_programs_open_alone() {
         let said = errors(&text(form));
         assert!(said.len() == 1 && (words == "TOML" || said[0].contains(words)), "{said:?}");
     }
-    // A rule for some runs hides none that is for others.
+    // A rule for some runs does not cover a rule for other runs.
     let both = format!("{}[[rule]]\nname = \"b\"\nrun = \"other\"\n{out}\n", text(out));
     assert_eq!(warnings(&both), [""; 0]);
     let hidden = format!("{}[[rule]]\nname = \"b\"\nrun = \"day\"\n{out}\n", text(out));
@@ -447,7 +447,7 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
     assert_eq!(beside.source, TrustSource::Files(vec!["ca.pem".into()]));
     let files: Vec<_> = beside.files().map(|file| file.display().to_string()).collect();
     assert_eq!(files, ["ca.pem", "a.pem", "b.pem", "a.crl"]);
-    // The certificate says more than a name.
+    // A pinned certificate identifies the server better than a name.
     assert_eq!(warnings(&text("pinned = \"a.pem\"", "chain")), [""; 0]);
     assert_eq!(warnings(&text("ca = \"a.pem\"", "chain")).len(), 1);
     let why = "does not belong here: without `ca` tacit builds no chain, so it";
@@ -557,12 +557,12 @@ fn an_unknown_key_is_reported_without_the_errors_that_it_causes() {
         assert!(found[0].contains("unknown key"), "{found:?}");
         assert!(found[0].ends_with(&format!("did you mean `{key}`?")), "{found:?}");
     }
-    // What resembles no key may be any that is missing.
+    // A key that resembles no known key may stand for any missing key.
     let found = errors(&rule.replacen("listen", "frobnicate", 1).replacen("name", "log = 1 #", 1));
     assert!(found[0].contains("`log` cannot be a whole number"), "{found:?}");
     assert!(found.iter().any(|error| error.contains("unknown key `frobnicate`")), "{found:?}");
     assert_eq!(found.len(), 2, "{found:?}");
-    // A key beside its own misspelling is the one that counts.
+    // If a key and its misspelling are both given, the correct key is used.
     let found = errors(&rule.replacen("listen", "lisen = 5\nlisten", 1));
     assert_eq!(found.len(), 1, "{found:?}");
 }
@@ -688,7 +688,7 @@ proptest! {
     }
 }
 
-/// Values that are TOML, and right for some keys.
+/// Valid TOML values, each of which is right for some keys.
 const VALUES: &[&str] = &[
     "true",
     "false",

@@ -9,7 +9,7 @@ fn targets_keep_host_and_port() {
     assert_eq!(connect.targets, [Target::Name { host: "db.example".to_owned(), port: 5433 }]);
 }
 
-/// A client rule that connects to a list as it is written, and what more it says.
+/// A client rule with this list in `connect`, and with additional keys.
 fn client_of(list: &str, more: &str, tls: &str) -> String {
     client("IT:1", tls).replace("connect = \"IT:1\"", &format!("connect = {list}\n{more}"))
 }
