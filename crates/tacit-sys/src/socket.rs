@@ -330,7 +330,7 @@ pub fn write(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
 
 /// Writes the last bytes of a stream. The kernel keeps them for at most 0.2 s until
 /// [`shutdown_write`] or the close, so that they leave in one segment with the end of the stream.
-/// Otherwise the same as [`write`].
+/// Otherwise the same as [`write()`].
 ///
 /// # Errors
 /// `WouldBlock` if the socket is full; otherwise the error of `send`.
