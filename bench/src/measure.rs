@@ -1,4 +1,5 @@
-//! Takes one sample: runs one load client through one peer, and reads CPU clocks before and after.
+//! Measures one sample: runs a load client through one of the compared proxies (a peer), and reads
+//! CPU clocks before and after.
 
 use std::time::Duration;
 

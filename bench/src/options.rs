@@ -1,4 +1,5 @@
-//! The command line of the comparison with the peers.
+//! The command line of the benchmark that compares tacit with other proxies and TLS libraries (the
+//! peers).
 
 use std::path::PathBuf;
 

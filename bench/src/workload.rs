@@ -1,4 +1,4 @@
-//! The workloads of the comparison, and the `tacit workload` command line for a sample of each.
+//! The workloads of the benchmark, each with the `tacit workload` command line for one sample.
 
 use crate::tls_settings::TlsSettings;
 

@@ -1,4 +1,4 @@
-//! Client and server with OpenSSL, the library of the distribution, with its default settings.
+//! A TLS client and a TLS server with the distribution's OpenSSL, with its default settings.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

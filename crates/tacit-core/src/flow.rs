@@ -1,4 +1,5 @@
-//! Defines a flow: the two ends of a communication, which the rules match.
+//! Defines a flow: a connection or an exchange of datagrams between two ends. The rules of a policy
+//! match flows.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! `tacit check`: prints what is wrong with a policy.
+//! `tacit check`: checks a policy, and prints its errors and warnings.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

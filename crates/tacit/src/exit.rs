@@ -1,4 +1,4 @@
-//! Ends a command: its exit status, and the output of results and errors.
+//! Defines the exit status of commands, and prints their results and errors.
 //!
 //! Exit status: 0 success, 1 failure, 64 wrong command line, 78 wrong policy. [`crate::launch`] has
 //! the additional values of `tacit run`.

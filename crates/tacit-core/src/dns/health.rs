@@ -5,7 +5,8 @@
 //! server that has answered another query since this query was sent is not suspected: it is slow
 //! only for this query.
 //!
-//! Limits: [`SUSPECTED_FOR`], [`SERVERS_MAX`].
+//! Limits: a server stays suspected for [`SUSPECTED_FOR`]; at most [`SERVERS_MAX`] servers are
+//! tracked.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

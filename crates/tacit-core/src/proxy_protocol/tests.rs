@@ -1,5 +1,5 @@
 //! Tests the PROXY protocol: fixed headers, every kind of rejected header, and properties of random
-//! ones.
+//! headers.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Implements the TLS record layer: seals and opens many records at a time, in place and without
-//! I/O.
+//! Implements the TLS record layer: encrypts (seals) and decrypts (opens) many records at a time,
+//! in place and without I/O.
 //!
 //! It is used after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905).
 //! The caller passes the AEAD as [`Seal`] and [`Open`]; this module handles headers, nonces,

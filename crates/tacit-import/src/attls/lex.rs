@@ -15,7 +15,7 @@
 //! Policy Agent. The value of a statement is the rest of the line after the keyword, including
 //! blanks, up to a `#` that follows a blank.
 //!
-//! Limits: [`DEPTH_MAX`], [`NODES_MAX`].
+//! Limits: [`DEPTH_MAX`] nested blocks; [`NODES_MAX`] statements.
 
 use crate::finding::{Findings, Origin};
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //!   include = /etc/conf.d   includes all files of the directory in the order of their names
 //! ```
 //!
-//! Limits: [`INCLUDE_DEPTH_MAX`], [`LINES_MAX`].
+//! Limits: [`INCLUDE_DEPTH_MAX`] nested files; [`LINES_MAX`] lines in total.
 
 use crate::files::Files;
 use crate::finding::{Findings, Origin};

@@ -1,8 +1,8 @@
 //! Explains in one line why a handshake failed: who has to act, and what to do.
 //!
-//! The errors of the TLS library name protocol states. Operators need to know whether the peer,
-//! this host, the policy or the network is at fault. Each failure has a `kind` for counters and
-//! logs.
+//! The errors of the TLS library describe states of the protocol. Operators need to know whether
+//! the peer, this host, the policy or the network is at fault. Each failure has a `kind` for
+//! counters and logs.
 //!
 //! Obsolete versions and other protocols are recognised by the first bytes that the peer sent. This
 //! happens only after the handshake has failed, so it does not delay or decide a handshake.

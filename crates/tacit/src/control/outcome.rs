@@ -1,4 +1,5 @@
-//! What commands that change a running agent did: the agent's answers, as text and as JSON.
+//! Defines the agent's answers to commands that change it (such as reload, drain and close), and
+//! formats them as text and as JSON.
 
 use serde::{Deserialize, Serialize};
 

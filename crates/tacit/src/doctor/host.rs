@@ -1,4 +1,5 @@
-//! Reads features and settings of the kernel and the host that do not need a trial run.
+//! Reads the features and settings of the kernel and the host that can be checked without starting
+//! a run.
 
 use std::fs;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! A flow with optional parts, from the command line or from a test file.
+//! Defines a flow whose parts may be missing, as the command line or a test file gives it.
 
 use std::path::PathBuf;
 

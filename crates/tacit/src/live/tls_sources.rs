@@ -1,8 +1,8 @@
-//! The sources of clients that have used TLS.
+//! Records the sources of clients that have used TLS, for rules with `accept = "both"`.
 //!
-//! An IPv4 address is a source, and an IPv6 /64. One site may have a /48, with as many /64 as the
-//! table has places: from [`NETWORKS_PER_SITE_MAX`] on the whole /48 is one source, so that one
-//! site cannot fill the table.
+//! A source is an IPv4 address or an IPv6 network with a prefix of 64 bits. A site with a /48
+//! network has as many /64 networks as the table has entries. When [`NETWORKS_PER_SITE_MAX`] of
+//! them are recorded, the whole /48 counts as one source, so that one site cannot fill the table.
 
 use std::collections::BTreeSet;
 

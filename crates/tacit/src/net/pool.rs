@@ -1,8 +1,8 @@
-//! Keeps sockets inside a run's namespace that were created in advance.
+//! Stores sockets that the helper has created inside a run's namespace in advance.
 //!
-//! A request for a socket wakes the helper of the run, and takes as much CPU time as a third of a
-//! handshake. So the agent requests several sockets of a kind at once, and the pool keeps those
-//! that are not used yet: at most [`SOCKETS_AT_ONCE_MAX`] of each kind.
+//! A request for a socket wakes the helper of the run, and costs a third of the CPU time of a
+//! handshake. So the agent requests several sockets of a kind at once, and the pool stores the
+//! unused ones: at most [`SOCKETS_AT_ONCE_MAX`] of each kind.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};

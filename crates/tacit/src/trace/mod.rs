@@ -2,7 +2,7 @@
 //! files.
 //!
 //! The command opens the files and passes their descriptors to the agent, which writes them. The
-//! trace ends with the command at the latest.
+//! trace ends at its limits, or when the command ends.
 
 mod files;
 

@@ -2,12 +2,12 @@
 //! which serve them up to the relay (see [`crate::engine`]).
 //!
 //! Each thread has a single-threaded runtime of its own. The lanes implement [`Lanes`] and
-//! [`WorkSource`]; a worker knows no protocol. The control thread sends sources, such as listeners,
-//! to the engines or, without engines, to the workers.
+//! [`WorkSource`]; the code of a worker does not depend on protocols. The control thread sends
+//! sources of work, such as listeners, to the engines or, without engines, to the workers.
 //!
 //! At first there is one worker. Another one is started when all workers are busy and there are
-//! more connections than workers; it accepts from the same listeners. Workers are not stopped
-//! again.
+//! more connections than workers; it accepts from the same listeners. A worker that was started
+//! runs until the agent ends.
 //!
 //! Limits: the queue of a thread has `COMMANDS_MAX` entries; [`CpuPlan`] limits the number of
 //! workers.

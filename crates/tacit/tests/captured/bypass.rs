@@ -1,4 +1,5 @@
-//! Ways around the capture that a policy, a neighbour or a program could open.
+//! Tests that a new policy, another host on the network or a program cannot make captured traffic
+//! bypass the capture of a host.
 
 use crate::machines::{Machines, TLS};
 

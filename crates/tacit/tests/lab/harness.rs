@@ -1,5 +1,5 @@
-//! The tools of all tests in the lab: a directory with certificates, agents, plain servers, and
-//! ways to run commands.
+//! Provides what all tests of the lab use: a directory with certificates, agents, servers without
+//! TLS, and functions to run commands.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

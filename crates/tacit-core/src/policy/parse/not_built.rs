@@ -1,4 +1,4 @@
-//! Keys that are planned but not supported yet.
+//! Lists the keys of the policy language that are planned but not supported yet.
 //!
 //! The parser rejects each of them by name, and shows an alternative. A change that implements a
 //! key moves it from here to `words`.

@@ -1,4 +1,5 @@
-//! Tests whole FTP exchanges, split at every byte, and random ones.
+//! Tests complete FTP exchanges whose bytes are split at every position, and exchanges with random
+//! input.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

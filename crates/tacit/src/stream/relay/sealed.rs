@@ -1,4 +1,5 @@
-//! Relays bytes between a socket in clear and a TLS socket: seals and opens records.
+//! Relays bytes between a clear socket and a TLS socket: encrypts (seals) and decrypts (opens)
+//! records.
 
 use std::future::{Future, poll_fn};
 use std::io;

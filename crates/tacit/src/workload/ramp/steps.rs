@@ -1,4 +1,4 @@
-//! The measured steps of ramps.
+//! Stores the measured steps of ramps.
 
 use tacit_core::statistics::Histogram;
 
