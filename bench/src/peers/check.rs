@@ -1,8 +1,9 @@
 //! Checks a pair of proxies before the pair is measured.
 //!
 //! A pair that sent clear text, accepted any client or resumed sessions would have an unfair
-//! advantage. Two connections pass through a tap between the proxies, which parses the server's
-//! hellos, and `openssl s_client` connects to the server side without a certificate.
+//! advantage. To detect this, the check makes two connections through a tap between the proxies,
+//! which parses the server's hellos. It also connects to the server side with `openssl s_client`,
+//! without a certificate.
 //!
 //! The check does not test whether the client side verifies the server. The configuration of each
 //! proxy requires that.

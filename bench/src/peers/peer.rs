@@ -1,4 +1,5 @@
-//! A peer: a way to protect the connection between two programs, and the workloads it supports.
+//! Defines a peer of the benchmark: a proxy, a library or a mode of tacit that protects the
+//! connection between two programs, with the workloads that it supports.
 
 use super::plan::Proxy;
 use crate::tls_settings::TlsSettings;

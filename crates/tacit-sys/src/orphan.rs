@@ -10,8 +10,8 @@
 //! A process cannot leave this group: it cannot enter the launcher's namespace, and when its parent
 //! ends, it becomes a child of the launcher. A zombie process is not listed.
 //!
-//! Limits: those of [`crate::owner::descendants`]; callers repeat the call until no process is
-//! left.
+//! Limits: the same as in [`crate::owner::descendants`]. Callers repeat the call until no process
+//! is left.
 
 use std::fs;
 use std::io;

@@ -49,7 +49,7 @@
 //! }
 //! ```
 //!
-//! The modules, each of which uses only those before it: [`facts`], [`files`], [`holder`],
+//! Each module uses only the modules before it in this list: [`facts`], [`files`], [`holder`],
 //! [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by callback),
 //! [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
 //! [`recheck`], `session`, `machine`, `handshake`, `settings_pair`, [`measure`].

@@ -7,7 +7,8 @@
 //!                    destination is silent   nothing: the program's kernel sends the SYN again
 //! ```
 //!
-//! [`Syn`] parses the copy and writes the answers. [`HeldFlows`] is the table of held flows.
+//! [`Syn`] parses the copy of a SYN and builds the packets that answer it. [`HeldFlows`] is the
+//! table of held flows.
 //!
 //! Limits: [`HELD_MAX`] held flows. The copy of a SYN contains one IP header and one TCP header
 //! with their options. A SYN with IPv6 extension headers is not read, and its program gets no

@@ -9,8 +9,8 @@
 //! The key of a line contains its cause, such as a rule or a run. So one cause with many lines does
 //! not suppress the lines of another cause.
 //!
-//! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys at a time, of which
-//! [`KEYS_PER_CAUSE_MAX`] may have one cause. Lines of a cause with more keys share one slot;
+//! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys at a time, of which at most
+//! [`KEYS_PER_CAUSE_MAX`] may have the same cause. Lines of a cause with more keys share one slot;
 //! [`CAUSES_MAX`] causes have such a slot. The lines of all other causes share one slot until a
 //! slot becomes free.
 

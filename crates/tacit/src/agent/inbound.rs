@@ -4,7 +4,7 @@
 //! only while a program of the run listens on the rule's `local-ports`; otherwise the kernel
 //! refuses connections, as it does for any port without a listener.
 //!
-//! If an agent serves several runs, each address belongs to the first of them.
+//! If several runs of an agent need the same address, it belongs to the first of these runs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

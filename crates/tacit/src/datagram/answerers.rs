@@ -7,10 +7,11 @@
 //!
 //! For example, a TFTP server answers from another port. If the rule has `answers = "any"`, answers
 //! may also come from other addresses. For each such source, the agent has a socket inside the run
-//! with the address of the source. What the program sends to this socket is sent to the source from
-//! the flow's outside socket, so that the source sees the port that it has answered. A source that
-//! a rule denies gets no socket. If the program has connected its socket, the kernel drops
-//! datagrams from other sources, as it does outside a run.
+//! with the address of the source. If the program sends a datagram to the source, it arrives at
+//! this socket. The agent sends it to the source from the flow's outside socket, so that the source
+//! gets all datagrams of the flow from the same port. A source that a rule denies gets no socket.
+//! If the program has connected its socket, the kernel drops datagrams from other sources, as it
+//! does outside a run.
 //!
 //! Limits: [`ANSWERERS_MAX`] sources for each flow. A source is removed after [`SILENT_MAX`]
 //! without a datagram. While the socket of a source is created, at most [`EARLY_BYTES_MAX`] wait

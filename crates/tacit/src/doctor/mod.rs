@@ -1,4 +1,4 @@
-//! `tacit doctor`: checks which features tacit needs the kernel and the host provide.
+//! `tacit doctor`: checks whether the kernel and the host provide the features that tacit needs.
 //!
 //! ```text
 //! namespace.rs   makes a namespace and starts a program in it, as `tacit run` does

@@ -1,4 +1,5 @@
-//! `tacit run`: runs a program in a network namespace, so that an agent relays its connections.
+//! `tacit run`: runs a program (CMD) in a network namespace, so that an agent relays the program's
+//! connections.
 //!
 //! ```text
 //!   launcher (this) ──forks──> helper    makes the namespaces, then acts in them for the agent

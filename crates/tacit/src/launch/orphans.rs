@@ -1,4 +1,5 @@
-//! Handles the processes that still run when CMD ends, as `--orphans` says.
+//! Handles the processes of a run that still run when CMD (the program that `tacit run` started)
+//! has ended. The option `--orphans` selects what happens to them.
 //!
 //! ```text
 //! terminate   send SIGTERM, wait, then send SIGKILL until no process is left; print a message

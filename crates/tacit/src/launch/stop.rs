@@ -1,4 +1,4 @@
-//! Stops the launcher while CMD is stopped.
+//! Stops the launcher while CMD (the program that `tacit run` started) is stopped.
 //!
 //! A stopped process cannot see that its child continues or ends. Therefore a second child of the
 //! launcher watches CMD while the launcher is stopped. If only CMD is continued, for example by

@@ -1,5 +1,6 @@
-//! Waits for CMD, so that the launcher behaves like CMD towards its own parent: it forwards
-//! signals, stops when CMD stops, and ends with CMD's exit status.
+//! Waits for CMD, the program that `tacit run` started. Until CMD ends, the launcher forwards
+//! signals to it and stops when CMD stops. Then it ends with CMD's exit status, so that its own
+//! parent sees no difference.
 
 use std::io;
 use std::process::ExitCode;

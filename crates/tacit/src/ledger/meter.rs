@@ -5,10 +5,11 @@
 //!   wakes ─ turn(account) ─ switch(Seal) ─ switch(Send) ─ end of turn ─ ... ─ waits
 //! ```
 //!
-//! Reading a timestamp costs about 10 ns. A relay reads four timestamps for each message: when it
-//! wakes, between reading and cryptography, between cryptography and writing, and at the end of the
-//! turn. The time between two turns is charged to the second turn. A thread is not metered if
-//! [`start`] was never called on it or if accounting is off. Such a thread only makes a comparison.
+//! A *turn* is an uninterrupted piece of work for one rule. Reading a timestamp costs about 10 ns.
+//! A relay reads four timestamps for each message: when it wakes, between reading and cryptography,
+//! between cryptography and writing, and at the end of the turn. The time between two turns is
+//! charged to the second turn. A thread is not metered if [`start`] was never called on it or if
+//! accounting is off. For such a thread, metering costs only a comparison.
 //!
 //! A thread collects its times in a window. The window is closed after [`WINDOW_NS`] of work, after
 //! [`WINDOW_WALL_NS`], or on request of a display; then its times are added to the accounts, where

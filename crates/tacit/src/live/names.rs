@@ -1,4 +1,5 @@
-//! Finds the rule of a flow whose address has several names, or is an unassigned alias.
+//! Finds the rule of a flow whose address has several names, or is in an alias range without being
+//! assigned to a name.
 //!
 //! An address can have several names in `/etc/hosts` of the host. Such names get no alias
 //! addresses, because programs read the file themselves. With `aliases = "never"`, names from DNS

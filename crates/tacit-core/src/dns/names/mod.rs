@@ -5,8 +5,8 @@
 //! name and one true address. So an answer for one name never changes the meaning of a connection
 //! to another name. If aliases are disabled, such names share the address.
 //!
-//! Entries do not expire with the TTL of the answer. Otherwise a program that uses an address for a
-//! long time would lose the rule of the name.
+//! Entries do not expire with the TTL of the answer. Otherwise the rule of the name would no longer
+//! apply to a program that uses an address for a long time.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,8 +1,9 @@
 //! Computes the kernel's verdict for each address and port of a captured host. The first rule that
 //! matches decides.
 //!
-//! The ranges of a rule are removed from the ranges that later rules can match. The kernel applies
-//! `permit` and `deny` itself; it sends flows that must be relayed or logged to the agent.
+//! Because earlier rules have precedence, the ranges of a rule are removed from the ranges of all
+//! later rules. The kernel applies `permit` and `deny` itself; it sends flows that must be relayed
+//! or logged to the agent.
 
 use std::collections::BTreeMap;
 

@@ -23,8 +23,9 @@
 //!
 //! Limits: the cost grows with the number of shapes in use. There are at most 33 + 129 + 2 shapes
 //! of addresses and 18 of ports for either end, whatever the number of rules. The cost also grows
-//! with the number of rules that differ only in `program` or `user`. A rule whose lists multiply to
-//! more than [`ENTRIES_PER_RULE_MAX`] entries is indexed by fewer of its values.
+//! with the number of rules that differ only in `program` or `user`. If all combinations of a
+//! rule's values would be more than [`ENTRIES_PER_RULE_MAX`] entries, the rule is indexed by fewer
+//! of its values.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -12,16 +12,18 @@
 //! The exchange of FTP continues under TLS, because each data connection is negotiated on the
 //! control connection.
 //!
-//! Commands are forwarded one at a time: each waits for the final reply to the one before, so that
-//! tacit's own replies stay in order. Only commands that may interrupt a transfer do not wait.
+//! Commands are forwarded one at a time: a command waits until the previous command has its final
+//! reply, so that tacit's own replies stay in order. Only commands that may interrupt a transfer do
+//! not wait.
 //!
 //! Unexpected input fails closed. If the server sends a data address that was not requested, it is
 //! not forwarded. Data connections use only the addresses of the two ends of the control connection
 //! (RFC 2577 section 3). If TLS is required, a client gets only a greeting and replies to harmless
 //! commands before TLS begins, and a server gets only `AUTH TLS`.
 //!
-//! Limits: [`LINE_BYTES_MAX`], [`GREETING_BYTES_MAX`]. CCC, REIN under TLS, security mechanisms
-//! other than TLS, RFC 1639 addresses and transfers between two servers are rejected.
+//! Limits: [`LINE_BYTES_MAX`] for a line and [`GREETING_BYTES_MAX`] for a greeting. CCC, REIN under
+//! TLS, security mechanisms other than TLS, RFC 1639 addresses and transfers between two servers
+//! are rejected.
 
 mod address;
 mod client;

@@ -9,9 +9,10 @@
 //!   server ══ the next byte is the handshake's ═══ client
 //! ```
 //!
-//! Under TLS both ends negotiate all options again. tacit does not parse this negotiation: it
-//! relays the input of the program, which it has not read until then. TN3270 and TN3270E (RFC 2355)
-//! begin in the same way.
+//! When TLS has begun, both ends negotiate all Telnet options again, and tacit relays this
+//! negotiation without parsing it. Before TLS, tacit reads no input from the program, so that the
+//! program's part of the negotiation is not lost. TN3270 and TN3270E (RFC 2355) begin in the same
+//! way.
 //!
 //! In the server role the client's input before TLS is kept for a program that continues in clear,
 //! and dropped under TLS. In the client role other options of the server are refused; text before
