@@ -466,3 +466,56 @@ fn mode(text: &str) -> Result<u32, String> {
     let octal = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     octal.ok_or_else(|| "expected permission bits such as 0660".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Command;
+
+    const MANUAL: &str = include_str!("../../../docs/tacit.1");
+
+    /// The parts of the synopsis for a command.
+    fn synopsis(words: &[&str]) -> String {
+        let (_, rest) = MANUAL.split_once(".Sh SYNOPSIS").unwrap();
+        let (synopsis, _) = rest.split_once(".Sh DESCRIPTION").unwrap();
+        let begin = format!(".Cm {}", words[0]);
+        let is_of = |part: &&str| {
+            let first = part.lines().find(|line| !line.is_empty()).unwrap_or_default();
+            let rest = first.strip_prefix(&begin);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        };
+        synopsis.split("\n.Nm\n").filter(is_of).collect::<Vec<_>>().join("\n").replace("\\-", "-")
+    }
+
+    fn check(command: &Command, words: &[&str], missing: &mut Vec<String>) {
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            check(below, &[words, &[below.get_name()]].concat(), missing);
+        }
+        if words.is_empty() || command.has_subcommands() {
+            return;
+        }
+        let synopsis = synopsis(words);
+        if synopsis.is_empty() {
+            missing.push(words.join(" "));
+        }
+        // Commands with many options refer to the description.
+        let options = if synopsis.contains(".Op Ar OPTION ...") { MANUAL } else { &synopsis };
+        let options = options.replace("\\-", "-");
+        for option in command.get_arguments().filter(|option| !option.is_hide_set()) {
+            let Some(long) = option.get_long() else { continue };
+            let is_named =
+                |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-');
+            let found = options.split(&format!("Fl -{long}")).skip(1).any(is_named);
+            if !found && !["help", "version"].contains(&long) {
+                missing.push(format!("{} --{long}", words.join(" ")));
+            }
+        }
+    }
+
+    #[test]
+    fn the_synopsis_of_the_manual_has_every_command_and_option() {
+        let mut missing = Vec::new();
+        check(&Cli::command(), &[], &mut missing);
+        assert_eq!(missing, [""; 0]);
+    }
+}
