@@ -11,7 +11,7 @@ use tacit_core::policy::{
     Cancel, FtpOptions, PostgresOptions, Starttls, StarttlsMode, StarttlsProtocol,
 };
 use tacit_core::starttls::ftp::ControlAddresses;
-use tacit_core::starttls::{Dialogue, StarttlsRole, StarttlsSide, StarttlsStep};
+use tacit_core::starttls::{StarttlsExchange, StarttlsRole, StarttlsSide, StarttlsStep};
 
 pub(crate) fn postgres(input: &[u8]) {
     let cancels = input.first().is_some_and(|choice| choice & 0x80 != 0);
@@ -45,11 +45,11 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
         1 => (StarttlsRole::Server, StarttlsMode::Optional),
         _ => (StarttlsRole::Client, StarttlsMode::Required),
     };
-    let mut dialogue = Dialogue::new(&Starttls { protocol: protocol.clone(), mode }, role);
+    let mut exchange = StarttlsExchange::new(&Starttls { protocol: protocol.clone(), mode }, role);
     let here = Some(Ipv4Addr::LOCALHOST.into());
-    dialogue.set_addresses(ControlAddresses { peer: here, program: here });
+    exchange.set_addresses(ControlAddresses { peer: here, program: here });
     let mut heard = [Vec::new(), Vec::new()];
-    take(&mut dialogue, &mut heard);
+    take(&mut exchange, &mut heard);
     let mut is_secure = false;
     let mut said = 0;
     while let Some((&head, tail)) = rest.split_first() {
@@ -57,33 +57,33 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
         rest = tail;
         let from = if head & 0x80 == 0 { StarttlsSide::Peer } else { StarttlsSide::Program };
         if head & 0x40 != 0 && piece.is_empty() {
-            dialogue.handle_eof(from);
-        } else if dialogue.has_room(from) {
-            dialogue.handle_input(from, piece);
+            exchange.handle_eof(from);
+        } else if exchange.has_room(from) {
+            exchange.handle_input(from, piece);
             said += piece.len();
         }
-        let step = take(&mut dialogue, &mut heard);
+        let step = take(&mut exchange, &mut heard);
         if !is_secure && mode == StarttlsMode::Required {
             check_kept(&protocol, role, &step, &heard);
         }
         if step == StarttlsStep::Handshake {
             assert!(!is_secure, "a second handshake");
             is_secure = true;
-            let _ = dialogue.take_input();
-            dialogue.handshake_succeeded();
+            let _ = exchange.take_input();
+            exchange.handshake_succeeded();
         }
         match &step {
-            StarttlsStep::ContinueInClear => dialogue.continue_in_clear(),
+            StarttlsStep::ContinueInClear => exchange.continue_in_clear(),
             StarttlsStep::Listen(request) => {
                 assert!(request.dial.ip().is_loopback() && request.dial.port() > 0);
                 assert!(request.secure || mode == StarttlsMode::Optional, "data in clear");
-                dialogue.set_data_listener((head & 1 == 0).then_some(request.dial));
+                exchange.set_data_listener((head & 1 == 0).then_some(request.dial));
             }
             _ => {}
         }
         if matches!(step, StarttlsStep::Reject(_)) {
-            dialogue.handshake_failed();
-            take(&mut dialogue, &mut heard);
+            exchange.handshake_failed();
+            take(&mut exchange, &mut heard);
             break;
         }
     }
@@ -93,13 +93,13 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
 }
 
 /// The next step, and the bytes to send. Asking again returns the same step.
-fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> StarttlsStep {
-    let step = dialogue.next_step();
+fn take(exchange: &mut StarttlsExchange, heard: &mut [Vec<u8>; 2]) -> StarttlsStep {
+    let step = exchange.next_step();
     if step != StarttlsStep::Wait {
-        assert_eq!(dialogue.next_step(), step);
+        assert_eq!(exchange.next_step(), step);
     }
     for (side, heard) in [StarttlsSide::Peer, StarttlsSide::Program].into_iter().zip(heard) {
-        heard.append(&mut dialogue.take_output(side));
+        heard.append(&mut exchange.take_output(side));
     }
     step
 }

@@ -21,18 +21,18 @@ pub enum StarttlsStep {
     /// Send the output, and wait for input.
     Wait,
     /// Send the output, then do the handshake with the peer. Only the bytes from
-    /// [`super::Dialogue::take_input`] belong to the handshake.
+    /// [`super::StarttlsExchange::take_input`] belong to the handshake.
     Handshake,
     /// Send the output, then relay the rest unchanged.
     Relay,
     /// The connection stays in clear, and the exchange continues to its end: send the output, then
-    /// call [`super::Dialogue::continue_in_clear`].
+    /// call [`super::StarttlsExchange::continue_in_clear`].
     ContinueInClear,
     /// There is no TLS: connect to the program, send it the output, and close both connections when
     /// the program closes. Nothing else is forwarded.
     Deliver,
     /// Open a listener for a data connection, and report its address with
-    /// [`super::Dialogue::set_data_listener`].
+    /// [`super::StarttlsExchange::set_data_listener`].
     Listen(DataRequest),
     /// Send the output, then close both.
     Reject(StarttlsError),
@@ -97,11 +97,11 @@ impl fmt::Display for StarttlsError {
 
 /// A STARTTLS protocol in one role.
 pub(super) trait ProtocolMachine: fmt::Debug + Send + Sync {
-    /// See [`super::Dialogue::needs_program`].
+    /// See [`super::StarttlsExchange::needs_program`].
     fn needs_program(&self) -> bool {
         true
     }
-    /// See [`super::Dialogue::needs_new_program_connection`].
+    /// See [`super::StarttlsExchange::needs_new_program_connection`].
     fn needs_new_program_connection(&self) -> bool {
         false
     }
@@ -111,23 +111,23 @@ pub(super) trait ProtocolMachine: fmt::Debug + Send + Sync {
     fn continues_under_tls(&self) -> bool {
         false
     }
-    /// See [`super::Dialogue::handshake_succeeded`].
+    /// See [`super::StarttlsExchange::handshake_succeeded`].
     fn handshake_succeeded(&mut self, _: &mut ExchangeBuffers) {}
-    /// See [`super::Dialogue::handshake_failed`].
+    /// See [`super::StarttlsExchange::handshake_failed`].
     fn handshake_failed(&mut self, _: &mut ExchangeBuffers) {}
-    /// See [`super::Dialogue::is_persistent`].
+    /// See [`super::StarttlsExchange::is_persistent`].
     fn is_persistent(&self) -> bool {
         false
     }
-    /// See [`super::Dialogue::has_closed_orderly`].
+    /// See [`super::StarttlsExchange::has_closed_orderly`].
     fn has_closed_orderly(&self) -> bool {
         false
     }
-    /// See [`super::Dialogue::required_alpn`].
+    /// See [`super::StarttlsExchange::required_alpn`].
     fn required_alpn(&self) -> Option<&'static str> {
         None
     }
-    /// See [`super::Dialogue::upload_flag`].
+    /// See [`super::StarttlsExchange::upload_flag`].
     fn upload_flag(&self) -> UploadFlag {
         UploadFlag::default()
     }
@@ -139,9 +139,9 @@ pub(super) trait ProtocolMachine: fmt::Debug + Send + Sync {
     fn has_pending_line(&self, _: StarttlsSide) -> bool {
         false
     }
-    /// See [`super::Dialogue::set_addresses`].
+    /// See [`super::StarttlsExchange::set_addresses`].
     fn set_addresses(&mut self, _: ControlAddresses) {}
-    /// See [`super::Dialogue::set_data_listener`].
+    /// See [`super::StarttlsExchange::set_data_listener`].
     fn set_data_listener(&mut self, _: &mut ExchangeBuffers, _: Option<SocketAddr>) {}
 }
 
@@ -153,7 +153,7 @@ pub(super) struct ExchangeBuffers {
     pub(super) is_secure: bool,
     /// Whether the connection stays in clear.
     pub(super) stays_in_clear: bool,
-    /// See [`super::Dialogue::is_stalled`].
+    /// See [`super::StarttlsExchange::is_stalled`].
     pub(super) is_stalled: bool,
 }
 
@@ -221,7 +221,7 @@ impl ExchangeBuffers {
             let end = self.end(side);
             match self.is_past_clear() {
                 false if end.clear_bytes > CLEAR_BYTES_MAX => {
-                    return StarttlsStep::Reject(StarttlsError::TooLong(side, "a dialogue"));
+                    return StarttlsStep::Reject(StarttlsError::TooLong(side, "an exchange"));
                 }
                 false if end.ended => return StarttlsStep::Reject(StarttlsError::Closed(side)),
                 // After the exchange in clear, the remaining bytes may be forwarded.

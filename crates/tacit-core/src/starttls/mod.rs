@@ -2,12 +2,12 @@
 //! clear and then TLS, in place of a program that supports neither.
 //!
 //! ```text
-//!   peer <──in clear, then TLS──> Dialogue <──in clear──> program
+//!   peer <──in clear, then TLS──> StarttlsExchange <──in clear──> program
 //!            handle_input, take_output     handle_input, take_output
 //! ```
 //!
-//! A [`Dialogue`] does no I/O. Its driver passes received bytes to [`Dialogue::handle_input`],
-//! sends [`Dialogue::take_output`], and calls [`Dialogue::next_step`] for what to do next:
+//! A [`StarttlsExchange`] does no I/O. Its driver passes received bytes to [`StarttlsExchange::handle_input`],
+//! sends [`StarttlsExchange::take_output`], and calls [`StarttlsExchange::next_step`] for what to do next:
 //!
 //! ```text
 //!   Wait ──> receive more from one of the ends
@@ -22,15 +22,15 @@
 //! A peer may send more bytes in clear after its last message before TLS. Such bytes are never
 //! treated as received under TLS. They are dropped if servers of this protocol usually drop them,
 //! and rejected otherwise. Bytes that already belong to the handshake are passed to it
-//! ([`Dialogue::take_input`]).
+//! ([`StarttlsExchange::take_input`]).
 //!
 //! Limits: reading stops at [`INPUT_BYTES_MAX`] unparsed bytes of one end or at
-//! [`OUTPUT_BYTES_MAX`] unsent bytes for one end ([`Dialogue::has_room`]); one more read may
+//! [`OUTPUT_BYTES_MAX`] unsent bytes for one end ([`StarttlsExchange::has_room`]); one more read may
 //! follow. One end may send at most [`CLEAR_BYTES_MAX`] in total before TLS. The driver limits the
 //! time.
 
 mod data;
-mod dialogue;
+mod exchange;
 pub mod ftp;
 mod lines;
 mod machine;
@@ -41,7 +41,7 @@ mod telnet;
 #[cfg(test)]
 mod testing;
 
-pub use dialogue::Dialogue;
+pub use exchange::StarttlsExchange;
 pub use machine::{
     CLEAR_BYTES_MAX, INPUT_BYTES_MAX, OUTPUT_BYTES_MAX, StarttlsError, StarttlsStep,
 };

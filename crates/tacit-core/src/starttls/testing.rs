@@ -1,12 +1,12 @@
 //! Runs a STARTTLS exchange byte by byte, for tests.
 
-use super::{Dialogue, StarttlsError, StarttlsRole, StarttlsSide, StarttlsStep};
+use super::{StarttlsExchange, StarttlsError, StarttlsRole, StarttlsSide, StarttlsStep};
 use crate::policy::{Starttls, StarttlsMode, StarttlsProtocol};
 
 /// Both ends of an exchange, as a driver sees them.
 #[derive(Debug)]
 pub(super) struct Stage {
-    pub(super) dialogue: Dialogue,
+    pub(super) exchange: StarttlsExchange,
     pub(super) to_peer: Vec<u8>,
     pub(super) to_program: Vec<u8>,
     /// The largest output that was taken at once.
@@ -15,10 +15,10 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) fn new(protocol: StarttlsProtocol, mode: StarttlsMode, role: StarttlsRole) -> Self {
-        let dialogue = Dialogue::new(&Starttls { protocol, mode }, role);
+        let exchange = StarttlsExchange::new(&Starttls { protocol, mode }, role);
         let to_peer = Vec::new();
         let to_program = Vec::new();
-        let mut stage = Self { dialogue, to_peer, to_program, longest_bytes: 0 };
+        let mut stage = Self { exchange, to_peer, to_program, longest_bytes: 0 };
         stage.next_step();
         stage
     }
@@ -26,15 +26,15 @@ impl Stage {
     /// Returns the next step and collects the output.
     pub(super) fn next_step(&mut self) -> StarttlsStep {
         loop {
-            let step = self.dialogue.next_step();
+            let step = self.exchange.next_step();
             let peer = StarttlsSide::Peer;
             let program = StarttlsSide::Program;
             for (side, heard) in [(peer, &mut self.to_peer), (program, &mut self.to_program)] {
-                let mut said = self.dialogue.take_output(side);
+                let mut said = self.exchange.take_output(side);
                 self.longest_bytes = self.longest_bytes.max(said.len());
                 heard.append(&mut said);
             }
-            if !self.dialogue.is_stalled() {
+            if !self.exchange.is_stalled() {
                 return step;
             }
         }
@@ -59,8 +59,8 @@ impl Stage {
         pieces.push(rest);
         let mut step = self.next_step();
         for piece in pieces {
-            if !piece.is_empty() && self.dialogue.has_room(from) {
-                self.dialogue.handle_input(from, piece);
+            if !piece.is_empty() && self.exchange.has_room(from) {
+                self.exchange.handle_input(from, piece);
                 step = self.next_step();
             }
         }
@@ -75,7 +75,7 @@ impl Stage {
     /// Completes the handshake.
     pub(super) fn secure(&mut self) -> StarttlsStep {
         assert_eq!(self.next_step(), StarttlsStep::Handshake);
-        self.dialogue.handshake_succeeded();
+        self.exchange.handshake_succeeded();
         self.next_step()
     }
 

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
-use tacit_core::starttls::Dialogue;
+use tacit_core::starttls::StarttlsExchange;
 use tacit_tls::Session;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -90,7 +90,7 @@ pub struct StarttlsRelay<L = StreamSocket> {
     /// The relay that follows.
     pub next: NextRelay<L>,
     /// The exchange.
-    pub dialogue: Dialogue,
+    pub exchange: StarttlsExchange,
     /// The TLS settings of its data connections, if it can have any.
     pub data_tls: Option<Arc<LiveTls>>,
 }
@@ -158,7 +158,7 @@ impl<L> RelayKind<L> {
         Ok(match self {
             Self::Sealed(relay) => RelayKind::Sealed(Box::new(relay.with_sockets(change)?)),
             Self::Starttls(relay) => {
-                let StarttlsRelay { next, dialogue, data_tls } = *relay;
+                let StarttlsRelay { next, exchange, data_tls } = *relay;
                 let next = match next {
                     NextRelay::Sealed(relay) => {
                         NextRelay::Sealed(Box::new(relay.with_sockets(change)?))
@@ -167,7 +167,7 @@ impl<L> RelayKind<L> {
                         NextRelay::Clear(Box::new(relay.with_sockets(change)?))
                     }
                 };
-                RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, data_tls }))
+                RelayKind::Starttls(Box::new(StarttlsRelay { next, exchange, data_tls }))
             }
             Self::Controlled(relay) => {
                 let ControlledRelay { clear, tls_on, requests, tls } = *relay;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   peer    <── PeerTransport ──> to_peer    ┐
-//!                                            ├ Dialogue
+//!                                            ├ StarttlsExchange
 //!   program <── StreamSocket ───> to_program ┘
 //! ```
 //!
@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tacit_core::starttls::{Dialogue, OUTPUT_BYTES_MAX, StarttlsSide, StarttlsStep};
+use tacit_core::starttls::{StarttlsExchange, OUTPUT_BYTES_MAX, StarttlsSide, StarttlsStep};
 use tacit_sys::socket;
 
 use tacit_tls::{HotKeys, Session, SessionError};
@@ -34,7 +34,7 @@ const READ_BYTES: usize = 4 * 1024;
 #[derive(Debug)]
 pub(super) struct StarttlsDriver {
     /// The state machine.
-    pub(super) dialogue: Dialogue,
+    pub(super) exchange: StarttlsExchange,
     to_peer: Outgoing,
     to_program: Outgoing,
     peer: EndState,
@@ -97,7 +97,7 @@ pub(super) trait PeerTransport {
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        dialogue: &mut Dialogue,
+        exchange: &mut StarttlsExchange,
     ) -> Poll<Result<bool, ExchangeError>>;
     /// Appends these bytes to `out` in the form for the peer, after a KeyUpdate if one is due.
     fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ExchangeError>;
@@ -107,17 +107,17 @@ pub(super) trait PeerTransport {
 
 impl StarttlsDriver {
     /// Continues an exchange.
-    pub(super) fn new(dialogue: Dialogue) -> Self {
+    pub(super) fn new(exchange: StarttlsExchange) -> Self {
         let to_peer = Outgoing::default();
         let to_program = Outgoing::default();
         let peer = EndState::default();
         let program = EndState::default();
-        Self { dialogue, to_peer, to_program, peer, program }
+        Self { exchange, to_peer, to_program, peer, program }
     }
 
     /// Like [`Self::new`], with bytes that are sent to the peer first, unchanged.
-    pub(super) fn with_initial(dialogue: Dialogue, initial: Vec<u8>) -> Self {
-        Self { to_peer: Outgoing::new(initial), ..Self::new(dialogue) }
+    pub(super) fn with_initial(exchange: StarttlsExchange, initial: Vec<u8>) -> Self {
+        Self { to_peer: Outgoing::new(initial), ..Self::new(exchange) }
     }
 
     /// Runs the exchange until a step is left to the caller and its output has been sent. Output
@@ -156,7 +156,7 @@ impl StarttlsDriver {
         cx: &mut Context<'_>,
     ) -> Poll<Result<ExchangeOutcome, ExchangeError>> {
         loop {
-            let step = self.dialogue.next_step();
+            let step = self.exchange.next_step();
             let is_flushed = self.poll_flush(transport, program, cx)?;
             match step {
                 StarttlsStep::Wait => {}
@@ -181,7 +181,7 @@ impl StarttlsDriver {
                 Some(program) => self.poll_program(program, cx)?,
                 None => false,
             };
-            let goes_on = is_flushed && self.dialogue.is_stalled();
+            let goes_on = is_flushed && self.exchange.is_stalled();
             if !read_peer && !read_program && !goes_on {
                 return Poll::Pending;
             }
@@ -197,7 +197,7 @@ impl StarttlsDriver {
     ) -> Result<bool, ExchangeError> {
         loop {
             if self.to_peer.len() < OUTPUT_BYTES_MAX {
-                let mut output = self.dialogue.take_output(StarttlsSide::Peer);
+                let mut output = self.exchange.take_output(StarttlsSide::Peer);
                 if self.peer.write_ended {
                     // The stream to the peer has ended.
                     output.clear();
@@ -235,8 +235,8 @@ impl StarttlsDriver {
 
     /// Whether the stream to the peer ends here. A relay that follows would end it itself.
     fn is_peer_done<W: PeerTransport>(&self) -> bool {
-        let no_relay = self.dialogue.is_persistent() || W::IS_SECURE && self.peer.read_ended;
-        no_relay && self.dialogue.is_drained(StarttlsSide::Program)
+        let no_relay = self.exchange.is_persistent() || W::IS_SECURE && self.peer.read_ended;
+        no_relay && self.exchange.is_drained(StarttlsSide::Program)
     }
 
     fn poll_flush_program(
@@ -246,10 +246,10 @@ impl StarttlsDriver {
     ) -> Result<bool, ExchangeError> {
         loop {
             if self.to_program.is_empty() {
-                *self.to_program.tail() = self.dialogue.take_output(StarttlsSide::Program);
+                *self.to_program.tail() = self.exchange.take_output(StarttlsSide::Program);
             }
             if self.to_program.is_empty() {
-                let is_last = self.peer.read_ended && self.dialogue.is_drained(StarttlsSide::Peer);
+                let is_last = self.peer.read_ended && self.exchange.is_drained(StarttlsSide::Peer);
                 if is_last && !std::mem::replace(&mut self.program.write_ended, true) {
                     let _ = socket.shutdown_write();
                 }
@@ -271,15 +271,15 @@ impl StarttlsDriver {
         transport: &mut W,
         cx: &mut Context<'_>,
     ) -> Result<bool, ExchangeError> {
-        if self.peer.read_ended || !self.dialogue.has_room(StarttlsSide::Peer) {
+        if self.peer.read_ended || !self.exchange.has_room(StarttlsSide::Peer) {
             return Ok(false);
         }
-        let Poll::Ready(read) = transport.poll_read(cx, &mut self.dialogue) else {
+        let Poll::Ready(read) = transport.poll_read(cx, &mut self.exchange) else {
             return Ok(false);
         };
         if !read? {
             self.peer.read_ended = true;
-            self.dialogue.handle_eof(StarttlsSide::Peer);
+            self.exchange.handle_eof(StarttlsSide::Peer);
         }
         Ok(true)
     }
@@ -290,17 +290,17 @@ impl StarttlsDriver {
         socket: &StreamSocket,
         cx: &mut Context<'_>,
     ) -> Result<bool, ExchangeError> {
-        if self.program.read_ended || !self.dialogue.has_room(StarttlsSide::Program) {
+        if self.program.read_ended || !self.exchange.has_room(StarttlsSide::Program) {
             return Ok(false);
         }
         let Poll::Ready(read) =
-            poll_read_clear(socket, StarttlsSide::Program, None, cx, &mut self.dialogue)
+            poll_read_clear(socket, StarttlsSide::Program, None, cx, &mut self.exchange)
         else {
             return Ok(false);
         };
         if !read? {
             self.program.read_ended = true;
-            self.dialogue.handle_eof(StarttlsSide::Program);
+            self.exchange.handle_eof(StarttlsSide::Program);
         }
         Ok(true)
     }
@@ -311,7 +311,7 @@ fn poll_read_clear(
     from: StarttlsSide,
     counted: Option<&Connection>,
     cx: &mut Context<'_>,
-    dialogue: &mut Dialogue,
+    exchange: &mut StarttlsExchange,
 ) -> Poll<Result<bool, ExchangeError>> {
     let mut bytes = [0; READ_BYTES];
     socket.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes)).map(|read| {
@@ -319,7 +319,7 @@ fn poll_read_clear(
         if let Some(connection) = counted {
             connection.note_sent(&bytes[..count]);
         }
-        dialogue.handle_input(from, &bytes[..count]);
+        exchange.handle_input(from, &bytes[..count]);
         Ok(count > 0)
     })
 }
@@ -343,9 +343,9 @@ impl PeerTransport for ClearTransport<'_> {
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        dialogue: &mut Dialogue,
+        exchange: &mut StarttlsExchange,
     ) -> Poll<Result<bool, ExchangeError>> {
-        poll_read_clear(self.socket, StarttlsSide::Peer, self.counted, cx, dialogue)
+        poll_read_clear(self.socket, StarttlsSide::Peer, self.counted, cx, exchange)
     }
 
     fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ExchangeError> {
@@ -389,13 +389,13 @@ impl<'a> TlsTransport<'a> {
     }
 
     /// Opens whole records; `false`: the peer sends no more.
-    fn open(&mut self, dialogue: &mut Dialogue) -> Result<bool, ExchangeError> {
+    fn open(&mut self, exchange: &mut StarttlsExchange) -> Result<bool, ExchangeError> {
         let mut payloads: Vec<Range<usize>> = Vec::new();
         let opened = self.session.open_batch(&mut self.keys, self.incomplete, &mut payloads);
         for payload in payloads {
             let payload = &self.incomplete[payload];
             self.connection.note_received(payload);
-            dialogue.handle_input(StarttlsSide::Peer, payload);
+            exchange.handle_input(StarttlsSide::Peer, payload);
         }
         let batch = opened.map_err(ExchangeError::Session)?;
         self.incomplete.drain(..batch.consumed);
@@ -416,10 +416,10 @@ impl PeerTransport for TlsTransport<'_> {
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        dialogue: &mut Dialogue,
+        exchange: &mut StarttlsExchange,
     ) -> Poll<Result<bool, ExchangeError>> {
         if std::mem::take(&mut self.unexamined) {
-            return Poll::Ready(self.open(dialogue));
+            return Poll::Ready(self.open(exchange));
         }
         let mut bytes = [0; READ_BYTES];
         let read = self.socket.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes));
@@ -427,7 +427,7 @@ impl PeerTransport for TlsTransport<'_> {
             Ok(0) => Err(ExchangeError::Truncated),
             Ok(count) => {
                 self.incomplete.extend_from_slice(&bytes[..count]);
-                self.open(dialogue)
+                self.open(exchange)
             }
             Err(error) => Err(ExchangeError::Broken(StarttlsSide::Peer, error)),
         })

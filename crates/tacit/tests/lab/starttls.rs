@@ -15,12 +15,12 @@ use crate::lane::engine_table;
 use crate::programs::{echo_exactly, only_connection, pattern};
 use crate::proxy::{CLIENT, HEADER};
 
-/// A PostgreSQL client's first words: enough for a dialogue, and then anything may follow.
+/// A PostgreSQL client's first words: enough for an exchange, and then anything may follow.
 const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
 const CANCEL: &[u8] = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02";
 const SSL_REQUEST: &[u8] = &[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-/// A rule whose TLS begins after a dialogue.
+/// A rule whose TLS begins after an exchange.
 pub fn rule(name: &str, role: &str, listen: u16, connect: &str, starttls: &str) -> String {
     let role = match role {
         "server" => r#"role = "server", identity = "localhost", client-cert = "none""#,
@@ -127,10 +127,10 @@ fn programs_in_clear_meet_under_tls() {
     }
 }
 
-/// A program that ends while the dialogue continues under TLS is no different from one that does
+/// A program that ends while the exchange continues under TLS is no different from one that does
 /// not.
 #[test]
-fn ends_pass_while_the_dialogue_goes_on() {
+fn ends_pass_while_the_exchange_goes_on() {
     let lab = Lab::new();
     let (agent, port) = pair(&lab, "", "\"smtp\"", mail_server());
     let mut stream = connect(("127.0.0.1", port));
@@ -144,7 +144,7 @@ fn ends_pass_while_the_dialogue_goes_on() {
 
 /// The greeting needs the server before TLS, and what continues under TLS another one.
 #[test]
-fn a_proxy_header_goes_before_the_dialogue_and_to_both_servers() {
+fn a_proxy_header_goes_before_the_exchange_and_to_both_servers() {
     let lab = Lab::new();
     let near = free_port();
     let far = free_port();
@@ -230,7 +230,7 @@ fn who_says_nothing_or_too_much_is_refused() {
     let silent = connect(("127.0.0.1", quiet));
     let shown = || agent.show("connections").as_array().unwrap().clone();
     wait_for("the exchange to be shown", || {
-        shown().iter().any(|one| one["starttls"]["state"] == "dialogue")
+        shown().iter().any(|one| one["starttls"]["state"] == "exchange")
     });
     agent.wait_for_log("kind=starttls-timeout");
     drop(silent);
@@ -255,7 +255,7 @@ fn who_sends_much_before_it_reads_is_answered_to_the_end() {
 }
 
 #[test]
-fn an_operator_may_close_a_dialogue() {
+fn an_operator_may_close_an_exchange() {
     let lab = Lab::new();
     let port = free_port();
     let agent = lab.agent(&rule("far", "server", port, &echo().to_string(), "\"telnet\""));

@@ -20,14 +20,14 @@ fn staged(mode: StarttlsMode, role: StarttlsRole) -> Stage {
 /// A server at 127.0.0.1 with a client at 192.0.2.9.
 fn served(mode: StarttlsMode) -> Stage {
     let mut stage = staged(mode, StarttlsRole::Server);
-    stage.dialogue.set_addresses(ends("192.0.2.9", "127.0.0.1"));
+    stage.exchange.set_addresses(ends("192.0.2.9", "127.0.0.1"));
     stage
 }
 
 /// A server at 192.0.2.7 with a program at 127.0.0.1.
 fn reached() -> Stage {
     let mut stage = staged(StarttlsMode::Required, StarttlsRole::Client);
-    stage.dialogue.set_addresses(ends("192.0.2.7", "127.0.0.1"));
+    stage.exchange.set_addresses(ends("192.0.2.7", "127.0.0.1"));
     stage
 }
 
@@ -157,7 +157,7 @@ fn passive_mode_names_the_place_where_tacit_listens() {
         let dial = address("127.0.0.1:50000");
         assert_eq!(step, StarttlsStep::Listen(DataRequest { connects: Peer, dial, secure: true }));
         assert_eq!(stage.peer_received(), "", "{command}");
-        stage.dialogue.set_data_listener(Some(address("198.51.100.1:1025")));
+        stage.exchange.set_data_listener(Some(address("198.51.100.1:1025")));
         assert_eq!(stage.next_step(), StarttlsStep::Wait);
         assert_eq!(stage.peer_received(), wanted);
         // The same in the other role, after the server has closed.
@@ -169,7 +169,7 @@ fn passive_mode_names_the_place_where_tacit_listens() {
             step,
             StarttlsStep::Listen(DataRequest { connects: Program, dial, secure: true })
         );
-        stage.dialogue.set_data_listener(None);
+        stage.exchange.set_data_listener(None);
         stage.next_step();
         assert_eq!(stage.program_received(), "425 Cannot open a data connection now.\r\n");
     }
@@ -189,7 +189,7 @@ fn active_mode_connects_to_the_clients_own_address_alone() {
             step,
             StarttlsStep::Listen(DataRequest { connects: Program, dial, secure: true })
         );
-        stage.dialogue.set_data_listener(Some(address("127.0.0.1:1025")));
+        stage.exchange.set_data_listener(Some(address("127.0.0.1:1025")));
         stage.next_step();
         stage.send(Program, "200 PORT command successful.\r\n");
         assert_eq!(stage.program_received(), sent);
@@ -254,7 +254,7 @@ fn a_data_connection_is_not_used_when_its_protection_has_changed() {
         stage.send(Peer, "PASV\r\n");
         let step = stage.send(Program, "227 (127,0,0,1,195,80)\r\n");
         let StarttlsStep::Listen(request) = step else { panic!("{step:?}") };
-        stage.dialogue.set_data_listener(Some(address("192.0.2.1:1025")));
+        stage.exchange.set_data_listener(Some(address("192.0.2.1:1025")));
         stage.next_step();
         stage.peer_received();
         stage.program_received();
@@ -274,7 +274,7 @@ fn optional_serves_clear_clients_in_clear() {
     let mut stage = served(StarttlsMode::Optional);
     stage.send(Program, "220 ready\r\n");
     assert_eq!(stage.send(Peer, "USER a\r\n"), StarttlsStep::ContinueInClear);
-    stage.dialogue.continue_in_clear();
+    stage.exchange.continue_in_clear();
     stage.send(Program, "331 password\r\n");
     stage.send(Peer, "PASS b\r\n");
     stage.send(Program, "230 welcome\r\n");
@@ -283,7 +283,7 @@ fn optional_serves_clear_clients_in_clear() {
     let dial = address("127.0.0.1:50000");
     assert_eq!(step, StarttlsStep::Listen(DataRequest { connects: Peer, dial, secure: false }));
     assert_eq!(stage.program_received(), "USER a\r\nPASS b\r\nPASV\r\n");
-    stage.dialogue.set_data_listener(None);
+    stage.exchange.set_data_listener(None);
     stage.next_step();
     stage.peer_received();
     stage.send(Peer, "AUTH TLS\r\nPROT P\r\n");
@@ -296,7 +296,7 @@ fn a_clear_session_may_last_where_it_is_allowed_to_be() {
     let mut stage = served(StarttlsMode::Optional);
     stage.send(Program, "220 ready\r\n");
     assert_eq!(stage.send(Peer, "USER a\r\n"), StarttlsStep::ContinueInClear);
-    stage.dialogue.continue_in_clear();
+    stage.exchange.continue_in_clear();
     for _ in 0..10_000 {
         stage.send(Program, "230 welcome\r\n");
         assert_eq!(stage.send(Peer, "CWD /\r\n"), StarttlsStep::Wait);
@@ -402,7 +402,7 @@ fn a_transfer_can_be_interrupted_and_nothing_else_overtakes() {
     let mut stage = open();
     stage.send(Program, "RETR a\r\n");
     stage.send(Peer, "150 here\r\n");
-    stage.dialogue.handle_input(Program, b"\xff\xf4\xff\xf2ABOR\r\nPWD\r\n");
+    stage.exchange.handle_input(Program, b"\xff\xf4\xff\xf2ABOR\r\nPWD\r\n");
     stage.next_step();
     assert_eq!(stage.peer_received(), "RETR a\r\nABOR\r\n");
     stage.send(Peer, "426 cut\r\n");
@@ -441,7 +441,7 @@ fn whatever_a_server_answers_the_next_command_follows() {
     let mut stage = open();
     let step = stage.send(Program, "PORT 127,0,0,1,195,80\r\nNOOP\r\n");
     assert!(matches!(step, StarttlsStep::Listen(_)));
-    stage.dialogue.set_data_listener(Some(address("127.0.0.1:1025")));
+    stage.exchange.set_data_listener(Some(address("127.0.0.1:1025")));
     stage.next_step();
     stage.peer_received();
     stage.send(Peer, "250 port taken\r\n");
@@ -466,24 +466,24 @@ fn answers_to_many_commands_at_once_do_not_pile_up() {
 fn commands_before_an_end_are_passed_on_before_it() {
     let mut stage = protected();
     stage.send(Peer, "USER a\r\nPASS b\r\nNOOP\r\nhalf");
-    stage.dialogue.handle_eof(Peer);
+    stage.exchange.handle_eof(Peer);
     for (command, reply) in [("USER a", "331 pass?"), ("PASS b", "230 in"), ("NOOP", "200 ok")] {
         assert_eq!(stage.next_step(), StarttlsStep::Wait);
         assert_eq!(stage.program_received(), format!("{command}\r\n"));
-        assert_eq!(stage.dialogue.is_drained(Peer), command == "NOOP");
+        assert_eq!(stage.exchange.is_drained(Peer), command == "NOOP");
         stage.send(Program, format!("{reply}\r\n"));
         assert_eq!(stage.peer_received(), format!("{reply}\r\n"));
     }
-    assert!(!stage.dialogue.is_drained(Program));
-    stage.dialogue.handle_eof(Program);
+    assert!(!stage.exchange.is_drained(Program));
+    stage.exchange.handle_eof(Program);
     assert_eq!(stage.next_step(), StarttlsStep::Relay);
-    assert!(stage.dialogue.is_drained(Program));
+    assert!(stage.exchange.is_drained(Program));
 }
 
 #[test]
 fn a_server_of_the_other_family_is_asked_in_its_own() {
     let mut stage = reached();
-    stage.dialogue.set_addresses(ends("2001:db8::7", "127.0.0.1"));
+    stage.exchange.set_addresses(ends("2001:db8::7", "127.0.0.1"));
     for reply in ["220 ready\r\n", "234 go\r\n"] {
         stage.send(Peer, reply);
     }
@@ -497,7 +497,7 @@ fn a_server_of_the_other_family_is_asked_in_its_own() {
     let step = stage.send(Peer, "229 (|||50000|)\r\n");
     let dial = address("[2001:db8::7]:50000");
     assert_eq!(step, StarttlsStep::Listen(DataRequest { connects: Program, dial, secure: true }));
-    stage.dialogue.set_data_listener(Some(address("127.0.0.1:1025")));
+    stage.exchange.set_data_listener(Some(address("127.0.0.1:1025")));
     stage.next_step();
     assert_eq!(stage.program_received(), "227 Entering Passive Mode (127,0,0,1,4,1).\r\n");
     stage.send(Program, "EPSV 2\r\nEPSV ALL\r\n");
@@ -505,7 +505,7 @@ fn a_server_of_the_other_family_is_asked_in_its_own() {
     assert_eq!(stage.peer_received(), "EPSV ALL\r\n");
     stage.send(Peer, "200 ok\r\n");
     stage.send(Program, "PORT 127,0,0,1,195,80\r\n");
-    stage.dialogue.set_data_listener(Some(address("[2001:db8::1]:1025")));
+    stage.exchange.set_data_listener(Some(address("[2001:db8::1]:1025")));
     stage.next_step();
     assert_eq!(stage.peer_received(), "EPRT |2|2001:db8::1|1025|\r\n");
 }
@@ -513,7 +513,7 @@ fn a_server_of_the_other_family_is_asked_in_its_own() {
 #[test]
 fn ends_without_ip_addresses_have_no_data_connections() {
     let mut stage = open();
-    stage.dialogue.set_addresses(ControlAddresses::default());
+    stage.exchange.set_addresses(ControlAddresses::default());
     stage.send(Program, "PASV\r\nPORT 127,0,0,1,195,80\r\n");
     assert!(stage.program_received().lines().all(|line| line.starts_with("425 ")));
     assert_eq!(stage.peer_received(), "");
@@ -538,7 +538,7 @@ fn a_connection_is_over_when_the_server_says_so() {
         let mut stage = open();
         stage.send(Program, "QUIT\r\n");
         stage.send(Peer, reply);
-        assert_eq!(stage.dialogue.has_closed_orderly(), is_over, "{reply}");
+        assert_eq!(stage.exchange.has_closed_orderly(), is_over, "{reply}");
     }
 }
 
@@ -551,7 +551,7 @@ fn a_command_is_one_line() {
 }
 
 #[test]
-fn implicit_tls_has_no_dialogue_before_it() {
+fn implicit_tls_has_no_exchange_before_it() {
     let implicit = |role| {
         let mut ftp = FtpControl::implicit(role, StarttlsMode::Required);
         let mut buffers = ExchangeBuffers::default();
@@ -604,7 +604,7 @@ proptest! {
     fn nothing_secret_is_sent_on_before_tls(said in said(), is_server: bool) {
         let role = if is_server { StarttlsRole::Server } else { StarttlsRole::Client };
         let mut stage = staged(StarttlsMode::Required, role);
-        stage.dialogue.set_addresses(ends("192.0.2.9", "192.0.2.9"));
+        stage.exchange.set_addresses(ends("192.0.2.9", "192.0.2.9"));
         for (from_peer, bytes) in said {
             match stage.send(if from_peer { Peer } else { Program }, &bytes) {
                 StarttlsStep::Wait | StarttlsStep::Handshake => {}
@@ -627,7 +627,7 @@ proptest! {
             'all: for (from_peer, bytes) in &said {
                 let side = if *from_peer { Peer } else { Program };
                 for (at, byte) in bytes.iter().enumerate() {
-                    stage.dialogue.handle_input(side, &[*byte]);
+                    stage.exchange.handle_input(side, &[*byte]);
                     if !cuts.contains(&at) && at + 1 < bytes.len() {
                         continue;
                     }
@@ -635,7 +635,7 @@ proptest! {
                         match stage.next_step() {
                             StarttlsStep::Listen(request) => {
                                 assert!(request.secure);
-                                stage.dialogue.set_data_listener(Some(address("127.0.0.1:1025")));
+                                stage.exchange.set_data_listener(Some(address("127.0.0.1:1025")));
                             }
                             StarttlsStep::Wait => break,
                             _ => break 'all,

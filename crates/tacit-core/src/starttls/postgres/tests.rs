@@ -40,7 +40,7 @@ fn a_client_that_asks_gets_tls_at_every_split() {
         let step = stage.send_split(StarttlsSide::Peer, &SSL_REQUEST, &[cut.saturating_sub(8)]);
         assert_eq!(step, StarttlsStep::Handshake);
         assert_eq!(stage.to_peer, b"NS");
-        assert_eq!(stage.dialogue.take_input(), b"");
+        assert_eq!(stage.exchange.take_input(), b"");
         assert_eq!(stage.secure(), StarttlsStep::Relay);
         assert_eq!(stage.to_program, b"");
     }
@@ -63,7 +63,7 @@ fn direct_tls_is_left_to_the_handshake() {
         stage.send(StarttlsSide::Peer, b"\x16\x03\x01\x02\x00\x01"),
         StarttlsStep::Handshake
     );
-    assert_eq!(stage.dialogue.take_input(), b"\x16\x03\x01\x02\x00\x01");
+    assert_eq!(stage.exchange.take_input(), b"\x16\x03\x01\x02\x00\x01");
     assert_eq!(stage.to_peer, b"");
 }
 
@@ -72,15 +72,15 @@ fn direct_tls_alone_must_agree_on_the_application_protocol() {
     for mode in [StarttlsMode::Required, StarttlsMode::Optional] {
         let mut direct = server(mode);
         assert_eq!(direct.send(StarttlsSide::Peer, b"\x16"), StarttlsStep::Handshake);
-        assert_eq!(direct.dialogue.required_alpn(), Some("postgresql"));
+        assert_eq!(direct.exchange.required_alpn(), Some("postgresql"));
         let mut asked = server(mode);
         assert_eq!(asked.send(StarttlsSide::Peer, SSL_REQUEST), StarttlsStep::Handshake);
-        assert_eq!(asked.dialogue.required_alpn(), None);
+        assert_eq!(asked.exchange.required_alpn(), None);
     }
     let mut client = client();
     client.send(StarttlsSide::Peer, b"S");
     assert_eq!(client.send(StarttlsSide::Program, STARTUP), StarttlsStep::Handshake);
-    assert_eq!(client.dialogue.required_alpn(), None);
+    assert_eq!(client.exchange.required_alpn(), None);
 }
 
 /// The bytes that a program may receive in clear if TLS is required: one cancel request, and
@@ -102,10 +102,10 @@ fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
         assert_eq!(stage.to_program, CANCEL);
         // Neither end is read any more, so nothing else can be forwarded.
         for side in [StarttlsSide::Peer, StarttlsSide::Program] {
-            assert!(!stage.dialogue.has_room(side));
+            assert!(!stage.exchange.has_room(side));
         }
-        stage.dialogue.handle_input(StarttlsSide::Peer, STARTUP);
-        stage.dialogue.handle_input(StarttlsSide::Program, b"R");
+        stage.exchange.handle_input(StarttlsSide::Peer, STARTUP);
+        stage.exchange.handle_input(StarttlsSide::Program, b"R");
         assert_eq!(stage.next_step(), StarttlsStep::Deliver);
         assert_eq!((&stage.to_peer[..], &stage.to_program[..]), (&b""[..], CANCEL));
     }
@@ -122,7 +122,7 @@ fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
     for short in 0..CANCEL.len() {
         let mut stage = cancelling();
         assert_eq!(stage.send(StarttlsSide::Peer, &CANCEL[..short]), StarttlsStep::Wait);
-        stage.dialogue.handle_eof(StarttlsSide::Peer);
+        stage.exchange.handle_eof(StarttlsSide::Peer);
         assert_eq!(refusal(&stage.next_step()), &StarttlsError::Closed(StarttlsSide::Peer));
         assert_eq!(stage.to_program, b"");
     }
@@ -239,8 +239,8 @@ fn a_failed_handshake_is_told_in_the_protocol() {
     let mut stage = client();
     stage.send(StarttlsSide::Peer, b"S");
     assert_eq!(stage.send(StarttlsSide::Program, STARTUP), StarttlsStep::Handshake);
-    stage.dialogue.handshake_failed();
-    assert!(stage.dialogue.take_output(StarttlsSide::Program).starts_with(b"E"));
+    stage.exchange.handshake_failed();
+    assert!(stage.exchange.take_output(StarttlsSide::Program).starts_with(b"E"));
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn an_end_before_tls_is_an_end() {
     for (mut stage, side) in
         [(server(StarttlsMode::Optional), StarttlsSide::Peer), (client(), StarttlsSide::Peer)]
     {
-        stage.dialogue.handle_eof(side);
+        stage.exchange.handle_eof(side);
         assert_eq!(refusal(&stage.next_step()), &StarttlsError::Closed(side));
     }
 }

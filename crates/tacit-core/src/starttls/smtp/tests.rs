@@ -81,7 +81,7 @@ fn what_a_client_sends_behind_starttls_never_happens() {
     let step =
         stage.send(StarttlsSide::Peer, "STARTTLS\r\nMAIL FROM:<evil@x>\r\nRCPT TO:<b@y>\r\n");
     assert_eq!(step, StarttlsStep::Handshake);
-    assert_eq!(stage.dialogue.take_input(), b"");
+    assert_eq!(stage.exchange.take_input(), b"");
     assert_eq!(stage.program_received(), "QUIT\r\n");
     stage.secure();
     stage.send(StarttlsSide::Program, GREETING);
@@ -200,7 +200,7 @@ fn a_client_that_says_no_more_under_tls_is_answered_as_another() {
     stage.send(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
     stage.send(StarttlsSide::Peer, "EHLO x\r\nNOOP\r\nQUIT\r\n");
-    stage.dialogue.handle_eof(StarttlsSide::Peer);
+    stage.exchange.handle_eof(StarttlsSide::Peer);
     stage.peer_received();
     stage.program_received();
     assert_eq!(stage.send(StarttlsSide::Program, GREETING), StarttlsStep::Wait);
@@ -217,7 +217,7 @@ fn a_client_that_says_no_more_under_tls_is_answered_as_another() {
     assert_eq!(stage.program_received(), "QUIT\r\n");
     assert_eq!(stage.send(StarttlsSide::Program, "221 bye\r\n"), StarttlsStep::Relay);
     assert_eq!(stage.peer_received(), "250 ok\r\n221 bye\r\n");
-    assert!(stage.dialogue.is_drained(StarttlsSide::Peer));
+    assert!(stage.exchange.is_drained(StarttlsSide::Peer));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_server_that_ends_under_tls_ends_it() {
     let mut stage = greeted(StarttlsMode::Required);
     stage.send(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
-    stage.dialogue.handle_eof(StarttlsSide::Program);
+    stage.exchange.handle_eof(StarttlsSide::Program);
     assert_eq!(stage.next_step(), StarttlsStep::Relay);
 }
 
@@ -244,7 +244,7 @@ fn a_server_that_says_good_bye_is_heard() {
     let mut stage = greeted(StarttlsMode::Required);
     assert_eq!(stage.send(StarttlsSide::Program, "421 4.4.2 timeout\r\n"), StarttlsStep::Wait);
     assert_eq!(stage.peer_received(), "421 4.4.2 timeout\r\n");
-    stage.dialogue.handle_eof(StarttlsSide::Program);
+    stage.exchange.handle_eof(StarttlsSide::Program);
     assert_eq!(refusal(&stage.next_step()), &StarttlsError::Closed(StarttlsSide::Program));
 }
 
@@ -341,7 +341,7 @@ fn before_its_greeting_a_program_is_answered_here() {
     assert!(heard.starts_with("250 ") && heard.contains("503 ") && heard.contains("221 "));
     assert_eq!(stage.peer_received(), "QUIT\r\n");
     let mut stage = asked("EHLO me\r\n");
-    stage.dialogue.handshake_failed();
+    stage.exchange.handshake_failed();
     stage.next_step();
     assert!(stage.program_received().starts_with("421 4.7.0 tacit"));
 }

@@ -31,7 +31,7 @@ fn a_client_that_agrees_gets_tls_at_every_split() {
             StarttlsStep::Handshake
         );
         assert_eq!(stage.to_peer, TLS_FOLLOWS);
-        assert!(b"\x16\x03\x01".starts_with(&stage.dialogue.take_input()));
+        assert!(b"\x16\x03\x01".starts_with(&stage.exchange.take_input()));
         assert_eq!(stage.secure(), StarttlsStep::Relay);
         assert_eq!(stage.to_program, b"", "options are negotiated again under TLS");
     }

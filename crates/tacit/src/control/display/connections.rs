@@ -133,7 +133,7 @@ pub struct StarttlsState {
     pub protocol: String,
     /// `required` or `optional`.
     pub mode: String,
-    /// `dialogue`, then `tls` or `clear`.
+    /// `exchange`, then `tls` or `clear`.
     pub state: String,
 }
 
@@ -315,7 +315,7 @@ fn connection(
         state: match tls {
             Some(_) => "tls",
             None if record.is_open() => "clear",
-            None => "dialogue",
+            None => "exchange",
         }
         .to_owned(),
     });

@@ -30,7 +30,7 @@ use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::{ClientProtocol, ConnectAfter, Starttls};
 use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX, begins_client_hello};
-use tacit_core::starttls::{self as exchange, Dialogue, StarttlsSide};
+use tacit_core::starttls::{self as exchange, StarttlsExchange, StarttlsSide};
 use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::meter;
@@ -291,7 +291,7 @@ impl Establishing<'_> {
             deadline,
             last_flight,
             traces: self.lane.shared.table.traces(),
-            required_alpn: self.driver.as_ref().and_then(|driver| driver.dialogue.required_alpn()),
+            required_alpn: self.driver.as_ref().and_then(|driver| driver.exchange.required_alpn()),
         })
     }
 
@@ -339,7 +339,7 @@ impl Establishing<'_> {
         let relay =
             SealedRelay { clear, tls: tls_socket, session, incomplete, initial: last_flight };
         let Some(driver) = driver else { return Ok(RelayKind::Sealed(Box::new(relay))) };
-        let data_tls = driver.dialogue.is_persistent().then_some(settings);
+        let data_tls = driver.exchange.is_persistent().then_some(settings);
         Ok(relay_under_tls(relay, driver, data_tls))
     }
 
@@ -353,17 +353,17 @@ impl Establishing<'_> {
     ) -> Result<StarttlsDriver, Failure> {
         let early = std::mem::take(&mut self.early);
         if tls.on == Position::Upstream {
-            let mut dialogue = Dialogue::new(starttls, exchange::StarttlsRole::Client);
-            dialogue.handle_input(StarttlsSide::Program, &early);
-            return Ok(StarttlsDriver::new(dialogue));
+            let mut exchange = StarttlsExchange::new(starttls, exchange::StarttlsRole::Client);
+            exchange.handle_input(StarttlsSide::Program, &early);
+            return Ok(StarttlsDriver::new(exchange));
         }
-        let mut dialogue = Dialogue::new(starttls, exchange::StarttlsRole::Server);
-        dialogue.handle_input(StarttlsSide::Peer, &early);
-        if dialogue.needs_program() {
+        let mut exchange = StarttlsExchange::new(starttls, exchange::StarttlsRole::Server);
+        exchange.handle_input(StarttlsSide::Peer, &early);
+        if exchange.needs_program() {
             // Displays do not see it: it may not be the one that is relayed to.
             self.upstream = Some(self.connect(plan).await?);
         }
-        Ok(StarttlsDriver::new(dialogue))
+        Ok(StarttlsDriver::new(exchange))
     }
 
     /// Holds the exchange. A refusal has reached both ends when it is returned.
@@ -389,7 +389,7 @@ impl Establishing<'_> {
     /// What came of the handshake during the exchange.
     fn take_handshake_input(&mut self, tls: &TlsPlan<'_>) -> Vec<u8> {
         match (&mut self.driver, tls.on) {
-            (Some(driver), Position::Downstream) => driver.dialogue.take_input(),
+            (Some(driver), Position::Downstream) => driver.exchange.take_input(),
             _ => Vec::new(),
         }
     }
@@ -434,7 +434,7 @@ impl Establishing<'_> {
         if uploads && matches!(tls.settings.role(), TlsRole::Server(_)) {
             return Ok(Arc::new(tls.settings.without_tickets()));
         }
-        if self.driver.as_ref().is_some_and(|driver| driver.dialogue.is_persistent()) {
+        if self.driver.as_ref().is_some_and(|driver| driver.exchange.is_persistent()) {
             let settings = tls.settings.for_control_connection().map_err(io::Error::other)?;
             return Ok(Arc::new(settings));
         }
@@ -483,7 +483,7 @@ impl Establishing<'_> {
 
     /// The upstream socket of a client that has proved itself: the one there is, or a new one.
     async fn dial_for_proved_client(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
-        if self.driver.as_ref().is_some_and(|driver| driver.dialogue.needs_new_program_connection())
+        if self.driver.as_ref().is_some_and(|driver| driver.exchange.needs_new_program_connection())
             && let Some(first) = self.upstream.take()
         {
             // The exchange has ended its connection to it.

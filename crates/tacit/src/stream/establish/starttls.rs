@@ -64,7 +64,7 @@ pub(super) async fn send_refusal(
     peer: &StreamSocket,
     program: &StreamSocket,
 ) {
-    driver.dialogue.handshake_failed();
+    driver.exchange.handshake_failed();
     let mut transport = ClearTransport { socket: peer, counted: None };
     let sent = driver.flush(&mut transport, Some(program));
     let _ = tokio::time::timeout(DRAIN_WAIT_MAX, sent).await;
@@ -76,18 +76,18 @@ pub(super) fn relay_in_clear(
     downstream: StreamSocket,
     upstream: StreamSocket,
 ) -> RelayKind {
-    let initial = driver.dialogue.take_output(StarttlsSide::Program);
+    let initial = driver.exchange.take_output(StarttlsSide::Program);
     let ends = ends(&downstream, &upstream);
     let relay = Box::new(ClearRelay { downstream, upstream, initial });
-    if !driver.dialogue.is_persistent() {
+    if !driver.exchange.is_persistent() {
         return RelayKind::Clear(relay);
     }
-    let mut dialogue = driver.dialogue;
-    dialogue.continue_in_clear();
-    dialogue.set_addresses(ends);
+    let mut exchange = driver.exchange;
+    exchange.continue_in_clear();
+    exchange.set_addresses(ends);
     RelayKind::Starttls(Box::new(StarttlsRelay {
         next: NextRelay::Clear(relay),
-        dialogue,
+        exchange,
         data_tls: None,
     }))
 }
@@ -98,7 +98,7 @@ pub(super) fn deliver_in_clear(
     downstream: StreamSocket,
     upstream: StreamSocket,
 ) -> RelayKind {
-    let initial = driver.dialogue.take_output(StarttlsSide::Program);
+    let initial = driver.exchange.take_output(StarttlsSide::Program);
     RelayKind::Delivery(Box::new(ClearRelay { downstream, upstream, initial }))
 }
 
@@ -108,11 +108,11 @@ pub(super) fn relay_under_tls(
     driver: StarttlsDriver,
     data_tls: Option<Arc<LiveTls>>,
 ) -> RelayKind {
-    let mut dialogue = driver.dialogue;
-    dialogue.set_addresses(ends(&relay.tls, &relay.clear));
-    dialogue.handshake_succeeded();
+    let mut exchange = driver.exchange;
+    exchange.set_addresses(ends(&relay.tls, &relay.clear));
+    exchange.handshake_succeeded();
     let next = NextRelay::Sealed(Box::new(relay));
-    RelayKind::Starttls(Box::new(StarttlsRelay { next, dialogue, data_tls }))
+    RelayKind::Starttls(Box::new(StarttlsRelay { next, exchange, data_tls }))
 }
 
 /// The addresses of both ends of an exchange.

@@ -52,12 +52,12 @@ async fn driver(
     relay: Box<StarttlsRelay>,
     connection: &Connection,
 ) -> Result<NextRelay, ConnectionEnd> {
-    let StarttlsRelay { next, dialogue, data_tls } = *relay;
-    let listeners = DataListeners::new(lane, connection.record(), data_tls, dialogue.upload_flag());
+    let StarttlsRelay { next, exchange, data_tls } = *relay;
+    let listeners = DataListeners::new(lane, connection.record(), data_tls, exchange.upload_flag());
     match next {
         NextRelay::Sealed(mut relay) => {
             let SealedRelay { clear, tls, session, incomplete, initial } = &mut *relay;
-            let mut driver = StarttlsDriver::with_initial(dialogue, std::mem::take(initial));
+            let mut driver = StarttlsDriver::with_initial(exchange, std::mem::take(initial));
             let mut transport = TlsTransport::new(tls, session, incomplete, connection);
             match hold(&mut driver, &mut transport, clear, listeners).await {
                 Ok(()) => Ok(NextRelay::Sealed(relay)),
@@ -66,7 +66,7 @@ async fn driver(
         }
         NextRelay::Clear(relay) => {
             let ClearRelay { downstream, upstream, .. } = &*relay;
-            let mut driver = StarttlsDriver::new(dialogue);
+            let mut driver = StarttlsDriver::new(exchange);
             let mut transport = ClearTransport { socket: downstream, counted: Some(connection) };
             match hold(&mut driver, &mut transport, upstream, listeners).await {
                 Ok(()) => Ok(NextRelay::Clear(relay)),
@@ -92,11 +92,11 @@ async fn hold<W: PeerTransport>(
                     StarttlsSide::Program => program,
                 };
                 let at = listeners.open(request, socket).await;
-                driver.dialogue.set_data_listener(at);
+                driver.exchange.set_data_listener(at);
                 continue;
             }
             Ok(ExchangeOutcome::Step(StarttlsStep::Relay))
-                if driver.dialogue.has_closed_orderly() =>
+                if driver.exchange.has_closed_orderly() =>
             {
                 ConnectionEnd::Orderly
             }
@@ -106,7 +106,7 @@ async fn hold<W: PeerTransport>(
             }
             Ok(ExchangeOutcome::Step(_) | ExchangeOutcome::Over) => ConnectionEnd::Orderly,
             // Many programs send no `close_notify` after they ended the session in their protocol.
-            Err(ExchangeError::Truncated) if driver.dialogue.has_closed_orderly() => {
+            Err(ExchangeError::Truncated) if driver.exchange.has_closed_orderly() => {
                 ConnectionEnd::Orderly
             }
             Err(ExchangeError::Truncated) => ConnectionEnd::Truncated,
@@ -130,7 +130,7 @@ async fn part(
     session: Option<&mut Session>,
     program: &StreamSocket,
 ) -> ConnectionEnd {
-    let is_over = driver.dialogue.has_closed_orderly();
+    let is_over = driver.exchange.has_closed_orderly();
     let UnsentBytes { mut to_peer, mut to_program } = driver.into_unsent();
     let alert = match &end {
         ConnectionEnd::Session(error) => error.alert(),

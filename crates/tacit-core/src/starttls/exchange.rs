@@ -14,14 +14,14 @@ use crate::policy::{Starttls, StarttlsProtocol};
 
 /// The STARTTLS exchange of one connection, without I/O. See the [module](super).
 #[derive(Debug)]
-pub struct Dialogue {
+pub struct StarttlsExchange {
     buffers: ExchangeBuffers,
     machine: Box<dyn ProtocolMachine>,
     /// The last step other than `Wait`; repeated until the driver reports its result.
     pending_step: Option<StarttlsStep>,
 }
 
-impl Dialogue {
+impl StarttlsExchange {
     /// Creates the exchange that a rule requires.
     #[must_use]
     pub fn new(starttls: &Starttls, role: StarttlsRole) -> Self {
