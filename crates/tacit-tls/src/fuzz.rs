@@ -18,13 +18,13 @@ use super::credentials;
 use super::facts::CertificateFacts;
 use super::failure::HandshakeFailure;
 use super::handshake::{Handshake, INCOMING_BYTES_MAX};
-use super::holder::holder;
 use super::keys::HotKeys;
 use super::machine::HandshakeProgress;
 use super::session::{OpenedBatch, Session};
 use super::settings_pair::{self, ServerAsks, SettingsPair};
 use super::signer::Signable;
 use super::signer::wire::{SignRequest, parse_sign_response};
+use super::subject::read_subject;
 
 /// The largest number of input bytes that become records of a session, so that one run is short.
 const SCRIPT_BYTES_MAX: usize = 4096;
@@ -90,8 +90,8 @@ pub fn certificate(input: &[u8]) {
     let facts = CertificateFacts::from_der(&der);
     let texts = facts.iter().flat_map(|facts| facts.sans.iter().chain([&facts.subject]));
     assert!(texts.flat_map(|text| text.chars()).all(|c| !c.is_control()), "control characters");
-    if let Ok(holder) = holder(&der, None) {
-        let _ = MAP.find(&holder);
+    if let Ok(subject) = read_subject(&der, None) {
+        let _ = MAP.find(&subject);
     }
     let _ = credentials::crl_facts(input);
 }

@@ -49,7 +49,7 @@
 //! }
 //! ```
 //!
-//! Each module uses only the modules before it in this list: [`facts`], [`files`], [`holder`],
+//! Each module uses only the modules before it in this list: [`facts`], [`files`], [`subject`],
 //! [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by callback),
 //! [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
 //! [`recheck`], `session`, `machine`, `handshake`, `settings_pair`, [`measure`].
@@ -66,7 +66,6 @@ pub mod files;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod handshake;
-pub mod holder;
 mod key_log;
 pub mod key_store;
 mod keys;
@@ -78,6 +77,7 @@ mod secrets;
 mod session;
 mod settings_pair;
 pub mod signer;
+pub mod subject;
 pub mod verify;
 
 #[cfg(any(test, feature = "testing"))]

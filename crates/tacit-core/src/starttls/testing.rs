@@ -1,6 +1,6 @@
 //! Runs a STARTTLS exchange byte by byte, for tests.
 
-use super::{StarttlsExchange, StarttlsError, StarttlsRole, StarttlsSide, StarttlsStep};
+use super::{StarttlsError, StarttlsExchange, StarttlsRole, StarttlsSide, StarttlsStep};
 use crate::policy::{Starttls, StarttlsMode, StarttlsProtocol};
 
 /// Both ends of an exchange, as a driver sees them.

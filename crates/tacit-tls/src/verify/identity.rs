@@ -15,7 +15,7 @@ use tacit_core::policy::{ClientCert, IdentityMap, PeerName};
 use crate::check::PeerCheck;
 use crate::facts::CertificateFacts;
 use crate::failure::{HandshakeFailure, Party};
-use crate::holder::holder;
+use crate::subject::read_subject;
 
 /// The source of the identities of a rule's clients.
 #[derive(Clone, Debug)]
@@ -77,8 +77,8 @@ impl IdentityMapper {
             Self::Certificate => return Ok(MappedIdentity::Certificate),
             Self::Map { name, map } => (name, map),
         };
-        match holder(leaf, address) {
-            Ok(holder) => map_identity(name, map, &holder, leaf),
+        match read_subject(leaf, address) {
+            Ok(subject) => map_identity(name, map, &subject, leaf),
             Err(_) => Err(refusal(
                 "certificate-not-mapped",
                 leaf,
@@ -134,11 +134,11 @@ pub fn identity(
 fn map_identity(
     name: &str,
     map: &IdentityMap,
-    holder: &CertificateSubject,
+    subject: &CertificateSubject,
     leaf: &CertificateDer<'_>,
 ) -> Result<MappedIdentity, HandshakeFailure> {
     let line = |entry: &MapEntry| entry.position.line;
-    match map.find(holder) {
+    match map.find(subject) {
         Mapped::Entry(entry) => match &entry.outcome {
             MapOutcome::Name(name) => Ok(MappedIdentity::Mapped(name.clone())),
             MapOutcome::Warn => {

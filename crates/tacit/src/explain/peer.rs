@@ -15,7 +15,7 @@ use tacit_core::policy::{Action, IdentityMap, Policy, Rule, Target, Tls, Verify}
 use tacit_tls::credentials::{LoadedTrust, load_chain, load_trust};
 use tacit_tls::dry_run::{self, ClientPeer, ClientRequirements, DryRun};
 use tacit_tls::verify::{IdentityMapper, MappedIdentity, identity};
-use tacit_tls::{CertificateFacts, PeerCheck, holder};
+use tacit_tls::{CertificateFacts, PeerCheck, subject};
 
 use crate::control::display::connections::CertificateState;
 use crate::live::CredentialNames;
@@ -165,7 +165,7 @@ fn ask(
     peer: &Peer<'_>,
 ) -> Option<MapAnswer> {
     // A certificate that cannot be parsed is refused, with the reason.
-    let subject = holder::holder(chain.first()?, peer.address).ok()?;
+    let subject = subject::read_subject(chain.first()?, peer.address).ok()?;
     let one = |entry: &MapEntry| DecidingEntry {
         line: entry.position.line,
         outcome: entry.outcome.to_string(),

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tacit_core::starttls::{StarttlsExchange, OUTPUT_BYTES_MAX, StarttlsSide, StarttlsStep};
+use tacit_core::starttls::{OUTPUT_BYTES_MAX, StarttlsExchange, StarttlsSide, StarttlsStep};
 use tacit_sys::socket;
 
 use tacit_tls::{HotKeys, Session, SessionError};

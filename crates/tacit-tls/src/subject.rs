@@ -22,18 +22,18 @@ const NAME_BYTES_MAX: usize = 1024;
 /// # Errors
 /// The bytes are not a certificate, or a name is not text or is too long, or there are too many
 /// names.
-pub fn holder(
+pub fn read_subject(
     leaf: &CertificateDer<'_>,
     address: Option<IpAddr>,
 ) -> Result<CertificateSubject, NotACertificate> {
     let (rest, certificate) = X509Certificate::from_der(leaf).map_err(|_| NotACertificate)?;
-    let mut said = attributes(certificate.subject(), CertificateName::Subject)?;
-    said.append(&mut attributes(certificate.issuer(), CertificateName::Issuer)?);
-    let names = certificate.subject_alternative_name().map_err(|_| NotACertificate)?;
-    for name in names.iter().flat_map(|extension| &extension.value.general_names) {
-        said.extend(alternative(name)?);
+    let mut names = attributes(certificate.subject(), CertificateName::Subject)?;
+    names.append(&mut attributes(certificate.issuer(), CertificateName::Issuer)?);
+    let alternatives = certificate.subject_alternative_name().map_err(|_| NotACertificate)?;
+    for name in alternatives.iter().flat_map(|extension| &extension.value.general_names) {
+        names.extend(alternative(name)?);
     }
-    let is_long = |said: &CertificateName| match said {
+    let is_long = |name: &CertificateName| match name {
         CertificateName::Uri(text) | CertificateName::Dns(text) | CertificateName::Email(text) => {
             text.len() > NAME_BYTES_MAX
         }
@@ -42,19 +42,19 @@ pub fn holder(
         }
         CertificateName::Ip(_) => false,
     };
-    if !rest.is_empty() || said.len() > NAMES_MAX || said.iter().any(is_long) {
+    if !rest.is_empty() || names.len() > NAMES_MAX || names.iter().any(is_long) {
         return Err(NotACertificate);
     }
-    Ok(CertificateSubject::new(said, address))
+    Ok(CertificateSubject::new(names, address))
 }
 
 fn attributes(
     name: &X509Name<'_>,
-    said: fn(DnAttribute) -> CertificateName,
+    kind: fn(DnAttribute) -> CertificateName,
 ) -> Result<Vec<CertificateName>, NotACertificate> {
     let one = |attribute: &AttributeTypeAndValue<'_>| {
         let value = attribute.as_str().map_err(|_| NotACertificate)?.to_owned();
-        Ok(said(DnAttribute { oid: attribute.attr_type().to_id_string(), value }))
+        Ok(kind(DnAttribute { oid: attribute.attr_type().to_id_string(), value }))
     };
     name.iter_attributes().map(one).collect()
 }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn every_kind_of_name_can_be_asked_about() {
         let leaf = Ca::new("corp CA").leaf(LeafKind::Valid);
-        let holder = holder(&leaf.chain[0], "10.7.0.9".parse().ok()).unwrap();
+        let subject = read_subject(&leaf.chain[0], "10.7.0.9".parse().ok()).unwrap();
         for (condition, wanted) in [
             ("subject = \"CN=leaf\"", true),
             ("subject = \"CN=leaf, O=*\"", false),
@@ -106,7 +106,7 @@ mod tests {
             ("address = \"10.8.0.0/16\"", false),
         ] {
             let map = map(&format!("[[map.m]]\n{condition}\nname = \"a\""));
-            assert_eq!(matches!(map.find(&holder), Mapped::Entry(_)), wanted, "{condition}");
+            assert_eq!(matches!(map.find(&subject), Mapped::Entry(_)), wanted, "{condition}");
         }
     }
 
@@ -116,8 +116,8 @@ mod tests {
         let map =
             map("[[map.m]]\nsubject = \"CN=b.example\"\nissuer = \"CN=corp CA\"\nname = \"b\"");
         for (name, wanted) in [("b.example", true), ("a.example", false), ("xb.example", false)] {
-            let holder = holder(&ca.leaf_of(name).chain[0], None).unwrap();
-            assert_eq!(matches!(map.find(&holder), Mapped::Entry(_)), wanted, "{name}");
+            let subject = read_subject(&ca.leaf_of(name).chain[0], None).unwrap();
+            assert_eq!(matches!(map.find(&subject), Mapped::Entry(_)), wanted, "{name}");
         }
     }
 
@@ -126,12 +126,12 @@ mod tests {
         let ca = Ca::new("corp CA");
         let names = |count: usize| {
             let names: Vec<_> = (0..count).map(|number| format!("{number}.example")).collect();
-            holder(&ca.leaf_of_all(&names).chain[0], None)
+            read_subject(&ca.leaf_of_all(&names).chain[0], None)
         };
         // The subject and the issuer have one name each.
         assert!(names(NAMES_MAX - 2).is_ok());
         assert!(names(NAMES_MAX - 1).is_err());
-        let long = |bytes: usize| holder(&ca.leaf_of(&"x".repeat(bytes)).chain[0], None);
+        let long = |bytes: usize| read_subject(&ca.leaf_of(&"x".repeat(bytes)).chain[0], None);
         assert!(long(NAME_BYTES_MAX).is_ok());
         assert!(long(NAME_BYTES_MAX + 1).is_err());
     }
@@ -141,7 +141,10 @@ mod tests {
         let leaf = Ca::new("corp CA").leaf(LeafKind::Valid);
         let der = leaf.chain[0].as_ref();
         for length in 0..der.len() {
-            assert!(holder(&CertificateDer::from(&der[..length]), None).is_err(), "at {length}");
+            assert!(
+                read_subject(&CertificateDer::from(&der[..length]), None).is_err(),
+                "at {length}"
+            );
         }
     }
 
@@ -158,8 +161,8 @@ mod tests {
                 der[at] = value;
             }
             let map = map("[[map.m]]\nsubject = \"CN=*\"\nuri = \"*\"\nname = \"a\"");
-            if let Ok(holder) = holder(&CertificateDer::from(der), None) {
-                let _ = map.find(&holder);
+            if let Ok(subject) = read_subject(&CertificateDer::from(der), None) {
+                let _ = map.find(&subject);
             }
         }
     }
