@@ -27,7 +27,7 @@ use super::icmp_errors::{cause_of, send_icmp_error};
 use super::socket::{DatagramShared, Receiver};
 use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
 use crate::clock;
-use crate::dns::{self, Asker};
+use crate::dns::{self, ResolverClient};
 use crate::ledger::metered;
 use crate::live::{Live, LiveAction};
 use crate::log::Event;
@@ -53,7 +53,7 @@ pub struct Lane {
     scratch: RefCell<Vec<u8>>,
     dropped: Cell<u64>,
     /// Answers questions to port 53.
-    asker: Rc<Asker>,
+    resolver: Rc<ResolverClient>,
     questions_dropped: Cell<u64>,
     /// Nothing is received any more; flows continue to their end.
     is_closed: Cell<bool>,
@@ -79,7 +79,7 @@ impl Lane {
         tacit_sys::datagram::enlarge_buffers(receiver.socket.as_fd())?;
         let watched = watch(Arc::clone(&receiver.socket), Interest::READABLE)?;
         let raw = Some(Arc::clone(&receiver.raw));
-        let asker = Asker::new(Arc::clone(&receiver.names), raw);
+        let resolver = ResolverClient::new(Arc::clone(&receiver.names), raw);
         Ok(Rc::new(Self {
             shared,
             receiver,
@@ -87,7 +87,7 @@ impl Lane {
             flows: RefCell::new(DatagramFlows::new(FLOWS_MAX)),
             scratch: RefCell::new(vec![0; PAYLOAD_BYTES_MAX]),
             dropped: Cell::new(0),
-            asker,
+            resolver,
             questions_dropped: Cell::new(0),
             is_closed: Cell::new(false),
         }))
@@ -115,7 +115,7 @@ impl Lane {
     /// Sends the datagrams that have arrived, then ends all flows: the run is over.
     pub async fn finish(self: Rc<Self>) {
         self.close();
-        self.asker.end();
+        self.resolver.end();
         let until = tokio::time::Instant::now() + FINISH_WAIT_MAX;
         let is_deciding = || {
             let flows = self.flows.borrow();
@@ -216,7 +216,7 @@ impl Lane {
     }
 
     fn take_query(&self, key: DatagramKey, query: &[u8]) {
-        let taken = self.asker.take_datagram(query, key.program, key.destination);
+        let taken = self.resolver.take_datagram(query, key.program, key.destination);
         if taken.is_err() {
             self.questions_dropped.set(self.questions_dropped.get() + 1);
         }

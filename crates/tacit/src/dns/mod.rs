@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   program ── UDP 53, to any address ─────────> datagram ┐
-//!           ── TCP 53 ──────────────────────> stream   ──┴─ Asker ──> host's resolvers
+//!           ── TCP 53 ──────────────────────> stream   ──┴─ ResolverClient ──> host's resolvers
 //!                                                             │
 //!                                          Run's names, the kernel's sets
 //! ```
@@ -19,8 +19,8 @@
 //! Limits: [`QUESTIONS_MAX`] unanswered questions for each run and IP version over UDP; [`stream`]
 //! has the limits for TCP.
 
-mod asker;
 pub mod hosts;
+mod resolver_client;
 mod resolvers;
 pub mod stream;
 mod upstream;
@@ -40,7 +40,7 @@ use crate::run::Run;
 use crate::run::capture::Capture;
 use crate::session::{RefusalTable, RefusedName, account};
 
-pub use asker::Asker;
+pub use resolver_client::ResolverClient;
 pub use resolvers::Resolvers;
 
 /// Questions of one run and IP version by datagram that may wait; more are dropped, counted and

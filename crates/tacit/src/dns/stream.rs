@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tacit_core::dns::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
 
-use super::{Asker, Forwarder};
+use super::{Forwarder, ResolverClient};
 use crate::net::Accepted;
 use crate::net::stream_socket::{Outgoing, StreamSocket};
 
@@ -24,19 +24,19 @@ const CHUNK_BYTES: usize = 2048;
 
 /// Answers until the program has nothing more to ask.
 pub async fn serve(forwarder: Arc<Forwarder>, accepted: Accepted<StreamSocket>) {
-    let asker = Asker::new(forwarder, None);
-    answer_all(&asker, &accepted).await;
-    asker.end();
+    let resolver = ResolverClient::new(forwarder, None);
+    answer_all(&resolver, &accepted).await;
+    resolver.end();
 }
 
-async fn answer_all(asker: &Rc<Asker>, accepted: &Accepted<StreamSocket>) {
+async fn answer_all(resolver: &Rc<ResolverClient>, accepted: &Accepted<StreamSocket>) {
     let socket = &accepted.socket;
     let (Some(ip), Some(port)) = (accepted.remote.ip(), accepted.remote.port()) else { return };
     let asked = SocketAddr::new(ip, port);
     let mut held = Vec::new();
     for _ in 0..QUESTIONS_PER_CONNECTION_MAX {
         let Some(query) = next_query(socket, &mut held).await else { break };
-        let response = asker.answer_stream(&query, asked).await;
+        let response = resolver.answer_stream(&query, asked).await;
         let Some(response) = response.as_deref().and_then(framed) else { break };
         let mut outgoing = Outgoing::new(response);
         if !matches!(tokio::time::timeout(IDLE_MAX, outgoing.flush(socket)).await, Ok(Ok(()))) {

@@ -40,7 +40,7 @@ const BATCH_MAX: usize = 64;
 
 /// Asks resolvers for one run on one thread.
 #[derive(Debug)]
-pub struct Asker {
+pub struct ResolverClient {
     forwarder: Arc<Forwarder>,
     /// Takes whole packets to programs: answers come from whatever address was asked, and no
     /// socket is bound there, where a program may want to bind its own.
@@ -80,7 +80,7 @@ impl PartialEq for Origin {
     }
 }
 
-impl Asker {
+impl ResolverClient {
     /// For one run, on the calling thread. Answers to datagrams leave by `raw`, which is inside.
     #[must_use]
     pub fn new(forwarder: Arc<Forwarder>, raw: Option<Arc<OwnedFd>>) -> Rc<Self> {
@@ -154,11 +154,11 @@ impl Asker {
         let Some(reading) = self.forwarder.resolvers.reading() else {
             return self.take_now(waiter, asked);
         };
-        let asker = Rc::clone(self);
+        let resolver = Rc::clone(self);
         tokio::task::spawn_local(metered(Component::Control, async move {
             reading.await;
             // Too many: the program asks again.
-            let _ = asker.take_now(waiter, asked);
+            let _ = resolver.take_now(waiter, asked);
         }));
         Ok(())
     }
@@ -246,10 +246,10 @@ impl Asker {
                     self.sockets.borrow_mut().remove(&socket);
                 }
                 Some(ClientAction::Stream { number, server, message, time }) => {
-                    let asker = Rc::clone(self);
+                    let resolver = Rc::clone(self);
                     let asked = async move {
-                        let answer = ask_by_stream(&asker.streams, server, &message, time).await;
-                        asker.with_client(|client, cx| client.streamed(number, answer, cx));
+                        let answer = ask_by_stream(&resolver.streams, server, &message, time).await;
+                        resolver.with_client(|client, cx| client.streamed(number, answer, cx));
                     };
                     tokio::task::spawn_local(metered(Component::Control, asked));
                 }
@@ -328,11 +328,11 @@ impl Asker {
             Some(set) => set.task.abort(),
             None => {}
         }
-        let asker = Rc::clone(self);
+        let resolver = Rc::clone(self);
         let wait = async move {
             tokio::time::sleep_until(at.into()).await;
-            asker.timer.replace(None);
-            asker.with_client(DnsClient::tick);
+            resolver.timer.replace(None);
+            resolver.with_client(DnsClient::tick);
         };
         let task = tokio::task::spawn_local(metered(Component::Control, wait)).abort_handle();
         *timer = Some(Timer { at, task });
@@ -342,14 +342,14 @@ impl Asker {
     /// never be faster.
     fn finish(self: &Rc<Self>, finished: FinishedQuery<Origin>) {
         let FinishedQuery { response, waiters } = finished;
-        let asker = Rc::clone(self);
+        let resolver = Rc::clone(self);
         let Some(response) = response else {
             return self.answer(None, waiters);
         };
         let mut answer = Box::pin(async move {
             let Some(first) = waiters.first() else { return };
-            let learnt = asker.forwarder.learn(response, &first.query.question).await;
-            asker.answer(learnt.as_deref(), waiters);
+            let learnt = resolver.forwarder.learn(response, &first.query.question).await;
+            resolver.answer(learnt.as_deref(), waiters);
         });
         // Most teach nothing new: no task is worth its price then.
         let mut now = TaskContext::from_waker(Waker::noop());
