@@ -32,7 +32,7 @@ use crate::run::Scope;
 use crate::run::hold::{HeldSyn, Hold, HoldEvent};
 use crate::run::protocol::SocketEnds;
 
-use super::stage::{Arrival, Claim, Downstream, Stage, Work};
+use super::stage::{AcceptedConnection, Claim, Downstream, Stage, Work};
 
 /// The pause after the kernel had no descriptor or memory for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -92,7 +92,7 @@ impl ConnectionSource {
 }
 
 /// Reads what the selection of the rule may need in addition to the addresses.
-impl Arrival {
+impl AcceptedConnection {
     /// Asks the helper which program of the run opened the connection. The program stays unknown if
     /// it hides its descriptors or has closed the connection.
     pub async fn attribute(&mut self) {
@@ -182,7 +182,7 @@ pub async fn accept_all<T>(
         let turn = turn().await;
         match socket::accept(listener.socket.as_fd()) {
             Ok(AcceptedSocket { socket, peer }) => {
-                match arrived(listener, socket, peer, permit) {
+                match accepted_work(listener, socket, peer, permit) {
                     Ok(Some(work)) => take(work, turn).await,
                     Ok(None) => {}
                     Err(error) => log.warn(
@@ -290,7 +290,7 @@ fn held_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -
     }
     let flow = flow_of_program(scope, Protocol::Tcp, held.program().into(), destination.into());
     let downstream = Downstream::Held(Box::new(held));
-    HeldWork::Connection(arrival(downstream, flow, Some(scope.clone()), permit))
+    HeldWork::Connection(connection_work(downstream, flow, Some(scope.clone()), permit))
 }
 
 /// Releases a SYN that needs no rule. Returns `None` if a task has got the data connection, or the
@@ -322,7 +322,7 @@ pub async fn take_stray(source: &HoldSource, places: &Arc<Semaphore>) -> io::Res
 
 /// Determines the kind of an accepted socket: a connection, or DNS questions of a run; `None` for a
 /// data connection, which the expecting task has got.
-fn arrived(
+fn accepted_work(
     listener: &Listener,
     socket: OwnedFd,
     peer: Option<socket::SocketAddress>,
@@ -369,7 +369,7 @@ fn captured(
     let Accepted { socket, local, remote, permit } = accepted;
     let flow = flow_of_program(scope, Protocol::Tcp, local, remote);
     let scope = Some(scope.clone());
-    Ok(Some(arrival(Downstream::Accepted(socket), flow, scope, permit)))
+    Ok(Some(connection_work(Downstream::Accepted(socket), flow, scope, permit)))
 }
 
 /// The flow of a program's connection.
@@ -401,15 +401,22 @@ fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote
     }
 }
 
-fn arrival(
+fn connection_work(
     downstream: Downstream<DetachedSocket>,
     flow: Flow,
     scope: Option<Scope>,
     permit: OwnedSemaphorePermit,
 ) -> Work {
-    let arrival =
-        Arrival { downstream, flow, scope, permit, claim: None, spent: meter::take(), slot: None };
-    Work::Connection(Stage::Arrived(Box::new(arrival)))
+    let accepted = AcceptedConnection {
+        downstream,
+        flow,
+        scope,
+        permit,
+        claim: None,
+        spent: meter::take(),
+        slot: None,
+    };
+    Work::Connection(Stage::Accepted(Box::new(accepted)))
 }
 
 fn connection(
@@ -420,7 +427,7 @@ fn connection(
 ) -> Work {
     let socket = DetachedSocket::new(socket, listener.security);
     let scope = listener.source.scope().cloned();
-    arrival(Downstream::Accepted(socket), flow, scope, permit)
+    connection_work(Downstream::Accepted(socket), flow, scope, permit)
 }
 
 /// The flow of a client that connected to a listening address.

@@ -1,8 +1,8 @@
 //! Implements the stream lane: serves TCP and UNIX stream connections in these stages.
 //!
 //! ```text
-//!   accept ──> admit ──> establish ──> relay ──> account
-//!   Arrival    Admitted  Established   Finished
+//!   accept ─────────────> admit ──> establish ──> relay ──> account
+//!   AcceptedConnection    Admitted  Established   Finished
 //! ```
 //!
 //! Each stage consumes the value that the previous stage returned, and does not know later stages.

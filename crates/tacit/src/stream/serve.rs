@@ -41,7 +41,7 @@ use super::intercept::{self, HeldWork, HoldSource, Listener};
 use super::lane::{Shared, StreamLane};
 use super::relay::{self, Finished, Relayed};
 use super::relay_kind::{Established, NotWatched, RelayKind};
-use super::stage::{Admitted, Arrival, Downstream, Stage, Work};
+use super::stage::{AcceptedConnection, Admitted, Downstream, Stage, Work};
 
 /// Serves a connection from this stage on, as far as this thread does.
 async fn serve(lane: Rc<StreamLane>, stage: Stage) {
@@ -71,18 +71,21 @@ async fn serve(lane: Rc<StreamLane>, stage: Stage) {
 /// connection that an engine handed over has its rule already.
 async fn admit(lane: &StreamLane, stage: Stage) -> Option<Stage> {
     let admitted = match stage {
-        Stage::Arrived(arrival) => admit_arrival(lane, arrival).await?,
+        Stage::Accepted(accepted) => admit_accepted(lane, accepted).await?,
         Stage::PendingData(pending) => Box::pin(admit_data(lane, pending)).await?,
         later @ (Stage::Admitted(_) | Stage::Established(_)) => return Some(later),
     };
     Some(Stage::Admitted(admitted))
 }
 
-async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<Box<Admitted>> {
-    if let Some(work) = prepare(lane, &mut arrival) {
+async fn admit_accepted(
+    lane: &StreamLane,
+    mut accepted: Box<AcceptedConnection>,
+) -> Option<Box<Admitted>> {
+    if let Some(work) = prepare(lane, &mut accepted) {
         work.await?;
     }
-    let Arrival { mut downstream, flow, scope, permit, claim, spent, slot } = *arrival;
+    let AcceptedConnection { mut downstream, flow, scope, permit, claim, spent, slot } = *accepted;
     let request = Request { flow, scope, claim: claim.as_deref(), permit, accepting: spent };
     let connection = match admit::admit(&lane.shared, request) {
         Ok(connection) => connection,
@@ -116,23 +119,23 @@ fn refuse(downstream: Downstream, deny: Deny) {
 /// rule requires one, the program if a rule selects by it. `None` if nothing is needed.
 fn prepare<'a>(
     lane: &'a StreamLane,
-    arrival: &'a mut Arrival,
+    accepted: &'a mut AcceptedConnection,
 ) -> Option<Pin<Box<impl Future<Output = Option<()>> + 'a>>> {
     let live = lane.shared.live.load();
-    let is_proxied = arrival.flow.listen.as_ref().is_some_and(|at| live.accepts_proxy(at));
-    let needs_owner = arrival.scope.is_some() && live.needs_owner(&arrival.flow);
+    let is_proxied = accepted.flow.listen.as_ref().is_some_and(|at| live.accepts_proxy(at));
+    let needs_owner = accepted.scope.is_some() && live.needs_owner(&accepted.flow);
     if !is_proxied && !needs_owner {
         return None;
     }
     Some(Box::pin(metered(Component::Accept, async move {
         if !is_proxied {
-            arrival.attribute().await;
+            accepted.attribute().await;
             return Some(());
         }
-        match arrival.read_header().await {
+        match accepted.read_header().await {
             Ok(()) => Some(()),
             Err(reason) => {
-                account::unclaimed(&lane.shared.log, &arrival.flow, &reason);
+                account::unclaimed(&lane.shared.log, &accepted.flow, &reason);
                 None
             }
         }
@@ -145,8 +148,8 @@ async fn admit_data(
     mut pending: Box<PendingDataConnection>,
 ) -> Option<Box<Admitted>> {
     let account = Arc::clone(pending.parent.account());
-    let arrival = charged(&account, Component::Accept, pin!(pending.accept()), |_| ()).await;
-    let Accepted { mut socket, local, remote, permit } = arrival?;
+    let accepted = charged(&account, Component::Accept, pin!(pending.accept()), |_| ()).await;
+    let Accepted { mut socket, local, remote, permit } = accepted?;
     socket.set_security(pending.downstream_security());
     let connection = admit::admit_data(&lane.shared, &pending, local, remote, permit);
     let pending = Some(pending);
@@ -320,9 +323,9 @@ pub async fn accept(lane: Rc<StreamLane>, listener: Arc<Listener>) {
         }
         Some(engine) => {
             let take = async |work, turn| match (turn, work) {
-                (SetupSlot::Engine(slot), Work::Connection(Stage::Arrived(mut arrival))) => {
-                    arrival.slot = Some(slot);
-                    begin(&lane, Work::Connection(Stage::Arrived(arrival)));
+                (SetupSlot::Engine(slot), Work::Connection(Stage::Accepted(mut accepted))) => {
+                    accepted.slot = Some(slot);
+                    begin(&lane, Work::Connection(Stage::Accepted(accepted)));
                 }
                 // DNS questions need no rule, and workers answer them.
                 (SetupSlot::Engine(_), work) => {
@@ -364,8 +367,8 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
                 }
                 (_, HeldWork::Unknown(held, permit)) => find_out(&lane, &source, held, permit),
                 (SetupSlot::Engine(slot), HeldWork::Connection(mut work)) => {
-                    if let Work::Connection(Stage::Arrived(arrival)) = &mut work {
-                        arrival.slot = Some(slot);
+                    if let Work::Connection(Stage::Accepted(accepted)) = &mut work {
+                        accepted.slot = Some(slot);
                     }
                     begin(&lane, work);
                 }
@@ -456,9 +459,9 @@ enum Reason {
 /// Hands accepted work over to a worker. A task of its own waits until the worker's queue has room,
 /// so that the hand-over continues if accepting stops.
 async fn give(lane: &Rc<StreamLane>, mut work: Work, reason: Reason) {
-    if let Work::Connection(Stage::Arrived(arrival)) = &mut work {
+    if let Work::Connection(Stage::Accepted(accepted)) = &mut work {
         // Charged here, because this thread has used the time.
-        let spent = std::mem::take(&mut arrival.spent);
+        let spent = std::mem::take(&mut accepted.spent);
         meter::charge(Account::agent(), Component::Accept, spent);
     }
     let lane = Rc::clone(lane);

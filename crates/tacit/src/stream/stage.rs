@@ -23,7 +23,7 @@ use super::relay_kind::{Established, NotWatched};
 #[derive(Debug)]
 pub enum Stage<L = StreamSocket> {
     /// The connection was accepted, or its SYN is held.
-    Arrived(Box<Arrival<L>>),
+    Accepted(Box<AcceptedConnection<L>>),
     /// An FTP data connection that was announced and is not accepted yet.
     PendingData(Box<PendingDataConnection>),
     /// The connection has its rule.
@@ -43,7 +43,7 @@ pub enum Downstream<L = StreamSocket> {
 
 /// A connection that has no rule yet.
 #[derive(Debug)]
-pub struct Arrival<L = StreamSocket> {
+pub struct AcceptedConnection<L = StreamSocket> {
     /// The downstream side.
     pub downstream: Downstream<L>,
     /// The flow, which rules match.
@@ -121,7 +121,7 @@ impl<L> Stage<L> {
     #[must_use]
     pub fn record(&self) -> Option<&Arc<ConnectionRecord>> {
         match self {
-            Self::Arrived(_) | Self::PendingData(_) => None,
+            Self::Accepted(_) | Self::PendingData(_) => None,
             Self::Admitted(admitted) => Some(admitted.connection.record()),
             Self::Established(established) => Some(established.connection.record()),
         }
@@ -129,7 +129,7 @@ impl<L> Stage<L> {
 
     fn scope(&self) -> Option<&Scope> {
         let record = match self {
-            Self::Arrived(arrival) => return arrival.scope.as_ref(),
+            Self::Accepted(accepted) => return accepted.scope.as_ref(),
             Self::PendingData(pending) => &pending.parent,
             Self::Admitted(_) | Self::Established(_) => self.record()?,
         };
@@ -142,14 +142,14 @@ impl<L> Stage<L> {
     fn program_cpu(&self) -> Option<usize> {
         match self {
             Self::Established(established) => established.program_cpu,
-            Self::Arrived(_) | Self::PendingData(_) | Self::Admitted(_) => None,
+            Self::Accepted(_) | Self::PendingData(_) | Self::Admitted(_) => None,
         }
     }
 
     /// Removes and returns the slot on the engine that has set it up.
     pub fn take_slot(&mut self) -> Slot {
         match self {
-            Self::Arrived(arrival) => arrival.slot.take(),
+            Self::Accepted(accepted) => accepted.slot.take(),
             Self::PendingData(_) => None,
             Self::Admitted(admitted) => admitted.slot.take(),
             Self::Established(established) => established.slot.take(),
@@ -162,7 +162,7 @@ impl Stage {
     #[must_use]
     pub fn park(self) -> Stage<DetachedSocket> {
         match self {
-            Self::Arrived(arrival) => Stage::Arrived(Box::new(arrival.park())),
+            Self::Accepted(accepted) => Stage::Accepted(Box::new(accepted.park())),
             Self::PendingData(pending) => Stage::PendingData(pending),
             Self::Admitted(admitted) => Stage::Admitted(Box::new(admitted.park())),
             Self::Established(established) => Stage::Established(Box::new(established.park())),
@@ -177,10 +177,10 @@ impl Stage<DetachedSocket> {
     /// See [`DetachedSocket::watch`].
     pub fn watch(self) -> Result<Stage, NotWatched> {
         Ok(match self {
-            Self::Arrived(arrival) => {
-                let watched = arrival.watch();
-                let arrival = watched.map_err(|error| NotWatched { connection: None, error })?;
-                Stage::Arrived(Box::new(arrival))
+            Self::Accepted(accepted) => {
+                let watched = accepted.watch();
+                let accepted = watched.map_err(|error| NotWatched { connection: None, error })?;
+                Stage::Accepted(Box::new(accepted))
             }
             Self::PendingData(pending) => Stage::PendingData(pending),
             Self::Admitted(admitted) => Stage::Admitted(Box::new(admitted.watch()?)),
@@ -207,18 +207,26 @@ impl Downstream<DetachedSocket> {
     }
 }
 
-impl Arrival {
-    fn park(self) -> Arrival<DetachedSocket> {
+impl AcceptedConnection {
+    fn park(self) -> AcceptedConnection<DetachedSocket> {
         let Self { downstream, flow, scope, permit, claim, spent, slot } = self;
-        Arrival { downstream: downstream.park(), flow, scope, permit, claim, spent, slot }
+        AcceptedConnection {
+            downstream: downstream.park(),
+            flow,
+            scope,
+            permit,
+            claim,
+            spent,
+            slot,
+        }
     }
 }
 
-impl Arrival<DetachedSocket> {
-    fn watch(self) -> io::Result<Arrival> {
+impl AcceptedConnection<DetachedSocket> {
+    fn watch(self) -> io::Result<AcceptedConnection> {
         let Self { downstream, flow, scope, permit, claim, spent, slot } = self;
         let downstream = downstream.watch()?;
-        Ok(Arrival { downstream, flow, scope, permit, claim, spent, slot })
+        Ok(AcceptedConnection { downstream, flow, scope, permit, claim, spent, slot })
     }
 }
 
