@@ -106,13 +106,13 @@ impl Chart {
         // The vertical axis ends at the next grid line; the horizontal axis ends at the last point.
         let x_end = if right > 0.0 { right } else { x_step };
         let y_end = (up / y_step).ceil().max(1.0) * y_step;
-        let place = Place { x_end, y_end };
+        let axes = Axes { x_end, y_end };
         let title = escaped(&self.title);
         let mut out = format!(
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n\
              <text class=\"title\" x=\"{LEFT}\" y=\"16\">{title}</text>\n"
         );
-        grid(&mut out, &place, x_step, y_step);
+        grid(&mut out, &axes, x_step, y_step);
         let _ = write!(
             out,
             "<text x=\"{}\" y=\"{}\" class=\"end\">{}</text>\n<text x=\"8\" y=\"{}\">{}</text>\n",
@@ -123,7 +123,7 @@ impl Chart {
             escaped(&self.y)
         );
         for (number, series) in self.series.iter().enumerate() {
-            series.draw(&mut out, &place, number % COLOURS);
+            series.draw(&mut out, &axes, number % COLOURS);
         }
         self.legend(&mut out);
         out.push_str("</svg>\n");
@@ -147,8 +147,8 @@ impl Chart {
 }
 
 impl Series {
-    fn draw(&self, out: &mut String, place: &Place, colour: usize) {
-        let points = self.points.iter().map(|point| place.of(*point));
+    fn draw(&self, out: &mut String, axes: &Axes, colour: usize) {
+        let points = self.points.iter().map(|point| axes.of(*point));
         match self.mark {
             SeriesMark::Line => {
                 let pairs: Vec<_> = points.map(|Point { x, y }| format!("{x:.1},{y:.1}")).collect();
@@ -180,8 +180,8 @@ impl Bars {
              <text class=\"end\" x=\"{}\" y=\"16\">{unit}</text>\n",
             WIDTH - RIGHT
         );
-        for (place, bar) in self.bars.iter().enumerate() {
-            let y = BARS_TOP + BAR_STEP * place as f64;
+        for (row, bar) in self.bars.iter().enumerate() {
+            let y = BARS_TOP + BAR_STEP * row as f64;
             let width = (bar.value / largest).clamp(0.0, 1.0) * (WIDTH - BARS_LEFT - BARS_RIGHT);
             let _ = writeln!(
                 out,
@@ -204,12 +204,12 @@ impl Bars {
 }
 
 /// The position of points in the picture.
-struct Place {
+struct Axes {
     x_end: f64,
     y_end: f64,
 }
 
-impl Place {
+impl Axes {
     /// Returns the coordinates from the upper left corner, as in SVG.
     fn of(&self, point: Point) -> Point {
         let share = |value: f64, end: f64| (value / end).clamp(0.0, 1.0);
@@ -220,11 +220,11 @@ impl Place {
     }
 }
 
-fn grid(out: &mut String, place: &Place, x_step: f64, y_step: f64) {
-    let Point { x: left, y: bottom } = place.of(Point { x: 0.0, y: 0.0 });
-    let Point { x: right, y: top } = place.of(Point { x: place.x_end, y: place.y_end });
-    for at in multiples(y_step, place.y_end) {
-        let Point { y, .. } = place.of(Point { x: 0.0, y: at });
+fn grid(out: &mut String, axes: &Axes, x_step: f64, y_step: f64) {
+    let Point { x: left, y: bottom } = axes.of(Point { x: 0.0, y: 0.0 });
+    let Point { x: right, y: top } = axes.of(Point { x: axes.x_end, y: axes.y_end });
+    for at in multiples(y_step, axes.y_end) {
+        let Point { y, .. } = axes.of(Point { x: 0.0, y: at });
         let _ = write!(
             out,
             "<line class=\"grid\" x1=\"{left}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\n\
@@ -234,8 +234,8 @@ fn grid(out: &mut String, place: &Place, x_step: f64, y_step: f64) {
             tick(at, y_step)
         );
     }
-    for at in multiples(x_step, place.x_end) {
-        let Point { x, .. } = place.of(Point { x: at, y: 0.0 });
+    for at in multiples(x_step, axes.x_end) {
+        let Point { x, .. } = axes.of(Point { x: at, y: 0.0 });
         let _ = write!(
             out,
             "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\n\
@@ -295,8 +295,8 @@ mod tests {
 
     #[test]
     fn the_largest_point_is_inside_and_zero_is_the_corner() {
-        let place = Place { x_end: 10.0, y_end: 100.0 };
-        let of = |x, y| place.of(Point { x, y });
+        let axes = Axes { x_end: 10.0, y_end: 100.0 };
+        let of = |x, y| axes.of(Point { x, y });
         assert_eq!(of(0.0, 0.0), Point { x: LEFT, y: HEIGHT - BOTTOM });
         assert_eq!(of(10.0, 100.0), Point { x: WIDTH - RIGHT, y: TOP });
         assert_eq!(of(20.0, -5.0), Point { x: WIDTH - RIGHT, y: HEIGHT - BOTTOM });

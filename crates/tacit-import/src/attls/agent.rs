@@ -59,7 +59,7 @@ struct Reader<'a> {
 const DEPTH_MAX: usize = 4;
 
 /// A statement that names a file.
-struct Naming<'a> {
+struct FileStatement<'a> {
     /// The file with the statement.
     from: &'a str,
     node: &'a Node,
@@ -131,13 +131,13 @@ impl Reader<'_> {
                 }
                 _ => {}
             }
-            self.named(&Naming { from: path, node, word, what, depth });
+            self.named(&FileStatement { from: path, node, word, what, depth });
         }
     }
 
     /// Follows one statement.
-    fn named(&mut self, naming: &Naming<'_>) {
-        let Naming { from, node, word, what, depth } = naming;
+    fn named(&mut self, statement: &FileStatement<'_>) {
+        let FileStatement { from, node, word, what, depth } = statement;
         let mut words = node.value.split_whitespace();
         if *what == What::Image {
             words.next();

@@ -270,8 +270,8 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
         rejected: Vec::new(),
     };
     for node in node.block.iter().flatten() {
-        match place(kind, node, findings) {
-            Some(Place::Here(attribute)) => {
+        match owner_of(kind, node, findings) {
+            Some(AttributeOwner::This(attribute)) => {
                 let Some(field) = field(kind, attribute, node, findings) else {
                     object.rejected.push(attribute.word);
                     continue;
@@ -283,7 +283,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
                 }
                 object.fields.push(field);
             }
-            Some(Place::Part(part, attribute)) => {
+            Some(AttributeOwner::Part(part, attribute)) => {
                 let Some(field) = field(part, attribute, node, findings) else { continue };
                 let message = format!(
                     "`{}` does not belong in {}; the import reads it as an attribute of its {}",
@@ -326,22 +326,22 @@ fn report_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Fin
     );
 }
 
-/// The place where an attribute belongs.
-enum Place {
-    Here(&'static Attribute),
+/// The object that an attribute belongs to: the present one, or a part of it.
+enum AttributeOwner {
+    This(&'static Attribute),
     Part(Kind, &'static Attribute),
 }
 
-fn place(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Place> {
+fn owner_of(kind: Kind, node: &Node, findings: &mut Findings) -> Option<AttributeOwner> {
     let keyword = node.keyword.as_str();
     if let Some(attribute) = kind.attribute(keyword) {
-        return Some(Place::Here(attribute));
+        return Some(AttributeOwner::This(attribute));
     }
     let mut parts: Vec<Kind> = kind.parts().filter(|p| p.attribute(keyword).is_some()).collect();
     if parts.len() == 1
         && let Some(part) = parts.pop()
     {
-        return part.attribute(keyword).map(|attribute| Place::Part(part, attribute));
+        return part.attribute(keyword).map(|attribute| AttributeOwner::Part(part, attribute));
     }
     let words: Vec<&str> = kind.attributes().map(|attribute| attribute.word).collect();
     let owners = Kind::ALL.iter().filter(|kind| kind.attribute(keyword).is_some());
@@ -362,7 +362,9 @@ fn place(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Place> {
         ),
     };
     findings.error(&node.at, message, fix);
-    near.filter(|_| homes.is_empty()).and_then(|word| kind.attribute(word)).map(Place::Here)
+    near.filter(|_| homes.is_empty())
+        .and_then(|word| kind.attribute(word))
+        .map(AttributeOwner::This)
 }
 
 /// Reads a value; `None` after an error.

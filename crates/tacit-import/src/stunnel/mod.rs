@@ -23,7 +23,7 @@ use lines::Section;
 use rule::StunnelRule;
 use service::{ServiceRole, StunnelService};
 use tables::Tables;
-use words::Place;
+use words::OptionScope;
 
 mod ciphers;
 mod endpoint;
@@ -57,7 +57,7 @@ pub fn import(
     for path in paths {
         let read = lines::read(path, files, findings);
         let first = Origin { file: path.as_str().into(), line: 1 };
-        words::check_words(&read.global, Place::Global, options, findings);
+        words::check_words(&read.global, OptionScope::Global, options, findings);
         if read.sections.is_empty() {
             let message = "the file has no [service] section";
             let fix = "begin each service with [NAME] and set accept = ADDRESS:PORT; services that \
@@ -92,7 +92,7 @@ fn of_file(
     let mut rules: Vec<StunnelRule> = Vec::new();
     let mut by_name = Vec::new();
     for section in sections {
-        words::check_words(&section.entries, Place::StunnelService, options, findings);
+        words::check_words(&section.entries, OptionScope::StunnelService, options, findings);
         let service = StunnelService { section, defaults };
         let role = service.role(findings).unwrap_or(ServiceRole::Client);
         if role == ServiceRole::Server && service.last("sni").is_some() {

@@ -10,7 +10,7 @@ use tacit_core::policy::text::nearest_word;
 
 /// Where an option may be set. A service option before all sections is a default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum OptionScope {
     Global,
     StunnelService,
 }
@@ -32,7 +32,7 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct Word {
     pub(super) name: &'static str,
-    pub(super) place: Place,
+    pub(super) scope: OptionScope,
     /// Values that have no effect.
     pub(super) harmless: &'static [&'static str],
     pub(super) outcome: Outcome,
@@ -40,12 +40,12 @@ pub(super) struct Word {
 
 impl Word {
     /// What the import does with it before all sections, or in a section.
-    pub(super) fn outcome_in(&self, place: Place, options: &StunnelOptions) -> Outcome {
-        match place {
+    pub(super) fn outcome_in(&self, scope: OptionScope, options: &StunnelOptions) -> Outcome {
+        match scope {
             _ if options.without_ocsp && self.outcome == REFUSED_OCSP => {
                 Outcome::Changed(NO_OCSP, OCSP_FIX)
             }
-            Place::Global if matches!(self.name, "setuid" | "setgid") => USER,
+            OptionScope::Global if matches!(self.name, "setuid" | "setgid") => USER,
             _ => self.outcome,
         }
     }
@@ -54,7 +54,7 @@ impl Word {
 /// Reports every option that does not exist or is not imported.
 pub(super) fn check_words(
     entries: &[Entry],
-    place: Place,
+    scope: OptionScope,
     options: &StunnelOptions,
     findings: &mut Findings,
 ) {
@@ -69,7 +69,7 @@ pub(super) fn check_words(
             findings.error(at, format!("stunnel has no option `{name}`"), fix);
             continue;
         };
-        if place == Place::StunnelService && word.place == Place::Global {
+        if scope == OptionScope::StunnelService && word.scope == OptionScope::Global {
             let message = format!("`{name}` is a global option, and is set in a service");
             findings.error(
                 at,
@@ -81,7 +81,7 @@ pub(super) fn check_words(
         if word.harmless.iter().any(|harmless| value.eq_ignore_ascii_case(harmless)) {
             continue;
         }
-        match word.outcome_in(place, options) {
+        match word.outcome_in(scope, options) {
             Outcome::Read => {}
             Outcome::Info(why) => findings.info(at, format!("`{name}`: {why}")),
             Outcome::Changed(what, fix) => findings.changed(at, format!("`{name}`: {what}"), fix),
@@ -96,15 +96,15 @@ pub(super) fn word(name: &str) -> Option<&'static Word> {
 }
 
 const fn read(name: &'static str) -> Word {
-    Word { name, place: Place::StunnelService, harmless: &[], outcome: Outcome::Read }
+    Word { name, scope: OptionScope::StunnelService, harmless: &[], outcome: Outcome::Read }
 }
 
 const fn global(name: &'static str, outcome: Outcome) -> Word {
-    Word { name, place: Place::Global, harmless: &[], outcome }
+    Word { name, scope: OptionScope::Global, harmless: &[], outcome }
 }
 
 const fn info(name: &'static str, why: &'static str) -> Word {
-    Word { name, place: Place::StunnelService, harmless: &[], outcome: Outcome::Info(why) }
+    Word { name, scope: OptionScope::StunnelService, harmless: &[], outcome: Outcome::Info(why) }
 }
 
 const fn changed(
@@ -113,7 +113,12 @@ const fn changed(
     what: &'static str,
     fix: &'static str,
 ) -> Word {
-    Word { name, place: Place::StunnelService, harmless, outcome: Outcome::Changed(what, fix) }
+    Word {
+        name,
+        scope: OptionScope::StunnelService,
+        harmless,
+        outcome: Outcome::Changed(what, fix),
+    }
 }
 
 const fn refused(
@@ -122,11 +127,11 @@ const fn refused(
     why: &'static str,
     fix: &'static str,
 ) -> Word {
-    Word { name, place: Place::StunnelService, harmless, outcome: Outcome::Refused(why, fix) }
+    Word { name, scope: OptionScope::StunnelService, harmless, outcome: Outcome::Refused(why, fix) }
 }
 
 const fn ocsp(name: &'static str, harmless: &'static [&'static str]) -> Word {
-    Word { name, place: Place::StunnelService, harmless, outcome: REFUSED_OCSP }
+    Word { name, scope: OptionScope::StunnelService, harmless, outcome: REFUSED_OCSP }
 }
 
 const LOGS: &str = "the agent logs to standard error; `--audit FILE` records every connection";
@@ -174,7 +179,7 @@ pub(super) const WORDS: &[Word] = &[
     global("engineDefault", NO_ENGINE),
     Word {
         name: "fips",
-        place: Place::Global,
+        scope: OptionScope::Global,
         harmless: &["no"],
         outcome: Outcome::Refused("tacit has no FIPS mode", "set fips = no, or keep stunnel"),
     },
@@ -195,7 +200,12 @@ pub(super) const WORDS: &[Word] = &[
     global("syslog", Outcome::Info(LOGS)),
     global("taskbar", Outcome::Info("tacit has no icon")),
     read("accept"),
-    Word { name: "CAengine", place: Place::StunnelService, harmless: &[], outcome: NO_ENGINE },
+    Word {
+        name: "CAengine",
+        scope: OptionScope::StunnelService,
+        harmless: &[],
+        outcome: NO_ENGINE,
+    },
     read("CApath"),
     read("CAfile"),
     read("cert"),
@@ -224,8 +234,18 @@ pub(super) const WORDS: &[Word] = &[
     info("logId", "each connection has a number in logs and displays"),
     info("debug", LOGS),
     info("delay", "the agent resolves host names repeatedly"),
-    Word { name: "engineId", place: Place::StunnelService, harmless: &[], outcome: NO_ENGINE },
-    Word { name: "engineNum", place: Place::StunnelService, harmless: &[], outcome: NO_ENGINE },
+    Word {
+        name: "engineId",
+        scope: OptionScope::StunnelService,
+        harmless: &[],
+        outcome: NO_ENGINE,
+    },
+    Word {
+        name: "engineNum",
+        scope: OptionScope::StunnelService,
+        harmless: &[],
+        outcome: NO_ENGINE,
+    },
     read("exec"),
     read("execArgs"),
     read("failover"),

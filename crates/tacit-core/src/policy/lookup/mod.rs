@@ -108,9 +108,9 @@ impl Index {
             let Some(near) = table.shape.near_key(flow, listen) else { continue };
             let remote_ip = table.shape.remote.bits(flow.remote.ip());
             let remotes = match table.shape.remote {
-                Place::Host => exact.as_slice(),
-                Place::HostsBelow => wildcard.as_slice(),
-                Place::Any | Place::Network(..) => remote_ip.as_slice(),
+                AddressKey::Host => exact.as_slice(),
+                AddressKey::HostsBelow => wildcard.as_slice(),
+                AddressKey::Any | AddressKey::Network(..) => remote_ip.as_slice(),
             };
             for remote in remotes {
                 found.comparisons += 1;
@@ -203,9 +203,9 @@ struct Table {
 /// Which values a rule compares, and how many bits of each; `None` for a port: it is not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
-    local: Place,
+    local: AddressKey,
     local_port: Option<u32>,
-    remote: Place,
+    remote: AddressKey,
     remote_port: Option<u32>,
 }
 
@@ -226,7 +226,7 @@ impl Shape {
 
 /// How a shape compares an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum AddressKey {
     /// It is not compared.
     Any,
     /// This number of bits is compared.
@@ -237,7 +237,7 @@ enum Place {
     HostsBelow,
 }
 
-impl Place {
+impl AddressKey {
     /// Returns the compared bits; `None` if there is no address or it has the other family.
     fn bits(self, ip: Option<IpAddr>) -> Option<u128> {
         match self {
@@ -288,7 +288,7 @@ struct Builder {
 
 impl Builder {
     fn add(&mut self, rule: &Arc<Rule>) {
-        let place = self.rules.len();
+        let index = self.rules.len();
         let Selectors { local, local_ports, remote, remote_ports, .. } = &rule.selectors;
         let mut parts = [
             self.addresses(local),
@@ -304,7 +304,7 @@ impl Builder {
                     for remote in remotes {
                         for remote_port in remote_ports {
                             let parts = [local, local_port, remote, remote_port];
-                            self.enter(place, rule, listen, parts);
+                            self.enter(index, rule, listen, parts);
                         }
                     }
                 }
@@ -315,12 +315,12 @@ impl Builder {
         self.rules.push(Verified { whole: Arc::clone(rule), is_deny, is_tls });
     }
 
-    fn enter(&mut self, place: usize, rule: &Rule, listen: u32, parts: [&Part; 4]) {
+    fn enter(&mut self, index: usize, rule: &Rule, listen: u32, parts: [&Part; 4]) {
         let [local, local_port, remote, remote_port] = parts;
         let shape = Shape {
-            local: local.place,
+            local: local.key,
             local_port: local_port.port_length(),
-            remote: remote.place,
+            remote: remote.key,
             remote_port: remote_port.port_length(),
         };
         let key = Key {
@@ -334,13 +334,13 @@ impl Builder {
         };
         let table = self.tables.entry(shape).or_insert_with(|| Table {
             shape,
-            first_rule: place,
+            first_rule: index,
             rules: HashMap::new(),
         });
         let rules = table.rules.entry(key).or_default();
         // Overlapping ranges of one rule lead to the same entry.
-        if rules.last() != Some(&place) {
-            rules.push(place);
+        if rules.last() != Some(&index) {
+            rules.push(index);
         }
     }
 
@@ -369,13 +369,13 @@ impl Builder {
             if let AddressSelector::Name { host, wildcard } = selector {
                 let next = self.hosts.len() as u128;
                 let bits = *self.hosts.entry(host.clone()).or_insert(next);
-                let place = if *wildcard { Place::HostsBelow } else { Place::Host };
-                parts.push(Part { place, bits });
+                let key = if *wildcard { AddressKey::HostsBelow } else { AddressKey::Host };
+                parts.push(Part { key, bits });
             }
             for span in selector.spans() {
                 let prefixes = prefixes(span.first, span.last, span.family.width());
                 parts.extend(prefixes.into_iter().map(|(bits, length)| Part {
-                    place: Place::Network(span.family, length),
+                    key: AddressKey::Network(span.family, length),
                     bits,
                 }));
             }
@@ -387,17 +387,17 @@ impl Builder {
 /// One value of a rule, or a part of a range. A port is stored as a network of 16 bits.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    place: Place,
+    key: AddressKey,
     bits: u128,
 }
 
 impl Part {
-    const ANY: Self = Self { place: Place::Any, bits: 0 };
+    const ANY: Self = Self { key: AddressKey::Any, bits: 0 };
 
     fn port_length(&self) -> Option<u32> {
-        match self.place {
-            Place::Network(_, length) => Some(length),
-            Place::Any | Place::Host | Place::HostsBelow => None,
+        match self.key {
+            AddressKey::Network(_, length) => Some(length),
+            AddressKey::Any | AddressKey::Host | AddressKey::HostsBelow => None,
         }
     }
 }
@@ -411,7 +411,7 @@ fn ports(ranges: &[RangeInclusive<u16>]) -> Vec<Part> {
         parts.extend(
             prefixes
                 .into_iter()
-                .map(|(bits, length)| Part { place: Place::Network(Family::V4, length), bits }),
+                .map(|(bits, length)| Part { key: AddressKey::Network(Family::V4, length), bits }),
         );
     }
     or_any(parts)
