@@ -300,7 +300,7 @@ fn what_comes_of_a_program_for_each_connection_is_a_command_line() {
 }
 
 #[test]
-fn clients_that_believe_everybody_are_raised_unless_told_otherwise() {
+fn clients_that_trust_every_server_check_it_unless_an_option_forbids() {
     let blind = "[c]\nclient = yes\naccept = 127.0.0.1:143\nconnect = mail.example:993\n";
     let (policy, found) = imported(blind);
     assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "system" }"#));

@@ -30,7 +30,7 @@ const FISH: &str = include_str!("fish.fish");
 #[derive(Debug, Args)]
 pub struct NamesArgs {
     /// What is named
-    what: Named,
+    what: NameKind,
     /// The control socket of the agent
     #[arg(long, hide = true, value_name = "PATH")]
     control: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub struct NamesArgs {
 
 /// What a running agent can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Named {
+enum NameKind {
     Rules,
     Connections,
     Runs,
@@ -52,11 +52,11 @@ pub fn names(args: &NamesArgs) -> ExitCode {
     print(text, EXIT_OK)
 }
 
-fn known(named: Named, control: &Path) -> impl Iterator<Item = String> {
+fn known(named: NameKind, control: &Path) -> impl Iterator<Item = String> {
     let (what, list, key) = match named {
-        Named::Rules => (Display::Rules, "rules", "name"),
-        Named::Connections => (Display::Connections, "connections", "id"),
-        Named::Runs => (Display::Runs, "runs", "name"),
+        NameKind::Rules => (Display::Rules, "rules", "name"),
+        NameKind::Connections => (Display::Connections, "connections", "id"),
+        NameKind::Runs => (Display::Runs, "runs", "name"),
     };
     let answer = client::ask_within(control, &Request::Show { what }, PATIENCE).unwrap_or_default();
     let rows = answer[list].as_array().cloned().unwrap_or_default();

@@ -55,7 +55,7 @@ impl Hidden {
 }
 
 /// A helper that is making the namespace.
-pub(super) struct Starting {
+pub(super) struct StartingHelper {
     pid: u32,
     line: UnixStream,
     covers: UnixStream,
@@ -77,7 +77,7 @@ pub(super) struct Prepared {
 
 impl Helper {
     /// Starts a helper.
-    pub(super) fn start() -> Result<Starting, RunError> {
+    pub(super) fn start() -> Result<StartingHelper, RunError> {
         let own = |error| RunError::SystemCall("start the helper", error);
         let (ours, theirs) = UnixStream::pair().map_err(own)?;
         let (covers, of_helper) = UnixStream::pair().map_err(own)?;
@@ -92,7 +92,7 @@ impl Helper {
             ending(kept.and_then(|()| awaited(&of_helper, &changes)).and_then(run))
         };
         let pid = process::fork(work).map_err(own)?;
-        Ok(Starting { pid, line: ours, covers, changes })
+        Ok(StartingHelper { pid, line: ours, covers, changes })
     }
 
     /// Lets this helper and its successors hide these files in the program's mount namespace.
@@ -161,7 +161,7 @@ impl Drop for Helper {
     }
 }
 
-impl Starting {
+impl StartingHelper {
     /// Waits until the namespace exists and the helper has closed its copies of the listening
     /// sockets: through such a copy, connections would be accepted after the agent has ended.
     pub(super) fn ready(self) -> Result<Prepared, RunError> {

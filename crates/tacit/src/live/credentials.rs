@@ -44,9 +44,9 @@ impl Credentials {
         let mut credentials = Self::default();
         for (name, identity) in &policy.identities {
             match load_identity(name, identity, base, &keys) {
-                Ok(material) => {
-                    findings.extend(warnings(identity.position, &material.warnings));
-                    credentials.identities.insert(name.clone(), Arc::new(material));
+                Ok(loaded) => {
+                    findings.extend(warnings(identity.position, &loaded.warnings));
+                    credentials.identities.insert(name.clone(), Arc::new(loaded));
                 }
                 Err(error) => {
                     let at = identity.file_positions.of(&error.path, base);
@@ -56,9 +56,9 @@ impl Credentials {
         }
         for (name, trust) in &policy.trusts {
             match load_trust(name, trust, base) {
-                Ok(material) => {
-                    findings.extend(warnings(trust.position, &material.warnings));
-                    credentials.trusts.insert(name.clone(), Arc::new(material));
+                Ok(loaded) => {
+                    findings.extend(warnings(trust.position, &loaded.warnings));
+                    credentials.trusts.insert(name.clone(), Arc::new(loaded));
                 }
                 Err(error) => {
                     let at = trust.file_positions.of(&error.path, base);
@@ -72,8 +72,8 @@ impl Credentials {
     /// Whether some file has changed on disk since it was loaded.
     #[must_use]
     pub fn have_changed(&self) -> bool {
-        let of_identities = self.identities.values().flat_map(|material| &material.sources);
-        let of_trusts = self.trusts.values().flat_map(|material| &material.sources);
+        let of_identities = self.identities.values().flat_map(|loaded| &loaded.sources);
+        let of_trusts = self.trusts.values().flat_map(|loaded| &loaded.sources);
         of_identities.chain(of_trusts).any(|source| source.changed())
     }
 
@@ -83,20 +83,20 @@ impl Credentials {
         let keys = keys.if_enabled(policy.agent.signer);
         let mut credentials = self.clone();
         let mut errors = Vec::new();
-        for (name, material) in &mut credentials.identities {
-            let changed = material.sources.iter().any(|source| source.changed());
+        for (name, current) in &mut credentials.identities {
+            let changed = current.sources.iter().any(|source| source.changed());
             if let Some(identity) = policy.identities.get(name).filter(|_| changed) {
                 match load_identity(name, identity, base, &keys) {
-                    Ok(loaded) => *material = Arc::new(loaded),
+                    Ok(loaded) => *current = Arc::new(loaded),
                     Err(error) => errors.push(error.to_string()),
                 }
             }
         }
-        for (name, material) in &mut credentials.trusts {
-            let changed = material.sources.iter().any(|source| source.changed());
+        for (name, current) in &mut credentials.trusts {
+            let changed = current.sources.iter().any(|source| source.changed());
             if let Some(trust) = policy.trusts.get(name).filter(|_| changed) {
                 match load_trust(name, trust, base) {
-                    Ok(loaded) => *material = Arc::new(loaded),
+                    Ok(loaded) => *current = Arc::new(loaded),
                     Err(error) => errors.push(error.to_string()),
                 }
             }

@@ -211,9 +211,11 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
     }
     // A value that was just rejected is not read again, because a second error would contradict the
     // first.
-    let lists = match source {
-        Some(TrustSource::Pinned) => Some(Lists { crls: Vec::new(), revocation: Revocation::Off }),
-        Some(TrustSource::Files(_) | TrustSource::System) | None => lists(&table),
+    let crl_settings = match source {
+        Some(TrustSource::Pinned) => {
+            Some(CrlSettings { crls: Vec::new(), revocation: Revocation::Off })
+        }
+        Some(TrustSource::Files(_) | TrustSource::System) | None => crl_settings(&table),
     };
     let words = [("reject", ExpiredAnchors::Reject), ("accept", ExpiredAnchors::Accept)];
     let expired_anchors = table
@@ -221,7 +223,7 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         .map_or(Some(ExpiredAnchors::Reject), |value| value.choice(&words));
     let position = position(&table.at, value.report);
     let pinned = pins.unwrap_or_else(|| Some(Vec::new()))?;
-    let Lists { crls, revocation } = lists?;
+    let CrlSettings { crls, revocation } = crl_settings?;
     let expired_anchors = expired_anchors?;
     let file_positions = file_positions(&table, &["ca", "pinned", "crl"]);
     let source = source?;
@@ -229,13 +231,13 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
 }
 
 /// The CRLs of a trust, and how they are used.
-struct Lists {
+struct CrlSettings {
     crls: Vec<PathBuf>,
     revocation: Revocation,
 }
 
 /// Parses the CRLs of a trust; the default of `revocation` is hard.
-fn lists(table: &TomlTable<'_>) -> Option<Lists> {
+fn crl_settings(table: &TomlTable<'_>) -> Option<CrlSettings> {
     let words = [Revocation::Off, Revocation::Soft, Revocation::Hard].map(|it| (it.word(), it));
     let given = table.value("revocation").map(|value| value.choice(&words));
     let Some(crl) = table.value("crl") else {
@@ -245,7 +247,7 @@ fn lists(table: &TomlTable<'_>) -> Option<Lists> {
             return None;
         }
         let revocation = given.unwrap_or(Some(Revocation::Off))?;
-        return Some(Lists { crls: Vec::new(), revocation });
+        return Some(CrlSettings { crls: Vec::new(), revocation });
     };
     let crls = crl.each_once(value::file);
     let revocation = given.unwrap_or(Some(Revocation::Hard))?;
@@ -259,7 +261,7 @@ fn lists(table: &TomlTable<'_>) -> Option<Lists> {
             fix,
         );
     }
-    Some(Lists { crls: crls?, revocation })
+    Some(CrlSettings { crls: crls?, revocation })
 }
 
 fn position(at: &ByteSpan, report: &Diagnostics<'_>) -> SourcePosition {

@@ -65,7 +65,7 @@ fn open() -> Stage {
 
 /// Lets both ends send in turn, and returns what each has received at the end; the input is split
 /// at every byte.
-fn converse(begin: fn() -> Stage, said: &[(StarttlsSide, &str)], peer: &str, program: &str) {
+fn run_exchange(begin: fn() -> Stage, said: &[(StarttlsSide, &str)], peer: &str, program: &str) {
     let longest = said.iter().map(|(_, text)| text.len()).max().unwrap_or(0);
     for cut in 0..=longest {
         let mut stage = begin();
@@ -79,7 +79,7 @@ fn converse(begin: fn() -> Stage, said: &[(StarttlsSide, &str)], peer: &str, pro
 
 #[test]
 fn a_client_gets_tls_before_it_may_log_in() {
-    converse(
+    run_exchange(
         || served(StarttlsMode::Required),
         &[
             (Program, "220-Welcome\r\n220 ready\r\n"),
@@ -111,7 +111,7 @@ fn what_came_in_clear_behind_auth_is_not_said_under_tls() {
 
 #[test]
 fn features_are_those_of_the_server_and_of_tacit() {
-    converse(
+    run_exchange(
         || served(StarttlsMode::Required),
         &[
             (Peer, "FEAT\r\n"),
@@ -125,14 +125,14 @@ fn features_are_those_of_the_server_and_of_tacit() {
         "FEAT\r\n",
     );
     for none in ["211 none\r\n", "500 what?\r\n", "530 log in\r\n"] {
-        converse(
+        run_exchange(
             || served(StarttlsMode::Required),
             &[(Peer, "FEAT\r\n"), (Program, none)],
             "211-Features:\r\n AUTH TLS\r\n PBSZ\r\n PROT\r\n211 End\r\n",
             "FEAT\r\n",
         );
     }
-    converse(
+    run_exchange(
         open,
         &[(Program, "FEAT\r\n"), (Peer, "211-F\r\n AUTH TLS\r\n MDTM\r\n PROT\r\n211 End\r\n")],
         "FEAT\r\n",
@@ -195,7 +195,7 @@ fn active_mode_connects_to_the_clients_own_address_alone() {
         assert_eq!(stage.program_received(), sent);
         assert_eq!(stage.peer_received(), "200 PORT command successful.\r\n");
     }
-    converse(
+    run_exchange(
         protected,
         &[(
             Peer,
@@ -222,7 +222,7 @@ fn data_connections_wait_for_protection_where_tls_is_required() {
         stage.peer_received();
         stage
     };
-    converse(
+    run_exchange(
         begin,
         &[(
             Peer,

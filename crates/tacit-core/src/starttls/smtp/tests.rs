@@ -172,7 +172,7 @@ fn optional_passes_mail_in_clear_but_no_password() {
 }
 
 #[test]
-fn under_tls_the_client_begins_anew() {
+fn under_tls_the_client_begins_again() {
     let mut stage = stage_under_tls();
     assert_eq!(stage.send(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\n"), StarttlsStep::Wait);
     assert!(stage.peer_received().starts_with("503 5.5.1"));

@@ -148,7 +148,7 @@ impl Ours {
         self.session.as_mut().unwrap()
     }
 
-    fn shake(&mut self) {
+    fn handshake(&mut self) {
         let mut handshake = self.handshake.take().unwrap();
         let progress = handshake.advance(&mut self.incoming, &mut self.outgoing).unwrap();
         if progress == HandshakeProgress::Blocked {
@@ -180,14 +180,14 @@ impl Side for Ours {
     fn give(&mut self, wire: &[u8]) -> Result<(), SessionError> {
         self.incoming.extend_from_slice(wire);
         if self.handshake.is_some() {
-            self.shake();
+            self.handshake();
         }
         if self.closed { Ok(()) } else { self.open() }
     }
 
     fn take(&mut self) -> Vec<u8> {
         if self.handshake.is_some() {
-            self.shake();
+            self.handshake();
         }
         std::mem::take(&mut self.outgoing)
     }

@@ -10,7 +10,7 @@ fn pattern(number: u8, length: usize) -> Vec<u8> {
 }
 
 /// Does a handshake, lets each side write and close, and compares the received bytes.
-fn converse(ours: &mut Ours, plain: &mut Plain) {
+fn run_exchange(ours: &mut Ours, plain: &mut Plain) {
     settle(ours, plain);
     let mut expected = (ours.received.clone(), plain.received.clone());
     for (round, length) in (1..).zip([1, 16_383, 16_384, 16_385, 100_000]) {
@@ -40,14 +40,14 @@ fn every_suite_carries_both_ways_in_both_roles_and_resumes() {
         let settings = settings(suite);
         for resumed in [false, true] {
             let mut ours = Ours::client(&settings, NO_REKEY);
-            converse(&mut ours, &mut Plain::server(&settings));
+            run_exchange(&mut ours, &mut Plain::server(&settings));
             let negotiated = ours.negotiated.unwrap();
             assert_eq!((negotiated.resumed, negotiated.suite), (resumed, suite.name()));
         }
         // The client has the tickets that the sessions above have received.
         for _ in 0..2 {
             let mut ours = Ours::server(&settings, NO_REKEY);
-            converse(&mut ours, &mut Plain::client(&settings));
+            run_exchange(&mut ours, &mut Plain::client(&settings));
             let negotiated = ours.negotiated.unwrap();
             assert_eq!((negotiated.resumed, negotiated.suite), (true, suite.name()));
         }

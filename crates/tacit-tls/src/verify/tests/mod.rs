@@ -90,7 +90,7 @@ fn certificates(ca: &Ca) -> Vec<(&'static str, Arc<CertifiedKey>, &'static str, 
     ]
 }
 
-struct Shaken {
+struct Handshaken {
     /// The result of the check on the tested side.
     check: Option<PeerCheck>,
     failure: Option<HandshakeFailure>,
@@ -98,7 +98,11 @@ struct Shaken {
 }
 
 /// Does one handshake; `role` is the tested side.
-fn shake(role: HandshakeRole, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Shaken {
+fn handshake(
+    role: HandshakeRole,
+    client: &Arc<ClientConfig>,
+    server: &Arc<ServerConfig>,
+) -> Handshaken {
     let name = ServerName::try_from(NAME).unwrap();
     let mut client = ClientConnection::new(client.clone(), name).unwrap();
     let mut server = ServerConnection::new(server.clone()).unwrap();
@@ -135,7 +139,7 @@ fn shake(role: HandshakeRole, client: &Arc<ClientConfig>, server: &Arc<ServerCon
     let handshaking = client.is_handshaking() || server.is_handshaking();
     assert_eq!(failure.is_none(), !handshaking, "{failure:?}");
     let resumed = server.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
-    Shaken { check, failure, resumed }
+    Handshaken { check, failure, resumed }
 }
 
 fn server_config(
@@ -188,21 +192,21 @@ fn required_and_preferred_meet_every_client_certificate() {
             let case = format!("{name}, required {required}, {version:?}");
             let server = server_config(version, Some(check), serving.clone());
             let client = client_config(version, ServerCheck::none(), Some(key.clone()));
-            let shaken = shake(HandshakeRole::Server, &client, &server);
+            let handshaken = handshake(HandshakeRole::Server, &client, &server);
 
-            let said = reason(shaken.check.as_ref());
+            let said = reason(handshaken.check.as_ref());
             assert!(said.contains(expected), "{case}: {said}");
             assert!(!said.contains('\n'), "{case}: {said}");
             // A v1 certificate allows no verification of the proof of possession, so the check
             // cannot be waived.
-            match &shaken.failure {
+            match &handshaken.failure {
                 None => assert!(name == "valid" || (!required && name != "v1"), "{case}"),
                 Some(failure) => {
                     assert!(name == "v1" || (required && name != "valid"), "{case}: {failure}");
                     assert_eq!((failure.kind, failure.message.as_str()), (kind, said), "{case}");
                 }
             }
-            assert_eq!(shaken.check == Some(PeerCheck::Valid), name == "valid", "{case}");
+            assert_eq!(handshaken.check == Some(PeerCheck::Valid), name == "valid", "{case}");
         }
     }
 }
@@ -216,15 +220,15 @@ fn required_refuses_a_client_without_certificate_and_preferred_allows_it() {
         let check = required(&trust(&ca)).unwrap();
         assert!(!check.allows(&check.recheck(&[], UnixTime::now()).check));
         let server = server_config(version, Some(check), serving.clone());
-        let shaken = shake(HandshakeRole::Server, &client, &server);
-        assert_eq!(shaken.failure.unwrap().kind, "client-certificate-absent");
+        let handshaken = handshake(HandshakeRole::Server, &client, &server);
+        assert_eq!(handshaken.failure.unwrap().kind, "client-certificate-absent");
 
         let check = preferred(&trust(&ca)).unwrap();
         assert_eq!(check.recheck(&[], UnixTime::now()).check, PeerCheck::Absent);
         assert!(check.allows(&PeerCheck::Absent));
         let server = server_config(version, Some(check), serving.clone());
-        let shaken = shake(HandshakeRole::Server, &client, &server);
-        assert!(shaken.failure.is_none() && shaken.check.is_none());
+        let handshaken = handshake(HandshakeRole::Server, &client, &server);
+        assert!(handshaken.failure.is_none() && handshaken.check.is_none());
     }
 }
 
@@ -244,25 +248,26 @@ fn full_and_none_meet_every_server_certificate() {
             let case = format!("{name}, {version:?}");
             let server = server_config(version, None, key.clone());
             let full = ServerCheck::full(&trust(&ca)).unwrap();
-            let shaken = shake(HandshakeRole::Client, &client_config(version, full, None), &server);
-            let said = reason(shaken.check.as_ref());
+            let handshaken =
+                handshake(HandshakeRole::Client, &client_config(version, full, None), &server);
+            let said = reason(handshaken.check.as_ref());
             assert!(said.contains(expected), "{case}: {said}");
-            match &shaken.failure {
-                None => assert_eq!(shaken.check, Some(PeerCheck::Valid), "{case}"),
+            match &handshaken.failure {
+                None => assert_eq!(handshaken.check, Some(PeerCheck::Valid), "{case}"),
                 Some(failure) => {
                     assert_eq!((failure.kind, failure.message.as_str()), (kind, said), "{case}");
                 }
             }
-            assert_eq!(shaken.failure.is_none(), name == "valid", "{case}");
+            assert_eq!(handshaken.failure.is_none(), name == "valid", "{case}");
 
             let none = client_config(version, ServerCheck::none(), None);
-            let shaken = shake(HandshakeRole::Client, &none, &server);
+            let handshaken = handshake(HandshakeRole::Client, &none, &server);
             if name == "v1" {
-                assert!(reason(shaken.check.as_ref()).contains("X.509 v1"), "{case}");
-                assert!(shaken.failure.is_some(), "{case}");
+                assert!(reason(handshaken.check.as_ref()).contains("X.509 v1"), "{case}");
+                assert!(handshaken.failure.is_some(), "{case}");
             } else {
-                assert_eq!(shaken.check, Some(PeerCheck::NotChecked), "{case}");
-                assert!(shaken.failure.is_none(), "{case}");
+                assert_eq!(handshaken.check, Some(PeerCheck::NotChecked), "{case}");
+                assert!(handshaken.failure.is_none(), "{case}");
             }
         }
     }
@@ -280,9 +285,9 @@ fn a_resumed_session_skips_the_check_and_is_checked_again() {
         let server = server_config(version, Some(client_check), of(&leaf));
         let server_check = ServerCheck::full(&trust(&ca)).unwrap();
         let client = client_config(version, server_check, Some(of(&leaf)));
-        let first = shake(HandshakeRole::Server, &client, &server);
+        let first = handshake(HandshakeRole::Server, &client, &server);
         assert!(!first.resumed && first.check == Some(PeerCheck::Valid));
-        let second = shake(HandshakeRole::Server, &client, &server);
+        let second = handshake(HandshakeRole::Server, &client, &server);
         assert!(second.resumed && second.check.is_none(), "{version:?}");
     }
     let check = required(&trust(&ca)).unwrap();
@@ -311,8 +316,8 @@ fn a_known_chain_does_not_stand_for_its_key() {
             let check = ServerCheck::full(&trust(&ca)).unwrap().remembering(chains.as_ref());
             let server = server_config(version, None, of(&leaf));
             let client = client_config(version, check, None);
-            assert!(shake(HandshakeRole::Client, &client, &server).failure.is_none());
-            shake(HandshakeRole::Client, &client, &server_config(version, None, key)).failure
+            assert!(handshake(HandshakeRole::Client, &client, &server).failure.is_none());
+            handshake(HandshakeRole::Client, &client, &server_config(version, None, key)).failure
         };
         assert!(known(of(&leaf)).is_none());
         assert!(known(stolen.clone()).unwrap().message.contains("did not prove"), "{version:?}");

@@ -170,29 +170,30 @@ fn handshakes_of_both_roles_take_the_pinned_certificate_alone() {
         for (key, is_pinned) in [(of(&leaf), true), (of(&again), false)] {
             let server = server_config(version, Some(required(&trust).unwrap()), of(&leaf));
             let client = client_config(version, ServerCheck::none(), Some(key.clone()));
-            let at_server = shake(HandshakeRole::Server, &client, &server);
+            let at_server = handshake(HandshakeRole::Server, &client, &server);
             let server = server_config(version, None, key.clone());
             let full = ServerCheck::full(&trust).unwrap();
             let at_client =
-                shake(HandshakeRole::Client, &client_config(version, full, None), &server);
-            for shaken in [at_server, at_client] {
-                assert_eq!(shaken.failure.is_none(), is_pinned, "{version:?}");
-                assert_eq!(shaken.check == Some(PeerCheck::Valid), is_pinned);
-                let said = reason(shaken.check.as_ref());
+                handshake(HandshakeRole::Client, &client_config(version, full, None), &server);
+            for handshaken in [at_server, at_client] {
+                assert_eq!(handshaken.failure.is_none(), is_pinned, "{version:?}");
+                assert_eq!(handshaken.check == Some(PeerCheck::Valid), is_pinned);
+                let said = reason(handshaken.check.as_ref());
                 assert_eq!(said.contains(NOT_PINNED), !is_pinned, "{said}");
             }
             let server = server_config(version, Some(preferred(&trust).unwrap()), of(&leaf));
             let client = client_config(version, ServerCheck::none(), Some(key));
-            let shaken = shake(HandshakeRole::Server, &client, &server);
-            assert!(shaken.failure.is_none(), "preferred logs it");
-            assert_eq!(shaken.check.unwrap().is_trusted(), is_pinned, "and gives no identity");
+            let handshaken = handshake(HandshakeRole::Server, &client, &server);
+            assert!(handshaken.failure.is_none(), "preferred logs it");
+            assert_eq!(handshaken.check.unwrap().is_trusted(), is_pinned, "and gives no identity");
         }
         // A peer with another key cannot use the pinned certificate.
         let stolen = keyed(leaf.chain.clone(), &ca.leaf(LeafKind::Valid).key);
         let full = ServerCheck::full(&trust).unwrap();
         let server = server_config(version, None, stolen);
-        let shaken = shake(HandshakeRole::Client, &client_config(version, full, None), &server);
-        assert!(shaken.failure.unwrap().message.contains("did not prove"), "{version:?}");
+        let handshaken =
+            handshake(HandshakeRole::Client, &client_config(version, full, None), &server);
+        assert!(handshaken.failure.unwrap().message.contains("did not prove"), "{version:?}");
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), D
             Diagnostic::error(MessageId("needs-restart"), rule.position, message).with_fix(RESTART)
         );
     }
-    for Named { position, path } in named_files(policy, base) {
+    for NamedFile { position, path } in named_files(policy, base) {
         check_file(reach, position, &path)?;
     }
     for (text, wanted) in listeners::wanted(policy) {
@@ -128,14 +128,14 @@ fn list(paths: &BTreeSet<PathBuf>) -> String {
     paths.join(" ")
 }
 
-struct Named {
+struct NamedFile {
     position: SourcePosition,
     path: PathBuf,
 }
 
 /// The files of certificates, keys and trusts, and those that the policy includes.
-fn named_files(policy: &Policy, base: &Path) -> Vec<Named> {
-    let named = |position, path: &Path| Named { position, path: base.join(path) };
+fn named_files(policy: &Policy, base: &Path) -> Vec<NamedFile> {
+    let named = |position, path: &Path| NamedFile { position, path: base.join(path) };
     let mut all = Vec::new();
     for identity in policy.identities.values() {
         all.extend([&identity.cert, &identity.key].map(|path| named(identity.position, path)));
@@ -147,7 +147,7 @@ fn named_files(policy: &Policy, base: &Path) -> Vec<Named> {
     let start = SourcePosition { file: 0, line: 1, column: 1 };
     all.extend(policy.includes.iter().map(|pattern| named(start, Path::new(pattern))));
     all.extend(
-        policy.included.iter().map(|file| Named { position: start, path: (&**file).into() }),
+        policy.included.iter().map(|file| NamedFile { position: start, path: (&**file).into() }),
     );
     all
 }
