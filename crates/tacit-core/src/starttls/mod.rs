@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!   peer <──in clear, then TLS──> StarttlsExchange <──in clear──> program
-//!            handle_input, take_output     handle_input, take_output
+//!              handle_input, take_output         handle_input, take_output
 //! ```
 //!
-//! A [`StarttlsExchange`] does no I/O. Its driver passes received bytes to [`StarttlsExchange::handle_input`],
-//! sends [`StarttlsExchange::take_output`], and calls [`StarttlsExchange::next_step`] for what to do next:
+//! A [`StarttlsExchange`] does no I/O. Its driver passes received bytes to
+//! [`StarttlsExchange::handle_input`], sends [`StarttlsExchange::take_output`], and calls
+//! [`StarttlsExchange::next_step`] for what to do next:
 //!
 //! ```text
 //!   Wait ──> receive more from one of the ends
@@ -25,9 +26,9 @@
 //! ([`StarttlsExchange::take_input`]).
 //!
 //! Limits: reading stops at [`INPUT_BYTES_MAX`] unparsed bytes of one end or at
-//! [`OUTPUT_BYTES_MAX`] unsent bytes for one end ([`StarttlsExchange::has_room`]); one more read may
-//! follow. One end may send at most [`CLEAR_BYTES_MAX`] in total before TLS. The driver limits the
-//! time.
+//! [`OUTPUT_BYTES_MAX`] unsent bytes for one end ([`StarttlsExchange::has_room`]); one more read
+//! may follow. One end may send at most [`CLEAR_BYTES_MAX`] in total before TLS. The driver limits
+//! the time.
 
 mod data;
 mod exchange;
