@@ -74,11 +74,11 @@ pub fn helper(input: &[u8]) {
     }
 }
 
-/// What an agent answers to its successor: the addresses of its sockets, or its runs, which are
-/// resumed with as many sockets as they ask for.
+/// Parses an answer of an agent to its successor: the addresses of its sockets, or its runs.
+/// Resumes the runs with as many sockets as they need.
 ///
 /// # Panics
-/// A run is lost in writing.
+/// A run is lost when it is written and read again.
 pub fn handover(input: &[u8]) {
     let Ok(Answer::Ok(answer)) = serde_json::from_slice(input) else { return };
     if let Ok(announced) = agent::parse_announced(answer.clone()) {
@@ -165,7 +165,8 @@ fn read_blocking<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u
 /// A socket where these bytes wait, with nothing behind them.
 fn sent(bytes: &[u8]) -> io::Result<UnixStream> {
     let (near, mut far) = UnixStream::pair()?;
-    // More than the kernel keeps is not waited for: there is no reader yet.
+    // Messages that do not fit into the kernel's buffer are dropped, because nothing reads them
+    // yet.
     far.set_nonblocking(true)?;
     far.write_all(bytes)?;
     far.shutdown(Shutdown::Write)?;
@@ -177,7 +178,7 @@ fn sockets(count: usize) -> Vec<OwnedFd> {
     pairs.map(|(near, _)| near.into()).collect()
 }
 
-/// What is written reads back to the same.
+/// Checks that a message is the same after it was written and read.
 fn survives<T: DeserializeOwned + Serialize + PartialEq + Debug>(one: &T) {
     assert_eq!(serde_json::from_value::<T>(value(one)).ok().as_ref(), Some(one));
 }

@@ -21,7 +21,7 @@ use crate::run::launchers::{self, Followed, Launcher, RunSockets};
 use crate::run::protocol::SocketSet;
 use crate::run::{Run, RunIdentity};
 
-/// Its name in displays.
+/// The name of the host in displays.
 const NAME: &str = "host";
 
 /// Marks every socket that the agent opens from now on.
@@ -113,7 +113,8 @@ impl Runs {
     }
 }
 
-/// Where the listeners for clients begin among the sockets of a host: one of each IP version.
+/// Returns the index of the first listener for clients among the sockets of a host. There is one
+/// for each IP version.
 fn clients_at(sockets: usize) -> usize {
     // A log, and of each IP version five sockets and one for clients.
     let versions = sockets.saturating_sub(1) / 6;

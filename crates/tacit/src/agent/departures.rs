@@ -52,7 +52,7 @@ impl Runs {
             state.resume(sockets, place, self.host())?;
         let candidate = Candidate { run, sockets, launcher, before };
         let enrolled = services::enrol(candidate, &self.context()).await?;
-        // This policy may name other files than the predecessor's.
+        // The policy of this agent may name other files than that of its predecessor.
         self.hide_from(&enrolled.run);
         self.take(enrolled, inbound, workers).await;
         let log = self.shared.log.clone();

@@ -171,7 +171,7 @@ pub(super) struct Inherited {
 /// Which process removes the file of a UNIX socket that another process opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InheritedFile {
-    /// This agent, from [`Opened::take_file`] on.
+    /// This agent, after [`Opened::take_file`].
     Agent,
     /// The process that opened it.
     Opener,

@@ -214,7 +214,7 @@ impl Services {
         run: &Arc<Run>,
         congestion_control: Option<&str>,
     ) -> io::Result<()> {
-        // A rule may begin with clear text: what is cut is reset.
+        // A rule may begin with clear text, so a truncated connection must be reset.
         let congestion_control = congestion_control.map(str::to_owned);
         let options = socket::StreamOptions { congestion_control, reset_on_exit: true };
         for HeldAddress { address, socket } in held {
@@ -267,7 +267,7 @@ impl Services {
         }
         served.inbound = self.inbound.copies()?;
         if self.hold.is_some() {
-            // Those of a host: captured connections arrive at its hold sockets.
+            // The sockets of a host: captured connections arrive at its hold sockets.
             for ServedSource { source, .. } in &self.listeners {
                 let socket = copy(&source.socket)?;
                 served.inbound.push(HeldAddress { address: source.address.clone(), socket });

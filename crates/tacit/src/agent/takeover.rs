@@ -91,8 +91,8 @@ impl Handover {
         }
     }
 
-    /// Which clients need TLS, by rule, as the predecessor knows; nothing if its version has no
-    /// such rules.
+    /// Returns which clients need TLS, by rule, as recorded by the predecessor; nothing if the
+    /// predecessor's version has no such rules.
     ///
     /// # Errors
     /// The predecessor has ended.

@@ -17,7 +17,7 @@ use crate::net::target::SeveralTargets;
 /// How long the agent in place may take for each part of its answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// What this needs of the display of rules.
+/// The part of the display of rules that is needed here.
 #[derive(Debug, Deserialize)]
 struct ShownRules {
     rules: Vec<ShownRule>,
@@ -26,7 +26,7 @@ struct ShownRules {
 #[derive(Debug, Deserialize)]
 struct ShownRule {
     name: String,
-    /// Only of a rule with several targets.
+    /// Present only for a rule with several targets.
     targets: Option<ShownTargets>,
 }
 

@@ -18,7 +18,7 @@ const TRACES_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How often it checks them.
 const TRACES_POLL: Duration = Duration::from_millis(10);
 
-/// What starts traces for clients of the control socket.
+/// Returns what the control socket needs to start traces for its clients.
 pub(super) fn tracer(options: &AgentOptions, shared: &Shared) -> Tracer {
     Tracer {
         live: Arc::clone(&shared.live),

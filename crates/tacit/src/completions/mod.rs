@@ -19,7 +19,7 @@ use crate::exit::{EXIT_OK, print};
 
 /// How long a shell waits for an agent.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Most names that a shell is given.
+/// The largest number of names that are printed.
 const NAMES_MAX: usize = 1000;
 
 const BASH: &str = include_str!("bash.sh");
@@ -44,7 +44,7 @@ enum NameKind {
     Runs,
 }
 
-/// Prints the names that an agent knows, one a line; nothing if it does not answer.
+/// Prints the names that an agent knows, one on each line; prints nothing if it does not answer.
 #[must_use]
 pub fn names(args: &NamesArgs) -> ExitCode {
     let control = args.control.clone().unwrap_or_else(control::default_path);
@@ -73,7 +73,7 @@ fn known(named: NameKind, control: &Path) -> impl Iterator<Item = String> {
 pub fn with_names(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => format!("{script}\n{BASH}"),
-        // zsh knows the function by its name: the one of clap gets another.
+        // zsh finds the function by its name, so the function that clap generates is renamed.
         Shell::Zsh => script.replacen("_tacit() {", &format!("{ZSH}\n_tacit_static() {{"), 1),
         Shell::Fish => format!("{script}\n{FISH}"),
         _ => script.to_owned(),

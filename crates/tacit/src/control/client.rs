@@ -172,7 +172,7 @@ pub fn ask_on(stream: &UnixStream, request: &Request) -> Result<Value, ClientErr
     ask_by(stream, request, 1)
 }
 
-/// The same for an answer that nothing follows: reads more at once.
+/// The same for the last answer on a connection, which can be read in larger pieces.
 ///
 /// # Errors
 /// The same as [`ask_on`].

@@ -40,8 +40,8 @@ pub fn answering() -> Vec<PathBuf> {
     sockets
 }
 
-/// The socket for a display: the given one, or the default one. If there is no agent of the
-/// default, and one run has an agent of its own, it is that one.
+/// Returns the control socket for a display: the given one, or the default one. If no agent answers
+/// at the default one and exactly one private agent exists, returns the socket of that agent.
 #[must_use]
 pub fn for_display(given: Option<&Path>) -> PathBuf {
     let default = || super::default_path();

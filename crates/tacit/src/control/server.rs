@@ -34,16 +34,16 @@ pub struct PendingRequest {
     pub client: Option<ControlClient>,
     /// The request.
     pub request: Request,
-    /// Where the reply is sent.
+    /// The channel for the reply.
     pub back: oneshot::Sender<Reply>,
 }
 
 /// The process of a control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlClient {
-    /// Its user.
+    /// The user of the client.
     pub user: u32,
-    /// Its number; it may have ended since.
+    /// The process ID of the client, which may have ended since.
     pub pid: i32,
 }
 
@@ -59,7 +59,7 @@ const CLIENTS_MAX: usize = 64;
 /// How long a client may take to send a request.
 const REQUEST_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What every control connection needs.
+/// The data that every control connection needs.
 #[derive(Clone)]
 struct ServerContext {
     requests: mpsc::Sender<PendingRequest>,
@@ -126,7 +126,7 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
         }
         waits.set(false);
         if let Some(refusal) = refusal {
-            // The client may be gone; the log has the refusal.
+            // The client may have closed the connection. The refusal is in the log.
             let _ = send(stream.get_mut(), Reply::error(&refusal)).await;
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal));
         }
@@ -138,7 +138,7 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
             Ok(Request::ClearAccess | Request::Release) if !is_successor => {
                 Reply::error(NO_SUCCESSOR)
             }
-            // What the client sends next is for the trace.
+            // Everything that the client sends after this belongs to the trace.
             Ok(Request::Trace(request)) => {
                 return trace::serve(stream.into_inner(), &tracer, request, &peer).await;
             }

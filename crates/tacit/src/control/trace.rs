@@ -45,13 +45,13 @@ use crate::session::trace::{
 /// How long the command may take to open its files.
 const FILES_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What `tacit trace` requests.
+/// The request of `tacit trace`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TraceRequest {
     /// The connections.
     pub of: TraceSelection,
-    /// The name of the file for the bytes; its descriptor comes first.
+    /// The name of the file for the bytes. Its descriptor is sent first.
     pub pcap: Option<String>,
     /// The name of the file for the keys.
     pub keylog: Option<String>,
@@ -76,7 +76,7 @@ pub struct Tracer {
     pub table: Arc<ConnectionTable>,
     /// The policy file, whose owner may trace.
     pub policy: PathBuf,
-    /// Where traces are reported.
+    /// The log in which traces are reported.
     pub log: Log,
 }
 

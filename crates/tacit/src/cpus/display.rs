@@ -17,7 +17,7 @@ pub struct CpusDisplay {
     pub version: u32,
     /// How long the kernel's counters were observed.
     pub interval_s: f64,
-    /// What counted the delay; `None`: the kernel counts none.
+    /// The source of the delay; `None`: the kernel does not count it.
     pub delay_source: Option<WaitSource>,
     /// Each CPU.
     pub cpus: Vec<CpuDisplay>,
@@ -63,7 +63,7 @@ pub struct RunOnCpu {
     pub placed: bool,
 }
 
-/// What a machine has for cryptography.
+/// The cryptographic instructions and speeds of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CryptoDisplay {
@@ -79,7 +79,7 @@ pub struct CryptoDisplay {
 pub struct InstructionDisplay {
     /// Its name in `/proc/cpuinfo`.
     pub name: String,
-    /// What it is for.
+    /// The purpose of the instruction.
     pub purpose: String,
     /// Whether every CPU has it.
     pub present: bool,

@@ -18,11 +18,11 @@ enum Used {
     Always,
     /// If the CPU has all of these, too.
     With(&'static [&'static str]),
-    /// Not at all.
+    /// The instruction is not used.
     Never,
 }
 
-/// What the AES-GCM code with vectors of 512 bits needs.
+/// The features that the AES-GCM code with vectors of 512 bits needs.
 const VECTOR_AES: &[&str] = &["vaes", "vpclmulqdq", "avx512f", "avx512dq", "avx512bw", "avx512vl"];
 
 const X86_64: [Extension; 6] = [

@@ -18,30 +18,30 @@ pub(super) struct Look {
 
 /// The time that threads have waited for CPUs.
 enum Waits {
-    /// By CPU.
+    /// Times by CPU.
     Cpus(BTreeMap<usize, u64>),
-    /// By thread: the kernel does not count by CPU.
+    /// Times by thread, because the kernel does not count them by CPU.
     Threads(BTreeMap<u32, ThreadWait>),
 }
 
-/// What counts the time that threads wait for a CPU.
+/// The source of the time that threads wait for a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitSource {
     /// The kernel's counters of CPUs.
     Cpus,
-    /// Those of threads, each counted for the CPU that it was on last.
+    /// The times of threads. Each counts for the CPU on which the thread ran last.
     Threads,
 }
 
-/// What happened between two readings.
+/// The differences between two readings.
 pub(super) struct Sample {
     pub(super) interval: Duration,
     pub(super) cpus: Vec<CpuSample>,
     pub(super) wait_source: Option<WaitSource>,
 }
 
-/// One CPU in the interval.
+/// The values of one CPU in the interval.
 pub(super) struct CpuSample {
     pub(super) cpu: usize,
     pub(super) is_online: bool,
@@ -63,7 +63,7 @@ impl Look {
         })
     }
 
-    /// What happened since an earlier reading.
+    /// Returns the differences from an earlier reading.
     pub(super) fn since(&self, before: &Self) -> Sample {
         let waits = self.waits.as_ref().zip(before.waits.as_ref());
         let waits = waits.and_then(|(after, before)| after.since(before));

@@ -23,7 +23,7 @@ use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
 
 impl FlowRelay {
-    /// Gives the program a datagram that comes from elsewhere.
+    /// Delivers a datagram to the program that does not come from the destination of the flow.
     pub(super) fn answer_from(
         self: &Rc<Self>,
         lane: &Rc<impl FlowHost + 'static>,
@@ -78,7 +78,7 @@ impl FlowRelay {
         };
         match datagram::send(spoofed.get_ref().as_fd(), payload) {
             Ok(()) => self.connection.count_received(payload.len()),
-            // The program's socket is connected, or gone.
+            // The program's socket is connected, or has been closed.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 answerer.is_refused.set(true);
             }

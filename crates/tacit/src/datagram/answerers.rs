@@ -36,12 +36,12 @@ const EARLY_BYTES_MAX: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct Answerers(RefCell<Vec<Rc<Answerer>>>);
 
-/// One source.
+/// A source other than the destination.
 #[derive(Debug)]
 pub(super) struct Answerer {
-    /// Its address outside.
+    /// The address of the source outside.
     pub(super) address: SocketAddr,
-    /// Its address as the program sees it.
+    /// The address of the source as the program sees it.
     pub(super) shown: SocketAddr,
     /// Inside, with that address; made after its first datagram.
     pub(super) spoofed: OnceCell<Watched>,
@@ -53,7 +53,7 @@ pub(super) struct Answerer {
 }
 
 impl Answerers {
-    /// The one with this address outside.
+    /// Finds the source with this address outside.
     pub(super) fn find(&self, address: SocketAddr) -> Option<Rc<Answerer>> {
         self.0.borrow().iter().find(|one| one.address == address).cloned()
     }
@@ -93,7 +93,7 @@ impl Answerer {
         self.last.set(Instant::now());
     }
 
-    /// When it is over, if nothing comes until then.
+    /// Returns when the source is removed if no datagram arrives until then.
     pub(super) fn over_at(&self) -> Instant {
         self.last.get() + SILENT_MAX
     }
@@ -108,7 +108,7 @@ impl Answerer {
         has_room
     }
 
-    /// What was kept.
+    /// Takes the datagrams that were stored while the socket was created.
     pub(super) fn take_early(&self) -> Vec<Vec<u8>> {
         self.early.take()
     }

@@ -37,7 +37,7 @@ use crate::session::{Connection, Failure, account};
 const NOTICES_MAX: usize = 16;
 /// The interval between two attempts to send while the socket has no room.
 const ROOM_POLL: Duration = Duration::from_millis(1);
-/// Datagrams, or errors about those that were sent.
+/// Readable data: datagrams, or errors about datagrams that were sent.
 pub(super) const INCOMING: Interest = Interest::READABLE.add(Interest::ERROR);
 
 /// The parts of the lane that a flow uses.
@@ -77,7 +77,7 @@ pub(super) struct FlowRelay {
     dialled: Watched,
     /// The socket inside, bound to the destination's address. It is created after the flow begins.
     spoofed: OnceCell<Watched>,
-    /// Where else answers come from.
+    /// The other sources of answers.
     pub(super) answerers: Answerers,
     over: Notify,
 }
@@ -93,7 +93,7 @@ pub(super) enum FlowEnd {
     ProgramGone,
     /// A new policy rejects it.
     Refused,
-    /// Its socket inside could not be created.
+    /// The socket inside the run could not be created.
     NoSocket(io::Error),
 }
 
@@ -118,14 +118,14 @@ pub(super) struct SendEnds {
     pub(super) target: SocketAddr,
 }
 
-/// What remains after a batch.
+/// The result of a batch.
 #[derive(Debug)]
 pub(super) enum BatchResult {
-    /// Nothing.
+    /// Nothing is left.
     Empty,
     /// There may be more datagrams.
     More,
-    /// This datagram, for which the socket outside has no room, and perhaps more.
+    /// The socket outside had no room for this datagram. More may be waiting.
     Full(Vec<u8>),
 }
 
@@ -383,7 +383,7 @@ impl FlowRelay {
         }
     }
 
-    /// One batch; readiness is dropped when nothing is left.
+    /// Relays one batch. Readiness is cleared when no datagram is left.
     pub(super) fn turn(
         &self,
         ready: io::Result<AsyncFdReadyGuard<'_, Arc<OwnedFd>>>,

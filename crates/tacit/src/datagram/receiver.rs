@@ -55,16 +55,16 @@ pub struct Lane {
     /// Answers questions to port 53.
     resolver: Rc<ResolverClient>,
     questions_dropped: Cell<u64>,
-    /// Nothing is received any more; flows continue to their end.
+    /// Whether no more datagrams are received. Flows continue until they end.
     is_closed: Cell<bool>,
 }
 
 /// The state of a flow.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Its owner is being looked up. Its datagrams wait.
+    /// The owner of the flow is being looked up, and its datagrams wait.
     Deciding(VecDeque<Vec<u8>>),
-    /// It is relayed.
+    /// The flow is relayed.
     Open(Rc<FlowRelay>),
     /// The policy of that generation rejects it.
     Refused { generation: u64, cause: IcmpError },
@@ -191,7 +191,8 @@ impl Lane {
             State::Refused { .. } | State::Deciding(_) | State::Open(_) => None,
         });
         if let Some(cause) = refused {
-            // This does not extend its life: a time window or a name may soon change the decision.
+            // This datagram does not extend the life of the decision, because a time window or a
+            // name may soon change it.
             return send_icmp_error(&self.receiver, &key, cause, payload, None);
         }
         match flows.sent(&key, Instant::now()) {

@@ -42,8 +42,8 @@ const BATCH_MAX: usize = 64;
 #[derive(Debug)]
 pub struct ResolverClient {
     forwarder: Arc<Forwarder>,
-    /// Takes whole packets to programs: answers come from whatever address was asked, and no
-    /// socket is bound there, where a program may want to bind its own.
+    /// Sends complete packets to programs. Answers come from the address that the program asked. No
+    /// socket is bound to that address, because a program may want to bind it.
     raw: Option<Arc<OwnedFd>>,
     client: RefCell<DnsClient<Origin>>,
     sockets: RefCell<HashMap<u64, Upstream>>,
@@ -99,7 +99,7 @@ impl ResolverClient {
     /// Takes a question that arrived in a datagram.
     ///
     /// # Errors
-    /// Too many wait.
+    /// Too many questions are waiting.
     pub fn take_datagram(
         self: &Rc<Self>,
         message: &[u8],
@@ -186,7 +186,8 @@ impl ResolverClient {
         }
     }
 
-    /// Answers a question for the name of an alias, which no resolver knows; returns any other.
+    /// Answers a question for the name of an alias address, which resolvers do not know; returns
+    /// any other question.
     fn answer_alias(self: &Rc<Self>, waiter: QueryWaiter<Origin>) -> Option<QueryWaiter<Origin>> {
         let query = &waiter.query;
         let asked =
@@ -283,7 +284,7 @@ impl ResolverClient {
         }
     }
 
-    /// The client acts on it after what it is doing.
+    /// The client handles the failure after its current step.
     fn fail(&self, number: u64, error: &io::Error) {
         self.call(|client, cx| client.socket_failed(number, &error.to_string(), cx));
     }
@@ -338,8 +339,8 @@ impl ResolverClient {
         *timer = Some(Timer { at, task });
     }
 
-    /// Answers those that wait, after what the answer teaches is captured: a program's connect can
-    /// never be faster.
+    /// Answers the waiting questions after the addresses in the answer have been captured. So the
+    /// `connect` of a program always comes later.
     fn finish(self: &Rc<Self>, finished: FinishedQuery<Origin>) {
         let FinishedQuery { response, waiters } = finished;
         let resolver = Rc::clone(self);
@@ -351,7 +352,7 @@ impl ResolverClient {
             let learnt = resolver.forwarder.learn(response, &first.query.question).await;
             resolver.answer(learnt.as_deref(), waiters);
         });
-        // Most teach nothing new: no task is worth its price then.
+        // Most answers contain nothing new, and are not worth a task of their own.
         let mut now = TaskContext::from_waker(Waker::noop());
         if Pin::new(&mut answer).poll(&mut now) == Poll::Pending {
             tokio::task::spawn_local(metered(Component::Control, answer));

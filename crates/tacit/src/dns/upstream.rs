@@ -78,7 +78,8 @@ impl Drop for Upstream {
     }
 }
 
-/// Takes one message; `None`: there is none now. What is longer than the buffer is passed over.
+/// Receives one message; `None` if there is none now. A message that is longer than the buffer is
+/// skipped.
 ///
 /// # Errors
 /// An error of the network about an earlier message.
@@ -132,8 +133,8 @@ impl Entropy {
         if self.numbers.is_empty() {
             self.refill();
         }
-        // A kernel without random numbers has not started any program: but if it says so, the
-        // standard library's keyed hash is no worse than what it would be seeded with.
+        // A kernel without random numbers could not have started any program. If it fails
+        // nevertheless, the keyed hash of the standard library is no worse than its seed.
         self.numbers.pop().unwrap_or_else(|| RandomState::new().hash_one(0))
     }
 

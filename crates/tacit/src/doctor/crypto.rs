@@ -4,7 +4,7 @@
 use super::finding::{Finding, Presence};
 use crate::cpus::{self, CpusError, CryptoDisplay};
 
-/// What was found.
+/// The results of the checks.
 pub(super) struct Crypto {
     pub(super) findings: Vec<Finding>,
     pub(super) display: Option<CryptoDisplay>,

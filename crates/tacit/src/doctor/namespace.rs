@@ -145,7 +145,7 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
                 large_v6: large_segments.v6,
                 congestion_control,
                 missing,
-                // It takes the place of the packet rules that were tried.
+                // This test replaces the packet rules of the previous test.
                 without_host: host::probe().err().map(|error| error.to_string()),
             };
             protocol::write(line, &made, &[sockets.network.as_fd(), sockets.user.as_fd()])?;

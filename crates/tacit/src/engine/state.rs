@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ThreadState {
-    /// Its name.
+    /// The name of the thread.
     pub thread: String,
-    /// What it is for.
+    /// The purpose of the thread.
     pub kind: ThreadPurpose,
     /// The CPU that it is bound to; `None`: the kernel chooses.
     pub cpu: Option<usize>,
@@ -20,7 +20,7 @@ pub struct ThreadState {
     pub state: String,
     /// Connections that an engine is setting up.
     pub in_flight: Option<usize>,
-    /// What that number is at most.
+    /// The maximum of this number.
     pub queue: Option<usize>,
     /// Connections that it sets up or relays.
     pub connections: usize,
@@ -41,11 +41,11 @@ pub struct ThreadState {
     pub delay_us: Option<f64>,
     /// Its CPU time since it started, in percent of one CPU.
     pub percent: Option<f64>,
-    /// The same in the last second or two.
+    /// The same for the last one or two seconds.
     pub percent_recent: Option<f64>,
 }
 
-/// What a thread is for.
+/// The purpose of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThreadPurpose {

@@ -28,7 +28,7 @@ impl FileId {
     }
 }
 
-/// What was written.
+/// What was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     /// A file, which another program can read by its name.

@@ -198,7 +198,7 @@ pub fn control_of(launcher: u32) -> Option<PathBuf> {
 
 impl Drop for PrivateAgent {
     fn drop(&mut self) {
-        // The agent ends by itself after it has sent the program's last bytes.
+        // The agent ends when it has sent the program's last bytes.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

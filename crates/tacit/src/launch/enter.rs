@@ -62,7 +62,7 @@ pub(super) struct StartingHelper {
     changes: io::Result<OwnedFd>,
 }
 
-/// What the agent needs of the namespace.
+/// The parts of the namespace that the agent needs.
 pub(super) struct NamespaceForAgent {
     pub(super) sockets: Vec<OwnedFd>,
 }

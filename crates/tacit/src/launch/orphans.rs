@@ -91,7 +91,7 @@ impl Running {
     fn signal_orphans(&self, signals: &[Signal]) {
         for pid in self.orphans() {
             for signal in signals {
-                // It may have ended meanwhile.
+                // The process may have ended in the meantime.
                 let _ = orphan::signal(pid, *signal);
             }
         }

@@ -27,7 +27,7 @@ pub(super) fn stop_with(cmd: u32) -> io::Result<()> {
     let watcher = process::fork(|| watch(launcher, cmd));
     let stopped = job::stop_self();
     if let Ok(watcher) = watcher {
-        // It may have ended already.
+        // The watcher may have ended already.
         let _ = process::signal(watcher, Signal::KILL);
         let _ = process::wait(watcher);
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tacit_core::meter::{Cells, Component, CpuPlace};
 use tacit_sys::cpu;
 
-/// What an account counts in addition to CPU time.
+/// The counters of an account in addition to CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Count {
@@ -111,7 +111,7 @@ pub(super) fn agent_ns() -> u64 {
 /// The account of one rule. A thread adds its CPU time when its window is closed.
 pub struct Account {
     owner: Owner,
-    /// The index at which each thread stores what it has not added yet.
+    /// The index at which each thread stores the amounts that it has not added yet.
     slot: usize,
     /// Whether engines may do the whole relay of the rule.
     relay_is_eligible: AtomicBool,

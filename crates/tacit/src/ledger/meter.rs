@@ -101,17 +101,18 @@ pub fn turn<T>(
     })
 }
 
-/// From here on it is that component, of the same account.
+/// Ends the current component, and continues with another component of the same account.
 pub fn switch(component: Component) {
     METER.with(|meter| meter.switch(component));
 }
 
-/// From here on, and from the last stamp on, it is that component: a turn continues where it began.
+/// Ends the current component, and charges the time since the last stamp to the component with
+/// which the turn continues.
 pub fn resume(component: Component) {
     METER.with(|meter| meter.component.set(component));
 }
 
-/// What has passed since the last stamp, for an account that is not known yet.
+/// Returns the time since the last stamp, for an account that is not known yet.
 #[must_use]
 pub fn take() -> Ticks {
     METER.with(Meter::take)
@@ -141,7 +142,7 @@ pub fn passed_elsewhere(spent_ns: u64) {
     METER.with(|meter| meter.passed_elsewhere(spent_ns));
 }
 
-/// What the accounting itself costs here.
+/// The costs of the accounting itself.
 #[derive(Clone, Copy, Debug)]
 pub struct MeteringCosts {
     /// A stamp, in nanoseconds.
@@ -174,7 +175,7 @@ pub fn measure_metering() -> MeteringCosts {
     }
 }
 
-/// What one thread has spent on one account and not added to it yet.
+/// The amounts of one thread for one account that it has not added to the account yet.
 #[derive(Default)]
 struct Slot {
     /// There while something is.
@@ -188,7 +189,7 @@ struct Meter {
     thread: Cell<ThreadKind>,
     /// The last stamp.
     last: Cell<u64>,
-    /// Where the time since goes.
+    /// The slot to which the elapsed time is charged.
     slot: Cell<usize>,
     component: Cell<Component>,
     /// Whether there has been a turn since the thread woke.
@@ -197,7 +198,7 @@ struct Meter {
     window_ticks: Cell<u64>,
     window_stamps: Cell<u64>,
     slots: RefCell<Vec<Slot>>,
-    /// Those of them that hold something.
+    /// The slots that contain an amount.
     touched: RefCell<Vec<usize>>,
     window: Cell<Open>,
 }
@@ -210,7 +211,7 @@ struct Open {
     /// Ticks after which it is to be closed: work, and time.
     work_max: u64,
     wall_max: u64,
-    /// What a tick was worth in the last one.
+    /// The length of a tick in the last window, in nanoseconds.
     mean_ns: f64,
 }
 
@@ -221,7 +222,7 @@ struct Clocks {
     ns: u64,
 }
 
-/// Where they stood when the first thread was metered.
+/// The clocks at the time when the first thread was metered.
 static BASE: OnceLock<Clocks> = OnceLock::new();
 
 /// Nanoseconds of a tick, better known the longer the process lives.
@@ -261,7 +262,7 @@ impl Meter {
         }
     }
 
-    /// What the thread has done so far, if anything, falls into its first window.
+    /// The earlier work of the thread, if any, is charged to its first window.
     fn start(&self, thread: ThreadKind) {
         self.is_on.set(true);
         self.thread.set(thread);
@@ -270,7 +271,7 @@ impl Meter {
         self.rest();
     }
 
-    /// Between two turns: what comes is the agent's own, unless a turn begins.
+    /// Called between two turns: the following time is the agent's own, unless a turn begins.
     fn rest(&self) {
         let agent = Account::agent();
         self.with_slot(agent, |_| {});
@@ -344,7 +345,8 @@ impl Meter {
         }
     }
 
-    /// What was waited is charged to no account; what it was waited for is the account's.
+    /// The waiting time is charged to no account. The work for which the thread waited is charged
+    /// to the account.
     fn passed_elsewhere(&self, spent_ns: u64) {
         if !self.is_on.get() {
             return;

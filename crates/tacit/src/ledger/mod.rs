@@ -46,7 +46,7 @@ pub fn on_own_thread<T: Send + 'static>(
         meter::start(ThreadKind::General);
         let made = work();
         meter::publish();
-        // The one who waited may be gone.
+        // The waiting task may have ended.
         let _ = done.send(made);
     })?;
     Ok(result)

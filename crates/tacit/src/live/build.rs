@@ -26,7 +26,7 @@ use super::{ClearAccess, Credentials, Live, LiveAction, LiveRule, LiveTls, RuleC
 pub struct BuildContext<'a> {
     /// The credentials that the policy names.
     pub credentials: &'a Credentials,
-    /// Where chains that peers send are remembered; `None`: nowhere.
+    /// The cache for chains that peers send; `None`: no cache.
     pub chains: Option<&'a Arc<ChainCache>>,
 }
 
@@ -200,9 +200,9 @@ impl<'a> Differing<'a> {
 /// The state of an installed rule that its replacement keeps.
 struct Kept {
     counters: Arc<RuleCounters>,
-    /// Its targets, if both rules have the same.
+    /// The targets, if both rules have the same ones.
     targets: Option<Arc<LiveTargets>>,
-    /// What it remembers of clients in clear.
+    /// The record of clients that have used TLS.
     clear_access: Option<Arc<ClearAccess>>,
 }
 

@@ -15,7 +15,7 @@ use tacit_core::policy::{ClearClients, ClientProtocol};
 use super::tls_sources::TlsSources;
 use crate::address::Source;
 
-/// What one rule remembers of its clients.
+/// The record of one rule about its clients.
 #[derive(Debug, Default)]
 pub struct ClearAccess {
     /// Whether every client needs TLS from now on.
@@ -49,7 +49,7 @@ impl ClearAccess {
         protocol
     }
 
-    /// Whether a client needs TLS whatever the rule says.
+    /// Whether a client needs TLS even though the rule accepts clear clients.
     fn needs_tls(&self, client: &Address) -> bool {
         if self.ended.load(Ordering::Relaxed) {
             return true;

@@ -71,7 +71,7 @@ impl RuleCounters {
         self.lock_audited().total()
     }
 
-    /// Nothing is done under this lock that takes longer than copying the table.
+    /// While this lock is held, the longest operation is a copy of the table.
     fn lock_audited(&self) -> MutexGuard<'_, AuditedFlows> {
         self.audited.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -32,7 +32,7 @@ pub struct Refreshed {
 }
 
 impl Credentials {
-    /// Loads all that a policy names; adds what is wrong with it, and warnings, to `findings`.
+    /// Loads all credentials that a policy names. Adds errors and warnings to `findings`.
     #[must_use]
     pub fn load(
         policy: &Policy,
@@ -126,7 +126,8 @@ impl Credentials {
     }
 }
 
-/// Takes the installed credential in place of one that was loaded again; whether there was one.
+/// Uses the installed credential instead of the one that was loaded again. Returns whether there
+/// was one.
 fn restore<T>(
     renewed: &mut BTreeMap<String, Arc<T>>,
     installed: &BTreeMap<String, Arc<T>>,
@@ -213,7 +214,7 @@ pub struct CredentialNames<'a> {
 }
 
 impl<'a> CredentialNames<'a> {
-    /// Those that a rule uses.
+    /// The credentials that a rule uses.
     #[must_use]
     pub fn of(rule: &'a Rule) -> Self {
         match &rule.action {

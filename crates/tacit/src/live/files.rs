@@ -15,7 +15,7 @@ use tacit_core::policy::{
     Diagnostic, INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText, SourcePosition,
 };
 
-/// Most entries of a directory that a pattern searches.
+/// The largest number of entries of a directory that a pattern searches.
 const ENTRIES_MAX: usize = 4096;
 /// The file name of standard input.
 pub(super) const STANDARD_INPUT: &str = "-";

@@ -47,7 +47,7 @@ impl Latency {
         buckets.sum_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// What has been counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> LatencyCounts {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -16,7 +16,7 @@ use super::{Live, LiveAction, LiveRule};
 /// Why no rule decides a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRule {
-    /// None matches.
+    /// No rule matches.
     NoMatch,
     /// Several names have the address, and their rules cannot be ordered.
     Ambiguous,
@@ -27,7 +27,7 @@ pub enum NoRule {
 }
 
 impl NoRule {
-    /// As displays show it.
+    /// Returns the reason as displays show it.
     #[must_use]
     pub fn why(self) -> RefusalReason {
         match self {
@@ -40,13 +40,15 @@ impl NoRule {
 }
 
 impl Live {
-    /// The rule that decides a flow of a program or a client. Of several names the flow keeps those
-    /// that fall under the strictest rule: deny, TLS that is verified, TLS that is not, permit.
+    /// Finds the rule that decides about a flow of a program or a client. If the address has
+    /// several names, the strictest of their rules decides, and the flow keeps only the names for
+    /// which this rule applies. The order of strictness is: deny, TLS with verification, TLS
+    /// without verification, permit.
     ///
     /// # Errors
-    /// The flow is denied: no rule matches; or two rules are equally strict; or DNS gave the
-    /// address to several names, and one of them has no rule, or one TLS rule would ask for
-    /// different servers.
+    /// The flow is denied: no rule matches, or two rules are equally strict, or DNS returned the
+    /// address for several names and one of them has no rule or a TLS rule would require different
+    /// servers.
     pub fn decide(&self, flow: &mut Flow) -> Result<&Arc<LiveRule>, NoRule> {
         let aliases = self.policy.agent.aliases;
         let is_reserved = flow.remote.ip().is_some_and(|ip| aliases.reserves(ip));

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Source;
 
-/// Most sources of one rule that are remembered.
+/// The largest number of recorded sources of one rule.
 pub const TLS_SOURCES_MAX: usize = 65_536;
 
-/// How many IPv6 networks (/64) of one site (/48) are remembered one by one.
+/// The number of IPv6 networks (/64) of one site (/48) that are recorded separately.
 pub const NETWORKS_PER_SITE_MAX: usize = 256;
 
-/// What is remembered.
+/// The recorded sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TlsSources {
     single: BTreeSet<Source>,

@@ -184,7 +184,7 @@ pub enum LogLevel {
     Info,
     /// Events that may need action.
     Warn,
-    /// What does not work until it is repaired.
+    /// A failure that lasts until it is repaired.
     Error,
 }
 
@@ -709,7 +709,7 @@ mod tests {
         }
         let lost = u64::try_from(QUEUE_LINES_MAX - LINES_PER_CAUSE_MAX).unwrap();
         assert_eq!(log.lost(), lost);
-        // One of these runs may share the counter of the first, but not all three.
+        // One of these runs may share a counter with the first run, but not all three.
         for other in 2..5 {
             log.audit(AuditOutcome::Denied, caused_by(other, "denied"));
         }

@@ -13,16 +13,18 @@ use super::stream_socket::{DetachedSocket, StreamSocket};
 pub struct Accepted<L = DetachedSocket> {
     /// Its socket.
     pub socket: L,
-    /// Where it arrived; for what a run's program opened, the program's own end.
+    /// The address at which the connection arrived. If a program of a run opened the connection,
+    /// the address of the program.
     pub local: Address,
-    /// Who connected; for what a run's program opened, where it connects to.
+    /// The address of the client. If a program of a run opened the connection, the address to which
+    /// it connects.
     pub remote: Address,
     /// Counts it among the open connections of the agent.
     pub permit: OwnedSemaphorePermit,
 }
 
 impl Accepted<DetachedSocket> {
-    /// Has the runtime of the calling thread watch its socket.
+    /// Registers the socket with the runtime of the calling thread.
     ///
     /// # Errors
     /// See [`DetachedSocket::watch`].

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tacit_core::flow::Protocol;
 use tacit_sys::IpVersion;
 
-/// Sockets that one request asks for at most, and that the pool keeps of one kind.
+/// The largest number of sockets that one request asks for, and that the pool stores of one kind.
 pub const SOCKETS_AT_ONCE_MAX: usize = 16;
 
 /// Unused sockets of one run, by transport and address family.
@@ -44,7 +44,7 @@ impl SocketPool {
 }
 
 impl SocketsOfKind {
-    /// Takes one out of the pool.
+    /// Takes a socket from the pool.
     pub fn take(&self) -> Option<OwnedFd> {
         self.lock().pop()
     }

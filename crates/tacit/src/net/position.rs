@@ -4,9 +4,9 @@
 /// One of the two sockets of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// The one that was accepted.
+    /// The accepted socket.
     Downstream,
-    /// The one that was dialled.
+    /// The dialled socket.
     Upstream,
 }
 

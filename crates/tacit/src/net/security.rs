@@ -1,9 +1,9 @@
 //! Defines how the bytes of a socket are protected: clear (not at all) or TLS.
 
-/// What protects the bytes that travel on a socket.
+/// The protection of the bytes on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
-    /// Nothing: they are in clear.
+    /// The bytes are in clear.
     Clear,
     /// TLS.
     Tls,

@@ -18,7 +18,7 @@ pub const DELIVERY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often that is looked at.
 const DELIVERY_POLL: Duration = Duration::from_millis(5);
 
-/// What the runtime watches; `PRIORITY` is urgent data.
+/// The events for which the runtime watches; `PRIORITY` is urgent data.
 const WATCHED: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
 
 /// A connected socket with its readiness.
@@ -40,33 +40,34 @@ pub struct DetachedSocket {
 }
 
 impl DetachedSocket {
-    /// Takes a socket as [`StreamSocket::new`] does.
+    /// Uses a socket in the same way as [`StreamSocket::new`].
     #[must_use]
     pub fn new(socket: OwnedFd, security: Security) -> Self {
         Self { socket: Arc::new(socket), security }
     }
 
-    /// Has the runtime of the calling thread watch it. What has come meanwhile is told as if it
-    /// came now.
+    /// Registers the socket with the runtime of the calling thread. Data that has arrived before
+    /// counts as arriving now.
     ///
     /// # Errors
-    /// It cannot be watched: too many are.
+    /// The socket cannot be registered, because there are too many.
     pub fn watch(self) -> io::Result<StreamSocket> {
         Ok(StreamSocket { watched: watch(self.socket, WATCHED)?, security: self.security })
     }
 }
 
 impl StreamSocket {
-    /// Takes a connected, non-blocking socket. Those in clear come with reset-on-close set
-    /// (from their listener, or before they were dialled).
+    /// Uses a connected, non-blocking socket. A clear socket must have reset-on-close set, by its
+    /// listener or before it was dialled.
     ///
     /// # Errors
-    /// It cannot be watched: too many are.
+    /// The socket cannot be registered, because there are too many.
     pub fn new(socket: OwnedFd, security: Security) -> io::Result<Self> {
         DetachedSocket::new(socket, security).watch()
     }
 
-    /// Takes it from its runtime, for another one. The socket stays as it is, for displays too.
+    /// Unregisters the socket from its runtime, so that another one can register it. The socket
+    /// itself and its displays do not change.
     #[must_use]
     pub fn park(self) -> DetachedSocket {
         DetachedSocket { socket: self.watched.into_inner(), security: self.security }
@@ -149,7 +150,7 @@ impl StreamSocket {
         }
     }
 
-    /// Reads what is there.
+    /// Reads the available data.
     ///
     /// # Errors
     /// The error of the read.
@@ -177,7 +178,7 @@ impl StreamSocket {
         socket::unacknowledged_bytes(self.fd()).unwrap_or(0) == 0
     }
 
-    /// Reads onto the end of a buffer what is there, as much as the buffer has room for.
+    /// Reads the available data and appends it to a buffer, as much as fits into its free capacity.
     ///
     /// # Errors
     /// The error of the read.
@@ -194,8 +195,8 @@ impl StreamSocket {
         self.poll_read(cx, asked, |fd| socket::read_onto(fd, buffer))
     }
 
-    /// As [`StreamSocket::read_onto`] with what has arrived by now: nothing is waited for. The
-    /// stream's end and a reset are left to who reads next.
+    /// The same as [`StreamSocket::read_onto`] for data that has already arrived: it does not wait.
+    /// The end of the stream and a reset are left for the next reader.
     ///
     /// # Errors
     /// The error of the read.
@@ -224,7 +225,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Ends our direction; the peer reads the end after what is queued.
+    /// Ends the stream in our direction. The peer reads the queued data and then an end of file.
     ///
     /// # Errors
     /// The error of `shutdown`.
@@ -232,22 +233,22 @@ impl StreamSocket {
         socket::shutdown_write(self.fd())
     }
 
-    /// From here on, dropping the socket ends the stream in order.
+    /// After this call, dropping the socket ends the stream in order.
     pub fn end_in_order(&self) {
         if self.security == Security::Clear {
-            // A socket whose peer is gone already has nothing left to be told.
+            // If the peer has closed already, there is nothing to report to it.
             let _ = socket::set_on_close(self.fd(), OnClose::Finish);
         }
     }
 
     /// Makes dropping the socket a reset.
     pub fn reset(&self) {
-        // A socket whose peer is gone already has nothing left to be told.
+        // If the peer has closed already, there is nothing to report to it.
         let _ = socket::set_on_close(self.fd(), OnClose::Reset);
     }
 
-    /// Waits until the peer's kernel has what was written so far. Before a reset, which drops what
-    /// is queued: those bytes are good.
+    /// Waits until the peer's kernel has the data that was written so far. This is needed before a
+    /// reset, which drops queued data, because this data is valid.
     async fn delivered(&self) {
         while socket::unacknowledged_bytes(self.fd()).is_ok_and(|bytes| bytes > 0) {
             tokio::time::sleep(DELIVERY_POLL).await;
@@ -281,13 +282,13 @@ impl Outgoing {
         self.bytes.len() - self.written
     }
 
-    /// What waits.
+    /// Returns the waiting bytes.
     #[must_use]
     pub fn unwritten(&self) -> &[u8] {
         self.bytes.get(self.written..).unwrap_or_default()
     }
 
-    /// Where to append what must be written next.
+    /// Returns the buffer to which the next bytes to write must be appended.
     pub fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -304,8 +305,8 @@ impl Outgoing {
         self.poll_flush_by(socket, cx, socket::write)
     }
 
-    /// As [`Outgoing::poll_flush`] where the caller ends the stream at once when nothing waits: the
-    /// end leaves with the bytes.
+    /// The same as [`Outgoing::poll_flush`] if the caller ends the stream as soon as nothing waits:
+    /// the end is sent together with the bytes.
     ///
     /// # Errors
     /// The error of the write.

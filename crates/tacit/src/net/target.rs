@@ -42,8 +42,8 @@ pub struct SeveralTargets {
 }
 
 impl LiveTargets {
-    /// Takes the targets of a rule; names begin to be resolved on the current runtime at once, for
-    /// as long as this exists.
+    /// Creates the targets of a rule. The current runtime begins to resolve their names, and
+    /// continues until the targets are dropped.
     #[must_use]
     pub fn new(connect: &Connect) -> Self {
         if let [only] = connect.targets.as_slice() {
@@ -54,7 +54,7 @@ impl LiveTargets {
         Self::Several(SeveralTargets { targets, order: connect.order, failover })
     }
 
-    /// Where there are several: those.
+    /// Returns the targets if there are several.
     #[must_use]
     pub fn several(&self) -> Option<&SeveralTargets> {
         match self {
@@ -80,8 +80,8 @@ impl SeveralTargets {
         states.map(|(place, target)| (target, self.failover.is_down(place)))
     }
 
-    /// Takes over that a target was down in the agent before this one; targets that the rule does
-    /// not have are ignored.
+    /// Records that a target was down in the previous agent. Targets that the rule does not have
+    /// are ignored.
     pub fn inherit_down(&self, target: &str, now: Instant) {
         let place = self.targets.iter().position(|known| known.to_string() == target);
         if let Some(place) = place {
@@ -115,8 +115,7 @@ pub enum LiveTarget {
 }
 
 impl LiveTarget {
-    /// Takes a target; the current runtime resolves a name from now on, until the target is
-    /// dropped.
+    /// Creates a target. The current runtime resolves its name until the target is dropped.
     #[must_use]
     pub fn new(target: &Target) -> Self {
         match target {

@@ -20,7 +20,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
 /// A thread that waits for more of the time than this is short of its CPU.
 const WAITING_SHARE: f64 = 0.2;
-/// Other CPUs could serve it if they were idle for more than this, of the time of one of them.
+/// Other CPUs are idle if their idle time exceeds this share of the time of one CPU.
 const IDLE_SHARE: f64 = 0.5;
 /// How long it may be anywhere then.
 const UNBOUND_TIME: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const UNBOUND_TIME: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct CpuBinding {
     cpu: usize,
-    /// Where it may be while it is unbound.
+    /// The CPUs that the thread may use while it is unbound.
     cpus: Vec<usize>,
     /// `None`: the kernel keeps no count, and the thread stays bound.
     waited: Option<WaitClock>,
@@ -66,13 +66,14 @@ impl CpuBinding {
         binding
     }
 
-    /// Looks whether its CPU has time for it; cheap if it has just been looked.
+    /// Checks whether the CPU has time for the thread. The check is cheap if the last one was
+    /// recent.
     pub fn look(&self) {
         let now = Instant::now();
         match self.state.get() {
             State::Unbound { until } if now < until => {}
             State::Unbound { .. } => {
-                // Where it may not be bound, because the CPU is gone, it stays as it is.
+                // If the thread cannot be bound because the CPU was removed, nothing changes.
                 let _ = schedule::pin_thread(&[self.cpu]);
                 self.state.set(self.bound(now));
             }

@@ -31,23 +31,23 @@ pub use binding::CpuBinding;
 /// Assignments to one CPU that are counted; further ones are not.
 const CHOICES_MAX: usize = 64;
 
-/// Where threads go.
+/// The CPUs of the threads and of the programs of runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuPlan {
     /// The CPUs of engines; empty: there are none.
     pub engines: Vec<usize>,
-    /// Where all else is to be; `None`: as it is.
+    /// The CPUs for everything else; `None`: they are not changed.
     pub general: Option<Vec<usize>>,
     /// The CPUs that data workers are bound to, one each; empty: they are not.
     pub split: Vec<usize>,
-    /// Data workers at most, but for those that are on the CPUs of programs.
+    /// The largest number of data workers, without those that are bound to the CPUs of programs.
     pub workers_max: usize,
     /// The CPUs on which connections of runs may follow their programs; empty: they do not.
     pub followed: Vec<usize>,
 }
 
 impl CpuPlan {
-    /// What a policy that [`check`] has nothing against means here.
+    /// Creates the plan of a policy for which [`check`] has found no errors on this machine.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
         let asks = policy.engine.is_some() || policy.agent.placement != Placement::None;
@@ -66,7 +66,7 @@ impl CpuPlan {
             Placement::Split => choice(),
             Placement::Adaptive | Placement::OneCpu | Placement::None => Vec::new(),
         };
-        // Who says how many workers there are wants no more.
+        // If the policy sets the number of workers, no others are added.
         let follows = agent.placement == Placement::Adaptive && agent.workers.is_none();
         let followed: Vec<_> = if follows { others().collect() } else { Vec::new() };
         // On one CPU everything is together.
@@ -83,7 +83,7 @@ impl CpuPlan {
         Self { engines, general, split, workers_max, followed }
     }
 
-    /// The one CPU for everything.
+    /// Returns the CPU for everything, with `one-cpu`.
     #[must_use]
     pub fn one_cpu(&self) -> Option<usize> {
         match self.general.as_deref() {
@@ -92,7 +92,7 @@ impl CpuPlan {
         }
     }
 
-    /// Has the threads that this process has so far keep to their CPUs.
+    /// Binds the existing threads of this process to their CPUs.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -101,7 +101,7 @@ impl CpuPlan {
     }
 }
 
-/// What a policy asks for that this machine does not have.
+/// Reports CPUs that a policy names and that this machine does not have.
 #[must_use]
 pub fn check(policy: &Policy) -> Vec<Diagnostic> {
     if policy.engine.is_none() && policy.agent.placement_cpus.is_empty() {
@@ -163,7 +163,7 @@ pub fn list(cpus: &[usize]) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
-/// A CPU that was chosen, for as long as others are to know of it.
+/// A CPU that was chosen. Other agents see the choice as long as this exists.
 #[derive(Debug)]
 pub struct CpuAssignment {
     /// Which.
@@ -179,7 +179,7 @@ pub struct RunCpu {
 }
 
 impl RunCpu {
-    /// One run more there.
+    /// Adds a run to the CPU.
     #[must_use]
     pub fn new(cpu: usize, runs: &Arc<AtomicUsize>) -> Self {
         runs.fetch_add(1, Ordering::Relaxed);

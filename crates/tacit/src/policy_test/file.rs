@@ -101,7 +101,7 @@ pub(super) struct Expectation {
 pub(super) enum ExpectedRule {
     /// The flow is denied, by any rule or because no rule matches.
     Denied,
-    /// This rule decides.
+    /// This rule must decide.
     Rule {
         /// Its name.
         name: String,

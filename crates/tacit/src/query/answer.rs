@@ -35,7 +35,7 @@ pub(super) struct QueryAnswer<'a> {
 }
 
 impl QueryAnswer<'_> {
-    /// Only the two states.
+    /// An answer with only the two states.
     pub(super) fn plain(policy: PolicyState, connection: ConnectionState) -> Self {
         Self {
             policy,
@@ -56,7 +56,7 @@ impl QueryAnswer<'_> {
         }
     }
 
-    /// As it is sent.
+    /// Returns the JSON to send.
     pub(super) fn value(&self) -> Value {
         // Plain data with string keys cannot fail to serialize.
         serde_json::to_value(self).unwrap_or_default()

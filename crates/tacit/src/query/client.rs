@@ -65,7 +65,7 @@ pub(super) async fn serve(
 enum Next {
     /// It has sent a query.
     Message(Message),
-    /// It is to leave, and may have asked before it knows.
+    /// The client must leave. It may have sent a query before it knew.
     Last(Option<Message>),
     /// It sends no more queries.
     Nothing,
@@ -152,7 +152,7 @@ fn refusal(refusal: TlsRequestError) -> Value {
 
 /// Closes passed descriptors on a thread of its own: `close` may block.
 async fn close(passed: impl Send + 'static) {
-    // It is never closed: `acquire` succeeds.
+    // The semaphore is never closed, so `acquire` succeeds.
     let place = CLOSING.acquire().await;
     let closed = tokio::task::spawn_blocking(move || {
         drop(passed);

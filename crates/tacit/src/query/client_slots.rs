@@ -35,13 +35,13 @@ pub(super) struct ClientSlots {
 /// The activity of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
-    /// It has no query, since this activity number.
+    /// The client has had no query since this activity number.
     Idle(u64),
     /// The agent works on its query.
     Working,
     /// An answer is being sent to it, since this activity number.
     Sending(u64),
-    /// It was asked to leave.
+    /// The client was asked to leave.
     Leaving,
 }
 
@@ -191,7 +191,7 @@ mod tests {
         let mut another = pin!(slots.take());
         assert!(polled(another.as_mut()).is_none());
         assert!(leaves(&second) && !leaves(&first) && !leaves(&third));
-        // Activities of other clients meanwhile do not make a second one leave.
+        // In the meantime, activities of other clients do not make a second client leave.
         third.set_working();
         third.set_idle();
         assert!(polled(another.as_mut()).is_none());

@@ -36,7 +36,8 @@ pub(super) struct QueryResponder {
     network: u64,
     /// The network namespace of the agent.
     outside: u64,
-    /// To the agent before this one, one question at a time; `None` once it is gone.
+    /// The socket to the previous agent, for one question at a time; `None` when that agent has
+    /// ended.
     predecessor: Mutex<Option<Watched>>,
 }
 

@@ -52,7 +52,8 @@ pub const IDLE_MAX: Duration = Duration::from_secs(30);
 /// long time. Beyond this limit answers wait.
 pub const CLOSING_MAX: usize = 128;
 
-/// The socket of one run, served. Dropping it ends what is not in the middle of a question.
+/// The query socket of one run. Dropping it closes all clients except those with a query in
+/// progress.
 #[derive(Debug)]
 pub struct QueryService {
     listener: Arc<OwnedFd>,
@@ -88,7 +89,7 @@ impl QueryService {
         Ok(Self { listener, accepting, responder, _open: open })
     }
 
-    /// What a successor needs to answer queries.
+    /// Returns what a successor needs to answer queries.
     ///
     /// # Errors
     /// The limit of open files is reached.

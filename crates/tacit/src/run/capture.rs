@@ -51,7 +51,8 @@ struct Mirror {
     families: Families,
     /// The addresses of the host that were copied into the namespace.
     host: Option<Arc<HostAddresses>>,
-    /// What the kernel does with the flows of a host; `None`: not known, or it is a run.
+    /// What the kernel does with the flows of a host; `None` if this is a run or if the plan is not
+    /// known.
     plan: Option<HostPlan>,
 }
 

@@ -50,7 +50,7 @@ pub struct HelperChannel {
     pool: Arc<SocketPool>,
 }
 
-/// A request, and where its reply goes.
+/// A request with the channel for its reply.
 #[derive(Debug)]
 struct PendingRequest {
     request: HelperRequest,

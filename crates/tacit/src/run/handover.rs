@@ -105,10 +105,10 @@ pub struct Departing {
 }
 
 impl Departing {
-    /// What a successor needs to continue a run.
+    /// Collects what a successor needs to continue a run.
     ///
     /// # Errors
-    /// No descriptor is left, or the helper makes no channel.
+    /// The process has no free descriptor, or the helper cannot create a channel.
     pub async fn new(run: &Run, launcher: &Launcher, served: ServedSockets) -> io::Result<Self> {
         run.expect_no_more();
         let ServedSockets { query, syn_log, captured, inbound, before } = served;
@@ -204,8 +204,9 @@ impl AliasState {
     }
 }
 
-/// What a run has learnt. An older agent let an address have several names: connections to such
-/// an address have none here, because any of them could be the wrong one.
+/// Returns the names that a run has learned. With an older agent, an address could have several
+/// names. Connections to such an address have no name here, because any of the names could be
+/// wrong.
 fn known(
     names: Vec<(String, IpAddr, u64)>,
     aliases: Vec<AliasState>,

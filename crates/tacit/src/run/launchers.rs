@@ -60,7 +60,7 @@ pub struct Application {
     pub uid: u32,
     /// The launcher.
     pub launcher: Launcher,
-    /// Where the answer is sent.
+    /// The channel for the answer.
     pub back: oneshot::Sender<EnrolmentDecision>,
 }
 
@@ -107,11 +107,11 @@ pub struct RunSockets {
 }
 
 impl RunSockets {
-    /// Those of a host, in the order of [`tacit_sys::host::HostSockets`] but for the listeners for
-    /// clients.
+    /// Builds the sockets of a host from descriptors, in the order of
+    /// [`tacit_sys::host::HostSockets`], without the listeners for clients.
     ///
     /// # Errors
-    /// Not one of each.
+    /// The descriptors are not one of each kind.
     pub fn of_host(helper: OwnedFd, sockets: Vec<OwnedFd>) -> io::Result<Self> {
         let all = std::iter::once(helper).chain(sockets).collect();
         Self::from_order(all, SocketSet::Host)

@@ -75,12 +75,13 @@ pub struct Enrolment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketSet {
-    /// Those of an older launcher: programs are connected before their destination has answered.
+    /// The sockets of an older launcher: programs are connected before their destination has
+    /// answered.
     #[default]
     Connected,
-    /// With those that hold SYNs.
+    /// The sockets, including those that hold SYNs.
     Held,
-    /// Those of a captured host; no launcher has them.
+    /// The sockets of a captured host, which launchers do not have.
     Host,
 }
 
@@ -106,7 +107,7 @@ pub struct RunTerms {
     /// The only CPU that CMD may use.
     #[serde(default)]
     pub cpu: Option<usize>,
-    /// What the launcher tells its user.
+    /// Warnings that the launcher prints.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -231,7 +232,7 @@ pub struct SocketEnds {
 pub struct SocketOwner {
     /// The process nearest to the launcher that holds it.
     pub pid: u32,
-    /// What it runs, where that can be seen.
+    /// The executable of the process, if it can be read.
     pub program: Option<PathBuf>,
 }
 

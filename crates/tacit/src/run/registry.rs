@@ -17,7 +17,7 @@ use super::protocol::{Enrolment, SocketSet};
 /// A run's name at most.
 const NAME_BYTES_MAX: usize = 64;
 
-/// One run as the agent holds it; `S` is what the lanes serve for it.
+/// A run in the agent; `S` is the type of the services that lanes provide for it.
 #[derive(Debug)]
 pub struct Enrolled<S> {
     /// The run.
@@ -26,9 +26,9 @@ pub struct Enrolled<S> {
     pub launcher: Launcher,
     /// The policy that was in force before its capture was made.
     pub generation: u64,
-    /// What of its traffic is captured.
+    /// The captured addresses of the run.
     pub capture: Arc<Capture>,
-    /// What is served for it.
+    /// The services of the run.
     pub services: S,
 }
 
@@ -94,23 +94,23 @@ impl<S> Registry<S> {
         self.runs.insert(id, enrolled);
     }
 
-    /// Takes a run out.
+    /// Removes a run and returns it.
     pub fn remove(&mut self, id: u64) -> Option<Enrolled<S>> {
         self.runs.remove(&id)
     }
 
-    /// Takes all runs out.
+    /// Removes all runs and returns them.
     pub fn take_all(&mut self) -> Vec<Enrolled<S>> {
         std::mem::take(&mut self.runs).into_values().collect()
     }
 
-    /// One of the runs.
+    /// Returns a run.
     #[must_use]
     pub fn get(&self, id: u64) -> Option<&Enrolled<S>> {
         self.runs.get(&id)
     }
 
-    /// One of the runs, to be changed.
+    /// Returns a run for changes.
     pub fn find_mut(&mut self, id: u64) -> Option<&mut Enrolled<S>> {
         self.runs.get_mut(&id)
     }

@@ -142,7 +142,7 @@ impl Connection {
         self.note_sent_pieces(payload.len(), || std::iter::once(payload));
     }
 
-    /// The same for payload in several pieces, of so many bytes in all.
+    /// The same for payload in several pieces with this total length.
     pub fn note_sent_pieces<'p, I: Iterator<Item = &'p [u8]>>(
         &self,
         bytes: usize,
@@ -160,7 +160,7 @@ impl Connection {
         self.note_received_pieces(payload.len(), || std::iter::once(payload));
     }
 
-    /// The same for payload in several pieces, of so many bytes in all.
+    /// The same for payload in several pieces with this total length.
     pub fn note_received_pieces<'p, I: Iterator<Item = &'p [u8]>>(
         &self,
         bytes: usize,
@@ -237,7 +237,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.is_traced() && self.record.is_open() {
-            // It did not end by itself: the agent resets it.
+            // The connection did not end itself: the agent resets it.
             self.table.traces().note_end(&self.record, StreamEnd::Reset(Side::Server));
         }
         self.table.remove(&self.record);
@@ -269,7 +269,7 @@ pub struct RefusedFlow {
 }
 
 impl RefusedFlow {
-    /// How the program is told: refused, unreachable or silence.
+    /// Returns what the program gets: refused, unreachable or no answer.
     #[must_use]
     pub fn deny(&self) -> Deny {
         match self.rule.as_ref().map(|rule| &rule.action) {

@@ -10,7 +10,7 @@ use tacit_core::policy::Limits;
 
 use crate::address::Source;
 
-/// The limits, and what is open.
+/// The limits, and the numbers of open connections.
 #[derive(Debug)]
 pub struct Quotas {
     per_source: Option<usize>,
@@ -19,16 +19,16 @@ pub struct Quotas {
     open: Mutex<HashMap<QuotaKey, usize>>,
 }
 
-/// Whose connections are counted together.
+/// The group of connections that are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum QuotaKey {
     Source(Source),
-    /// By its name, which a reload keeps.
+    /// A rule by its name, which stays the same across reloads.
     Rule(Box<str>),
     Run(u64),
 }
 
-/// Who opens a connection.
+/// The opener of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionOpener<'a> {
     /// The client that came to the agent; `None`: a program of a run.
@@ -44,7 +44,7 @@ pub struct ConnectionOpener<'a> {
 pub struct QuotaExceeded {
     /// Its key in `[limits]`.
     pub key: &'static str,
-    /// What it is.
+    /// The limit.
     pub max: usize,
 }
 
@@ -56,7 +56,7 @@ pub struct QuotaPermit {
 }
 
 impl Quotas {
-    /// Those of a policy, with nothing open.
+    /// Creates the limits of a policy, without open connections.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
         Self {

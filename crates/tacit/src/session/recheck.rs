@@ -26,16 +26,16 @@ use super::account;
 use super::record::{Closing, ConnectionRecord};
 use super::table::ConnectionTable;
 
-/// Connections end within this part of their `max-age`, so that those that opened together do not
-/// end together: a tenth.
+/// Connections end within the last tenth of their `max-age`, so that connections that were opened
+/// together do not end together.
 const AGE_SPREAD_PART: u32 = 10;
 
 /// Which peers a pass checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peers {
-    /// None.
+    /// No peers.
     None,
-    /// Those with a chain of which a certificate has expired.
+    /// Peers with a chain that contains an expired certificate.
     Ended,
     /// All that are trusted.
     All,
@@ -115,7 +115,7 @@ impl Pass {
     /// Closes connections that are too old or carry nothing; returns how long none can become so.
     fn close_due(&self, records: &[Arc<ConnectionRecord>]) -> Option<Duration> {
         let now = Instant::now();
-        // Those that open from now on.
+        // The connections that are opened from now on.
         let mut next = self.live.rules.iter().filter_map(|rule| shortest_time(rule)).min();
         for record in records {
             for (left, closing) in times_left(record, self.live.deciding(&record.rule), now) {
@@ -157,15 +157,15 @@ fn times_left(
 /// The age at which a connection ends: within the last tenth of `max_age`, by its number.
 fn age_limit(max_age: Duration, id: u64) -> Duration {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    // The upper half of the product is spread evenly, whatever the numbers.
+    // The upper half of the product is evenly distributed for any numbers.
     let part = f64::from((id.wrapping_mul(GOLDEN) >> 32) as u32) / f64::from(u32::MAX);
     max_age - (max_age / AGE_SPREAD_PART).mul_f64(part)
 }
 
-/// What checks the peers of each rule.
+/// The checkers for the peers of each rule.
 struct Checks<'p> {
     pass: &'p Pass,
-    /// By the rule's address, which the pass keeps.
+    /// The checkers by the address of the rule, which the pass keeps alive.
     by_rule: HashMap<*const LiveRule, Result<Option<PeerRechecker>, PeerCheck>>,
 }
 
@@ -191,7 +191,8 @@ impl Checks<'_> {
 }
 
 impl Pass {
-    /// What checks peers by a rule; the error is what a peer without its trust is.
+    /// Returns the checker for the peers of a rule. The error is the result for peers whose trust
+    /// no longer exists.
     fn recheck(&self, rule: &Arc<LiveRule>) -> Result<Option<PeerRechecker>, PeerCheck> {
         let Some(tls) = rule.action.tls() else { return Ok(None) };
         if self.live.is_current(rule) {

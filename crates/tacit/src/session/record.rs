@@ -27,7 +27,7 @@ use tacit_tls::{CertificateFacts, NegotiatedParameters, PeerCheck};
 
 use super::tls_control::TlsControl;
 
-/// What displays know of one connection.
+/// The data of a connection that displays show.
 #[derive(Debug)]
 pub struct ConnectionRecord {
     /// The number of the connection, from 1 since the agent started.
@@ -187,11 +187,11 @@ pub struct TlsFacts {
 pub enum Closing {
     /// An operator requested it, or its run has ended.
     Requested = 1,
-    /// Its peer is no longer trusted, and its rule has `recheck = "close"`.
+    /// The peer is no longer trusted, and the rule has `recheck = "close"`.
     Untrusted,
-    /// It has reached the `max-age` of its rule.
+    /// The connection has reached the `max-age` of its rule.
     Aged,
-    /// It was idle for the time `idle` of its rule.
+    /// The connection was idle for the time `idle` of its rule.
     Idle,
 }
 
@@ -291,7 +291,7 @@ impl ConnectionRecord {
         }
     }
 
-    /// Where to send requests to begin and end TLS, if the program decides that.
+    /// Returns the channel for requests to begin and end TLS, if the program controls TLS.
     #[must_use]
     pub fn tls_control(&self) -> Option<&TlsControl> {
         self.scope.as_ref()?.tls_control.as_deref()

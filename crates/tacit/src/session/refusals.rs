@@ -25,12 +25,12 @@ use super::record::ConnectionRecord;
 pub struct RefusalTable(Mutex<Refusals>);
 
 impl RefusalTable {
-    /// Takes a refusal that came now.
+    /// Records a refusal that occurs now.
     pub fn record(&self, refusal: Refusal) {
         self.lock().record(refusal, SystemTime::now());
     }
 
-    /// Takes a refusal that came so many times, last now.
+    /// Records a refusal that has occurred `times` times, most recently now.
     pub fn record_times(&self, refusal: Refusal, times: u64) {
         self.lock().record_times(refusal, times, SystemTime::now());
     }
@@ -53,7 +53,7 @@ impl RefusalTable {
 }
 
 impl RefusedFlow {
-    /// As displays show it, with what would allow it.
+    /// Returns the refusal as displays show it, with the policy line that would allow it.
     #[must_use]
     pub fn refusal(&self) -> Refusal {
         let Self { rule, flow, scope, exceeded } = self;
@@ -126,7 +126,7 @@ pub struct RefusedName<'a> {
     pub name: &'a str,
     /// The rule that denies it, if one does.
     pub rule: Option<&'a Rule>,
-    /// What the program was answered.
+    /// The response that the program got.
     pub answer: dns::ResponseCode,
 }
 

@@ -53,13 +53,13 @@ impl ConnectionTable {
         self.records.is_empty()
     }
 
-    /// One of them.
+    /// Returns the connection with this number.
     #[must_use]
     pub fn find(&self, id: u64) -> Option<Arc<ConnectionRecord>> {
         self.records.pin().get(&id).cloned()
     }
 
-    /// One of which something holds.
+    /// Returns a connection for which the condition holds.
     #[must_use]
     pub fn find_where(
         &self,
@@ -112,12 +112,13 @@ impl ConnectionTable {
         self.note_outdated();
     }
 
-    /// Gives a connection its number, and shows it to displays.
+    /// Assigns a number to a connection, and adds it to the displays.
     pub(super) fn insert(&self, opening: Opening) -> Arc<ConnectionRecord> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let record = Arc::new(ConnectionRecord::new(id, opening));
         self.records.pin().insert(id, Arc::clone(&record));
-        // Afterwards: a trace that starts meanwhile sees one of both.
+        // This must be after the insertion: a trace that starts at the same time then sees either
+        // the connection or this call.
         if self.traces.are_of(&record) {
             record.mark_traced();
         }

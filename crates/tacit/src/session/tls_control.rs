@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex as BlockingMutex, PoisonError};
 use tacit_core::query::QueryError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-/// What is pending.
+/// A request that is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsRequest {
     /// TLS from here on.
@@ -45,7 +45,8 @@ pub struct PendingTlsRequest {
     /// The program's own socket. The requester keeps it until the answer: the relay must not
     /// close it, because it has no time to wait for that.
     pub program: Arc<OwnedFd>,
-    /// The way back. It comes after the socket, and so is dropped after it.
+    /// The channel for the answer. It is declared after the socket, so that it is dropped after the
+    /// socket.
     pub back: oneshot::Sender<Result<(), TlsRequestError>>,
 }
 

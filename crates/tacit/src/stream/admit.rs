@@ -134,9 +134,9 @@ fn find_rule(
     }
 }
 
-/// Whether a rule of this form may decide a connection that was accepted in a scope, or for a
-/// forwarding rule. A reload between accepting and the look-up may have given the address to a rule
-/// of the other kind; the socket was not accepted for that one.
+/// Whether a rule of this form may decide about a connection that was accepted in a scope or for a
+/// forwarding rule. A reload between the accept and the look-up may have given the address to a
+/// rule of the other kind. The socket was not accepted for that rule.
 fn fits(form: &RuleForm, scope: Option<&Scope>) -> bool {
     match form {
         RuleForm::Forward(_) => scope.is_none(),

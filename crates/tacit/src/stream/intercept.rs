@@ -308,7 +308,7 @@ pub async fn connect_at_once(
     captured(&source.listener, socket, program.into(), permit)
 }
 
-/// Takes a connection that no thread waits for. Returns `None` if a task has got the data
+/// Accepts a connection for which no thread waits. Returns `None` if a task has got the data
 /// connection, or the limit of connections is reached.
 ///
 /// # Errors

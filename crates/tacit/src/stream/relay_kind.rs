@@ -40,7 +40,7 @@ pub struct NotWatched {
 /// The kinds of relay. Each is boxed to keep the future of a connection small.
 #[derive(Debug)]
 pub enum RelayKind<L = StreamSocket> {
-    /// One socket in clear, the other with TLS.
+    /// One socket is in clear, and the other has TLS.
     Sealed(Box<SealedRelay<L>>),
     /// A STARTTLS exchange that must be followed, and then another relay.
     Starttls(Box<StarttlsRelay<L>>),
@@ -120,7 +120,7 @@ pub struct ClearRelay<L = StreamSocket> {
 pub struct ControlledRelay<L = StreamSocket> {
     /// Both sockets, in clear.
     pub clear: ClearRelay<L>,
-    /// The socket that gets TLS; the other one is the program's.
+    /// The position of the socket with TLS; the other socket is the program's.
     pub tls_on: Position,
     /// The program's requests.
     pub requests: TlsRequests,

@@ -197,7 +197,7 @@ fn establishes(lane: &StreamLane, admitted: &Admitted) -> bool {
     lane.engine.is_none() || admitted.connection.record().rule.tls_common().is_some()
 }
 
-/// Where a connection is relayed.
+/// The thread that relays a connection.
 enum Kept {
     /// On this thread.
     Here(Box<Established>),
@@ -239,8 +239,8 @@ async fn supervise(
 ) -> Option<Stage<DetachedSocket>> {
     let _held = lane.load.hold();
     let mut closed = pin!(reset_when_closed(&record));
-    // What `ledger::charged` does, written out: a future around this one would cost every
-    // connection 72 bytes for its life.
+    // The same as `ledger::charged`. It is written out, because a future around this one would cost
+    // every connection 72 bytes during its life.
     let mut component = Component::Accept;
     let leaving = std::future::poll_fn(|cx| {
         let turn = meter::turn(record.account(), &mut component, || {
@@ -265,7 +265,7 @@ async fn reset_when_closed(record: &ConnectionRecord) {
     record.closed().await;
     let Some(sockets) = record.sockets.get() else { return };
     for socket in [&sockets.downstream, &sockets.upstream].into_iter().filter_map(Weak::upgrade) {
-        // If this fails, the peer is gone and needs no reset.
+        // If this fails, the peer has closed and needs no reset.
         let _ = socket::set_on_close(socket.as_fd(), OnClose::Reset);
     }
 }

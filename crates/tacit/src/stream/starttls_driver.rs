@@ -51,7 +51,7 @@ pub(super) struct UnsentBytes {
 /// Which directions of one end have ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct EndState {
-    /// It has closed its sending direction.
+    /// Whether this end has closed its sending direction.
     read_ended: bool,
     /// The close of the other side was sent to it.
     write_ended: bool,
@@ -130,7 +130,7 @@ impl StarttlsDriver {
         std::future::poll_fn(|cx| self.poll_run(transport, program, cx)).await
     }
 
-    /// Sends all output, whatever the next step is.
+    /// Sends all output, for any next step.
     pub(super) async fn flush<W: PeerTransport>(
         &mut self,
         transport: &mut W,

@@ -18,7 +18,7 @@ const MODE: u32 = 0o600;
 /// What happens to a file that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overwrite {
-    /// It stays, and the trace is not started.
+    /// The file is kept, and the trace is not started.
     Refuse,
     /// A new file takes its place. A FIFO or a device is written to.
     Replace,
@@ -27,7 +27,7 @@ pub(super) enum Overwrite {
 /// A file that a trace writes.
 #[derive(Debug)]
 pub(super) enum OutputFile {
-    /// One that is new.
+    /// A new file.
     New(File, PathBuf),
     /// A FIFO or a device.
     Special(File),
@@ -45,9 +45,9 @@ pub(super) struct FileError {
 #[derive(Debug)]
 enum Reason {
     Exists,
-    /// It would be written through a symbolic link.
+    /// The path is a symbolic link, through which another file would be written.
     Link,
-    /// It belongs to this other user, who could read what is written.
+    /// The file belongs to this other user, who could read the trace.
     OtherOwner(u32),
     Kernel(io::Error),
 }
@@ -114,7 +114,7 @@ impl OutputFile {
     /// Removes it again if it is new: there is no trace.
     pub(super) fn discard(self) {
         if let Self::New(_, path) = self {
-            // It holds nothing.
+            // The file is empty.
             let _ = fs::remove_file(path);
         }
     }

@@ -181,7 +181,7 @@ fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
     let path = args.control.clone().unwrap_or_else(control::default_path);
     let stream = client::connect(&path)?;
     client::ask_on(&stream, &Request::Trace(args.request()))?;
-    // The agent permits it: only now are there files.
+    // The agent permits the trace. Only now are the files created.
     let files = args.open_files()?;
     let descriptors: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     descriptor::send(&stream, b"\n", &descriptors).map_err(TraceError::Connection)?;
@@ -219,7 +219,7 @@ fn end_on_signals(stream: &UnixStream) -> io::Result<()> {
             _ = interrupt.recv() => {}
             _ = hangup.recv() => {}
         }
-        // The agent may have ended the trace by itself.
+        // The agent may already have ended the trace.
         let _ = stream.shutdown(Shutdown::Write);
     };
     thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(wait))?;

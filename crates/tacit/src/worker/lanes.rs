@@ -46,7 +46,7 @@ pub trait WorkSource<L: Lanes>: Send + Sync + fmt::Debug {
 
 /// A source that a thread serves.
 pub trait Served {
-    /// Takes nothing more from it. Connections that were taken continue to their end.
+    /// Stops accepting from the source. Accepted connections continue until they end.
     fn stop(self: Box<Self>);
 
     /// Relays what has arrived, then ends the connections that were taken from it.

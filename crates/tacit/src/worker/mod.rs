@@ -52,7 +52,8 @@ const GROWTH_RETRY: Duration = Duration::from_secs(60);
 /// The shortest interval of the recent load in displays.
 const RECENT_MIN: Duration = Duration::from_millis(500);
 
-/// How long a worker may take to publish its CPU time; displays then read what is there.
+/// How long a worker may take to publish its CPU time. After that, displays read the published
+/// values.
 const PUBLISH_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Makes workers and engines publish their CPU time.
@@ -64,7 +65,7 @@ impl<L: Lanes> Publisher<L> {
     pub async fn publish(&self) {
         let answers = self.0.iter().filter_map(|commands| {
             let (done, answer) = oneshot::channel();
-            // A worker with a full queue is busy and publishes by itself.
+            // A worker with a full queue is busy, so it publishes anyway.
             commands.try_send(Command::Publish(done)).is_ok().then_some(answer)
         });
         let requested: Vec<_> = answers.collect();
@@ -126,7 +127,7 @@ struct ThreadHandle<L: Lanes> {
     commands: mpsc::Sender<Command<L>>,
     thread: Option<JoinHandle<()>>,
     load: Arc<ThreadLoad>,
-    /// Its busy time at the last check.
+    /// The busy time at the last check.
     grown_ns: Cell<u64>,
     /// Readings of its clock for displays, the newest last.
     recent: Cell<[ClockLook; 2]>,
@@ -331,7 +332,7 @@ impl<L: Lanes> Workers<L> {
     #[must_use]
     pub fn may_grow(&self) -> bool {
         let count = self.count();
-        // What arrives in a run that has a worker's CPU goes to that one.
+        // If a run shares a CPU with a worker, this worker gets everything that arrives in the run.
         let for_all = || self.common.borrow().values().any(|source| source.cpu().is_none());
         count < self.count_max() && L::connections(&self.shared) > count && for_all()
     }
@@ -358,9 +359,9 @@ impl<L: Lanes> Workers<L> {
         }
     }
 
-    /// Where a run that begins shares a CPU with a worker; `None`: nowhere.
+    /// Returns the CPU that a new run shares with a worker; `None` if runs are not placed.
     ///
-    /// It is the CPU with the fewest runs; a worker is started where there is none yet.
+    /// It is the CPU with the fewest runs. A worker is started there if there is none.
     pub async fn place_run(&self) -> Option<RunCpu> {
         if self.plan.split.is_empty() {
             return None;
@@ -406,14 +407,14 @@ impl<L: Lanes> Workers<L> {
         Some(RunCpu::new(cpu, &there.runs))
     }
 
-    /// Where programs of runs may be.
+    /// Returns the CPUs on which programs of runs may run.
     #[must_use]
     pub fn cpus_of_runs(&self) -> CpusOfRuns<'_> {
         CpusOfRuns { engines: &self.plan.engines, only: self.plan.one_cpu() }
     }
 
-    /// Has every engine serve a source; without engines every worker, or the one on its CPU.
-    /// Returns the number to stop it by.
+    /// Makes every engine serve a source; without engines every worker, or the worker on the
+    /// source's CPU. Returns the number by which the source can be stopped.
     pub async fn serve(&self, source: Arc<dyn WorkSource<L>>) -> u64 {
         let id = self.next_source();
         self.common.borrow_mut().insert(id, Arc::clone(&source));
@@ -445,7 +446,8 @@ impl<L: Lanes> Workers<L> {
         there.into_iter().chain(all).map(|worker| worker.commands.clone()).collect()
     }
 
-    /// Has one worker serve a source whose order is to be kept. Returns the number to stop it by.
+    /// Makes one worker serve a source whose order must be kept. Returns the number by which the
+    /// source can be stopped.
     pub async fn serve_on_one(&self, source: Arc<dyn WorkSource<L>>) -> u64 {
         let id = self.next_source();
         let workers = self.workers_on(source.cpu());
@@ -494,7 +496,7 @@ impl<L: Lanes> Workers<L> {
         }
     }
 
-    /// Looks at all clocks, so that displays can say what was used lately.
+    /// Reads all clocks, so that displays can show the recent usage.
     pub fn look(&self) {
         if self.recent.get().is_none_or(|at| at.elapsed() >= RECENT_MIN) {
             self.recent.set(Some(Instant::now()));

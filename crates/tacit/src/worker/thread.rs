@@ -21,7 +21,7 @@ use crate::placement::CpuBinding;
 
 use super::lanes::{Lanes, Served, WorkSource};
 
-/// What `control` orders a thread to do.
+/// A command from `control` to a thread.
 pub(super) enum Command<L> {
     /// Serve a source, by this number.
     Serve(u64, Arc<dyn WorkSource<L>>),
@@ -29,7 +29,7 @@ pub(super) enum Command<L> {
     Stop(u64, oneshot::Sender<()>),
     /// Answered when what has arrived is passed on; what was taken is over soon after.
     Finish(u64, oneshot::Sender<()>),
-    /// Answered when everything spent so far stands in the ledger.
+    /// Answered when the CPU time used so far is in the ledger.
     Publish(oneshot::Sender<()>),
 }
 
@@ -57,18 +57,18 @@ pub(super) struct ThreadRole<L: Lanes> {
     /// `None`: the scheduling of the agent's process.
     pub(super) scheduling: Option<Scheduling>,
     pub(super) engine: Option<EngineThread<L::HandedOver>>,
-    /// Where engines hand work over to it.
+    /// The queue in which engines hand work over to the thread.
     pub(super) handed: Option<mpsc::Receiver<L::HandedOver>>,
-    /// Where connections follow their programs to.
+    /// The workers to which connections move with their programs.
     pub(super) cpu_workers: Option<Arc<CpuWorkers<L::HandedOver>>>,
-    /// Where the thread may be while its own CPU has no time for it; `None`: nowhere else.
+    /// The CPUs that the thread may use while its own CPU is busy; `None`: no other CPU.
     pub(super) also_on: Option<Vec<usize>>,
-    /// What it keeps in its sandbox; `None`: it has none.
+    /// The rights that the thread keeps in its sandbox; `None`: it has no sandbox.
     pub(super) sandbox: Option<WorkerRights>,
 }
 
 impl<L: Lanes> ThreadRole<L> {
-    /// Gives the calling thread this role.
+    /// Sets up the calling thread for this role.
     fn take(&self) -> io::Result<()> {
         if let Some(cpu) = self.load.cpu() {
             schedule::pin_thread(&[cpu])?;
@@ -151,7 +151,7 @@ fn work<L: Lanes>(
                     if let Some(source) = served.remove(&id) {
                         source.stop();
                     }
-                    // The requester may be gone.
+                    // The requester may have ended.
                     let _ = done.send(());
                 }
                 Command::Finish(id, done) => {
@@ -169,7 +169,7 @@ fn work<L: Lanes>(
     });
 }
 
-/// Gives up what serving does not need: files, programs, threads.
+/// Gives up what serving does not need: files, programs and new threads.
 fn enter_sandbox(rights: WorkerRights, log: &Log) {
     let WorkerRights { capabilities, sockets } = rights;
     let entered =

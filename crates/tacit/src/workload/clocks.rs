@@ -155,7 +155,7 @@ impl Clocks {
 
     /// Waits until the measured processes are almost idle, for at most this long.
     pub(super) fn wait_until_idle(&self, at_most: Duration) -> Result<(), WorkloadError> {
-        /// Of a CPU, in which it may still tick.
+        /// The share of a CPU that counts as idle, because clocks advance even then.
         const LITTLE: f64 = 0.03;
         let end = Instant::now() + at_most;
         while Instant::now() < end {

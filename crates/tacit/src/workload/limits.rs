@@ -10,9 +10,9 @@ pub(super) const THREADS_MAX: usize = 1000;
 pub(super) const BUFFERS_BYTES_MAX: usize = 2 << 30;
 /// Requests that are scheduled in one measurement.
 pub(super) const DUE_MAX: f64 = 1e9;
-/// Connections that one measurement opens one after the other.
+/// The largest number of connections that one measurement opens one after the other.
 pub(super) const OPENED_MAX: usize = 1_000_000;
-/// Streams that one connection transfers one after the other.
+/// The largest number of streams that one connection transfers one after the other.
 pub(super) const STREAMS_MAX: usize = 100_000;
 /// Requests per second.
 pub(super) const RATE_MAX: f64 = 1e6;

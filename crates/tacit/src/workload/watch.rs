@@ -66,7 +66,7 @@ pub(super) struct WatchedConnections {
 /// Where a progress line is written every second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProgressLines {
-    /// Not at all.
+    /// No progress lines.
     Never,
     /// To standard error if that is a terminal.
     OnTerminal,

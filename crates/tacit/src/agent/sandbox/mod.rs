@@ -45,7 +45,7 @@ pub(super) struct Sandbox {
 /// The files that an agent can open.
 #[derive(Clone, Debug)]
 enum Files {
-    /// Only these.
+    /// Only these files and directories.
     Within(Reachable),
     /// All, because the kernel has no Landlock.
     AllKernel,

@@ -74,7 +74,8 @@ pub(super) fn kept(
     (kept | missing) & own
 }
 
-/// What it takes to mark packets: the smaller right where the kernel accepts that (Linux 5.17).
+/// Returns the capability that is needed to mark packets: the weaker one if the kernel accepts it
+/// (Linux 5.17).
 fn marking() -> CapabilitySet {
     let suffices =
         || sandbox::keep_capabilities(CapabilitySet::NET_RAW).is_ok() && may_mark(1).is_ok();

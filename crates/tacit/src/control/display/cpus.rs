@@ -81,7 +81,7 @@ pub fn cpu_users(
     }
 }
 
-/// Where the program of a connection was when it sent last.
+/// The CPU on which the program of a connection was when it sent last.
 struct SentFrom<'a> {
     cpu: usize,
     run: &'a Run,

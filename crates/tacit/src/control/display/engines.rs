@@ -18,8 +18,8 @@ pub struct EnginesDisplay {
     /// Whether workers set up connections for which no engine has a free slot; `None`: there are no
     /// engines.
     pub spill: Option<bool>,
-    /// The number of data workers, but for those that follow programs.
+    /// The number of data workers, without those that follow programs.
     pub workers: usize,
-    /// What that number is at most.
+    /// The maximum of this number.
     pub workers_max: usize,
 }

@@ -17,13 +17,13 @@ pub struct LimitsDisplay {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LimitDisplay {
-    /// Its name, of a key of `[limits]` where the policy sets it.
+    /// The name of the limit; the key in `[limits]` if the policy sets it.
     pub name: String,
     /// The limit.
     pub max: LimitValue,
     /// How much of it is in use; `None`: this is not counted.
     pub used: Option<u64>,
-    /// What happens beyond it.
+    /// What happens when the limit is exceeded.
     pub beyond: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub enum LimitValue {
     None,
     /// A number.
     Number(u64),
-    /// What the sandbox leaves.
+    /// What the sandbox permits.
     Text(String),
 }
 
@@ -52,7 +52,7 @@ impl LimitDisplay {
         Self { used: used.try_into().ok(), ..self }
     }
 
-    /// What happens beyond it.
+    /// Sets what happens when the limit is exceeded.
     #[must_use]
     pub fn beyond(self, beyond: &str) -> Self {
         Self { beyond: Some(beyond.to_owned()), ..self }

@@ -45,8 +45,8 @@ pub async fn costs(
         let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.helper.cpu_ns()).await;
         programs_ns.push(answer.ok().and_then(Result::ok));
     }
-    // Taken after the runs have answered: a connection that ended meanwhile is in their sums and
-    // must not count twice.
+    // Taken after the runs have answered. A connection that ended in the meantime is in their sums
+    // and must not be counted twice.
     let records = table.snapshot();
     let measured = runs.iter().zip(programs_ns);
     let of_runs = measured.map(|(run, program_ns)| run_costs(run, &records, program_ns)).collect();

@@ -53,13 +53,13 @@ pub struct RuleDisplay {
     pub hits: u64,
     /// Connections that failed before they relayed a byte.
     pub failures: u64,
-    /// The same by the kind of failure that the log has; kinds that have occurred.
+    /// The failures by kind, as in the log; only kinds that have occurred.
     pub failures_by_kind: BTreeMap<String, u64>,
     /// When it decided last.
     pub last_hit: Option<Rfc3339>,
     /// Its open connections and flows.
     pub open: usize,
-    /// Where the policy file has it.
+    /// The line of the rule in the policy file.
     pub line: Option<usize>,
 }
 

@@ -41,13 +41,13 @@ pub struct RunDisplay {
     pub host: bool,
     /// The number of address ranges that are captured for it; `None` while that changes.
     pub captured: Option<usize>,
-    /// The CPU that it was placed on, beside a worker; `None`: on none.
+    /// The CPU on which it was placed, together with a worker; `None`: it was not placed.
     pub cpu: Option<usize>,
     /// The names that its programs have resolved.
     pub names: Vec<RunName>,
     /// The addresses outside that lead into it.
     pub listen: Vec<RunListener>,
-    /// Where its programs listen, if a rule leads into runs.
+    /// The addresses on which its programs listen, if a rule for inbound connections exists.
     pub listening: Vec<SocketAddr>,
 }
 

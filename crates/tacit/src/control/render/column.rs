@@ -72,7 +72,8 @@ mod tests {
         // A character of two columns does not fit into the one that is left.
         assert_eq!(fit("数据库", 5), "数据+");
         assert_eq!(fit("数据库", 4), "数+ ");
-        // One column each, or none: Cyrillic, Arabic, an accent of its own, Devanagari.
+        // These characters take one column, or none: Cyrillic, Arabic, a combining accent,
+        // Devanagari.
         assert_eq!(width("заказы"), 6);
         assert_eq!(width("قاعدة"), 5);
         assert_eq!(width("cafe\u{301}"), 4);

@@ -7,7 +7,7 @@ use super::table::lay_out;
 use crate::control::display::connections::ConnectionDisplay;
 use crate::ledger::costs::{ByCpuPlace, Costs, Kind, RuleCosts, RunCosts, percent};
 
-/// What each row of `tacit show costs` stands for.
+/// The meaning of the rows of `tacit show costs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum By {
     /// A rule; one more row is the agent itself.

@@ -109,7 +109,7 @@ fn action(rule: &RuleDisplay) -> String {
     }
 }
 
-/// Where a rule connects to; of several targets, one that is down in parentheses.
+/// The targets of a rule. If there are several, a target that is down is in parentheses.
 fn targets(rule: &RuleDisplay) -> String {
     let Some(targets) = &rule.targets else { return optional(rule.connect.as_ref()) };
     let target = |state: &TargetState| match state.down {

@@ -58,7 +58,7 @@ pub(super) struct Covers {
     watches: Watches,
     /// Why one of the files may be visible.
     failure: Option<String>,
-    /// Whether an agent knows of it.
+    /// Whether the agent has received the report about it.
     is_reported: bool,
     /// When to hide and watch all files again, even without an event.
     retry_at: Option<Instant>,
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(covers.take_failure(), None, "there is none");
         covers.failure = Some("why".into());
         assert_eq!(covers.take_failure().as_deref(), Some("why"));
-        // What an agent asked for is answered.
+        // The request of the agent has been answered.
         covers.failure = None;
         assert_eq!(covers.replace(Vec::new()), Ok(()));
         assert_eq!(covers.take_failure(), None);

@@ -81,7 +81,7 @@ pub(super) struct Outcome {
     pub(super) failure: Option<String>,
 }
 
-/// One pass that adds all paths.
+/// A pass that adds all paths again.
 #[derive(Debug)]
 pub(super) struct Renewal<'a> {
     watches: &'a mut Watches,

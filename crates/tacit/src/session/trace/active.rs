@@ -31,7 +31,7 @@ pub struct Trace {
     end: AtomicU8,
 }
 
-/// What a trace has done so far.
+/// The counters of a trace.
 #[derive(Debug, Default)]
 pub(super) struct TraceCounts {
     /// Connections that it has shown.
@@ -58,7 +58,7 @@ impl TraceCounts {
     }
 }
 
-/// What the thread of a trace gets.
+/// A message to the thread of a trace.
 #[derive(Debug)]
 pub(super) enum TraceMessage {
     /// Something of a connection.
@@ -79,14 +79,14 @@ pub(super) struct ConnectionEvent {
     pub(super) event: TraceEvent,
 }
 
-/// What happened.
+/// An event of a connection.
 #[derive(Debug)]
 pub(super) enum TraceEvent {
-    /// It relays bytes from now on.
+    /// The connection relays bytes from now on.
     Opened,
     /// One side sent bytes.
     Bytes { from: Side, bytes: Vec<u8> },
-    /// It has ended.
+    /// The connection has ended.
     Ended(StreamEnd),
 }
 

@@ -50,7 +50,7 @@ use writer::Writer;
 pub const TRACES_MAX: usize = 4;
 /// How long one may take.
 pub const TRACE_DURATION_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Bytes that one may write to its files.
+/// The largest number of bytes that one trace may write to its files.
 pub const TRACE_BYTES_MAX: u64 = 1 << 30;
 /// Payload bytes of one trace that wait to be written.
 pub const QUEUE_BYTES_MAX: usize = 16 << 20;
@@ -61,7 +61,7 @@ pub const QUEUE_EVENTS_MAX: usize = 8192;
 #[derive(Debug, Default)]
 pub struct Traces {
     active: ArcSwap<Vec<Arc<Trace>>>,
-    /// Those whose thread has not ended.
+    /// The number of traces whose thread has not ended.
     running: AtomicUsize,
     last_id: AtomicU64,
 }
@@ -99,9 +99,9 @@ pub struct TraceFiles {
 /// Whether the thread of a trace gives up what workers give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadRights {
-    /// It keeps its system calls and capabilities.
+    /// The thread keeps its system calls and capabilities.
     Kept,
-    /// It opens no file and starts nothing.
+    /// The thread cannot open files or start programs.
     GivenUp,
 }
 
@@ -110,7 +110,7 @@ pub enum ThreadRights {
 pub struct StartedTrace {
     /// The trace.
     pub trace: Arc<Trace>,
-    /// What it has done when it has ended.
+    /// The report of the trace, when it has ended.
     pub report: oneshot::Receiver<TraceReport>,
 }
 
@@ -188,7 +188,7 @@ impl Traces {
         self.len() == 0
     }
 
-    /// Those in progress, for displays.
+    /// Returns the traces in progress, for displays.
     #[must_use]
     pub fn show(&self) -> Vec<TraceState> {
         self.active.load().iter().map(|trace| trace.state()).collect()
@@ -205,7 +205,7 @@ impl Traces {
         self.active.load().iter().any(|trace| trace.options.keylog.is_some() && trace.is_of(record))
     }
 
-    /// Gives them the keys of a connection.
+    /// Passes the keys of a connection to the traces.
     pub fn give_keys(&self, record: &ConnectionRecord, lines: &[KeyLogLine]) {
         if lines.is_empty() {
             return;
@@ -215,7 +215,7 @@ impl Traces {
         logging.filter(|trace| trace.is_of(record)).for_each(|trace| trace.offer_keys(lines));
     }
 
-    /// Gives them bytes that one side of a connection sends, before they are counted.
+    /// Passes the bytes that one side of a connection sends to the traces, before they are counted.
     pub(super) fn give_bytes(
         &self,
         record: &Arc<ConnectionRecord>,
@@ -248,7 +248,7 @@ impl Traces {
         }
         if !is_traced {
             record.mark_untraced();
-            // One may have started since.
+            // A trace may have started since.
             if self.are_of(record) {
                 record.mark_traced();
             }
@@ -270,7 +270,7 @@ impl TraceSlot {
         taken.is_ok().then(|| Self { traces: Arc::clone(traces) })
     }
 
-    /// Gives it back when the trace has ended.
+    /// Releases the number when the trace has ended.
     fn release(self, id: u64) {
         self.traces.active.rcu(|active| {
             active.iter().filter(|trace| trace.id != id).cloned().collect::<Vec<_>>()
@@ -286,7 +286,8 @@ impl Drop for TraceSlot {
 
 fn give_up_rights(rights: ThreadRights) {
     if rights == ThreadRights::GivenUp {
-        // What the kernel lacks is missing, as in the sandbox of the agent, which reports it.
+        // Limits that the kernel does not support are missing, as in the sandbox of the agent,
+        // which reports them.
         let _ = sandbox::keep_capabilities(CapabilitySet::empty());
         let _ = sandbox::filter_worker(WorkerSockets::Internet);
     }

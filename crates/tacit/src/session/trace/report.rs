@@ -11,11 +11,11 @@ use crate::clock::Rfc3339;
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum TraceEndReason {
-    /// Its time is over.
+    /// Its time limit is reached.
     Time = 1,
     /// The command ended it, or ended itself.
     Requested,
-    /// Its files are as long as they may be.
+    /// The size limit of its files is reached.
     MaxBytes,
     /// A file cannot be written.
     WriteFailed,
@@ -73,7 +73,7 @@ impl fmt::Display for TraceEndReason {
     }
 }
 
-/// What the command gets when its trace has started.
+/// The answer to the command when its trace has started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TraceStarted {
@@ -83,11 +83,11 @@ pub struct TraceStarted {
     pub open: usize,
 }
 
-/// What a trace has done, when it has ended.
+/// The report about a trace that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TraceReport {
-    /// What it was of.
+    /// The connections that it recorded.
     pub of: String,
     /// The user who requested it.
     pub user: String,
@@ -95,7 +95,7 @@ pub struct TraceReport {
     pub pid: i32,
     /// Why it ended.
     pub reason: TraceEndReason,
-    /// What the kernel answered, if a file could not be written.
+    /// The error of the kernel, if a file could not be written.
     pub error: Option<String>,
     /// Connections that it has shown.
     pub connections: u64,

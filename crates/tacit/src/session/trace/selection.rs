@@ -12,11 +12,11 @@ use crate::session::record::ConnectionRecord;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceSelection {
-    /// Those of the rule with this name.
+    /// The connections of the rule with this name.
     Rule(String),
-    /// The one with this id.
+    /// The connection with this id.
     Connection(u64),
-    /// Those of the runs with this name, or of the run with this id.
+    /// The connections of the runs with this name, or of the run with this id.
     Run(String),
 }
 

@@ -267,7 +267,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether the limit leaves so many bytes beside those that are not written yet.
+    /// Whether the limit permits this number of bytes in addition to those that wait to be written.
     fn has_room(&self, bytes: usize) -> bool {
         let waiting = (self.out.len() + bytes) as u64;
         TraceCounts::read(&self.trace.counts.bytes) + waiting <= self.trace.options.bytes_max
@@ -355,7 +355,7 @@ fn addresses(record: &ConnectionRecord) -> [&Address; 2] {
     }
 }
 
-/// What the first packet of a connection says about it.
+/// Returns the comment of the first packet of a connection.
 fn comment(record: &ConnectionRecord, positions: [u64; 2]) -> String {
     let [client, server] = addresses(record);
     let tls = match record.tls.get() {

@@ -16,12 +16,12 @@ use std::task::{Context, Poll, Waker};
 
 use tacit_core::record::PAYLOAD_BYTES_MAX;
 
-/// Records of one turn beside brief connections.
+/// The number of records in a turn while the thread also has brief connections.
 const TURN_RECORDS: usize = 6;
 /// Polls that filled a batch by half, more than such that did not by an eighth, of a connection
 /// that is bulk.
 const FILLED_LEAST: u8 = 4;
-/// What more of them are forgotten.
+/// Turns beyond this number are not counted.
 const FILLED_MAX: u8 = 16;
 /// Turns for which a thread remembers that it has brief connections.
 const REMEMBERED_TURNS: u32 = 1024;
@@ -45,13 +45,13 @@ impl BulkTurns {
         if self.is_shared() { records_max.min(TURN_RECORDS) } else { records_max }
     }
 
-    /// Gives turns for as long as the thread works.
+    /// Gives turns as long as the thread works.
     pub(super) async fn give(&self) {
         loop {
             let next = poll_fn(|cx| self.poll_next(cx)).await;
             self.given.set(self.given.get().wrapping_add(1));
             next.wake();
-            // The runtime comes back when it has asked the kernel for what has come.
+            // The runtime continues here after it has polled the kernel.
             tokio::task::yield_now().await;
         }
     }
@@ -81,12 +81,12 @@ impl BulkTurns {
     }
 
     fn is_given(&self, number: u32) -> bool {
-        // As sequence numbers are compared: fewer than half of all numbers wait.
+        // Compared as sequence numbers: fewer than half of all numbers are waiting.
         self.given.get().wrapping_sub(number) < u32::MAX / 2
     }
 }
 
-/// What one connection knows of its turns.
+/// The state of one connection about its turns.
 #[derive(Debug, Default)]
 pub(super) struct BulkTurn {
     /// The number of the turn that it waits for, if it waits.

@@ -55,7 +55,7 @@ fn bulk(turns: &BulkTurns) -> Stream {
     stream
 }
 
-/// Gives the next turn; whether one waited.
+/// Gives the next turn. Returns whether a connection was waiting for one.
 fn give(turns: &BulkTurns) -> bool {
     let waker = Waker::noop();
     match turns.poll_next(&Context::from_waker(waker)) {

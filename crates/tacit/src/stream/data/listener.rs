@@ -29,7 +29,7 @@ pub enum DataListener {
     Outside {
         /// The socket.
         socket: Arc<OwnedFd>,
-        /// The one address that may connect.
+        /// The only address that may connect.
         from: IpAddr,
     },
     /// An address that a program of a run connects to.
@@ -126,14 +126,14 @@ async fn accept(
                 let remote = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
                 if remote.ip() == Some(from) {
                     let local = address::from_socket(&socket::local_address(accepted.as_fd())?);
-                    // Its actual security is set when its connection is admitted.
+                    // The actual security is set when the connection is admitted.
                     let socket = StreamSocket::new(accepted, Security::Tls)?;
                     return Ok(Accepted { socket, local, remote, permit });
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
-            // The error is about that one connection.
+            // The error concerns only this connection.
             Err(_) => {}
         }
     }

@@ -28,11 +28,11 @@ pub const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(60);
 pub struct PendingDataConnection {
     /// The control connection.
     pub parent: Arc<ConnectionRecord>,
-    /// What it announced.
+    /// The request that the control connection announced.
     pub request: DataRequest,
     /// The TLS settings of this control connection; `None`: the data is relayed in clear.
     pub tls: Option<Arc<LiveTls>>,
-    /// Which way the data goes.
+    /// The direction of the data.
     pub uploads: UploadFlag,
     /// Counts it among the data connections of its control connection, until it ends.
     pub permit: Option<OwnedSemaphorePermit>,
@@ -45,7 +45,7 @@ pub struct PendingDataConnection {
 }
 
 impl PendingDataConnection {
-    /// What protects the socket of the side that connects.
+    /// Returns the protection of the socket of the side that connects.
     #[must_use]
     pub fn downstream_security(&self) -> Security {
         if self.request.connects == StarttlsSide::Peer && self.tls.is_some() {

@@ -32,7 +32,7 @@ pub struct HandshakeResult {
     pub session: Session,
     /// Records that came with the handshake and are not opened yet.
     pub incomplete: Vec<u8>,
-    /// What must be sent to the peer first.
+    /// The bytes that must be sent to the peer first.
     pub last_flight: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ pub struct HandshakeIo<'a> {
     pub last_flight: LastFlight,
     /// The application protocol that both sides must agree on, if any.
     pub required_alpn: Option<&'static str>,
-    /// What gets its keys, if a trace logs them.
+    /// The traces that get the keys, if they log keys.
     pub traces: &'a Traces,
 }
 
@@ -214,8 +214,9 @@ pub fn count_handshake(record: &ConnectionRecord) {
     }
 }
 
-/// The names that the server's certificate must cover: those that the program resolved, or the
-/// address itself. With several targets of a forwarding rule, the target that was dialled.
+/// Returns the names that the server's certificate must match: the names that the program resolved,
+/// or the address itself. For a forwarding rule with several targets, the name of the dialled
+/// target.
 fn wanted_names(record: &ConnectionRecord) -> Vec<String> {
     match &record.scope {
         None => record.dialled_host().into_iter().collect(),

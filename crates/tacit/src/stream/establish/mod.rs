@@ -188,7 +188,8 @@ impl Establishing<'_> {
         Ok(())
     }
 
-    /// What needs no downstream socket: a connection may be dialled before it is accepted.
+    /// Does the steps that need no downstream socket, because the upstream may be dialled before
+    /// the downstream connection is accepted.
     async fn begin(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
         if plan.dials_first() { self.dial(plan).await } else { Ok(()) }
     }
@@ -271,14 +272,14 @@ impl Establishing<'_> {
         handshaken
     }
 
-    /// What a handshake on one of the sockets needs.
+    /// Returns what a handshake on one of the sockets needs.
     fn handshake_io<'s>(
         &'s self,
         tls: &'s TlsPlan<'_>,
         settings: &'s LiveTls,
         deadline: Instant,
     ) -> Result<HandshakeIo<'s>, Failure> {
-        // A client waits for our last flight, and must not wait for what is dialled.
+        // A client waits for our last flight, which must not wait for the dial.
         let last_flight = match tls.dial {
             Dial::AfterHandshake => LastFlight::Sent,
             Dial::First => LastFlight::Kept,
@@ -295,7 +296,7 @@ impl Establishing<'_> {
         })
     }
 
-    /// What is left to do when the handshake is complete.
+    /// Does the remaining steps when the handshake is complete.
     async fn complete(
         mut self,
         plan: &Plan<'_>,
@@ -386,7 +387,7 @@ impl Establishing<'_> {
         }
     }
 
-    /// What came of the handshake during the exchange.
+    /// Takes the handshake bytes that arrived during the exchange.
     fn take_handshake_input(&mut self, tls: &TlsPlan<'_>) -> Vec<u8> {
         match (&mut self.driver, tls.on) {
             (Some(driver), Position::Downstream) => driver.exchange.take_input(),
@@ -455,7 +456,7 @@ impl Establishing<'_> {
         Ok(RelayKind::Controlled(Box::new(relay)))
     }
 
-    /// One of the sockets.
+    /// Returns one of the sockets.
     fn socket(&self, position: Position) -> Result<&StreamSocket, Failure> {
         let socket = match position {
             Position::Downstream => self.downstream.as_ref(),
@@ -572,7 +573,7 @@ impl Establishing<'_> {
     }
 }
 
-/// What a program's connect returns when its destination is not reached.
+/// Returns the result of a program's `connect` if its destination cannot be reached.
 fn answer_to(failure: &Failure) -> SynAnswer {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied, TimedOut};
     let Failure::Dial(unreached) = failure else { return SynAnswer::Reset };

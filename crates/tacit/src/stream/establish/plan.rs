@@ -21,28 +21,28 @@ use crate::net::{Position, Security};
 use crate::session::ConnectionRecord;
 use crate::stream::data::{ARRIVAL_WAIT_MAX, PendingDataConnection};
 
-/// What has to be done before bytes are relayed.
+/// The steps before bytes are relayed.
 #[derive(Debug)]
 pub(super) struct Plan<'r> {
-    /// Where the upstream socket is dialled to.
+    /// The destination of the upstream socket.
     pub(super) target: Target,
-    /// What is put on one of the sockets.
+    /// The protection of one of the sockets.
     pub(super) protection: Protection<'r>,
 }
 
-/// Where the upstream socket is dialled to.
+/// The destination of the upstream socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
-    /// Where the rule, the program or the run says.
+    /// The destination that the rule, the program or the run determines.
     OfRule,
-    /// Where the control connection agreed.
+    /// The destination that was negotiated on the control connection.
     Data(DataRequest),
 }
 
-/// What is put on one of the sockets.
+/// The protection of one of the sockets.
 #[derive(Debug)]
 pub(super) enum Protection<'r> {
-    /// Nothing.
+    /// No protection.
     Clear,
     /// TLS, when the program asks for it.
     OnRequest(Arc<LiveTls>),
@@ -57,7 +57,7 @@ pub(super) struct TlsPlan<'r> {
     pub(super) on: Position,
     /// Settings and limits of the handshake.
     pub(super) settings: Arc<LiveTls>,
-    /// What is exchanged before.
+    /// The exchange before the handshake.
     pub(super) before: Before<'r>,
     /// When the upstream socket is dialled.
     pub(super) dial: Dial,
@@ -65,17 +65,17 @@ pub(super) struct TlsPlan<'r> {
     pub(super) parent: Option<&'r ConnectionRecord>,
 }
 
-/// What is exchanged before the handshake.
+/// The exchange before the handshake.
 #[derive(Debug)]
 pub(super) enum Before<'r> {
     /// Nothing.
     Nothing,
     /// The client's address, or else its first byte, decides whether there is TLS.
     Detect,
-    /// What the protocol needs until TLS begins.
+    /// The exchange that the protocol requires before TLS begins.
     Starttls(&'r Starttls),
-    /// The client's first bytes come when it has been told on its control connection that it may
-    /// begin, and it has said there by then which way the data goes.
+    /// The first bytes of the client. The client sends them when it has been told on its control
+    /// connection that it may begin. By then, the direction of the transfer is known.
     FirstBytes,
 }
 
@@ -150,7 +150,7 @@ impl<'r> Plan<'r> {
         }
     }
 
-    /// What protects the upstream socket when it is dialled.
+    /// Returns the protection of the upstream socket when it is dialled.
     pub(super) fn upstream_security(&self) -> Security {
         match &self.protection {
             Protection::Tls(tls) if tls.on == Position::Upstream => Security::Tls,

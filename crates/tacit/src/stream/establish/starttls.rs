@@ -28,7 +28,7 @@ pub(super) enum Agreed {
     Tls,
     /// No TLS follows, and the rule allows that.
     Clear,
-    /// No TLS follows, and only one message goes to the program.
+    /// No TLS follows, and only one message is sent to the program.
     Delivery,
 }
 

@@ -40,7 +40,7 @@ pub struct HandshakeLimiter {
     queue: Mutex<PermitQueue>,
 }
 
-/// Who starts the TLS handshake.
+/// The side that starts the TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Initiator {
     /// The peer, as a TLS client: its handshake may be displaced.

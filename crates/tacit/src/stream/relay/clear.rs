@@ -53,7 +53,7 @@ pub(super) async fn run_here(
     end
 }
 
-/// By reference: a connection has no room for its transfer twice.
+/// The transfer is passed by reference, because a connection must not store it twice.
 async fn conclude(transfer: &mut ClearTransfer<'_>, end: &ConnectionEnd) {
     if transfer.may_deliver(end) {
         transfer.deliver().await;

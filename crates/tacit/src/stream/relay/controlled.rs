@@ -59,7 +59,7 @@ struct ClearPhase {
     tls_on: Position,
     requests: TlsRequests,
     tls: Arc<LiveTls>,
-    /// What came in clear behind the end of TLS, for the program.
+    /// Bytes for the program that the peer sent in clear after the end of TLS.
     to_program: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ struct UpgradePhase {
     program: StreamSocket,
     /// The socket that gets TLS.
     outside: StreamSocket,
-    /// What the peer sent and the program has not read.
+    /// Bytes that the peer has sent and the program has not read.
     incoming: Vec<u8>,
     change: TlsChange,
 }
@@ -231,7 +231,7 @@ async fn under_tls(
     }
 }
 
-/// Answers a change. Who pending may be gone.
+/// Answers a request. The requester may have ended.
 fn answer(pending: PendingTlsRequest, answer: Result<(), TlsRequestError>) {
     let PendingTlsRequest { program, back, .. } = pending;
     // Before the answer: who pending is the last to have it, and closes it.
@@ -248,7 +248,7 @@ struct TlsChange {
     tls: Arc<LiveTls>,
 }
 
-/// What comes next: the relay ends, or is pending for something.
+/// The next event: the relay ends, or it handles a request.
 enum NextEvent {
     Ended(ConnectionEnd),
     Request(PendingTlsRequest),
@@ -267,7 +267,8 @@ async fn next_event(
     .await
 }
 
-/// Sees all that the program wrote leave in clear, and takes back what it has not read.
+/// Waits until all bytes of the program have been sent in clear, and takes back the bytes that the
+/// program has not read.
 async fn start(
     transfer: clear::ClearTransfer<'_>,
     connection: &Connection,
@@ -331,7 +332,8 @@ async fn next_of_program(
     }
 }
 
-/// Takes from the program's socket what it has not read. Nothing is written to it meanwhile.
+/// Takes the bytes that the program has not read from its socket. Nothing is written to the socket
+/// during this time.
 async fn take_back(
     program: &StreamSocket,
     pending: &PendingTlsRequest,
@@ -461,7 +463,7 @@ async fn finish(transfer: &mut sealed::SealedTransfer<'_>, end: &ConnectionEnd) 
     transfer.part(end);
 }
 
-/// What is answered where the connection ends by what was pending for.
+/// Returns the answer to a request that made the connection fail.
 fn failed(why: &impl Display) -> TlsRequestError {
     TlsRequestError { fault: QueryError::Failed, reason: Some(why.to_string()) }
 }

@@ -47,7 +47,7 @@ pub(super) async fn run(relay: ClearRelay, connection: &Connection) -> Connectio
             ConnectionEnd::Broken { socket: BrokenSocket::Far, error }
         }
     };
-    // The message is whole, whatever the client does behind it.
+    // The message is complete, whatever the client sends after it.
     upstream.end_in_order();
     match &end {
         ConnectionEnd::Orderly => downstream.end_in_order(),
@@ -56,7 +56,7 @@ pub(super) async fn run(relay: ClearRelay, connection: &Connection) -> Connectio
     end
 }
 
-/// Waits for the end of the server, whatever it says before.
+/// Waits until the server closes. Bytes that it sends before are dropped.
 async fn server_end(upstream: &StreamSocket) -> ConnectionEnd {
     let mut dropped = [0; READ_BYTES];
     loop {

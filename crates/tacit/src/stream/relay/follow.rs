@@ -22,7 +22,7 @@ use crate::stream::lane::StreamLane;
 
 /// Reads and writes between two looks.
 const TRANSFERS: u8 = 8;
-/// Looks that must agree before the first move.
+/// The number of checks that must agree before the first move.
 const AGREEING: u8 = 2;
 /// How often moves double that number.
 const DOUBLED_MAX: u8 = 1;
@@ -37,23 +37,23 @@ pub(super) struct CpuFollower<'a> {
     state: State,
 }
 
-/// What is known of where the program is.
+/// The knowledge about the CPU of the program.
 #[derive(Clone, Copy, Debug)]
 struct State {
     transfers: u8,
     agreeing: u8,
-    /// Where the last look found it.
+    /// The CPU in the last check.
     seen_on: u16,
-    /// Where the connection is to go.
+    /// The CPU to which the connection moves.
     leaves_to: u16,
 }
 
 /// Which way bytes went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferDirection {
-    /// They were read from the program's socket.
+    /// The bytes were read from the program's socket.
     FromProgram,
-    /// They were written to it.
+    /// The bytes were written to the program's socket.
     ToProgram,
 }
 
@@ -85,7 +85,8 @@ impl<'a> CpuFollower<'a> {
             return;
         };
         let own = self.lane.load.cpu().and_then(|cpu| u16::try_from(cpu).ok());
-        // What is written is acknowledged on the writer's CPU as often as on the program's.
+        // Acknowledgements of written bytes arrive on the CPU of the writer as often as on that of
+        // the program.
         if way == TransferDirection::ToProgram && own == Some(cpu) {
             return;
         }
@@ -126,7 +127,7 @@ pub(super) fn poll_here<P: Future<Output = ConnectionEnd> + Unpin>(
 impl State {
     const BEGIN: Self = Self { transfers: 0, agreeing: 0, seen_on: NOWHERE, leaves_to: NOWHERE };
 
-    /// Takes a look into account; whether enough of them agree on a CPU that is not the worker's.
+    /// Adds a check. Returns whether enough checks agree on a CPU other than the worker's.
     fn look(&mut self, cpu: u16, own: Option<u16>, needed: u8) -> bool {
         let agrees = self.seen_on == cpu && own != Some(cpu);
         self.agreeing = if agrees { self.agreeing + 1 } else { 1 };

@@ -53,7 +53,7 @@ async fn end_and_continue(
     let record = connection.record();
     // A key that is used up has nothing to say it with.
     let _ = session.seal_close(&mut waiting);
-    // The other end may be gone; its connection is over anyway.
+    // The other end may have closed. The connection ends in any case.
     let _ = tokio::time::timeout(CLOSE_WAIT_MAX, Outgoing::new(waiting).flush(&upstream)).await;
     drop((upstream, session));
     let passes = record.rule.own_tls() == Some(OwnTls::Pass) && record.received_bytes() == 0;
@@ -81,7 +81,7 @@ async fn end_and_continue(
     clear::run_here(&lane.scratch, Box::new(relay), connection).await
 }
 
-/// Says in the program's own protocol that it is refused, and lets it read that.
+/// Sends the refusal in the program's own protocol, and gives the program time to read it.
 async fn refuse(program: StreamSocket) {
     if Outgoing::new(ALERT.to_vec()).flush(&program).await.is_ok() {
         program.end_in_order();

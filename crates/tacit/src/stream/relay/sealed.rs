@@ -51,7 +51,8 @@ pub(super) fn run<'a>(
             transfer.part(&end);
             return Left::Ended(end);
         }
-        // Boxed with the transfer: while bytes are relayed there is no room for what comes last.
+        // The last steps are boxed together with the transfer, because they need no memory while
+        // bytes are relayed.
         Left::Ended(Box::pin(conclude(lane, transfer, end)).await)
     }
 }
@@ -81,11 +82,12 @@ pub(super) enum Direction {
     Closed,
     /// The source has ended; its last bytes and the end of file must still be written.
     Ending,
-    /// Nothing more will be written.
+    /// No more bytes will be written.
     Done,
 }
 
-/// Where a transfer's buffers and keys are, and whose they are; the keys are forgotten with it.
+/// The buffers and the keys of a transfer, and the connection to which they belong. The keys are
+/// removed from the cache with it.
 #[derive(Debug)]
 pub(super) struct TransferContext<'a> {
     held: HeldBytes<'a>,
@@ -650,7 +652,7 @@ fn slots(
     })
 }
 
-/// What of so many payload bytes stands in each slot of `bytes`.
+/// Returns the payload in each slot of `bytes`, for this number of payload bytes.
 fn payloads(
     bytes: &[u8],
     protection: RecordProtection,

@@ -15,7 +15,7 @@ pub(super) struct RouteResults {
     pub(super) latency: Histogram,
 }
 
-/// What one step opened, and the CPU time it used.
+/// The connections that one step opened, and the CPU time that it used.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) held: usize,

@@ -29,7 +29,7 @@ pub(super) struct PermitRequest {
     pub(super) displaced: Arc<Notify>,
 }
 
-/// What a request for a permit gets.
+/// The answer to a request for a permit.
 #[derive(Debug)]
 pub(super) enum Admission {
     /// A permit, with this number.
@@ -110,7 +110,7 @@ impl PermitQueue {
         Admission::Queued(number, grant)
     }
 
-    /// Takes the permit of a handshake that is over, and grants it to the next one.
+    /// Takes back the permit of a handshake that has ended, and grants it to the next one.
     pub(super) fn leave(&mut self, request: &PermitRequest, number: u64, now: Instant) {
         self.release(request, number);
         self.admit(now);
@@ -177,7 +177,8 @@ impl PermitQueue {
         while let Some(waiter) = self.take_next() {
             self.hold(waiter.number, &waiter.request, now);
             if waiter.granted.send(()).is_err() {
-                // It gave up a moment ago; its `give_up` then finds nothing to remove.
+                // The waiting handshake has just given up; its `give_up` then finds nothing to
+                // remove.
                 self.release(&waiter.request, waiter.number);
             }
         }

@@ -121,8 +121,8 @@ async fn hold<W: PeerTransport>(
     }
 }
 
-/// Sends what is left, and an alert if there is one, then closes both sockets. `session` is the
-/// peer's.
+/// Sends the remaining output, and an alert if there is one, and closes both sockets. `session`
+/// belongs to the peer.
 async fn part(
     driver: StarttlsDriver,
     end: ConnectionEnd,
