@@ -64,6 +64,13 @@ impl Rule {
             && *answers == other.answers
     }
 
+    /// Returns the action that applies to its flows, or that would apply outside audit mode. The
+    /// flows that it matches depend on this action, so that audit mode shows what will be enforced.
+    #[must_use]
+    pub fn enforced(&self) -> &Action {
+        self.audited.as_ref().unwrap_or(&self.action)
+    }
+
     /// Returns the same rule in audit mode: its flows pass as they would without tacit.
     #[must_use]
     pub fn in_audit_mode(self) -> Self {
@@ -136,7 +143,7 @@ impl Rule {
         if !listens {
             return Err(Mismatch::Listen);
         }
-        let unknown_owner = match self.action {
+        let unknown_owner = match self.enforced() {
             Action::Deny(_) => UnknownOwner::Matches,
             Action::Permit | Action::Tls(_) => UnknownOwner::Differs,
         };

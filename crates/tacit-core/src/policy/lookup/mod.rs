@@ -310,7 +310,7 @@ impl Builder {
                 }
             }
         }
-        let is_deny = rule.action.is_deny();
+        let is_deny = rule.enforced().is_deny();
         let is_tls = matches!(rule.action, Action::Tls(_));
         self.rules.push(Verified { whole: Arc::clone(rule), is_deny, is_tls });
     }
