@@ -171,6 +171,11 @@ pub struct Flow {
     pub program: Option<PathBuf>,
     /// The user of the program, if known.
     pub user: Option<String>,
+    /// The group of the program, if known.
+    pub group: Option<String>,
+    /// The control group that the program's socket belongs to, if known: its path below the root
+    /// of the hierarchy, without a slash at either end.
+    pub cgroup: Option<String>,
     /// The name of the program's run, if known.
     pub run: Option<String>,
     /// When the flow began, in seconds since 1970.

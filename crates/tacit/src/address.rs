@@ -16,6 +16,8 @@ use crate::host_file::HostFile;
 
 /// The file with user names.
 const USERS: &str = "/etc/passwd";
+/// The file with group names.
+const GROUPS: &str = "/etc/group";
 
 /// Converts an address to the kernel's form.
 ///
@@ -96,10 +98,22 @@ impl Default for UserNames {
     }
 }
 
-/// Normalises a user given by name or number: the name, if there is one.
+/// Normalises a user given by name or number: the first name of the number, if there is one.
 #[must_use]
 pub fn user_word(text: &str) -> String {
-    text.parse().map_or_else(|_| text.to_owned(), user_name)
+    user_id(text).map_or_else(|| text.to_owned(), user_name)
+}
+
+/// The name of a group, or its number if it has no name.
+#[must_use]
+pub fn group_name(gid: u32) -> String {
+    lookup(GROUPS, &gid.to_string(), 2, 0).unwrap_or_else(|| gid.to_string())
+}
+
+/// Normalises a group as [`user_word`] does a user.
+#[must_use]
+pub fn group_word(text: &str) -> String {
+    group_id(text).map_or_else(|| text.to_owned(), group_name)
 }
 
 /// The number of a user given by name or number.
@@ -111,7 +125,7 @@ pub fn user_id(name: &str) -> Option<u32> {
 /// The number of a group given by name or number.
 #[must_use]
 pub fn group_id(name: &str) -> Option<u32> {
-    id("/etc/group", name)
+    id(GROUPS, name)
 }
 
 fn id(file: &str, name: &str) -> Option<u32> {

@@ -32,6 +32,7 @@ pub mod log;
 
 pub mod address;
 pub mod ca;
+mod cgroups;
 pub mod check;
 pub mod clock;
 pub mod completions;

@@ -54,6 +54,7 @@ const LAYERS: [Layers; 3] = [
             "clock",
             "host_file",
             "address",
+            "cgroups",
             "placement",
             "ledger",
             "log",

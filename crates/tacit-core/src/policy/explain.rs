@@ -208,6 +208,8 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
             list(s.program.iter().map(|path| path.display())),
         ),
         Mismatch::User => owner("user", flow.user.as_ref(), list(&s.user)),
+        Mismatch::Group => owner("group", flow.group.as_ref(), list(&s.group)),
+        Mismatch::Cgroup => owner("cgroup", flow.cgroup.as_ref(), list(&s.cgroup)),
         Mismatch::Run => owner("run", flow.run.as_ref(), list(&s.run)),
     }
 }
@@ -348,6 +350,8 @@ deny = true
             is_shared: false,
             program: None,
             user: Some("bob".to_owned()),
+            group: Some("staff".to_owned()),
+            cgroup: Some("user.slice".to_owned()),
             run: Some("nightly".to_owned()),
             to_own_host: false,
             at_unix_s: 0,

@@ -33,8 +33,9 @@ pub mod when;
 
 pub use agent::{AgentSettings, Limits};
 pub use capture::{
-    CAPTURE_RANGES_MAX, CaptureRange, Extension, HOST_RANGES_MAX, HostPlan, HostRange, HostVerdict,
-    LearntName, can_match_name, captured, denial_of_name, extend, host_plan, is_disputed, may_ask,
+    CAPTURE_RANGES_MAX, CaptureRange, Extension, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostPlan,
+    HostRange, HostSection, HostVerdict, LearntName, SENDER_CHECKS_MAX, Senders, can_match_name,
+    captured, denial_of_name, extend, host_plan, is_disputed, may_ask,
 };
 pub use clear_clients::{ClearClients, ClientProtocol};
 pub use client_cert::{

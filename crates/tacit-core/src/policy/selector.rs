@@ -33,6 +33,11 @@ pub struct Selectors {
     pub program: Vec<PathBuf>,
     /// The user names or numbers. The same holds if the owner is unknown.
     pub user: Vec<String>,
+    /// The group names or numbers. The same holds if the owner is unknown.
+    pub group: Vec<String>,
+    /// The control groups, with all groups below them, written as in [`Flow::cgroup`]. The same
+    /// holds if the owner is unknown.
+    pub cgroup: Vec<String>,
     /// The names of runs, which distinguish programs with the same executable. The same holds if
     /// the owner is unknown.
     pub run: Vec<String>,
@@ -55,6 +60,11 @@ impl Selectors {
         };
         let is_user =
             |user: &String| flow.user.as_ref().map_or(unknown_matches, |owner| owner == user);
+        let is_group =
+            |group: &String| flow.group.as_ref().map_or(unknown_matches, |owner| owner == group);
+        let is_cgroup = |cgroup: &String| {
+            flow.cgroup.as_ref().map_or(unknown_matches, |owner| is_within(owner, cgroup))
+        };
         let is_run = |run: &String| flow.run.as_ref().map_or(unknown_matches, |owner| owner == run);
         let conditions = [
             (self.direction == flow.direction, Mismatch::Direction),
@@ -67,16 +77,20 @@ impl Selectors {
             (self.when.as_ref().is_none_or(|when| when.is_open(flow.at_unix_s)), Mismatch::When),
             (any(&self.program, owns), Mismatch::Program),
             (any(&self.user, is_user), Mismatch::User),
+            (any(&self.group, is_group), Mismatch::Group),
+            (any(&self.cgroup, is_cgroup), Mismatch::Cgroup),
             (any(&self.run, is_run), Mismatch::Run),
         ];
         let failed = conditions.into_iter().find(|(holds, _)| !holds);
         failed.map_or(Ok(()), |(_, mismatch)| Err(mismatch))
     }
 
-    /// Whether the rule names a program, user or run, and the flow has none.
+    /// Whether the rule has a condition on the owner that is unknown for the flow.
     pub(super) fn lacks_owner(&self, flow: &Flow) -> bool {
         (!self.program.is_empty() && flow.program.is_none())
             || (!self.user.is_empty() && flow.user.is_none())
+            || (!self.group.is_empty() && flow.group.is_none())
+            || (!self.cgroup.is_empty() && flow.cgroup.is_none())
             || (!self.run.is_empty() && flow.run.is_none())
     }
 
@@ -95,6 +109,12 @@ impl Selectors {
                 _ => selector.names_nearby() && selector.matches(remote, &[]),
             })
     }
+}
+
+/// Whether a control group is another one, or below it.
+pub(super) fn is_within(cgroup: &str, ancestor: &str) -> bool {
+    let below = cgroup.strip_prefix(ancestor);
+    below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
 /// Whether the condition on a program or user holds for a flow of unknown owner.
@@ -131,6 +151,8 @@ pub enum Mismatch {
     When,
     Program,
     User,
+    Group,
+    Cgroup,
     Run,
 }
 

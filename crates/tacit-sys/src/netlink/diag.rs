@@ -31,6 +31,9 @@ pub struct DiagSocket {
     pub is_connecting: bool,
     /// The user who created the socket, numbered as in the user namespace of the calling process.
     pub uid: u32,
+    /// The number of the control group in which it was made; `None`: the kernel does not tell
+    /// (before Linux 5.7).
+    pub cgroup: Option<u64>,
 }
 
 /// Looks up the program's socket by its own address and the address of its peer. Returns `None` if
@@ -137,21 +140,28 @@ fn socket(answer: &[u8]) -> Result<DiagSocket, Error> {
     let is_open = [STATE_ESTABLISHED, STATE_CLOSE_WAIT].contains(&state);
     let is_queued = inode == 0 && is_open && is_transparent(answer) == Some(false);
     let local = SocketAddr::new(address, u16::from_be_bytes(*port));
-    Ok(DiagSocket { local, inode, is_queued, is_connecting, uid })
+    let cgroup = attribute(answer, INET_DIAG_CGROUP_ID);
+    let cgroup = cgroup.and_then(|id| Some(u64::from_ne_bytes(*id.first_chunk()?)));
+    Ok(DiagSocket { local, inode, is_queued, is_connecting, uid, cgroup })
 }
 
 /// Whether the socket is transparent, as the agent's sockets are; `None`: the kernel does not
 /// report it.
 fn is_transparent(answer: &[u8]) -> Option<bool> {
-    let mut found = attributes(answer.get(MESSAGE_BYTES..)?);
-    let (_, options) = found.find(|(kind, _)| *kind == INET_DIAG_SOCKOPT)?;
+    let options = attribute(answer, INET_DIAG_SOCKOPT)?;
     Some(options.first()? & SOCKOPT_TRANSPARENT != 0)
+}
+
+fn attribute(answer: &[u8], kind: u16) -> Option<&[u8]> {
+    let mut all = attributes(answer.get(MESSAGE_BYTES..)?);
+    all.find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_DUMP: u16 = 0x300;
 /// The size of an `inet_diag_msg`.
 const MESSAGE_BYTES: usize = 72;
+const INET_DIAG_CGROUP_ID: u16 = 21;
 const INET_DIAG_SOCKOPT: u16 = 22;
 /// The sixth of the eight bit fields in the first byte of `inet_diag_sockopt`.
 const SOCKOPT_TRANSPARENT: u8 = if cfg!(target_endian = "big") { 0x04 } else { 0x20 };

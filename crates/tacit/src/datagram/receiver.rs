@@ -244,6 +244,8 @@ impl Lane {
             is_shared,
             program: None,
             user: scope.user().map(str::to_owned),
+            group: None,
+            cgroup: None,
             run: Some(scope.name().to_owned()),
             to_own_host: run.host.has(address),
             at_unix_s: clock::now_unix_s(),
@@ -257,7 +259,7 @@ impl Lane {
         tokio::task::spawn_local(metered(Component::Policy, async move {
             let run = &lane.receiver.run;
             match run.helper.owner(Protocol::Udp, key.program, key.destination).await {
-                Ok(owner) => flow.program = owner.and_then(|owner| owner.program),
+                Ok(owner) => scope.attribute(&mut flow, owner),
                 Err(error) => lane.log_failure(Event::new("owner-unknown"), &error),
             }
             if let Some(early) = lane.take_early(&key) {

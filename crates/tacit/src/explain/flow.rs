@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 
-use crate::address::user_word;
+use crate::address::{group_word, user_word};
 use crate::clock;
 
 /// A flow to evaluate a policy with; `None` means the default or an unknown value.
@@ -27,6 +27,10 @@ pub(crate) struct FlowDescription {
     pub(crate) program: Option<PathBuf>,
     /// The user.
     pub(crate) user: Option<String>,
+    /// The group.
+    pub(crate) group: Option<String>,
+    /// The control group.
+    pub(crate) cgroup: Option<String>,
     /// The name of the run.
     pub(crate) run: Option<String>,
     /// The time at which the connection opens; default now.
@@ -72,6 +76,8 @@ impl FlowDescription {
             is_shared: false,
             program: self.program,
             user: self.user.as_deref().map(user_word),
+            group: self.group.as_deref().map(group_word),
+            cgroup: self.cgroup.map(|path| path.trim_matches('/').to_owned()),
             run: self.run,
             to_own_host: false,
             at_unix_s: self.at.map_or_else(clock::now_unix_s, Timestamp::as_second),

@@ -76,13 +76,19 @@ pub struct ExplainArgs {
     /// The user who runs the program
     #[arg(long, value_name = "USER")]
     user: Option<String>,
+    /// The group of the program
+    #[arg(long, value_name = "GROUP", conflicts_with = "listen")]
+    group: Option<String>,
+    /// The control group of the program's socket, such as system.slice/nginx.service
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    cgroup: Option<String>,
     /// The name of the run
     #[arg(long, value_name = "NAME", conflicts_with = "listen")]
     run: Option<String>,
     /// PEM file with the certificate of a peer, and the intermediate certificates that it sends
     #[arg(long, value_name = "FILE", requires = "asked")]
     #[arg(conflicts_with_all = ["listen", "direction", "local", "remote"])]
-    #[arg(conflicts_with_all = ["program", "user", "run"])]
+    #[arg(conflicts_with_all = ["program", "user", "group", "cgroup", "run"])]
     peer: Option<PathBuf>,
     /// The address of the peer
     #[arg(long, value_name = "IP", requires = "peer")]
@@ -233,6 +239,8 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
         names: args.names.clone(),
         program: args.program.clone(),
         user: args.user.clone(),
+        group: args.group.clone(),
+        cgroup: args.cgroup.clone(),
         run: args.run.clone(),
         at: args.at,
     };

@@ -24,8 +24,9 @@ use tacit_sys::process::{self, StandardError};
 use tacit_sys::sandbox::{self, CapabilitySet};
 use tacit_sys::{IpVersion, transparent};
 
-use super::marks_of;
+use super::owners::Owners;
 use super::watched::{Installed, Watched};
+use super::{marks_of, senders};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 use crate::run::kernel_terms::{ip_protocol, spoofed_source_sockets};
 use crate::run::protocol::{self, Frame, HelperReply, HelperRequest};
@@ -34,8 +35,9 @@ use crate::run::protocol::{self, Frame, HelperReply, HelperRequest};
 const CHANNELS_MAX: usize = 8;
 /// Its name in lists of processes.
 const NAME: &str = "tacit-host";
-/// Packet rules and routing rules, and raw sockets.
-const RIGHTS: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
+/// Packet rules and routing rules, raw sockets, and, if the unit gives it, a look at the programs.
+const RIGHTS: CapabilitySet =
+    CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::SYS_PTRACE);
 
 /// The agent's channel to the helper.
 #[derive(Debug)]
@@ -111,6 +113,7 @@ fn wait(channels: &[UnixStream], time: Option<Duration>) -> io::Result<Option<us
 #[derive(Default)]
 struct HostHelperServer {
     capture: Option<HostCapture>,
+    owners: Option<Owners>,
     watched: Watched,
 }
 
@@ -155,7 +158,7 @@ impl HostHelperServer {
                 let sockets = self.sockets(protocol, version, count)?;
                 return Ok((HelperReply::Done, sockets));
             }
-            HelperRequest::Owners(ends) => HelperReply::Owners(vec![None; ends.len()]),
+            HelperRequest::Owners(ends) => HelperReply::Owners(self.owners()?.find(&ends)),
             HelperRequest::Connecting(_) => HelperReply::Connecting(true),
             HelperRequest::Listening => HelperReply::Listening(Vec::new()),
             HelperRequest::Cpu => HelperReply::Cpu(0),
@@ -182,10 +185,18 @@ impl HostHelperServer {
     }
 
     fn install(&mut self, mark: u32, plan: HostPlan, user: Option<u32>) -> io::Result<()> {
-        let installed = Installed { marks: marks_of(mark)?, plan, user };
+        let senders = senders::resolve(&plan)?;
+        let installed = Installed { marks: marks_of(mark)?, plan, senders, user };
         self.capture(mark)?;
         let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         self.watched.install(capture, installed, Instant::now())
+    }
+
+    fn owners(&mut self) -> io::Result<&mut Owners> {
+        if self.owners.is_none() {
+            self.owners = Some(Owners::open()?);
+        }
+        self.owners.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Sockets that send from any address.

@@ -10,15 +10,19 @@
 
 mod helper;
 mod once;
+mod owners;
+mod senders;
 mod watched;
 
 use std::fmt;
 use std::io;
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{HostPlan, HostVerdict, Unmatched};
+use tacit_core::policy::{HostPlan, HostSection, HostVerdict, Unmatched};
 use tacit_sys::netlink::nft::Element;
-use tacit_sys::netlink::nft::host::{self as table, HostElement, HostMarks, HostTable};
+use tacit_sys::netlink::nft::host::{
+    self as table, HostElement, HostMarks, HostTable, SenderCheck, TableSection,
+};
 
 use crate::run::kernel_terms::element;
 
@@ -81,14 +85,20 @@ impl std::error::Error for HostError {}
 
 /// A plan in the kernel's terms.
 struct TableContents {
-    outbound: Vec<HostElement>,
+    sections: Vec<SectionContents>,
     inbound: Vec<Element>,
     others: table::PacketVerdict,
 }
 
-impl TableContents {
-    fn of(plan: &HostPlan) -> Self {
-        let outbound = plan.outbound.iter().map(|one| HostElement {
+/// A section in the kernel's terms.
+struct SectionContents {
+    senders: Vec<SenderCheck>,
+    outbound: Vec<HostElement>,
+}
+
+impl SectionContents {
+    fn of(section: &HostSection, senders: Vec<SenderCheck>) -> Self {
+        let outbound = section.outbound.iter().map(|one| HostElement {
             to: element(&one.to),
             verdict: match one.verdict {
                 HostVerdict::Capture => table::PacketVerdict::Capture,
@@ -97,20 +107,41 @@ impl TableContents {
                 HostVerdict::Prohibit => table::PacketVerdict::Prohibit,
             },
         });
+        Self { senders, outbound: outbound.collect() }
+    }
+}
+
+impl TableContents {
+    /// `senders` are those of each section.
+    fn of(plan: &HostPlan, senders: &[Vec<SenderCheck>]) -> Self {
+        let sections = plan.sections.iter().zip(senders);
+        let sections =
+            sections.map(|(section, senders)| SectionContents::of(section, senders.clone()));
         let others = match plan.unmatched {
             Unmatched::Permit => table::PacketVerdict::Pass,
             Unmatched::Deny => table::PacketVerdict::Refuse,
         };
         Self {
-            outbound: outbound.collect(),
+            sections: sections.collect(),
             inbound: plan.inbound.iter().map(element).collect(),
             others,
         }
     }
 
-    fn table(&self, marks: HostMarks, user: Option<u32>) -> HostTable<'_> {
-        let Self { outbound, inbound, others } = self;
-        HostTable { marks, user, others: *others, outbound, inbound }
+    fn sections(&self) -> Vec<TableSection<'_>> {
+        let sections = self.sections.iter();
+        sections
+            .map(|SectionContents { senders, outbound }| TableSection { senders, outbound })
+            .collect()
+    }
+
+    fn table<'a>(
+        &'a self,
+        sections: &'a [TableSection<'a>],
+        marks: HostMarks,
+        user: Option<u32>,
+    ) -> HostTable<'a> {
+        HostTable { marks, user, others: self.others, sections, inbound: &self.inbound }
     }
 }
 

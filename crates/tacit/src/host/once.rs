@@ -5,13 +5,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tacit_core::policy::{
-    CaptureRange, HostPlan, HostRange, HostSettings, HostVerdict, Policy, Unmatched, host_plan,
+    CaptureRange, HostPlan, HostRange, HostSection, HostSettings, HostVerdict, Policy, Senders,
+    Unmatched, host_plan,
 };
 use tacit_sys::host::{self, HostCapture};
 use tacit_sys::netlink;
 use tacit_sys::sandbox::{self, CapabilitySet};
 
-use super::{HostError, TableContents, marks_of};
+use super::{HostError, TableContents, marks_of, senders};
 use crate::clock;
 use crate::run::capture::passing_user;
 
@@ -24,8 +25,10 @@ pub fn guard(policy: &Policy) -> Result<(), HostError> {
     let plan = host_plan(policy, settings.unmatched, clock::now_unix_s());
     let open = || HostCapture::open(marks_of(settings.mark)?).map_err(io::Error::other);
     let mut capture = open().map_err(HostError::Helper)?;
-    let contents = TableContents::of(&plan);
-    let table = contents.table(capture.marks(), passing_user());
+    let senders = senders::resolve(&plan).map_err(HostError::Helper)?;
+    let contents = TableContents::of(&plan, &senders);
+    let sections = contents.sections();
+    let table = contents.table(&sections, capture.marks(), passing_user());
     capture.install(&table).map_err(refused)
 }
 
@@ -43,15 +46,14 @@ pub fn probe() -> io::Result<()> {
     };
     let ports = [port(Ipv4Addr::LOCALHOST.into()), port(Ipv6Addr::LOCALHOST.into())];
     let captured = ports.map(|to| HostRange { to, verdict: HostVerdict::Capture });
-    let plan = HostPlan {
-        outbound: captured.to_vec(),
-        unmatched: Unmatched::Deny,
-        inbound: ports.to_vec(),
-    };
+    let section = HostSection { senders: Senders::default(), outbound: captured.to_vec() };
+    let plan =
+        HostPlan { sections: vec![section], unmatched: Unmatched::Deny, inbound: ports.to_vec() };
     let marks = marks_of(HostSettings::MARK_DEFAULT)?;
     let mut capture = HostCapture::open(marks).map_err(io::Error::other)?;
-    let contents = TableContents::of(&plan);
-    capture.install(&contents.table(marks, None)).map_err(io::Error::other)
+    let contents = TableContents::of(&plan, &senders::resolve(&plan)?);
+    let sections = contents.sections();
+    capture.install(&contents.table(&sections, marks, None)).map_err(io::Error::other)
 }
 
 /// Takes packet rules and routing rules back.

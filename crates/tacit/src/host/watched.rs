@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use tacit_core::policy::HostPlan;
 use tacit_sys::host::HostCapture;
-use tacit_sys::netlink::nft::host::HostMarks;
+use tacit_sys::netlink::nft::host::{HostMarks, SenderCheck};
 
-use super::TableContents;
+use super::{TableContents, senders};
 use crate::exit::complain;
 
 /// From one look at what is installed to the next.
@@ -17,6 +17,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Installed {
     pub(super) marks: HostMarks,
     pub(super) plan: HostPlan,
+    /// The senders of each section of the plan, as they were found.
+    pub(super) senders: Vec<Vec<SenderCheck>>,
     pub(super) user: Option<u32>,
 }
 
@@ -32,8 +34,9 @@ pub(super) trait HostRules {
 
 impl HostRules for HostCapture {
     fn install(&mut self, installed: &Installed) -> io::Result<()> {
-        let contents = TableContents::of(&installed.plan);
-        let table = contents.table(installed.marks, installed.user);
+        let contents = TableContents::of(&installed.plan, &installed.senders);
+        let sections = contents.sections();
+        let table = contents.table(&sections, installed.marks, installed.user);
         Self::install(self, &table).map_err(io::Error::other)
     }
 
@@ -111,8 +114,19 @@ impl Watched {
     }
 }
 
-/// Returns what was not there.
-fn restore(kernel: &mut impl HostRules, installed: &Installed) -> io::Result<Option<&'static str>> {
+/// Returns what was not there. Control groups that rules name may be there now, or be others.
+fn restore(
+    kernel: &mut impl HostRules,
+    installed: &mut Installed,
+) -> io::Result<Option<&'static str>> {
+    if senders::may_change(&installed.plan) {
+        let found = senders::resolve(&installed.plan)?;
+        if found != installed.senders {
+            let before = std::mem::replace(&mut installed.senders, found);
+            kernel.install(installed).inspect_err(|_| installed.senders = before)?;
+            return Ok(None);
+        }
+    }
     if !kernel.has_table()? {
         kernel.install(installed)?;
         return Ok(Some("the packet rules"));
@@ -158,8 +172,8 @@ mod tests {
 
     fn installed() -> Installed {
         let plan =
-            HostPlan { outbound: Vec::new(), unmatched: Unmatched::Permit, inbound: Vec::new() };
-        Installed { marks: HostMarks::new(3).unwrap(), plan, user: None }
+            HostPlan { sections: Vec::new(), unmatched: Unmatched::Permit, inbound: Vec::new() };
+        Installed { marks: HostMarks::new(3).unwrap(), plan, senders: Vec::new(), user: None }
     }
 
     fn watched() -> (Watched, Kernel, Instant) {

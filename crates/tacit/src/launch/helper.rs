@@ -236,7 +236,8 @@ impl HelperServer {
         let socket = found.ok().flatten()?;
         let inode = if socket.is_queued { self.listener_at(program)? } else { socket.inode };
         let pid = owner::holder(self.launcher, inode)?;
-        Some(SocketOwner { pid, program: std::fs::read_link(format!("/proc/{pid}/exe")).ok() })
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+        Some(SocketOwner { pid: Some(pid), program, user: None, group: None, cgroup: None })
     }
 
     /// The inode of the listening socket of an address. A socket that listens at this address is

@@ -12,9 +12,9 @@ use crate::address;
 use crate::clock;
 use crate::placement;
 
-use super::Credentials;
 use super::credentials::unsuitable_credentials;
 use super::files::{STANDARD_INPUT, directory_of, read_policy, read_standard_input};
+use super::{Credentials, senders};
 
 /// A policy that passed all checks, with its credentials.
 #[derive(Debug)]
@@ -82,6 +82,7 @@ fn check_whole(
     let Some(mut policy) = parsed.policy else { return Err(findings) };
     admit(&policy).map_err(|finding| vec![finding])?;
     findings.extend(placement::check(&policy));
+    findings.extend(senders::check(&policy));
     findings.extend(localize(&mut policy));
     findings.extend(text.warnings());
     let credentials = Credentials::load(&policy, base, keys, &mut findings);
@@ -101,12 +102,19 @@ fn check_whole(
 
 /// Adapts a policy to this host; returns a warning if the local time zone cannot be determined.
 ///
-/// Flows have users by name, so a user number in a rule is replaced by the name, if there is one.
+/// Flows have users and groups by their first name, so a number or another name in a rule is
+/// replaced by that, if there is one.
 /// Time windows in local time get the local time zone.
 pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
-    for rule in policy.rules.iter_mut().filter(|rule| !rule.selectors.user.is_empty()) {
-        for user in &mut Arc::make_mut(rule).selectors.user {
+    let has_owner =
+        |rule: &Rule| !rule.selectors.user.is_empty() || !rule.selectors.group.is_empty();
+    for rule in policy.rules.iter_mut().filter(|rule| has_owner(rule)) {
+        let selectors = &mut Arc::make_mut(rule).selectors;
+        for user in &mut selectors.user {
             *user = address::user_word(user);
+        }
+        for group in &mut selectors.group {
+            *group = address::group_word(group);
         }
     }
     let is_local = |rule: &Rule| rule.selectors.when.as_ref().is_some_and(|w| w.zone.is_local());

@@ -35,6 +35,7 @@ mod failures;
 mod files;
 mod latency;
 mod names;
+mod senders;
 mod tls_sources;
 
 pub use action::{LiveAction, LiveTls, TlsRole};

@@ -55,6 +55,8 @@ const FLOW: TableSchema = schema(&[
     "names",
     "program",
     "user",
+    "group",
+    "cgroup",
     "run",
     "at",
     "expect",
@@ -193,7 +195,7 @@ fn flow(value: &TomlValue<'_>) -> Option<Vec<FlowTest>> {
     let ports = optional(&table, "ports", ports);
     let names =
         optional(&table, "names", |value| value.each(|value| value.string().map(str::to_owned)));
-    let [program, user, run] = ["program", "user", "run"]
+    let [program, user, group, cgroup, run] = ["program", "user", "group", "cgroup", "run"]
         .map(|key| optional(&table, key, |value| value.string().map(str::to_owned)));
     let at = optional(&table, "at", |value| {
         time(value.string()?).map_err(|fix| value.error("`at` is not a time", fix)).ok()
@@ -207,6 +209,8 @@ fn flow(value: &TomlValue<'_>) -> Option<Vec<FlowTest>> {
         names: names?.unwrap_or_default(),
         program: program?.map(PathBuf::from),
         user: user?,
+        group: group?,
+        cgroup: cgroup?,
         run: run?,
         at: at?,
     };

@@ -148,7 +148,7 @@ impl QueryResponder {
     async fn is_within(&self, ends: &SocketEnds) -> bool {
         let SocketEnds { protocol, program, peer } = *ends;
         let supervisor = std::os::unix::process::parent_id();
-        let parent = |owner: SocketOwner| process::parent_of(i32::try_from(owner.pid).ok()?);
+        let parent = |owner: SocketOwner| process::parent_of(i32::try_from(owner.pid?).ok()?);
         let is_program = |owner| parent(owner).is_some_and(|parent| parent != supervisor);
         let owner = self.run.helper.owner(protocol, peer, program).await;
         owner.is_ok_and(|owner| owner.is_some_and(is_program))

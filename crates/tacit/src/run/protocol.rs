@@ -226,14 +226,24 @@ pub struct SocketEnds {
     pub peer: SocketAddr,
 }
 
-/// The process that holds a socket.
+/// Who holds a socket. What cannot be seen is `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketOwner {
-    /// The process nearest to the launcher that holds it.
-    pub pid: u32,
+    /// The process nearest to the launcher that holds it; on a captured host, any process.
+    pub pid: Option<u32>,
     /// The executable of the process, if it can be read.
     pub program: Option<PathBuf>,
+    /// The user who made the socket, by name or number. Known only on a captured host, as are the
+    /// next two.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// The group that made the socket, by name or number.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// The control group in which the socket was made: its path below the root.
+    #[serde(default)]
+    pub cgroup: Option<String>,
 }
 
 /// The helper's reply.

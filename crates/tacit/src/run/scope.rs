@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tacit_core::dns::NamedDestination;
+use tacit_core::flow::Flow;
 
 use super::protocol::{SocketEnds, SocketOwner};
 use super::{Run, Usage};
@@ -86,6 +87,16 @@ impl Scope {
     /// The helper does not reply.
     pub async fn owner(&self, ends: SocketEnds) -> io::Result<Option<SocketOwner>> {
         self.run().helper.owner(ends.protocol, ends.program, ends.peer).await
+    }
+
+    /// Adds to a flow what is known of its owner. What is not known stays unknown: then a deny that
+    /// names an owner matches, and nothing passes in clear that may need TLS.
+    pub fn attribute(&self, flow: &mut Flow, owner: Option<SocketOwner>) {
+        let Some(SocketOwner { program, user, group, cgroup, .. }) = owner else { return };
+        flow.program = program;
+        if let Self::Host(_) = self {
+            (flow.user, flow.group, flow.cgroup) = (user, group, cgroup);
+        }
     }
 
     /// Adds the cost of a flow that has ended.

@@ -93,8 +93,8 @@ impl ConnectionSource {
 
 /// Reads what the selection of the rule may need in addition to the addresses.
 impl AcceptedConnection {
-    /// Asks the helper which program of the run opened the connection. The program stays unknown if
-    /// it hides its descriptors or has closed the connection.
+    /// Asks the helper who opened the connection. The owner stays unknown if the program has closed
+    /// the connection, the program also if it hides its descriptors.
     pub async fn attribute(&mut self) {
         let (Some(scope), Address::Inet(program), Address::Inet(peer)) =
             (&self.scope, &self.flow.local, &self.flow.remote)
@@ -105,7 +105,7 @@ impl AcceptedConnection {
             let peer = self.flow.alias.map_or(*peer, |alias| SocketAddr::new(alias, peer.port()));
             let ends = SocketEnds { protocol: Protocol::Tcp, program: *program, peer };
             let owner = scope.owner(ends).await;
-            self.flow.program = owner.ok().flatten().and_then(|owner| owner.program);
+            scope.attribute(&mut self.flow, owner.ok().flatten());
         }
     }
 
@@ -396,6 +396,8 @@ fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote
         remote,
         program: None,
         user: scope.user().map(str::to_owned),
+        group: None,
+        cgroup: None,
         run: Some(scope.name().to_owned()),
         at_unix_s: clock::now_unix_s(),
     }
@@ -454,6 +456,8 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
         is_shared: false,
         program,
         user,
+        group: None,
+        cgroup: None,
         run: None,
         to_own_host: false,
         at_unix_s: clock::now_unix_s(),

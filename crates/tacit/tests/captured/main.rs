@@ -20,3 +20,4 @@ mod death;
 mod inbound;
 mod machines;
 mod outbound;
+mod senders;

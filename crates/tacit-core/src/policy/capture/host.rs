@@ -1,9 +1,21 @@
-//! Computes the kernel's verdict for each address and port of a captured host. The first rule that
-//! matches decides.
+//! Computes the kernel's verdict for each sender, address and port of a captured host. The first
+//! rule that matches decides.
+//!
+//! The rules in their order are cut into sections of consecutive rules with the same senders. The
+//! kernel checks the senders once for a section, and then looks the destination up in the ranges of
+//! the section. What a section does not decide goes to the next one:
+//!
+//! ```text
+//! rules        a  b   |  c           |  d  e        |
+//! senders      all    |  user ann    |  all         |  unmatched
+//! ```
 //!
 //! Because earlier rules have precedence, the ranges of a rule are removed from the ranges of all
-//! later rules. The kernel applies `permit` and `deny` itself; it sends flows that must be relayed
-//! or logged to the agent.
+//! later rules of its section.
+//! The kernel applies `permit` and `deny` itself; it sends flows that must be relayed or logged, or
+//! whose program a rule names, to the agent.
+//!
+//! Limits: [`HOST_RANGES_MAX`], [`HOST_SECTIONS_MAX`], [`SENDER_CHECKS_MAX`].
 
 use std::collections::BTreeMap;
 
@@ -15,10 +27,16 @@ use crate::flow::Protocol;
 use crate::policy::content::Policy;
 use crate::policy::host::Unmatched;
 use crate::policy::rule::{Action, Deny, Rule, RuleForm};
-use crate::policy::selector::Family;
+use crate::policy::selector::{Family, Selectors};
 
 /// The largest number of ranges of a host. The kernel accepts no more in one transaction.
 pub const HOST_RANGES_MAX: usize = 16_384;
+
+/// The most sections of a host: a packet may meet all of them.
+pub const HOST_SECTIONS_MAX: usize = 64;
+
+/// The most combinations of user, group and control group that the rules of a section name.
+pub const SENDER_CHECKS_MAX: usize = 64;
 
 /// What the kernel does with a flow that a program opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,9 +66,9 @@ pub struct HostRange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HostPlan {
-    /// The verdicts on flows that programs open, by destination; disjoint.
-    pub outbound: Vec<HostRange>,
-    /// The verdict on flows that programs open to all other destinations.
+    /// Flows that programs open. The first section that has their sender and destination decides.
+    pub sections: Vec<HostSection>,
+    /// The verdict on all other flows that programs open.
     pub unmatched: Unmatched,
     /// The ports of this host's programs whose clients the agent accepts, for all addresses;
     /// disjoint.
@@ -61,8 +79,46 @@ impl HostPlan {
     /// Returns the number of ranges that go to the agent.
     #[must_use]
     pub fn captured(&self) -> usize {
-        let outbound = self.outbound.iter().filter(|one| one.verdict == HostVerdict::Capture);
-        outbound.count() + self.inbound.len()
+        let outbound = self.sections.iter().flat_map(|section| &section.outbound);
+        let captured = outbound.filter(|one| one.verdict == HostVerdict::Capture);
+        captured.count() + self.inbound.len()
+    }
+}
+
+/// Flows of the same senders.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HostSection {
+    /// The senders.
+    pub senders: Senders,
+    /// The verdicts on their flows, by destination; disjoint.
+    pub outbound: Vec<HostRange>,
+}
+
+/// The conditions on a sender that the kernel checks, as rules write them. All must hold; an empty
+/// list is no condition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Senders {
+    /// User names or numbers.
+    pub user: Vec<String>,
+    /// Group names or numbers.
+    pub group: Vec<String>,
+    /// Control groups with all that are below them.
+    pub cgroup: Vec<String>,
+}
+
+impl Senders {
+    fn of(rule: &Rule) -> Self {
+        let Selectors { user, group, cgroup, .. } = &rule.selectors;
+        Self { user: user.clone(), group: group.clone(), cgroup: cgroup.clone() }
+    }
+
+    /// Returns the number of combinations that the kernel compares a sender with.
+    #[must_use]
+    pub fn checks(&self) -> usize {
+        let Self { user, group, cgroup } = self;
+        [user, group, cgroup].into_iter().map(|list| list.len().max(1)).product()
     }
 }
 
@@ -71,7 +127,7 @@ impl HostPlan {
 #[must_use]
 pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan {
     let open = || policy.rules.iter().filter(|rule| is_open(rule, unix_s)).map(|rule| &**rule);
-    HostPlan { outbound: outbound(open(), unmatched), unmatched, inbound: inbound(open()) }
+    HostPlan { sections: sections(open(), unmatched), unmatched, inbound: inbound(open()) }
 }
 
 /// Returns the ports whose clients a rule selects, if the kernel cannot decide about them itself.
@@ -92,13 +148,36 @@ fn inbound<'r>(rules: impl Iterator<Item = &'r Rule>) -> Vec<CaptureRange> {
     ranges.collect()
 }
 
-pub(in crate::policy) fn outbound<'r>(
+pub(in crate::policy) fn sections<'r>(
     rules: impl Iterator<Item = &'r Rule>,
     unmatched: Unmatched,
-) -> Vec<HostRange> {
+) -> Vec<HostSection> {
+    let rules: Vec<_> = rules.filter(|rule| is_of_host(rule)).collect();
+    let alike = rules.chunk_by(|one, other| Senders::of(one) == Senders::of(other));
+    let mut sections: Vec<_> = alike
+        .map(|rules| HostSection { senders: Senders::of(rules[0]), outbound: outbound(rules) })
+        .collect();
+    // What the last section does not decide is unmatched: no other section is in between.
+    let needless = match unmatched {
+        Unmatched::Permit => HostVerdict::Pass,
+        Unmatched::Deny => HostVerdict::Refuse,
+    };
+    if let Some(last) = sections.last_mut() {
+        last.outbound.retain(|one| one.verdict != needless);
+    }
+    let mut left = HOST_RANGES_MAX + 1;
+    for section in &mut sections {
+        section.outbound.truncate(left);
+        left -= section.outbound.len();
+    }
+    sections
+}
+
+/// The ranges of rules with the same senders.
+fn outbound(rules: &[&Rule]) -> Vec<HostRange> {
     let mut decided: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     let mut verdicts: BTreeMap<(Plane, HostVerdict), Vec<Area>> = BTreeMap::new();
-    for rule in rules.filter(|rule| is_of_host(rule)) {
+    for rule in rules {
         let udp = rule.selectors.protocol == Protocol::Udp;
         let ports = ports(rule);
         for span in spans(rule, &Learnt::default(), &[]) {
@@ -112,11 +191,6 @@ pub(in crate::policy) fn outbound<'r>(
             }
         }
     }
-    let needless = match unmatched {
-        Unmatched::Permit => HostVerdict::Pass,
-        Unmatched::Deny => HostVerdict::Refuse,
-    };
-    verdicts.retain(|(_, verdict), _| *verdict != needless);
     let ranges = verdicts.into_iter().flat_map(|((plane, verdict), areas)| {
         let Plane { udp, family } = plane;
         sweep::cut(&areas).into_iter().map(move |Area { first, last, ports }| {
@@ -134,13 +208,15 @@ pub(in crate::policy) fn outbound<'r>(
 }
 
 /// Whether a rule is about flows that programs of the host open; one that names runs is not.
-fn is_of_host(rule: &Rule) -> bool {
+pub(in crate::policy) fn is_of_host(rule: &Rule) -> bool {
     rule.form == RuleForm::Outbound && rule.selectors.run.is_empty()
 }
 
-/// Returns the verdict of the kernel for a rule that has no conditions except destinations.
+/// Returns the verdict of the kernel on flows of the rule's senders to its destinations.
 fn verdict(rule: &Rule) -> HostVerdict {
     match rule.action {
+        // The kernel does not know programs. The agent finds the rule, be it this one or a later.
+        _ if !rule.selectors.program.is_empty() => HostVerdict::Capture,
         // The kernel does not log, audit, or close idle flows.
         _ if rule.log || rule.idle.is_some() || rule.audited.is_some() => HostVerdict::Capture,
         Action::Tls(_) => HostVerdict::Capture,
@@ -158,6 +234,7 @@ mod tests {
 
     use super::*;
     use crate::flow::{Address, Direction, Flow};
+    use crate::policy::selector::UnknownOwner;
     use crate::policy::{Index, parse};
 
     fn policy(rules: &str) -> Policy {
@@ -182,23 +259,42 @@ mod tests {
             is_shared: false,
             program: None,
             user: None,
+            group: None,
+            cgroup: None,
             run: Some(String::new()),
             at_unix_s: 0,
         }
     }
 
-    /// Returns the verdict on a TCP flow.
-    fn found(plan: &HostPlan, to: SocketAddr) -> Option<HostVerdict> {
+    /// Returns the verdict on a TCP flow, from the first section with its sender and destination.
+    fn found(plan: &HostPlan, sender: &Flow, to: SocketAddr) -> Option<HostVerdict> {
         let holds = |one: &CaptureRange| {
             !one.udp
                 && one.first.is_ipv4() == to.is_ipv4()
                 && (one.first..=one.last).contains(&to.ip())
                 && (one.first_port..=one.last_port).contains(&to.port())
         };
-        let mut all = plan.outbound.iter().filter(|one| holds(&one.to));
-        let first = all.next().map(|one| one.verdict);
-        assert!(all.next().is_none(), "ranges overlap at {to}");
-        first
+        plan.sections.iter().filter(|section| has(&section.senders, sender)).find_map(|section| {
+            let mut all = section.outbound.iter().filter(|one| holds(&one.to));
+            let first = all.next().map(|one| one.verdict);
+            assert!(all.next().is_none(), "ranges overlap at {to}");
+            first
+        })
+    }
+
+    /// What the kernel finds when it compares user, group and control group by number.
+    fn has(senders: &Senders, flow: &Flow) -> bool {
+        let is_in = |list: &[String], own: Option<&String>| {
+            list.is_empty() || own.is_some_and(|own| list.contains(own))
+        };
+        let cgroup = flow.cgroup.as_deref().unwrap_or_default();
+        let ancestors = cgroup.match_indices('/').map(|(at, _)| &cgroup[..at]).chain([cgroup]);
+        let is_below = |list: &[String]| {
+            list.is_empty() || ancestors.clone().any(|one| list.iter().any(|other| one == other))
+        };
+        is_in(&senders.user, flow.user.as_ref())
+            && is_in(&senders.group, flow.group.as_ref())
+            && is_below(&senders.cgroup)
     }
 
     #[test]
@@ -213,8 +309,10 @@ mod tests {
         ];
         let rules: String = rules.iter().enumerate().map(|(at, body)| rule(at, body)).collect();
         let policy = policy(&rules);
-        let at =
-            |unmatched, to: &str| found(&host_plan(&policy, unmatched, 0), to.parse().unwrap());
+        let at = |unmatched, to: &str| {
+            let to = to.parse().unwrap();
+            found(&host_plan(&policy, unmatched, 0), &flow(Protocol::Tcp, to), to)
+        };
         let [capture, pass, refuse, prohibit] =
             [HostVerdict::Capture, HostVerdict::Pass, HostVerdict::Refuse, HostVerdict::Prohibit]
                 .map(Some);
@@ -251,7 +349,43 @@ mod tests {
         let ports: Vec<_> =
             plan.inbound.iter().map(|one| (one.first_port, one.last_port)).collect();
         assert_eq!(ports, [(80, 95), (80, 95)], "once for each address family");
-        assert!(plan.outbound.is_empty());
+        assert!(plan.sections.is_empty());
+    }
+
+    #[test]
+    fn consecutive_rules_for_the_same_senders_are_one_section() {
+        let bodies = [
+            "remote-ports = 1\npermit = true",
+            "remote-ports = 2\ndeny = true",
+            "remote-ports = 2\nuser = [\"ann\", \"bob\"]\npermit = true",
+            "remote-ports = 3\nslice = \"user-1000.slice\"\npermit = true",
+            "remote-ports = 4\ncgroup = \"/user.slice/user-1000.slice\"\ndeny = true",
+            "remote-ports = 5\npermit = true",
+        ];
+        let rules: String = bodies.iter().enumerate().map(|(at, body)| rule(at, body)).collect();
+        let plan = host_plan(&policy(&rules), Unmatched::Permit, 0);
+        let shape: Vec<_> = plan
+            .sections
+            .iter()
+            .map(|section| {
+                let Senders { user, group, cgroup } = &section.senders;
+                (user.len(), group.len(), cgroup.join(" "), section.senders.checks())
+            })
+            .collect();
+        let cgroup = "user.slice/user-1000.slice";
+        assert_eq!(
+            shape,
+            [
+                (0, 0, String::new(), 1),
+                (2, 0, String::new(), 2),
+                (0, 0, cgroup.to_owned(), 1),
+                (0, 0, String::new(), 1)
+            ]
+        );
+        // The last one is like all that is unmatched.
+        let ranges: Vec<_> =
+            plan.sections.iter().map(|section| section.outbound.is_empty()).collect();
+        assert_eq!(ranges, [false, false, false, true]);
     }
 
     fn any_rule() -> impl Strategy<Value = String> {
@@ -268,28 +402,74 @@ mod tests {
             Just("deny = \"prohibited\""),
             Just("tls = { trust = \"system\" }"),
         ];
-        (remote, ports, action).prop_map(|(remote, ports, action)| {
-            format!("{remote}\nremote-ports = {ports}\n{action}")
+        let sender = prop_oneof![
+            4 => Just(""),
+            1 => Just("user = \"ann\""),
+            1 => Just("user = [\"ann\", \"bob\"]"),
+            1 => Just("cgroup = \"a\""),
+            1 => Just("cgroup = [\"a/b\", \"c\"]\nuser = \"bob\""),
+            1 => Just("program = \"/bin/a\""),
+        ];
+        (remote, ports, action, sender).prop_map(|(remote, ports, action, sender)| {
+            format!("{remote}\nremote-ports = {ports}\n{action}\n{sender}")
         })
     }
 
+    fn senders() -> [Flow; 5] {
+        let all = [
+            ("ann", "staff", "a"),
+            ("ann", "users", "a/b/d"),
+            ("bob", "staff", "ab"),
+            ("bob", "users", "c"),
+            ("root", "root", "a/b"),
+        ];
+        all.map(|(user, group, cgroup)| Flow {
+            user: Some(user.to_owned()),
+            group: Some(group.to_owned()),
+            cgroup: Some(cgroup.to_owned()),
+            ..flow(Protocol::Tcp, SocketAddr::from(([10, 0, 0, 1], 1)))
+        })
+    }
+
+    /// The first rule that matches, if the kernel has to decide without knowing the program.
+    fn first_of(policy: &Policy, flow: &Flow) -> Option<usize> {
+        let matches = |rule: &Rule| rule.selectors.matches(flow, UnknownOwner::Matches).is_ok();
+        policy.rules.iter().position(|rule| matches(rule))
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
         #[test]
         fn the_kernel_decides_as_the_rules_do(rules in prop::collection::vec(any_rule(), 1..8)) {
-            let text: String = rules.iter().enumerate().map(|(at, body)| rule(at, body)).collect();
-            let policy = policy(&text);
+            // Flows of other programs need a rule.
+            let names_programs = rules.iter().any(|body| body.contains("program"));
+            let last = names_programs.then(|| rule(99, "permit = true\nlog = true"));
+            let rules = rules.iter().enumerate().map(|(at, body)| rule(at, body));
+            let policy = policy(&rules.chain(last).collect::<String>());
             let index = Index::new(&policy.rules);
             for unmatched in [Unmatched::Permit, Unmatched::Deny] {
                 let plan = host_plan(&policy, unmatched, 0);
-                for (last, port) in (0_u8..9).flat_map(|last| (1_u16..13).map(move |p| (last, p))) {
+                for (last, port) in (0_u8..9).flat_map(|last| (1_u16..12).map(move |p| (last, p))) {
                     let to = SocketAddr::new(IpAddr::from([10, 0, 0, last]), port);
-                    let rule = index.lookup(&flow(Protocol::Tcp, to)).rule;
                     let rest = match unmatched {
                         Unmatched::Permit => HostVerdict::Pass,
                         Unmatched::Deny => HostVerdict::Refuse,
                     };
-                    let wanted = rule.map_or(rest, |at| verdict(&policy.rules[at]));
-                    prop_assert_eq!(found(&plan, to).unwrap_or(rest), wanted, "{}", to);
+                    for sender in senders() {
+                        let flow = Flow { remote: to.into(), ..sender };
+                        let first = first_of(&policy, &flow);
+                        let wanted = first.map_or(rest, |at| verdict(&policy.rules[at]));
+                        let decided = found(&plan, &flow, to).unwrap_or(rest);
+                        prop_assert_eq!(decided, wanted, "{:?}", flow);
+                        // What never reaches the agent is decided as the agent would.
+                        let known = Flow { program: Some("/bin/b".into()), ..flow };
+                        let by_agent = index.lookup(&known).rule;
+                        if decided != HostVerdict::Capture {
+                            let wanted = by_agent.map_or(rest, |at| verdict(&policy.rules[at]));
+                            prop_assert_eq!(decided, wanted, "{:?}", known);
+                        }
+                    }
                 }
             }
         }

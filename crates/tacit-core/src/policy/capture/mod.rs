@@ -32,8 +32,11 @@ mod host;
 mod sweep;
 
 pub use extend::{Extension, extend};
-pub(super) use host::outbound as host_outbound;
-pub use host::{HOST_RANGES_MAX, HostPlan, HostRange, HostVerdict, host_plan};
+pub use host::{
+    HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostPlan, HostRange, HostSection, HostVerdict,
+    SENDER_CHECKS_MAX, Senders, host_plan,
+};
+pub(super) use host::{is_of_host, sections as host_sections};
 pub use sweep::CAPTURE_RANGES_MAX;
 
 /// All addresses from the first to the last with all ports from the first to the last.
@@ -181,6 +184,8 @@ fn is_certain_deny(rule: &Rule) -> bool {
         && selectors.local_ports.is_empty()
         && selectors.program.is_empty()
         && selectors.user.is_empty()
+        && selectors.group.is_empty()
+        && selectors.cgroup.is_empty()
         && selectors.run.is_empty()
 }
 

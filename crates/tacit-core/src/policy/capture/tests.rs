@@ -359,6 +359,8 @@ proptest! {
                     is_shared: false,
                     program: None,
                     user: None,
+                    group: None,
+                    cgroup: None,
                     run: None,
                     to_own_host: false,
                     at_unix_s: 0,

@@ -68,6 +68,8 @@ fn outbound() -> Selectors {
         when: None,
         program: Vec::new(),
         user: Vec::new(),
+        group: Vec::new(),
+        cgroup: Vec::new(),
         run: Vec::new(),
     }
 }
@@ -84,6 +86,8 @@ fn to(remote: SocketAddr, names: &[String]) -> Flow {
         is_shared: false,
         program: None,
         user: None,
+        group: None,
+        cgroup: None,
         run: None,
         to_own_host: false,
         at_unix_s: 0,
@@ -194,6 +198,10 @@ fn user() -> impl Strategy<Value = String> {
     select(&["ann", "bob"][..]).prop_map(str::to_owned)
 }
 
+fn cgroup() -> impl Strategy<Value = String> {
+    select(&["a", "a/b", "ab"][..]).prop_map(str::to_owned)
+}
+
 fn run() -> impl Strategy<Value = String> {
     select(&["night"][..]).prop_map(str::to_owned)
 }
@@ -207,19 +215,22 @@ prop_compose! {
         remote_ports in vec(port_range(), 0..3),
         program in vec(program(), 0..2),
         user in vec(user(), 0..2),
+        group in vec(user(), 0..2),
+        cgroup in vec(cgroup(), 0..2),
         run in vec(run(), 0..2),
         listen in vec(listen(), 0..3),
         when in option::weighted(0.2, when()),
-        (deny, is_of_run) in any::<(bool, bool)>(),
+        (deny, is_of_run, is_audited) in any::<(bool, bool, bool)>(),
     ) -> Rule {
         let arriving = (Direction::Inbound, Protocol::Tcp);
         let (direction, protocol) = if listen.is_empty() { way } else { arriving };
         let selectors = Selectors {
             direction, protocol, local, local_ports, remote, remote_ports, when, program, user,
-            run,
+            group, cgroup, run,
         };
         let action = if deny { Action::Deny(Deny::Refused) } else { Action::Permit };
         let rule = rule(selectors, listen, action);
+        let rule = if is_audited { rule.in_audit_mode() } else { rule };
         if is_of_run { of_run(rule) } else { rule }
     }
 }
@@ -240,6 +251,8 @@ prop_compose! {
         remote_names in vec(select(NAMES).prop_map(str::to_owned), 0..3),
         program in option::of(program()),
         user in option::of(user()),
+        group in option::of(user()),
+        cgroup in option::of(cgroup()),
         run in option::of(run()),
         day in 0..7_i64,
     ) -> Flow {
@@ -248,8 +261,8 @@ prop_compose! {
         let at_unix_s = day * 86_400;
         let to_own_host = day % 3 == 0;
         Flow {
-            direction, protocol, listen, local, remote, remote_names, program, user, run,
-            at_unix_s, to_own_host, alias: None, is_shared: false,
+            direction, protocol, listen, local, remote, remote_names, program, user, group, cgroup,
+            run, at_unix_s, to_own_host, alias: None, is_shared: false,
         }
     }
 }
@@ -277,19 +290,25 @@ proptest! {
     #[test]
     fn an_owner_is_needed_exactly_if_some_owner_gets_another_rule(
         rules in vec(any_rule().prop_map(Arc::new), 0..12),
-        flows in vec(any_flow(), 1..24),
+        flows in vec(any_flow(), 1..3),
     ) {
         let index = Index::new(&rules);
         let programs = ["/bin/a", "/bin/b", "/bin/other"].map(|path| Some(PathBuf::from(path)));
         let users = ["ann", "bob", "other"].map(|name| Some(name.to_owned()));
+        let groups = users.clone();
+        let cgroups = ["a", "a/b", "ab", "other"].map(|path| Some(path.to_owned()));
         let runs = ["night", "other"].map(|name| Some(name.to_owned()));
         for flow in flows {
             let found = index.lookup(&flow);
             let owners = programs.iter().flat_map(|p| users.iter().map(move |u| (p, u)));
-            let owners = owners.flat_map(|(p, u)| runs.iter().map(move |r| (p, u, r)));
-            let another = owners.map(|(program, user, run)| Flow {
+            let owners = owners.flat_map(|(p, u)| groups.iter().map(move |g| (p, u, g)));
+            let owners = owners.flat_map(|(p, u, g)| cgroups.iter().map(move |c| (p, u, g, c)));
+            let owners = owners.flat_map(|(p, u, g, c)| runs.iter().map(move |r| (p, u, g, c, r)));
+            let another = owners.map(|(program, user, group, cgroup, run)| Flow {
                 program: flow.program.clone().or_else(|| program.clone()),
                 user: flow.user.clone().or_else(|| user.clone()),
+                group: flow.group.clone().or_else(|| group.clone()),
+                cgroup: flow.cgroup.clone().or_else(|| cgroup.clone()),
                 run: flow.run.clone().or_else(|| run.clone()),
                 ..flow.clone()
             }).any(|owned| index.lookup(&owned).rule != found.rule);
@@ -305,6 +324,19 @@ proptest! {
         });
         prop_assert_eq!(inside, range.contains(&probe));
         prop_assert!(parts.len() <= 30);
+    }
+}
+
+#[test]
+fn an_audited_deny_matches_an_unknown_owner_as_the_deny_will() {
+    let of_program = Selectors { program: vec!["/bin/a".into()], ..outbound() };
+    let deny = rule(of_program, Vec::new(), Action::Deny(Deny::Refused));
+    let flow = to(([10, 0, 0, 1], 80).into(), &[]);
+    let unknown = Flow { program: None, ..flow.clone() };
+    let other = Flow { program: Some("/bin/b".into()), ..flow };
+    for rule in [deny.clone(), deny.in_audit_mode()] {
+        assert!(rule.matches(&unknown).is_ok() && rule.matches(&other).is_err());
+        assert_eq!(Index::new([&Arc::new(rule)]).lookup(&unknown).rule, Some(0));
     }
 }
 

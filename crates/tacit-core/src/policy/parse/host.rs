@@ -1,9 +1,11 @@
 //! Parses `[host]`, and reports the rules with settings that a captured host does not support.
 
-use super::review::Read;
+use super::review::{self, Read};
 use super::words::Scope;
 use crate::message_id::MessageId;
-use crate::policy::capture::{self, HOST_RANGES_MAX};
+use crate::policy::capture::{
+    self, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostSection, SENDER_CHECKS_MAX,
+};
 use crate::policy::host::{HostSettings, Unmatched};
 use crate::policy::rule::{Action, Rule, RuleForm};
 use crate::policy::selector::{AddressSelector, Near};
@@ -36,8 +38,18 @@ fn mark(value: &TomlValue<'_>) -> Option<u32> {
     bits
 }
 
-/// Reports inbound rules without `listen`. Such rules are valid only if the host is captured.
+/// Reports inbound rules without `listen`, and senders, which only the capture of a host has.
 pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
+    for Read { value, rule } in rules {
+        let Some(key) = sender_key(value, rule) else { continue };
+        let message = format!(
+            "rule `{}` has `{key}`, which is known of programs of the host alone",
+            rule.name
+        );
+        let fix = "remove the key; or, to capture this host, add [host]";
+        let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
+        value.report.error(MessageId("not-for-runs"), &at, message, fix);
+    }
     for Read { value, rule } in rules.iter().filter(|read| read.rule.form == RuleForm::HostInbound)
     {
         let message = format!("rule `{}` has no `listen`", rule.name);
@@ -62,19 +74,88 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
         let message = format!("rule `{}` {problem}", rule.name);
         value.report.error(MessageId("not-for-host"), &at, message, format!("{fix}{or}"));
     }
+    if host.unmatched == Unmatched::Permit {
+        check_other_programs(rules);
+    }
+    check_limits(host, rules);
+}
+
+/// Reports rules that name programs, where the agent would find no rule for other programs: the
+/// kernel cannot tell programs apart, and the agent rejects what no rule matches.
+fn check_other_programs(rules: &[Read<'_, '_>]) {
+    for (place, Read { value, rule }) in rules.iter().enumerate() {
+        if rule.selectors.program.is_empty() || !capture::is_of_host(rule) {
+            continue;
+        }
+        let for_all = |read: &&Read<'_, '_>| {
+            let selectors = &read.rule.selectors;
+            let is_any_senders = selectors.program.is_empty()
+                && selectors.user.is_empty()
+                && selectors.group.is_empty()
+                && selectors.cgroup.is_empty()
+                && selectors.run.is_empty();
+            is_any_senders && selectors.when.is_none() && review::covers(read.rule, rule)
+        };
+        if rules[place + 1..].iter().any(|read| for_all(&read)) {
+            continue;
+        }
+        let at = value.value.get("program").map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let message = format!(
+            "rule `{}` has `program`, and no later rule decides the flows of other programs to its \
+             destinations, which the agent gets too",
+            rule.name
+        );
+        let fix = "add a rule for the same destinations without `program` behind it, such as \
+                   permit = true; or set unmatched = \"deny\"";
+        value.report.error(MessageId("no-rule-for-others"), &at, message, fix);
+    }
+}
+
+/// Reports more ranges, sections or senders than the kernel's table has.
+fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     // Rules with time windows count as open. When such a rule is closed, a later rule may need its
     // ranges.
     let all = rules.iter().map(|read| &**read.rule);
-    if capture::host_outbound(all, host.unmatched).len() > HOST_RANGES_MAX
-        && let Some(first) = rules.first()
-    {
+    let sections = capture::host_sections(all, host.unmatched);
+    let Some(first) = rules.first() else { return };
+    let report = |id, message: String, fix| first.value.report.error(id, &(0..0), message, fix);
+    if sections.iter().map(|section| section.outbound.len()).sum::<usize>() > HOST_RANGES_MAX {
         let message = format!(
             "the outbound rules need more than {HOST_RANGES_MAX} ranges of addresses and ports, \
              too many for a host"
         );
-        let fix = "merge rules by networks and ranges of ports";
-        first.value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
+        report(
+            MessageId("too-many-ranges"),
+            message,
+            "merge rules by networks and ranges of ports",
+        );
     }
+    if sections.len() > HOST_SECTIONS_MAX {
+        let message = format!(
+            "the outbound rules change their senders {} times, and the kernel checks at most \
+             {HOST_SECTIONS_MAX} sections of rules",
+            sections.len()
+        );
+        report(MessageId("too-many-senders"), message, "move rules for the same senders together");
+    }
+    let has_too_many = |section: &HostSection| section.senders.checks() > SENDER_CHECKS_MAX;
+    if sections.iter().any(has_too_many) {
+        let message = format!(
+            "a rule has more than {SENDER_CHECKS_MAX} combinations of `user`, `group` and `cgroup`"
+        );
+        report(
+            MessageId("too-many-senders"),
+            message,
+            "name a group, or a slice, instead of its members",
+        );
+    }
+}
+
+/// The first key of a rule that is about senders which no program of a run has.
+fn sender_key(value: &TomlValue<'_>, rule: &Rule) -> Option<&'static str> {
+    let has_any = !rule.selectors.group.is_empty() || !rule.selectors.cgroup.is_empty();
+    let mut keys = ["group", "cgroup", "slice"].into_iter();
+    has_any.then(|| keys.find(|key| value.value.get(key).is_some())).flatten()
 }
 
 /// A setting that a captured host does not support.
@@ -88,11 +169,8 @@ fn unsupported(rule: &Rule) -> Option<Unsupported> {
     let selectors = &rule.selectors;
     let select = "select by the addresses in `remote` and by `remote-ports`";
     let found = |key, problem| Some(Unsupported { key, problem, fix: select });
-    if !selectors.program.is_empty() {
-        return found("program", "has `program`, which the capture of a host does not check");
-    }
-    if !selectors.user.is_empty() {
-        return found("user", "has `user`, which the capture of a host does not check");
+    if !selectors.group.is_empty() {
+        return found("group", "has `group`, which the capture of a host does not check");
     }
     if !selectors.local.is_empty() {
         return found("local", "has `local`, which the capture of a host does not check");

@@ -10,7 +10,7 @@ use crate::message_id::MessageId;
 use crate::policy::lookup::Index;
 use crate::policy::rule::{Action, ForwardRule, Rule, RuleForm};
 use crate::policy::selector::Selectors;
-use crate::policy::selector::{AddressSelector, Near};
+use crate::policy::selector::{AddressSelector, Near, is_within};
 use crate::policy::text::{Diagnostics, TomlValue};
 use crate::policy::tls::{Tls, Verify};
 use crate::policy::when::When;
@@ -189,7 +189,7 @@ fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
 
 /// Returns a flow that the rule matches.
 fn typical_flow(rule: &Rule) -> Flow {
-    let Selectors { direction, protocol, program, user, run, .. } = &rule.selectors;
+    let Selectors { direction, protocol, program, user, group, cgroup, run, .. } = &rule.selectors;
     let local = typical_end(&rule.selectors.local, &rule.selectors.local_ports);
     let remote = typical_end(&rule.selectors.remote, &rule.selectors.remote_ports);
     Flow {
@@ -204,6 +204,8 @@ fn typical_flow(rule: &Rule) -> Flow {
         // An owner that no other rule can name.
         program: Some(program.first().cloned().unwrap_or_default()),
         user: Some(user.first().cloned().unwrap_or_default()),
+        group: Some(group.first().cloned().unwrap_or_default()),
+        cgroup: Some(cgroup.first().cloned().unwrap_or_default()),
         run: Some(run.first().cloned().unwrap_or_default()),
         to_own_host: false,
         at_unix_s: rule.selectors.when.as_ref().map_or(0, When::typical_time),
@@ -236,11 +238,11 @@ fn typical_end(addresses: &[AddressSelector], ports: &[RangeInclusive<u16>]) -> 
 }
 
 /// Whether `a` matches every flow that `b` matches.
-fn covers(a: &Rule, b: &Rule) -> bool {
+pub(super) fn covers(a: &Rule, b: &Rule) -> bool {
     let listens = a.listens().is_empty() == b.listens().is_empty()
         && b.listens().iter().all(|address| a.listens().contains(address));
     // A rule that denies also matches unknown owners; other rules do not.
-    let unknown_too = a.action.is_deny() || !b.action.is_deny();
+    let unknown_too = a.enforced().is_deny() || !b.enforced().is_deny();
     let a = &a.selectors;
     let b = &b.selectors;
     let ports = |a: &RangeInclusive<u16>, b: &RangeInclusive<u16>| {
@@ -256,6 +258,8 @@ fn covers(a: &Rule, b: &Rule) -> bool {
         && all_covered(&a.remote_ports, &b.remote_ports, ports)
         && all_covered(&a.program, &b.program, |a, b| unknown_too && a == b)
         && all_covered(&a.user, &b.user, |a, b| unknown_too && a == b)
+        && all_covered(&a.group, &b.group, |a, b| unknown_too && a == b)
+        && all_covered(&a.cgroup, &b.cgroup, |a, b| unknown_too && is_within(b, a))
         && all_covered(&a.run, &b.run, |a, b| unknown_too && a == b)
 }
 

@@ -225,7 +225,8 @@ fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) ->
     let fix = "remove the key; `listen` is enough";
     table.refuse(&["direction", "protocol", "local"], why, fix);
     let why = "a rule with `listen` is not for runs";
-    table.refuse(&["run"], why, "remove the key, or set direction = \"outbound\" without `listen`");
+    let keys = ["run", "group", "cgroup", "slice"];
+    table.refuse(&keys, why, "remove the key, or set direction = \"outbound\" without `listen`");
     let remote = addresses(table, "remote", |value| {
         let selector = address::selector(value)?;
         if matches!(selector, AddressSelector::Name { .. }) {
@@ -249,6 +250,8 @@ fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) ->
         remote_ports: remote_ports?,
         program: programs(table)?,
         user: users(table)?,
+        group: Vec::new(),
+        cgroup: Vec::new(),
         run: Vec::new(),
         when: when::read(table)?,
     })

@@ -1,7 +1,7 @@
 //! Parses the rules for runs and for the host: rules for connections that programs open, and rules
 //! for connections to the ports of programs.
 
-use super::selectors::{addresses, ports, programs, runs, users};
+use super::selectors::{addresses, cgroups, groups, ports, programs, runs, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
@@ -53,6 +53,8 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
     let remote_ports = ports(table, "remote-ports");
     let program = programs(table);
     let user = users(table);
+    let group = groups(table);
+    let cgroup = cgroups(table);
     let run = runs(table);
     let when = when::read(table);
     let selectors = Selectors {
@@ -64,6 +66,8 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
         remote_ports: remote_ports?,
         program: program?,
         user: user?,
+        group: group?,
+        cgroup: cgroup?,
         run: run?,
         when: when?,
     };
@@ -80,6 +84,8 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         why,
         "remove the key, or give the run an agent with a policy of its own",
     );
+    let why = "the sender of an inbound connection is another machine's";
+    table.refuse(&["group", "cgroup", "slice"], why, "remove the key; `remote` selects clients");
     let protocol = protocol(table);
     if protocol == Some(Protocol::Udp)
         && let Some(value) = table.value("protocol")
@@ -109,6 +115,8 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         remote_ports: remote_ports?,
         program: Vec::new(),
         user: user?,
+        group: Vec::new(),
+        cgroup: Vec::new(),
         run: Vec::new(),
         when: when?,
     };

@@ -1,4 +1,6 @@
 //! Parses the selectors that all kinds of rules share.
+//!
+//! Limits: [`CGROUP_LEVELS_MAX`].
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -43,3 +45,58 @@ pub(super) fn users(table: &TomlTable<'_>) -> Option<Vec<String>> {
     let read = |value: &TomlValue<'_>| value::name(value).map(str::to_owned);
     table.value("user").map_or(Some(Vec::new()), |value| value.each(read))
 }
+
+pub(super) fn groups(table: &TomlTable<'_>) -> Option<Vec<String>> {
+    let read = |value: &TomlValue<'_>| value::name(value).map(str::to_owned);
+    table.value("group").map_or(Some(Vec::new()), |value| value.each(read))
+}
+
+/// The control groups of `cgroup` or `slice`, which mean the same in two ways of writing.
+pub(super) fn cgroups(table: &TomlTable<'_>) -> Option<Vec<String>> {
+    if let (Some(value), true) = (table.value("slice"), table.holds("cgroup")) {
+        let message = "`slice` and `cgroup` cannot be in one rule";
+        value.error(message, "write the slice as a path: cgroup = \"system.slice\"");
+        return None;
+    }
+    match (table.value("cgroup"), table.value("slice")) {
+        (Some(value), _) => value.each(read_cgroup),
+        (None, Some(value)) => value.each(read_slice),
+        (None, None) => Some(Vec::new()),
+    }
+}
+
+/// A path below the root of the hierarchy, where the kernel counts levels from.
+fn read_cgroup(value: &TomlValue<'_>) -> Option<String> {
+    let text = value.string()?;
+    let path = text.strip_prefix('/').unwrap_or(text);
+    let is_name = |part: &str| !part.is_empty() && part != "." && part != "..";
+    let is_path = path.split('/').all(is_name) && path.split('/').count() <= CGROUP_LEVELS_MAX;
+    if !is_path || path.contains(char::is_control) {
+        let message = format!("`cgroup` cannot be `{}`", text.escape_debug());
+        let fix = "write a path below the mount point of cgroup2, as `systemctl status` shows it: \
+                   \"system.slice/nginx.service\"";
+        value.error(message, fix);
+        return None;
+    }
+    Some(path.to_owned())
+}
+
+/// A slice of systemd: `a-b.slice` is below `a.slice`.
+fn read_slice(value: &TomlValue<'_>) -> Option<String> {
+    let text = value.string()?;
+    let name = text.strip_suffix(".slice").unwrap_or_default();
+    let is_part = |part: &str| !part.is_empty();
+    let levels = name.split('-').count();
+    let is_plain = !name.contains('/') && !name.contains(char::is_control);
+    if !name.split('-').all(is_part) || levels > CGROUP_LEVELS_MAX || !is_plain {
+        let message = format!("`slice` cannot be `{}`", text.escape_debug());
+        value.error(message, "write the name of a slice: \"system.slice\"");
+        return None;
+    }
+    let ends = name.match_indices('-').map(|(at, _)| at).chain([name.len()]);
+    let path: Vec<_> = ends.map(|end| format!("{}.slice", &name[..end])).collect();
+    Some(path.join("/"))
+}
+
+/// The levels of control groups that the kernel's packet rules can name.
+const CGROUP_LEVELS_MAX: usize = 255;

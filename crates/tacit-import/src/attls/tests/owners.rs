@@ -95,6 +95,8 @@ fn flow(program: &str, user: &str) -> Flow {
         is_shared: false,
         program: Some(program.into()),
         user: Some(user.to_owned()),
+        group: None,
+        cgroup: None,
         run: None,
         to_own_host: false,
         at_unix_s: 0,

@@ -29,6 +29,10 @@ pub(super) enum HostExpression {
     SourceRouted(SourceRoute),
     /// A socket of this user sends the packet.
     OfUser(u32),
+    /// A socket of this group sends the packet.
+    OfGroup(u32),
+    /// A socket in this control group, or in one below it, sends the packet.
+    OfCgroup(CgroupId),
     /// The packet came in on `lo`.
     FromLo,
     /// The packet came in on another interface than `lo`.
@@ -41,7 +45,7 @@ pub(super) enum HostExpression {
     IsForeign(PacketEnd),
     /// The verdict that the map of this name has for the destination address and port. If the map
     /// has none, the next rule decides.
-    Verdict(&'static str, NftFamily),
+    Verdict(SectionMap, NftFamily),
     /// The source address and port are in the set of this name.
     SentFrom(&'static str, NftFamily),
     /// Whether the socket that sends or receives the packet is transparent.
@@ -52,6 +56,35 @@ pub(super) enum HostExpression {
     /// socket, the next rule decides.
     ToInbound(Redirect),
     Goto(&'static str),
+    /// The chain of this section decides. If it has no verdict, the next rule decides.
+    ToSection(usize),
+}
+
+/// The map of destinations that one section of rules has for one protocol and IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SectionMap {
+    pub(super) base: &'static str,
+    pub(super) section: usize,
+}
+
+impl SectionMap {
+    pub(super) fn name(self) -> String {
+        format!("{}_{}", self.base, self.section)
+    }
+}
+
+/// The chain of a section.
+pub(super) fn section_chain(section: usize) -> String {
+    format!("section_{section}")
+}
+
+/// A control group, as the kernel's packet rules name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CgroupId {
+    /// How many levels it is below the root.
+    pub level: u32,
+    /// Its number, which no other group ever has.
+    pub id: u64,
 }
 
 /// The header in which a packet contains a source route.
@@ -110,6 +143,11 @@ impl HostExpression {
                 meta(rule, META_SKUID);
                 compare(rule, EQUAL, &user.to_ne_bytes());
             }
+            Self::OfGroup(group) => {
+                meta(rule, META_SKGID);
+                compare(rule, EQUAL, &group.to_ne_bytes());
+            }
+            Self::OfCgroup(cgroup) => compare_cgroup(rule, cgroup),
             Self::FromLo => compare_with_lo(rule, META_IIF, EQUAL),
             Self::NotFromLo => compare_with_lo(rule, META_IIF, NOT_EQUAL),
             Self::NotToLo => compare_with_lo(rule, META_OIF, NOT_EQUAL),
@@ -123,7 +161,7 @@ impl HostExpression {
             }
             Self::Verdict(map, family) => {
                 load_end(rule, PacketEnd::Destination, family);
-                look_up_verdict(rule, map);
+                look_up_verdict(rule, &map.name());
             }
             Self::SentFrom(set, family) => {
                 load_end(rule, PacketEnd::Source, family);
@@ -136,6 +174,7 @@ impl HostExpression {
             Self::AnySocket => socket_that_takes_it(rule, SOCKET_TRANSPARENT),
             Self::ToInbound(redirect) => redirect_to(rule, INBOUND_PORT, redirect),
             Self::Goto(chain) => go_to(rule, chain),
+            Self::ToSection(section) => jump(rule, &section_chain(section)),
         }
     }
 }
@@ -208,11 +247,34 @@ fn has_source_route(rule: &mut NetlinkRequest, route: SourceRoute) {
     });
 }
 
-fn look_up_verdict(rule: &mut NetlinkRequest, map: &'static str) {
+fn look_up_verdict(rule: &mut NetlinkRequest, map: &str) {
     expression(rule, "lookup", |data| {
         data.text(1, map);
         data.be32(2, REGISTER_1);
         data.be32(3, REGISTER_VERDICT);
+    });
+}
+
+/// Compares the group of the socket that sends, or the group above it at the same level.
+fn compare_cgroup(rule: &mut NetlinkRequest, CgroupId { level, id }: CgroupId) {
+    expression(rule, "socket", |data| {
+        data.be32(1, SOCKET_CGROUP);
+        data.be32(2, REGISTER_1);
+        data.be32(3, level);
+    });
+    compare(rule, EQUAL, &id.to_ne_bytes());
+}
+
+/// Continues in a chain, and comes back if that has no verdict.
+fn jump(rule: &mut NetlinkRequest, chain: &str) {
+    expression(rule, "immediate", |data| {
+        data.be32(1, REGISTER_VERDICT);
+        data.nest(2, |held| {
+            held.nest(2, |verdict| {
+                verdict.be32(1, JUMP);
+                verdict.text(2, chain);
+            });
+        });
     });
 }
 
@@ -239,6 +301,9 @@ pub(super) fn write_accept(data: &mut NetlinkRequest) {
 const META_IIF: u32 = 4;
 const META_OIF: u32 = 5;
 const META_SKUID: u32 = 10;
+const META_SKGID: u32 = 11;
+/// `NFT_SOCKET_CGROUPV2`.
+const SOCKET_CGROUP: u32 = 3;
 /// Attributes of `meta` and `ct`.
 const META_KEY: u16 = 2;
 const META_SREG: u16 = 3;
@@ -267,5 +332,7 @@ const FIB_DESTINATION: u32 = 2;
 const RTN_LOCAL: u32 = 2;
 /// `lo` is the first interface of every namespace.
 const LO: u32 = 1;
+/// `NFT_JUMP`.
+const JUMP: u32 = (-3_i32).cast_unsigned();
 /// `NFT_GOTO`.
 const GOTO: u32 = (-4_i32).cast_unsigned();

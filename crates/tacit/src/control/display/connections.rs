@@ -361,10 +361,9 @@ fn run_of(record: &ConnectionRecord, owner: Option<&SocketOwner>) -> Option<Conn
         direction: if facts.is_inbound { "inbound" } else { "outbound" }.to_owned(),
         names: facts.names.clone(),
         alias: facts.alias,
-        program: owner.map(|owner| ConnectionProgram {
-            pid: owner.pid,
-            path: owner.program.clone(),
-            name: owner.program.as_ref().and_then(name),
+        program: owner.and_then(|owner| {
+            let name = owner.program.as_ref().and_then(name);
+            Some(ConnectionProgram { pid: owner.pid?, path: owner.program.clone(), name })
         }),
     })
 }

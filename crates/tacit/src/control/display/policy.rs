@@ -333,6 +333,8 @@ fn selectors(settings: &mut Settings, rule: &Rule) {
         when,
         program,
         user,
+        group,
+        cgroup,
         run,
     } = &rule.selectors;
     let is_forwarding = matches!(rule.form, RuleForm::Forward(_));
@@ -355,6 +357,8 @@ fn selectors(settings: &mut Settings, rule: &Rule) {
     }
     settings.add("user", user.clone(), user.is_empty());
     if is_outbound {
+        settings.add("group", group.clone(), group.is_empty());
+        settings.add("cgroup", cgroup.clone(), cgroup.is_empty());
         settings.add("run", run.clone(), run.is_empty());
         let names: Vec<_> = rule.names.iter().map(name_pattern).collect();
         settings.add("names", names, rule.names.is_empty());

@@ -211,6 +211,8 @@ fn looked_up(policy: &Policy, index: &Index, tried: Tried) -> Result<usize, bool
         is_shared: false,
         program: None,
         user: None,
+        group: None,
+        cgroup: None,
         run: None,
         to_own_host: false,
         at_unix_s: 0,

@@ -1,6 +1,7 @@
 //! Everything in the table, in an order in which nothing is named before it is declared.
 
 use super::super::batch::{CREATE, TABLE, message};
+use super::super::host_expression::{SectionMap, section_chain};
 use super::super::sets::{SetValue, declare_ranges};
 use super::HostTable;
 use super::elements::{inbound, outbound};
@@ -11,15 +12,24 @@ use crate::netlink::message::NetlinkRequest;
 
 pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkRequest> {
     let mut messages = Vec::new();
-    for (number, name) in (1..).zip(MAPS) {
-        messages.push(declare_ranges(name, version(name), number, SetValue::Verdict));
+    let mut number = 1..;
+    let mut declare = |name: &str, version, value| {
+        messages.push(declare_ranges(name, version, number.next().unwrap_or_default(), value));
+    };
+    for section in 0..table.sections.len() {
+        for base in MAPS {
+            declare(&SectionMap { base, section }.name(), version(base), SetValue::Verdict);
+        }
     }
-    for (number, name) in (5..).zip(INBOUND) {
-        messages.push(declare_ranges(name, version(name), number, SetValue::None));
+    for name in INBOUND {
+        declare(name, version(name), SetValue::None);
     }
     messages.extend(Chain::ALL.map(chain));
+    messages.extend(rules::chained(table).map(|section| chain_named(&section_chain(section))));
     messages.extend(rules::all(kernel, table));
-    messages.extend(outbound(table.outbound));
+    for (number, section) in table.sections.iter().enumerate() {
+        messages.extend(outbound(number, section.outbound));
+    }
     messages.extend(inbound(table.inbound));
     messages
 }
@@ -30,9 +40,7 @@ fn version(name: &str) -> IpVersion {
 }
 
 fn chain(chain: Chain) -> NetlinkRequest {
-    let mut message = message("making a chain", NEWCHAIN, CREATE);
-    message.text(1, TABLE);
-    message.text(3, chain.name());
+    let mut message = chain_named(chain.name());
     if let Some(Hook { kind, number, priority }) = chain.hook() {
         message.nest(4, |place| {
             place.be32(1, number);
@@ -41,6 +49,13 @@ fn chain(chain: Chain) -> NetlinkRequest {
         message.be32(5, POLICY_ACCEPT);
         message.text(7, kind);
     }
+    message
+}
+
+fn chain_named(name: &str) -> NetlinkRequest {
+    let mut message = message("making a chain", NEWCHAIN, CREATE);
+    message.text(1, TABLE);
+    message.text(3, name);
     message
 }
 

@@ -1,7 +1,7 @@
 //! The elements of the maps and sets.
 
 use super::super::batch::{CREATE, TABLE, message};
-use super::super::host_expression::{write_accept, write_goto};
+use super::super::host_expression::{SectionMap, write_accept, write_goto};
 use super::super::sets::{ELEMENTS_PER_MESSAGE_MAX, Element, NEWSETELEM, write_range};
 use super::names::{Chain, INBOUND, MAPS};
 use super::{HostElement, PacketVerdict};
@@ -11,13 +11,14 @@ use crate::netlink::protocol::IpProtocol;
 /// Elements with verdicts in one message: an attribute's length has 16 bits.
 const VERDICTS_PER_MESSAGE_MAX: usize = ELEMENTS_PER_MESSAGE_MAX / 2;
 
-/// What happens to flows by their destination.
-pub(super) fn outbound(elements: &[HostElement]) -> Vec<NetlinkRequest> {
+/// What happens to the flows of a section by their destination.
+pub(super) fn outbound(section: usize, elements: &[HostElement]) -> Vec<NetlinkRequest> {
     let mut messages = Vec::new();
-    for map in MAPS {
-        let of_map: Vec<_> = elements.iter().filter(|one| map_of(&one.to) == map).collect();
+    for base in MAPS {
+        let map = SectionMap { base, section }.name();
+        let of_map: Vec<_> = elements.iter().filter(|one| map_of(&one.to) == base).collect();
         for some in of_map.chunks(VERDICTS_PER_MESSAGE_MAX) {
-            messages.push(list(map, some, |one, element| {
+            messages.push(list(&map, some, |one, element| {
                 write_range(one, &element.to);
                 one.nest(2, |data| write_verdict(data, element.verdict));
             }));

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! table inet tacit                    flags owner, persist where the kernel has them
-//!   maps tcp4 tcp6 udp4 udp6          address range . port range -> accept, or go to a chain
+//!   maps tcp4_N tcp6_N udp4_N udp6_N  address range . port range -> accept, or go to a chain
+//!   chains section_N                  the destinations of section N
 //!   sets in4 in6                      ports of this host's programs whose clients are captured
 //!   chain output                      marks what is captured: the kernel routes it to lo
 //!   chain rewritten                   refuses what NAT leads to a captured address
@@ -17,7 +18,11 @@
 //! there meanwhile: a packet meets the old table or the new one, or both.
 //! The table stays when its installer ends, and then refuses what it captures.
 //!
-//! Limits: [`HOST_RANGES_MAX`] ranges. Needs Linux 5.9 with conntrack.
+//! Rules for the same senders are a section; the output chain checks the senders of one section
+//! after the other. `N` counts the sections from 0.
+//!
+//! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders. Needs Linux 5.9 with
+//! conntrack, and 5.13 for control groups.
 
 mod contents;
 mod elements;
@@ -27,6 +32,7 @@ mod rules;
 mod tests;
 
 use super::batch::{CREATE, TABLE, commit, message, of_table};
+pub use super::host_expression::CgroupId;
 use super::sets::Element;
 use crate::ip_version::IpSupport;
 use crate::netlink::error::Error;
@@ -35,6 +41,9 @@ use crate::netlink::socket::{Netlink, ReplyCount};
 
 /// The most ranges of a table, all maps and sets together.
 pub const HOST_RANGES_MAX: usize = 16_384;
+
+/// The most checks of senders of a table, all sections together.
+pub const HOST_CHECKS_MAX: usize = 4096;
 
 /// The bits of packet marks that the table uses. Others belong to other programs and stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +105,33 @@ pub struct HostElement {
     pub verdict: PacketVerdict,
 }
 
+/// What the kernel compares a sender with; all must hold. `None` is no condition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderCheck {
+    /// The user of its socket.
+    pub user: Option<u32>,
+    /// The group of its socket.
+    pub group: Option<u32>,
+    /// The control group of its socket, or one above it.
+    pub cgroup: Option<CgroupId>,
+}
+
+/// Flows of the same senders.
+#[derive(Clone, Copy, Debug)]
+pub struct TableSection<'a> {
+    /// The senders: those that pass one of the checks.
+    pub senders: &'a [SenderCheck],
+    /// Disjoint ranges of destinations.
+    pub outbound: &'a [HostElement],
+}
+
+impl TableSection<'_> {
+    /// Whether it is for all senders.
+    fn is_for_all(&self) -> bool {
+        *self.senders == [SenderCheck::default()]
+    }
+}
+
 /// The contents of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct HostTable<'a> {
@@ -103,10 +139,10 @@ pub struct HostTable<'a> {
     pub marks: HostMarks,
     /// The user whose packets pass, beside those with the agent's mark.
     pub user: Option<u32>,
-    /// What happens to flows that programs open and no element names.
+    /// What happens to flows that programs open and no section decides.
     pub others: PacketVerdict,
-    /// Disjoint ranges of destinations.
-    pub outbound: &'a [HostElement],
+    /// Flows that programs open. The first section that has their sender and destination decides.
+    pub sections: &'a [TableSection<'a>],
     /// Disjoint ranges of ports of this host's programs, with any address.
     pub inbound: &'a [Element],
 }
@@ -122,8 +158,13 @@ pub fn install(
     kernel: IpSupport,
     table: &HostTable<'_>,
 ) -> Result<(), Error> {
-    if table.outbound.len() + table.inbound.len() > HOST_RANGES_MAX {
+    let outbound = table.sections.iter().map(|section| section.outbound.len()).sum::<usize>();
+    if outbound + table.inbound.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid("more ranges than a host may have"));
+    }
+    let checks = table.sections.iter().map(|section| section.senders.len()).sum::<usize>();
+    if checks > HOST_CHECKS_MAX {
+        return Err(Error::Invalid("more senders than a host may have"));
     }
     let is_replaced = is_installed(netfilter)?;
     if is_replaced {

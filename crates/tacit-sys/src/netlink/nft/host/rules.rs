@@ -8,7 +8,8 @@
 //!                a program's answer to a client that did not come by
 //!                the agent, from a captured port                          refused
 //!                of a connection that was captured                        marked: back to lo
-//!                by destination: a verdict of the maps                    accept, or one of
+//!                by sender: the section, or the next one
+//!                by destination: a verdict of its maps                    accept, or one of
 //!                  capture     not an answer                              marked: back to lo
 //!                  refuse      not an answer                              refused
 //!                  prohibit    not an answer                              refused
@@ -39,14 +40,19 @@
 //! A captured TCP connection stays with the agent when a later table captures its destination no
 //! more: its next segment in clear would tell the network what the first rule protects.
 //!
+//! The kernel knows the sender of a packet while a program holds its socket. What a closed socket
+//! still sends has a known connection, which stays where it was.
+//!
 //! A packet that finds no socket of the agent falls through to the next rule, and that refuses.
 
 use super::super::expression::Expression;
-use super::super::host_expression::{HostExpression, MarkBits, SourceRoute};
+use super::super::host_expression::{
+    HostExpression, MarkBits, SectionMap, SourceRoute, section_chain,
+};
 use super::super::primitive::{NftFamily, PacketEnd, Redirect};
 use super::super::rules::rule_in;
 use super::names::{Chain, INBOUND, MAPS};
-use super::{HostMarks, HostTable, PacketVerdict};
+use super::{HostMarks, HostTable, PacketVerdict, SenderCheck};
 use crate::ip_version::IpSupport;
 use crate::netlink::message::NetlinkRequest;
 use crate::netlink::nft::agent::{AGENT_PORT, HOLD_PORT, INBOUND_PORT};
@@ -57,8 +63,8 @@ use Expression::{
 };
 use HostExpression::{
     AnySocket, ConnectionMarkIs, FromLo, Goto, IsForeign, IsLocal, IsOriginal, IsReply,
-    IsRewritten, MarkIs, NotFromLo, NotToLo, OfUser, SentFrom, SetConnectionMark, SetMark,
-    SourceRouted, ToInbound, Transparent, Verdict,
+    IsRewritten, MarkIs, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, SentFrom,
+    SetConnectionMark, SetMark, SourceRouted, ToInbound, ToSection, Transparent, Verdict,
 };
 
 const TCP: u8 = 6;
@@ -81,6 +87,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
     };
     let mut rules = Rules { bits: Bits::of(table.marks), redirect, list: Vec::new() };
     rules.push_verdicts();
+    rules.push_sections(table);
     rules.push_output(table);
     rules.push_rewritten(table);
     rules.push_noted();
@@ -92,6 +99,12 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
     let leaving = [Host(MarkIs(rules.bits.returns)), Host(NotToLo), Drop];
     rules.push(Chain::Postrouting, "rule: nothing captured leaves the host", &leaving);
     rules.list
+}
+
+/// The sections that have a chain.
+pub(super) fn chained(table: &HostTable<'_>) -> impl Iterator<Item = usize> {
+    let sections = table.sections.iter().enumerate();
+    sections.filter(|(_, section)| !section.is_for_all()).map(|(number, _)| number)
 }
 
 /// What the marks say.
@@ -207,7 +220,7 @@ impl Rules {
         let is_kept =
             [Transport(TCP), Host(ConnectionMarkIs(kept)), Host(SetMark(captured)), Accept];
         self.push(output, "rule: what was captured stays captured", &is_kept);
-        self.push_destinations(output, table.others);
+        self.push_destinations(output, table);
     }
 
     /// What the agent sends.
@@ -220,13 +233,42 @@ impl Rules {
         }
     }
 
-    /// The destination decides.
-    fn push_destinations(&mut self, chain: Chain, others: PacketVerdict) {
-        for (map, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
-            let verdict = [family_is, Transport(protocol), Host(Verdict(map, family))];
-            self.push(chain, "rule: the destination decides", &verdict);
+    /// The chains of sections that are not for all senders.
+    fn push_sections(&mut self, table: &HostTable<'_>) {
+        for section in chained(table) {
+            self.push_section(&section_chain(section), section);
         }
-        let rest = match others {
+    }
+
+    /// The destination decides.
+    fn push_section(&mut self, chain: &str, section: usize) {
+        for (base, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
+            let map = SectionMap { base, section };
+            let verdict = [family_is, Transport(protocol), Host(Verdict(map, family))];
+            self.list.push(rule_in(chain, "rule: the destination decides", &verdict));
+        }
+    }
+
+    /// Sender and destination decide.
+    fn push_destinations(&mut self, chain: Chain, table: &HostTable<'_>) {
+        for (number, section) in table.sections.iter().enumerate() {
+            if section.is_for_all() {
+                self.push_section(chain.name(), number);
+                continue;
+            }
+            for sender in section.senders {
+                let SenderCheck { user, group, cgroup } = *sender;
+                let checks = [
+                    user.map(|user| Host(OfUser(user))),
+                    group.map(|group| Host(OfGroup(group))),
+                    cgroup.map(|cgroup| Host(OfCgroup(cgroup))),
+                    Some(Host(ToSection(number))),
+                ];
+                let checks: Vec<_> = checks.into_iter().flatten().collect();
+                self.push(chain, "rule: the sender decides", &checks);
+            }
+        }
+        let rest = match table.others {
             PacketVerdict::Pass => return,
             PacketVerdict::Capture => Chain::Capture,
             PacketVerdict::Refuse => Chain::Refuse,
@@ -248,7 +290,7 @@ impl Rules {
         self.push(chain, "rule: what is captured is decided", &captured);
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
         self.push(chain, "rule: what NAT leads to this host passes", &local);
-        self.push_destinations(chain, table.others);
+        self.push_destinations(chain, table);
     }
 
     /// What clients open. It is noted once: no later packet of others changes who began.

@@ -1,12 +1,20 @@
 use super::super::sets::Element;
-use super::{HostElement, HostMarks, HostTable, PacketVerdict, contents, declare};
+use super::{
+    CgroupId, HostElement, HostMarks, HostTable, PacketVerdict, SenderCheck, TableSection,
+    contents, declare,
+};
 use crate::ip_version::IpSupport;
 use crate::netlink::IpProtocol;
 use crate::netlink::testing::{bytes, sealed};
 
+const EVERYONE: &[TableSection<'static>] = &[TableSection {
+    senders: &[SenderCheck { user: None, group: None, cgroup: None }],
+    outbound: &[],
+}];
+
 fn table(inbound: &[Element]) -> HostTable<'_> {
     let marks = HostMarks::new(0x3000_0000).unwrap();
-    HostTable { marks, user: None, others: PacketVerdict::Pass, outbound: &[], inbound }
+    HostTable { marks, user: None, others: PacketVerdict::Pass, sections: EVERYONE, inbound }
 }
 
 fn element(protocol: IpProtocol, address: &str, port: u16) -> Element {
@@ -48,9 +56,9 @@ fn a_message_takes_the_name_of_another_table_byte_by_byte() {
 fn an_element_holds_its_verdict_byte_by_byte() {
     let to = element(IpProtocol::Tcp, "10.9.8.7", 443);
     let messages =
-        super::elements::outbound(&[HostElement { to, verdict: PacketVerdict::Capture }]);
+        super::elements::outbound(3, &[HostElement { to, verdict: PacketVerdict::Capture }]);
     let wanted = "7000 0000 0c0a 0504 00000000 00000000 01 00 0000 0a00 0100 7461636974 00 0000 \
-         0900 0200 74637034 00 000000 \
+         0b00 0200 74637034 5f33 00 00 \
          4400 0380 4000 0180 1000 0180 0c00 0100 0a090807 01bb 0000 \
          1000 0a80 0c00 0100 0a090807 01bb 0000 \
          1c00 0280 1800 0280 0800 0100 fffffffc 0c00 0200 63617074757265 00";
@@ -88,4 +96,36 @@ fn destinations_are_decided_as_programs_use_them_and_as_nat_makes_them() {
         all.filter(|message| holds(&sealed(message), chain)).count()
     };
     assert_eq!([decided(b"output\0"), decided(b"rewritten\0")], [4, 4]);
+}
+
+#[test]
+fn a_section_is_reached_only_by_its_senders() {
+    let cgroup = CgroupId { level: 2, id: 0x0102_0304_0506_0708 };
+    let senders = [
+        SenderCheck { user: Some(1000), group: Some(0x64), cgroup: None },
+        SenderCheck { cgroup: Some(cgroup), ..SenderCheck::default() },
+    ];
+    let sections = [
+        TableSection { senders: &senders, outbound: &[] },
+        TableSection { senders: &[], outbound: &[] },
+        EVERYONE[0],
+    ];
+    let all = contents::all(IpSupport::V4AndV6, &HostTable { sections: &sections, ..table(&[]) });
+    let holds = |message: &[u8], part: &[u8]| message.windows(part.len()).any(|at| at == part);
+    let sealed: Vec<_> = all.iter().map(|message| (message.step, sealed(message))).collect();
+    let jumps: Vec<_> = sealed
+        .iter()
+        .filter(|(step, message)| {
+            step.contains("the sender decides") && holds(message, b"output\0")
+        })
+        .collect();
+    assert_eq!(jumps.len(), 2, "no check, no sender");
+    assert!(holds(&jumps[0].1, &1000_u32.to_ne_bytes()) && holds(&jumps[0].1, b"section_0\0"));
+    assert!(holds(&jumps[1].1, &cgroup.id.to_ne_bytes()) && holds(&jumps[1].1, b"socket\0"));
+    let in_chain = |chain: &[u8]| {
+        let rules = sealed.iter().filter(|(step, _)| step.contains("the destination decides"));
+        rules.filter(|(_, message)| holds(message, chain)).count()
+    };
+    let chains = [&b"section_0\0"[..], b"section_1\0", b"section_2\0", b"output\0"];
+    assert_eq!(chains.map(in_chain), [4, 4, 0, 4]);
 }

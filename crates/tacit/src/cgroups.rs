@@ -1,0 +1,104 @@
+//! Control groups of version 2: their numbers, which the kernel compares, and their paths, which
+//! rules have.
+//!
+//! A number is never used again. So what was once found stays right; a group that was removed and
+//! made again has another number.
+//!
+//! Limits: [`KNOWN_MAX`], [`SEARCHED_MAX`].
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use tacit_sys::netlink::nft::host::CgroupId;
+
+/// Groups whose paths are kept; the next one replaces all.
+const KNOWN_MAX: usize = 4096;
+/// Groups that one search looks at.
+const SEARCHED_MAX: usize = 16_384;
+
+/// The control groups of this host.
+#[derive(Debug, Default)]
+pub(crate) struct Cgroups {
+    /// The paths of groups that were looked up.
+    known: HashMap<u64, String>,
+}
+
+impl Cgroups {
+    /// The path of a group below the root, empty for the root itself; `None`: it is not there.
+    pub(crate) fn path(&mut self, id: u64) -> Option<&str> {
+        if !self.known.contains_key(&id) {
+            self.search();
+        }
+        self.known.get(&id).map(String::as_str)
+    }
+
+    /// Learns all groups. Those that are not there any more stay known while there is room: their
+    /// sockets may live on.
+    fn search(&mut self) {
+        let Some(root) = root() else { return };
+        let mut left = vec![root.clone()];
+        let mut searched = 0;
+        while let Some(directory) = left.pop() {
+            searched += 1;
+            if searched > SEARCHED_MAX {
+                return;
+            }
+            let Ok(id) = fs::metadata(&directory).map(|found| found.ino()) else { continue };
+            let path = directory.strip_prefix(&root).map(Path::to_string_lossy);
+            if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&id) {
+                self.known.clear();
+            }
+            self.known.insert(id, path.unwrap_or_default().into_owned());
+            left.extend(children(&directory));
+        }
+    }
+}
+
+fn children(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories.map(|entry| entry.path())
+}
+
+/// The number of a group; `None`: it is not there.
+pub(crate) fn id(path: &str) -> Option<CgroupId> {
+    let found = fs::metadata(root()?.join(path)).ok().filter(fs::Metadata::is_dir)?;
+    let level = u32::try_from(path.split('/').count()).ok()?;
+    Some(CgroupId { level, id: found.ino() })
+}
+
+/// Where the hierarchy is mounted; on hosts that use version 1 too, not at `/sys/fs/cgroup`.
+fn root() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let path = fields.next()?;
+        let kind = fields.next()?;
+        (kind == "cgroup2").then(|| PathBuf::from(path))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_found_by_its_number_and_by_its_path() {
+        let Some(root) = root() else {
+            println!("skipped: cgroup2 is not mounted");
+            return;
+        };
+        let mut cgroups = Cgroups::default();
+        let number = fs::metadata(&root).unwrap().ino();
+        assert_eq!(cgroups.path(number), Some(""));
+        assert_eq!(cgroups.path(u64::MAX), None);
+        for child in children(&root).take(3) {
+            let name = child.file_name().unwrap().to_str().unwrap();
+            let Some(CgroupId { level, id }) = id(name) else { continue };
+            assert_eq!((level, cgroups.path(id)), (1, Some(name)));
+        }
+        assert_eq!(id("no-such-group.slice"), None);
+    }
+}

@@ -1,0 +1,41 @@
+//! Checks the users, groups and control groups that rules of a captured host name.
+
+use tacit_core::message_id::MessageId;
+use tacit_core::policy::{Diagnostic, Policy, Rule, RuleForm};
+
+use crate::{address, cgroups};
+
+/// Checks the senders that rules of the host name: users and groups must be known here.
+pub(super) fn check(policy: &Policy) -> Vec<Diagnostic> {
+    if policy.host.is_none() {
+        return Vec::new();
+    }
+    let is_of_host =
+        |rule: &&Rule| rule.form == RuleForm::Outbound && rule.selectors.run.is_empty();
+    let rules = policy.rules.iter().map(|rule| &**rule).filter(is_of_host);
+    rules.flat_map(of_rule).collect()
+}
+
+fn of_rule(rule: &Rule) -> Vec<Diagnostic> {
+    let unknown = |key: &str, word: &str, file: &str| {
+        let message =
+            format!("rule `{}` has `{key}` = `{word}`, which {file} does not have", rule.name);
+        Diagnostic::error(MessageId("unknown-sender"), rule.position, message)
+            .with_fix("correct the name, or write the number, if a directory service has it")
+    };
+    let selectors = &rule.selectors;
+    let users = selectors.user.iter().filter(|user| address::user_id(user).is_none());
+    let groups = selectors.group.iter().filter(|group| address::group_id(group).is_none());
+    let absent = selectors.cgroup.iter().filter(|path| cgroups::id(path).is_none()).map(|path| {
+        let message =
+            format!("rule `{}` names the control group `{path}`, which is not there", rule.name);
+        let fix = "check the name; the rule applies within a second after the group is made, and \
+                   what its programs open before is decided by later rules";
+        Diagnostic::warning(MessageId("no-such-cgroup"), rule.position, message).with_fix(fix)
+    });
+    users
+        .map(|user| unknown("user", user, "/etc/passwd"))
+        .chain(groups.map(|group| unknown("group", group, "/etc/group")))
+        .chain(absent)
+        .collect()
+}

@@ -1,0 +1,170 @@
+//! Rules for some programs of a captured host: by user, control group and executable.
+
+use crate::machines::Machines;
+
+/// What scripts need to act as another user, or in a control group.
+const SENDERS: &str = r#"
+chmod a+rx . && chmod a+r peer.py
+python=$(readlink -f /usr/bin/python3)
+cgroups=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+group=tacit-$$
+make_group() { mkdir "$cgroups/$group" "$cgroups/$group/inner"; }
+end_group() { rmdir "$cgroups/$group/inner" "$cgroups/$group"; } 2>/dev/null
+trap 'finish; end_group' EXIT
+as_user() {
+    timeout 60 setpriv --reuid=54321 --regid=54321 --clear-groups $python "$@"
+}
+in_group() { (echo $BASHPID >"$cgroups/$1/cgroup.procs" && "${@:2}"); }
+ask() { timeout 20 $python peer.py ask "$@"; }
+"#;
+
+const TLS: &str = "tls = { trust = \"ca\", server-name = \"far.example\" }";
+
+fn rule(name: &str, port: u16, rest: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"{name}\"\ndirection = \"outbound\"\nremote = \"192.0.2.2\"\n\
+         remote-ports = {port}\n{rest}\n"
+    )
+}
+
+/// Runs a script as root: only root can become another user, and make control groups.
+fn expect(rules: &[String], script: &str, wanted: &str) {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user and make control groups");
+        return;
+    }
+    let script = format!("{SENDERS}\n{script}");
+    Machines::new("unmatched = \"permit\"", &rules.concat()).expect(&script, wanted);
+}
+
+#[test]
+fn the_kernel_tells_users_apart_and_the_agent_finds_the_same_rule() {
+    let rules = [
+        rule("of-user", 4433, &format!("user = \"54321\"\n{TLS}")),
+        rule("of-root", 4433, "user = \"root\"\ndeny = true"),
+        rule("logged", 8001, "user = [\"54321\", \"daemon\"]\npermit = true\nlog = true"),
+        rule("denied", 8001, "deny = \"prohibited\""),
+    ];
+    expect(
+        &rules,
+        r#"
+        serve far 8001
+        capture
+        as_user peer.py ask 192.0.2.2 4433 marked
+        ask 192.0.2.2 4433 marked
+        as_user peer.py ask 192.0.2.2 8001 word
+        ask 192.0.2.2 8001 word
+        connections of-user of-root logged denied
+        seen marked"#,
+        "
+answer to marked from ::ffff:127.0.0.1
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+EHOSTUNREACH
+1 0 1 0
+0
+",
+    );
+}
+
+/// The kernel does not know the user of a socket that its program has closed.
+#[test]
+fn what_a_closed_socket_still_sends_stays_captured() {
+    let rules = [rule("of-user", 4433, &format!("user = \"54321\"\n{TLS}"))];
+    expect(
+        &rules,
+        r#"
+        cat >leave.py <<'END'
+import socket
+for size in (1, 100_000, 2_000_000):
+    connection = socket.create_connection(("192.0.2.2", 4433))
+    connection.sendall(b"marked" * size)
+    connection.close()
+print("left")
+END
+        chmod a+r leave.py
+        capture
+        as_user leave.py
+        ended() { [ "$(ss -Htn dst 192.0.2.2 | wc -l)" = 0 ]; }
+        until_true ended
+        connections of-user
+        seen marked"#,
+        "
+left
+3
+0
+",
+    );
+}
+
+#[test]
+fn a_rule_for_a_control_group_reaches_those_below_it_and_waits_for_it() {
+    let rules = [
+        rule("of-group", 4433, &format!("cgroup = \"GROUP\"\n{TLS}")),
+        rule("inner", 8001, "cgroup = \"/GROUP/inner\"\ndeny = true"),
+    ];
+    expect(
+        &rules,
+        r#"
+        sed -i "s/GROUP/$group/" host.toml
+        serve far 8001
+        capture
+        make_group
+        inner_is_denied() {
+            [ "$(in_group $group/inner ask 192.0.2.2 8001 word)" = ECONNREFUSED ]
+        }
+        until_true inner_is_denied
+        in_group $group ask 192.0.2.2 4433 marked
+        in_group $group/inner ask 192.0.2.2 4433 marked
+        in_group $group ask 192.0.2.2 8001 word
+        connections of-group inner
+        seen marked
+        end_group; make_group
+        until_true inner_is_denied
+        in_group $group ask 192.0.2.2 4433 marked
+        seen marked"#,
+        "
+answer to marked from ::ffff:127.0.0.1
+answer to marked from ::ffff:127.0.0.1
+answer to word from ::ffff:192.0.2.1
+2 0
+0
+answer to marked from ::ffff:127.0.0.1
+0
+",
+    );
+}
+
+#[test]
+fn a_program_is_known_if_the_helper_may_look_and_gets_the_strictest_rule_otherwise() {
+    let rules = [
+        rule("of-program", 8001, "program = \"PYTHON\"\npermit = true\nlog = true"),
+        rule("others", 8001, "deny = true"),
+        rule("denied", 8004, "program = \"/usr/bin/other\"\ndeny = true"),
+        rule("rest", 8004, "permit = true"),
+    ];
+    expect(
+        &rules,
+        r#"
+        sed -i "s:PYTHON:$python:" host.toml
+        serve far 8001; serve far 8004
+        capture
+        ask 192.0.2.2 8001 word
+        ask 192.0.2.2 8004 word
+        kill $agent; wait $agent 2>/dev/null
+        until_true ./tacit agent --host --remove 2>/dev/null
+        start setpriv --bounding-set=-sys_ptrace \
+            ./tacit agent --host --policy host.toml --control host.sock 2>host.log
+        until_true agent_ready host.log
+        ask 192.0.2.2 8001 word
+        ask 192.0.2.2 8004 word
+        connections of-program others denied rest"#,
+        "
+answer to word from ::ffff:192.0.2.1
+answer to word from ::ffff:192.0.2.1
+ECONNREFUSED
+ECONNREFUSED
+0 1 1 0
+",
+    );
+}
