@@ -17,11 +17,12 @@
 //!  9 message count, out      counts its bytes                         lock     write
 //! 10 aor                     finds the connection                     lock     write
 //! ```
-//! The mode `writers` models phase 1 of z/TPF: a global lock that calls 3, 4 and 5 and displays do
-//! not take. The lock spins, as on z/TPF. It sometimes yields the CPU, because the thread that
-//! holds the lock may be waiting for a CPU. Displays read the whole table under the lock. One
-//! transaction in a thousand replaces its connection. Each thread sends its messages to itself over
-//! UNIX sockets. So no network is involved, and threads wait only for the lock.
+//! The call `aor` (activate on receive) waits for input on a socket. A display is a command that
+//! prints the table. The mode `writers` models phase 1 of z/TPF: a global lock that calls 3, 4 and
+//! 5 and displays do not take. The lock spins, as on z/TPF. It sometimes yields the CPU, because
+//! the thread that holds the lock may be waiting for a CPU. Displays read the whole table under the
+//! lock. One transaction in a thousand replaces its connection. Each thread sends its messages to
+//! itself over UNIX sockets. So no network is involved, and threads wait only for the lock.
 //!
 //! ```text
 //! arguments.rs   the command line

@@ -4,7 +4,7 @@
 //! In reading order: [`cli`] parses the command line and calls a command. [`agent`] starts the
 //! listeners and [`worker`]s (some of them [`engine`]s) for the [`live`] policy. [`stream`] serves
 //! connections, stage by stage. For programs of runs, [`datagram`] relays datagrams, [`dns`]
-//! answers DNS questions, and [`query`] answers queries about connections. The crate [`tacit_tls`]
+//! answers DNS queries, and [`query`] answers queries about connections. The crate [`tacit_tls`]
 //! implements TLS. [`ledger`] accounts for CPU time. [`control`] and [`log`] are the interface to
 //! the operator. [`workload`] is a load generator: a client and a server.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Writes DNS responses for programs that contain alias addresses instead of true addresses.
+//! Writes DNS responses for programs in which alias addresses replace the true addresses. An alias
+//! address stands for one name and one of its true addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,5 @@
-//! Decides which names of a run get alias addresses, and assigns the addresses from their ranges.
+//! Decides which names of a run get alias addresses, and assigns these addresses from reserved
+//! ranges. An alias address stands for one name and one of its true addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,9 +1,11 @@
-//! Computes the cells of a projection: changes the measured cells as the request says.
+//! Computes the cells of a projection from the measured cells and the requested changes. A cell is
+//! the CPU time of one component for one rule.
 //!
 //! 1. The cells of each rule are changed to its new settings. Another cipher suite scales the cost
 //!    of sealing and opening. A change to `permit` removes the handshake and the records. A change
-//!    to `tls` adds both, at the costs of a handshake and of a megabyte that the request states. A
-//!    relay on an engine becomes eligible for engines.
+//!    to `tls` adds both, at the costs of a handshake and of a megabyte that the request states. If
+//!    engines are to relay the connections of a rule, the CPU time of its relay becomes eligible
+//!    for engines.
 //! 2. A change of traffic scales the costs of rules. The agent's own costs do not change.
 //! 3. If the number of engines changes, all eligible work is distributed again between engines and
 //!    other CPUs ([`land`]), every cell in the same proportion. Accepting, rule look-up and

@@ -1,4 +1,5 @@
-//! Registers the stream lane and the datagram lane with the worker threads.
+//! Connects the two lanes with the worker threads: the stream lane serves TCP and UNIX connections,
+//! and the datagram lane serves UDP flows.
 
 use std::io;
 use std::rc::Rc;

@@ -1,4 +1,5 @@
-//! Starts the services of a run: listeners, datagrams, DNS and the query socket.
+//! Starts what the agent does for a run: it accepts connections, relays datagrams, answers DNS
+//! queries and serves the query socket.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -8,9 +8,9 @@
 //!   instructions.rs, speed.rs ────────────┘   (tacit doctor uses these two as well)
 //! ```
 //!
-//! The agent's part is a snapshot. The process of the command reads the kernel's counters and
-//! measures the cipher suites. The agent cannot do this: its sandbox cannot open those files, and
-//! its threads must not be delayed.
+//! The agent's part is a snapshot. The process of the command reads the kernel's counters in
+//! `/proc`, and measures the cipher suites. The agent cannot do this: its sandbox prevents it from
+//! opening these files, and its threads must not be delayed.
 //!
 //! Limits: the time between the two readings is `INTERVAL_DEFAULT` unless the user sets another
 //! one; the measurement of each suite takes `speed::TRIAL_TIME`.

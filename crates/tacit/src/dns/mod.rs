@@ -1,4 +1,4 @@
-//! Answers the DNS questions of runs: forwards them to the host's resolvers, and stores which names
+//! Answers the DNS queries of runs: forwards them to the host's resolvers, and stores which names
 //! have which addresses.
 //!
 //! ```text
@@ -9,14 +9,14 @@
 //! ```
 //!
 //! The agent asks resolvers only for names that a rule allows; `tacit_core::dns::verdict` decides
-//! how other questions are answered. The agent builds each question itself and never forwards the
+//! how other queries are answered. The agent builds each query itself and never forwards the
 //! program's message (`tacit_core::dns::DnsClient`). The addresses in an answer are stored and
 //! captured before the program gets the answer, so that it cannot connect earlier. Entries of the
 //! host's `/etc/hosts` count as answers that are valid as long as they are in the file.
 //!
-//! There is no cache: each question of a program is sent to a resolver.
+//! There is no cache: each query of a program is sent to a resolver.
 //!
-//! Limits: [`QUESTIONS_MAX`] unanswered questions for each run and IP version over UDP; [`stream`]
+//! Limits: [`QUESTIONS_MAX`] unanswered queries for each run and IP version over UDP; [`stream`]
 //! has the limits for TCP.
 
 pub mod hosts;

@@ -1,10 +1,10 @@
-//! Answers the DNS questions that one worker thread receives from the programs of a run.
+//! Answers the DNS queries that one worker thread receives from the programs of a run.
 //!
 //! ```text
 //!   take ── Query, verdict ──> Client ──> sockets, TCP ──> Client ──> learn ──> answer
 //! ```
 //!
-//! Questions do not wait for each other: the [`DnsClient`] stores the questions that have no answer
+//! Queries do not wait for each other: the [`DnsClient`] stores the queries that have no answer
 //! yet.
 
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
-//! Answers DNS questions over TCP, on captured connections to port 53.
+//! Answers DNS queries over TCP, on captured connections to port 53.
 //!
-//! Questions of a connection are answered one after the other. Limits: [`IDLE_MAX`] between two
-//! questions, [`QUESTIONS_PER_CONNECTION_MAX`] on one connection. The connection counts against the
+//! The queries of a connection are answered one after the other. Limits: [`IDLE_MAX`] between two
+//! queries, [`QUESTIONS_PER_CONNECTION_MAX`] on one connection. The connection counts against the
 //! agent's limit of connections.
 
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Sends questions to a resolver over UDP and TCP, receives its answers, and provides the random
-//! numbers that questions need.
+//! Sends DNS queries to a resolver over UDP and TCP, receives its answers, and provides the random
+//! numbers that queries need.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;

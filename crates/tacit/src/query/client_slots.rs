@@ -2,8 +2,8 @@
 //! connects, this module decides which client is closed.
 //!
 //! ```text
-//!   idle ── a question ──> working ── the answer ──> sending ── it is sent ──> idle
-//!     └────── asked to leave ──────> leaving <────── asked to leave ─┘
+//!   idle ── a query ──> working ── the answer ──> sending ── it is sent ──> idle
+//!     └──── told to disconnect ────> leaving <─── told to disconnect ┘
 //! ```
 //!
 //! The client that has been idle for the longest is closed. If no client is idle, the client that

@@ -2,7 +2,7 @@
 //! connections are protected.
 //!
 //! ```text
-//!   program ── question + descriptor ──> client ──> responder ── whose connection? ──> record
+//!   program ── query + descriptor ─────> client ──> responder ── whose connection? ──> record
 //!           <──────── answer ─────────────┘          └──── start, stop, rekey ──> relay
 //! ```
 //!

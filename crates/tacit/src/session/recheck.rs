@@ -4,7 +4,7 @@
 //! ```text
 //!   policy or a file of a trust changed ──> Peers::All      every peer that is trusted
 //!   a certificate expired               ──> Peers::Ended    peers with an expired chain
-//!   the first max-age or idle is reached ─> ages
+//!   a connection reaches max-age or idle ─> ages            connections to close
 //! ```
 //!
 //! A pass runs on a thread of its own and reads a snapshot of the table of open connections, so

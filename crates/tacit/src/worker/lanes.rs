@@ -1,5 +1,6 @@
 //! Defines the traits through which worker threads run lanes. So a worker does not depend on the
-//! protocols of the lanes. (A lane is a path of processing: one for streams, one for datagrams.)
+//! protocols of the lanes. A lane is the code that serves one kind of traffic: streams or
+//! datagrams.
 //!
 //! ```text
 //!   Workers ── WorkSource ──> thread ── serve ──> Served      stop, finish

@@ -1,4 +1,4 @@
-//! Tests name resolution of programs: with real resolvers and over every protocol. No question may
+//! Tests name resolution of programs: with real resolvers and over every protocol. No DNS query may
 //! bypass the agent.
 
 use crate::harness::text_of;

@@ -1,4 +1,5 @@
-//! Tests which questions the host's resolvers get, and how a run behaves when some do not answer.
+//! Tests which DNS queries the host's resolvers get, and how a run behaves when some resolvers do
+//! not answer.
 
 use crate::harness::text_of;
 use crate::network::Network;

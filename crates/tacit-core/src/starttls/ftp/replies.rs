@@ -1,4 +1,5 @@
-//! Forwards the replies of an FTP server, and rewrites some of them.
+//! Forwards the replies of an FTP server to the client, and rewrites two kinds of replies: those
+//! with the address of a data connection, and the list of features.
 
 use super::address;
 use super::control::{CommandKind, DataState, FtpControl, PendingCommand};

@@ -1,6 +1,6 @@
 //! Defines the part of `tacit show cpus` that comes from the agent: which threads and runs use each
-//! CPU. The command reads the rest from the kernel itself, because the agent's sandbox cannot open
-//! those files.
+//! CPU. The command itself reads the rest from `/proc` and `/sys`, because the agent's sandbox
+//! prevents the agent from opening files there.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
