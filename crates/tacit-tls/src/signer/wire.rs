@@ -1,10 +1,11 @@
-//! Encodes the messages between the agent and its signer; each is one datagram of a socket pair.
+//! Encodes the messages between the agent and its signer.
 //!
 //! ```text
 //! control   JSON    Load {paths, generation}    ──>   Loaded {chain, schemes}, or an error
 //!                   Forget {name}               ──>
 //!                   Confine {paths}             ──>   done, or an error
-//!                   Channel, with a socket      ──>   starts a thread that signs requests from it
+//!                   Channel, with a socket      ──>   memory, over that socket, and a thread that
+//!                                                     signs the requests in it
 //! channel   bytes   name, scheme, message       ──>   CPU time; 0, signature or 1, error
 //! ```
 
@@ -38,7 +39,7 @@ pub enum SignerRequest {
         /// The name of the key.
         name: KeyName,
     },
-    /// Sign the requests that arrive over the socket which is sent with this message.
+    /// Send memory over the socket that is sent with this message, and sign the requests in it.
     Channel,
     /// Confine the signer to these files, and to all files below these directories.
     Confine {
@@ -88,14 +89,15 @@ impl<'m> SignRequest<'m> {
         })
     }
 
-    /// Encodes the request.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    /// Encodes the request into a buffer, and removes what was there.
+    pub fn encode(&self, buffer: &mut Vec<u8>) {
         let KeyName { spki_sha256, generation } = &self.name;
-        let generation = generation.to_be_bytes();
-        let scheme = u16::from(self.scheme).to_be_bytes();
-        let cpu = self.cpu.to_be_bytes();
-        [&spki_sha256[..], &generation, &cpu, &scheme, self.message].concat()
+        buffer.clear();
+        buffer.extend_from_slice(spki_sha256);
+        buffer.extend_from_slice(&generation.to_be_bytes());
+        buffer.extend_from_slice(&self.cpu.to_be_bytes());
+        buffer.extend_from_slice(&u16::from(self.scheme).to_be_bytes());
+        buffer.extend_from_slice(self.message);
     }
 }
 
@@ -104,18 +106,20 @@ impl<'m> SignRequest<'m> {
 pub struct SignResponse {
     /// The signature, or the error.
     pub signed: Result<Vec<u8>, String>,
-    /// The CPU time that the signer used for it, in nanoseconds.
+    /// The CPU time that the thread of the signer has used and not reported yet, in nanoseconds.
     pub spent_ns: u64,
 }
 
-/// Encodes an answer.
-#[must_use]
-pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, spent_ns: u64) -> Vec<u8> {
-    let spent = spent_ns.to_be_bytes();
-    match signed {
-        Ok(signature) => [&spent[..], &[SIGNED], signature].concat(),
-        Err(reason) => [&spent[..], &[REFUSED], reason.as_bytes()].concat(),
-    }
+/// Encodes an answer into a buffer, and removes what was there.
+pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, spent_ns: u64, buffer: &mut Vec<u8>) {
+    let (kind, content) = match signed {
+        Ok(signature) => (SIGNED, signature.as_slice()),
+        Err(reason) => (REFUSED, reason.as_bytes()),
+    };
+    buffer.clear();
+    buffer.extend_from_slice(&spent_ns.to_be_bytes());
+    buffer.push(kind);
+    buffer.extend_from_slice(content);
 }
 
 /// Parses an answer. An invalid answer counts as a refusal.
@@ -151,7 +155,8 @@ mod tests {
             let scheme = SignatureScheme::from(scheme);
             let name = KeyName { spki_sha256, generation };
             let request = SignRequest { name, cpu, scheme, message: &message };
-            let bytes = request.encode();
+            let mut bytes = vec![7; 9];
+            request.encode(&mut bytes);
             prop_assert_eq!(SignRequest::parse(&bytes), Some(request));
         }
 
@@ -168,8 +173,11 @@ mod tests {
 
     #[test]
     fn answers_say_which_they_are() {
-        let sent =
-            |signed: Result<Vec<u8>, &str>| parse_sign_response(&encode_sign_response(&signed, 7));
+        let sent = |signed: Result<Vec<u8>, &str>| {
+            let mut bytes = vec![7; 9];
+            encode_sign_response(&signed, 7, &mut bytes);
+            parse_sign_response(&bytes)
+        };
         assert_eq!(sent(Ok(vec![1, 2])), SignResponse { signed: Ok(vec![1, 2]), spent_ns: 7 });
         assert_eq!(sent(Err("no")), SignResponse { signed: Err("no".to_owned()), spent_ns: 7 });
         for datagram in [&[][..], &[0; 8], &[2; 9]] {

@@ -15,6 +15,7 @@ use arc_swap::ArcSwapOption;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use serde::de::DeserializeOwned;
+use tacit_sys::request_slot::RequestSlot;
 use tacit_sys::{descriptor, schedule};
 use tacit_tls::signer::wire::{
     Confined, Loaded, MESSAGE_BYTES_MAX, SignRequest, SignerRequest, parse_sign_response,
@@ -29,8 +30,6 @@ use crate::log::{Event, Log};
 
 /// The least time from one start of a signer to the next.
 const START_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum size of an answer: the longest signature and its header.
-const ANSWER_BYTES_MAX: usize = 8192;
 
 /// The agent's access to its signer, which is started when the first key is loaded.
 #[derive(Debug)]
@@ -47,6 +46,15 @@ pub struct Client {
     /// The next generation.
     generation: AtomicU64,
     keys: Mutex<Vec<Weak<RemoteKey>>>,
+    channels: Mutex<Channels>,
+}
+
+/// The channels of all threads.
+#[derive(Debug, Default)]
+struct Channels {
+    /// The epoch of the newest signer that has ended.
+    ended: u64,
+    open: Vec<Weak<RequestSlot>>,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +91,15 @@ thread_local! {
 /// One channel from a thread of the agent to a thread of the signer.
 struct Channel {
     epoch: u64,
-    socket: OwnedFd,
+    slot: Arc<RequestSlot>,
+    /// The request, then its answer.
+    message: Vec<u8>,
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.slot.close();
+    }
 }
 
 impl Client {
@@ -98,6 +114,7 @@ impl Client {
             epoch: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             keys: Mutex::default(),
+            channels: Mutex::default(),
         })
     }
 
@@ -211,22 +228,21 @@ impl Client {
             let slot = usize::from(request.cpu) % CHANNELS_PER_THREAD_MAX;
             let kept = channels.get_mut(slot).ok_or(ErrorKind::NotFound)?;
             let epoch = self.epoch.load(Ordering::Acquire);
-            let channel = match kept.take() {
+            let mut channel = match kept.take() {
                 Some(channel) if channel.epoch == epoch => channel,
-                _ => Channel { epoch, socket: self.open_channel()? },
+                _ => self.open_channel(epoch)?,
             };
-            send(&channel.socket, &request.encode(), SendFlags::NOSIGNAL)?;
-            let mut buffer = [0; ANSWER_BYTES_MAX];
-            let bytes = receive_answer(&channel.socket, &mut buffer)?;
-            // After a failure the channel is dropped, because a late answer could arrive on it.
+            request.encode(&mut channel.message);
+            channel.slot.exchange(&mut channel.message, ANSWER_WAIT_MAX)?;
+            let answer = parse_sign_response(&channel.message);
+            // After a failure the channel is dropped.
             *kept = Some(channel);
-            let answer = parse_sign_response(buffer.get(..bytes).unwrap_or_default());
             meter::passed_elsewhere(answer.spent_ns);
             Ok(answer.signed)
         })
     }
 
-    fn open_channel(&self) -> io::Result<OwnedFd> {
+    fn open_channel(&self, epoch: u64) -> io::Result<Channel> {
         let (ours, theirs) = pair(ANSWER_WAIT_MAX)?;
         let control = self.control.load_full().ok_or(ErrorKind::NotConnected)?;
         descriptor::send(
@@ -234,7 +250,30 @@ impl Client {
             &serde_json::to_vec(&SignerRequest::Channel)?,
             &[theirs.as_fd()],
         )?;
-        Ok(ours)
+        drop(theirs);
+        let received = descriptor::receive(&ours, &mut [0])?;
+        let memory = received.descriptors.first().ok_or(ErrorKind::ConnectionReset)?;
+        let slot = Arc::new(RequestSlot::open(memory)?);
+        let mut channels = self.channels();
+        if channels.ended >= epoch {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        channels.open.retain(|open| open.strong_count() > 0);
+        channels.open.push(Arc::downgrade(&slot));
+        Ok(Channel { epoch, slot, message: Vec::new() })
+    }
+
+    /// Ends every wait for the signer that has ended.
+    fn close_channels(&self) {
+        let mut channels = self.channels();
+        channels.ended = self.epoch.load(Ordering::Acquire);
+        for slot in channels.open.drain(..).filter_map(|open| open.upgrade()) {
+            slot.close();
+        }
+    }
+
+    fn channels(&self) -> MutexGuard<'_, Channels> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -251,6 +290,7 @@ fn watch(client: &Weak<Client>, mut started: Started) {
         let status = started.child.wait();
         let Some(client) = client.upgrade() else { return };
         client.control.store(None);
+        client.close_channels();
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let event = Event::new("signer-ended").field("status", &status);
         let next = "the agent starts a new signer within a second; open connections continue";

@@ -8,9 +8,11 @@
 //! ```
 //!
 //! An agent starts its signer when the first key is loaded. A thread that does a handshake sends a
-//! request over a channel of its own and waits for the answer; threads share no queue or lock. If
-//! the signer ends, open connections continue and handshakes that need a key fail, until the agent
-//! has started a new one, at most once a second. The signer ends when its agent ends.
+//! request over a channel of its own and waits for the answer; threads share no queue or lock. A
+//! channel is memory that both processes map ([`tacit_sys::request_slot`]); a socket would need
+//! half as much CPU time again for an exchange. When the signer ends, its channels are closed: open
+//! connections continue and handshakes that need a key fail, until the agent has started a new one,
+//! at most once a second. The signer ends when its agent ends.
 //!
 //! Limits: at most `CHANNELS_MAX` channels; a thread waits `ANSWER_WAIT_MAX` for an answer.
 

@@ -1,14 +1,15 @@
 //! The main function of the signer process: loads private keys and signs.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use rustix::net::{SendFlags, send};
 use tacit_core::message_id::MessageId;
 use tacit_sys::process::Signal;
+use tacit_sys::request_slot::RequestSlot;
 use tacit_sys::sandbox::{CapabilitySet, Reach, Rules};
 use tacit_sys::{cpu, descriptor, process, sandbox, schedule};
 use tacit_tls::key_store::KeyStore;
@@ -16,7 +17,7 @@ use tacit_tls::signer::wire::{
     Confined, Loaded, MESSAGE_BYTES_MAX, SignRequest, SignerRequest, encode_sign_response,
 };
 
-use super::{CHANNELS_MAX, receive};
+use super::CHANNELS_MAX;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
 
 /// Serves the agent whose control channel is standard input, until that closes.
@@ -74,7 +75,7 @@ fn serve(control: &OwnedFd) -> io::Result<()> {
                 descriptor::send(control, &serde_json::to_vec(&confined)?, &[])?;
             }
             SignerRequest::Channel => {
-                for socket in received.descriptors {
+                for socket in &received.descriptors {
                     open_channel(socket, &store, &channels)?;
                 }
             }
@@ -82,14 +83,19 @@ fn serve(control: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Signs what comes over a socket on a thread of its own; beyond the limit the socket is closed,
-/// which the agent's thread notices.
+/// Sends memory over a socket, and signs the requests in that memory on a thread of its own. Beyond
+/// the limit the socket is closed, which the agent's thread notices.
 fn open_channel(
-    socket: OwnedFd,
+    socket: &OwnedFd,
     store: &Arc<KeyStore>,
     channels: &Arc<AtomicUsize>,
 ) -> io::Result<()> {
     if channels.load(Ordering::Relaxed) >= CHANNELS_MAX {
+        return Ok(());
+    }
+    let (slot, memory) = RequestSlot::create()?;
+    // A thread of the agent that does not wait any more needs no channel.
+    if descriptor::send(socket, &[0], &[memory.as_fd()]).is_err() {
         return Ok(());
     }
     channels.fetch_add(1, Ordering::Relaxed);
@@ -97,41 +103,61 @@ fn open_channel(
     let channels = Arc::clone(channels);
     let work = move || {
         // A thread of the agent that has ended closes its channel.
-        let _ = sign_all(&socket, &store);
+        let _ = sign_all(&slot, &store);
         channels.fetch_sub(1, Ordering::Relaxed);
     };
     std::thread::Builder::new().name("sign".to_owned()).spawn(work)?;
     Ok(())
 }
 
-fn sign_all(socket: &OwnedFd, store: &KeyStore) -> io::Result<()> {
-    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    let mut spent_before = cpu::thread_ns();
+fn sign_all(slot: &RequestSlot, store: &KeyStore) -> io::Result<()> {
+    let mut usage = Usage::new();
     let mut stands_on = None;
-    loop {
-        let bytes = receive(socket, &mut buffer)?;
-        let request = match buffer.get(..bytes).unwrap_or_default() {
-            [] => return Ok(()),
-            // A message of this size was truncated.
-            message if message.len() == MESSAGE_BYTES_MAX => None,
-            message => SignRequest::parse(message),
-        };
+    let mut message = Vec::new();
+    let mut answer = Vec::new();
+    while slot.receive(&mut message)? {
+        let request = SignRequest::parse(&message);
         if let Some(SignRequest { cpu, .. }) = request
             && stands_on != Some(cpu)
         {
             stands_on = Some(cpu);
             // The agent's thread has a channel for each CPU, so this changes once in most cases.
-            // On the same CPU one thread wakes the other without an interrupt to another CPU: an
-            // exchange costs 13 us of CPU time, and 60 us across CPUs or where a thread is moved.
+            // On the same CPU one thread wakes the other without an interrupt to another CPU, which
+            // costs several times the CPU time of the exchange, as does a thread that is moved.
             // If it fails, signing works anyway.
             let _ = schedule::pin_thread(&[cpu.into()]);
         }
         let signed = request
             .map_or(Err("the signer received an invalid request"), |request| store.sign(&request));
-        // The CPU time of sending this answer is reported with the next one.
-        let spent = cpu::thread_ns();
-        let answer = encode_sign_response(&signed, spent.saturating_sub(spent_before));
-        spent_before = spent;
-        send(socket, &answer, SendFlags::NOSIGNAL)?;
+        encode_sign_response(&signed, usage.unreported(), &mut answer);
+        slot.answer(&answer)?;
+    }
+    Ok(())
+}
+
+/// The CPU time of this thread. Reading its clock costs a system call, so a busy thread reads it
+/// only once in [`REPORT_INTERVAL`].
+struct Usage {
+    read_at_ns: u64,
+    reported_ns: u64,
+}
+
+impl Usage {
+    fn new() -> Self {
+        Self { read_at_ns: 0, reported_ns: cpu::thread_ns() }
+    }
+
+    /// CPU time that was not reported yet; 0 if the clock was read a short time ago.
+    fn unreported(&mut self) -> u64 {
+        let now_ns = cpu::monotonic_ns();
+        if u128::from(now_ns - self.read_at_ns) < REPORT_INTERVAL.as_nanos() {
+            return 0;
+        }
+        self.read_at_ns = now_ns;
+        let spent_ns = cpu::thread_ns();
+        spent_ns.saturating_sub(std::mem::replace(&mut self.reported_ns, spent_ns))
     }
 }
+
+/// The least time from one report of CPU time to the next; what was used meanwhile is in the next.
+const REPORT_INTERVAL: Duration = Duration::from_millis(10);
