@@ -1,10 +1,10 @@
-//! Control groups of version 2: their numbers, which the kernel compares, and their paths, which
-//! rules have.
+//! Maps the numbers of control groups (version 2) to their paths, and back. The kernel compares the
+//! numbers; the rules of a policy contain the paths.
 //!
-//! A number is never used again. So what was once found stays right; a group that was removed and
-//! made again has another number.
+//! The kernel does not reuse a number: a group that is removed and created again gets a new number.
+//! So an entry of the cache never becomes wrong.
 //!
-//! Limits: [`KNOWN_MAX`], [`SEARCHED_MAX`].
+//! Limits: [`KNOWN_MAX`] cached paths, [`SEARCHED_MAX`] groups in one search.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 
 use tacit_sys::netlink::nft::host::CgroupId;
 
-/// Groups whose paths are kept; the next one replaces all.
+/// The maximum number of paths that are cached. When the cache is full, it is emptied for the next
+/// path.
 const KNOWN_MAX: usize = 4096;
-/// Groups that one search looks at.
+/// The maximum number of groups that one search reads.
 const SEARCHED_MAX: usize = 16_384;
 
 /// The control groups of this host.
@@ -26,7 +27,8 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// The path of a group below the root, empty for the root itself; `None`: it is not there.
+    /// Returns the path of a group below the root, which is empty for the root itself; `None` if
+    /// the group does not exist.
     pub(crate) fn path(&mut self, id: u64) -> Option<&str> {
         if !self.known.contains_key(&id) {
             self.search();
@@ -34,8 +36,8 @@ impl Cgroups {
         self.known.get(&id).map(String::as_str)
     }
 
-    /// Learns all groups. Those that are not there any more stay known while there is room: their
-    /// sockets may live on.
+    /// Reads the paths of all groups. Paths of removed groups stay in the cache while there is
+    /// room, because sockets of these groups may still exist.
     fn search(&mut self) {
         let Some(root) = root() else { return };
         let mut left = vec![root.clone()];
@@ -62,14 +64,15 @@ fn children(directory: &Path) -> impl Iterator<Item = PathBuf> {
     directories.map(|entry| entry.path())
 }
 
-/// The number of a group; `None`: it is not there.
+/// Returns the number of a group; `None` if the group does not exist.
 pub(crate) fn id(path: &str) -> Option<CgroupId> {
     let found = fs::metadata(root()?.join(path)).ok().filter(fs::Metadata::is_dir)?;
     let level = u32::try_from(path.split('/').count()).ok()?;
     Some(CgroupId { level, id: found.ino() })
 }
 
-/// Where the hierarchy is mounted; on hosts that use version 1 too, not at `/sys/fs/cgroup`.
+/// Returns where the hierarchy of version 2 is mounted. On hosts that also use version 1, this is
+/// not `/sys/fs/cgroup`.
 fn root() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {

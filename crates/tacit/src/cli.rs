@@ -410,7 +410,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
     }
 }
 
-/// The exit status of what is done to the host once.
+/// The exit status of `--guard` and `--remove`.
 fn finished(result: Result<(), HostError>) -> ExitCode {
     match result {
         Ok(()) => EXIT_OK.into(),

@@ -34,7 +34,7 @@ pub fn local_zone() -> Result<TimeZone, String> {
 pub struct Rfc3339(pub SystemTime);
 
 impl Rfc3339 {
-    /// A time in seconds since 1970; a time before 1970 is taken for the beginning of that year.
+    /// A time in seconds since 1970; an earlier time becomes the beginning of 1970.
     #[must_use]
     pub fn of_unix_s(unix_s: i64) -> Self {
         let since = Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
@@ -47,7 +47,7 @@ impl Rfc3339 {
         self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
     }
 
-    /// The time that a text of this form means; `None`: it has another form.
+    /// Parses a text of this form; returns `None` if it has another form.
     fn parse(text: &str) -> Option<Self> {
         let number = |range: std::ops::Range<usize>| {
             let digits = text.get(range)?;
@@ -58,7 +58,7 @@ impl Rfc3339 {
         let since = date.days_since_1970()? * 86_400 + of_day;
         let since = Duration::from_secs(since) + Duration::from_millis(number(20..23)?);
         let time = Self(SystemTime::UNIX_EPOCH + since);
-        // The separators, and days that a month does not have.
+        // This comparison checks the separators too, and rejects days that the month does not have.
         (time.to_string() == text).then_some(time)
     }
 }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_time_is_read_as_it_is_written() {
-        // The last is the time that certificates without an end have (RFC 5280, 4.1.2.5).
+        // The last time is that of certificates without an expiry date (RFC 5280, 4.1.2.5).
         for seconds in [0, 951_782_400, 1_767_225_599, 4_107_542_400, 253_402_300_799] {
             let time = Rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 7));
             let json = serde_json::to_string(&time).unwrap();

@@ -26,13 +26,13 @@ use crate::explain::parse_flow;
 use crate::run::channel::{adopt, read_frame};
 use crate::run::protocol::{self, FromLauncher, LAUNCHER_BYTES_MAX, REPLY_BYTES_MAX, ToLauncher};
 
-/// Sockets that come with a run, at most.
+/// The maximum number of sockets of a run in an input.
 const SOCKETS_MAX: usize = 16;
 
-/// A line at the control socket.
+/// Parses a line of the control socket.
 ///
 /// # Panics
-/// A request is lost in writing, or a refusal has no text.
+/// A request changes when it is written and parsed again, or an error has no text.
 pub fn control(input: &[u8]) {
     let Ok(line) = std::str::from_utf8(input) else { return };
     match server::parse(line) {
@@ -41,19 +41,20 @@ pub fn control(input: &[u8]) {
     }
 }
 
-/// The head of a request for metrics.
+/// Parses the head of an HTTP request for metrics.
 ///
 /// # Panics
-/// Anything but a GET of them gets the metrics.
+/// A request other than a GET of the metrics gets them.
 pub fn metrics(input: &[u8]) {
     let answered = with_runtime(|runtime| runtime.block_on(is_answered(input)));
     assert!(!answered || input.starts_with(b"GET /metrics"), "{:?}", input.escape_ascii());
 }
 
-/// The first byte chooses the end: the agent, which reads what a launcher writes, or the launcher.
+/// Parses frames of the enrolment socket. The first byte of the input selects the reader: the
+/// agent, which reads frames of a launcher, or the launcher.
 ///
 /// # Panics
-/// A frame is lost in writing.
+/// A frame changes when it is written and parsed again.
 pub fn enrolment(input: &[u8]) {
     let Some((&choice, frames)) = input.split_first() else { return };
     match choice % 2 {
@@ -62,10 +63,11 @@ pub fn enrolment(input: &[u8]) {
     }
 }
 
-/// The first byte chooses the end: the agent, which reads what a helper answers, or the helper.
+/// Parses frames of the helper channel. The first byte of the input selects the reader: the agent,
+/// which reads frames of a helper, or the helper.
 ///
 /// # Panics
-/// A frame is lost in writing.
+/// A frame changes when it is written and parsed again.
 pub fn helper(input: &[u8]) {
     let Some((&choice, frames)) = input.split_first() else { return };
     match choice % 2 {
@@ -78,7 +80,7 @@ pub fn helper(input: &[u8]) {
 /// Resumes the runs with as many sockets as they need.
 ///
 /// # Panics
-/// A run is lost when it is written and read again.
+/// A run changes when it is written and parsed again.
 pub fn handover(input: &[u8]) {
     let Ok(Answer::Ok(answer)) = serde_json::from_slice(input) else { return };
     if let Ok(announced) = agent::parse_announced(answer.clone()) {
@@ -100,8 +102,9 @@ pub fn handover(input: &[u8]) {
     }
 }
 
-/// Arguments of `tacit explain`, one a line, for a policy with rules of all kinds. An input without
-/// a time is for the same one on each day.
+/// Parses arguments of `tacit explain`, one on each line, and evaluates a policy with rules of all
+/// kinds. An input without a time is evaluated at a fixed time, so that the result is the same on
+/// every day.
 ///
 /// # Panics
 /// There is no explanation.
@@ -162,7 +165,7 @@ fn read_blocking<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u
     }
 }
 
-/// A socket where these bytes wait, with nothing behind them.
+/// Returns a socket from which exactly these bytes can be read.
 fn sent(bytes: &[u8]) -> io::Result<UnixStream> {
     let (near, mut far) = UnixStream::pair()?;
     // Messages that do not fit into the kernel's buffer are dropped, because nothing reads them

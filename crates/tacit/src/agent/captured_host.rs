@@ -55,7 +55,7 @@ impl Runs {
     /// Captures the host as the installed policy says.
     ///
     /// # Errors
-    /// The helper refuses, or the kernel does.
+    /// The helper or the kernel refuses.
     pub(super) async fn begin_host(
         &mut self,
         helper: HostHelper,
@@ -71,7 +71,7 @@ impl Runs {
         let channel = HelperChannel::open(channel.into())?;
         let mut sockets = channel.host_sockets(settings.mark).await?;
         let clients = sockets.split_off(clients_at(sockets.len()));
-        // The end of the helper closes it; nothing else is read from it.
+        // The connection is closed when the helper ends; nothing else is read from it.
         let connection = channel.another().await?;
         let stream = adopt(connection.try_clone()?)?;
         let (reading, until) = oneshot::channel();
@@ -96,10 +96,10 @@ impl Runs {
         Ok(())
     }
 
-    /// Brings the capture of the host to a policy that is about to be installed.
+    /// Changes the capture of the host for a policy that will be installed next.
     ///
     /// # Errors
-    /// In words.
+    /// A description for the operator.
     pub(super) async fn lead_host(&self, policy: &Policy) -> Result<(), String> {
         if self.has_lost_host {
             let reason = "nothing was installed: the helper that captured the host has ended\n    \
@@ -116,7 +116,8 @@ impl Runs {
 /// Returns the index of the first listener for clients among the sockets of a host. There is one
 /// for each IP version.
 fn clients_at(sockets: usize) -> usize {
-    // A log, and of each IP version five sockets and one for clients.
+    // One socket for the log; for each IP version, five sockets for programs of the host and one
+    // for clients.
     let versions = sockets.saturating_sub(1) / 6;
     sockets.saturating_sub(versions)
 }

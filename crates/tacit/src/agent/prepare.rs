@@ -129,7 +129,7 @@ impl Inputs {
 /// the tables that differed.
 fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str> {
     let limits = Limits { drain: policy.limits.drain, ..before.limits.clone() };
-    // A trace is refused, or ended, from now on.
+    // `trace` takes effect at a reload, so that an operator can forbid traces at once.
     let agent = AgentSettings { trace: policy.agent.trace, ..before.agent.clone() };
     let mut parts = Vec::new();
     if policy.agent != agent {

@@ -230,7 +230,8 @@ impl Agent {
         let refused = |error: ListenError| format!("the policy was not installed: {error}");
         let reserved = self.runs.reserve(&live.policy).map_err(refused)?;
         let new_listeners = self.listeners.prepare(&listeners).map_err(refused)?;
-        // The kernel first: what the policy adds is refused until it is installed.
+        // The kernel is changed first: flows that the policy adds are refused until it is
+        // installed.
         self.runs.lead_host(&live.policy).await?;
         let generation = live.generation;
         live.mark_relays();

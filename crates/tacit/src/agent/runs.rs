@@ -540,7 +540,7 @@ impl Runs {
 }
 
 impl Runs {
-    /// The number of held SYNs of the run that has most.
+    /// The largest number of held SYNs of a run.
     pub(super) fn most_held(&self) -> usize {
         let held = |enrolled: &Enrolled| {
             enrolled.services.hold.as_ref().map_or(0, |hold| hold.source.hold.count())

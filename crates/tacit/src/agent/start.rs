@@ -200,7 +200,7 @@ impl Agent {
         }
     }
 
-    /// Remembers the clients of which the agent before this one required TLS.
+    /// Takes over from the predecessor which clients must use TLS.
     fn adopt_clear_access(&self, handover: &takeover::Handover) -> Result<(), ClientError> {
         let live = self.shared.live.load();
         if live.rules.iter().all(|rule| rule.clear_access.is_none()) {
@@ -230,8 +230,8 @@ impl Agent {
     }
 }
 
-/// The policy of these options. What the agent opens from then on is known to the packet rules of
-/// the host, if it captures that.
+/// Reads the policy that the options name. If the agent captures the host, the packet rules
+/// recognise all sockets that it opens from then on.
 fn read_policy(
     options: &AgentOptions,
     keys: &KeyProvider,

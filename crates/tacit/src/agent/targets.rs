@@ -14,7 +14,7 @@ use crate::live::{Live, LiveRule};
 use crate::log::{Event, Log};
 use crate::net::target::SeveralTargets;
 
-/// How long the agent in place may take for each part of its answer.
+/// How long the predecessor may take for each part of its answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// The part of the display of rules that is needed here.

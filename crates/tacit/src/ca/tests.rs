@@ -55,7 +55,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// Runs `openssl` in the directory; standard output, and whether it was content.
+/// Runs `openssl` in the directory; returns its standard output, and whether it succeeded.
 fn openssl(dir: &Path, line: &str) -> (bool, String) {
     let output = Command::new("openssl")
         .args(line.split(' '))
@@ -190,7 +190,7 @@ fn show_lists_the_ca_first_and_marks_expired_certificates() {
     tacit_ca(&dir, "init").unwrap();
     tacit_ca(&dir, "issue aaa").unwrap();
     tacit_ca(&dir, "issue web --san 10.0.0.7 --days 1").unwrap();
-    // Half a day after the end of a certificate: days are counted down.
+    // Half a day after a certificate has expired. The number of days left is rounded down.
     let later = SystemTime::now() + days(1) + days(1) / 2;
     let text = tacit_ca_at(later, &dir, "show").unwrap();
     let lines: Vec<_> = text.lines().collect();

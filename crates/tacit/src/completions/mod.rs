@@ -26,7 +26,7 @@ const BASH: &str = include_str!("bash.sh");
 const ZSH: &str = include_str!("zsh.sh");
 const FISH: &str = include_str!("fish.fish");
 
-/// The options of the verb `names`.
+/// The options of the command `names`.
 #[derive(Debug, Args)]
 pub struct NamesArgs {
     /// What is named
@@ -36,7 +36,7 @@ pub struct NamesArgs {
     control: Option<PathBuf>,
 }
 
-/// What a running agent can name.
+/// The kinds of names that a running agent can list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum NameKind {
     Rules,
@@ -68,7 +68,7 @@ fn known(named: NameKind, control: &Path) -> impl Iterator<Item = String> {
     rows.into_iter().filter_map(name).take(NAMES_MAX)
 }
 
-/// Adds to the script of clap what asks an agent.
+/// Adds the functions that query an agent to the script that clap generated.
 #[must_use]
 pub fn with_names(shell: Shell, script: &str) -> String {
     match shell {

@@ -172,7 +172,8 @@ pub fn ask_on(stream: &UnixStream, request: &Request) -> Result<Value, ClientErr
     ask_by(stream, request, 1)
 }
 
-/// The same for the last answer on a connection, which can be read in larger pieces.
+/// Like [`ask_on`], for the last answer on a connection: it reads larger pieces, because bytes
+/// after the answer are not needed.
 ///
 /// # Errors
 /// The same as [`ask_on`].

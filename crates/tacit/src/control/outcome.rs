@@ -36,7 +36,7 @@ pub struct Closed {
 }
 
 impl Reloaded {
-    /// For people.
+    /// Formats the result as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("policy generation {}", self.generation);

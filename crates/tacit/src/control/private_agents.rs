@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use super::directory;
 
-/// How the name of such a directory begins; the process ID of the launcher follows.
+/// The prefix of the name of a private agent's directory; the process ID of the launcher follows.
 pub const DIRECTORY_PREFIX: &str = "tacit-run-";
-/// The name of the control socket in it.
+/// The name of the control socket in this directory.
 pub const SOCKET_NAME: &str = "agent.sock";
-/// Sockets that are looked at.
+/// The maximum number of sockets that are tried.
 const LISTED_MAX: usize = 32;
 
-/// The directory that holds the directories.
+/// The directory that contains the directories of private agents.
 #[must_use]
 pub fn base() -> PathBuf {
     super::runtime_directory().unwrap_or_else(std::env::temp_dir)

@@ -55,9 +55,9 @@ pub struct TraceRequest {
     pub pcap: Option<String>,
     /// The name of the file for the keys.
     pub keylog: Option<String>,
-    /// How long, in milliseconds.
+    /// The duration of the trace, in milliseconds.
     pub duration_ms: u64,
-    /// How many bytes the files hold together at most.
+    /// The maximum number of bytes in all files together.
     pub bytes_max: u64,
 }
 

@@ -38,7 +38,7 @@ pub struct CpuDisplay {
     pub allowed: bool,
     /// The engine that has it.
     pub engine: Option<String>,
-    /// The data workers that are bound to it; others are where the kernel puts them.
+    /// The data workers that are bound to it. The kernel chooses the CPUs of other workers.
     pub workers: Vec<String>,
     /// The runs whose programs use it.
     pub runs: Vec<RunOnCpu>,
@@ -143,7 +143,7 @@ impl RunOnCpu {
     }
 }
 
-/// A part of the whole in percent; a tenth is more than the kernel's counters are good for.
+/// A fraction in percent, rounded to tenths: the kernel's counters are not more accurate.
 fn percent(part: f64) -> f64 {
     (part * 1000.0).round() / 10.0
 }

@@ -45,8 +45,8 @@ const AARCH64: [Extension; 4] = [
 const S390X: [Extension; 1] =
     [Extension { name: "msa", purpose: "AES, GCM, SHA", used: Used::Never }];
 
-/// The extensions that an architecture can have, with those of a CPU; empty: no architecture that
-/// is known here.
+/// Returns the extensions that CPUs of an architecture can have, and which of them a CPU with these
+/// features has; empty for an unknown architecture.
 pub(super) fn of(architecture: &str, features: &[String]) -> Vec<InstructionDisplay> {
     let known: &[Extension] = match architecture {
         "x86_64" => &X86_64,

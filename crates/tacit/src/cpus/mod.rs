@@ -80,7 +80,8 @@ impl fmt::Display for CpusError {
 
 impl std::error::Error for CpusError {}
 
-/// The CPUs of this machine with what the agent at `control` does on them, measured for `interval`.
+/// The CPUs of this machine with the threads and runs of the agent at `control`, measured for
+/// `interval`.
 ///
 /// # Errors
 /// See [`CpusError`].

@@ -27,7 +27,8 @@ pub(super) fn suites(avoided: &[usize]) -> Result<Vec<SuiteDisplay>, CannotMeasu
     thread::scope(|scope| scope.spawn(measure).join().unwrap_or(Err(CannotMeasure)))
 }
 
-/// Lowers the priority of the calling thread. Without the permission it measures all the same.
+/// Lowers the priority of the calling thread. If the kernel does not permit this, the thread
+/// measures with its old priority.
 fn yield_to_others(avoided: &[usize]) {
     let _ = schedule::set_own_class(SchedulingClass::Batch, NICE);
     let allowed = schedule::allowed_cpus().unwrap_or_default();

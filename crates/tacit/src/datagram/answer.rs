@@ -39,7 +39,7 @@ impl FlowRelay {
             from
         };
         let key = DatagramKey { program: self.key.program, destination: shown };
-        // A flow of the program's own to that source has another port outside.
+        // If the program has a flow of its own to that source, that flow has another outside port.
         if lane.is_open(&key) || !self.may_answer(&**lane, from) {
             return lane.count_drop();
         }
@@ -86,7 +86,7 @@ impl FlowRelay {
         }
     }
 
-    /// Sends what the program has for the source.
+    /// Sends the program's datagrams to the source.
     fn send_back(&self, lane: &impl FlowHost, answerer: &Answerer) -> Result<BatchResult, FlowEnd> {
         let Some(spoofed) = answerer.spoofed.get() else { return Ok(BatchResult::Empty) };
         let key = DatagramKey { program: self.key.program, destination: answerer.shown };

@@ -27,9 +27,9 @@ use tokio::sync::Notify;
 
 /// Sources besides the destination from which one flow is answered.
 pub(super) const ANSWERERS_MAX: usize = 16;
-/// How long one that sends and receives nothing is kept.
+/// How long a source without datagrams is kept.
 pub(super) const SILENT_MAX: Duration = Duration::from_secs(30);
-/// Payload that waits for the socket of one.
+/// The maximum payload that waits for the socket of one source.
 const EARLY_BYTES_MAX: usize = 64 * 1024;
 
 /// The sources of one flow.
@@ -43,9 +43,9 @@ pub(super) struct Answerer {
     pub(super) address: SocketAddr,
     /// The address of the source as the program sees it.
     pub(super) shown: SocketAddr,
-    /// Inside, with that address; made after its first datagram.
+    /// The socket inside the run that is bound to that address; created after the first datagram.
     pub(super) spoofed: OnceCell<Watched>,
-    /// Whether the program's socket takes nothing from it.
+    /// Whether the program's socket rejects datagrams of this source.
     pub(super) is_refused: Cell<bool>,
     pub(super) over: Notify,
     early: RefCell<Vec<Vec<u8>>>,
@@ -58,7 +58,7 @@ impl Answerers {
         self.0.borrow().iter().find(|one| one.address == address).cloned()
     }
 
-    /// Adds one; `None`: there are as many as there may be.
+    /// Adds a source; returns `None` if the limit is reached.
     pub(super) fn add(&self, address: SocketAddr, shown: SocketAddr) -> Option<Rc<Answerer>> {
         let mut all = self.0.borrow_mut();
         if all.len() >= ANSWERERS_MAX {
@@ -81,14 +81,14 @@ impl Answerers {
         self.0.borrow_mut().retain(|one| !Rc::ptr_eq(one, answerer));
     }
 
-    /// Ends all, because the flow is over.
+    /// Closes the sockets of all sources, because the flow has ended.
     pub(super) fn end(&self) {
         self.0.borrow_mut().drain(..).for_each(|one| one.over.notify_one());
     }
 }
 
 impl Answerer {
-    /// Restarts its time.
+    /// Restarts the idle time of the source.
     pub(super) fn touch(&self) {
         self.last.set(Instant::now());
     }
@@ -98,7 +98,7 @@ impl Answerer {
         self.last.get() + SILENT_MAX
     }
 
-    /// Keeps a datagram until there is a socket; whether there is room.
+    /// Stores a datagram until the socket exists; returns whether there was room.
     pub(super) fn keep(&self, payload: &[u8]) -> bool {
         let mut early = self.early.borrow_mut();
         let has_room = early.iter().map(Vec::len).sum::<usize>() + payload.len() <= EARLY_BYTES_MAX;

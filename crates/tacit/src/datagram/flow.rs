@@ -73,7 +73,7 @@ pub(super) struct FlowRelay {
     generation: Cell<u64>,
     /// The destination's address outside.
     pub(super) target: SocketAddr,
-    /// Outside; it receives answers from other ports too.
+    /// The socket outside, which also receives answers from other ports.
     dialled: Watched,
     /// The socket inside, bound to the destination's address. It is created after the flow begins.
     spoofed: OnceCell<Watched>,
@@ -283,7 +283,7 @@ impl FlowRelay {
         self.send_to(receiver, payload, &SendEnds { key: self.key, target: self.target })
     }
 
-    /// The same, to another source of answers.
+    /// Sends one datagram to another source of answers, in the same way.
     pub(super) fn send_to(&self, receiver: &Receiver, payload: &[u8], ends: &SendEnds) -> Sending {
         meter::switch(Component::Send);
         for _ in 0..NOTICES_MAX {

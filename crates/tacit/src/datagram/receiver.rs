@@ -52,7 +52,7 @@ pub struct Lane {
     /// The receive buffer; not used across an `await`.
     scratch: RefCell<Vec<u8>>,
     dropped: Cell<u64>,
-    /// Answers questions to port 53.
+    /// Answers queries to port 53.
     resolver: Rc<ResolverClient>,
     questions_dropped: Cell<u64>,
     /// Whether no more datagrams are received. Flows continue until they end.

@@ -28,7 +28,7 @@ impl Hosts {
         Arc::clone(&self.pairs)
     }
 
-    /// Follows the file; tells whether it says something else now.
+    /// Reads the file again if it has changed; returns whether its content is different.
     pub fn read_again(&mut self) -> bool {
         let Some(text) = self.file.news() else { return false };
         let pairs: Arc<[_]> = dns::hosts(&text).into();

@@ -43,13 +43,13 @@ use crate::session::{RefusalTable, RefusedName, account};
 pub use resolver_client::ResolverClient;
 pub use resolvers::Resolvers;
 
-/// Questions of one run and IP version by datagram that may wait; more are dropped, counted and
-/// logged, and the program asks again.
+/// The maximum number of waiting queries of one run and IP version over UDP. Further queries are
+/// dropped, counted and logged; the program sends them again.
 pub const QUESTIONS_MAX: usize = dns::WAITING_MAX;
 /// The port of DNS.
 pub const PORT: u16 = 53;
 
-/// The state for answering the questions of one run, on any thread.
+/// The state for answering the queries of one run, on any thread.
 #[derive(Debug)]
 pub struct Forwarder {
     live: Arc<ArcSwap<Live>>,
@@ -72,7 +72,7 @@ impl Forwarder {
         Self { live, capture, resolvers, refusals, log }
     }
 
-    /// The run whose questions it answers.
+    /// The run whose queries it answers.
     #[must_use]
     pub fn run(&self) -> &Run {
         &self.capture.run
@@ -89,7 +89,7 @@ impl Forwarder {
         )
     }
 
-    /// Whether an address may only be used as an alias, or is one that was given before.
+    /// Whether an address is reserved for aliases, or is an alias that was assigned before.
     fn is_reserved(&self, address: IpAddr) -> bool {
         self.live.load().policy.agent.aliases.reserves(address)
             || self.run().alias_name(address).is_some()
@@ -103,8 +103,8 @@ impl Forwarder {
         account::refused_name(&self.log, &self.refusals, self.run(), &refused);
     }
 
-    /// Remembers what the answer gives the name, before the program can use it, and puts aliases
-    /// into it. `None`: the program must not get the answer.
+    /// Stores the addresses in an answer before the program gets the answer, and replaces addresses
+    /// by aliases. `None`: the program must not get the answer.
     async fn learn(&self, response: Vec<u8>, question: &DnsQuestion) -> Option<Vec<u8>> {
         let Ok(answers) = dns::answers(&response, question) else {
             self.log.warn(

@@ -38,7 +38,7 @@ use crate::log::Event;
 /// The number of answers that are read from one socket before other tasks run.
 const BATCH_MAX: usize = 64;
 
-/// Asks resolvers for one run on one thread.
+/// Sends the DNS queries of one run on one thread to resolvers.
 #[derive(Debug)]
 pub struct ResolverClient {
     forwarder: Arc<Forwarder>,
@@ -60,7 +60,7 @@ struct Timer {
     task: AbortHandle,
 }
 
-/// The origin of a question.
+/// The origin of a query.
 #[derive(Debug)]
 pub(super) enum Origin {
     Datagram { program: SocketAddr, asked: SocketAddr },
@@ -81,7 +81,8 @@ impl PartialEq for Origin {
 }
 
 impl ResolverClient {
-    /// For one run, on the calling thread. Answers to datagrams leave by `raw`, which is inside.
+    /// Creates the client of one run for the calling thread. It sends the answers to datagrams
+    /// through `raw`, a socket inside the run.
     #[must_use]
     pub fn new(forwarder: Arc<Forwarder>, raw: Option<Arc<OwnedFd>>) -> Rc<Self> {
         Rc::new(Self {
@@ -96,10 +97,10 @@ impl ResolverClient {
         })
     }
 
-    /// Takes a question that arrived in a datagram.
+    /// Takes a query that arrived in a datagram.
     ///
     /// # Errors
-    /// Too many questions are waiting.
+    /// Too many queries are waiting.
     pub fn take_datagram(
         self: &Rc<Self>,
         message: &[u8],
@@ -121,7 +122,7 @@ impl ResolverClient {
         }
     }
 
-    /// Answers a question that arrived over a stream; `None` if the message is not a question.
+    /// Answers a query that arrived over a stream; `None` if the message is not a query.
     pub async fn answer_stream(
         self: &Rc<Self>,
         message: &[u8],
@@ -140,7 +141,7 @@ impl ResolverClient {
         Some(answered.await.unwrap_or(failed))
     }
 
-    /// Closes all sockets as soon as no question is open: nothing more is asked.
+    /// Closes all sockets when no query waits for an answer any more: no further query follows.
     pub fn end(self: &Rc<Self>) {
         self.with_client(|client, _| client.retire_sockets());
     }
@@ -157,7 +158,7 @@ impl ResolverClient {
         let resolver = Rc::clone(self);
         tokio::task::spawn_local(metered(Component::Control, async move {
             reading.await;
-            // Too many: the program asks again.
+            // If too many queries wait, the program sends this one again.
             let _ = resolver.take_now(waiter, asked);
         }));
         Ok(())
@@ -186,8 +187,8 @@ impl ResolverClient {
         }
     }
 
-    /// Answers a question for the name of an alias address, which resolvers do not know; returns
-    /// any other question.
+    /// Answers a query for the name of an alias address, which resolvers do not know; returns any
+    /// other query.
     fn answer_alias(self: &Rc<Self>, waiter: QueryWaiter<Origin>) -> Option<QueryWaiter<Origin>> {
         let query = &waiter.query;
         let asked =
@@ -321,7 +322,7 @@ impl ResolverClient {
     fn set_timer(self: &Rc<Self>) {
         let mut timer = self.timer.borrow_mut();
         let Some(at) = self.client.borrow().next_wake() else {
-            // The task holds what belongs to the run.
+            // A waiting task would keep the data of the run in memory.
             return timer.take().into_iter().for_each(|timer| timer.task.abort());
         };
         match &*timer {
@@ -339,7 +340,7 @@ impl ResolverClient {
         *timer = Some(Timer { at, task });
     }
 
-    /// Answers the waiting questions after the addresses in the answer have been captured. So the
+    /// Answers the waiting queries after the addresses in the answer have been captured. So the
     /// `connect` of a program always comes later.
     fn finish(self: &Rc<Self>, finished: FinishedQuery<Origin>) {
         let FinishedQuery { response, waiters } = finished;

@@ -15,7 +15,8 @@ use crate::host_file::HostFile;
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// The interval of checks if the file could not be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a question waits for a file that has changed; it is asked as before then.
+/// How long a query waits until a changed file has been read. After that time it is sent to the
+/// previous resolvers.
 const READ_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The resolvers in the host's file, or those that the operator has given.
@@ -40,7 +41,7 @@ struct HostResolvers {
     current: Current,
 }
 
-/// The servers to ask.
+/// The servers to which queries are sent.
 #[derive(Clone, Debug)]
 pub(super) struct Current {
     pub(super) servers: Arc<ServerList>,
@@ -107,7 +108,7 @@ impl Resolvers {
         self.of_host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The servers to ask, in order.
+    /// The servers to which queries are sent, in order.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.current().servers.addresses.clone()
@@ -123,7 +124,7 @@ impl Resolvers {
     }
 }
 
-/// An operator's list has the times that resolvers have without a file.
+/// For resolvers that an operator lists, the default options of `/etc/resolv.conf` apply.
 fn current(given: &[SocketAddr], configuration: &ResolverConfig) -> Current {
     let servers = if given.is_empty() {
         let addresses = configuration.nameservers.iter().filter_map(socket_address).collect();
@@ -134,7 +135,7 @@ fn current(given: &[SocketAddr], configuration: &ResolverConfig) -> Current {
     Current { servers: Arc::new(servers), search: configuration.search.as_slice().into() }
 }
 
-/// `None` for an interface that is not there.
+/// Returns `None` if the interface does not exist.
 fn socket_address(server: &Nameserver) -> Option<SocketAddr> {
     match (server.address, &server.interface) {
         (IpAddr::V6(address), Some(interface)) => {

@@ -15,14 +15,14 @@ use super::{Forwarder, ResolverClient};
 use crate::net::Accepted;
 use crate::net::stream_socket::{Outgoing, StreamSocket};
 
-/// How long a program may take for its next question, and for reading an answer.
+/// How long a program may take for its next query, and for reading an answer.
 pub const IDLE_MAX: Duration = Duration::from_secs(10);
-/// The maximum number of questions on one connection; then the program must open another.
+/// The maximum number of queries on one connection; then the program must open another.
 pub const QUESTIONS_PER_CONNECTION_MAX: usize = 1000;
 /// The size of a read.
 const CHUNK_BYTES: usize = 2048;
 
-/// Answers until the program has nothing more to ask.
+/// Answers queries until the program has no more.
 pub async fn serve(forwarder: Arc<Forwarder>, accepted: Accepted<StreamSocket>) {
     let resolver = ResolverClient::new(forwarder, None);
     answer_all(&resolver, &accepted).await;
@@ -46,7 +46,7 @@ async fn answer_all(resolver: &Rc<ResolverClient>, accepted: &Accepted<StreamSoc
     socket.end_in_order();
 }
 
-/// The next question; `None` if the program has closed, is silent, or sends an invalid message.
+/// The next query; `None` if the program has closed, is silent, or sends an invalid message.
 async fn next_query(socket: &StreamSocket, held: &mut Vec<u8>) -> Option<Vec<u8>> {
     let mut chunk = [0; CHUNK_BYTES];
     loop {

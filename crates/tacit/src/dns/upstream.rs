@@ -23,7 +23,7 @@ pub(super) const DATAGRAM_BYTES_MAX: usize = 8192;
 const NOTICE_BYTES: usize = 64;
 /// The number of random numbers that are requested from the kernel at once.
 const RANDOM_NUMBERS: usize = 64;
-/// Connections to resolvers at once; more questions by TCP wait.
+/// The maximum number of open TCP connections to resolvers; further queries over TCP wait.
 pub(super) const STREAMS_MAX: usize = 64;
 
 /// A socket that is connected to a resolver.
@@ -99,7 +99,7 @@ fn drain_notices(socket: &Arc<OwnedFd>) {
     while let Ok(Some(_)) = datagram::take_notice(socket.as_fd(), &mut [0; NOTICE_BYTES]) {}
 }
 
-/// Asks one resolver over TCP; `None` if it does not answer in time.
+/// Sends a query to one resolver over TCP; `None` if it does not answer in time.
 pub(super) async fn ask_by_stream(
     limit: &Semaphore,
     server: SocketAddr,

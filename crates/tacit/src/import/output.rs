@@ -28,7 +28,7 @@ impl FileId {
     }
 }
 
-/// What was written to.
+/// The kind of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     /// A file, which another program can read by its name.

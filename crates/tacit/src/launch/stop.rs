@@ -14,7 +14,7 @@ use std::time::Duration;
 use tacit_sys::job;
 use tacit_sys::process::{self, Signal, StandardError};
 
-/// The time between two looks at CMD.
+/// The time between two checks of CMD's state.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Stops this process until CMD is no longer stopped, or another process continues this one.
@@ -36,7 +36,8 @@ pub(super) fn stop_with(cmd: u32) -> io::Result<()> {
 
 /// Continues the launcher once it is stopped and CMD is not.
 fn watch(launcher: u32, cmd: u32) -> u8 {
-    // A killed launcher must not seem to live: the agent sees its descriptors closed.
+    // This process must not hold the launcher's descriptors: otherwise the agent would not notice
+    // that a killed launcher has ended.
     if process::keep_only(&[], StandardError::Discarded).is_err() {
         return 1;
     }

@@ -86,7 +86,8 @@ pub struct Metered<T> {
     pub spent_ns: u64,
 }
 
-/// Does `work` on an account, beginning with a component; leaves there the one that it ended with.
+/// Does `work` for an account, beginning with a component. Sets `component` to the component in
+/// which the work ended.
 pub fn turn<T>(
     account: &Arc<Account>,
     component: &mut Component,
@@ -118,12 +119,12 @@ pub fn take() -> Ticks {
     METER.with(Meter::take)
 }
 
-/// Charges what was taken.
+/// Charges the ticks that [`take`] returned to an account.
 pub fn charge(account: &Arc<Account>, component: Component, ticks: Ticks) {
     METER.with(|meter| meter.charge(account, component, ticks.0));
 }
 
-/// Counts something.
+/// Adds to counters of an account.
 pub fn count<const N: usize>(account: &Arc<Account>, counted: [(Count, u64); N]) {
     METER.with(|meter| {
         if meter.is_on.get() {
@@ -136,8 +137,8 @@ pub fn count<const N: usize>(account: &Arc<Account>, counted: [(Count, u64); N])
     });
 }
 
-/// The thread has waited since its last stamp, for work that another process did for the account
-/// whose turn it is, in so much CPU time.
+/// Reports that the thread has waited since its last stamp for work of another process, which used
+/// this CPU time. The work is charged to the account of the current turn.
 pub fn passed_elsewhere(spent_ns: u64) {
     METER.with(|meter| meter.passed_elsewhere(spent_ns));
 }
@@ -178,7 +179,7 @@ pub fn measure_metering() -> MeteringCosts {
 /// The amounts of one thread for one account that it has not added to the account yet.
 #[derive(Default)]
 struct Slot {
-    /// There while something is.
+    /// The account; `None` if the slot contains nothing.
     account: Option<Arc<Account>>,
     ticks: Cells,
     counts: Counts,
@@ -208,7 +209,7 @@ struct Meter {
 struct Open {
     since_ticks: u64,
     since_cpu_ns: u64,
-    /// Ticks after which it is to be closed: work, and time.
+    /// The window is closed after this number of ticks with work, or of ticks in total.
     work_max: u64,
     wall_max: u64,
     /// The length of a tick in the last window, in nanoseconds.
@@ -225,7 +226,7 @@ struct Clocks {
 /// The clocks at the time when the first thread was metered.
 static BASE: OnceLock<Clocks> = OnceLock::new();
 
-/// Nanoseconds of a tick, better known the longer the process lives.
+/// The length of a tick in nanoseconds. It becomes more accurate the longer the process runs.
 fn ns_per_tick() -> f64 {
     let now = Clocks { ticks: cpu::ticks(), ns: cpu::monotonic_ns() };
     let base = BASE.get_or_init(|| now);
@@ -283,8 +284,8 @@ impl Meter {
         if !self.is_on.get() {
             return;
         }
-        // After a turn there is nothing left to charge but the way to the wait, which is part of
-        // its price.
+        // After a turn only the way to the wait is left, and its time is part of the cost of
+        // waiting.
         if !self.has_turned.get() {
             self.stamp();
         }
@@ -359,7 +360,7 @@ impl Meter {
         }
     }
 
-    /// Charges what has passed since the last stamp.
+    /// Charges the time since the last stamp.
     fn stamp(&self) {
         let now = cpu::ticks();
         let ticks = now.saturating_sub(self.last.replace(now));
@@ -401,7 +402,7 @@ impl Meter {
     /// Adds the window to the accounts.
     fn close(&self) {
         if OFF.load(Ordering::Relaxed) {
-            // The thread is older than the policy that says so.
+            // A policy has turned metering off after this thread started.
             self.is_on.set(false);
             self.slots.take();
             self.touched.take();
@@ -419,7 +420,7 @@ impl Meter {
             receive_ticks: touched.iter().map(received).sum(),
             ns_per_tick,
         };
-        // Without ticks there is no account to charge: the next window takes what was spent.
+        // Without ticks no account can be charged: the next window gets the CPU time.
         let Some(worth) = window.worth() else { return };
         for at in touched.drain(..) {
             let Slot { account, ticks, counts } = std::mem::take(&mut slots[at]);

@@ -30,11 +30,11 @@ use tacit_core::meter::Component;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Does what takes long on a thread of its own, in the calling runtime, and charges it to the agent
-/// itself. The result does not come if `work` panics.
+/// Does long work on a thread of its own, within the calling runtime, and charges it to the agent
+/// itself. If `work` panics, there is no result.
 ///
 /// # Errors
-/// The kernel gives no thread; `work` is not done, and dropped here.
+/// The kernel cannot create a thread. Then `work` is dropped and not done.
 pub fn on_own_thread<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,

@@ -135,7 +135,7 @@ pub fn rebuild(
     Ok(Built { live, changes })
 }
 
-/// Builds the rules of the installed policy again whose credentials were loaded since.
+/// Builds those rules of the installed policy again whose credentials were loaded since.
 ///
 /// # Errors
 /// The TLS library rejects a rule.

@@ -98,7 +98,7 @@ impl ClearAccess {
         ClearAccessState { ended: self.has_ended(), tls_sources: sources.clone() }
     }
 
-    /// Adds what the agent before this one knew.
+    /// Adds the state of the predecessor.
     pub fn adopt(&self, state: ClearAccessState) {
         if state.ended {
             self.end();

@@ -13,21 +13,21 @@ use tacit_tls::credentials::{
 };
 use tacit_tls::signer::KeyProvider;
 
-/// Certificates, keys and trust that a policy names, loaded.
+/// The loaded certificates, keys and trusts that a policy names.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
-    /// By name of the identity.
+    /// The identities, by name.
     pub identities: BTreeMap<String, Arc<LoadedIdentity>>,
-    /// By name of the trust.
+    /// The trusts, by name.
     pub trusts: BTreeMap<String, Arc<LoadedTrust>>,
 }
 
-/// Credentials of which changed files were loaded again.
+/// Credentials after changed files were loaded again.
 #[derive(Debug)]
 pub struct Refreshed {
-    /// All of them. What cannot be loaded is as it was.
+    /// All credentials. A credential that cannot be loaded keeps its old content.
     pub credentials: Credentials,
-    /// Why something cannot be loaded, or not be used.
+    /// The errors of credentials that cannot be loaded or used.
     pub errors: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ impl Credentials {
         of_identities.chain(of_trusts).any(|source| source.changed())
     }
 
-    /// Loads again what changed on disk.
+    /// Loads the files that have changed on disk again.
     #[must_use]
     pub fn refreshed(&self, policy: &Policy, base: &Path, keys: &KeyProvider) -> Refreshed {
         let keys = keys.if_enabled(policy.agent.signer);
@@ -101,7 +101,7 @@ impl Credentials {
                 }
             }
         }
-        // A credential that is not for its use must not keep other files from being used.
+        // A credential that is unsuitable for its role must not prevent the use of other files.
         for unsuitable in unsuitable_credentials(policy, &credentials) {
             let is_restored = match unsuitable.credential {
                 Credential::Identity(name) => {
@@ -116,7 +116,7 @@ impl Credentials {
         Refreshed { credentials, errors }
     }
 
-    /// Whether nothing was loaded between the two.
+    /// Whether both hold the same loaded files.
     #[must_use]
     pub fn same(&self, before: &Self) -> bool {
         let mut identities = self.identities.values().zip(before.identities.values());

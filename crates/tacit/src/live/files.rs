@@ -22,11 +22,11 @@ pub(super) const STANDARD_INPUT: &str = "-";
 const START: SourcePosition = SourcePosition { file: 0, line: 1, column: 1 };
 const UNREADABLE: MessageId = MessageId("unreadable-policy");
 
-/// Reads a policy, which may be a pipe: once. `admit` may refuse a pattern, given with its path,
-/// before its directory is read.
+/// Reads a policy. It is read only once, because it may be a pipe. `admit` may refuse a pattern,
+/// given with its path, before its directory is read.
 ///
 /// # Errors
-/// It cannot be read, or an included file cannot be read or included.
+/// The policy cannot be read, or an included file cannot be read or included.
 pub fn read_policy(
     path: &Path,
     admit: impl Fn(&IncludePattern, &Path) -> Result<(), Diagnostic>,
@@ -132,20 +132,20 @@ fn matching(pattern: &IncludePattern, path: &Path) -> Result<Vec<PathBuf>, Diagn
             return Err(Diagnostic::error(id, pattern.position, message).with_fix(fix));
         }
         let entry = entry.map_err(error_of)?.file_name();
-        // A name that is not UTF-8 is no name of a pattern.
+        // A pattern cannot match a name that is not UTF-8.
         names.extend(entry.into_string().ok().filter(|entry| matches(name, entry)));
     }
     names.sort_unstable();
     Ok(names.into_iter().map(|name| path.with_file_name(name)).collect())
 }
 
-/// Whether a name fits: `*` stands for any characters, `?` for one. Hidden files do not.
+/// Whether a name matches: `*` stands for any characters, `?` for one. Hidden files do not match.
 fn matches(pattern: &str, name: &str) -> bool {
     if name.starts_with('.') && !pattern.starts_with('.') {
         return false;
     }
     let name: Vec<char> = name.chars().collect();
-    // Which lengths of the name the pattern so far can be.
+    // Whether the pattern so far matches the first 0, 1, 2 … characters of the name.
     let mut reached = vec![false; name.len() + 1];
     reached[0] = true;
     for wanted in pattern.chars() {

@@ -258,32 +258,32 @@ impl Live {
         self.find(rule.name()).is_some_and(|installed| Arc::ptr_eq(installed, rule))
     }
 
-    /// The line of its file in which a rule begins, by its index in [`Self::rules`].
+    /// The line in its file at which a rule begins, by the index of the rule in [`Self::rules`].
     #[must_use]
     pub fn line(&self, place: usize) -> Option<usize> {
         self.position(place).map(|position| position.line)
     }
 
-    /// The position of the policy at which the rule at a place of [`Self::rules`] begins.
+    /// The source position at which a rule begins, by the index of the rule in [`Self::rules`].
     #[must_use]
     pub fn position(&self, place: usize) -> Option<SourcePosition> {
         self.search.positions.get(place).copied()
     }
 
-    /// Whether some rule holds at certain times only.
+    /// Whether some rule applies only at certain times.
     #[must_use]
     pub fn has_windows(&self) -> bool {
         self.search.has_windows
     }
 
-    /// Whether what arrives at a listening address begins with a PROXY header; rules that share
-    /// an address agree on that.
+    /// Whether connections to a listening address begin with a PROXY header. Rules with the same
+    /// address have the same setting.
     #[must_use]
     pub fn accepts_proxy(&self, listen: &Address) -> bool {
         !self.search.proxied.is_empty() && self.search.proxied.contains(listen)
     }
 
-    /// Whether connections of some rule end at an age, or when they were silent for long.
+    /// Whether some rule has `max-age` or `idle`.
     #[must_use]
     pub fn ends_by_time(&self) -> bool {
         let has_age = |rule: &LiveRule| rule.tls_common().is_some_and(|tls| tls.max_age.is_some());

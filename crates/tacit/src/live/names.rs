@@ -21,7 +21,7 @@ pub enum NoRule {
     NoMatch,
     /// Several names have the address, and their rules cannot be ordered.
     Ambiguous,
-    /// The address is in an alias range and stands for nothing.
+    /// The address is in an alias range and is not assigned to a name.
     NoAlias,
     /// The address is the run's own, and none of its programs listens there.
     NoListener,
@@ -65,8 +65,8 @@ impl Live {
         for name in &flow.remote_names {
             one.remote_names = vec![name.clone()];
             let Some(rule) = self.lookup(&one) else {
-                // In the file it is another word for the host, and opens nothing. The program may
-                // mean a name of DNS.
+                // If the name is from `/etc/hosts`, it is only another name of the host, and needs
+                // no rule. If it may be a name from DNS, the program may mean this name.
                 is_clear &= !flow.is_shared;
                 continue;
             };
@@ -92,7 +92,7 @@ impl Live {
 /// The strictness of a deny.
 const DENY: u8 = 3;
 
-/// Whether the server's name in the handshake is the one that the program asked for.
+/// Whether the server name in the handshake is the name that the program has resolved.
 fn asks_for_names(rule: &LiveRule) -> bool {
     match &rule.rule.action {
         tacit_core::policy::Action::Tls(tacit_core::policy::Tls::Client(tls)) => {

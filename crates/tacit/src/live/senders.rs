@@ -5,7 +5,7 @@ use tacit_core::policy::{Diagnostic, Policy, Rule, RuleForm};
 
 use crate::{address, cgroups};
 
-/// Checks the senders that rules of the host name: users and groups must be known here.
+/// Checks that the users, groups and control groups in rules for the host exist on this host.
 pub(super) fn check(policy: &Policy) -> Vec<Diagnostic> {
     if policy.host.is_none() {
         return Vec::new();

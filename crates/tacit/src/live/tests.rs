@@ -141,7 +141,8 @@ fn the_work_of_a_reload_grows_with_the_rules_alone() {
             assert!(live.is_current(rule) && live.failures(rule.account()).is_some());
         }
         let read = NAMES_READ.get();
-        // Each rule is looked up four times; now and then two hashes begin alike.
+        // Each rule is looked up four times; sometimes the hashes of two names have the same
+        // beginning.
         assert!(read <= 6 * count, "{count} rules: {read} names compared");
     }
 }

@@ -39,7 +39,7 @@ impl TlsSources {
             || site_of(source).is_some_and(|site| self.sites.contains(&site))
     }
 
-    /// Adds a source, if there is a place for it.
+    /// Adds a source, if there is room.
     pub(super) fn add(&mut self, source: Source) {
         if self.is_full() || self.contains(source) {
             return;
@@ -50,7 +50,7 @@ impl TlsSources {
         }
     }
 
-    /// Makes one source of a site with as many networks as it may have.
+    /// Merges the networks of a site into one source when the site has reached its limit.
     fn merge(&mut self, site: u64) {
         let networks = Source::V6(site << 16)..=Source::V6(site << 16 | 0xffff);
         if self.single.range(networks.clone()).count() < NETWORKS_PER_SITE_MAX {
@@ -60,7 +60,7 @@ impl TlsSources {
         self.sites.insert(site);
     }
 
-    /// Adds all sources of another table, as far as there are places.
+    /// Adds all sources of another table, as far as there is room.
     pub(super) fn extend(&mut self, other: Self) {
         let free = TLS_SOURCES_MAX.saturating_sub(self.len());
         self.sites.extend(other.sites.into_iter().take(free));

@@ -17,7 +17,7 @@ use super::{EventCause, QUEUE_LINES_MAX};
 /// The maximum number of queued lines that one program can easily cause: repeated lines, refusals
 /// and failures. The rest of the queue is for other lines.
 pub(super) const REPEATED_LINES_MAX: usize = QUEUE_LINES_MAX / 2;
-/// The maximum number of them from one cause.
+/// The maximum number of these lines from one cause.
 pub(super) const LINES_PER_CAUSE_MAX: usize = REPEATED_LINES_MAX / 4;
 const COUNTERS: usize = 256;
 

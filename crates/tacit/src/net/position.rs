@@ -11,7 +11,7 @@ pub enum Position {
 }
 
 impl Position {
-    /// The other one.
+    /// The other position.
     #[must_use]
     pub fn other(self) -> Self {
         match self {

@@ -13,9 +13,9 @@ use tokio::io::Interest;
 
 use super::Security;
 
-/// How long bytes that are good may take to reach a peer before its connection is reset.
+/// How long valid bytes may take to reach a peer before its connection is reset.
 pub const DELIVERY_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How often that is looked at.
+/// The interval of checks whether they have reached the peer.
 const DELIVERY_POLL: Duration = Duration::from_millis(5);
 
 /// The events for which the runtime watches; `PRIORITY` is urgent data.
@@ -23,16 +23,17 @@ const WATCHED: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interes
 
 /// A connected socket with its readiness.
 ///
-/// A socket in clear text is reset when it is dropped, unless [`StreamSocket::end_in_order`] was
-/// called: its peer could not tell a cut from an end otherwise. A TLS socket has `close_notify` for
-/// that.
+/// A socket in clear is reset when it is dropped, unless [`StreamSocket::end_in_order`] was called.
+/// Otherwise its peer could not distinguish a truncated stream from a complete one. A TLS stream
+/// has `close_notify` for this purpose.
 #[derive(Debug)]
 pub struct StreamSocket {
     watched: Watched,
     security: Security,
 }
 
-/// A socket that no runtime watches: it has just been accepted, or is on its way to another thread.
+/// A socket that no runtime watches: it has just been accepted, or is being passed to another
+/// thread.
 #[derive(Debug)]
 pub struct DetachedSocket {
     socket: Arc<OwnedFd>,
@@ -73,15 +74,15 @@ impl StreamSocket {
         DetachedSocket { socket: self.watched.into_inner(), security: self.security }
     }
 
-    /// Sets what protects the socket's bytes from here on: its listener serves rules of both kinds,
-    /// or was opened for another policy.
+    /// Sets how the bytes of the socket are protected from now on. The listener does not determine
+    /// this: it may serve rules of both kinds, or may have been opened for another policy.
     pub fn set_security(&mut self, security: Security) {
         if self.security != security {
             let on_close = match security {
                 Security::Clear => OnClose::Reset,
                 Security::Tls => OnClose::Finish,
             };
-            // A socket that refuses is broken already, and says so when it is read.
+            // If this fails, the socket is broken already, and the next read returns the error.
             let _ = socket::set_on_close(self.fd(), on_close);
             self.security = security;
         }
@@ -99,13 +100,14 @@ impl StreamSocket {
         self.watched.get_ref().as_fd()
     }
 
-    /// Waits until there may be something to read, then reads by `read`, which says how much it
-    /// asked for. Readiness is dropped after a short read, which saves the read that would say
-    /// "nothing more" (the end of the stream is remembered apart and not lost by that). Not so
-    /// once urgent data has come: a read stops at it and is short with more behind.
+    /// Waits until the socket may be readable, then calls `read`, which returns the number of bytes
+    /// that it requested. After a short read the readiness is cleared, which saves the read that
+    /// would return `WouldBlock`. The end of the stream is recorded separately and is not lost.
+    /// After urgent data has arrived, a short read does not clear the readiness: a read stops at
+    /// urgent data even if more data follows.
     ///
     /// # Errors
-    /// What `read` answers; never `WouldBlock`.
+    /// The error of `read`, but never `WouldBlock`.
     pub fn poll_read(
         &self,
         cx: &mut Context<'_>,
@@ -133,14 +135,15 @@ impl StreamSocket {
         self.watched.try_io(Interest::PRIORITY, |_| Ok(())).is_ok()
     }
 
-    /// Waits for the peer's reset while nothing is read: a read would meet it behind the data
-    /// only. The writer's readiness tells, and loses nothing by being dropped, because writes are
-    /// tried before it is asked.
+    /// Waits for a reset by the peer while the socket is not read: a read would return the reset
+    /// only after all data. The readiness for writing reports it. Clearing this readiness loses
+    /// nothing, because a writer tries to write before it waits.
     pub fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             match ready!(self.watched.poll_write_ready(cx)) {
                 Ok(mut ready) if !ready.ready().is_write_closed() => ready.clear_ready(),
-                // Both directions have ended; in order, unless the socket holds an error.
+                // Both directions have ended. This is an orderly end unless the socket holds an
+                // error.
                 Ok(_) => match socket::take_error(self.fd()) {
                     Ok(()) => return Poll::Pending,
                     Err(error) => return Poll::Ready(error),
@@ -219,7 +222,7 @@ impl StreamSocket {
     /// Waits until the socket takes bytes.
     ///
     /// # Errors
-    /// Readiness cannot be learnt: the runtime is going away.
+    /// The runtime is shutting down.
     pub async fn writable(&self) -> io::Result<()> {
         self.watched.writable().await?.clear_ready();
         Ok(())
@@ -241,7 +244,7 @@ impl StreamSocket {
         }
     }
 
-    /// Makes dropping the socket a reset.
+    /// After this call, dropping the socket resets the connection.
     pub fn reset(&self) {
         // If the peer has closed already, there is nothing to report to it.
         let _ = socket::set_on_close(self.fd(), OnClose::Reset);
@@ -256,7 +259,8 @@ impl StreamSocket {
     }
 }
 
-/// Bytes that a socket did not take at once. Empty, and without memory, nearly always.
+/// Bytes that a socket did not accept at once. It is empty most of the time, and then uses no
+/// memory.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     bytes: Vec<u8>,
@@ -270,13 +274,13 @@ impl Outgoing {
         Self { bytes, written: 0 }
     }
 
-    /// Whether nothing waits.
+    /// Whether no bytes wait.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Bytes that wait.
+    /// The number of bytes that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.written
@@ -293,7 +297,7 @@ impl Outgoing {
         &mut self.bytes
     }
 
-    /// Writes until nothing waits.
+    /// Writes until no bytes wait.
     ///
     /// # Errors
     /// The error of the write.
@@ -305,8 +309,8 @@ impl Outgoing {
         self.poll_flush_by(socket, cx, socket::write)
     }
 
-    /// The same as [`Outgoing::poll_flush`] if the caller ends the stream as soon as nothing waits:
-    /// the end is sent together with the bytes.
+    /// Like [`Outgoing::poll_flush`], if the caller ends the stream as soon as no bytes wait: the
+    /// end is sent together with the bytes.
     ///
     /// # Errors
     /// The error of the write.
@@ -338,7 +342,7 @@ impl Outgoing {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes until nothing waits.
+    /// Writes until no bytes wait.
     ///
     /// # Errors
     /// The error of the write.
@@ -346,7 +350,8 @@ impl Outgoing {
         std::future::poll_fn(|cx| self.poll_flush(socket, cx)).await
     }
 
-    /// Writes what waits and sees it delivered, as far as the peer takes it.
+    /// Writes the waiting bytes, and waits until they are delivered, as far as the peer accepts
+    /// them.
     pub async fn deliver(&mut self, socket: &StreamSocket) {
         if self.flush(socket).await.is_ok() {
             socket.delivered().await;

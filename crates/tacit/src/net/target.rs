@@ -16,28 +16,28 @@ use tokio::sync::watch;
 
 /// How often a name is resolved again.
 pub const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
-/// How soon after a failure.
+/// How soon a name is resolved again after a failure.
 pub const RESOLVE_RETRY: Duration = Duration::from_secs(2);
-/// Addresses of one name that are tried.
+/// The maximum number of addresses of one name that are tried.
 pub const ADDRESSES_MAX: usize = 16;
 
 /// A rule's targets.
 #[derive(Debug)]
 pub enum LiveTargets {
-    /// There is one.
+    /// A single target.
     Only(LiveTarget),
-    /// There are several.
+    /// Several targets.
     Several(SeveralTargets),
 }
 
 /// Several targets of one rule.
 #[derive(Debug)]
 pub struct SeveralTargets {
-    /// In the order of the rule.
+    /// The targets, in the order of the rule.
     pub targets: Vec<LiveTarget>,
-    /// Which is first.
+    /// How the first target of a connection is chosen.
     pub order: TargetOrder,
-    /// Which are down.
+    /// Which targets are down.
     pub failover: Failover,
 }
 
@@ -103,13 +103,13 @@ impl std::fmt::Display for SeveralTargets {
 /// One target.
 #[derive(Debug)]
 pub enum LiveTarget {
-    /// Known from the start.
+    /// An address.
     Address(Address),
-    /// Known once resolved.
+    /// A name, which is resolved at intervals.
     Name {
         /// `host:port`, for messages.
         text: String,
-        /// The newest answer; empty until there is one.
+        /// The result of the last resolution; empty before the first one.
         addresses: watch::Receiver<Vec<SocketAddr>>,
     },
 }
@@ -136,7 +136,7 @@ impl LiveTarget {
                 let mut addresses = addresses.clone();
                 match addresses.wait_for(|known| !known.is_empty()).await {
                     Ok(known) => known.iter().copied().map(Address::from).collect(),
-                    // The resolver ends with the control thread only.
+                    // The resolving task ends only with the control thread.
                     Err(_) => Vec::new(),
                 }
             }

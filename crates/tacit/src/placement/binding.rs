@@ -14,24 +14,25 @@ use std::time::{Duration, Instant};
 use tacit_sys::cpu::{IdleClock, WaitClock};
 use tacit_sys::schedule;
 
-/// How often it is looked at how long the thread waits.
+/// The interval between two checks of the thread's waiting time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Two looks that are further apart say nothing of now.
+/// Two checks that are further apart than this do not describe the current state.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
-/// A thread that waits for more of the time than this is short of its CPU.
+/// A thread that waits during more than this share of the time does not get enough of its CPU.
 const WAITING_SHARE: f64 = 0.2;
 /// Other CPUs are idle if their idle time exceeds this share of the time of one CPU.
 const IDLE_SHARE: f64 = 0.5;
-/// How long it may be anywhere then.
+/// How long the thread then stays unbound.
 const UNBOUND_TIME: Duration = Duration::from_secs(1);
 
-/// Binds the calling thread to a CPU, and loosens it.
+/// Binds the calling thread to a CPU, and unbinds it.
 #[derive(Debug)]
 pub struct CpuBinding {
     cpu: usize,
     /// The CPUs that the thread may use while it is unbound.
     cpus: Vec<usize>,
-    /// `None`: the kernel keeps no count, and the thread stays bound.
+    /// The time that the thread has waited; `None`: the kernel does not count it, and the thread
+    /// stays bound.
     waited: Option<WaitClock>,
     idle: Option<IdleClock>,
     state: Cell<State>,
@@ -39,8 +40,8 @@ pub struct CpuBinding {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Since a look: when it was, and how long the thread had waited by then. If it waited too
-    /// much, how long all CPUs had been idle.
+    /// The thread is bound. The fields describe the last check: its time, the time that the thread
+    /// had waited by then and, if it waited too much, the idle time of all CPUs.
     Bound {
         looked_at: Instant,
         waited_ns: u64,
@@ -92,7 +93,8 @@ impl CpuBinding {
         }
     }
 
-    /// The thread waits for its CPU: a second look says whether another one could be had.
+    /// Handles a thread that waits too much for its CPU: a second check determines whether other
+    /// CPUs are idle.
     fn short(&self, now: Instant, wall: Duration, idle_before_ns: Option<u64>) -> State {
         let idle_ns = self.idle.as_ref().and_then(|clock| clock.ns(&self.cpus).ok());
         let Some(idle_ns) = idle_ns else { return self.bound(now) };

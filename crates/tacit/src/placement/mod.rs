@@ -28,7 +28,7 @@ use tacit_sys::schedule;
 
 pub use binding::CpuBinding;
 
-/// Assignments to one CPU that are counted; further ones are not.
+/// The maximum number of assignments to one CPU that are counted.
 const CHOICES_MAX: usize = 64;
 
 /// The CPUs of the threads and of the programs of runs.
@@ -69,7 +69,7 @@ impl CpuPlan {
         // If the policy sets the number of workers, no others are added.
         let follows = agent.placement == Placement::Adaptive && agent.workers.is_none();
         let followed: Vec<_> = if follows { others().collect() } else { Vec::new() };
-        // On one CPU everything is together.
+        // If there is only one CPU, connections cannot move.
         let followed = if followed.len() > 1 { followed } else { Vec::new() };
         let only = match agent.placement {
             Placement::OneCpu => choice().first().map(|first| vec![*first]),
@@ -145,7 +145,7 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
     found
 }
 
-/// The CPUs that this process may use, before it gave any of them up.
+/// The CPUs that this process could use when it started.
 #[must_use]
 pub fn started_with() -> &'static [usize] {
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
@@ -163,10 +163,10 @@ pub fn list(cpus: &[usize]) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
-/// A CPU that was chosen. Other agents see the choice as long as this exists.
+/// An assigned CPU. Other agents see the assignment as long as this exists.
 #[derive(Debug)]
 pub struct CpuAssignment {
-    /// Which.
+    /// The CPU.
     pub cpu: usize,
     _name: Option<UnixDatagram>,
 }
@@ -186,7 +186,7 @@ impl RunCpu {
         Self { cpu, runs: Arc::clone(runs) }
     }
 
-    /// Which CPU.
+    /// The CPU.
     #[must_use]
     pub fn cpu(&self) -> usize {
         self.cpu
@@ -199,7 +199,7 @@ impl Drop for RunCpu {
     }
 }
 
-/// Chooses the CPU that has been chosen the least.
+/// Chooses the CPU with the fewest assignments.
 #[must_use]
 pub fn choose(cpus: &[usize]) -> Option<CpuAssignment> {
     let places = (0..CHOICES_MAX).flat_map(|round| cpus.iter().map(move |cpu| (*cpu, round)));
@@ -259,7 +259,8 @@ mod tests {
 
     #[test]
     fn assignments_are_spread_and_released() {
-        // Numbers that no machine has: other agents of this one choose too.
+        // CPU numbers that no machine has, because other agents on this machine make assignments
+        // too.
         let cpus = [901, 902];
         let first = choose(&cpus).unwrap();
         let second = choose(&cpus).unwrap();

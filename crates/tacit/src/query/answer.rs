@@ -63,7 +63,8 @@ impl QueryAnswer<'_> {
     }
 }
 
-/// Answers a query about a connection of the run; a request is done first.
+/// Answers a query about a connection of the run. If the query is a request, it is carried out
+/// first.
 ///
 /// # Errors
 /// The request failed.

@@ -21,7 +21,7 @@ use crate::session::tls_control::TlsRequestError;
 static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);
 
 /// Serves a client until it ends, is idle for too long, is asked to leave its slot, or `closed`
-/// reports that the agent serves here no more. A question that has been taken is answered.
+/// reports that this agent no longer serves the socket. A query that was received is answered.
 pub(super) async fn serve(
     client: Watched,
     slot: ClientSlot,
@@ -89,7 +89,7 @@ async fn next(client: &Watched) -> Option<Message> {
     read(received, &buffer)
 }
 
-/// The next message, if it has come; `None` too where it is the end.
+/// The next message, if it has arrived; also `None` at the end of the connection.
 fn next_now(client: &Watched) -> Option<Message> {
     let mut buffer = [0; QUESTION_BYTES_MAX];
     let received = query::receive(client.get_ref().as_fd(), &mut buffer).ok()?;

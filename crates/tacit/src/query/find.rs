@@ -20,7 +20,8 @@ use crate::run::protocol::{SocketEnds, SocketOwner};
 use crate::session::tls_control::TlsRequestError;
 use crate::session::{ConnectionRecord, ConnectionTable};
 
-/// How long the agent waits for a connection: the program's end is open a moment before ours.
+/// How long the agent waits for a connection: the program's socket is open a moment before the
+/// agent's.
 const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The first interval between two checks.
 const ARRIVAL_POLL_MIN: Duration = Duration::from_millis(1);
@@ -36,8 +37,7 @@ pub(super) struct QueryResponder {
     network: u64,
     /// The network namespace of the agent.
     outside: u64,
-    /// The socket to the previous agent, for one question at a time; `None` when that agent has
-    /// ended.
+    /// The socket to the previous agent, for one query at a time; `None` when that agent has ended.
     predecessor: Mutex<Option<Watched>>,
 }
 

@@ -48,8 +48,8 @@ use find::QueryResponder;
 pub const QUERY_CLIENTS_MAX: usize = 64;
 /// How long such a connection may be open without a query.
 pub const IDLE_MAX: Duration = Duration::from_secs(30);
-/// Sets of descriptors that are being closed, of all runs: to close a strange one may block for a
-/// long time. Beyond this limit answers wait.
+/// The maximum number of sets of descriptors that are being closed at the same time, for all runs.
+/// Closing a descriptor of an unknown kind may block for a long time. At this limit, answers wait.
 pub const CLOSING_MAX: usize = 128;
 
 /// The query socket of one run. Dropping it closes all clients except those with a query in
@@ -68,7 +68,7 @@ impl QueryService {
     /// `predecessor` leads to the agent before this one.
     ///
     /// # Errors
-    /// A socket cannot be watched, or the kernel does not tell networks apart.
+    /// A socket cannot be watched, or the kernel does not identify network namespaces.
     pub fn start(
         listener: OwnedFd,
         network: impl AsFd,

@@ -125,8 +125,7 @@ impl Capture {
         self.bring_up(&mut mirror).await
     }
 
-    /// Brings the kernel's table of a host to what a policy asks for now, which is about to be
-    /// installed.
+    /// Changes the kernel's table of a host for a policy that will be installed next.
     ///
     /// # Errors
     /// The kernel refuses, or there is no helper; the table is then as it was.
@@ -300,7 +299,8 @@ fn learnt_name(known: &KnownName) -> LearntName<'_> {
     LearntName { name: &known.name, address: known.address, alias: known.alias }
 }
 
-/// The user of the agent, if it is one of its own: its packets pass although they have no mark.
+/// The user of the agent, if no other program runs as this user: its packets pass even without a
+/// mark.
 #[must_use]
 pub fn passing_user() -> Option<u32> {
     Some(process::effective_user()).filter(|user| *user != 0)

@@ -98,7 +98,7 @@ pub struct HeldAddress {
 /// A run on its way to a successor.
 #[derive(Debug)]
 pub struct Departing {
-    /// The run in words.
+    /// The state of the run.
     pub state: RunState,
     /// Its sockets; the launcher's connection is the first.
     pub sockets: Vec<OwnedFd>,
@@ -232,20 +232,20 @@ fn known(
     owners.chain(aliases).chain(sharing).collect()
 }
 
-/// A run as the agent before this one had it.
+/// A run of the predecessor.
 #[derive(Debug)]
 pub struct Resumed {
     /// The run.
     pub run: Run,
     /// Its launcher.
     pub launcher: Launcher,
-    /// To be followed until the run is handed to the next agent.
+    /// The launcher's connection, which is read until the run is handed over again.
     pub followed: Followed,
     /// Its sockets.
     pub sockets: RunSockets,
     /// The addresses that are held for it.
     pub inbound: Vec<HeldAddress>,
-    /// To the agent before, which still has connections.
+    /// The connection to the predecessor, which still relays some connections.
     pub before: Option<OwnedFd>,
 }
 

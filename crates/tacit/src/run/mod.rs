@@ -170,7 +170,7 @@ impl Run {
         }
     }
 
-    /// Whether it stands for the host, whose own network its helper works in.
+    /// Whether this is the captured host, whose helper works in the host's own network.
     #[must_use]
     pub fn is_host(&self) -> bool {
         self.sockets == SocketSet::Host

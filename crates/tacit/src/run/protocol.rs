@@ -134,12 +134,12 @@ pub enum HelperRequest {
     },
     /// Change what is captured.
     Change {
-        /// No longer.
+        /// The ranges that are no longer captured.
         remove: Vec<CaptureRange>,
-        /// From now on.
+        /// The ranges that are captured from now on.
         add: Vec<CaptureRange>,
     },
-    /// Capture this and nothing else.
+    /// Capture exactly these ranges.
     Replace(Vec<CaptureRange>),
     /// Make sockets that may send from any address.
     Socket {
@@ -147,8 +147,9 @@ pub enum HelperRequest {
         protocol: Protocol,
         /// Their family.
         ipv6: bool,
-        /// How many, at most [`SOCKETS_AT_ONCE_MAX`](crate::net::pool::SOCKETS_AT_ONCE_MAX);
-        /// fewer may come.
+        /// The number of sockets, at most
+        /// [`SOCKETS_AT_ONCE_MAX`](crate::net::pool::SOCKETS_AT_ONCE_MAX); the helper may send
+        /// fewer.
         #[serde(default = "one")]
         count: usize,
     },
@@ -226,7 +227,7 @@ pub struct SocketEnds {
     pub peer: SocketAddr,
 }
 
-/// Who holds a socket. What cannot be seen is `None`.
+/// The owner of a socket; unknown facts are `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketOwner {
@@ -252,13 +253,13 @@ pub struct SocketOwner {
 pub enum HelperReply {
     /// The helper has done it; descriptors that the agent requested come with this.
     Done,
-    /// In the order of the request.
+    /// The owners, in the order of the request.
     Owners(Vec<Option<SocketOwner>>),
     /// Whether a socket is waiting.
     Connecting(bool),
-    /// In no order.
+    /// The addresses, in no particular order.
     Listening(Vec<SocketAddr>),
-    /// In nanoseconds.
+    /// The CPU time in nanoseconds.
     Cpu(u64),
     /// The helper refuses it, for this reason.
     Refused(String),
@@ -283,7 +284,8 @@ pub fn write(
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let bytes = encode(frame)?;
-    // In one call: a reader that finds the beginning of a short frame finds all of it.
+    // The frame is sent in one call: a reader that finds the beginning of a short frame finds all
+    // of it.
     let sent = descriptor::send(socket, &bytes, descriptors)?;
     socket.write_all(bytes.get(sent..).unwrap_or_default())
 }

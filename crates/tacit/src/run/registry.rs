@@ -14,7 +14,7 @@ use super::capture::Capture;
 use super::launchers::{Launcher, RUNS_MAX};
 use super::protocol::{Enrolment, SocketSet};
 
-/// A run's name at most.
+/// The maximum length of a run's name.
 const NAME_BYTES_MAX: usize = 64;
 
 /// A run in the agent; `S` is the type of the services that lanes provide for it.
@@ -24,7 +24,7 @@ pub struct Enrolled<S> {
     pub run: Arc<Run>,
     /// Its launcher.
     pub launcher: Launcher,
-    /// The policy that was in force before its capture was made.
+    /// The generation of the policy that was in force before the capture of the run was set up.
     pub generation: u64,
     /// The captured addresses of the run.
     pub capture: Arc<Capture>,
@@ -52,7 +52,7 @@ impl<S> Registry<S> {
     /// Whether one more run can be enrolled.
     ///
     /// # Errors
-    /// In words, for its launcher.
+    /// The reason, as text for the launcher.
     pub fn check_room(&self) -> Result<(), String> {
         if self.runs.len() >= RUNS_MAX {
             return Err(format!(
@@ -65,7 +65,7 @@ impl<S> Registry<S> {
     /// Whether this run can be enrolled.
     ///
     /// # Errors
-    /// In words, for its launcher.
+    /// The reason, as text for the launcher.
     pub fn check(&self, enrolment: &Enrolment) -> Result<(), String> {
         self.check_room()?;
         if enrolment.sockets == SocketSet::Host {
@@ -115,7 +115,7 @@ impl<S> Registry<S> {
         self.runs.get_mut(&id)
     }
 
-    /// The run that was enrolled first, to be changed; the host is none.
+    /// The run that was enrolled first, mutable. The host does not count as a run.
     pub fn first_mut(&mut self) -> Option<&mut Enrolled<S>> {
         self.runs.values_mut().find(|enrolled| !enrolled.run.is_host())
     }
@@ -136,13 +136,13 @@ impl<S> Registry<S> {
         self.runs.keys().copied().collect()
     }
 
-    /// How many there are.
+    /// The number of runs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Whether there is none; the host is none.
+    /// Whether there are no runs. The host does not count as a run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.values().all(|enrolled| enrolled.run.is_host())
@@ -150,11 +150,13 @@ impl<S> Registry<S> {
 
     /// Remembers the launcher of a run that a successor has, to see when the run ends.
     pub fn add_departed(&mut self, launcher: &Launcher) {
-        // Without a descriptor for it the end of the run is not seen, and a drain ends the agent.
+        // Without a descriptor the agent does not notice the end of this run, and a drain ends the
+        // agent earlier.
         self.departed.extend(launcher.connection.try_clone());
     }
 
-    /// Whether runs were handed over to a successor and all of them have ended since; says so once.
+    /// Whether runs were handed over to a successor and all of them have ended since. Returns
+    /// `true` only once.
     pub fn departed_have_ended(&mut self) -> bool {
         let have_ended = !self.departed.is_empty()
             && self.departed.iter().all(|launcher| socket::is_hung_up(launcher.as_fd()));

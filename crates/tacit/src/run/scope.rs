@@ -57,7 +57,7 @@ impl Scope {
         }
     }
 
-    /// The CPU that its programs share with a worker, if they do.
+    /// The CPU that its programs share with a worker; `None` if they share none.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
         self.run().cpu()
@@ -69,19 +69,19 @@ impl Scope {
         self.run().host.has(address)
     }
 
-    /// Whether the agent answers the DNS questions of its programs.
+    /// Whether the agent answers the DNS queries of its programs.
     #[must_use]
     pub fn answers_names(&self) -> bool {
         matches!(self, Self::Run(_))
     }
 
-    /// The destination that an address stands for inside.
+    /// The destination for which an address inside stands.
     #[must_use]
     pub fn destination(&self, address: IpAddr) -> NamedDestination {
         self.run().destination(address)
     }
 
-    /// The process that holds a program's socket; `None`: no process is seen to.
+    /// The process that holds a program's socket; `None` if no process is found.
     ///
     /// # Errors
     /// The helper does not reply.
@@ -89,8 +89,8 @@ impl Scope {
         self.run().helper.owner(ends.protocol, ends.program, ends.peer).await
     }
 
-    /// Adds to a flow what is known of its owner. What is not known stays unknown: then a deny that
-    /// names an owner matches, and nothing passes in clear that may need TLS.
+    /// Adds the known facts about the owner to a flow. If a fact is unknown, a deny that names an
+    /// owner matches, and the flow does not pass in clear if a rule could require TLS.
     pub fn attribute(&self, flow: &mut Flow, owner: Option<SocketOwner>) {
         let Some(SocketOwner { program, user, group, cgroup, .. }) = owner else { return };
         flow.program = program;

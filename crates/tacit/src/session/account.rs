@@ -24,7 +24,7 @@ use super::failure::Failure;
 use super::record::{Closing, ConnectionRecord, TlsFacts};
 use super::refusals::{self, RefusalTable, RefusedName};
 
-/// The policy rejected a connection or a flow of datagrams.
+/// Logs and records that the policy rejected a connection or a flow of datagrams.
 pub fn refused(log: &Log, refusals: &RefusalTable, refused: &RefusedFlow) {
     let rule = refused.rule.as_ref().ok();
     if let Some(rule) = rule {
@@ -48,7 +48,7 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &RefusedFlow) {
     refusals.record(refusal);
 }
 
-/// A run asked for a name that the policy does not allow.
+/// Logs and records that a program of a run looked up a name that the policy does not allow.
 pub fn refused_name(log: &Log, refusals: &RefusalTable, run: &Run, refused: &RefusedName<'_>) {
     if let Some(refusal) = refusals::of_name(run, refused) {
         let event = about_refusal(&refusal);
@@ -56,14 +56,14 @@ pub fn refused_name(log: &Log, refusals: &RefusalTable, run: &Run, refused: &Ref
     }
 }
 
-/// A datagram of a run was broadcast or multicast, which runs do not have.
+/// Logs and records a broadcast or multicast datagram of a run. Runs do not support these.
 pub fn refused_group(log: &Log, refusals: &RefusalTable, run: &Run, destination: SocketAddr) {
     let refusal = refusals::of_group(run, destination);
     let event = about_refusal(&refusal);
     leave_trace(log, refusals, run, event, refusal, 1);
 }
 
-/// Programs of a run created sockets of a kind that runs do not have.
+/// Logs and records that programs of a run created sockets of a kind that runs do not support.
 pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: RefusedSocket) {
     let times = refused.times;
     let refusal = refusals::of_socket(run, refused);
@@ -77,7 +77,7 @@ pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: Re
     leave_trace(log, refusals, run, event, refusal, times);
 }
 
-/// Logs and records a refusal that happened so many times.
+/// Logs and records a refusal that has occurred this number of times.
 fn leave_trace(
     log: &Log,
     refusals: &RefusalTable,
@@ -92,7 +92,7 @@ fn leave_trace(
     refusals.record_times(refusal, times);
 }
 
-/// Who causes an event: the run with the program that opened the connection, or the client.
+/// Returns the cause of an event: the run whose program opened the connection, or the client.
 fn cause(opener: Option<&Scope>, remote: &Address, rule: Option<&str>) -> EventCause {
     match (opener, Source::of(remote), rule) {
         (Some(opener), _, _) => EventCause::Run(opener.run().label()),
@@ -127,7 +127,8 @@ fn log_refusal(log: &Log, refusal: &Refusal, event: Event) {
     }
 }
 
-/// A connection had no valid PROXY header, so its client is not known and it gets no rule.
+/// Logs that a connection had no valid PROXY header, so that its client is not known and it gets no
+/// rule.
 pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
     let event = Event::new("failed")
         .caused_by(cause(None, &flow.remote, None))
@@ -140,7 +141,7 @@ pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
     log.audit(AuditOutcome::Failed, event);
 }
 
-/// A connection failed before it relayed a byte.
+/// Logs and counts a connection that failed before it relayed a byte.
 pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
     let record = connection.record();
     record.rule.counters.count_failure(failure.kind());
@@ -169,18 +170,18 @@ fn failure_key(record: &ConnectionRecord, failure: &Failure) -> String {
     }
 }
 
-/// A connection is established.
+/// Logs that a connection is established.
 pub fn opened(log: &Log, connection: &Connection) {
     begun(log, connection, Event::new("opened"), "clear");
 }
 
-/// A client sent a cancel request in clear, and the rule forwards it.
+/// Logs that a client sent a cancel request in clear, and the rule forwards it.
 pub fn cancel_opened(log: &Log, connection: &Connection) {
     begun(log, connection, Event::new("opened"), "cancel");
 }
 
-/// A rule in audit mode lets a flow pass: recorded with what the rule would do if it were enforced,
-/// and logged if the rule has not recorded such a flow yet.
+/// Records that a rule in audit mode lets a flow pass, with what the rule would do if it were
+/// enforced. Logs it if the rule has not recorded such a flow yet.
 pub fn audited(log: &Log, record: &ConnectionRecord, program: Option<PathBuf>) {
     let (Some(action), Some(facts)) = (&record.rule.rule.audited, &record.scope) else { return };
     let host = facts.names.first().cloned().unwrap_or_else(|| record.client().host());
@@ -204,13 +205,13 @@ pub fn audited(log: &Log, record: &ConnectionRecord, program: Option<PathBuf>) {
         .limited(key);
     match action {
         Action::Permit => log.info(event),
-        // The policy changes what happens to this program when the rule is enforced.
+        // If the rule is enforced, this program will be affected.
         Action::Deny(_) | Action::Tls(_) => log.warn(event),
     }
 }
 
-/// A client is accepted without TLS by a rule with `accept = "both"`: logged once a second for a
-/// client, because this is what a migration has to find.
+/// Logs that a rule with `accept = "both"` accepted a client without TLS, once a second for each
+/// client: these are the clients that a migration has to find.
 pub fn accepted_in_clear(log: &Log, connection: &Connection) {
     let record = connection.record();
     let client = record.client();
@@ -218,12 +219,13 @@ pub fn accepted_in_clear(log: &Log, connection: &Connection) {
     log.info(about(Event::new("accepted-in-clear"), record).limited(key));
 }
 
-/// A program has started TLS on an open connection.
+/// Logs that a program has started TLS on an open connection.
 pub fn secured(log: &Log, connection: &Connection) {
     begun(log, connection, Event::new("secured"), "clear");
 }
 
-/// `in_clear`: what a connection without TLS is under a rule with STARTTLS.
+/// Logs that a connection relays bytes. `in_clear` is the value of the field `starttls` if there is
+/// no TLS.
 fn begun(log: &Log, connection: &Connection, event: Event, in_clear: &'static str) {
     let record = connection.record();
     let tls = record.tls.get();
@@ -291,7 +293,7 @@ fn level(event: Event, record: &ConnectionRecord) -> Event {
     }
 }
 
-/// A program uses TLS itself, and the rule rejects that.
+/// Logs and records that a program uses TLS itself, and the rule rejects that.
 pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connection) {
     let record = connection.record();
     let refusal = refusals::of_own_tls(record);
@@ -305,7 +307,7 @@ pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connecti
     );
 }
 
-/// A client sent a cancel request in clear, and the rule rejects that.
+/// Logs and records that a client sent a cancel request in clear, and the rule rejects that.
 pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connection) {
     let record = connection.record();
     let refusal = refusals::of_cancel(record);
@@ -330,7 +332,7 @@ fn refused_later(
     refusals.record(refusal);
 }
 
-/// A program uses TLS itself, and tacit passes it on without the rule's TLS.
+/// Logs that a program uses TLS itself, and tacit passes it on without the rule's TLS.
 pub fn own_tls_passed(log: &Log, connection: &Connection) {
     let event = about(Event::new("own-tls-passed"), connection.record());
     if connection.record().rule.rule.log {
@@ -339,7 +341,7 @@ pub fn own_tls_passed(log: &Log, connection: &Connection) {
     log.audit(AuditOutcome::Allowed, event);
 }
 
-/// A connection is near its key limit; TLS 1.2 cannot replace the key.
+/// Logs that a connection is near its key limit; TLS 1.2 cannot replace the key.
 pub fn key_limit_near(log: &Log, connection: &Connection) {
     let reason = "90 % of the data limit of a TLS 1.2 key is used, and TLS 1.2 cannot replace \
                   the key: tacit closes the connection with close_notify at the limit; use TLS \
@@ -347,7 +349,7 @@ pub fn key_limit_near(log: &Log, connection: &Connection) {
     log.warn(about(Event::new("key-limit-near"), connection.record()).field("reason", reason));
 }
 
-/// A connection ended.
+/// Logs the end of a connection.
 pub fn settle(log: &Log, record: &ConnectionRecord, end: &ConnectionEnd) {
     let event = || closed(record).field("end", &end_of(end, record));
     match end {
@@ -361,7 +363,7 @@ pub fn settle(log: &Log, record: &ConnectionRecord, end: &ConnectionEnd) {
     }
 }
 
-/// A flow of datagrams ended.
+/// Logs the end of a flow of datagrams.
 pub fn flow_ended(log: &Log, connection: &Connection, end: &impl Display) {
     let record = connection.record();
     if record.rule.rule.log {
@@ -397,7 +399,7 @@ fn end_of(end: &ConnectionEnd, record: &ConnectionRecord) -> String {
     }
 }
 
-/// The agent closed an open connection.
+/// Logs that the agent closed an open connection.
 pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
     let end = match record.why_closing() {
         Some(Closing::Untrusted) => "closed because its peer is no longer trusted",
@@ -408,7 +410,7 @@ pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
     log.info(about(Event::new("closed"), record).field("end", end));
 }
 
-/// The peer of an open connection is no longer trusted.
+/// Logs that the peer of an open connection is no longer trusted.
 pub(super) fn peer_rejected(
     log: &Log,
     record: &ConnectionRecord,
@@ -435,7 +437,7 @@ pub(super) fn peer_rejected(
     }
 }
 
-/// The peers of open connections were checked again, because a trust may have changed.
+/// Logs that the peers of open connections were checked again, because a trust may have changed.
 pub(super) fn rechecked(log: &Log, connections: usize, chains: usize, rejected: usize) {
     let event = Event::new("peers-checked")
         .value("connections", connections)

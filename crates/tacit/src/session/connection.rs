@@ -99,13 +99,13 @@ impl Connection {
         }
     }
 
-    /// Whether a trace may be of it.
+    /// Whether a trace may record it.
     #[must_use]
     pub fn is_traced(&self) -> bool {
         self.record.is_traced()
     }
 
-    /// Shows its end to the traces of it.
+    /// Reports its end to the traces that record it.
     pub fn trace_end(&self, end: &ConnectionEnd) {
         if !self.is_traced() {
             return;
@@ -137,12 +137,12 @@ impl Connection {
         self.accepted_security.set(Security::Clear);
     }
 
-    /// Counts payload as [`Self::count_sent`] does, and shows it to the traces of the connection.
+    /// Counts payload as [`Self::count_sent`] does, and passes it to the traces of the connection.
     pub fn note_sent(&self, payload: &[u8]) {
         self.note_sent_pieces(payload.len(), || std::iter::once(payload));
     }
 
-    /// The same for payload in several pieces with this total length.
+    /// Like [`Self::note_sent`], for payload in several pieces with this total length.
     pub fn note_sent_pieces<'p, I: Iterator<Item = &'p [u8]>>(
         &self,
         bytes: usize,
@@ -154,13 +154,13 @@ impl Connection {
         self.count_sent(bytes);
     }
 
-    /// Counts payload as [`Self::count_received`] does, and shows it to the traces of the
+    /// Counts payload as [`Self::count_received`] does, and passes it to the traces of the
     /// connection.
     pub fn note_received(&self, payload: &[u8]) {
         self.note_received_pieces(payload.len(), || std::iter::once(payload));
     }
 
-    /// The same for payload in several pieces with this total length.
+    /// Like [`Self::note_received`], for payload in several pieces with this total length.
     pub fn note_received_pieces<'p, I: Iterator<Item = &'p [u8]>>(
         &self,
         bytes: usize,

@@ -18,7 +18,7 @@ pub enum ConnectionEnd {
     Truncated,
     /// One socket was reset or failed.
     Broken {
-        /// Which.
+        /// The socket.
         socket: BrokenSocket,
         /// The kernel's error.
         error: io::Error,
@@ -38,9 +38,9 @@ pub enum ConnectionEnd {
 /// One of a connection's two sockets, as the log names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokenSocket {
-    /// The socket in clear; of two in clear, the downstream one.
+    /// The socket in clear; if both are in clear, the downstream socket.
     Clear,
-    /// The other one.
+    /// The other socket.
     Far,
 }
 

@@ -31,7 +31,7 @@ enum QuotaKey {
 /// The opener of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionOpener<'a> {
-    /// The client that came to the agent; `None`: a program of a run.
+    /// The client that connected to the agent; `None`: a program of a run opens the connection.
     pub source: Option<Source>,
     /// The rule's name.
     pub rule: &'a str,
@@ -67,7 +67,7 @@ impl Quotas {
         }
     }
 
-    /// Counts a connection; `None`: nothing limits it.
+    /// Counts a connection; `None` if no limit applies to it.
     ///
     /// # Errors
     /// The first limit that is reached; nothing was counted.

@@ -37,7 +37,7 @@ pub enum Peers {
     None,
     /// Peers with a chain that contains an expired certificate.
     Ended,
-    /// All that are trusted.
+    /// All trusted peers.
     All,
 }
 
@@ -54,15 +54,15 @@ pub struct Pass {
     pub replaced: Vec<Arc<Live>>,
     /// Which peers it checks.
     pub peers: Peers,
-    /// Whether it looks at ages.
+    /// Whether it checks the ages of connections.
     pub ages: bool,
-    /// Where it is logged.
+    /// The log.
     pub log: Log,
 }
 
 impl Pass {
-    /// Does it; returns how long no connection can reach its `max-age` or `idle` from now on.
-    /// `None`: none has one.
+    /// Runs the pass. Returns the time in which no connection can reach its `max-age` or `idle`;
+    /// `None` if no connection has such a limit.
     #[must_use]
     pub fn run(self) -> Option<Duration> {
         self.replaced.iter().for_each(|before| self.live.mark_replaced(before));
@@ -112,10 +112,11 @@ impl Pass {
         }
     }
 
-    /// Closes connections that are too old or carry nothing; returns how long none can become so.
+    /// Closes connections that are too old or idle. Returns the time in which no connection can
+    /// become so.
     fn close_due(&self, records: &[Arc<ConnectionRecord>]) -> Option<Duration> {
         let now = Instant::now();
-        // The connections that are opened from now on.
+        // The rules also apply to the connections that will be opened.
         let mut next = self.live.rules.iter().filter_map(|rule| shortest_time(rule)).min();
         for record in records {
             for (left, closing) in times_left(record, self.live.deciding(&record.rule), now) {
@@ -140,7 +141,8 @@ fn shortest_time(rule: &LiveRule) -> Option<Duration> {
     [age, rule.rule.idle].into_iter().flatten().min()
 }
 
-/// How long a connection may continue, and why no longer.
+/// For each limit, the time for which a connection may continue, and the reason for which it is
+/// closed then.
 fn times_left(
     record: &ConnectionRecord,
     rule: &LiveRule,
@@ -170,7 +172,7 @@ struct Checks<'p> {
 }
 
 impl Checks<'_> {
-    /// Checks a peer that was trusted; `None`: its rule no longer checks any.
+    /// Checks a peer that was trusted; `None` if its rule no longer checks peers.
     fn check(&mut self, record: &ConnectionRecord, peer: &TrustedPeer) -> Option<PeerCheck> {
         let Self { pass, by_rule } = self;
         let rule = pass.live.deciding(&record.rule);

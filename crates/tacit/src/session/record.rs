@@ -201,7 +201,7 @@ impl Closing {
 
 /// A mark of a connection that relays bytes.
 const OPEN: u8 = 1;
-/// A mark of a connection that a trace may be of.
+/// A mark of a connection that a trace may record.
 const TRACED: u8 = 2;
 
 impl ConnectionRecord {
@@ -395,7 +395,7 @@ impl ConnectionRecord {
         self.has_mark(OPEN)
     }
 
-    /// Whether a trace may be of it.
+    /// Whether a trace may record it.
     #[must_use]
     pub fn is_traced(&self) -> bool {
         self.has_mark(TRACED)

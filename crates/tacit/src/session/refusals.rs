@@ -19,8 +19,8 @@ use super::connection::RefusedFlow;
 use super::quotas::QuotaExceeded;
 use super::record::ConnectionRecord;
 
-/// The refusals of all threads. Only refusals wait for the lock, which no one holds for longer than
-/// it takes to copy the table.
+/// The refusals of all threads. Only code that records or shows refusals waits for the lock, which
+/// is held at most for a copy of the table.
 #[derive(Debug, Default)]
 pub struct RefusalTable(Mutex<Refusals>);
 
@@ -35,13 +35,13 @@ impl RefusalTable {
         self.lock().record_times(refusal, times, SystemTime::now());
     }
 
-    /// The latest, newest first.
+    /// The latest refusals, newest first.
     #[must_use]
     pub fn entries(&self) -> Vec<RefusalEntry> {
         self.lock().entries()
     }
 
-    /// How often something was refused for a reason since the agent started.
+    /// The number of refusals for a reason since the agent started.
     #[must_use]
     pub fn total(&self, why: RefusalReason) -> u64 {
         self.lock().total(why)
@@ -114,12 +114,12 @@ pub(super) fn endpoint(host: String, port: Option<u16>) -> String {
     }
 }
 
-/// A client, as displays show it: its port is another one each time.
+/// A client as displays show it: without its port, which differs each time.
 fn client_of(local: &Address, host: &str) -> String {
     format!("{local} from {host}")
 }
 
-/// A name that a run asked for and that no resolver is asked for.
+/// A name that a program has looked up and that the agent does not send to a resolver.
 #[derive(Debug)]
 pub struct RefusedName<'a> {
     /// The name.
@@ -130,8 +130,8 @@ pub struct RefusedName<'a> {
     pub answer: dns::ResponseCode,
 }
 
-/// A name that is refused; `None`: a rule can match it, and it has no records of the kind that the
-/// program wanted.
+/// The refusal of a name; `None` if a rule can match the name, and only records of the requested
+/// type are missing.
 pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
     let RefusedName { name, rule, answer } = *refused;
     let is_refused = matches!(answer, dns::ResponseCode::Refused | dns::ResponseCode::NoSuchName);
@@ -149,7 +149,7 @@ pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
     })
 }
 
-/// A datagram of a run for many receivers.
+/// The refusal of a broadcast or multicast datagram of a run.
 pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
     Refusal {
         kind: RefusalKind::Datagram,
@@ -162,7 +162,7 @@ pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
     }
 }
 
-/// A socket of a kind that runs do not have.
+/// The refusal of a socket of a kind that runs do not support.
 pub(super) fn of_socket(run: &Run, refused: RefusedSocket) -> Refusal {
     Refusal {
         kind: RefusalKind::Socket,
@@ -175,7 +175,7 @@ pub(super) fn of_socket(run: &Run, refused: RefusedSocket) -> Refusal {
     }
 }
 
-/// A connection whose program speaks TLS itself under a rule that does.
+/// The refusal of a connection whose program uses TLS itself under a rule with `tls`.
 pub(super) fn of_own_tls(record: &ConnectionRecord) -> Refusal {
     let facts = record.scope.as_ref();
     let name = facts.and_then(|facts| facts.names.first());
@@ -194,7 +194,7 @@ pub(super) fn of_own_tls(record: &ConnectionRecord) -> Refusal {
     }
 }
 
-/// A cancel request in clear under a rule that requires TLS.
+/// The refusal of a cancel request in clear under a rule that requires TLS.
 pub(super) fn of_cancel(record: &ConnectionRecord) -> Refusal {
     Refusal {
         kind: RefusalKind::Client,
@@ -207,7 +207,7 @@ pub(super) fn of_cancel(record: &ConnectionRecord) -> Refusal {
     }
 }
 
-/// The run whose connection it is, if it is one's.
+/// The run to which the connection belongs, if it belongs to one.
 fn label_of(record: &ConnectionRecord) -> Option<RunLabel> {
     record.scope.as_ref().map(|facts| {
         let run = facts.scope.run();

@@ -41,13 +41,13 @@ impl ConnectionTable {
         records
     }
 
-    /// How many are open.
+    /// The number of open connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether none is open.
+    /// Whether no connection is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
@@ -74,7 +74,8 @@ impl ConnectionTable {
         &self.traces
     }
 
-    /// Shows a trace that has started its open connections from the present byte; returns how many.
+    /// Passes the open connections to a trace that has started, and records them from the current
+    /// byte on; returns their number.
     #[must_use]
     pub fn trace_open(&self, trace: &Trace) -> usize {
         let records = self.records.pin();
@@ -82,18 +83,19 @@ impl ConnectionTable {
         of_trace.map(|record| record.mark_traced()).count()
     }
 
-    /// A certificate of an open connection's peer expires at a time, in unix seconds.
+    /// Records that a certificate of an open connection's peer expires at this time, in unix
+    /// seconds.
     pub(super) fn note_end(&self, end: i64) {
         self.next_end.fetch_min(end, Ordering::Relaxed);
     }
 
-    /// A peer was checked by a rule that was replaced during its handshake.
+    /// Records that a peer was checked by a rule that was replaced during its handshake.
     pub(super) fn note_outdated(&self) {
         self.has_outdated.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a certificate of a peer has expired at `now`, in unix seconds; the next one is noted
-    /// again by the pass that follows.
+    /// Whether a certificate of a peer has expired at `now`, in unix seconds. The pass that follows
+    /// records the next expiry.
     pub fn take_ended(&self, now: i64) -> bool {
         let has_ended = self.next_end.load(Ordering::Relaxed) < now;
         if has_ended {
@@ -107,7 +109,7 @@ impl ConnectionTable {
         self.has_outdated.swap(false, Ordering::Relaxed)
     }
 
-    /// A pass that was due could not be made: the next one checks every peer.
+    /// Records that a due pass could not run: the next pass checks every peer.
     pub fn ask_again(&self) {
         self.note_outdated();
     }

@@ -14,20 +14,20 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 /// A request that is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsRequest {
-    /// TLS from here on.
+    /// Begin TLS.
     Start,
-    /// Clear from here on.
+    /// End TLS.
     Stop,
-    /// New keys both ways.
+    /// Replace the keys of both directions.
     Rekey,
 }
 
-/// Why it is not done; in words where there is more to say than the fault says.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsRequestError {
-    /// Which kind.
+    /// The kind of the error.
     pub fault: QueryError,
-    /// The rest.
+    /// Details of the error.
     pub reason: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl From<QueryError> for TlsRequestError {
 /// A request on its way to the relay.
 #[derive(Debug)]
 pub struct PendingTlsRequest {
-    /// What.
+    /// The request.
     pub request: TlsRequest,
     /// The program's own socket. The requester keeps it until the answer: the relay must not
     /// close it, because it has no time to wait for that.
@@ -53,7 +53,7 @@ pub struct PendingTlsRequest {
 /// The requests of one connection.
 pub type TlsRequests = mpsc::Receiver<PendingTlsRequest>;
 
-/// The way to ask a controlled connection.
+/// The channel for requests to a connection whose program controls TLS.
 #[derive(Debug)]
 pub struct TlsControl {
     requests: Mutex<mpsc::Sender<PendingTlsRequest>>,
@@ -70,7 +70,7 @@ impl Default for TlsControl {
 }
 
 impl TlsControl {
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
     /// See [`QueryError`]; [`QueryError::Ended`] if the connection ends first.
@@ -88,24 +88,24 @@ impl TlsControl {
         answer.await.unwrap_or_else(|_| Err(QueryError::Ended.into()))
     }
 
-    /// The relay's end; `None` if it has it already.
+    /// Takes the relay's end of the channel; `None` if the relay has it already.
     #[must_use]
     pub fn take_requests(&self) -> Option<TlsRequests> {
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Whether a handshake is under way.
+    /// Whether a handshake is in progress.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
         self.is_handshaking.load(Ordering::Relaxed)
     }
 
-    /// Notes that a handshake begins.
+    /// Records that a handshake begins.
     pub fn begin_handshake(&self) {
         self.is_handshaking.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that it has ended.
+    /// Records that the handshake has ended.
     pub fn end_handshake(&self) {
         self.is_handshaking.store(false, Ordering::Relaxed);
     }

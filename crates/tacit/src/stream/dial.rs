@@ -250,8 +250,8 @@ async fn dial_inside(
     }
 }
 
-/// Connects to the program of the host that the client connected to, in the client's name. The
-/// port is another: the client's own, with this address, is the connection that was accepted.
+/// Connects to the program of the host to which the client connected, from the client's address.
+/// The source port is not the client's own, because the accepted connection uses that.
 async fn dial_on_host(
     run: &Run,
     record: &ConnectionRecord,

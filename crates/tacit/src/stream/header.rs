@@ -9,7 +9,7 @@ use tacit_tls::verify::MappedIdentity;
 /// The header, as it is sent.
 ///
 /// # Errors
-/// There is none for such addresses.
+/// The addresses cannot be in a header.
 pub(super) fn header(wanted: SendProxy, record: &ConnectionRecord) -> Result<Vec<u8>, ProxyError> {
     let header = ProxyHeader::Proxy {
         source: record.client().clone(),

@@ -58,7 +58,7 @@ pub struct Listener {
 pub enum ConnectionSource {
     /// Clients of a forwarding rule.
     Forward,
-    /// Programs of a scope, whose connections are captured, and whose DNS questions the forwarder
+    /// Programs of a scope, whose connections are captured, and whose DNS queries the forwarder
     /// answers.
     Captured(Scope, Arc<Forwarder>),
     /// Clients of programs in a scope.
@@ -252,7 +252,7 @@ pub async fn hold_all<T>(
 pub enum HeldWork {
     /// A connection that needs a rule.
     Connection(Work),
-    /// A connection that is released at once: DNS questions, or a data connection that a task
+    /// A connection that is released at once: DNS queries, or a data connection that a task
     /// expects.
     AtOnce(HeldSyn, OwnedSemaphorePermit),
     /// A SYN that may be a program's connection to itself, which the helper must find out.
@@ -293,8 +293,8 @@ fn held_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -
     HeldWork::Connection(connection_work(downstream, flow, Some(scope.clone()), permit))
 }
 
-/// Releases a SYN that needs no rule. Returns `None` if a task has got the data connection, or the
-/// connection does not arrive.
+/// Releases a SYN that needs no rule. Returns `None` if a task has received the data connection, or
+/// the connection does not arrive.
 ///
 /// # Errors
 /// The kernel does not report the local address of the socket.
@@ -308,7 +308,7 @@ pub async fn connect_at_once(
     captured(&source.listener, socket, program.into(), permit)
 }
 
-/// Accepts a connection for which no thread waits. Returns `None` if a task has got the data
+/// Accepts a connection for which no thread waits. Returns `None` if a task has received the data
 /// connection, or the limit of connections is reached.
 ///
 /// # Errors
@@ -320,8 +320,8 @@ pub async fn take_stray(source: &HoldSource, places: &Arc<Semaphore>) -> io::Res
     captured(&source.listener, socket, peer, permit)
 }
 
-/// Determines the kind of an accepted socket: a connection, or DNS questions of a run; `None` for a
-/// data connection, which the expecting task has got.
+/// Determines the kind of an accepted socket: a connection, or DNS queries of a run; `None` for a
+/// data connection, which was passed to the expecting task.
 fn accepted_work(
     listener: &Listener,
     socket: OwnedFd,

@@ -230,8 +230,8 @@ fn account(lane: &StreamLane, finished: &Finished) {
 }
 
 /// Runs a connection on this thread until it ends or an operator closes it, and charges its CPU
-/// time to its rule and to itself. Returns the stage that continues on another thread; a request to
-/// close that comes in between waits in the record.
+/// time to its rule and to itself. Returns the stage that continues on another thread. A request to
+/// close that arrives during the hand-over stays in the record.
 async fn supervise(
     lane: &StreamLane,
     record: Arc<ConnectionRecord>,
@@ -312,7 +312,7 @@ async fn serve_pending_data(
     }
 }
 
-/// Accepts on a listener until its task is aborted, and serves what arrives.
+/// Accepts on a listener until its task is aborted, and serves the connections.
 pub async fn accept(lane: Rc<StreamLane>, listener: Arc<Listener>) {
     let log = lane.shared.log.clone();
     let places = Arc::clone(&lane.shared.places);
@@ -327,7 +327,7 @@ pub async fn accept(lane: Rc<StreamLane>, listener: Arc<Listener>) {
                     accepted.slot = Some(slot);
                     begin(&lane, Work::Connection(Stage::Accepted(accepted)));
                 }
-                // DNS questions need no rule, and workers answer them.
+                // DNS queries need no rule, and workers answer them.
                 (SetupSlot::Engine(_), work) => {
                     give(&lane, work, Reason::NotForEngines).await;
                 }

@@ -60,7 +60,8 @@ pub struct AcceptedConnection<L = StreamSocket> {
     pub slot: Slot,
 }
 
-/// A slot among the connections that an engine sets up at the same time; `None` on a data worker.
+/// One of the slots for connections that an engine sets up at the same time; `None` on a data
+/// worker.
 pub type Slot = Option<OwnedSemaphorePermit>;
 
 /// The content of a PROXY header. The remote address of the flow is then the client's.
@@ -92,7 +93,7 @@ pub struct Admitted<L = StreamSocket> {
 /// Work that one thread hands over to another.
 #[derive(Debug)]
 pub enum Work {
-    /// A connection with DNS questions of a run, which the worker answers.
+    /// A connection with DNS queries of a run, which the worker answers.
     Question {
         /// The connection.
         accepted: Accepted,

@@ -53,7 +53,7 @@ pub(super) struct UnsentBytes {
 struct EndState {
     /// Whether this end has closed its sending direction.
     read_ended: bool,
-    /// The close of the other side was sent to it.
+    /// Whether the end of the other side's stream was sent to this end.
     write_ended: bool,
 }
 

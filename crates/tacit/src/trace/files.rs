@@ -99,7 +99,7 @@ impl OutputFile {
     /// Opens a file that only its owner may read; `-` is standard output.
     ///
     /// # Errors
-    /// It exists, and may not be replaced; or the kernel refuses.
+    /// The file exists and may not be replaced, or the kernel refuses.
     pub(super) fn open(path: &Path, overwrite: Overwrite) -> Result<Self, FileError> {
         if path.as_os_str() == "-" {
             return Ok(Self::StandardOutput(io::stdout()));
@@ -111,7 +111,7 @@ impl OutputFile {
         opened.map_err(|reason| FileError { path: path.to_owned(), reason })
     }
 
-    /// Removes it again if it is new: there is no trace.
+    /// Removes the file again if it is new, because there is no trace.
     pub(super) fn discard(self) {
         if let Self::New(_, path) = self {
             // The file is empty.

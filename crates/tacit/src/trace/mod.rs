@@ -115,7 +115,7 @@ impl From<ClientError> for TraceError {
     }
 }
 
-/// Runs the verb.
+/// Runs the command.
 #[must_use]
 pub fn run(args: &TraceArgs) -> ExitCode {
     let report = match trace(args) {
@@ -176,7 +176,7 @@ impl TraceArgs {
     }
 }
 
-/// Traces to the end.
+/// Requests the trace, and waits until it has ended.
 fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
     let path = args.control.clone().unwrap_or_else(control::default_path);
     let stream = client::connect(&path)?;
@@ -204,7 +204,7 @@ fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
     Ok(client::typed(client::read_answer(&stream)?)?)
 }
 
-/// Ends the trace, not the command, on a signal: the report follows.
+/// A signal ends the trace, but not the command, which still prints the report.
 fn end_on_signals(stream: &UnixStream) -> io::Result<()> {
     let stream = stream.try_clone()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

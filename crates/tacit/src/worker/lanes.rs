@@ -25,15 +25,15 @@ pub trait Lanes: Sized + fmt::Debug + 'static {
     /// Opens the lanes on the calling thread.
     fn open(shared: Self::Shared, thread: Thread<Self::HandedOver>) -> Rc<Self>;
 
-    /// Continues what an engine has begun.
+    /// Continues work that an engine has begun.
     fn resume(self: &Rc<Self>, handed_over: Self::HandedOver);
 
     /// The number of open connections on all threads.
     fn connections(shared: &Self::Shared) -> usize;
 }
 
-/// Something that threads serve until it is stopped: a listening socket, or a socket that receives
-/// the datagrams of a run.
+/// A source of work that threads serve until it is stopped: a listening socket, or a socket that
+/// receives the datagrams of a run.
 pub trait WorkSource<L: Lanes>: Send + Sync + fmt::Debug {
     /// The CPU whose worker serves it; `None` for all workers.
     fn cpu(&self) -> Option<usize>;
@@ -50,6 +50,6 @@ pub trait Served {
     /// Stops accepting from the source. Accepted connections continue until they end.
     fn stop(self: Box<Self>);
 
-    /// Relays what has arrived, then ends the connections that were taken from it.
+    /// Relays the data that has arrived, then ends the connections of this source.
     fn finish(self: Box<Self>);
 }

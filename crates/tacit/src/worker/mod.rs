@@ -91,7 +91,7 @@ pub struct Workers<L: Lanes> {
     engines: Vec<ThreadHandle<L>>,
     workers: RefCell<Vec<ThreadHandle<L>>>,
     handles: Arc<WorkerHandles<L::HandedOver>>,
-    /// Workers on the CPUs of programs.
+    /// The workers on the CPUs of programs.
     cpu_workers: RefCell<Vec<ThreadHandle<L>>>,
     /// Hands connections over to these workers.
     cpu_handles: Arc<CpuWorkers<L::HandedOver>>,
@@ -101,7 +101,8 @@ pub struct Workers<L: Lanes> {
     /// The number of the last source.
     last_source: Cell<u64>,
     grown_at: Cell<Option<Instant>>,
-    /// Until when no worker is started because of load, after a worker could not be started.
+    /// The time before which no further worker is started because of load, after a worker could not
+    /// be started.
     stays_until: Cell<Option<Instant>>,
     recent: Cell<Option<Instant>>,
 }
@@ -115,7 +116,7 @@ pub struct CpusOfRuns<'a> {
     pub only: Option<usize>,
 }
 
-/// A share of the worker's CPU that the fewest runs had.
+/// The worker's CPU with the fewest runs, to which a run was added.
 struct FewestRuns {
     share: RunCpu,
     /// The number of runs.
@@ -151,11 +152,11 @@ impl<L: Lanes> ThreadHandle<L> {
 }
 
 impl<L: Lanes> Workers<L> {
-    /// Starts all engines, and the first worker. Each gives up what serving does not take, but for
-    /// the capabilities of `sandbox`; `None`: nothing.
+    /// Starts all engines and the first worker. Each drops the rights that serving does not need,
+    /// except for the capabilities of `sandbox`; with `None` they drop nothing.
     ///
     /// # Errors
-    /// A thread or its runtime cannot be made, or may not be where the plan wants it.
+    /// A thread or its runtime cannot be created, or the thread cannot run on the CPU of the plan.
     pub async fn start(
         policy: &Policy,
         shared: &L::Shared,
@@ -227,7 +228,7 @@ impl<L: Lanes> Workers<L> {
         Ok(())
     }
 
-    /// Starts a worker, on the CPU that is asked for or chosen, if they have CPUs.
+    /// Starts a worker, on the given CPU or on a chosen one, if workers are bound to CPUs.
     async fn add(&self, cpu: Option<usize>) -> io::Result<()> {
         let number = self.count();
         let assignment = placement::choose(cpu.as_slice()).or_else(|| {
@@ -328,16 +329,17 @@ impl<L: Lanes> Workers<L> {
         self.plan.workers_max
     }
 
-    /// Whether there may be more workers, and something for them to do.
+    /// Whether there may be more workers, and there is work for them.
     #[must_use]
     pub fn may_grow(&self) -> bool {
         let count = self.count();
-        // If a run shares a CPU with a worker, this worker gets everything that arrives in the run.
+        // If a run shares a CPU with a worker, this worker gets all connections and datagrams of
+        // the run.
         let for_all = || self.common.borrow().values().any(|source| source.cpu().is_none());
         count < self.count_max() && L::connections(&self.shared) > count && for_all()
     }
 
-    /// Starts a worker if all there are have been busy since the last call.
+    /// Starts a worker if all existing workers have been busy since the last call.
     pub async fn grow(&self) {
         let now = Instant::now();
         let since = self.grown_at.replace(Some(now));
@@ -389,7 +391,7 @@ impl<L: Lanes> Workers<L> {
         Some(FewestRuns { share: RunCpu::new(cpu, runs), runs_before })
     }
 
-    /// Places a run on the CPU that it had under an earlier agent.
+    /// Places a run on the CPU that it had under the predecessor.
     pub async fn place_run_on(&self, cpu: Option<usize>) -> Option<RunCpu> {
         let cpu = cpu.filter(|cpu| self.plan.split.contains(cpu))?;
         if self.share_of(cpu).is_none()
@@ -458,19 +460,19 @@ impl<L: Lanes> Workers<L> {
         id
     }
 
-    /// Makes every thread take nothing more from a source; when this returns, all of them have
-    /// stopped. What was taken continues to its own end.
+    /// Makes every thread stop accepting from a source. When this returns, all of them have
+    /// stopped. Accepted connections continue until they end.
     pub async fn stop(&self, id: u64) {
         self.common.borrow_mut().remove(&id);
         self.command_all(|done| Command::Stop(id, done)).await;
     }
 
-    /// Ends a source, and what was taken from it, after what has arrived is passed on.
+    /// Ends a source and its connections, after the data that has arrived is passed on.
     pub async fn finish(&self, id: u64) {
         self.command_all(|done| Command::Finish(id, done)).await;
     }
 
-    /// For displays that are about to read the ledger.
+    /// Returns the publisher for a display that is about to read the ledger.
     #[must_use]
     pub fn publisher(&self) -> Publisher<L> {
         Publisher(self.all())

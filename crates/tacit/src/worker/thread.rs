@@ -25,11 +25,12 @@ use super::lanes::{Lanes, Served, WorkSource};
 pub(super) enum Command<L> {
     /// Serve a source, by this number.
     Serve(u64, Arc<dyn WorkSource<L>>),
-    /// Answered when nothing will be taken from it any more.
+    /// Stop accepting from the source with this number. Answered when the thread has stopped.
     Stop(u64, oneshot::Sender<()>),
-    /// Answered when what has arrived is passed on; what was taken is over soon after.
+    /// End the source with this number. Answered when the data that has arrived is passed on; its
+    /// connections end soon after.
     Finish(u64, oneshot::Sender<()>),
-    /// Answered when the CPU time used so far is in the ledger.
+    /// Publish the CPU time used so far. Answered when it is in the ledger.
     Publish(oneshot::Sender<()>),
 }
 
@@ -92,7 +93,7 @@ impl<L: Lanes> ThreadRole<L> {
     }
 }
 
-/// A thread from its beginning to its end.
+/// Runs a thread from its beginning to its end.
 pub(super) fn run<L: Lanes>(
     shared: L::Shared,
     log: &Log,
@@ -169,7 +170,7 @@ fn work<L: Lanes>(
     });
 }
 
-/// Gives up what serving does not need: files, programs and new threads.
+/// Drops the rights that serving does not need: to files, programs and new threads.
 fn enter_sandbox(rights: WorkerRights, log: &Log) {
     let WorkerRights { capabilities, sockets } = rights;
     let entered =

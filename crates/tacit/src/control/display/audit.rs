@@ -33,13 +33,13 @@ pub struct AuditedRule {
     pub flows: Vec<RepeatedFlow>,
 }
 
-/// Flows that repeat each other.
+/// A flow, with the number of times that it was seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RepeatedFlow {
     /// When it occurred last.
     pub last: Rfc3339,
-    /// How often.
+    /// How often it occurred.
     pub count: u64,
     /// The flow.
     #[serde(flatten)]

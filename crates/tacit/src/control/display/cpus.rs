@@ -56,7 +56,7 @@ pub struct PlacedRun {
     pub name: String,
 }
 
-/// Who uses the CPUs.
+/// Returns which threads and runs use each CPU.
 #[must_use]
 pub fn cpu_users(
     table: &ConnectionTable,

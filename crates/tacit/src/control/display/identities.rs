@@ -44,7 +44,7 @@ pub struct IdentityDisplay {
     pub rules: Vec<String>,
 }
 
-/// One trust: what certificates of peers are checked against.
+/// One trust: the CAs and pinned certificates with which certificates of peers are checked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TrustDisplay {
@@ -150,7 +150,7 @@ fn first_end(trust: &LoadedTrust) -> Option<i64> {
     certificates(trust).map(|facts| facts.not_after).min()
 }
 
-/// When the first list of a trust is out of date, in unix seconds.
+/// When the first CRL of a trust is out of date, in unix seconds.
 fn lists_until(trust: &LoadedTrust) -> Option<i64> {
     trust.crls.iter().map(|list| list.facts.next_update).min()
 }

@@ -21,20 +21,20 @@ pub struct RefusedDisplay {
     pub totals: Vec<RefusedTotal>,
 }
 
-/// Refusals that repeat each other.
+/// A refusal, with the number of times that it occurred.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RefusedEntry {
     /// When it occurred last.
     pub last: Rfc3339,
-    /// How often.
+    /// How often it occurred.
     pub count: u64,
-    /// What, why, and what would allow it.
+    /// What was refused, why, and which policy line would allow it.
     #[serde(flatten)]
     pub refusal: Refusal,
 }
 
-/// How often something was refused for a reason.
+/// The number of refusals for one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RefusedTotal {

@@ -21,7 +21,7 @@ pub struct RunsDisplay {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RunDisplay {
-    /// Counts from 1 since the agent started.
+    /// The number of the run, counted from 1 since the agent started.
     pub id: u64,
     /// Its name.
     pub name: String,
@@ -45,7 +45,7 @@ pub struct RunDisplay {
     pub cpu: Option<usize>,
     /// The names that its programs have resolved.
     pub names: Vec<RunName>,
-    /// The addresses outside that lead into it.
+    /// The outside addresses at which clients connect to its servers.
     pub listen: Vec<RunListener>,
     /// The addresses on which its programs listen, if a rule for inbound connections exists.
     pub listening: Vec<SocketAddr>,
@@ -65,7 +65,7 @@ pub struct RunName {
     pub seconds: u64,
 }
 
-/// An address outside that leads into a run.
+/// An outside address at which clients connect to a server in a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RunListener {

@@ -58,8 +58,8 @@ const WIDE: [Column; 21] = [
     ("PARENT", |c| c.parent.map(|parent| parent.to_string())),
 ];
 
-/// A table with the columns that fit into a terminal. Cells are cut only if the table is too wide,
-/// those of the column that is the most above its width first; a cut cell ends with `+`.
+/// A table with the columns that fit into a terminal. If the table is too wide, cells are cut,
+/// first those of the column that exceeds its intended width the most; a cut cell ends with `+`.
 #[must_use]
 pub fn narrow(connections: &[ConnectionDisplay]) -> String {
     let mut rows = cells(connections, &NARROW.map(|(_, column)| column));

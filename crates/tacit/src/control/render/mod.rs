@@ -101,7 +101,7 @@ impl Table for RulesDisplay {
     }
 }
 
-/// The action of a rule; of one in audit mode the action that is not enforced.
+/// The action of a rule; for a rule in audit mode, the action that is not enforced.
 fn action(rule: &RuleDisplay) -> String {
     match &rule.would {
         Some(would) => format!("audit:{would}"),

@@ -49,7 +49,7 @@ pub(super) struct Notices {
 /// The source of notifications.
 #[derive(Debug, Default)]
 enum Source {
-    /// There will be none.
+    /// No notifications will arrive.
     #[default]
     None,
     /// The listener is received through this socket when the program starts.

@@ -34,7 +34,7 @@ pub struct Trace {
 /// The counters of a trace.
 #[derive(Debug, Default)]
 pub(super) struct TraceCounts {
-    /// Connections that it has shown.
+    /// Connections that it has recorded.
     pub(super) connections: AtomicU64,
     /// Packets in the capture.
     pub(super) packets: AtomicU64,
@@ -61,7 +61,7 @@ impl TraceCounts {
 /// A message to the thread of a trace.
 #[derive(Debug)]
 pub(super) enum TraceMessage {
-    /// Something of a connection.
+    /// An event of a connection.
     Connection(ConnectionEvent),
     /// Lines for the key log.
     Keys(Vec<KeyLogLine>),
@@ -98,7 +98,7 @@ impl TraceEvent {
         }
     }
 
-    /// Packets that it makes.
+    /// The number of packets for the event.
     pub(super) fn packets(&self) -> usize {
         match self {
             Self::Bytes { bytes, .. } => segments(bytes.len()),
@@ -109,7 +109,7 @@ impl TraceEvent {
 }
 
 impl Trace {
-    /// A trace, and what its thread receives.
+    /// Creates a trace, and the receiver for its thread.
     pub(super) fn new(id: u64, options: TraceOptions) -> (Self, Receiver<TraceMessage>) {
         let (queue, messages) = sync_channel(QUEUE_EVENTS_MAX);
         let trace = Self {
@@ -124,17 +124,17 @@ impl Trace {
         (trace, messages)
     }
 
-    /// Whether it is in progress, and of a connection.
+    /// Whether it is in progress and records the connection.
     #[must_use]
     pub fn is_of(&self, record: &ConnectionRecord) -> bool {
         self.end_reason().is_none() && self.options.of.includes(record)
     }
 
-    /// Ends it. The first reason counts.
+    /// Ends it. Only the first reason is kept.
     pub fn end(&self, reason: TraceEndReason) {
         let order = Ordering::AcqRel;
         let _ = self.end.compare_exchange(0, reason as u8, order, Ordering::Acquire);
-        // With a full queue its thread is awake.
+        // If the queue is full, the thread of the trace is awake anyway.
         let _ = self.queue.try_send(TraceMessage::Wake);
     }
 
@@ -144,7 +144,7 @@ impl Trace {
         TraceEndReason::of_number(self.end.load(Ordering::Acquire))
     }
 
-    /// For displays.
+    /// The state for displays.
     pub(super) fn state(&self) -> TraceState {
         TraceState {
             id: self.id,
@@ -176,7 +176,7 @@ impl Trace {
     pub(super) fn offer(&self, record: &Arc<ConnectionRecord>, event: TraceEvent) {
         let payload_bytes = event.payload_bytes();
         let packets = event.packets();
-        // Before it is sent: the thread takes it off.
+        // Counted before the event is sent, because the thread subtracts it afterwards.
         self.queued_bytes.fetch_add(payload_bytes, Ordering::Relaxed);
         let message = TraceMessage::Connection(ConnectionEvent {
             record: Arc::clone(record),
@@ -196,7 +196,7 @@ impl Trace {
         }
     }
 
-    /// The thread has taken an event from the queue.
+    /// Records that the thread has taken an event from the queue.
     pub(super) fn note_taken(&self, event: &TraceEvent) {
         self.queued_bytes.fetch_sub(event.payload_bytes(), Ordering::Relaxed);
     }

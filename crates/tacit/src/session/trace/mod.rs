@@ -46,15 +46,15 @@ pub use report::{TraceEndReason, TraceReport, TraceStarted, TraceState};
 pub use selection::TraceSelection;
 use writer::Writer;
 
-/// Traces at once; further ones are refused.
+/// The maximum number of traces at the same time; further ones are refused.
 pub const TRACES_MAX: usize = 4;
-/// How long one may take.
+/// The maximum duration of a trace.
 pub const TRACE_DURATION_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The largest number of bytes that one trace may write to its files.
 pub const TRACE_BYTES_MAX: u64 = 1 << 30;
-/// Payload bytes of one trace that wait to be written.
+/// The maximum payload of one trace that waits to be written.
 pub const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// Events of one trace that wait to be written.
+/// The maximum number of events of one trace that wait to be written.
 pub const QUEUE_EVENTS_MAX: usize = 8192;
 
 /// The traces of an agent that are in progress.
@@ -80,23 +80,23 @@ pub struct TraceOptions {
     pub pcap: Option<String>,
     /// The file of the keys, as the command names it.
     pub keylog: Option<String>,
-    /// How long it takes at most.
+    /// The maximum duration of the trace.
     #[serde(skip)]
     pub duration: Duration,
-    /// How many bytes it writes at most.
+    /// The maximum number of bytes that the trace writes.
     pub bytes_max: u64,
 }
 
-/// The files that a trace writes; one of them at least.
+/// The files that a trace writes: one or both.
 #[derive(Debug)]
 pub struct TraceFiles {
-    /// Gets the decrypted bytes as pcapng.
+    /// The file for the decrypted bytes, as pcapng.
     pub capture: Option<File>,
-    /// Gets the keys.
+    /// The file for the keys.
     pub key_log: Option<File>,
 }
 
-/// Whether the thread of a trace gives up what workers give up.
+/// Whether the thread of a trace drops the rights that workers drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadRights {
     /// The thread keeps its system calls and capabilities.
@@ -117,9 +117,9 @@ pub struct StartedTrace {
 /// Why a trace cannot start.
 #[derive(Debug)]
 pub enum TraceRefused {
-    /// There are as many as may be.
+    /// The maximum number of traces is in progress.
     TooMany,
-    /// The kernel gives no thread.
+    /// The kernel cannot create a thread.
     NoThread(io::Error),
 }
 
@@ -176,7 +176,7 @@ impl Traces {
         self.active.load().iter().for_each(|trace| trace.end(reason));
     }
 
-    /// How many have not ended.
+    /// The number of traces that have not ended.
     #[must_use]
     pub fn len(&self) -> usize {
         self.running.load(Ordering::Acquire)
@@ -194,12 +194,12 @@ impl Traces {
         self.active.load().iter().map(|trace| trace.state()).collect()
     }
 
-    /// Whether a connection belongs to one of them.
+    /// Whether a trace records the connection.
     pub(super) fn are_of(&self, record: &ConnectionRecord) -> bool {
         self.active.load().iter().any(|trace| trace.is_of(record))
     }
 
-    /// Whether one of them logs the keys of a connection.
+    /// Whether a trace logs the keys of the connection.
     #[must_use]
     pub fn want_keys(&self, record: &ConnectionRecord) -> bool {
         self.active.load().iter().any(|trace| trace.options.keylog.is_some() && trace.is_of(record))
@@ -227,12 +227,12 @@ impl Traces {
         self.for_each_capture(record, |trace| trace.offer_bytes(record, from, &bytes));
     }
 
-    /// Shows them that a connection relays bytes from now on.
+    /// Reports to the traces that a connection relays bytes from now on.
     pub(super) fn note_open(&self, record: &Arc<ConnectionRecord>) {
         self.for_each_capture(record, |trace| trace.offer(record, TraceEvent::Opened));
     }
 
-    /// Shows them that a connection has ended.
+    /// Reports to the traces that a connection has ended.
     pub(super) fn note_end(&self, record: &Arc<ConnectionRecord>, end: StreamEnd) {
         self.for_each_capture(record, |trace| trace.offer(record, TraceEvent::Ended(end)));
     }
@@ -256,7 +256,7 @@ impl Traces {
     }
 }
 
-/// The place of one trace among [`TRACES_MAX`]; given back when dropped.
+/// One of the [`TRACES_MAX`] slots for traces, which is released when dropped.
 struct TraceSlot {
     traces: Arc<Traces>,
 }

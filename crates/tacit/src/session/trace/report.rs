@@ -79,7 +79,7 @@ impl fmt::Display for TraceEndReason {
 pub struct TraceStarted {
     /// The number of the trace.
     pub id: u64,
-    /// Open connections that it is of.
+    /// The number of open connections that it records.
     pub open: usize,
 }
 
@@ -97,7 +97,7 @@ pub struct TraceReport {
     pub reason: TraceEndReason,
     /// The error of the kernel, if a file could not be written.
     pub error: Option<String>,
-    /// Connections that it has shown.
+    /// Connections that it has recorded.
     pub connections: u64,
     /// Packets in the capture.
     pub packets: u64,
@@ -112,7 +112,7 @@ pub struct TraceReport {
 }
 
 impl TraceReport {
-    /// Why it ended, in words.
+    /// Why it ended, as text.
     #[must_use]
     pub fn why(&self) -> String {
         match &self.error {
@@ -142,9 +142,9 @@ pub struct TraceState {
     pub since: Rfc3339,
     /// When it ends at the latest.
     pub until: Rfc3339,
-    /// Bytes that it writes at most.
+    /// The maximum number of bytes that it writes.
     pub max_bytes: u64,
-    /// Connections that it has shown.
+    /// Connections that it has recorded.
     pub connections: u64,
     /// Packets in the capture.
     pub packets: u64,

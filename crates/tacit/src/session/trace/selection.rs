@@ -8,7 +8,7 @@ use tacit_core::flow::Protocol;
 use crate::run::Scope;
 use crate::session::record::ConnectionRecord;
 
-/// Which connections a trace is of. Flows of datagrams are not traced.
+/// Which connections a trace records. Flows of datagrams are not traced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceSelection {

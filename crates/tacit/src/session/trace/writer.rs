@@ -28,19 +28,20 @@ use super::{TraceFiles, TraceOptions};
 
 /// Bytes of packets that are written together.
 const WRITE_BYTES: usize = 256 * 1024;
-/// Bytes that the end of a capture takes at most.
+/// The maximum size of the end of a capture.
 const END_BYTES: usize = 128;
-/// Streams of one trace at a time; packets of further ones are dropped.
+/// The maximum number of streams of one trace at a time; packets of further streams are dropped.
 const STREAMS_MAX: usize = 16_384;
-/// Bytes of one write: a pipe that is ready takes so many (`PIPE_BUF`) without blocking.
+/// The size of one write: a pipe that is ready accepts this many bytes (`PIPE_BUF`) without
+/// blocking.
 const READY_BYTES: usize = 4096;
 /// How often the thread checks, while it waits for a file, whether the trace has ended.
 const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// How long a file may take no byte after the end of the trace.
+/// How long the thread waits after the end of the trace for a file that accepts no bytes.
 const LAST_BYTES_WAIT_MAX: Duration = Duration::from_secs(2);
-/// The port of a UNIX socket that accepts: no protocol has it.
+/// The port that a capture shows for an accepted UNIX socket. No protocol uses this port.
 const UNIX_SERVER_PORT: u16 = 49_151;
-/// The first port of UNIX sockets that connect.
+/// The first of the ports that a capture shows for connected UNIX sockets.
 const UNIX_CLIENT_PORT: u16 = 49_152;
 
 /// Writes the files of a trace.
@@ -122,7 +123,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what waits, and the end of the capture.
+    /// Writes the waiting packets and the end of the capture.
     fn finish(&mut self) -> io::Result<()> {
         while let Ok(message) = self.messages.try_recv() {
             self.take(message)?;
@@ -144,7 +145,7 @@ impl Writer {
         self.flush()
     }
 
-    /// Counts what waits and is not written.
+    /// Counts the waiting packets as dropped.
     fn drop_waiting(&self) {
         while let Ok(message) = self.messages.try_recv() {
             match message {
@@ -218,7 +219,7 @@ impl Writer {
     /// Opens the stream of a connection; `false`: there are too many.
     fn open(&mut self, record: Arc<ConnectionRecord>, time_ns: u64, positions: [u64; 2]) -> bool {
         if self.streams.len() >= STREAMS_MAX {
-            // The end of some may have been dropped.
+            // The trace may have dropped the ends of some connections.
             self.streams.retain(|_, open| Arc::strong_count(&open.record) > 1);
         }
         if self.streams.len() >= STREAMS_MAX {
@@ -282,7 +283,7 @@ impl Writer {
     }
 }
 
-/// Writes all bytes, and waits while the file takes none.
+/// Writes all bytes, and waits while the file accepts none.
 fn write_all(file: &mut File, mut bytes: &[u8], trace: &Trace, until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         wait_until_ready(file, trace, until)?;
@@ -299,8 +300,8 @@ fn write_all(file: &mut File, mut bytes: &[u8], trace: &Trace, until: Instant) -
     Ok(())
 }
 
-/// Waits until a file takes bytes. Ends the trace at its time; a file that takes none for a while
-/// after the end is an error.
+/// Waits until a file accepts bytes. Ends the trace at its time; a file that accepts none for a
+/// while after the end is an error.
 fn wait_until_ready(file: &File, trace: &Trace, until: Instant) -> io::Result<()> {
     let mut last = None;
     loop {

@@ -18,21 +18,21 @@ use tacit_core::record::PAYLOAD_BYTES_MAX;
 
 /// The number of records in a turn while the thread also has brief connections.
 const TURN_RECORDS: usize = 6;
-/// Polls that filled a batch by half, more than such that did not by an eighth, of a connection
-/// that is bulk.
+/// The value of a connection's counter from which on it is bulk. A poll that fills at least half of
+/// a batch adds one; a poll that fills less than an eighth subtracts one.
 const FILLED_LEAST: u8 = 4;
-/// Turns beyond this number are not counted.
+/// The maximum value of the counter.
 const FILLED_MAX: u8 = 16;
-/// Turns for which a thread remembers that it has brief connections.
+/// A thread counts as one with brief connections for this number of turns after a short message.
 const REMEMBERED_TURNS: u32 = 1024;
 
 /// The turns of one thread.
 #[derive(Debug, Default)]
 pub(super) struct BulkTurns {
     waiting: RefCell<VecDeque<Waker>>,
-    /// The task that gives turns, while there is nothing to give.
+    /// The task that gives turns, while no connection waits for one.
     giver: RefCell<Option<Waker>>,
-    /// How many turns have been asked for, and given; both begin again after the last number.
+    /// The numbers of requested and of given turns; both wrap around.
     asked: Cell<u32>,
     given: Cell<u32>,
     /// For how many more turns the thread counts as one with brief connections.
@@ -40,7 +40,8 @@ pub(super) struct BulkTurns {
 }
 
 impl BulkTurns {
-    /// Records of a batch, of as many as a connection may move alone.
+    /// The number of records in a batch: a turn if the thread has brief connections, otherwise
+    /// `records_max`.
     pub(super) fn records(&self, records_max: usize) -> usize {
         if self.is_shared() { records_max.min(TURN_RECORDS) } else { records_max }
     }
@@ -86,7 +87,7 @@ impl BulkTurns {
     }
 }
 
-/// The state of one connection about its turns.
+/// The state of one connection for its turns.
 #[derive(Debug, Default)]
 pub(super) struct BulkTurn {
     /// The number of the turn that it waits for, if it waits.
@@ -108,7 +109,8 @@ impl BulkTurn {
         if self.waits { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// The connection has moved so many bytes in one poll, of a batch of `records`.
+    /// Records that the connection has moved this number of bytes in one poll, with a batch of
+    /// `records`.
     pub(super) fn moved(&mut self, turns: &BulkTurns, bytes: u64, records: usize) {
         let batch = (records * PAYLOAD_BYTES_MAX) as u64;
         let fills = bytes >= batch / 2;

@@ -55,8 +55,8 @@ impl PendingDataConnection {
         }
     }
 
-    /// Waits for the connection. `None`: the listener was closed, or no connection came in time.
-    /// The client has changed its plans then; there is nothing to log.
+    /// Waits for the connection. `None`: the listener was closed, or no connection arrived in time.
+    /// This is not an error, so it is not logged.
     pub async fn accept(&mut self) -> Option<Accepted<StreamSocket>> {
         let came = tokio::select! {
             came = self.listener.wait(&self.places) => came.ok(),

@@ -26,8 +26,8 @@ pub(super) fn close_if_clear_has_ended(record: &ConnectionRecord) {
 }
 
 impl Establishing<'_> {
-    /// Returns the protocol of the client: by its address, or else by its first byte. What was read
-    /// for that is in `early`.
+    /// Returns the protocol of the client: by its address, or else by its first byte. `early`
+    /// receives the bytes that were read for this.
     pub(super) async fn detect(
         &mut self,
         tls: &TlsPlan<'_>,
@@ -45,7 +45,8 @@ impl Establishing<'_> {
                 let io = self.handshake_io(tls, &tls.settings, deadline)?;
                 self.early = io.first_bytes(&self.lane.shared.limiter).await?;
             }
-            // Clear clients may not be accepted any more: the wait takes up to `handshake-timeout`.
+            // After a wait of up to `handshake-timeout`, the rule may no longer accept clear
+            // clients.
             protocol = access.protocol_of(clients, record.client(), clock::now_unix_s());
         }
         if protocol == ClientProtocol::Detect {
@@ -61,7 +62,7 @@ impl Establishing<'_> {
         Ok(protocol)
     }
 
-    /// Notes that the client uses TLS, where the rule remembers that.
+    /// Records that the client uses TLS, if the rule keeps such a record.
     pub(super) fn note_tls(&self, tls: &TlsPlan<'_>) {
         let record = self.connection.record();
         let Some(access) = &record.rule.clear_access else { return };

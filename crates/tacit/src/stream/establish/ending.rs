@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::net::stream_socket::StreamSocket;
 use tacit_tls::INCOMING_BYTES_MAX;
 
-/// How long a peer may take to read what says why it was refused.
+/// How long a peer may take to read why it is rejected.
 pub(super) const DRAIN_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Lets a refused peer read its alert: closing at once would reset what is still on its way.
@@ -27,7 +27,7 @@ pub async fn drain_after_alert(socket: StreamSocket) {
     let _ = tokio::time::timeout(DRAIN_WAIT_MAX, drained).await;
 }
 
-/// Ends both sockets in order: what they were sent last explains the end.
+/// Ends both sockets in order, so that both ends receive the bytes that explain the end.
 pub(super) async fn close_both(peer: StreamSocket, program: StreamSocket) {
     program.end_in_order();
     tokio::join!(drain_after_alert(peer), drain_after_alert(program));

@@ -36,12 +36,12 @@ pub struct HandshakeResult {
     pub last_flight: Vec<u8>,
 }
 
-/// When our last flight leaves.
+/// When the agent's last flight is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastFlight {
     /// At once.
     Sent,
-    /// With the first data.
+    /// Together with the first data.
     Kept,
 }
 
@@ -57,9 +57,9 @@ pub struct HandshakeIo<'a> {
     pub socket: &'a StreamSocket,
     /// The settings.
     pub tls: &'a LiveTls,
-    /// When it must be complete; waiting for a permit counts.
+    /// The time at which it must be complete, including the wait for a permit.
     pub deadline: Instant,
-    /// When our last flight leaves.
+    /// When the agent's last flight is sent.
     pub last_flight: LastFlight,
     /// The application protocol that both sides must agree on, if any.
     pub required_alpn: Option<&'static str>,

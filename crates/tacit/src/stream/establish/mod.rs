@@ -69,15 +69,16 @@ use handshake::{first_bytes, stalled};
 use plan::{Before, Dial, Plan, Protection, Target, TlsPlan, tls_position};
 use starttls::{Agreed, deliver_in_clear, hold, relay_in_clear, relay_under_tls, send_refusal};
 
-/// How long dialling may take where no rule says it.
+/// The time limit for dialling if the rule sets none.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a program that may leave together with our Finished: one record.
+/// The maximum number of bytes of a program that are sent together with the agent's Finished
+/// message: one record.
 const FIRST_BYTES_MAX: usize = PAYLOAD_BYTES_MAX;
 
 /// Makes a connection ready to relay bytes.
 ///
 /// # Errors
-/// See [`Failure`]. Its sockets are gone then: reset, or ended after an alert.
+/// See [`Failure`]. Both sockets are then reset, or closed after an alert.
 pub async fn establish(
     lane: &StreamLane,
     admitted: Admitted,
@@ -115,7 +116,7 @@ pub async fn establish(
 pub struct NotEstablished {
     /// The connection.
     pub connection: Connection,
-    /// Why.
+    /// The reason.
     pub failure: Failure,
 }
 
@@ -194,7 +195,7 @@ impl Establishing<'_> {
         if plan.dials_first() { self.dial(plan).await } else { Ok(()) }
     }
 
-    /// The rest, with both sockets.
+    /// Does the remaining steps, with both sockets.
     async fn finish(
         mut self,
         plan: &Plan<'_>,
@@ -239,7 +240,7 @@ impl Establishing<'_> {
             Before::Starttls(starttls) => {
                 let driver = self.begin_exchange(plan, tls, starttls).await?;
                 let agreed = self.hold_exchange(tls, driver, deadline).await?;
-                // A server that is dialled never decides that there will be no TLS.
+                // In the client role, TLS is required once the server is dialled.
                 if agreed != Agreed::Tls && tls.on == Position::Downstream {
                     return self.continue_in_clear(plan, agreed).await;
                 }
@@ -256,7 +257,7 @@ impl Establishing<'_> {
         self.complete(plan, tls, settings, handshaken).await
     }
 
-    /// The handshake on one of the sockets; `incoming` was read from it before.
+    /// Does the handshake on one of the sockets; `incoming` was read from it before.
     async fn handshake(
         &mut self,
         tls: &TlsPlan<'_>,
@@ -279,7 +280,7 @@ impl Establishing<'_> {
         settings: &'s LiveTls,
         deadline: Instant,
     ) -> Result<HandshakeIo<'s>, Failure> {
-        // A client waits for our last flight, which must not wait for the dial.
+        // A client waits for the agent's last flight, which must not wait for the dial.
         let last_flight = match tls.dial {
             Dial::AfterHandshake => LastFlight::Sent,
             Dial::First => LastFlight::Kept,
@@ -344,8 +345,8 @@ impl Establishing<'_> {
         Ok(relay_under_tls(relay, driver, data_tls))
     }
 
-    /// The exchange before TLS, with what the side that connects has sent already. Its program is
-    /// dialled first where its greeting is needed.
+    /// Creates the exchange before TLS, with the bytes that have arrived already. If the exchange
+    /// needs the greeting of the program, the program is dialled first.
     async fn begin_exchange(
         &mut self,
         plan: &Plan<'_>,
@@ -361,13 +362,13 @@ impl Establishing<'_> {
         let mut exchange = StarttlsExchange::new(starttls, exchange::StarttlsRole::Server);
         exchange.handle_input(StarttlsSide::Peer, &early);
         if exchange.needs_program() {
-            // Displays do not see it: it may not be the one that is relayed to.
+            // Displays do not show this socket: the relay may use another one.
             self.upstream = Some(self.connect(plan).await?);
         }
         Ok(StarttlsDriver::new(exchange))
     }
 
-    /// Holds the exchange. A refusal has reached both ends when it is returned.
+    /// Runs the exchange. When a rejection is returned, both ends have received it.
     async fn hold_exchange(
         &mut self,
         tls: &TlsPlan<'_>,
@@ -395,7 +396,7 @@ impl Establishing<'_> {
         }
     }
 
-    /// The client does not use TLS, and the rule allows that.
+    /// Continues a connection whose client does not use TLS, as the rule allows.
     async fn continue_in_clear(
         mut self,
         plan: &Plan<'_>,
@@ -425,7 +426,8 @@ impl Establishing<'_> {
         })
     }
 
-    /// The settings of this handshake: of its own where other connections belong to it.
+    /// Returns the settings of this handshake. A connection to which other connections belong has
+    /// settings of its own.
     fn settings(
         &self,
         tls: &TlsPlan<'_>,
@@ -442,7 +444,7 @@ impl Establishing<'_> {
         Ok(Arc::clone(&tls.settings))
     }
 
-    /// The rule leaves it to the program when TLS begins.
+    /// Returns the relay for a connection whose program decides when TLS begins.
     fn leave_to_program(mut self, settings: &Arc<LiveTls>) -> Result<RelayKind, Failure> {
         let record = self.connection.record();
         // A connection is established once, and it has tls_control, or would have another plan.
@@ -482,7 +484,8 @@ impl Establishing<'_> {
         Ok(())
     }
 
-    /// The upstream socket of a client that has proved itself: the one there is, or a new one.
+    /// Provides the upstream socket for a client that is authenticated: the existing one, or a new
+    /// one.
     async fn dial_for_proved_client(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
         if self.driver.as_ref().is_some_and(|driver| driver.exchange.needs_new_program_connection())
             && let Some(first) = self.upstream.take()
@@ -509,7 +512,8 @@ impl Establishing<'_> {
         let _ = self.connection.record().sockets.set(sockets);
     }
 
-    /// Connects to where the plan says, and sends the PROXY header if the rule says so.
+    /// Connects to the destination of the plan, and sends the PROXY header if the rule requires
+    /// one.
     async fn connect(&self, plan: &Plan<'_>) -> Result<Upstream, Failure> {
         let record = self.connection.record();
         let security = plan.upstream_security();

@@ -50,7 +50,7 @@ pub(super) enum Protection<'r> {
     Tls(TlsPlan<'r>),
 }
 
-/// How TLS gets onto a connection.
+/// How a connection gets TLS.
 #[derive(Debug)]
 pub(super) struct TlsPlan<'r> {
     /// Which socket gets it.
@@ -84,7 +84,7 @@ pub(super) enum Before<'r> {
 pub(super) enum Dial {
     /// Before anything else.
     First,
-    /// Once the client has proved itself.
+    /// After the client is authenticated.
     AfterHandshake,
 }
 

@@ -30,8 +30,8 @@ use crate::live::LiveRule;
 
 use queue::{Admission, PermitQueue, PermitRequest};
 
-/// The first pause between two checks of a waiting handshake for slow ones. Pauses double, because
-/// thousands may wait.
+/// The first pause between two searches of a waiting handshake for slow handshakes. The pauses
+/// double, because thousands may wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Limits the handshakes in flight of the agent.

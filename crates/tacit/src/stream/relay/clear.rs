@@ -84,11 +84,12 @@ pub(super) struct Copy {
     pub(super) waiting: Outgoing,
     pub(super) ending: bool,
     pub(super) done: bool,
-    /// Whether a write to the source has found its reset, so that its end of file is not a close.
+    /// Whether a write to the source has returned the error of its reset, so that the end of file
+    /// that follows is not an orderly end.
     hides_reset: bool,
 }
 
-/// The sockets of a transfer, and what waits for them.
+/// The sockets of a transfer, and the bytes that wait for them.
 pub(super) struct Parts {
     /// The program-side socket.
     pub(super) program: StreamSocket,

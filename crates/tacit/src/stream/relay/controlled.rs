@@ -91,8 +91,8 @@ impl From<ControlledRelay> for ClearPhase {
     }
 }
 
-/// Relays a connection until it ends: in clear, and under TLS, in turns. `None`: a handshake
-/// failed, and that is accounted for.
+/// Relays a connection until it ends, alternately in clear and under TLS. `None`: a handshake
+/// failed, and its failure was logged and counted.
 pub(super) async fn run(
     lane: &StreamLane,
     relay: ControlledRelay,
@@ -113,7 +113,8 @@ pub(super) async fn run(
     }
 }
 
-/// Does the handshake that the program pending for. `None`: it failed, and that is accounted for.
+/// Does the handshake that the program requests. `None`: it failed, and its failure was logged and
+/// counted.
 async fn upgrade_to_tls(
     lane: &StreamLane,
     connection: &Connection,
@@ -144,7 +145,7 @@ async fn upgrade_to_tls(
     let HandshakeResult { session, incomplete, last_flight: initial } = match handshaken {
         Ok(handshaken) => handshaken,
         Err(failure) => {
-            // The program's socket is reset by that, before the program has the answer.
+            // This resets the program's socket before the program has the answer.
             drop(program);
             answer(pending, Err(failed(&failure)));
             drain_after_alert(outside).await;
@@ -162,7 +163,7 @@ async fn upgrade_to_tls(
     Some(TlsPhase { relay, tls_on, requests, tls })
 }
 
-/// Carries clear bytes until the program asks for TLS.
+/// Relays clear bytes until the program requests TLS.
 ///
 /// # Errors
 /// The connection has ended.
@@ -197,7 +198,7 @@ async fn in_clear(
     }
 }
 
-/// Carries bytes under TLS until the program asks for its end.
+/// Relays bytes under TLS until the program requests its end.
 ///
 /// # Errors
 /// The connection has ended.
@@ -234,12 +235,13 @@ async fn under_tls(
 /// Answers a request. The requester may have ended.
 fn answer(pending: PendingTlsRequest, answer: Result<(), TlsRequestError>) {
     let PendingTlsRequest { program, back, .. } = pending;
-    // Before the answer: who pending is the last to have it, and closes it.
+    // The socket is dropped before the answer, so that the requester is the last to hold it, and
+    // closes it.
     drop(program);
     let _ = back.send(answer);
 }
 
-/// A change with all that survives it.
+/// A change between clear and TLS, with the state that continues after it.
 #[derive(Debug)]
 struct TlsChange {
     tls_on: Position,
@@ -317,7 +319,8 @@ async fn next_of_program(
     bytes: &mut [u8],
 ) -> Result<Option<usize>, ConnectionEnd> {
     loop {
-        // Checked before the read: bytes that were delivered by now are found by the read.
+        // This is checked before the read, so that the read finds all bytes that were delivered by
+        // then.
         let all_here = is_delivered(pending);
         match program.read_now(bytes).map_err(broken(BrokenSocket::Clear))? {
             Some(0) => {
@@ -365,14 +368,14 @@ async fn take_back(
     }
 }
 
-/// Whether all that the program wrote has arrived at our socket.
+/// Whether all that the program wrote has arrived at the agent's socket.
 fn is_delivered(pending: &PendingTlsRequest) -> bool {
     tacit_sys::socket::unacknowledged_bytes(pending.program.as_fd()).unwrap_or(0) == 0
 }
 
-/// Makes new keys: what the program writes from now on is under them, and the peer changes its own
-/// before it sends the next data (RFC 8446 section 4.6.3). It may have none to send for long, and
-/// is not waited for.
+/// Replaces the keys. The bytes that the program writes from now on are sealed with new keys. The
+/// peer replaces its own key before it sends the next data (RFC 8446 section 4.6.3), which may be
+/// much later, so this does not wait for it.
 fn rekey(
     transfer: &mut sealed::SealedTransfer<'_>,
     connection: &Connection,
@@ -394,7 +397,7 @@ fn rekey(
     Ok(())
 }
 
-/// Sees all that the program wrote leave under TLS, ends TLS, and waits for the peer to end it.
+/// Sends all that the program wrote under TLS, ends TLS, and waits for the peer to end it.
 async fn stop(
     mut transfer: sealed::SealedTransfer<'_>,
     connection: &Connection,

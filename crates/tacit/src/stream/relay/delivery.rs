@@ -20,12 +20,12 @@ use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::{BrokenSocket, Connection, ConnectionEnd};
 use crate::stream::relay_kind::ClearRelay;
 
-/// How long the end that gets the message may take to read it and to end.
+/// How long the receiver of the message may take to read it and to close.
 const END_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Bytes read at once, to be dropped.
+/// The size of a read of bytes that are dropped.
 const READ_BYTES: usize = 512;
 
-/// Delivers what came early, then ends both sockets.
+/// Delivers the bytes that have arrived already, then ends both sockets.
 pub(super) async fn run(relay: ClearRelay, connection: &Connection) -> ConnectionEnd {
     meter::switch(Component::Receive);
     let ClearRelay { downstream, upstream, initial } = relay;
@@ -68,7 +68,7 @@ async fn server_end(upstream: &StreamSocket) -> ConnectionEnd {
     }
 }
 
-/// Waits until the client gives up, or sends more than it may.
+/// Waits until the client closes, or sends more than it may.
 async fn client_end(downstream: &StreamSocket) -> ConnectionEnd {
     match downstream.read(&mut [0; READ_BYTES]).await {
         Ok(0) => ConnectionEnd::Orderly,

@@ -20,14 +20,14 @@ use tacit_sys::socket;
 use crate::session::{Connection, ConnectionEnd};
 use crate::stream::lane::StreamLane;
 
-/// Reads and writes between two looks.
+/// The number of reads and writes between two checks.
 const TRANSFERS: u8 = 8;
 /// The number of checks that must agree before the first move.
 const AGREEING: u8 = 2;
-/// How often moves double that number.
+/// The maximum number of moves that double that number.
 const DOUBLED_MAX: u8 = 1;
 
-/// No CPU: a smaller connection than an `Option` makes.
+/// The value for no CPU. An `Option` would make each connection larger.
 const NOWHERE: u16 = u16::MAX;
 
 /// Follows the program of one connection.
@@ -48,7 +48,7 @@ struct State {
     leaves_to: u16,
 }
 
-/// Which way bytes went.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferDirection {
     /// The bytes were read from the program's socket.
@@ -65,7 +65,7 @@ impl<'a> CpuFollower<'a> {
         follows.then_some(Self { lane, state: State::BEGIN })
     }
 
-    /// Bytes of the connection have passed between the program and its socket.
+    /// Reports that bytes of the connection have passed between the program and its socket.
     pub(super) fn passed(
         &mut self,
         connection: &Connection,
@@ -98,12 +98,12 @@ impl<'a> CpuFollower<'a> {
         }
     }
 
-    /// Whether the connection is to go elsewhere.
+    /// Whether the connection is to move.
     pub(super) fn leaves(&self) -> bool {
         self.state.leaves_to != NOWHERE
     }
 
-    /// Counts the move, and returns where it leads.
+    /// Counts the move, and returns its destination.
     pub(super) fn leave(self, connection: &Connection) -> Option<usize> {
         if let Some(scope) = &connection.record().scope {
             scope.count_move();
@@ -112,7 +112,8 @@ impl<'a> CpuFollower<'a> {
     }
 }
 
-/// Polls a transfer; ready with nothing when it waits and its connection is to change threads.
+/// Polls a transfer. Returns ready without a result if the transfer waits and its connection is to
+/// move to another thread.
 pub(super) fn poll_here<P: Future<Output = ConnectionEnd> + Unpin>(
     transfer: &mut P,
     leaves: impl Fn(&P) -> bool,
@@ -144,7 +145,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// After how many looks of those a move is due.
+    /// Returns after how many of these checks a move is due.
     fn due(looks: &[u16], own: Option<u16>, needed: u8) -> Option<usize> {
         let mut state = State::BEGIN;
         looks.iter().position(|cpu| state.look(*cpu, own, needed)).map(|at| at + 1)

@@ -52,7 +52,7 @@ use super::scratch::{Buffers, HeldBytes, Scratch};
 /// first records while later ones are sealed. With this limit, sending a megabyte and receiving it
 /// back takes 10 % less time, for 1 to 2 % more CPU time. A limit of half this size is no better.
 pub const CHACHA_BATCH_RECORDS_MAX: usize = 16;
-/// A socket that broke while the other may still take bytes that are good.
+/// A socket that has failed while the other may still accept valid bytes.
 #[derive(Debug)]
 struct Broken {
     end: ConnectionEnd,
@@ -66,14 +66,15 @@ impl Broken {
         Box::new(Self { end: ConnectionEnd::Broken { socket, error }, give_up, progress: 0 })
     }
 
-    /// Whether an end of file of that socket is what remains of a reset whose error was taken by
-    /// somebody else. `BrokenPipe` is not: the peer had ended its stream in order before.
+    /// Whether an end of file of that socket is the rest of a reset whose error another call has
+    /// returned. After `BrokenPipe` it is not: then the peer has ended its stream in order before.
     fn hides_reset(&self, of: BrokenSocket) -> bool {
         matches!(&self.end, ConnectionEnd::Broken { socket, error }
             if *socket == of && error.kind() != io::ErrorKind::BrokenPipe)
     }
 
-    /// Ready when nothing has moved for too long. `progress` is any number that changes with it.
+    /// Ready when no bytes have moved for too long. `progress` is any number that changes when
+    /// bytes move.
     fn poll_give_up(&mut self, progress: u64, cx: &mut Context<'_>) -> Poll<()> {
         if self.progress != progress {
             self.progress = progress;
@@ -89,8 +90,8 @@ struct Delivery<'a> {
     socket: &'a StreamSocket,
 }
 
-/// Sees what waits for both sockets delivered, as far as they take it in time. Boxed, so that a
-/// connection does not carry the room for its last moments all its life.
+/// Delivers the waiting bytes of both sockets, as far as the sockets accept them in time. The
+/// future is boxed, because a connection needs this memory only at its end.
 fn deliver<'a>(one: Delivery<'a>, other: Delivery<'a>) -> Pin<Box<impl Future<Output = ()> + 'a>> {
     Box::pin(async move {
         let both = async {
@@ -112,23 +113,23 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Relays the bytes of a connection until it ends. `None`: a handshake that its program asked for
-/// failed, and that is accounted for.
+/// Relays the bytes of a connection until it ends. `None`: a handshake that its program requested
+/// failed, and its failure was logged and counted.
 #[expect(clippy::boxed_local, reason = "the caller has the value in a box")]
 pub fn run(
     lane: &StreamLane,
     established: Box<Established>,
 ) -> impl Future<Output = Option<Relayed>> {
     meter::switch(Component::Receive);
-    // Taken apart here, not in the future: there the box would live as long as that.
-    // Its place on the engine is free again: the relay needs none.
+    // The box is freed here: in the future it would live as long as the connection. The slot on the
+    // engine is released, because the relay needs none.
     let Established { connection, relay, slot, .. } = *established;
     drop(slot);
     async move {
         let _held = lane.load.hold_relay();
         let left = match relay {
             RelayKind::Sealed(sealed) => sealed::run(lane, sealed, &connection).await,
-            // Boxed: other connections have no room for what only these need.
+            // Boxed, so that other connections need no memory for these futures.
             RelayKind::Starttls(relay) => Box::pin(starttls::run(lane, relay, &connection)).await,
             RelayKind::Clear(clear) => clear::run(lane, clear, &connection).await,
             RelayKind::Delivery(relay) => {
@@ -167,7 +168,7 @@ pub enum Relayed {
     Leaves(Box<Established>),
 }
 
-/// A connection that carried bytes and ended.
+/// A connection that has relayed bytes and ended.
 #[derive(Debug)]
 pub struct Finished {
     /// The connection.

@@ -27,15 +27,15 @@ use crate::stream::relay_kind::{ClearRelay, OwnTlsRelay};
 
 use super::clear;
 
-/// How long the connection without the rule's TLS may take.
+/// The time limit for the connection without the rule's TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the upstream end may take to read that its TLS is over.
+/// How long the upstream end may take to read the end of TLS.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(1);
-/// A record that holds a fatal alert, as every version of TLS reads it before keys are agreed.
+/// A record with a fatal alert that every version of TLS accepts before keys are agreed.
 const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, AlertDescription::ACCESS_DENIED.0];
 
-/// Ends the TLS of the rule, and then does what the rule says. Boxed: no other connection has the
-/// room for it.
+/// Ends the TLS of the rule, and then follows the rule's setting. Boxed, so that other connections
+/// need no memory for this future.
 pub(super) fn run<'a>(
     lane: &'a StreamLane,
     relay: Box<OwnTlsRelay>,
@@ -51,7 +51,7 @@ async fn end_and_continue(
 ) -> ConnectionEnd {
     let OwnTlsRelay { program, upstream, mut session, mut waiting, first } = *relay;
     let record = connection.record();
-    // A key that is used up has nothing to say it with.
+    // A key at its limit cannot seal the alert.
     let _ = session.seal_close(&mut waiting);
     // The other end may have closed. The connection ends in any case.
     let _ = tokio::time::timeout(CLOSE_WAIT_MAX, Outgoing::new(waiting).flush(&upstream)).await;

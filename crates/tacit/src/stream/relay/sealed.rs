@@ -31,15 +31,15 @@ use super::{
 /// time.
 const KEY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the transfer to the end, then ends both sockets accordingly. A program that begins TLS
-/// itself is left to [`own_tls`], and a connection whose program has another CPU to the worker
-/// there.
+/// Runs the transfer to the end, then ends both sockets accordingly. If the program starts TLS
+/// itself, [`own_tls`] continues. If the program is on another CPU, the worker on that CPU
+/// continues.
 pub(super) fn run<'a>(
     lane: &'a StreamLane,
     relay: Box<SealedRelay>,
     connection: &'a Connection,
 ) -> impl Future<Output = Left> {
-    // Made here, so that the future has each of these once.
+    // Created here, so that the future stores each of them only once.
     let mut transfer = SealedTransfer::new(&lane.scratch, relay, connection);
     transfer.follow = CpuFollower::of(lane, connection);
     async move {

@@ -22,7 +22,7 @@ fn is_granted(admission: &Admission) -> bool {
     matches!(admission, Admission::Granted(_))
 }
 
-/// Whether one that waits has got a permit; `None`: it was refused.
+/// Whether a waiting handshake has received a permit; `None`: it was rejected.
 fn granted(admission: &mut Admission) -> Option<bool> {
     let Admission::Queued(_, granted) = admission else { return Some(true) };
     match granted.try_recv() {
@@ -147,7 +147,7 @@ fn a_waiter_that_gives_up_releases_a_permit_that_was_just_granted() {
     let [first, second] = [(); 2].map(|()| queue.acquire(request.clone(), now));
     queue.give_up(&request, number(&first), now);
     queue.leave(&request, holders[0], now);
-    // The second was granted, and its receiver still says so.
+    // The second was granted, and its receiver still reports that.
     queue.give_up(&request, number(&second), now);
     for holder in &holders[1..] {
         queue.leave(&request, *holder, now);

@@ -33,7 +33,7 @@ use tacit_tls::Session;
 use super::{Delivery, Left, clear, deliver, sealed};
 use data_listeners::DataListeners;
 
-/// Runs the exchange until no message needs a look any more, then relays.
+/// Runs the exchange until it needs to parse no further message, then relays.
 pub(super) async fn run(
     lane: &StreamLane,
     relay: Box<StarttlsRelay>,
@@ -76,7 +76,7 @@ async fn driver(
     }
 }
 
-/// `Ok`: no further message needs a look.
+/// Returns `Ok` when no further message must be parsed.
 async fn hold<W: PeerTransport>(
     driver: &mut StarttlsDriver,
     transport: &mut W,
