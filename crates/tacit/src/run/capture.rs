@@ -299,8 +299,7 @@ fn learnt_name(known: &KnownName) -> LearntName<'_> {
     LearntName { name: &known.name, address: known.address, alias: known.alias }
 }
 
-/// The user of the agent, if no other program runs as this user: its packets pass even without a
-/// mark.
+/// The user of the agent, unless that is root: its packets pass even without a mark.
 #[must_use]
 pub fn passing_user() -> Option<u32> {
     Some(process::effective_user()).filter(|user| *user != 0)
