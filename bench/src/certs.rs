@@ -1,6 +1,6 @@
 //! Creates a temporary CA and a certificate for each side with the `openssl` command.
 //!
-//! All keys are ECDSA P-256, the cheapest kind that all peers support.
+//! All keys are ECDSA P-256, the cheapest kind that all compared programs support.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

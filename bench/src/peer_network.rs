@@ -1,5 +1,6 @@
-//! Creates a network namespace whose loopback interface has large segments. In it, peers are
-//! measured under the conditions that programs have under `tacit run`, with one CPU for each side.
+//! Creates a network namespace whose loopback interface has large segments. In it, the compared
+//! proxies (the peers) are measured under the conditions that programs have under `tacit run`, with
+//! one CPU for each side.
 //!
 //! ```text
 //! driver ── a child process keeps a network namespace: loopback with segments of 256 KiB and the

@@ -1,5 +1,5 @@
-//! The peers without proxies: the load client and the load server do TLS themselves, with a TLS
-//! library.
+//! Compares tacit with programs that need no proxy: the load client and the load server do TLS
+//! themselves, with a TLS library.
 //!
 //! These programs are a separate package (`bench/inprocess`), so that building and testing tacit
 //! does not need the libraries and their headers.

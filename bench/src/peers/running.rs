@@ -1,4 +1,5 @@
-//! A peer that is running, and how the load client connects through it.
+//! A compared proxy or library (a peer) that is running, and how the load client connects through
+//! it.
 
 use std::net::SocketAddr;
 use std::process::Command;

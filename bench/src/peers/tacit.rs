@@ -1,7 +1,7 @@
 //! Configures tacit: two agents, each with one rule and one data worker.
 //!
 //! By default tacit chooses a congestion control for its sockets. Here it uses the same one as the
-//! other peers.
+//! other compared programs.
 
 use super::plan::{Plan, Proxy, Side, without};
 use crate::certs::SERVER_NAME;

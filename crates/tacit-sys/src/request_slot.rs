@@ -8,15 +8,15 @@
 //!                                                            wakes the other
 //! ```
 //!
-//! An exchange costs each thread two `futex` calls. A pair of sockets needs as many calls, and the
-//! kernel allocates, copies and queues each message.
+//! An exchange costs each thread two `futex` calls. With a pair of sockets, the threads would need
+//! as many calls, and the kernel would also allocate, copy and queue each message.
 //!
 //! Neither thread has to trust the other: each copies a message before it parses it, at most as
 //! many bytes as the memory has, and every access is atomic. The memory is sealed: no process can
-//! change its size. A thread that writes what it should not can only delay the other.
+//! change its size. A thread that violates the protocol can only delay the other.
 //!
-//! Limits: one request at a time, of at most [`MESSAGE_BYTES_MAX`] bytes. The death of a process is
-//! not noticed here: a process that notices it closes the slot.
+//! Limits: one request at a time, of at most [`MESSAGE_BYTES_MAX`] bytes. This module does not
+//! notice the death of a process: the caller that notices it must close the slot.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
