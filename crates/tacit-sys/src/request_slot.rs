@@ -30,17 +30,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-/// The largest message. The kernel provides only the pages that messages have used.
+/// The maximum size of a message. The kernel allocates only the pages that messages have used.
 pub const MESSAGE_BYTES_MAX: usize = 192 << 10;
 
 const WORD_BYTES: usize = size_of::<u64>();
 const WORDS: usize = MESSAGE_BYTES_MAX / WORD_BYTES;
 
-/// No request, or one that is answered.
+/// There is no request, or it is answered.
 const READY: u32 = 0;
-/// A request that is not answered.
+/// There is a request without an answer.
 const ASKED: u32 = 1;
-/// One of the two threads exchanges nothing any more.
+/// One of the two threads has ended the exchange.
 const CLOSED: u32 = 2;
 
 /// The memory that both processes map.
@@ -61,10 +61,10 @@ unsafe impl Send for RequestSlot {}
 unsafe impl Sync for RequestSlot {}
 
 impl RequestSlot {
-    /// Makes the memory, and the descriptor by which another process maps it.
+    /// Creates the memory, and a descriptor with which another process maps it.
     ///
     /// # Errors
-    /// The kernel's: no memory or no descriptor is left.
+    /// The error of the kernel: no memory or descriptor is available.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let memory = memfd_create("requests", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&memory, size_of::<Shared>() as u64)?;
@@ -75,7 +75,8 @@ impl RequestSlot {
     /// Maps memory that another process has made.
     ///
     /// # Errors
-    /// The memory is not as large as that of [`create`](Self::create); the kernel's.
+    /// The memory has another size than that of [`create`](Self::create), or the kernel refuses to
+    /// map it.
     pub fn open(memory: impl AsFd) -> io::Result<Self> {
         let size = u64::try_from(fstat(&memory)?.st_size).unwrap_or(0);
         if size < size_of::<Shared>() as u64 {
@@ -99,10 +100,11 @@ impl RequestSlot {
         unsafe { self.0.as_ref() }
     }
 
-    /// Sends a request and replaces it with its answer. After an error the slot is of no more use.
+    /// Sends a request and replaces it with its answer. After an error the slot must not be used
+    /// again.
     ///
     /// # Errors
-    /// `TimedOut`: there is no answer after `wait`, which begins again with a signal;
+    /// `TimedOut`: no answer arrived within `wait`, which starts again after a signal;
     /// `ConnectionReset`: the slot is closed; `InvalidInput`: the request is too long.
     pub fn exchange(&self, message: &mut Vec<u8>, wait: Duration) -> io::Result<()> {
         let shared = self.shared();
@@ -119,7 +121,7 @@ impl RequestSlot {
     /// Waits for the next request and copies it; false if the slot is closed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the kernel.
     pub fn receive(&self, message: &mut Vec<u8>) -> io::Result<bool> {
         let shared = self.shared();
         let mut state = shared.state.load(Ordering::Acquire);
@@ -136,7 +138,7 @@ impl RequestSlot {
     /// Answers the request that was received.
     ///
     /// # Errors
-    /// As of [`exchange`](Self::exchange), except `TimedOut`.
+    /// The same as those of [`exchange`](Self::exchange), except `TimedOut`.
     pub fn answer(&self, message: &[u8]) -> io::Result<()> {
         let shared = self.shared();
         shared.store(message)?;
@@ -193,11 +195,11 @@ impl Shared {
     }
 
     fn wake(&self, threads: u32) {
-        // It fails only for an address that is not mapped.
+        // This fails only for an address that is not mapped.
         let _ = futex::wake(&self.state, futex::Flags::empty(), threads);
     }
 
-    /// Waits as long as the state is `state`; the one that follows.
+    /// Waits as long as the state is `state`; returns the next state.
     fn wait_while(&self, state: u32, limit: Option<&Timespec>) -> io::Result<u32> {
         loop {
             let now = self.state.load(Ordering::Acquire);
