@@ -1,5 +1,5 @@
-//! The agent's side of the signer: starts its process, and sends it keys to load and handshakes to
-//! sign.
+//! The agent's side of the signer: starts the signer process, and requests that it load keys and
+//! sign handshakes.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -35,13 +35,13 @@ const START_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Client {
     log: Log,
-    /// For the thread that watches the signer's process.
+    /// A reference for the thread that watches the signer's process.
     me: Weak<Self>,
     /// The control channel of the running signer.
     control: ArcSwapOption<OwnedFd>,
-    /// Held from an order that is answered to its answer, and while a signer starts.
+    /// Held while an order waits for its answer, and while a signer starts.
     turn: Mutex<Turn>,
-    /// Changes with each start: channels of threads are of one signer.
+    /// The number of the running signer. A channel of a thread is valid for one signer only.
     epoch: AtomicU64,
     /// The next generation.
     generation: AtomicU64,
@@ -78,7 +78,7 @@ enum Watched {
 /// The epoch of the newest signer that this process has started.
 static NEWEST_EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Channels of one thread. A CPU number beyond shares the channel of a lower one.
+/// Channels of one thread. A higher CPU number shares the channel of a lower one.
 const CHANNELS_PER_THREAD_MAX: usize = 16;
 
 thread_local! {
@@ -103,7 +103,7 @@ impl Drop for Channel {
 }
 
 impl Client {
-    /// One that has no signer yet.
+    /// Creates a client that has no signer yet.
     #[must_use]
     pub fn new(log: Log) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
@@ -124,7 +124,7 @@ impl Client {
         KeyProvider::remote(Arc::clone(self) as _)
     }
 
-    /// The control channel; starts the first signer.
+    /// Returns the control channel; starts the first signer if necessary.
     fn channel(&self, turn: &mut Turn) -> io::Result<Arc<OwnedFd>> {
         if let Some(channel) = self.control.load_full() {
             return Ok(channel);
@@ -145,8 +145,8 @@ impl Client {
         self.control.load_full().ok_or_else(|| ErrorKind::NotConnected.into())
     }
 
-    /// Starts another signer when one has ended, from now on: threads that begin before a process
-    /// enters its sandbox would stay outside.
+    /// From now on, starts another signer when one has ended. This starts a thread, so it must be
+    /// called after the process has entered its sandbox: an earlier thread would stay outside.
     ///
     /// # Errors
     /// The thread that watches cannot be started.
@@ -163,8 +163,8 @@ impl Client {
         Ok(())
     }
 
-    /// Leaves the signer these files and directories, if one has started: one that starts once its
-    /// agent is inside the sandbox begins there.
+    /// Confines a running signer to these files and directories. A signer that is started later
+    /// inherits the sandbox of the agent.
     ///
     /// # Errors
     /// The signer could not be confined.
@@ -194,7 +194,7 @@ impl Client {
         Ok(Started { child, at: Instant::now() })
     }
 
-    /// Starts a signer instead of one that has ended, and has it load every key that is in use.
+    /// Starts a signer instead of one that has ended, and makes it load every key that is in use.
     fn start_again(&self) -> io::Result<Started> {
         let started = {
             let _turn = self.turn();
@@ -376,8 +376,9 @@ impl SignerClient for Client {
         if let (Some(control), Ok(order)) =
             (self.control.load_full(), serde_json::to_vec(&SignerRequest::Forget { name }))
         {
-            // A signer that has ended has forgotten it. One whose queue is full keeps it until it
-            // ends: the thread that drops the last use of a key carries connections.
+            // A signer that has ended no longer has the key. If the queue of the signer is full,
+            // the signer keeps the key until it ends: this thread must not wait, because it relays
+            // connections.
             let _ = send(&*control, &order, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }

@@ -7,14 +7,14 @@
 //!   data-0, data-1, engine-0 … ── a channel for each CPU ─> a thread for each: checks, signs
 //! ```
 //!
-//! An agent starts its signer when the first key is loaded. A thread that does a handshake sends a
-//! request over a channel of its own and waits for the answer; threads share no queue or lock. A
-//! channel is memory that both processes map ([`tacit_sys::request_slot`]); a socket would need
-//! half as much CPU time again for an exchange. When the signer ends, its channels are closed: open
-//! connections continue and handshakes that need a key fail, until the agent has started a new one,
-//! at most once a second. The signer ends when its agent ends.
+//! The agent starts its signer when the first key is loaded. A thread that does a handshake writes
+//! a request to a channel of its own and waits for the answer; threads share no queue or lock. A
+//! channel is memory that both processes map ([`tacit_sys::request_slot`]). With a socket instead,
+//! an exchange would need one and a half times the CPU time. When the signer ends, the agent closes
+//! its channels and starts another signer, at most one in a second. Until then open connections
+//! continue, and handshakes that need a key fail. The signer ends when its agent ends.
 //!
-//! Limits: at most `CHANNELS_MAX` channels; a thread waits `ANSWER_WAIT_MAX` for an answer.
+//! Limits: at most `CHANNELS_MAX` channels; a thread waits at most `ANSWER_WAIT_MAX` for an answer.
 
 mod client;
 mod serve;
@@ -26,9 +26,11 @@ use std::time::Duration;
 pub use client::Client;
 pub use serve::run;
 
-/// Channels of one signer: for each thread of the agent, one for each CPU that it has run on.
+/// The maximum number of channels of one signer. Each thread of the agent has one for each CPU on
+/// which it has run.
 const CHANNELS_MAX: usize = 2048;
-/// How long a thread waits for an answer; the largest RSA key signs in hundredths of it.
+/// How long a thread waits for an answer. Signing with the largest RSA key takes hundredths of this
+/// time.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long reading the files of a key may take.
 const LOAD_WAIT_MAX: Duration = Duration::from_secs(30);

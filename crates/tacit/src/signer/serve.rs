@@ -1,4 +1,4 @@
-//! The main function of the signer process: loads private keys and signs.
+//! The main function of the signer process: loads private keys and signs handshake messages.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -159,5 +159,6 @@ impl Usage {
     }
 }
 
-/// The least time from one report of CPU time to the next; what was used meanwhile is in the next.
+/// The minimum time between two reports of CPU time. A report includes the time since the previous
+/// one.
 const REPORT_INTERVAL: Duration = Duration::from_millis(10);
