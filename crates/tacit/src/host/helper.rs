@@ -1,14 +1,15 @@
-//! The process that captures the host for the agent: it holds the rights to do so, and knows no
-//! policy.
+//! Runs the helper of a captured host: a process that installs packet rules and routing rules, and
+//! creates sockets for the agent. It has the capabilities for this, and does not know the policy.
 //!
-//! The agent starts it before it reads anything. It outlives that agent: a successor has a channel
-//! to it of its own, and the packet rules belong to it, where the kernel has owners. It ends when
-//! no agent has a channel to it; the packet rules stay, and then refuse what they capture.
+//! The agent starts the helper before it reads any input. The helper continues when the agent is
+//! replaced: the successor has its own channel to it. If the kernel supports owners of tables, the
+//! helper owns the packet rules. The helper ends when no agent has a channel to it. The packet
+//! rules then remain, and refuse the flows that they capture.
 //!
-//! Another program may remove the routing rules, and the packet rules where the kernel has no
-//! owners. The helper looks for both at intervals, and installs them again (`watched`).
+//! Another program may remove the routing rules and, if the kernel does not support owners, the
+//! packet rules. The helper checks both at intervals, and installs missing rules again (`watched`).
 //!
-//! Limits: `CHANNELS_MAX`.
+//! Limit: at most `CHANNELS_MAX` channels.
 
 use std::cell::Cell;
 use std::io;
@@ -31,20 +32,21 @@ use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 use crate::run::kernel_terms::{ip_protocol, spoofed_source_sockets};
 use crate::run::protocol::{self, Frame, HelperReply, HelperRequest};
 
-/// Channels that are served at once.
+/// The maximum number of channels.
 const CHANNELS_MAX: usize = 8;
-/// Its name in lists of processes.
+/// The name of the process in lists such as `ps`.
 const NAME: &str = "tacit-host";
-/// Packet rules and routing rules, raw sockets, and, if the unit gives it, a look at the programs.
+/// The capabilities for packet rules and routing rules, for raw sockets and, if the systemd unit
+/// grants it, for inspecting programs.
 const RIGHTS: CapabilitySet =
     CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::SYS_PTRACE);
 
 /// The agent's channel to the helper.
 #[derive(Debug)]
 pub struct HostHelper {
-    /// Requests go there.
+    /// The channel for requests.
     pub channel: UnixStream,
-    /// Its process.
+    /// The process of the helper.
     pub pid: u32,
 }
 
@@ -53,7 +55,7 @@ impl HostHelper {
     pub fn dismiss(self) {
         let Self { channel, pid } = self;
         drop(channel);
-        // It has no other channel.
+        // The helper has no other channel.
         let _ = process::wait(pid);
     }
 }
@@ -64,7 +66,7 @@ impl HostHelper {
 /// The error of `fork` or `socketpair`.
 pub fn start() -> io::Result<HostHelper> {
     let (ours, theirs) = UnixStream::pair()?;
-    // Each of both processes takes one end.
+    // Each of the two processes takes one end.
     let theirs = Cell::new(Some(theirs));
     let pid = process::fork(|| {
         let Some(channel) = theirs.take() else { return EXIT_FAILURE };
@@ -95,7 +97,7 @@ fn serve(channel: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for a request; `None`: the time is over.
+/// Waits for a request; `None` if the time is over.
 fn wait(channels: &[UnixStream], time: Option<Duration>) -> io::Result<Option<usize>> {
     let time = time.and_then(|time| Timespec::try_from(time).ok());
     let mut polled: Vec<_> = channels
@@ -109,7 +111,7 @@ fn wait(channels: &[UnixStream], time: Option<Duration>) -> io::Result<Option<us
     Ok(polled.iter().position(|one| !one.revents().is_empty()))
 }
 
-/// What the helper holds for agents.
+/// The state of the helper.
 #[derive(Default)]
 struct HostHelperServer {
     capture: Option<HostCapture>,
@@ -143,8 +145,8 @@ impl HostHelperServer {
             HelperRequest::HostSockets { mark } => {
                 let capture = self.capture(mark)?;
                 let made = capture.sockets()?;
-                // The copies that stay here are closed with `made`: a listener that is open
-                // anywhere accepts connections when the agent is gone.
+                // The helper's own copies are closed with `made`. Otherwise the kernel would accept
+                // connections at the listeners after the agent has ended.
                 let copies = made.descriptors().into_iter();
                 let copies = copies.map(|one| one.try_clone_to_owned());
                 return Ok((HelperReply::Done, copies.collect::<io::Result<_>>()?));
@@ -162,7 +164,7 @@ impl HostHelperServer {
             HelperRequest::Connecting(_) => HelperReply::Connecting(true),
             HelperRequest::Listening => HelperReply::Listening(Vec::new()),
             HelperRequest::Cpu => HelperReply::Cpu(0),
-            // Programs of a host are no run's: no file is hidden from them.
+            // Programs of the host belong to no run, so no file is hidden from them.
             HelperRequest::Hide(_) => HelperReply::Done,
             HelperRequest::Families { .. }
             | HelperRequest::Network { .. }

@@ -1,12 +1,14 @@
-//! The capture of this host: every program under one policy, nothing started differently.
+//! Captures the traffic of this host: one policy applies to all programs, which are started as
+//! before.
 //!
 //! ```text
-//! tacit agent --host            forks the helper, and serves the host as it serves a run
+//! tacit agent --host            starts the helper, and serves the host like a run
 //! tacit agent --host --guard    installs the packet rules of the policy, and ends
-//! tacit agent --host --remove   takes packet rules and routing rules back
+//! tacit agent --host --remove   removes the packet rules and routing rules
 //! ```
 //!
-//! The packet rules outlive the agent: what they capture is refused while no agent takes it.
+//! The packet rules remain when the agent ends: while no agent runs, they refuse the flows that
+//! they capture.
 
 mod helper;
 mod once;
@@ -38,7 +40,7 @@ pub enum HostError {
     NoRights(io::Error),
     /// Another process owns the packet rules.
     InUse,
-    /// The helper does not start, or refuses.
+    /// The helper cannot be started, or returns an error.
     Helper(io::Error),
 }
 
@@ -83,14 +85,14 @@ impl fmt::Display for HostError {
 
 impl std::error::Error for HostError {}
 
-/// A plan in the kernel's terms.
+/// A plan in the data types of the kernel.
 struct TableContents {
     sections: Vec<SectionContents>,
     inbound: Vec<Element>,
     others: table::PacketVerdict,
 }
 
-/// A section in the kernel's terms.
+/// A section in the data types of the kernel.
 struct SectionContents {
     senders: Vec<SenderCheck>,
     outbound: Vec<HostElement>,
@@ -145,7 +147,7 @@ impl TableContents {
     }
 }
 
-/// The bits of the policy; it has checked that they are two.
+/// The two mark bits of the policy. The parser has checked that there are two.
 fn marks_of(mark: u32) -> io::Result<HostMarks> {
     HostMarks::new(mark).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

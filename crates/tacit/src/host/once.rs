@@ -1,5 +1,5 @@
-//! What is done to the host once, without an agent: the guard before the network is up, and the
-//! removal.
+//! Changes the host once, without a running agent: `--guard` installs the packet rules before the
+//! network is up, and `--remove` removes them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -35,7 +35,7 @@ pub fn guard(policy: &Policy) -> Result<(), HostError> {
 /// Installs the packet rules that any policy needs, in the namespace of the calling thread.
 ///
 /// # Errors
-/// What this kernel does not have.
+/// The kernel lacks a feature.
 pub fn probe() -> io::Result<()> {
     let port = |address: IpAddr| CaptureRange {
         udp: false,
@@ -56,7 +56,7 @@ pub fn probe() -> io::Result<()> {
     capture.install(&contents.table(&sections, marks, None)).map_err(io::Error::other)
 }
 
-/// Takes packet rules and routing rules back.
+/// Removes packet rules and routing rules.
 ///
 /// # Errors
 /// The kernel refuses, or an agent still captures the host.

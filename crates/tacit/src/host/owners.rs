@@ -1,10 +1,10 @@
-//! Finds out who holds a socket of the host: user and control group by socket diagnosis, and the
-//! program where this process may look into others (`CAP_SYS_PTRACE`).
+//! Finds the owner of a socket of the host: its user and control group by socket diagnosis, and its
+//! program if this process may inspect other processes (`CAP_SYS_PTRACE`).
 //!
-//! Socket diagnosis reports what the kernel's packet rules compare: both are properties of the
-//! socket from its creation.
+//! Socket diagnosis reports the same user and control group that the kernel's packet rules compare:
+//! a socket has both from its creation on.
 //!
-//! Limits: [`OWNERS_TIME_MAX`].
+//! Limit: [`OWNERS_TIME_MAX`] for the owners of one request.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::run::protocol::{SocketEnds, SocketOwner};
 /// Time limit for the owners of one request, because other requests wait meanwhile. An owner that
 /// is not found in time is unknown.
 const OWNERS_TIME_MAX: Duration = Duration::from_millis(200);
-/// The process above all others.
+/// The process from which all others descend.
 const INIT: u32 = 1;
 
 /// Looks up owners in the network namespace of this process.
@@ -42,7 +42,7 @@ impl Owners {
         Ok(Self { diagnosis, cgroups: Cgroups::default(), sees_programs })
     }
 
-    /// In the order of the request.
+    /// Returns the owners in the order of the request.
     pub(super) fn find(&mut self, all: &[SocketEnds]) -> Vec<Option<SocketOwner>> {
         let until = Instant::now() + OWNERS_TIME_MAX;
         let in_time = |ends| (Instant::now() < until).then_some(ends);

@@ -1,5 +1,5 @@
-//! Finds the numbers of users, groups and control groups that rules name, by which the kernel
-//! compares senders.
+//! Finds the numbers of the users, groups and control groups that rules name. The kernel compares
+//! senders by these numbers.
 
 use std::io;
 
@@ -8,16 +8,16 @@ use tacit_sys::netlink::nft::host::{CgroupId, SenderCheck};
 
 use crate::{address, cgroups};
 
-/// The senders of each section of a plan, in its order. A control group that is not there has no
-/// sender.
+/// Returns the senders of each section of a plan, in its order. A control group that does not exist
+/// has no sender.
 ///
 /// # Errors
-/// A user or group is not known. The text is for an operator.
+/// A user or group does not exist on this host. The text is for an operator.
 pub(super) fn resolve(plan: &HostPlan) -> io::Result<Vec<Vec<SenderCheck>>> {
     plan.sections.iter().map(of_section).collect()
 }
 
-/// Whether a plan names control groups, which come and go.
+/// Whether a plan names control groups, which may be created and removed.
 pub(super) fn may_change(plan: &HostPlan) -> bool {
     plan.sections.iter().any(|section| !section.senders.cgroup.is_empty())
 }

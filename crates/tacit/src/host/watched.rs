@@ -1,4 +1,5 @@
-//! What the helper has installed in the kernel, and restores when another program has removed it.
+//! Checks at intervals whether the rules that the helper has installed in the kernel still exist,
+//! and installs them again if another program has removed them.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use tacit_sys::netlink::nft::host::{HostMarks, SenderCheck};
 use super::{TableContents, senders};
 use crate::exit::complain;
 
-/// From one look at what is installed to the next.
+/// The interval between two checks of the installed rules.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What captures a host.
+/// The rules that capture a host.
 pub(super) struct Installed {
     pub(super) marks: HostMarks,
     pub(super) plan: HostPlan,
@@ -22,13 +23,13 @@ pub(super) struct Installed {
     pub(super) user: Option<u32>,
 }
 
-/// The kernel, as far as it holds what is installed.
+/// The part of the kernel that has the rules.
 pub(super) trait HostRules {
     /// Installs packet rules and routing rules.
     fn install(&mut self, installed: &Installed) -> io::Result<()>;
     /// Whether the packet rules are there.
     fn has_table(&mut self) -> io::Result<bool>;
-    /// Installs the routing rules that are not there; returns whether there were any.
+    /// Installs the missing routing rules; returns whether any were missing.
     fn restore_routes(&mut self) -> io::Result<bool>;
 }
 
@@ -49,7 +50,7 @@ impl HostRules for HostCapture {
     }
 }
 
-/// What is installed, and when it is looked at again.
+/// The installed rules, and the time of their next check.
 #[derive(Default)]
 pub(super) struct Watched {
     installed: Option<(Installed, Instant)>,
@@ -58,10 +59,10 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Installs, and watches from now on.
+    /// Installs rules, and checks them from now on.
     ///
     /// # Errors
-    /// The kernel's; what was installed before stays, and is watched.
+    /// The error of the kernel. The previous rules remain, and are checked as before.
     pub(super) fn install(
         &mut self,
         kernel: &mut impl HostRules,
@@ -114,7 +115,8 @@ impl Watched {
     }
 }
 
-/// Returns what was not there. Control groups that rules name may be there now, or be others.
+/// Restores missing rules, and returns which were missing. Control groups that rules name may have
+/// been created or replaced since.
 fn restore(
     kernel: &mut impl HostRules,
     installed: &mut Installed,
@@ -140,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// A kernel without owners.
+    /// A kernel without support for owners of tables.
     #[derive(Default)]
     struct Kernel {
         has_table: bool,

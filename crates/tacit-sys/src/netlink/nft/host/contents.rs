@@ -1,4 +1,5 @@
-//! Everything in the table, in an order in which nothing is named before it is declared.
+//! Builds the messages that create the contents of the table: maps, sets, chains, rules and
+//! elements. Every part is declared before another part refers to it.
 
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, section_chain};

@@ -1,4 +1,4 @@
-//! The elements of the maps and sets.
+//! Builds the messages that add elements to the maps and sets of the table.
 
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, write_accept, write_goto};

@@ -1,25 +1,25 @@
-//! The table of a captured host: which flows of its programs go to the agent, and which the kernel
-//! decides by itself.
+//! Installs the nftables table of a captured host. The table determines which flows of the host's
+//! programs go to the agent, and which flows the kernel decides itself.
 //!
 //! ```text
-//! table inet tacit                    flags owner, persist where the kernel has them
+//! table inet tacit                    flags owner, persist if the kernel supports them
 //!   maps tcp4_N tcp6_N udp4_N udp6_N  address range . port range -> accept, or go to a chain
 //!   chains section_N                  the destinations of section N
 //!   sets in4 in6                      ports of this host's programs whose clients are captured
 //!   chain output                      marks what is captured: the kernel routes it to lo
-//!   chain rewritten                   refuses what NAT leads to a captured address
+//!   chain rewritten                   refuses packets that NAT redirects to a captured address
 //!   chains capture refuse prohibit    the verdicts of the maps
-//!   chain prerouting                  what comes back on lo, or from clients, goes to the agent
-//!   chain postrouting                 nothing captured leaves by another interface than lo
+//!   chain prerouting                  sends packets on lo and from clients to the agent
+//!   chain postrouting                 drops captured packets on other interfaces than lo
 //! ```
 //!
-//! [`install`] replaces the whole table at one stroke. In that moment the kernel does not find the
-//! elements of a new map yet; therefore a second table of the same contents, `inet tacit-new`, is
-//! there meanwhile: a packet meets the old table or the new one, or both.
-//! The table stays when its installer ends, and then refuses what it captures.
+//! [`install`] replaces the whole table in one transaction. For a moment the kernel does not find
+//! the elements of the new maps. Therefore a second table with the same contents, `inet tacit-new`,
+//! exists during this time: each packet is checked by the old table, the new one, or both. The
+//! table remains when its installer ends, and then refuses the flows that it captures.
 //!
-//! Rules for the same senders are a section; the output chain checks the senders of one section
-//! after the other. `N` counts the sections from 0.
+//! Consecutive rules with the same senders form a section. The output chain checks the senders of
+//! one section after the other. `N` is the number of the section, from 0.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders. Needs Linux 5.9 with
 //! conntrack, and 5.13 for control groups.
@@ -48,15 +48,14 @@ pub const HOST_CHECKS_MAX: usize = 4096;
 /// The bits of packet marks that the table uses. Others belong to other programs and stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMarks {
-    /// Set alone on packets of the agent's own sockets: they pass.
+    /// The only bit that is set on packets of the agent's own sockets, which pass.
     agent: u32,
-    /// Set alone on packets that are captured; together with the other on a SYN that the agent
-    /// releases.
+    /// The only bit that is set on captured packets. A SYN that the agent releases has both bits.
     captured: u32,
 }
 
 impl HostMarks {
-    /// Takes two bits; `None`: the mask has more or fewer.
+    /// Creates the marks from a mask of two bits; `None` if the mask has more or fewer.
     #[must_use]
     pub fn new(mask: u32) -> Option<Self> {
         let agent = mask & mask.wrapping_neg();
@@ -88,20 +87,20 @@ impl HostMarks {
 pub enum PacketVerdict {
     /// It goes to the agent.
     Capture,
-    /// It goes to its destination.
+    /// The flow goes to its destination.
     Pass,
-    /// As if nothing listened there.
+    /// The flow is refused, as if no process listened at the destination.
     Refuse,
-    /// As by a packet filter.
+    /// The flow is refused with the error of a packet filter ("administratively prohibited").
     Prohibit,
 }
 
 /// What the kernel does with flows that a program opens to these addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostElement {
-    /// Where they go.
+    /// The addresses and ports.
     pub to: Element,
-    /// What happens to them.
+    /// What happens to the flows.
     pub verdict: PacketVerdict,
 }
 
@@ -137,7 +136,7 @@ impl TableSection<'_> {
 pub struct HostTable<'a> {
     /// The bits of marks.
     pub marks: HostMarks,
-    /// The user whose packets pass, beside those with the agent's mark.
+    /// The user whose packets pass, in addition to packets with the agent's mark.
     pub user: Option<u32>,
     /// What happens to flows that programs open and no section decides.
     pub others: PacketVerdict,
@@ -176,7 +175,7 @@ pub fn install(
     installed.and(removed)
 }
 
-/// Installs the contents as the table of this name.
+/// Installs the contents as the table with this name.
 fn replace(
     netfilter: &mut Netlink,
     name: &str,
@@ -184,7 +183,7 @@ fn replace(
     table: &HostTable<'_>,
 ) -> Result<(), Error> {
     let owned = OWNER | PERSIST;
-    // The first message takes a table that its owner left, or one that had none.
+    // The first message takes over a table that has no owner any more, or never had one.
     let attempts = [(owned, owned), (0, owned), (0, 0)];
     let mut refused = Error::Invalid("no attempt");
     for (taken, flags) in attempts {
@@ -200,7 +199,7 @@ fn replace(
     Err(refused)
 }
 
-/// Whether a table of this name is there.
+/// Whether the table exists.
 ///
 /// # Errors
 /// The kernel's.
@@ -230,7 +229,7 @@ fn remove_table(netfilter: &mut Netlink, name: &str) -> Result<(), Error> {
     }
 }
 
-/// Whether the kernel does not know the flags, or the table that is there has others.
+/// Whether the kernel does not know the flags, or the existing table has other flags.
 fn is_about_flags(error: &Error) -> bool {
     [libc::EOPNOTSUPP, libc::EINVAL].map(Some).contains(&error.errno())
         && matches!(error, Error::Refused { step: DECLARING, .. })
@@ -249,7 +248,7 @@ fn delete() -> NetlinkRequest {
     message
 }
 
-/// What is there beside the table while it is replaced.
+/// The name of the second table while the first is replaced.
 const NEW_TABLE: &str = "tacit-new";
 const DECLARING: &str = "making the table";
 const NEWTABLE: u16 = 0;

@@ -1,4 +1,4 @@
-//! What the parts of the table are called.
+//! The names of the maps, sets and chains of the table.
 
 /// The maps of destinations, by protocol and IP version.
 pub(super) const MAPS: [&str; 4] = ["tcp4", "tcp6", "udp4", "udp6"];
@@ -18,7 +18,7 @@ pub(super) enum Chain {
 }
 
 impl Chain {
-    /// Those that others lead to come first.
+    /// All chains. A chain to which others refer comes before them.
     pub(super) const ALL: [Self; 7] = [
         Self::Capture,
         Self::Refuse,
@@ -41,7 +41,7 @@ impl Chain {
         }
     }
 
-    /// Where packets enter it; `None`: other chains lead there.
+    /// The hook at which packets enter the chain; `None` if they enter it from other chains.
     pub(super) fn hook(self) -> Option<Hook> {
         let (kind, number, priority) = match self {
             Self::Capture | Self::Refuse | Self::Prohibit => return None,
@@ -54,7 +54,7 @@ impl Chain {
     }
 }
 
-/// Where packets enter a chain.
+/// A hook of the kernel, at which packets enter a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hook {
     pub(super) kind: &'static str,
@@ -63,5 +63,5 @@ pub(super) struct Hook {
 }
 
 const PRIORITY_MANGLE: i32 = -150;
-/// Behind the rewriting of destinations, which is at -100, and behind IPVS.
+/// After NAT of destinations (priority -100), and after IPVS.
 const PRIORITY_PAST_NAT: i32 = -90;

@@ -1,4 +1,4 @@
-//! The rules, in the order in which a packet meets them.
+//! Builds the rules, in the order in which the kernel evaluates them for a packet.
 //!
 //! ```text
 //! output         the agent's own packets, and a SYN that it releases      accept
@@ -32,18 +32,19 @@
 //! postrouting    captured, on another interface than lo                   dropped
 //! ```
 //!
-//! Connection tracking tells a flow that a program opens from its answers to a client: a rule for a
-//! network must not capture what the host serves to that network. A packet is an answer only if the
-//! client was noted when it began, and a SYN never is. If a connection is older than the table or
-//! is not tracked, it is not known who opened it.
+//! Connection tracking distinguishes the flows that a program opens from its answers to clients: a
+//! rule for a network must not capture answers to clients in that network. A packet is an answer
+//! only if the first packet of the client was recorded in the connection's mark; a SYN is never an
+//! answer. If a connection is older than the table or is not tracked, the rules cannot determine
+//! who opened it.
 //!
-//! A captured TCP connection stays with the agent when a later table captures its destination no
-//! more: its next segment in clear would tell the network what the first rule protects.
+//! A captured TCP connection continues to go to the agent even if a later table does not capture
+//! its destination. Otherwise its next segment would leave in clear.
 //!
-//! The kernel knows the sender of a packet while a program holds its socket. What a closed socket
-//! still sends has a known connection, which stays where it was.
+//! The kernel knows the sender of a packet as long as a program holds the socket. Packets that the
+//! kernel sends for a closed socket belong to a tracked connection, which is handled as before.
 //!
-//! A packet that finds no socket of the agent falls through to the next rule, and that refuses.
+//! If no socket of the agent receives a packet, the next rule refuses the packet.
 
 use super::super::expression::Expression;
 use super::super::host_expression::{
