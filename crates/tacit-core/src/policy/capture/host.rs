@@ -1,9 +1,9 @@
 //! Computes the kernel's verdict for each sender, address and port of a captured host. The first
 //! rule that matches decides.
 //!
-//! The rules in their order are cut into sections of consecutive rules with the same senders. The
-//! kernel checks the senders once for a section, and then looks the destination up in the ranges of
-//! the section. What a section does not decide goes to the next one:
+//! The list of rules is divided into sections of consecutive rules with the same senders. The
+//! kernel checks the senders once for each section, and then looks up the destination in the ranges
+//! of the section. If a section does not decide a flow, the next section is checked:
 //!
 //! ```text
 //! rules        a  b   |  c           |  d  e        |
@@ -11,11 +11,11 @@
 //! ```
 //!
 //! Because earlier rules have precedence, the ranges of a rule are removed from the ranges of all
-//! later rules of its section.
-//! The kernel applies `permit` and `deny` itself; it sends flows that must be relayed or logged, or
-//! whose program a rule names, to the agent.
+//! later rules of its section. The kernel applies `permit` and `deny` itself. It sends a flow to
+//! the agent if the flow must be relayed or logged, or if the rule selects flows by program.
 //!
-//! Limits: [`HOST_RANGES_MAX`], [`HOST_SECTIONS_MAX`], [`SENDER_CHECKS_MAX`].
+//! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_SECTIONS_MAX`] sections, [`SENDER_CHECKS_MAX`]
+//! combinations of senders in a section.
 
 use std::collections::BTreeMap;
 
@@ -32,10 +32,10 @@ use crate::policy::selector::{Family, Selectors};
 /// The largest number of ranges of a host. The kernel accepts no more in one transaction.
 pub const HOST_RANGES_MAX: usize = 16_384;
 
-/// The most sections of a host: a packet may meet all of them.
+/// The maximum number of sections of a host. The kernel may have to check all of them for a packet.
 pub const HOST_SECTIONS_MAX: usize = 64;
 
-/// The most combinations of user, group and control group that the rules of a section name.
+/// The maximum number of combinations of user, group and control group in a section.
 pub const SENDER_CHECKS_MAX: usize = 64;
 
 /// What the kernel does with a flow that a program opens.
@@ -95,8 +95,8 @@ pub struct HostSection {
     pub outbound: Vec<HostRange>,
 }
 
-/// The conditions on a sender that the kernel checks, as rules write them. All must hold; an empty
-/// list is no condition.
+/// The conditions on a sender that the kernel checks, in the form that rules contain. All must
+/// hold; an empty list is no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Senders {
@@ -104,7 +104,7 @@ pub struct Senders {
     pub user: Vec<String>,
     /// Group names or numbers.
     pub group: Vec<String>,
-    /// Control groups with all that are below them.
+    /// Control groups, each with all groups below it.
     pub cgroup: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ pub(in crate::policy) fn sections<'r>(
     let mut sections: Vec<_> = alike
         .map(|rules| HostSection { senders: Senders::of(rules[0]), outbound: outbound(rules) })
         .collect();
-    // What the last section does not decide is unmatched: no other section is in between.
+    // Flows that the last section does not decide match no rule: no other section follows.
     let needless = match unmatched {
         Unmatched::Permit => HostVerdict::Pass,
         Unmatched::Deny => HostVerdict::Refuse,
@@ -215,7 +215,8 @@ pub(in crate::policy) fn is_of_host(rule: &Rule) -> bool {
 /// Returns the verdict of the kernel on flows of the rule's senders to its destinations.
 fn verdict(rule: &Rule) -> HostVerdict {
     match rule.action {
-        // The kernel does not know programs. The agent finds the rule, be it this one or a later.
+        // The kernel does not know programs. The agent finds the rule, which is this rule or a
+        // later one.
         _ if !rule.selectors.program.is_empty() => HostVerdict::Capture,
         // The kernel does not log, audit, or close idle flows.
         _ if rule.log || rule.idle.is_some() || rule.audited.is_some() => HostVerdict::Capture,
@@ -282,7 +283,7 @@ mod tests {
         })
     }
 
-    /// What the kernel finds when it compares user, group and control group by number.
+    /// The result when the kernel compares user, group and control group by number.
     fn has(senders: &Senders, flow: &Flow) -> bool {
         let is_in = |list: &[String], own: Option<&String>| {
             list.is_empty() || own.is_some_and(|own| list.contains(own))
@@ -382,7 +383,7 @@ mod tests {
                 (0, 0, String::new(), 1)
             ]
         );
-        // The last one is like all that is unmatched.
+        // The last rule has the same effect as `unmatched`.
         let ranges: Vec<_> =
             plan.sections.iter().map(|section| section.outbound.is_empty()).collect();
         assert_eq!(ranges, [false, false, false, true]);
@@ -462,7 +463,8 @@ mod tests {
                         let wanted = first.map_or(rest, |at| verdict(&policy.rules[at]));
                         let decided = found(&plan, &flow, to).unwrap_or(rest);
                         prop_assert_eq!(decided, wanted, "{:?}", flow);
-                        // What never reaches the agent is decided as the agent would.
+                        // A flow that never reaches the agent gets the decision that the agent
+                        // would make.
                         let known = Flow { program: Some("/bin/b".into()), ..flow };
                         let by_agent = index.lookup(&known).rule;
                         if decided != HostVerdict::Capture {

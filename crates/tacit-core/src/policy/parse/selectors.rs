@@ -1,6 +1,6 @@
 //! Parses the selectors that all kinds of rules share.
 //!
-//! Limits: [`CGROUP_LEVELS_MAX`].
+//! Limit: a control group is at most [`CGROUP_LEVELS_MAX`] levels below the root.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub(super) fn groups(table: &TomlTable<'_>) -> Option<Vec<String>> {
     table.value("group").map_or(Some(Vec::new()), |value| value.each(read))
 }
 
-/// The control groups of `cgroup` or `slice`, which mean the same in two ways of writing.
+/// Reads the control groups of `cgroup` or `slice`, which are two notations for the same condition.
 pub(super) fn cgroups(table: &TomlTable<'_>) -> Option<Vec<String>> {
     if let (Some(value), true) = (table.value("slice"), table.holds("cgroup")) {
         let message = "`slice` and `cgroup` cannot be in one rule";
@@ -65,7 +65,7 @@ pub(super) fn cgroups(table: &TomlTable<'_>) -> Option<Vec<String>> {
     }
 }
 
-/// A path below the root of the hierarchy, where the kernel counts levels from.
+/// Reads a path below the root of the hierarchy. The kernel counts levels from the root.
 fn read_cgroup(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
     let path = text.strip_prefix('/').unwrap_or(text);
@@ -98,5 +98,5 @@ fn read_slice(value: &TomlValue<'_>) -> Option<String> {
     Some(path.join("/"))
 }
 
-/// The levels of control groups that the kernel's packet rules can name.
+/// The maximum level of a control group in the kernel's packet rules.
 const CGROUP_LEVELS_MAX: usize = 255;
