@@ -65,7 +65,7 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
             Some(measured.json)
         }
         None => {
-            let why = "not measured: no network namespace could be made on this machine\n";
+            let why = "not measured: this machine does not allow network namespaces\n";
             report.add_columns("Programs under tacit run", why.to_owned());
             None
         }
@@ -108,9 +108,8 @@ fn peers_in_turn(
     if network.is_own() {
         match PeerNetwork::open(network) {
             Ok(opened) => peer_network = Some(opened),
-            Err(error) => {
-                progress.say(&format!("peers with large segments are not measured: {error}"))
-            }
+            Err(error) => progress
+                .say(&format!("not measured: the peers that need large TCP segments: {error}")),
         }
     }
     let setting = Setting {

@@ -118,7 +118,7 @@ fn resident(peer: &Running, client: &LoadClient) -> Result<PerSide<u64>, String>
         (None, Far::Run(server)) => {
             Ok(PerSide { client: client.resident_bytes()?, server: server.resident_bytes()? })
         }
-        (None, _) => Err("it has no proxies".to_owned()),
+        (None, _) => Err("the peer has no proxies whose memory could be measured".to_owned()),
     }
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn kernel_bytes() -> KernelBytes {
     let source = if known {
         "sizes from /proc/slabinfo"
     } else {
-        "known sizes, because /proc/slabinfo cannot be read"
+        "built-in sizes, because /proc/slabinfo cannot be read"
     };
     KernelBytes { bytes: sum * SOCKETS_OF_A_PAIR, source }
 }

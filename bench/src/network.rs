@@ -69,7 +69,8 @@ impl Network {
                 None => _ = PREFERRED.iter().find(|name| fs::write(CONGESTION, name).is_ok()),
             }
         } else if wanted.is_some_and(|name| name != "host") {
-            return Err("cannot set --congestion: no network namespace could be made".to_owned());
+            return Err("cannot set --congestion: this machine does not allow a network namespace"
+                .to_owned());
         }
         let congestion = fs::read_to_string(CONGESTION)
             .map_err(|error| format!("cannot read {CONGESTION}: {error}"))?;
@@ -84,11 +85,11 @@ impl Network {
     pub(crate) fn describe(&self) -> String {
         let congestion = &self.congestion;
         if self.is_own() {
-            format!("network: own namespace, TCP congestion control {congestion}")
+            format!("network: a namespace of its own, TCP congestion control {congestion}")
         } else {
             format!(
-                "network: the host's namespace with its TCP congestion control {congestion} \
-                 (unshare was refused)"
+                "network: the host's namespace, because unshare failed; its TCP congestion control \
+                 is {congestion}"
             )
         }
     }

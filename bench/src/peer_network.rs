@@ -70,7 +70,8 @@ pub(crate) fn hold(congestion: &str) -> Result<(), String> {
     let large = route::allow_large_segments(&mut link).map_err(|error| error.to_string())?;
     if !large.v4 {
         return Err(
-            "this kernel does not support large segments on loopback (Linux 6.3 does)".to_owned()
+            "this kernel does not support large TCP segments on loopback: use Linux 6.3 or later"
+                .to_owned(),
         );
     }
     println!("{}", json!({ "ready": true }));

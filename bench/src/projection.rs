@@ -149,7 +149,7 @@ fn built() -> Result<PathBuf, String> {
     let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut files =
         messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    files.next_back().ok_or_else(|| "cargo build reported no program".to_owned())
+    files.next_back().ok_or_else(|| "cargo build did not report the path of the program".to_owned())
 }
 
 /// The measurements of one interval.
@@ -346,7 +346,7 @@ fn messages(costs: &str) -> Result<f64, String> {
     let mut rules = costs["rules"].as_array().into_iter().flatten();
     let front = rules.find(|rule| rule["rule"] == "front");
     let sent = front.and_then(|rule| rule["messages-sent"].as_f64());
-    sent.ok_or_else(|| format!("the costs have no messages of rule front: {costs}"))
+    sent.ok_or_else(|| format!("the costs contain no messages of rule `front`: {costs}"))
 }
 
 fn json(text: &str) -> Result<Value, String> {

@@ -182,7 +182,7 @@ const BULK: Workload = Workload {
 };
 const CONNECT: Workload = Workload {
     name: "connect",
-    title: "full mutual connect, 4 at a time: connect, 1 byte each way, close",
+    title: "connect with a full mutual handshake, 4 at a time: connect, 1 byte each way, close",
     connections: 4,
     kind: Kind::Connect { count: 3000 },
     settings: TlsSettings::Usual,
@@ -202,7 +202,8 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     K32,
     Workload {
         name: "beside",
-        title: "100 byte request and reply, 10 connections, with 5 streams (CPU time of both)",
+        title: "100 byte request and reply on 10 connections, while 5 streams run (CPU time of \
+                both)",
         connections: 10,
         kind: Kind::Beside { bytes: 100, streams: 5 },
         settings: TlsSettings::Usual,
@@ -219,17 +220,27 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     under(
         TlsSettings::Resumed,
         "resumed",
-        "resumed mutual connect, 4 at a time: connect, 1 byte each way, close",
+        "connect with a resumed mutual handshake, 4 at a time: connect, 1 byte each way, close",
         &CONNECT,
     ),
     under(TlsSettings::Aes256, "2k-aes256", "2 KB, 10 connections, AES-256-GCM", &K2),
     under(TlsSettings::Aes256, "1m-aes256", "1 MB, 1 connection, AES-256-GCM", &M1),
     under(TlsSettings::Aes256, "bulk-aes256", "1 GB one way, AES-256-GCM", &BULK),
-    under(TlsSettings::Aes256, "connect-aes256", "full mutual connect, AES-256-GCM", &CONNECT),
+    under(
+        TlsSettings::Aes256,
+        "connect-aes256",
+        "connect with a full mutual handshake, AES-256-GCM",
+        &CONNECT,
+    ),
     under(TlsSettings::Tls12, "2k-tls12", "2 KB, 10 connections, TLS 1.2", &K2),
     under(TlsSettings::Tls12, "1m-tls12", "1 MB, 1 connection, TLS 1.2", &M1),
     under(TlsSettings::Tls12, "bulk-tls12", "1 GB one way, TLS 1.2", &BULK),
-    under(TlsSettings::Tls12, "connect-tls12", "full mutual connect, TLS 1.2", &CONNECT),
+    under(
+        TlsSettings::Tls12,
+        "connect-tls12",
+        "connect with a full mutual handshake, TLS 1.2",
+        &CONNECT,
+    ),
     under(
         TlsSettings::ChaCha20,
         "2k-chacha20",

@@ -99,7 +99,7 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
         report.rounds = round + 1;
         if start.elapsed() + begun.elapsed() > options.time_max && report.rounds < options.rounds {
             report.note(format!(
-                "ended after {} of {} rounds because of --minutes",
+                "--minutes ended the measurement after {} of {} rounds",
                 report.rounds, options.rounds
             ));
             break;

@@ -88,7 +88,7 @@ impl Report {
     /// Records that a workload cannot be measured on this machine.
     pub(super) fn skip(&mut self, task: Task) {
         self.note(format!(
-            "{}: skipped: no network namespace could be made for runs on this machine",
+            "{}: skipped: this machine does not allow the network namespaces of runs",
             task.name()
         ));
     }
@@ -114,7 +114,8 @@ impl Report {
     fn text(&self, took: Duration) -> String {
         let mut out = format!("{}\n", self.head.join("\n"));
         out.push_str(&format!(
-            "{} rounds in {:.0} s; medians of the agents' CPU time (or memory) per unit\n\n",
+            "{} rounds in {:.0} s. Each value is the median CPU time (or memory) of the agents per \
+             unit.\n\n",
             self.rounds,
             took.as_secs_f64()
         ));
@@ -185,8 +186,8 @@ impl Report {
     /// A section for BENCHMARKS.md; `line` is the command line.
     pub(super) fn markdown(&self, line: &str) -> String {
         let mut out = format!(
-            "`cargo xtask bench compare {line}`: {} rounds; medians of the agents' CPU time per \
-             unit of the old program (measured twice) and the new one\n\n\
+            "`cargo xtask bench compare {line}`: {} rounds. Each value is the median CPU time of \
+             the agents per unit. The old program was measured twice.\n\n\
              | workload | unit | old | old again | new | new/old | old/old % |\n\
              | --- | --- | ---: | ---: | ---: | ---: | ---: |\n",
             self.rounds

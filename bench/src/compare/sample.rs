@@ -78,7 +78,7 @@ fn starts(subject: &Subject<'_>) -> Result<f64, String> {
         cpu::children_ns()
             .map_err(|error| format!("cannot read the CPU time of child processes: {error}"))
     };
-    let directory = subject.setting.directory.ok_or("no network namespace could be made")?;
+    let directory = subject.setting.directory.ok_or("cannot make a network namespace")?;
     let before = clock()?;
     for _ in 0..STARTS {
         let known = descendants(std::process::id())

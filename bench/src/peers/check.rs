@@ -49,19 +49,19 @@ impl Tap {
     /// made; the first must be a full handshake, the second as `wanted`.
     pub(super) fn negotiated(self, wanted: Handshake) -> Result<String, String> {
         let joined = self.connections.join().map_err(|_| "the tap panicked")?;
-        let seen =
-            joined.map_err(|error| format!("the recorder between the proxies failed: {error}"))?;
+        let seen = joined
+            .map_err(|error| format!("cannot read the bytes between the two proxies: {error}"))?;
         let [Some(hello), Some(second)] = seen.map(|bytes| ServerHello::parse(&bytes)) else {
             return Err("the server side used neither TLS 1.3 nor TLS 1.2".to_owned());
         };
         if wanted == Handshake::Full && second.resumed {
-            return Err("the second connection was not a full handshake".to_owned());
+            return Err("the second connection did not do a full handshake".to_owned());
         }
         if wanted == Handshake::Resumed && !second.resumed {
-            return Err("the second connection resumed no session".to_owned());
+            return Err("the second connection did not resume the session of the first".to_owned());
         }
         if hello.resumed {
-            return Err("the first connection was not a full handshake".to_owned());
+            return Err("the first connection did not do a full handshake".to_owned());
         }
         Ok(second.to_string())
     }
@@ -112,7 +112,7 @@ pub(super) fn refuses_without_certificate(address: SocketAddr, dir: &Path) -> Re
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Err("the server side accepts a client without a certificate".to_owned())
+    Err("the server-side proxy accepts a client without a certificate".to_owned())
 }
 
 #[cfg(test)]

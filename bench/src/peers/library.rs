@@ -34,8 +34,8 @@ pub(super) fn start(
     let server = LoadServer::adopt(&command, &setting.dir)?;
     check::refuses_without_certificate(server.address, &setting.dir)?;
 
-    let tap =
-        check::Tap::new(server.address).map_err(|error| format!("cannot open the tap: {error}"))?;
+    let tap = check::Tap::new(server.address)
+        .map_err(|error| format!("cannot start the recorder between client and server: {error}"))?;
     let client = Client::InProcess { library };
     let mut running = Running {
         peer,

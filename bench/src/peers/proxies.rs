@@ -37,7 +37,8 @@ pub(super) fn start(
     wait_ready(entry, &mut client, &mut server)?;
 
     check::refuses_without_certificate(tls, &setting.dir)?;
-    let tap = Tap::new(tls).map_err(|error| format!("cannot open the tap: {error}"))?;
+    let tap = Tap::new(tls)
+        .map_err(|error| format!("cannot start the recorder between the proxies: {error}"))?;
     let entry_of_probe = free_address()?;
     let plan = Plan { listen: entry_of_probe, connect: tap.address, ..plan };
     let mut probe = start("probe", &plan)?;
@@ -68,7 +69,7 @@ pub(super) fn start_in_network(
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
     let peer_network =
-        setting.peer_network.ok_or("no network namespace with large segments could be made")?;
+        setting.peer_network.ok_or("cannot make a network namespace with large TCP segments")?;
     let entry = peer_network::address(number, peer_network::ENTRY);
     let tls = peer_network::address(number, peer_network::TLS);
     let application = peer_network::address(number, peer_network::APPLICATION);

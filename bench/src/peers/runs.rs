@@ -28,10 +28,11 @@ pub(super) fn start(
     settings: TlsSettings,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
-    let directory = setting.directory.ok_or("no network namespace could be made for tacit run")?;
+    let directory = setting.directory.ok_or("cannot make the network namespace of `tacit run`")?;
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let listen = free.map_err(|error| format!("cannot find a free port on loopback: {error}"))?;
-    let tap = check::Tap::new(listen).map_err(|error| format!("cannot open the tap: {error}"))?;
+    let tap = check::Tap::new(listen)
+        .map_err(|error| format!("cannot start the recorder between the runs: {error}"))?;
     let ports = [listen.port(), tap.address.port()];
     let policies = policies(&setting.congestion, placement, settings, listen, ports);
     let [client, server] =

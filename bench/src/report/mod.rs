@@ -63,7 +63,10 @@ impl Report {
         let head = vec![
             format!("{}; Linux {}", machine(), kernel()),
             network.describe(),
-            format!("{} rounds{quick}, peers in turn", options.rounds),
+            format!(
+                "{} rounds{quick}; each round measures all peers one after another",
+                options.rounds
+            ),
         ];
         let command = format!("cargo xtask bench{} --write", options.line);
         Self { command, head, sections: Vec::new() }
@@ -81,19 +84,19 @@ impl Report {
         self.sections.push(Section {
             title: "Goals".to_owned(),
             prose: format!(
-                "CPU time of all processes per operation: {SUBJECT} (two tacit runs, default \
-                 settings) divided by the best peer as installed. The goals apply to the medians; \
-                 the minima vary less if other programs use the machine."
+                "Each value is the CPU time of all processes per operation: {SUBJECT} (two tacit \
+                 runs with default settings) divided by the best peer as installed. The goals \
+                 apply to the medians. The minima vary less if other programs use the machine."
             ),
             tables: goals.into_iter().flatten().collect(),
             ..Section::default()
         });
         if let Some(table) = tables::accounting(seen.samples, &options.workloads) {
             self.sections.push(Section {
-                title: "The cost of the ledger".to_owned(),
+                title: "CPU time of the accounting".to_owned(),
                 prose: format!(
-                    "{METERED} divided by {UNMETERED}, for pairs of consecutive samples: means of \
-                     the pairs, with their 95 % confidence interval."
+                    "Each value is the CPU time of {METERED} divided by that of {UNMETERED}: the \
+                     mean of pairs of consecutive samples, with its 95 % confidence interval."
                 ),
                 tables: vec![table],
                 ..Section::default()
@@ -223,10 +226,11 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
         on(
             |workload| workload.goal.is_some(),
             "Workloads with a goal",
-            "CPU time in microseconds: median, minimum, and the median of each process. x is the \
-             row divided by the best peer as installed. A sample is dropped if other programs used \
-             more than 12 percent of the CPU time of the measured processes. A cell with more than \
-             a third of its samples dropped is not measured; its minimum is that of all samples.",
+            "Each value is CPU time in microseconds: the median, the minimum, and the median of \
+             each process. Column x is the median divided by the median of the best peer as \
+             installed. A sample is dropped if other programs used more than 12 percent of the CPU \
+             time of the measured processes. If more than a third of the samples were dropped, the \
+             table shows `not measured`, and the minimum of all samples.",
         ),
         on(
             |workload| workload.goal.is_none() && workload.settings <= TlsSettings::Resumed,
@@ -247,9 +251,10 @@ fn idle(idle: &[IdleMemory]) -> Option<Section> {
     Some(Section {
         title: "Memory".to_owned(),
         prose: format!(
-            "Growth of resident memory per idle connection, measured with {} connections. The \
-             kernel's part is that of four TCP sockets in epoll sets, the same for every pair of \
-             proxies ({source}); the goal applies to the processes.",
+            "Each value is the resident memory that one idle connection adds, measured with {} \
+             connections. The kernel's part is the memory of four TCP sockets in epoll sets, which \
+             is the same for every pair of proxies ({source}). The goal applies to the memory of \
+             the processes.",
             memory::COUNTED
         ),
         tables: vec![tables::memory(idle, kernel.bytes)?],

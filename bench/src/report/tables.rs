@@ -63,7 +63,7 @@ pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Op
 fn reached(found: Option<f64>, goal: Goal) -> &'static str {
     match found {
         None => "not measured",
-        Some(found) if found <= goal.stretch => "yes, also the stretch goal",
+        Some(found) if found <= goal.stretch => "yes, and the stretch goal",
         Some(found) if found <= goal.target => "yes",
         Some(_) => "no",
     }
@@ -74,10 +74,10 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
     let mut columns = vec!["workload"];
     columns.extend(FORMS);
     columns.extend([
-        "best given",
+        "best given peer",
         "its ratio",
-        "tacit-run / best given",
-        "tacit-split / best given",
+        "tacit-run / best given peer",
+        "tacit-split / best given peer",
     ]);
     let rows = with_goals(workloads).map(|WorkloadGoal { workload, .. }| {
         let best = summary.best(workload.name);
@@ -97,8 +97,9 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
         row.push(both(summary.row(workload.name, PLACED), given));
         row
     });
-    let title = "Other configurations, compared with the best peer as installed and with the best \
-                 given peer (in parentheses: of minima)";
+    let title = "Other configurations, divided by the best peer as installed, and by the best given \
+                 peer, which has large TCP segments and one CPU for each side. Ratios of minima are \
+                 in parentheses";
     filled(table(title, &columns, rows.collect()))
 }
 
@@ -256,7 +257,7 @@ pub(super) fn memory(idle: &[IdleMemory], kernel_bytes: u64) -> Option<DataTable
         let kernel = kb(kernel_bytes as f64);
         vec![text(idle.peer), kb(client), kb(server), kb(client + server), kernel, number(goal)]
     });
-    filled(table("Memory of an idle connection, both proxies", &columns, rows.collect()))
+    filled(table("Memory of an idle connection in both proxies", &columns, rows.collect()))
 }
 
 fn filled(table: DataTable) -> Option<DataTable> {
@@ -291,7 +292,7 @@ mod tests {
     fn a_goal_is_reached_by_the_median_and_only_where_it_is_measured() {
         let goal = Goal { target: 0.8, stretch: 0.75 };
         for (found, said) in [
-            (Some(0.75), "yes, also the stretch goal"),
+            (Some(0.75), "yes, and the stretch goal"),
             (Some(0.8), "yes"),
             (Some(0.81), "no"),
             (None, "not measured"),

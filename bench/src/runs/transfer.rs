@@ -247,7 +247,8 @@ impl Display for Report {
         writeln!(
             f,
             "\nPrograms under tacit run: CPU time of all processes in microseconds, median and \
-             minimum;\nx: the row divided by those of pasta and of slirp4netns, medians"
+             minimum.\nColumns x: the median divided by the median of pasta, and by that of \
+             slirp4netns."
         )?;
         for workload in &RUN_WORKLOADS {
             let unit = workload.kind.unit();

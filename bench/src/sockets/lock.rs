@@ -42,7 +42,7 @@ pub(super) enum Lock {
 }
 
 /// A guard of the lock.
-#[expect(dead_code, reason = "held until it is dropped")]
+#[expect(dead_code, reason = "a guard holds the lock until the guard is dropped")]
 pub(super) enum LockGuard<'a> {
     Mutex(MutexGuard<'a, ()>),
     Read(RwLockReadGuard<'a, ()>),

@@ -78,7 +78,8 @@ impl<'a> TransactionBench<'a> {
         }
         const POLICY: &str = "version = 1\n[[rule]]\nname = \"sockets\"\n\
             listen = \"127.0.0.1:1\"\nconnect = \"127.0.0.1:2\"\npermit = true\n";
-        let policy = parse(POLICY).policy.ok_or_else(|| wrong(&"its policy is invalid"))?;
+        let policy =
+            parse(POLICY).policy.ok_or_else(|| wrong(&"the policy of the benchmark is invalid"))?;
         let context = BuildContext { credentials: &Credentials::default(), chains: None };
         let live = live::build(policy, context).map_err(|refused| wrong(&refused))?;
         Ok(Self {
@@ -117,8 +118,10 @@ impl<'a> TransactionBench<'a> {
             at_unix_s: 0,
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|error| wrong(&error))?;
-        let rule =
-            self.live.lookup(&flow).ok_or_else(|| wrong(&"its policy denies the connection"))?;
+        let rule = self
+            .live
+            .lookup(&flow)
+            .ok_or_else(|| wrong(&"the policy of the benchmark denies the connection"))?;
         let opening = Opening {
             rule: Arc::clone(rule),
             protocol: flow.protocol,

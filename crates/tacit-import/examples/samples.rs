@@ -71,7 +71,7 @@ fn samples(directory: &Path) -> Result<Vec<String>, String> {
     }
     names.sort();
     if names.is_empty() {
-        return Err(format!("{}: no file to import", directory.display()));
+        return Err(format!("{}: the directory has no file to import", directory.display()));
     }
     Ok(names)
 }
@@ -159,7 +159,8 @@ impl Files for OnDisk {
         let entries = std::fs::read_dir(directory).map_err(|error| error.to_string())?;
         let name = |entry: std::io::Result<std::fs::DirEntry>| {
             let name = entry.map_err(|error| error.to_string())?.file_name();
-            name.into_string().map_err(|_| "a name in it is not UTF-8".to_owned())
+            name.into_string()
+                .map_err(|_| "the directory has a file whose name is not UTF-8".to_owned())
         };
         entries.map(name).collect()
     }

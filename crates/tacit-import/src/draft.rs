@@ -159,8 +159,9 @@ impl Draft {
                 continue;
             }
             sound = false;
-            let fix =
-                error.fix.unwrap_or_else(|| "please report this fault of the import".to_owned());
+            let fix = error.fix.unwrap_or_else(|| {
+                "this is a bug in the import: report it with the input files".to_owned()
+            });
             findings.error(
                 at,
                 format!("the imported policy would not be valid: {}", error.message),

@@ -44,7 +44,10 @@ pub(crate) fn receive(
     // SAFETY: the header was filled above and describes memory that lives here.
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), header, flags) };
     let bytes = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    #[allow(clippy::useless_conversion, reason = "not a usize in every C library")]
+    #[allow(
+        clippy::useless_conversion,
+        reason = "the type of the field differs between C libraries"
+    )]
     let control_bytes = usize::try_from(header.msg_controllen).unwrap_or(0);
     Ok(ReceivedMessage { bytes, flags: header.msg_flags, name, control, control_bytes })
 }

@@ -161,7 +161,10 @@ pub use rustix::process::Signal;
 /// `EAGAIN` or `ENOMEM`, or `InvalidInput` if there is more than one thread.
 pub fn fork(work: impl FnOnce() -> u8) -> io::Result<u32> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than one thread"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the process has more than one thread",
+        ));
     }
     // SAFETY: the process has one thread, so nothing in the copy is locked or half done.
     match unsafe { libc::fork() } {

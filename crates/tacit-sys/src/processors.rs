@@ -84,7 +84,9 @@ pub fn thread_waits() -> io::Result<BTreeMap<u32, ThreadWait>> {
         for task in tasks.flatten() {
             let Some(id) = number_of(&task.file_name()) else { continue };
             if found.len() == THREADS_MAX {
-                return Err(io::Error::other(format!("there are more than {THREADS_MAX} threads")));
+                return Err(io::Error::other(format!(
+                    "the processes have more than {THREADS_MAX} threads"
+                )));
             }
             found.extend(thread_wait(&task.path()).map(|wait| (id, wait)));
         }

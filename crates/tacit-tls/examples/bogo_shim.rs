@@ -340,7 +340,9 @@ impl Connection {
             self.flush()?;
             if self.read()? == 0 {
                 return match wanted.checks_close {
-                    true => Err("the runner ended without close_notify".into()),
+                    true => {
+                        Err("the test runner closed the connection without close_notify".into())
+                    }
                     false => Ok(()),
                 };
             }

@@ -103,8 +103,9 @@ impl ServerSettings {
             check_usage(identity, HandshakeRole::Server)?;
         }
         let provider = provider(&rule.common);
-        let identity_mapper = IdentityMapper::new(&rule.client_cert, map)
-            .ok_or_else(|| refused("names from a map without the map"))?;
+        let identity_mapper = IdentityMapper::new(&rule.client_cert, map).ok_or_else(|| {
+            refused("`client-cert` uses an identity map, and the policy has no such map")
+        })?;
         let client_check = client_check(&rule.client_cert, trust)?
             .map(|check| Arc::new(check.remembering(chains)));
         let builder = ServerConfig::builder_with_provider(Arc::new(provider))
@@ -235,7 +236,7 @@ pub(super) fn client_check(
             ClientCheck::made(trust, *absent, *invalid).map_err(refused)?
         }
         (ChainCheck::Made { .. }, None) => {
-            return Err(refused("client certificates without a trust"));
+            return Err(refused("`client-cert` requests certificates, and the rule has no trust"));
         }
     };
     Ok(Some(check))
@@ -337,7 +338,7 @@ struct ByServerName {
 impl ByServerName {
     fn new(identities: &[Arc<LoadedIdentity>]) -> Result<Self, &'static str> {
         if identities.is_empty() {
-            return Err("a server without an identity");
+            return Err("a rule with the server role needs an identity");
         }
         Ok(Self { keys: identities.iter().map(|one| Arc::clone(&one.certified_key)).collect() })
     }

@@ -163,8 +163,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
         ),
         PathFault::Library(error) => match error {
             Why::PathLenConstraintViolated => format!(
-                "{of} has more CAs above it than one of them allows (pathLenConstraint): issue it \
-                 from a CA closer to the root"
+                "{of} has more CAs above it than one of these CAs allows (pathLenConstraint): \
+                 issue it from a CA closer to the root"
             ),
             Why::NameConstraintViolation
             | Why::MalformedNameConstraint
@@ -186,8 +186,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             ),
             Why::UnsupportedSignatureAlgorithmContext(_)
             | Why::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => format!(
-                "{of}, or a CA above it, is signed with an algorithm that is not trusted (SHA-1, \
-                 MD5 or a rare one): reissue it signed with SHA-256"
+                "{of}, or a CA above it, is signed with an algorithm that tacit does not accept \
+                 (SHA-1, MD5 or a rare one): reissue it signed with SHA-256"
             ),
             Why::MaximumPathDepthExceeded
             | Why::MaximumPathBuildCallsExceeded

@@ -54,8 +54,8 @@ pub fn client(
 ) -> Result<DryRun, SettingsError> {
     let ClientRequirements { level, trust, map } = requirements;
     let ClientPeer { chain, address } = client;
-    let identity_mapper =
-        IdentityMapper::new(level, map).ok_or_else(|| refused("a map that is not there"))?;
+    let identity_mapper = IdentityMapper::new(level, map)
+        .ok_or_else(|| refused("the rule uses an identity map, and the policy has no such map"))?;
     let Some(settings) = client_check(level, trust)? else {
         return Ok(DryRun { check: PeerCheck::NotAsked, mapped: Ok(MappedIdentity::None) });
     };
@@ -92,7 +92,7 @@ pub fn server(
     let mut names = parsed.map_err(refused)?;
     if names.is_empty() && matches!(verify, Verify::Full { .. }) {
         return Err(refused(
-            "the rule takes the server name from the program: give a name with --name",
+            "the rule takes the server name from the program: add --name with a name",
         ));
     }
     if names.is_empty() {

@@ -63,9 +63,7 @@ pub fn handshake(input: &[u8]) {
 /// signed must begin like a proof of a handshake.
 pub fn signer(input: &[u8]) {
     if let Some(request) = SignRequest::parse(input) {
-        let mut bytes = Vec::new();
-        request.encode(&mut bytes);
-        assert_eq!(bytes, input, "a request is its bytes");
+        assert_eq!(request.encode(), input, "the encoded request differs from the input");
         if let Some(signable) = Signable::of(request.message) {
             let first = request.message.first();
             assert!(signable != Signable::CertificateVerify13 || first == Some(&b' '));
@@ -122,7 +120,7 @@ static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     if let Ok((certificate, _)) = settings_pair::certificate("a.example") {
         let _ = roots.add(certificate);
     }
-    assert!(!roots.is_empty(), "the fuzzer's own set-up: no root");
+    assert!(!roots.is_empty(), "the fuzz target could not create its root certificate");
     Arc::new(roots)
 });
 
@@ -170,7 +168,7 @@ pub fn session(input: &[u8]) {
     let mut due = Vec::new();
     // A used-up key seals no more records.
     let _ = ours.seal_due(Instant::now, &mut due);
-    assert!(due.len() < 256, "one answer at most: {}", due.len());
+    assert!(due.len() < 256, "one record caused {} bytes of answers", due.len());
     match opened {
         Ok(OpenedBatch { consumed, .. }) => assert!(consumed <= wire.len()),
         Err(error) => {
@@ -222,14 +220,16 @@ fn sides(version: Version) -> Sides {
             // Requested and not required, because a certificate of the peer is also input.
             |suite| {
                 settings_pair::settings(suite, &[Group::X25519], ServerAsks::Certificate)
-                    .unwrap_or_else(|error| panic!("the fuzzer's own set-up: {error}"))
+                    .unwrap_or_else(|error| {
+                        panic!("the fuzz target could not create its TLS settings: {error}")
+                    })
             },
         )
     });
     let SettingsPair { client, server } = &BOTH[version as usize];
     match (Handshake::client(client, &[]), Handshake::server(server)) {
         (Ok(client), Ok(server)) => Sides { client, server },
-        _ => panic!("the fuzzer's own configuration starts no handshake"),
+        _ => panic!("the fuzz target could not start a handshake"),
     }
 }
 
@@ -243,12 +243,12 @@ fn establish(mut client: Handshake, mut server: Handshake) -> (Session, Session)
         (client, server) == (Ok(HandshakeProgress::Done), Ok(HandshakeProgress::Done))
             && to_client.is_empty()
     });
-    assert!(done, "the fuzzer's own set-up: two sides of ours do not agree");
+    assert!(done, "the fuzz target could not complete a handshake between its two sides");
     let finish = |handshake: Handshake| {
         handshake.finish(Rekey::default(), Instant::now(), UnixTime::now()).map(|done| done.session)
     };
     match (finish(client), finish(server)) {
         (Ok(client), Ok(server)) => (client, server),
-        _ => panic!("the fuzzer's own set-up: a handshake gives no session"),
+        _ => panic!("the fuzz target completed a handshake but got no session"),
     }
 }

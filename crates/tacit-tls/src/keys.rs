@@ -52,7 +52,10 @@ impl ExpandedKeyCache {
     fn slot(&mut self, connection: u64) -> &mut HotKeys {
         let slots = self.slots.len() as u64;
         // INVARIANT: the remainder is less than the length, which fits.
-        #[expect(clippy::cast_possible_truncation, reason = "less than the number of places")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the remainder is smaller than the number of slots"
+        )]
         &mut self.slots[(connection % slots) as usize]
     }
 }

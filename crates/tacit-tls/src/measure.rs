@@ -48,7 +48,7 @@ pub struct CannotMeasure;
 
 impl fmt::Display for CannotMeasure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the TLS measurement failed; please report this")
+        f.write_str("the TLS measurement failed; this is a bug in tacit")
     }
 }
 

@@ -100,7 +100,10 @@ pub(crate) fn report_check(checked: impl Into<CheckedPeer>) {
 
 /// Reports the ClientHello: the server name that it requests, and whether it lacks a suite with
 /// ECDHE.
-#[expect(clippy::fn_params_excessive_bools, reason = "a property of the hello")]
+#[expect(
+    clippy::fn_params_excessive_bools,
+    reason = "the parameter is a property of the ClientHello"
+)]
 pub(crate) fn report_hello(name: Option<&str>, lacks_ecdhe: bool) {
     let name = name.map(str::to_owned);
     OUTCOME.with_borrow_mut(|outcome| {

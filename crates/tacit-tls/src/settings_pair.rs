@@ -32,7 +32,10 @@ pub(super) enum ServerAsks {
     /// None.
     Nothing,
     /// A certificate, which is optional.
-    #[cfg_attr(not(feature = "fuzz"), expect(dead_code, reason = "only fuzzed servers ask"))]
+    #[cfg_attr(
+        not(feature = "fuzz"),
+        expect(dead_code, reason = "only fuzz targets request a client certificate")
+    )]
     Certificate,
 }
 

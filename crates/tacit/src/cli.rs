@@ -300,7 +300,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         }
         Verb::Restart(args) => tell(&args, &Request::Restart, |done: &Draining| {
             format!(
-                "a new agent is starting; {} open connections stay with the old one\n",
+                "a new agent is starting; the old agent keeps its {} open connections\n",
                 done.open
             )
         }),

@@ -141,7 +141,9 @@ when = { hours = "00:00-24:00", zone = "UTC" }
 deny = true
 "#;
     let parsed = parse(text);
-    parsed.policy.unwrap_or_else(|| panic!("the fuzzer's own set-up: {:?}", parsed.diagnostics))
+    parsed.policy.unwrap_or_else(|| {
+        panic!("the fuzz target has an invalid policy: {:?}", parsed.diagnostics)
+    })
 });
 
 /// Reads frames as an agent does, until there are no more.
@@ -187,7 +189,8 @@ fn survives<T: DeserializeOwned + Serialize + PartialEq + Debug>(one: &T) {
 }
 
 fn value(one: &impl Serialize) -> Value {
-    serde_json::to_value(one).unwrap_or_else(|error| panic!("cannot be written: {error}"))
+    serde_json::to_value(one)
+        .unwrap_or_else(|error| panic!("a value cannot be serialised: {error}"))
 }
 
 fn with_runtime<T>(run: impl FnOnce(&Runtime) -> T) -> T {
@@ -195,7 +198,7 @@ fn with_runtime<T>(run: impl FnOnce(&Runtime) -> T) -> T {
         static RUNTIME: Runtime = Builder::new_current_thread()
             .enable_all()
             .build()
-            .unwrap_or_else(|error| panic!("the fuzzer's own set-up: {error}"));
+            .unwrap_or_else(|error| panic!("the fuzz target could not create a runtime: {error}"));
     }
     RUNTIME.with(run)
 }

@@ -211,7 +211,8 @@ fn check_layers(sources: &[Source], layers: &Layers, findings: &mut Vec<Finding>
         let (Some(from), Some(to)) = (layer(&one.from), layer(&one.to)) else { continue };
         if to > from {
             let Some(source) = modules.file(&one.from) else { continue };
-            let message = format!("`{}` uses `{}`, a layer above it", one.from, one.to);
+            let message =
+                format!("`{}` uses `{}`, which belongs to a higher layer", one.from, one.to);
             findings.push(Finding::new(source, 0, message));
         }
     }

@@ -178,7 +178,7 @@ impl TickValue {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "neither negative nor anywhere near 2^64 ns, which are 584 years"
+    reason = "the value is not negative, and far below 2^64 ns (584 years)"
 )]
 pub fn whole(ns: f64) -> u64 {
     ns.max(0.0) as u64

@@ -78,8 +78,8 @@ pub fn explain_at(
             Ok(()) => {
                 if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
-                        "the program and user are not known, and rule `{}` in line {} may require \
-                         TLS",
+                        "the flow has no program and user, and rule `{}` in line {} might match it \
+                         and require TLS",
                         policy.rules[secured].name,
                         position_of(secured).line
                     );
@@ -235,7 +235,7 @@ fn owner(kind: &str, found: Option<impl Display>, wanted: String) -> String {
     match found {
         Some(found) => format!("{kind} {found} is not in {wanted}"),
         None => {
-            format!("the {kind} is not known; only a rule with `deny` matches an unknown {kind}")
+            format!("the flow has no {kind}; only a rule with `deny` matches such a flow")
         }
     }
 }
@@ -369,11 +369,7 @@ deny = true
             (17, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
             (22, "other-port", "remote port 5432 is not in 443, 8000-8999"),
             (27, "weekend", "thu 00:00 is outside sat-sun 00:00-24:00 UTC"),
-            (
-                32,
-                "psql",
-                "the program is not known; only a rule with `deny` matches an unknown program",
-            ),
+            (32, "psql", "the flow has no program; only a rule with `deny` matches such a flow"),
             (37, "ann", "user bob is not in ann, 1000"),
             (42, "near", "local port 40000 is not in 1-1024"),
         ];
@@ -426,6 +422,6 @@ deny = true
             assert_eq!(index.lookup(&flow).may_need_tls, evades, "{program:?}");
         }
         let said = explain(&policy, &flow()).to_string();
-        assert!(said.contains("rule `secured` in line 2 may require TLS"), "{said}");
+        assert!(said.contains("rule `secured` in line 2 might match it and require TLS"), "{said}");
     }
 }

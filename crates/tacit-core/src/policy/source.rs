@@ -176,7 +176,10 @@ pub(super) fn is_pattern(text: &str) -> bool {
 fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
     if text.len().saturating_add(bytes_before) >= POLICY_BYTES_MAX {
         let message = "the policy with the files that it includes is too large";
-        let fix = format!("the limit is {POLICY_BYTES_MAX} bytes: merge rules by lists");
+        let fix = format!(
+            "the limit is {POLICY_BYTES_MAX} bytes: replace several rules by one \
+                           rule with lists"
+        );
         let start = SourcePosition { line: 1, column: 1, ..SourcePosition::default() };
         let id = MessageId("policy-too-large");
         return vec![Diagnostic::error(id, start, message).with_fix(fix)];
@@ -187,7 +190,7 @@ fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
         let at = key.span();
         let header = text.get(..at.start).unwrap_or_default();
         if !INCLUDABLE.contains(&key.get_ref().as_ref()) {
-            let message = format!("`{}` has no place in an included file", key.get_ref());
+            let message = format!("`{}` is not allowed in an included file", key.get_ref());
             let fix = "move it to the policy that includes this file";
             report.error(MessageId("misplaced-key"), &at, message, fix);
         } else if !header.ends_with('[') {

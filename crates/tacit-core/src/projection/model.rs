@@ -124,12 +124,16 @@ impl fmt::Display for ProjectionError {
             Self::NoTls(name) => {
                 write!(
                     f,
-                    "rule `{name}` used no TLS in the interval, so its TLS cannot be changed or \
-                     removed"
+                    "rule `{name}` used no TLS in the interval, so the projection cannot change or \
+                     remove its TLS"
                 )
             }
             Self::IsTls(name) => {
-                write!(f, "rule `{name}` already used TLS: name a suite, to project another suite")
+                write!(
+                    f,
+                    "rule `{name}` already used TLS: to project another cipher suite, name \
+                           the suite"
+                )
             }
         }
     }

@@ -135,10 +135,10 @@ impl fmt::Display for QueryError {
             Self::NotThisRun => "the socket passed is not in the network of this run",
             Self::Unknown => "unknown connection: it has ended, or its agent has exited",
             Self::Denied => {
-                "the policy does not let the program control TLS here: the rule needs \
-                 start = \"controlled\""
+                "the policy does not let the program control TLS of this connection: set start = \
+                 \"controlled\" in the rule"
             }
-            Self::Already => "the connection is already in that state",
+            Self::Already => "the connection is already in the requested state",
             Self::Busy => "another request for this connection is in progress",
             Self::NotPossible => "only TLS 1.3 connections can change keys",
             Self::Failed => "the request failed and the connection was closed",

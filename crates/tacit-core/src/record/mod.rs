@@ -203,9 +203,11 @@ impl fmt::Display for RecordError {
                 write!(f, "the peer sent a record of version {version:#06x}, which is not TLS")
             }
             Self::PeerSentTooLong => f.write_str("the peer sent a record longer than TLS allows"),
-            Self::PeerSentTooShort => f.write_str("the peer sent a record too short for its tag"),
+            Self::PeerSentTooShort => {
+                f.write_str("the peer sent a record that is too short for its authentication tag")
+            }
             Self::PeerSentForged => f.write_str(
-                "a record of the peer failed authentication: it was modified on the way",
+                "a record of the peer failed authentication: its bytes were modified in transit",
             ),
             Self::PeerSentNoContentType => {
                 f.write_str("the peer sent a record that consists of padding only")
@@ -213,7 +215,7 @@ impl fmt::Display for RecordError {
             Self::PeerSentEmptyRecords => {
                 write!(f, "the peer sent {EMPTY_RECORDS_MAX} empty records in a row")
             }
-            Self::KeyUsedUp => f.write_str("this key has protected as many records as allowed"),
+            Self::KeyUsedUp => f.write_str("the key has protected the maximum number of records"),
         }
     }
 }

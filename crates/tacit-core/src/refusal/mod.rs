@@ -279,7 +279,8 @@ pub fn next_for_datagram(host: &str, port: u16) -> String {
 pub fn next_for_shared(names: &[String]) -> String {
     let names = names.join(", ");
     format!(
-        "{names} have this address, so the name is not known: set aliases = \"conflict\" in [agent]"
+        "set aliases = \"conflict\" in [agent]: {names} have this address, so tacit cannot \
+         determine which name the program used"
     )
 }
 
@@ -308,14 +309,15 @@ pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -
         Protocol::Udp => next_for_datagram(host, port.unwrap_or_default()),
     };
     format!(
-        "start a program in the run that listens there; if a server of this host is meant, {rule}"
+        "start a program in the run that listens on this address; or, if you mean a server outside \
+         of the run, {rule}"
     )
 }
 
 /// What would allow a socket type that runs do not support.
 #[must_use]
 pub fn next_for_socket() -> String {
-    "none: runs do not support this".to_owned()
+    "no rule can allow this type of socket in a run".to_owned()
 }
 
 /// What would allow a client that no rule matches.
@@ -328,8 +330,8 @@ pub fn next_for_client(host: &str) -> String {
 #[must_use]
 pub fn next_for_own_tls(rule: &str) -> String {
     format!(
-        "configure the program not to use TLS, or add on-tls = \"pass\" to rule `{rule}`, or \
-         permit the connection"
+        "configure the program not to use TLS, or set on-tls = \"pass\" in rule `{rule}`, or \
+         change the rule to permit = true"
     )
 }
 
@@ -337,19 +339,19 @@ pub fn next_for_own_tls(rule: &str) -> String {
 #[must_use]
 pub fn next_for_cancel(rule: &str) -> String {
     format!(
-        "set starttls = {{ protocol = \"postgres\", cancel = \"clear\" }} in rule `{rule}`, or \
-         have the client cancel under TLS"
+        "set starttls = {{ protocol = \"postgres\", cancel = \"clear\" }} in rule `{rule}`, or use \
+         a client that sends cancel requests under TLS"
     )
 }
 
 /// What to do when a limit of `[limits]` is reached, by its key.
 #[must_use]
 pub fn next_for_limit(key: &str, max: usize) -> String {
-    format!("if these connections are wanted, raise `{key}` in [limits], which is now {max}")
+    format!("if you want these connections, raise `{key}` in [limits], which is now {max}")
 }
 
 /// What would allow something that a rule denies.
 #[must_use]
 pub fn next_for_denied(rule: &str) -> String {
-    format!("change rule `{rule}`, or add a rule before it that permits this")
+    format!("change rule `{rule}`, or add a rule before it that permits the connection")
 }

@@ -93,7 +93,8 @@ impl Reader<'_> {
         if depth > DEPTH_MAX {
             self.findings.error(
                 at,
-                "this chain of files is longer than 4 files, or leads back to this file",
+                "the chain of files that name each other has more than 4 files, or returns to a \
+                 file of the chain",
                 "remove the statement that names this file, or import the policy file itself",
             );
             return;
@@ -192,8 +193,8 @@ impl Reader<'_> {
                     format!("copy the data set to a file, and add these lines to {map}:\n{line}")
                 }
                 None => format!(
-                    "copy the data set to a file, write a map file that begins with these lines, \
-                     and give the file with --map:\n{line}"
+                    "copy the data set to a file, write these lines at the start of a new map \
+                     file, and name the map file with --map:\n{line}"
                 ),
             };
             let message = format!("the map file names no file for the data set `{dataset}`");
@@ -365,7 +366,8 @@ mod tests {
             ("TTLSConfig", "`TTLSConfig` names no file"),
             (
                 "TTLSConfig main",
-                "this chain of files is longer than 4 files, or leads back to this file",
+                "the chain of files that name each other has more than 4 files, or returns to a \
+                 file of the chain",
             ),
             ("TcpImage A a\nTcpImage B b", "the file names several TCP/IP stacks, and"),
             ("PolicyServer\nTTLSConfig x", "`PolicyServer`: policies of a policy server"),

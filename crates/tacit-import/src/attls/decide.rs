@@ -82,13 +82,13 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "rule `{}` also covers `{}`, but would not use the program or user that the map \
-                 sets in [rule.{:?}]",
+                "rule `{}` also covers `{}`, but the map sets the program or user in [rule.{:?}], \
+                 which applies to one rule only",
                 other.rule.name, own.value, rule.rule.name
             );
             let fix = format!(
-                "set the program or user in [{table}] instead, as {:?} = …, where all rules find \
-                 it",
+                "set the program or user in [{table}] instead, as {:?} = …, which applies to all \
+                 rules",
                 own.value
             );
             findings.error(&own.at, message, fix);
@@ -122,7 +122,7 @@ impl Context<'_> {
             if rule.rule.rejected.iter().any(|word| is_end(word)) {
                 return Vec::new();
             }
-            let fix = "add a port, an address, a job name or a user ID";
+            let fix = "add a condition to the rule: a port, an address, a job name or a user ID";
             let message = "the rule has no condition except its direction";
             self.findings.error(&rule.rule.at, message, fix);
             return Vec::new();
@@ -173,9 +173,9 @@ impl Context<'_> {
         // 4: the rule that a connection is mapped to; 8: events, among them the begin.
         let logs = trace & (4 | 8) != 0;
         let message = if logs {
-            format!("Trace {trace}: begin and end of each connection are logged")
+            format!("Trace {trace}: the agent logs the begin and end of each connection")
         } else {
-            format!("Trace {trace}: the agent logs errors, which it always does")
+            format!("Trace {trace}: no setting is needed, because the agent always logs errors")
         };
         self.findings.info(&field.at, message);
         logs

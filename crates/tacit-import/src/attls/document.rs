@@ -16,11 +16,11 @@ pub(super) fn read(input: &Input<'_>, findings: &mut Findings) -> Option<Documen
         }
     };
     if decoded.encoding != text::Encoding::Utf8 {
-        let records = if decoded.records { ", in records of 80 bytes" } else { "" };
-        findings.info(&at, format!("the file was read as {}{records}", decoded.encoding));
+        let records = if decoded.records { ", as records of 80 bytes" } else { "" };
+        findings.info(&at, format!("the import read the file as {}{records}", decoded.encoding));
     }
     if decoded.numbered {
-        findings.info(&at, "the line numbers in columns 73 to 80 were ignored");
+        findings.info(&at, "the import ignored the line numbers in columns 73 to 80");
     }
     Some(Document::read(input.file, &decoded.text, findings))
 }

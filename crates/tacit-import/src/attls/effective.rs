@@ -249,7 +249,7 @@ fn collect_parts<'o>(
         let fields: Vec<&Field> = object.fields.iter().filter(is_part).collect();
         if let [.., before, last] = fields.as_slice() {
             let message = format!(
-                "{} `{}` has more than one {}: this one replaces the one at {} completely",
+                "{} `{}` has more than one {}: only this one is used, and the one at {} is ignored",
                 object.kind.word(),
                 object.name,
                 kind.word(),
@@ -258,7 +258,7 @@ fn collect_parts<'o>(
             findings.changed(
                 &last.at,
                 message,
-                "keep one of the two; attributes that are not set in it get their defaults",
+                "keep one of the two; an attribute that is missing in it has its default",
             );
         }
         let part = fields.last().and_then(|field| match &field.block {

@@ -80,8 +80,8 @@ impl Context<'_> {
     fn outbound(&mut self, rule: &Effective<'_>, shared: Keys) -> Way {
         let name = rule.rule.name.as_str();
         if rule.remote.addresses.is_empty() && self.map.rule(name, "remote").is_none() {
-            let message = "on z/OS the rule also matched connections to this host itself; in tacit \
-                           a rule matches these only if it names their addresses";
+            let message = "on z/OS the rule also matched connections to this host itself; a tacit \
+                           rule matches these connections only if it names their addresses";
             let fix = format!(
                 "to match these connections too, add to the map file:\n[rule.{}]\nremote = \
                  [\"0.0.0.0/0\", \"::/0\", \"loopback\"]",
@@ -144,7 +144,7 @@ impl Context<'_> {
         let at = &rule.rule.at;
         let line = |port: &str| format!("listen = [\"0.0.0.0:{port}\", \"[::]:{port}\"]");
         if ports.is_empty() {
-            let why = format!("rule `{name}` is for accepted connections, and has no local port");
+            let why = format!("rule `{name}` accepts connections, but has no local port");
             let lines = format!("{}\nlocal-ports = 8080", line("8080"));
             self.needs.rule(MissingKey { rule: name, key: "listen" }, at, why, lines);
             return None;
@@ -152,8 +152,8 @@ impl Context<'_> {
         let count: usize = ports.iter().map(ExactSizeIterator::len).sum();
         if count > LISTEN_PORTS_MAX {
             let why = format!(
-                "rule `{name}` has {count} local ports, and an imported rule can listen on at most \
-                 {LISTEN_PORTS_MAX}"
+                "rule `{name}` has {count} local ports; an imported rule can listen on \
+                 {LISTEN_PORTS_MAX} at most"
             );
             let first = ports.first().map_or(8080, |ports| *ports.start());
             let lines = format!("{}\nlocal-ports = {first}", line(&first.to_string()));
@@ -168,8 +168,8 @@ impl Context<'_> {
                 ("::/0", _) => ips.push(IpAddr::from([0; 16])),
                 _ => {
                     let why = format!(
-                        "rule `{name}` accepts connections at {address}, and tacit listens on \
-                         single addresses or on all"
+                        "tacit listens on single addresses or on all addresses, and rule `{name}` \
+                         accepts connections at {address}"
                     );
                     let port = ports.first().map_or(8080, |ports| *ports.start());
                     let key = MissingKey { rule: name, key: "listen" };

@@ -53,9 +53,10 @@ impl Context<'_> {
             self.findings
                 .info(&field.at, "tacit checks revocation with the `crl` files of the map only");
         } else {
-            let message = "tacit queries no server about revocation, and the map names no `crl`: \
-                           revoked certificates are accepted";
-            let fix = "add the CRL files to the table of the key ring: crl = \"corp.crl\"";
+            let message = "the map names no `crl`, and tacit queries no server about revocation, \
+                           so it accepts revoked certificates";
+            let fix = "add the CRL files to the table of the key ring in the map file: crl = \
+                       \"corp.crl\"";
             self.findings.changed(&field.at, message, fix);
         }
     }
@@ -69,14 +70,14 @@ pub(super) fn is_reported(word: &str) -> bool {
 }
 
 const RENEGOTIATION: Notice = Notice::Info("tacit never renegotiates");
-const LIBRARY: Notice = Notice::Info("the TLS library decides this");
+const LIBRARY: Notice = Notice::Info("the TLS library controls this, and has no setting for it");
 
 /// What to report about an attribute that is not at its default; `None` if it takes effect.
 fn notice_of(word: &str, value: &str) -> Option<Notice> {
     Some(match word {
         "FIPS140" => Notice::Error(
             "tacit has no FIPS 140 mode",
-            "set FIPS140 Off, if FIPS 140 is not required",
+            "if you do not need FIPS 140, set FIPS140 Off",
         ),
         "Envfile" => Notice::Changed(
             "tacit does not read this file",
@@ -104,7 +105,7 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
             "have the CA issue larger keys",
         ),
         "PeerMinRsaKeySize" | "PeerMinEccKeySize" => {
-            Notice::Info("tacit always requires at least this size")
+            Notice::Info("tacit always requires keys of at least this size")
         }
         "KeyringPw" | "KeyringStashFile" => {
             Notice::Info("the PEM files in the map have no password")
@@ -139,7 +140,8 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" if value == "Required" => {
             Notice::Changed(
                 "tacit uses the extension, but cannot require it",
-                "set TLSv1.2 Off: TLS 1.3 always has its effect",
+                "set TLSv1.2 Off: TLS 1.3 does not need the extension, because it always binds \
+                 keys to the whole handshake",
             )
         }
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" => {
@@ -150,7 +152,7 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
         {
             Notice::Changed(
                 "tacit never uses the extension",
-                "set the attribute to Off, and test with the peers",
+                "set the attribute to Off, and test the connection with each peer",
             )
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment" => {
@@ -172,7 +174,9 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
         }
         "ClientHandshakeSNI" if value == "Off" => return None,
         "ClientHandshakeSNI" => Notice::Info("tacit always sends the server name"),
-        "ClientHandshakeSNIMatch" => Notice::Info("the server decides what it does with the name"),
+        "ClientHandshakeSNIMatch" => {
+            Notice::Info("the peer, which is the server, decides how it uses the name")
+        }
         _ => return None,
     })
 }

@@ -139,7 +139,7 @@ impl Tree<'_> {
     fn open(&mut self, at: Origin) -> bool {
         if self.open.len() == DEPTH_MAX {
             let message = format!("braces are nested more than {DEPTH_MAX} deep");
-            self.findings.error(&at, message, "close the open braces first");
+            self.findings.error(&at, message, "close the inner braces, or check for a missing `}`");
             return false;
         }
         let owner = self.nodes.last_mut().and_then(|nodes| nodes.last_mut());

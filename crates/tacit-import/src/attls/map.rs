@@ -215,8 +215,8 @@ impl Map {
             for key in rule.keys.keys() {
                 let what = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&what) {
-                    let fix = "remove the key: the rule has another direction or role, or sets the \
-                               value itself";
+                    let fix = "remove the key: the rule has another direction or another role, or \
+                               sets the value itself";
                     findings.error(&at(rule.line), format!("{what} has no effect"), fix);
                 }
             }
@@ -267,7 +267,7 @@ fn job(value: &TomlValue<'_>) -> Option<Job> {
         let fix = "set program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of \
                    them; or set any = true, and the rule applies to every program of a run";
         let message = if any {
-            "`any` of a job excludes its other keys"
+            "a job with `any` cannot have other keys"
         } else {
             "a job needs at least one key"
         };

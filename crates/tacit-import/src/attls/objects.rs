@@ -286,12 +286,17 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
             Some(AttributeOwner::Part(part, attribute)) => {
                 let Some(field) = field(part, attribute, node, findings) else { continue };
                 let message = format!(
-                    "`{}` does not belong in {}; the import reads it as an attribute of its {}",
+                    "`{}` does not belong in {}; the import reads it as an attribute of the {} in \
+                     this block",
                     attribute.word,
                     kind.word(),
                     part.word()
                 );
-                findings.changed(&field.at, message, "move the attribute there");
+                findings.changed(
+                    &field.at,
+                    message,
+                    "move the attribute into the block that the import uses",
+                );
                 object.misplaced.push(Misplaced { part, field });
             }
             None => {}
@@ -299,7 +304,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
     }
     let says = !object.fields.is_empty() || findings.has_errors();
     if !says && matches!(kind, IpAddr | IpAddrSet | IpAddrGroup | PortRange | PortGroup) {
-        let message = format!("{} is empty, and would match everything", kind.word());
+        let message = format!("{} is empty, so it would match everything", kind.word());
         findings.error(&object.at, message, "add a value, or remove the block");
     }
     object

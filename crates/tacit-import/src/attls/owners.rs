@@ -75,7 +75,8 @@ impl Context<'_> {
             return true;
         }
         let message = format!("`{}` is not a name or a pattern", field.value);
-        let fix = "write a name, or the beginning of names and one `*`, such as NIGHT*";
+        let fix = "write a name, or a pattern such as NIGHT*: the beginning of a name with one `*` \
+                   at the end";
         self.findings.error(&field.at, message, fix);
         false
     }
@@ -93,7 +94,7 @@ impl Context<'_> {
         if user.is_some() {
             let message = "the job name is ignored: the map sets a user for the rule, and the rule \
                            applies to all programs of that user";
-            let fix = "set `program` of the rule in the map too";
+            let fix = "in the map, set `program` of the rule too";
             self.findings.changed(&field.at, message, fix);
             return vec![Owner { program, user, run: None }];
         }
@@ -132,7 +133,7 @@ impl Context<'_> {
         if !self.map.jobs(&field.value).iter().any(is_wide) {
             return true;
         }
-        let fix = "set a program or run for the job in the map too";
+        let fix = "in the map, set a program or run for the job too";
         if is_protected(rule) {
             let message = "the rule applies to every program of the user: the map sets no program \
                            for the job name";
@@ -180,8 +181,8 @@ impl Context<'_> {
         }
         let at = job.map_or(&rule.rule.at, |field| &field.at);
         if is_protected(rule) {
-            let message = "the rule applies to connections to any program of a run that listens on \
-                           the port: tacit cannot distinguish programs that accept connections";
+            let message = "the rule applies to connections to every program of a run that listens \
+                           on the port: tacit cannot distinguish programs that accept connections";
             self.findings.changed(
                 at,
                 message,
@@ -191,7 +192,7 @@ impl Context<'_> {
         }
         let message = "connections to any program that listens on the port would be in clear: \
                        tacit cannot distinguish programs that accept connections";
-        let fix = "remove the job name if all these programs are meant, else remove the rule";
+        let fix = "if you mean all these programs, remove the job name, else remove the rule";
         self.findings.error(at, message, fix);
         false
     }

@@ -33,9 +33,9 @@ pub(super) fn read(
     let filters = sources.filters.map(|documents| {
         let nodes: Vec<Node> = documents.into_iter().flat_map(|one| one.nodes).collect();
         for node in nodes.iter().filter(|node| kind(node) == Some(Kind::Rule)) {
-            let message = "this TLS rule is in a file of IP filters, from which TLS rules are not \
-                           read";
-            let fix = "move the rule to another file, and name that file without --ipsec";
+            let message = "this file was given with --ipsec, so the import does not read the TLS \
+                           rule in it";
+            let fix = "move the rule to another file, and give that file without --ipsec";
             findings.error(&node.at, message, fix);
         }
         filters::read(&nodes, findings)
@@ -43,9 +43,9 @@ pub(super) fn read(
     let first = sources.tls.first().map(|document| Origin { file: document.file.clone(), line: 1 });
     let nodes: Vec<Node> = sources.tls.into_iter().flat_map(|one| one.nodes).collect();
     for node in nodes.iter().filter(|node| is_filter(node)) {
-        let message = "these IP filters are in a file of TLS rules, from which filters are not \
-                       read";
-        let fix = "move the filters to another file, and name that file with --ipsec";
+        let message = "this file was given without --ipsec, so the import does not read the IP \
+                       filters in it";
+        let fix = "move the filters to another file, and give that file with --ipsec";
         findings.error(&node.at, message, fix);
     }
     let objects = Objects::read(&nodes, findings);
@@ -74,12 +74,13 @@ pub(super) fn rules<'o>(objects: &'o Objects, findings: &mut Findings) -> Vec<Ef
         let name = &first.rule.name;
         let priority = first.priority();
         let both = format!(
-            "rule `{name}` is tried before this one: both have the priority {priority}, and the \
-             order of the names decides"
+            "rule `{name}` is tried before this rule: both have the priority {priority}, so the \
+             order of their names decides"
         );
         if text::ibm_1047_order(name) > text::ibm_1047_order(&second.rule.name) {
             let message = format!(
-                "{both}; on z/OS this one is tried first, because digits come last in EBCDIC"
+                "{both}; on z/OS this rule is tried first, because EBCDIC sorts digits after \
+                 letters"
             );
             findings.changed(&second.rule.at, message, "give the two rules different priorities");
         } else {

@@ -68,7 +68,7 @@ impl Context<'_> {
             return None;
         }
         let message = format!(
-            "`Keyring {name}` is imported as `{whole}`, the key ring of the rule's user ID"
+            "`Keyring {name}` means `{whole}`: the key ring belongs to the user ID of the rule"
         );
         self.findings.info(&user.at, message);
         Some(whole)
@@ -77,7 +77,7 @@ impl Context<'_> {
     fn report_shared(&mut self, user: &Field, name: &str, whole: &str) {
         let message = format!(
             "on z/OS each user ID has its own key ring `{name}`; here the files of [keyring.{}] \
-             are used for the ring of `{}` too",
+             are also those of the key ring of `{}`",
             crate::draft::word(name),
             user.value
         );

@@ -26,8 +26,9 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
         && matches!(start, Start::Unknown)
     {
         let why = format!(
-            "the program of rule `{name}` starts TLS with a call that exists only on z/OS, and the \
-             port does not identify a protocol"
+            "the import cannot determine the protocol of rule `{name}`: its program starts TLS \
+             with a call that exists only on z/OS, and its port is not the port of a known \
+             protocol"
         );
         let line = "starttls = \"telnet\"   # or \"ftp\", \"smtp\", \"postgres\"; or, for TLS from \
                     the first byte: start = \"immediate\"; or, if the program sends requests to \
@@ -36,7 +37,7 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
         return Keys::new();
     }
     if let Some(field) = controlled {
-        let message = format!("on z/OS the program started TLS; here {}", start.words());
+        let message = format!("on z/OS the program itself started TLS; in tacit {}", start.words());
         context.findings.info(&field.at, message);
     }
     if let Some(field) = rule.said("SecondaryMap").filter(|field| field.value == "On") {

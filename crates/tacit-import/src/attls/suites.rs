@@ -73,8 +73,8 @@ fn suite_b(profile: &Field, rule: &Effective<'_>, findings: &mut Findings) -> Ve
     }
     let aes_128 = Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
     let aes_256 = Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;
-    let message = "the suites of the profile are imported; its requirements for certificates are \
-                   not checked";
+    let message = "tacit imports the suites of the profile, but does not check the certificate \
+                   requirements of the profile";
     findings.changed(
         &profile.at,
         message,
@@ -236,7 +236,7 @@ pub(super) fn groups(
         return None;
     }
     if newest == TlsVersion::V1_3 {
-        findings.info(&last.at, "X25519MLKEM768 is added before the groups of this line");
+        findings.info(&last.at, "the import adds X25519MLKEM768 before the groups of this line");
         kept.insert(0, Group::X25519MLKEM768);
     }
     Some(kept)

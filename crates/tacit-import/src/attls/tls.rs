@@ -104,13 +104,13 @@ impl Context<'_> {
         for field in &listed {
             let name = field.value.split('/').next().unwrap_or_default().trim();
             let message = format!(
-                "tacit chooses this certificate by the names in it; on z/OS the list chose it for \
-                 `{name}`"
+                "tacit selects a certificate by the names in it; on z/OS this list selected the \
+                 certificate for `{name}`"
             );
             self.findings.changed(
                 &field.at,
                 message,
-                "make sure that the certificate contains all names for which it is needed",
+                "make sure that the certificate contains every name that clients request with it",
             );
         }
         let mut own = rule.all("ServerCertificateLabel");
@@ -157,8 +157,12 @@ impl Context<'_> {
             _ => "required",
         };
         if asked == "PassThru" {
-            let fix = "set ClientAuthType Full to reject invalid certificates";
-            self.findings.changed(at, "client certificates are requested, but not checked", fix);
+            let fix = "to reject invalid certificates, set ClientAuthType Full";
+            self.findings.changed(
+                at,
+                "tacit requests client certificates, but does not check them",
+                fix,
+            );
         } else if let Some(trust) = self.trust(ring) {
             set(keys, "trust", trust);
         }
@@ -202,13 +206,13 @@ impl Context<'_> {
             (Some(label), _) => self.identity(ring, Some(label)),
             (None, Some(label)) => {
                 self.findings
-                    .info(&label.at, "this certificate is sent to servers that request one");
+                    .info(&label.at, "tacit sends this certificate to servers that request one");
                 self.identity(Ring { at: &label.at, ..ring }, Some(&label.value))
             }
             (None, None) => {
-                let message = "no certificate is sent to servers: the rule names no label, and \
-                               AT-TLS clients never use the ring's default certificate (set \
-                               `certificate` in the map to use one)";
+                let message = "the rule names no label, so tacit sends no certificate to servers. \
+                               AT-TLS clients never send the default certificate of the ring; to \
+                               send one, set `certificate` in the map";
                 self.findings.info(ring.at, message);
                 None
             }
@@ -238,7 +242,7 @@ impl Context<'_> {
             );
         }
         if !rule.is_on("HostRefWildcardValidation") {
-            let fix = "have the CA issue no wildcard certificates, if they must be rejected";
+            let fix = "if you want to reject wildcard certificates, have the CA issue none";
             self.findings.changed(
                 &name.at,
                 "tacit also accepts a wildcard certificate that matches the name",
@@ -270,8 +274,8 @@ impl Context<'_> {
             return None;
         }
         let sni = sni?;
-        let message = "the server's certificate must now contain the server name that is sent; on \
-                       z/OS it did not have to";
+        let message = "the server's certificate must now contain the server name that tacit sends; \
+                       on z/OS this was not required";
         let fix = "set HostReferenceIdDNS; --keep-no-name-check keeps the old behaviour";
         self.findings.changed(&sni.at, message, fix);
         Some(sni)
@@ -282,7 +286,7 @@ impl Context<'_> {
         let at = rule.environment_at();
         if !self.options.keep_no_name_check {
             let message = "the server's certificate must now contain the name or address to which \
-                           the program connects; on z/OS it did not have to";
+                           the program connects; on z/OS this was not required";
             let fix = "set `server-name` in the map if the certificate has another name; \
                        --keep-no-name-check keeps the old behaviour";
             self.findings.changed(at, message, fix);
@@ -325,11 +329,7 @@ impl Context<'_> {
                 "0" => {
                     let message = "the limit for a handshake is 600 s: tacit allows no unlimited \
                                    handshakes";
-                    self.findings.changed(
-                        &field.at,
-                        message,
-                        "set the time that a handshake may take",
-                    );
+                    self.findings.changed(&field.at, message, "set the time limit of a handshake");
                     set(keys, "handshake-timeout", "600s");
                 }
                 seconds => set(keys, "handshake-timeout", format!("{seconds}s")),
@@ -341,8 +341,8 @@ impl Context<'_> {
                 set(&mut rekey, "after", format!("{}m", minutes.value));
                 set(keys, "rekey", Toml::Table(rekey));
             } else {
-                let message = "keys are not changed after a time: this needs TLS 1.3, and TLS 1.2 \
-                               is on";
+                let message = "tacit does not replace keys after a time: only TLS 1.3 can do this, \
+                               and the rule also allows TLS 1.2";
                 self.findings.changed(&minutes.at, message, "set TLSv1.2 Off and TLSv1.3 On");
             }
         }
@@ -362,7 +362,11 @@ impl Context<'_> {
         };
         if !on.is_empty() {
             let by = if said.is_some() { "" } else { " by default" };
-            let also = if newest_on { "" } else { "; TLS 1.2 and 1.3 were off, and are on now" };
+            let also = if newest_on {
+                ""
+            } else {
+                "; TLS 1.2 and 1.3 were off, and the import switches both on"
+            };
             let message = format!(
                 "{} on{by}; the oldest version that the policy allows is TLS {}{also}",
                 are(&on),
@@ -383,8 +387,8 @@ impl Context<'_> {
     fn report_1_3(&mut self, rule: &Effective<'_>, oldest: TlsVersion, newest: TlsVersion) {
         if oldest != newest && !rule.is_on("TLSv1.3") {
             let at = rule.at_of("TLSv1.3");
-            let message = "TLS 1.3 is also on, for peers that support it";
-            self.findings.changed(at, message, "name only TLS 1.2 suites, to keep TLS 1.3 off");
+            let message = "the import also enables TLS 1.3, for peers that support it";
+            self.findings.changed(at, message, "to disable TLS 1.3, name only TLS 1.2 suites");
         }
     }
 

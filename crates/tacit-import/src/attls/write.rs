@@ -36,7 +36,7 @@ pub(super) fn write(
             && let Some(first) = sources.first_rule
         {
             let message = "connections that a filter permits and no TLS rule matches are in clear, \
-                           as on z/OS: --fail-closed does not change filters";
+                           as on z/OS: --fail-closed has no effect on filters";
             let fix = "let the filters permit only connections that may be in clear";
             findings.changed(first, message, fix);
         }
@@ -119,7 +119,7 @@ fn rename(items: &mut [Item], findings: &mut Findings) {
         let mut candidates = std::iter::once(plain.clone()).chain(numbered);
         let free = candidates.find(|name| !taken.contains(name)).unwrap_or(plain);
         if *name != free {
-            findings.info(&item.at, format!("rule `{name}` is called `{free}` in the policy"));
+            findings.info(&item.at, format!("the name of rule `{name}` is `{free}` in the policy"));
             name.clone_from(&free);
         }
         taken.push(free);
@@ -131,8 +131,8 @@ const NAME_STEM_CHARS_MAX: usize = 58;
 
 /// Adds the rules for connections that match no other rule.
 fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
-    let inbound = "tacit listens only on the ports of rules; other ports stay closed to other \
-                   hosts";
+    let inbound = "tacit listens only on the ports of rules; clients on other hosts cannot connect \
+                   to other ports";
     findings.info(at, inbound);
     if options.fail_closed {
         let message = "connections that match no rule are denied; on z/OS they were in clear";

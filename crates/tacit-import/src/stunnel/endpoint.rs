@@ -55,7 +55,7 @@ impl Endpoint {
                 Ok(ip) => Some(vec![at(ip, *port)]),
                 Err(_) => {
                     let message = format!(
-                        "`accept = {}` has a host name, and a rule listens on addresses only",
+                        "`accept = {}` has a host name, and tacit listens on addresses only",
                         entry.value
                     );
                     let fix = format!("write the address; `getent hosts {host}` prints it");

@@ -85,7 +85,7 @@ impl Reader<'_> {
             self.lines += 1;
             if self.lines > LINES_MAX {
                 let message = format!("the configuration has more than {LINES_MAX} lines");
-                self.findings.error(&at, message, "import the files one by one");
+                self.findings.error(&at, message, "import each file separately");
                 return;
             }
             self.line(line.trim(), at, depth);

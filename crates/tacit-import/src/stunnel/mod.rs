@@ -60,8 +60,8 @@ pub fn import(
         words::check_words(&read.global, OptionScope::Global, options, findings);
         if read.sections.is_empty() {
             let message = "the file has no [service] section";
-            let fix = "begin each service with [NAME] and set accept = ADDRESS:PORT; services that \
-                       inetd started must listen themselves";
+            let fix = "begin each service with [NAME] and set accept = ADDRESS:PORT; tacit listens \
+                       itself, and inetd cannot start it";
             findings.error(&first, message, fix);
         }
         rules.extend(of_file(&read.global, &read.sections, options, &mut tables, findings));
@@ -140,9 +140,9 @@ fn fold(
             let why = other.map_or_else(String::new, |word| {
                 format!(": its `{word}` differs from that of `{primary}`")
             });
-            let message = format!("connections for `{pattern}` need a rule of their own{why}");
-            let fix = "give the service its own address with `accept`, and direct clients to that \
-                       address; in tacit the server name selects only the certificate";
+            let message = format!("connections for `{pattern}` need a separate rule{why}");
+            let fix = "set `accept` of the service to an address of its own, and direct clients to \
+                       that address; in tacit the server name selects only the certificate";
             findings.error(&sni.at, message, fix);
             continue;
         }
@@ -156,12 +156,13 @@ fn fold(
             rule.identities.push(name);
         }
         let message = format!(
-            "tacit chooses this certificate by the names in it; stunnel chose it for `{pattern}`"
+            "tacit selects a certificate by the names in it; stunnel selected this certificate for \
+             `{pattern}`"
         );
         findings.changed(
             &sni.at,
             message,
-            "make sure that the certificate contains all names for which it is needed",
+            "make sure that the certificate contains every name that clients request with it",
         );
     }
 }

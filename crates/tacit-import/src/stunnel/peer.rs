@@ -94,7 +94,7 @@ fn report_pinned(
     };
     let of = &service.section.name;
     if trust.is_none() {
-        let message = format!("service `{of}` names no certificates of its peers");
+        let message = format!("service `{of}` does not name the certificates of its peers");
         findings.error(
             &entry.at,
             message,
@@ -103,14 +103,13 @@ fn report_pinned(
         return None;
     }
     let message = format!(
-        "service `{of}` accepted any certificate with the name and key of one in its files; the \
-         peer's certificate must now equal one of them, byte for byte"
+        "service `{of}` accepts only a certificate that equals one in its files, byte for byte; \
+         stunnel also accepted another certificate with the same name and key"
     );
     let fix = match chain {
         true => {
-            "add a peer's next certificate to the file before the peer uses it; if a peer has a \
-             self-signed CA certificate, set verify = 4 instead of 3, because no chain is built \
-             for it"
+            "add a peer's next certificate to the file before the peer uses it; if a peer uses a \
+             self-signed CA certificate, set verify = 4 instead of 3: then tacit builds no chain"
         }
         false => "add a peer's next certificate to the file before the peer uses it",
     };
@@ -148,12 +147,12 @@ pub(super) fn server(
             keys.extend((!is_said).then(|| ("verify", "chain".into())));
         } else if !asked.chain {
             let message = format!(
-                "service `{of}` did not verify its server; it now requires a certificate from \
-                 trust `{trusted}` for {}",
+                "service `{of}` now requires a certificate from trust `{trusted}` for {}; stunnel \
+                 did not verify the server",
                 name.as_deref().unwrap_or("its server")
             );
-            let fix = "set verifyChain = yes and CAfile if another CA issues the certificate; \
-                       --keep-no-verification verifies nothing, as before";
+            let fix = "set verifyChain = yes and CAfile if another CA issues the certificate; with \
+                       --keep-no-verification tacit verifies nothing, as before";
             findings.changed(at, message, fix);
         } else if !is_said && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
@@ -165,12 +164,12 @@ pub(super) fn server(
             );
         } else if !is_said {
             let message = format!(
-                "service `{of}` accepted any certificate of its CAs; the certificate must now be \
-                 for {}",
+                "the certificate of the server of service `{of}` must now be for {}; stunnel \
+                 accepted any certificate of its CAs",
                 name.as_deref().unwrap_or("its server")
             );
-            let fix = "set checkHost = NAME if the certificate is for another name; \
-                       --keep-no-name-check accepts any name, as before";
+            let fix = "set checkHost = NAME if the certificate is for another name; with \
+                       --keep-no-name-check tacit accepts any name, as before";
             findings.changed(at, message, fix);
         }
     }
@@ -178,7 +177,10 @@ pub(super) fn server(
         if asked.peer {
             return Some(keys);
         }
-        let message = format!("the certificate name of the server of service `{of}` is not known");
+        let message = format!(
+            "the import cannot determine the certificate name that the server of \
+                               service `{of}` must have"
+        );
         let fix = "set the name: checkHost = NAME";
         findings.error(at, message, fix);
         return None;
@@ -236,26 +238,29 @@ fn server_name(
     };
     if checks.len() > 1 {
         let message = format!(
-            "the certificate must now be for `{}`; stunnel accepted any of several names",
+            "the server's certificate must now be for `{}`; stunnel accepted any of several names",
             check.value
         );
         findings.changed(
             &check.at,
             message,
-            "keep only the `checkHost` that the certificate contains",
+            "keep only the `checkHost` line with the name that the certificate contains",
         );
     }
     if sent.is_some_and(|sent| sent != check.value) {
-        let message =
-            format!("the name that is sent differs from the name that is checked, {}", check.value);
-        let fix = "set the same name in sni and checkHost; tacit sends the name that it checks";
+        let message = format!(
+            "`sni` and `checkHost` differ: tacit sends the name that it checks, {}",
+            check.value
+        );
+        let fix = "set the same name in `sni` and `checkHost`";
         findings.error(&check.at, message, fix);
         return None;
     }
     if sni.is_none() && asked_for.is_some_and(|asked_for| asked_for != check.value) {
         let message =
             format!("tacit sends the name that it checks, `{}`, to the server", check.value);
-        let fix = "`sni = ` sends no name; the server may choose its certificate by the name";
+        let fix = "with `sni = ` stunnel sent no name; check that the server still selects the \
+                   right certificate";
         findings.changed(&check.at, message, fix);
     }
     Some(Checked { name: Some(check.value.clone()), sends_name, is_said: true })

@@ -47,8 +47,8 @@ pub(super) fn read(
     keys.extend(connect_timeout(service, &targets, findings)?.map(|s| ("connect-timeout", s)));
     if let Some(leaves) = clear_bytes_message(service, role, &listen, &targets) {
         keys.push(("clear", true.into()));
-        let fix = "the rule has `clear = true`; use loopback or a UNIX socket to keep these bytes \
-                   on this host";
+        let fix = "the rule has `clear = true`; to keep these bytes on this host, use loopback or \
+                   a UNIX socket";
         findings.changed(at, leaves, fix);
     }
     let negotiated = protocol(service, role, findings)?;
@@ -65,7 +65,7 @@ pub(super) fn read(
     let shown = shown?;
     let peer = peer?;
     if role == ServiceRole::Server && shown.is_none() {
-        findings.error(at, "a server service has no `cert`", "set cert = FILE, a PEM file");
+        findings.error(at, "the server service has no `cert`", "set cert = FILE, a PEM file");
         return None;
     }
     let mut tls: Keys = vec![("role", role.word().into())];
@@ -168,8 +168,8 @@ fn listen(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Liste
     let entries = service.all("accept");
     if entries.is_empty() {
         let message = format!("service `{}` has no `accept`", service.section.name);
-        let fix = "set the address: accept = 127.0.0.1:PORT; tacit listens by itself, inetd does \
-                   not start it";
+        let fix = "set the address: accept = 127.0.0.1:PORT; tacit listens itself, and inetd \
+                   cannot start it";
         findings.error(&service.section.at, message, fix);
         return None;
     }
@@ -203,10 +203,10 @@ fn server(
     } else if !holds("verify") {
         let name = &service.section.name;
         let message = format!(
-            "the certificate of each target of service `{name}` must contain the host of its \
-             `connect`"
+            "service `{name}` has several targets: the certificate of each target must contain the \
+             host of its `connect`"
         );
-        let fix = "set checkHost = NAME, if all targets have one certificate";
+        let fix = "if all targets have the same certificate, set checkHost = NAME";
         findings.changed(&service.section.at, message, fix);
     }
     Some(keys)
@@ -230,8 +230,8 @@ fn connect_timeout(
     if all > SECONDS_MAX {
         let name = &service.section.name;
         let message = format!(
-            "the {count} targets of service `{name}` have {SECONDS_MAX} seconds in total, not \
-             {each} seconds each"
+            "service `{name}` waits at most {SECONDS_MAX} seconds for all of its {count} targets \
+             together, not {each} seconds for each of them"
         );
         findings.changed(&service.section.at, message, "see `connect-timeout` in tacit.toml(5)");
     }
@@ -380,7 +380,7 @@ fn shows_global(
     if tables.is_for_clients(cert) == Some(false) {
         let message = format!(
             "service `{name}` no longer sends this certificate to its server: `cert` is a global \
-             option, and the extendedKeyUsage of the certificate is not for clients"
+             option, and the extendedKeyUsage of the certificate does not allow clients"
         );
         let fix = "if the server requests a certificate, set cert = FILE in the service, with a \
                    certificate that has extendedKeyUsage = clientAuth";

@@ -110,7 +110,8 @@ impl<'f> Tables<'f> {
         let list = last("CRLfile");
         let given: Vec<&Entry> = [last("CAfile"), last("CApath")].into_iter().flatten().collect();
         if let (Some(entry), Contents::Peers) = (list, contents) {
-            let message = "`CRLfile` needs CAs, and with `verifyPeer` alone tacit builds no chain";
+            let message = "`CRLfile` needs CAs: with `verifyPeer` alone tacit builds no chain, and \
+                           cannot check revocation";
             let fix = "set verify = 3, with the CAs in CAfile too; or remove CRLfile, and remove \
                        revoked certificates from CAfile";
             findings.error(&entry.at, message, fix);
@@ -190,15 +191,13 @@ impl<'f> Tables<'f> {
         names.retain(|name| is_hashed(name));
         names.sort();
         if names.is_empty() {
-            let message = "no certificate in the directory is named by its hash; stunnel finds \
-                           none either";
+            let message = "no file of the directory has a certificate hash as its name, so stunnel \
+                           finds no certificate there";
             findings.error(&entry.at, message, "name the CAs in one file: CAfile = FILE");
             return None;
         }
-        let message = format!(
-            "the policy names the {} certificates of the directory one by one",
-            names.len()
-        );
+        let message =
+            format!("the policy names each of the {} certificates of the directory", names.len());
         findings.info(&entry.at, message);
         Some(names.into_iter().map(|name| format!("{directory}/{name}")).collect())
     }

@@ -115,14 +115,15 @@ impl Targets {
             let message = format!(
                 "service `{name}` connects to {count} addresses, and the limit is {TARGETS_MAX}"
             );
-            let fix = format!("keep {TARGETS_MAX}, or give several of them one host name");
+            let fix =
+                format!("keep {TARGETS_MAX} of them, or give several addresses one host name");
             findings.error(&second.at, message, fix);
             return None;
         }
         let seconds = TARGET_SKIPPED.as_secs();
         let message = format!(
-            "service `{name}` skips a target that does not answer for {seconds} s; stunnel tried \
-             it for each connection"
+            "if a target does not answer, service `{name}` skips it for {seconds} s; stunnel tried \
+             it again for each connection"
         );
         findings.changed(&second.at, message, "see `connect` in tacit.toml(5)");
         if self.order == TargetOrder::RoundRobin && role == ServiceRole::Server {
@@ -145,9 +146,9 @@ impl Targets {
             && is_name
             && let Some(failover) = service.last("failover")
         {
-            let message = "`failover = rr` does not apply to the addresses of one name, which are \
-                           tried in the resolver's order";
-            let fix = "write each address, or a name for each, in its own `connect`";
+            let message = "`failover = rr` does not apply to the addresses of one name: tacit \
+                           tries them in the order of the resolver";
+            let fix = "write one `connect` line for each address, or for a name of each address";
             findings.changed(&failover.at, message, fix);
         }
     }

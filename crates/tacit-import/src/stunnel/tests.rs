@@ -113,8 +113,8 @@ resumption = false
              connection",
             "4: info: service `smtp out` sends this certificate to servers that request one, \
              because `cert` is a global option",
-            "10: info: `TIMEOUTclose`: the agent does not wait for a peer after it has sent \
-             close_notify",
+            "10: info: `TIMEOUTclose`: the agent sends close_notify and does not wait for the \
+             answer of the peer",
             "21: changed: tacit does not support some suites in `ciphers` and drops them: \
              AES128-SHA",
             "22: info: X25519MLKEM768 is added as the first group, for peers that support \
@@ -152,8 +152,8 @@ fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
         assert_eq!(targets(&text).0, wanted, "{more}");
     }
     let server = |more: &str| targets(&format!("{SERVER}{more}\n")).1;
-    let skipped = "5: changed: service `s` skips a target that does not answer for 10 s; stunnel \
-                   tried it for each connection";
+    let skipped = "5: changed: if a target does not answer, service `s` skips it for 10 s; stunnel \
+                   tried it again for each connection";
     let resumed = "5: changed: service `s` may send a client that resumes its session to another \
                    target";
     let off_host = "1: changed: service `s` connects in clear to 192.0.2.1:1, as before";
@@ -194,13 +194,13 @@ fn several_servers_prove_their_own_names_unless_one_is_said() {
     assert_eq!(server_name(&more("mail.example:994")).as_deref(), Some("mail.example"));
     let unsaid = more("b.example:993").replace(check, "");
     assert_eq!(server_name(&unsaid), None);
-    let own = "1: changed: the certificate of each target of service `c` must contain the host of \
-               its `connect`";
+    let own = "1: changed: service `c` has several targets: the certificate of each target must \
+               contain the host of its `connect`";
     assert!(imported(&unsaid).1.iter().any(|line| line == own), "{:?}", imported(&unsaid).1);
     let by_sni = unsaid.replace("verifyChain", "sni = mail.example\nverifyChain");
     assert_eq!(server_name(&by_sni).as_deref(), Some("mail.example"));
     let (policy, found) = imported(&more("/run/x").replace(check, ""));
-    assert!(policy.is_none() && found.iter().any(|line| line.contains("is not known")));
+    assert!(policy.is_none() && found.iter().any(|line| line.contains("cannot determine")));
 }
 
 #[test]
@@ -219,11 +219,12 @@ fn what_a_rule_cannot_say_stops_the_import() {
             5,
             "`redirect`: tacit rejects a client without a certificate, and does not redirect it",
         ),
-        ("verifyPeer = yes", 5, "service `s` names no certificates of its peers"),
+        ("verifyPeer = yes", 5, "service `s` does not name the certificates of its peers"),
         (
             "verifyPeer = yes\nCAfile = /p\nCRLfile = /l",
             7,
-            "`CRLfile` needs CAs, and with `verifyPeer` alone tacit builds no chain",
+            "`CRLfile` needs CAs: with `verifyPeer` alone tacit builds no chain, and cannot check \
+             revocation",
         ),
         ("verify = 2", 1, "service `s` names no CA for client certificates"),
         ("checkHost = a", 5, "`checkHost` has no effect without verifyChain or verifyPeer"),
@@ -258,12 +259,13 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "accept = mail.example:993",
             5,
-            "`accept = mail.example:993` has a host name, and a rule listens on addresses only",
+            "`accept = mail.example:993` has a host name, and tacit listens on addresses only",
         ),
         (
             "CApath = /none",
             5,
-            "no certificate in the directory is named by its hash; stunnel finds none either",
+            "no file of the directory has a certificate hash as its name, so stunnel finds no \
+             certificate there",
         ),
         ("client = maybe", 5, "`client = maybe` is neither yes nor no"),
     ] {
@@ -306,8 +308,8 @@ fn clients_that_trust_every_server_check_it_unless_an_option_forbids() {
     assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "system" }"#));
     assert_eq!(
         found,
-        ["1: changed: service `c` did not verify its server; it now requires a certificate from \
-          trust `system` for mail.example"]
+        ["1: changed: service `c` now requires a certificate from trust `system` for \
+             mail.example; stunnel did not verify the server"]
     );
     let keep = StunnelOptions { keep_no_verification: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(blind, &keep);
@@ -319,8 +321,8 @@ fn clients_that_trust_every_server_check_it_unless_an_option_forbids() {
     assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "ca" }"#));
     assert_eq!(
         found,
-        ["1: changed: service `c` accepted any certificate of its CAs; the certificate must now \
-             be for mail.example"]
+        ["1: changed: the certificate of the server of service `c` must now be for \
+             mail.example; stunnel accepted any certificate of its CAs"]
     );
     // A service that sets every check gets no warning.
     assert_eq!(imported(CLIENT).1, [""; 0]);
@@ -347,8 +349,7 @@ fn certificates_of_peers_are_pinned() {
             let tls = policy.lines().find(|line| line.starts_with("tls")).unwrap();
             assert!(tls.contains(keys) && tls.contains("trust = \"p\""), "{text}: {policy}");
             assert_eq!(tls.contains("verify"), text.starts_with("[c]") && !keys.is_empty());
-            let said =
-                "with the name and key of one in its files; the peer's certificate must now equal";
+            let said = "accepts only a certificate that equals one in its files, byte for byte";
             assert_eq!(found.iter().filter(|found| found.contains(said)).count(), 1, "{found:?}");
             // No option that keeps what was unsafe makes it weaker.
             let unsafe_too = StunnelOptions {
@@ -390,17 +391,14 @@ fn the_name_that_is_checked_is_the_one_that_was() {
     assert!(!tls(&by_ip).contains("server-name"), "it is where the rule connects to");
     let several = CLIENT.replace("checkHost = ", "checkHost = other.example\ncheckHost = ");
     assert!(!tls(&several).contains("server-name"));
-    assert!(imported(&several).1[0].contains("the certificate must now be for `"));
+    assert!(imported(&several).1[0].contains("certificate must now be for `"));
     assert!(tls(&format!("{CLIENT}sni =\n")).contains("sni = false"));
     let (policy, found) = imported(&format!("{CLIENT}sni = other.example\n"));
     assert_eq!((policy, found.len()), (None, 1));
     let unix = "[c]\nclient = yes\naccept = 127.0.0.1:1\nconnect = /x.sock\n";
-    assert!(
-        imported(unix)
-            .1
-            .iter()
-            .any(|f| f.contains("the certificate name of the server of service `c` is not known"))
-    );
+    assert!(imported(unix).1.iter().any(|f| f.contains(
+        "the import cannot determine the certificate name that the server of service `c` must have"
+    )));
 }
 
 #[test]
@@ -508,10 +506,7 @@ fn a_service_for_names_that_asks_for_something_else_is_not_folded_into_another()
     ] {
         let (policy, found) = imported(&format!("{SERVER}{second}{more}"));
         assert_eq!(policy, None, "{more}");
-        assert!(
-            found.iter().any(|one| one.contains("need a rule of their own: its `")),
-            "{found:?}"
-        );
+        assert!(found.iter().any(|one| one.contains("need a separate rule: its `")), "{found:?}");
     }
     // What is a default of both is taken back by one.
     let both = format!("verifyChain = yes\nCAfile = /ca.pem\n{SERVER}verifyChain = no\n{second}");

@@ -64,7 +64,7 @@ fn versions(service: &StunnelService<'_>, findings: &mut Findings) -> Option<All
                 "`{} = {}` allows versions before TLS 1.2, which tacit rejects",
                 entry.name, entry.value
             );
-            findings.changed(&entry.at, message, "update peers that support no newer version");
+            findings.changed(&entry.at, message, "update peers that support only older versions");
         }
     }
     apply_options(service, &mut allowed, findings)?;
@@ -177,7 +177,7 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
             "tacit does not support some suites in `{name}` and drops them: {}",
             dropped.join(" ")
         );
-        let fix = "update peers that support no other suite";
+        let fix = "update peers that support only other suites";
         findings.changed(&entry.at, message, fix);
     }
     Some(kept)
@@ -196,7 +196,7 @@ fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
             entry.name,
             dropped.join(" ")
         );
-        findings.changed(&entry.at, message, "update peers that support no other group");
+        findings.changed(&entry.at, message, "update peers that support only other groups");
     }
     if !groups.contains(&Group::X25519MLKEM768) {
         groups.insert(0, Group::X25519MLKEM768);

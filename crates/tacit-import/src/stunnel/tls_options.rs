@@ -91,8 +91,10 @@ pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<VersionSwit
         return Some(VersionSwitch::Versions { forbids });
     }
     if OTHERS.iter().any(|word| word.eq_ignore_ascii_case(name)) {
-        findings
-            .info(&entry.at, format!("`{name}` has no effect here: the TLS library decides this"));
+        findings.info(
+            &entry.at,
+            format!("`{name}` has no effect here: the TLS library of tacit decides this"),
+        );
         return Some(VersionSwitch::Other);
     }
     let known: Vec<&str> =

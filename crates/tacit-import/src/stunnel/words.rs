@@ -158,10 +158,10 @@ const REFUSED_OCSP: Outcome = Outcome::Refused(
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
 const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";
 const PROTOCOL: &str = "tacit cannot configure the exchange before TLS";
-const PROTOCOL_FIX: &str = "remove the option, if the peer does not need it";
+const PROTOCOL_FIX: &str = "if the peer does not need it, remove the option";
 const CACHE: &str = "the TLS library manages its sessions itself";
-const TICKETS: &str = "an agent creates its own session ticket keys: a session of another agent is \
-                       not resumed, and the client does a full handshake";
+const TICKETS: &str = "each agent creates its own session ticket keys: if a client connects to \
+                       another agent, it does a full handshake";
 
 /// All options, in the order of the manual.
 pub(super) const WORDS: &[Word] = &[
@@ -196,7 +196,7 @@ pub(super) const WORDS: &[Word] = &[
     global("RNDbytes", Outcome::Info(RANDOM)),
     global("RNDfile", Outcome::Info(RANDOM)),
     global("RNDoverwrite", Outcome::Info(RANDOM)),
-    info("service", "the name of the rule identifies the service in logs"),
+    info("service", "the name of the rule identifies the service in the log"),
     global("syslog", Outcome::Info(LOGS)),
     global("taskbar", Outcome::Info("tacit has no icon")),
     read("accept"),
@@ -297,7 +297,12 @@ pub(super) const WORDS: &[Word] = &[
         "tacit allows no renegotiation",
         "remove the option; TLS 1.3 has no renegotiation",
     ),
-    changed("reset", &["yes"], "tacit reports errors with a TCP reset", "remove the option"),
+    changed(
+        "reset",
+        &["yes"],
+        "tacit reports errors to the peer with a TCP reset",
+        "remove the option",
+    ),
     read("requireCert"),
     read("retry"),
     read("securityLevel"),
@@ -317,22 +322,25 @@ pub(super) const WORDS: &[Word] = &[
         "ticketKeySecret",
         &[],
         TICKETS,
-        "remove the option, and do not use this secret elsewhere",
+        "remove the option, and do not use the secret for another purpose",
     ),
     changed(
         "ticketMacSecret",
         &[],
         TICKETS,
-        "remove the option, and do not use this secret elsewhere",
+        "remove the option, and do not use the secret for another purpose",
     ),
     read("TIMEOUTbusy"),
-    info("TIMEOUTclose", "the agent does not wait for a peer after it has sent close_notify"),
+    info(
+        "TIMEOUTclose",
+        "the agent sends close_notify and does not wait for the answer of the peer",
+    ),
     read("TIMEOUTconnect"),
     changed(
         "TIMEOUTidle",
         &[],
         "the rule has no idle timeout",
-        "set `idle` in the rule, if idle connections must be closed",
+        "if idle connections must be closed, set `idle` in the rule",
     ),
     read("transparent"),
     read("verify"),

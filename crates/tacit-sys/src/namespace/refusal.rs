@@ -131,9 +131,9 @@ fn has_own_root() -> bool {
         .is_ok_and(|table| !table.lines().any(|line| line.split(' ').nth(4) == Some("/")))
 }
 
-const APPARMOR: &str = "AppArmor withholds the rights of unprivileged user namespaces \
-                        (kernel.apparmor_restrict_unprivileged_userns=1): load tacit's AppArmor \
-                        profile, which grants `userns`";
+const APPARMOR: &str = "AppArmor gives unprivileged user namespaces no capabilities \
+                        (kernel.apparmor_restrict_unprivileged_userns=1): load the AppArmor \
+                        profile of tacit, which grants `userns`";
 
 fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> {
     let in_namespace = matches!(
@@ -164,16 +164,16 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
         (NamespaceStep::Join, libc::EPERM) => {
             "only a single-threaded process of the user who created the namespaces may join them, \
-             from the user namespace in which they were created"
+             and only from the user namespace in which they were created"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {
             "the process may not write its own user map: it may be non-dumpable, or a security \
-             module withholds the rights of the namespace"
+             module gives the namespace no capabilities"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace => {
-            "the kernel created the namespace but withholds its rights: a security module \
-             (AppArmor, SELinux) or a container's filter may be the cause"
+            "the kernel created the namespace but gave it no capabilities: a security module \
+             (AppArmor, SELinux) or a filter of a container may be the cause"
         }
         (_, libc::EMFILE) => "too many open files (RLIMIT_NOFILE)",
         _ => return None,
@@ -201,12 +201,12 @@ fn limit(machine: &Machine) -> String {
 
 fn forbidden(machine: &Machine) -> String {
     if machine.is_powerless_root {
-        "root lacks CAP_SYS_ADMIN, as in a container or inside another run of root: start tacit as \
-         an ordinary user"
+        "root lacks CAP_SYS_ADMIN, as in a container or in another run of root: start tacit as an \
+         ordinary user"
     } else if machine.user_namespaces_allowed == Some(false) {
         "unprivileged user namespaces are disabled: set kernel.unprivileged_userns_clone=1"
     } else if machine.has_own_root {
-        "this process runs in a chroot, where the kernel creates no user namespaces"
+        "this process runs in a chroot, where the kernel does not create user namespaces"
     } else if machine.apparmor_restricts {
         APPARMOR
     } else if machine.is_filtered {

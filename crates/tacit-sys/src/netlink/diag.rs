@@ -75,7 +75,7 @@ pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<DiagSocke
     let any = SocketAddr::new(version.unspecified(), 0);
     let body = request(IpProtocol::Tcp, 1 << STATE_LISTEN, any, any);
     let question =
-        NetlinkRequest::new("listing the listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
+        NetlinkRequest::new("the list of listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
     let mut found = Vec::new();
     diag.ask(question.fixed(&body), ReplyCount::Many, |answer| {
         found.push(socket(answer)?);
@@ -86,7 +86,7 @@ pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<DiagSocke
 
 fn question(protocol: IpProtocol, source: SocketAddr, destination: SocketAddr) -> NetlinkRequest {
     let body = request(protocol, u32::MAX, source, destination);
-    NetlinkRequest::new("finding the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
+    NetlinkRequest::new("the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
 }
 
 /// Builds an `inet_diag_req_v2`: family, protocol, extensions, states and the two ends of the

@@ -48,7 +48,7 @@ impl fmt::Display for Error {
             Self::Refused { step, part, error, explanation } => {
                 write!(f, "the kernel refused the netlink request for {step}")?;
                 if let Some(part) = part {
-                    write!(f, ", in its part '{part}'")?;
+                    write!(f, ", in part '{part}' of the request")?;
                 }
                 write!(f, ": {error}")?;
                 explanation.as_ref().map_or(Ok(()), |text| write!(f, " ({text})"))

@@ -31,7 +31,10 @@ pub fn replies(input: &[u8]) {
     // Stays open until here, because the other end of a real netlink socket is never closed.
     drop(kernel);
     let Err(error) = asked else { return };
-    assert!(!matches!(error, Error::Invalid(_)), "a question of ours is refused: {error}");
+    assert!(
+        !matches!(error, Error::Invalid(_)),
+        "a valid request was rejected as invalid: {error}"
+    );
     assert!(!error.to_string().is_empty());
 }
 
@@ -41,19 +44,25 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
         0 => diag::owner(netlink, IpProtocol::Tcp, v4, v4).map(|_| ()),
         1 => {
             let found = diag::listeners(netlink, IpVersion::V6)?;
-            assert!(found.len() <= datagram.len() / DIAG_BYTES, "more than was described");
+            assert!(
+                found.len() <= datagram.len() / DIAG_BYTES,
+                "the result has more sockets than the datagram can hold"
+            );
             Ok(())
         }
         2 => route::allow(netlink, Families { v4: true, v6: true }, SourceAddresses::default()),
         3 => nft::change(netlink, &[], &[everything()]),
         4 => {
             let found = interfaces::interfaces(netlink)?;
-            assert!(found.len() <= datagram.len() / IFADDR_BYTES, "more than was described");
+            assert!(
+                found.len() <= datagram.len() / IFADDR_BYTES,
+                "the result has more addresses than the datagram can hold"
+            );
             Ok(())
         }
         5 => {
             let copied: usize = nflog::packets(datagram).map(|copied| copied.packet.len()).sum();
-            assert!(copied <= datagram.len(), "more than was copied");
+            assert!(copied <= datagram.len(), "the packets have more bytes than the datagram");
             Ok(())
         }
         _ => {

@@ -259,8 +259,8 @@ mod tests {
         let header = "24000000 0100 0500 00000000 00000000";
         let tlvs = "0800 0200 1c000000 0700 0100 6e6f00 00";
         let capped = refusal(NLM_F_CAPPED | NLM_F_ACK_TLVS, &format!("feffffff {header} {tlvs}"));
-        let text = "the kernel refused the netlink request for a step, in its part 'second': No \
-                    such file or directory (os error 2) (no)";
+        let text = "the kernel refused the netlink request for a step, in part 'second' of the \
+                    request: No such file or directory (os error 2) (no)";
         assert_eq!(capped.to_string(), text);
         // Not capped: the whole refused message of 36 bytes stands before the attributes.
         let whole = format!("feffffff {header} {} {tlvs}", "00".repeat(20));

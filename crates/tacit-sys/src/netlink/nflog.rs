@@ -54,15 +54,20 @@ fn configuration(group: u16) -> Vec<NetlinkRequest> {
     let [a, b, c, d] = COPIED_BYTES_MAX.to_be_bytes();
     let mode = [a, b, c, d, COPY_PACKET, 0];
     vec![
-        setting("binding to a log group", group, CONFIG_COMMAND, &bind),
-        setting("configuring what is copied", group, CONFIG_MODE, &mode),
+        setting("binding the socket to a log group", group, CONFIG_COMMAND, &bind),
+        setting("configuring which bytes of a packet are copied", group, CONFIG_MODE, &mode),
         setting(
-            "configuring the size of copies",
+            "configuring how many bytes of a packet are copied",
             group,
             CONFIG_COPY_BYTES,
             &COPY_BYTES.to_be_bytes(),
         ),
-        setting("configuring when copies are sent", group, CONFIG_THRESHOLD, &1_u32.to_be_bytes()),
+        setting(
+            "configuring when copies of packets are sent",
+            group,
+            CONFIG_THRESHOLD,
+            &1_u32.to_be_bytes(),
+        ),
     ]
 }
 

@@ -89,13 +89,17 @@ impl Change {
 }
 
 const NEW: Change = Change {
-    step: "leading marked packets to lo",
+    step: "routing marked packets to lo",
     rule: 32,
     route: 24,
     flags: NLM_F_ACK | 0x400 | 0x200,
 };
-const DELETE: Change =
-    Change { step: "leading marked packets to lo no more", rule: 33, route: 25, flags: NLM_F_ACK };
+const DELETE: Change = Change {
+    step: "removing the routing rule for marked packets",
+    rule: 33,
+    route: 25,
+    flags: NLM_F_ACK,
+};
 
 fn family(version: IpVersion) -> u8 {
     match version {

@@ -182,7 +182,7 @@ impl Netlink {
             bytes.extend_from_slice(&message.bytes);
         }
         if bytes.len() > self.batch_bytes_max {
-            return Err(Error::Invalid("the request is larger than one send may be"));
+            return Err(Error::Invalid("the request is larger than the limit of one send"));
         }
         rustix::net::send(&self.socket, &bytes, SendFlags::empty())
             .map_err(|errno| Error::Socket { call: "send", error: errno.into() })?;
@@ -197,7 +197,7 @@ impl Netlink {
         let (_, length) =
             received.map_err(|errno| Error::Socket { call: "recv", error: errno.into() })?;
         if length > bytes.len() {
-            return Err(Error::Malformed("the answer is longer than the kernel promises"));
+            return Err(Error::Malformed("the answer is longer than the maximum of the kernel"));
         }
         bytes.truncate(length);
         Ok(bytes)

@@ -124,7 +124,10 @@ const THREAD_SETTINGS: &[c_int] =
 
 /// The `ioctl` commands that are allowed: how many bytes wait in a socket, and whether its calls
 /// block.
-#[allow(clippy::cast_possible_truncation, reason = "the kernel takes 32 bits of a command")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the kernel reads only 32 bits of an ioctl command"
+)]
 #[allow(clippy::cast_possible_wrap, reason = "the same bits")]
 const SOCKET_QUESTIONS: &[c_int] =
     &[libc::FIONREAD as c_int, libc::TIOCOUTQ as c_int, SIOCOUTQNSD, libc::FIONBIO as c_int];

@@ -85,7 +85,11 @@ pub(super) fn program(answers: RefusalSource) -> Vec<sock_filter> {
                 program.push(statement(LOAD, OFFSET_ARCH));
                 program.push(jump(arch, 0, length(&body)));
             }
-            None => debug_assert_eq!(ABIS.len(), 1, "one that takes all stands alone"),
+            None => debug_assert_eq!(
+                ABIS.len(),
+                1,
+                "an ABI without an architecture must be the only ABI"
+            ),
         }
         program.extend(body);
     }
@@ -266,7 +270,7 @@ mod tests {
             let wanted = if [1, 8].contains(&call) { refused(libc::EAFNOSUPPORT) } else { PASS };
             assert_eq!(verdict(I386, 102, call), wanted, "socketcall {call}");
         }
-        assert_eq!(verdict(NATIVE, 102, 1), PASS, "that number is getuid there");
+        assert_eq!(verdict(NATIVE, 102, 1), PASS, "number 102 is getuid in the native ABI");
     }
 
     #[test]

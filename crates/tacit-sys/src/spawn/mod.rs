@@ -186,7 +186,7 @@ impl ChildSetup {
         if options.hide.len() > HIDDEN_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the policy names too many files to hide",
+                "the policy names more files than tacit can hide",
             ));
         }
         let mut hidden = Vec::new();
@@ -366,7 +366,7 @@ impl Report {
     fn not_hidden(&self, hidden: &[CString]) -> String {
         let path = match hidden.get(self.index) {
             Some(path) => path.to_string_lossy(),
-            None => "files that take the place of hidden ones".into(),
+            None => "the files that replace hidden files".into(),
         };
         format!("{path}: {}", self.error)
     }

@@ -140,7 +140,10 @@ impl NotifyListener {
         // SAFETY: as above; all of it is numbers, of which every value is one.
         let call = unsafe { call.read() };
         let number = call.data.nr.cast_unsigned();
-        #[allow(clippy::cast_possible_truncation, reason = "the kernel takes 32 bits of it too")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the kernel also reads only 32 bits of the argument"
+        )]
         let first_argument = call.data.args[0] as u32;
         let refused = RefusedCall::identify(call.data.arch, number, first_argument);
         Ok(Some(Call { id: call.id, thread: call.pid, call: refused }))

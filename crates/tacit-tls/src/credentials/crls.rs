@@ -133,7 +133,8 @@ pub(crate) fn warnings(
     let follows = match revocation {
         Revocation::Off => return Vec::new(),
         Revocation::Soft => {
-            "tacit accepts certificates of this CA without a check for revocation, and logs that"
+            "tacit accepts certificates of this CA without a check for revocation, and logs a \
+             warning"
         }
         Revocation::Hard => "tacit rejects all certificates of this CA",
     };

@@ -146,8 +146,8 @@ impl fmt::Display for CredentialFault {
             ),
             Self::TooManyPinned { max } => write!(
                 f,
-                "with this file the trust pins more than {max} certificates; use several trusts, \
-                 or a CA that issues these certificates"
+                "with this file the trust pins more than {max} certificates, which is the limit; \
+                 use several trusts, or a CA that issues these certificates"
             ),
             Self::AtSigner(text) => f.write_str(text),
             Self::NoCrl => f.write_str("contains no CRL (no BEGIN X509 CRL line)"),

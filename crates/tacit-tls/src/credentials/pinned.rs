@@ -117,12 +117,11 @@ impl fmt::Display for UnusablePins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { trust, role, subject, fault } = self;
         let peer = role.peer();
-        write!(
-            f,
-            "trust '{trust}': no {peer} is accepted, because the pinned certificate of {subject} "
-        )?;
+        write!(f, "trust '{trust}' rejects every {peer}: the pinned certificate of {subject} ")?;
         match fault {
-            PinFault::Ca => f.write_str("is a CA certificate, and no chain begins with one")?,
+            PinFault::Ca => {
+                f.write_str("is a CA certificate, and tacit pins only leaf certificates")?
+            }
             PinFault::MayNotSign => {
                 f.write_str("has a keyUsage without digitalSignature, as CA certificates have")?;
             }
@@ -130,7 +129,7 @@ impl fmt::Display for UnusablePins {
                 write!(f, "is for {usages}, not for {needed}")?;
             }
         }
-        write!(f, "; pin the certificate that the {peer} shows")
+        write!(f, "; pin the certificate that the {peer} sends")
     }
 }
 
@@ -186,16 +185,20 @@ pub(super) fn warnings(owner: &str, pinned: &Pinned, now: i64) -> Vec<String> {
         // If the trust has anchors, the file may also contain the chain.
         if pinned.is_alone() && facts.is_ca && (!facts.is_self_signed || !facts.may_sign) {
             warnings.push(format!(
-                "{at} is a CA certificate: peers whose certificates it issued are rejected; pin \
-                 the peer's own certificate, or name the CA with `ca`"
+                "{at} is a CA certificate, and tacit rejects peers whose certificates this CA \
+                 issued; pin the peer's own certificate, or name the CA with `ca`"
             ));
         }
         if facts.has_weak_key() {
             let key = &facts.key;
-            warnings.push(format!("{at} has an {key} key, with which no handshake succeeds"));
+            warnings.push(format!("{at} has an {key} key, with which every handshake fails"));
         }
         if let Some(warning) = expiry_warning(facts, now) {
-            let follows = if facts.not_after < now { ": a peer with it is rejected" } else { "" };
+            let follows = if facts.not_after < now {
+                ": a peer with this certificate is rejected"
+            } else {
+                ""
+            };
             warnings.push(format!("{at} {warning}{follows}"));
         }
     }

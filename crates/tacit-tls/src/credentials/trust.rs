@@ -292,9 +292,8 @@ fn anchor_warnings(
     if facts.version >= 3 && !facts.is_ca {
         warnings.push(if facts.is_self_signed {
             format!(
-                "{at} is not a CA certificate: tacit trusts only this certificate, and no \
-                 certificate that it issued; use a CA and a leaf, so that you can renew the leaf \
-                 without a change here"
+                "{at} is not a CA certificate: tacit trusts only this certificate. Use a CA and a \
+                 leaf certificate, so that you can renew the leaf without a change here"
             )
         } else if facts.denies_ca {
             format!(
@@ -315,7 +314,8 @@ fn anchor_warnings(
     }
     if let Some(warning) = expiry_warning(facts, now) {
         let is_rejected = facts.not_after < now && expired_anchors == ExpiredAnchors::Reject;
-        let follows = if is_rejected { ": chains that end at it are rejected" } else { "" };
+        let follows =
+            if is_rejected { ": chains that end at this certificate are rejected" } else { "" };
         warnings.push(format!("{at} {warning}{follows}"));
     }
     warnings

@@ -36,8 +36,8 @@ fn meaning(alert: Alert) -> Meaning {
             kind: "peer-refused-certificate",
             party: Party::Peer,
             reason: "does not trust the CA of tacit's certificate",
-            step: "add that CA's certificate to the {peer}'s trust store, and check that the \
-                   identity's file contains the intermediate certificates",
+            step: "add that CA's certificate to the {peer}'s trust store, and check that the file \
+                   in `cert` contains the intermediate certificates",
         },
         Alert::CertificateExpired | Alert::CertificateRevoked => Meaning {
             kind: "peer-refused-certificate",

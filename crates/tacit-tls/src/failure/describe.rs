@@ -66,7 +66,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             "not-signed",
             Party::Us,
             format!(
-                "{text}: if the signer has ended, a new one starts within a second; read the log"
+                "{text}: if the signer has ended, the agent starts a new one within a second; read \
+                 the log"
             ),
         ),
         Error::FailedToGetCurrentTime => failure(
@@ -220,7 +221,9 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
         let kind = if protocol == "HTTP" { "plain-http" } else { "not-tls" };
         let step = match failed.role {
             HandshakeRole::Server if protocol == "HTTP" => "use https:// on the client",
-            HandshakeRole::Server => "enable TLS on the client, or connect it to another port",
+            HandshakeRole::Server => {
+                "enable TLS on the client, or connect the client to another port"
+            }
             HandshakeRole::Client => "set `connect` to its TLS port",
         };
         let message = format!("the {peer} sent plain {protocol}, not TLS, on this port: {step}");

@@ -511,7 +511,9 @@ fn into_session(
         ProtocolVersion::TLSv1_3 => TlsVersion::V1_3,
         _ => TlsVersion::V1_2,
     };
-    let refused = |_| fail(rustls::Error::General("no record key for the suite".into()));
+    let refused = |_| {
+        fail(rustls::Error::General("the TLS library returned no record key for the suite".into()))
+    };
     let tx = DirectionSecrets::split(tx, version).map_err(refused)?;
     let sealer = RecordSealer::new(tx.protection, tx.iv, tx_sequence);
     #[cfg(feature = "testing")]
@@ -521,7 +523,8 @@ fn into_session(
     let keys = SessionKeys { seal_key: tx.key, sealer, open_key: rx.key, opener };
     let mut tls13 = None;
     if version == TlsVersion::V1_3 {
-        let missing = || fail(rustls::Error::General("no traffic secrets were reported".into()));
+        let missing =
+            || fail(rustls::Error::General("the TLS library reported no traffic secrets".into()));
         let secrets = Box::new(traffic.into_secrets(role).ok_or_else(missing)?);
         tls13 = Some(Tls13State { secrets, role, tickets });
     }

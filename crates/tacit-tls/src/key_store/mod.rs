@@ -33,7 +33,7 @@ impl KeyStore {
         let at = |at, text: &str| Err(PairError { at, text: text.to_owned() });
         let ChainAndKey { chain, key, cert, key_file } = read_pair(cert, key).map_err(refused)?;
         let Some(public_key) = key.public_key() else {
-            return at(PairFile::Key, "the public key cannot be computed from the private key");
+            return at(PairFile::Key, "tacit cannot compute the public key from the private key");
         };
         if chain.iter().map(|one| one.len()).sum::<usize>() > CHAIN_BYTES_MAX {
             return at(

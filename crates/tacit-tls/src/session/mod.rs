@@ -196,7 +196,7 @@ impl fmt::Display for SessionError {
                 write!(f, "the peer ended the connection with alert {}", alert.0)
             }
             Self::PeerMisbehaved(what, _) => write!(f, "the peer {what}"),
-            Self::Library(what) => write!(f, "tacit could not {what}; please report this"),
+            Self::Library(what) => write!(f, "tacit could not {what}; this is a bug in tacit"),
         }
     }
 }
@@ -595,7 +595,7 @@ impl Session {
         };
         of(&mut tls13.secrets)
             .next(algorithm)
-            .map_err(|_| SessionError::Library("make the next key"))
+            .map_err(|_| SessionError::Library("compute the next traffic key"))
     }
 
     /// Seals a record with any content, as a malicious peer would.

@@ -228,7 +228,7 @@ impl Signer for RemoteSigner {
 }
 
 /// The beginning of the errors of handshakes that the signer did not sign.
-pub(crate) const NOT_SIGNED: &str = "the signer did not sign: ";
+pub(crate) const NOT_SIGNED: &str = "the signer did not sign the handshake: ";
 
 /// All signature schemes that keys may have, in the order of preference.
 pub(crate) const SCHEMES: [SignatureScheme; 10] = [
@@ -263,7 +263,10 @@ impl KeyProvider {
 
     /// Returns the same provider if a signer is enabled, otherwise keys in this process.
     #[must_use]
-    #[expect(clippy::fn_params_excessive_bools, reason = "a keyword of the policy")]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "the parameter is a boolean key of the policy"
+    )]
     pub fn if_enabled(&self, enabled: bool) -> Self {
         if enabled { self.clone() } else { Self::local() }
     }

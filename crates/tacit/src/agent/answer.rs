@@ -59,7 +59,9 @@ impl Agent {
             Request::TakeOver { .. } => self.hand_over(),
             Request::ClearAccess => Reply::written(&self.clear_access()),
             // The task of the control connection serves it.
-            Request::Trace(_) => Reply::error("a trace needs a connection of its own"),
+            Request::Trace(_) => {
+                Reply::error("a trace request needs a control connection of its own")
+            }
             Request::Release => match self.release().await {
                 Ok(reply) => reply,
                 Err(error) => Reply::error(error),
@@ -274,7 +276,7 @@ impl Agent {
         if let Err(error) = supervisor.watch(&self.shared.log) {
             let event = Event::new("supervisor-not-watched").field("error", &error);
             self.shared.log.warn(
-                event.field("next", "the agent continues; it will not log if the supervisor ends"),
+                event.field("next", "the agent continues, but cannot log when its supervisor ends"),
             );
         }
         // If the supervisor has ended, the watch reports that.
@@ -357,7 +359,7 @@ pub(super) fn show_aside(
     tokio::task::spawn_local(async move {
         let reply = match made {
             Ok(made) => made.await.unwrap_or_else(|_| {
-                Reply::error("the agent could not make this display; this is a bug in tacit")
+                Reply::error("the agent could not create this display; this is a bug in tacit")
             }),
             Err(error) => Reply::error(format!("cannot start a thread for this display: {error}")),
         };

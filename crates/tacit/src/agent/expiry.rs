@@ -54,8 +54,11 @@ impl Deadline {
         let next = match self.kind {
             "identity" => "renew the certificate and replace its file",
             "pinned" => "get the peer's new certificate, and add it to the pinned certificates",
-            "trust" => "get the new certificate of the CA, and new certificates issued by it",
-            _ => "get the current CRL from the CA and replace the file",
+            "trust" => {
+                "get the new certificate of the CA, and new certificates that the CA issued \
+                        with it"
+            }
+            _ => "get the current CRL from the CA, and replace the file",
         };
         let days = self.at.saturating_sub(now).div_euclid(DAY_SECONDS);
         Event::new("expires")

@@ -30,7 +30,7 @@ impl Agent {
         vec![
             LimitDisplay::new("connections", self.connections_max)
                 .used(self.shared.table.len())
-                .beyond("connections wait in the kernel's queue"),
+                .beyond("new connections wait in the kernel's queue"),
             LimitDisplay::new("handshakes", limits.handshakes)
                 .used(self.shared.limiter.in_flight())
                 .beyond("handshakes wait"),
@@ -48,29 +48,32 @@ impl Agent {
                 .beyond("the connection is refused"),
             LimitDisplay::new("verified-chains", chains.map_or(0, |_| CHAINS_MAX))
                 .used(chains.map_or(0, |chains| chains.len()))
-                .beyond("the least recently used chain is removed, and verified again if needed"),
+                .beyond(
+                    "the agent removes the least recently used chain, and verifies it again \
+                         when it is needed",
+                ),
             LimitDisplay::new("batch-records", relay::BATCH_RECORDS_MAX),
             LimitDisplay::new("held-bytes-per-worker", relay::HELD_BYTES_MAX)
-                .beyond("batches are reduced to one record"),
+                .beyond("each batch is reduced to one TLS record"),
             LimitDisplay::new("listen-backlog", u32::try_from(socket::LISTEN_BACKLOG).ok())
-                .beyond("the kernel drops the SYN; the client sends it again"),
+                .beyond("the kernel drops the SYN; the client sends the SYN again"),
         ]
     }
 
     fn limits_of_runs(&self) -> Vec<LimitDisplay> {
         vec![
             LimitDisplay::new("datagram-flows-per-run", crate::datagram::FLOWS_MAX)
-                .beyond("the flow that was idle for the longest is closed"),
+                .beyond("the agent closes the flow that was idle for the longest time"),
             LimitDisplay::new("held-syns-per-run", self.runs.held_syns_max)
                 .used(self.runs.most_held())
-                .beyond("the SYN gets no answer; the program's kernel sends it again"),
+                .beyond("the SYN gets no answer; the program's kernel sends the SYN again"),
             LimitDisplay::new("questions-per-run", crate::dns::QUESTIONS_MAX)
-                .beyond("DNS questions are dropped and counted; the program asks again"),
+                .beyond("the agent drops and counts DNS questions; the program sends them again"),
             LimitDisplay::new("query-connections-per-run", crate::query::QUERY_CLIENTS_MAX)
-                .beyond("the connection that was idle for the longest is closed"),
+                .beyond("the agent closes the connection that was idle for the longest time"),
             LimitDisplay::new("refusals-shown", REFUSALS_MAX)
                 .used(self.shared.refusals.entries().len())
-                .beyond("the refusal that was repeated least recently is removed"),
+                .beyond("the agent removes the refusal that was repeated least recently"),
             LimitDisplay::new("runs", crate::run::launchers::RUNS_MAX)
                 .used(self.runs.registry.len())
                 .beyond("runs are refused"),
@@ -81,7 +84,7 @@ impl Agent {
         vec![
             LimitDisplay::new("log-queue-lines", crate::log::QUEUE_LINES_MAX)
                 .used(self.shared.log.lost())
-                .beyond("lines are lost (USED is the number of lost lines)"),
+                .beyond("the agent drops lines; the column USED shows how many"),
             LimitDisplay::new("workers", self.workers.count_max())
                 .used(self.workers.count())
                 .beyond("the existing workers serve all connections"),
@@ -91,7 +94,7 @@ impl Agent {
                 .used(self.shared.table.traces().len())
                 .beyond("traces are refused"),
             LimitDisplay::new("trace-queue-bytes", QUEUE_BYTES_MAX)
-                .beyond("packets are dropped and counted"),
+                .beyond("the kernel drops and counts packets"),
         ]
     }
 }

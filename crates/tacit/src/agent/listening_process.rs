@@ -78,17 +78,17 @@ impl fmt::Display for ListeningProcess {
         match self {
             Self::Process { pid, program, user } => write!(
                 f,
-                "process {pid} ({program}) of user {user} listens on it\n    \
-                 fix: end that process with `kill {pid}`, or use another address"
+                "process {pid} ({program}) of user {user} listens on the address\n    fix: end \
+                 that process with `kill {pid}`, or use another address"
             ),
             Self::User(user) => write!(
                 f,
-                "a process of user {user} listens on it\n    \
-                 fix: find that process with `ss -ltnp` as root and end it, or use another address"
+                "a process of user {user} listens on the address\n    fix: find that process with \
+                 `ss -ltnp` as root and end it, or use another address"
             ),
             Self::Unknown => f.write_str(
-                "find the process that listens on it with `ss -ltnp` as root, or use another \
-                 address",
+                "find the process that listens on the address with `ss -ltnp` as root, or use \
+                 another address",
             ),
         }
     }

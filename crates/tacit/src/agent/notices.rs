@@ -72,8 +72,8 @@ impl ReportReceiver {
             }
             HelperReport::NotHidden(reason) => {
                 let event = Event::new("files-not-hidden").field("run", &self.run.name);
-                let next = "programs of the run may be able to read this file; its helper tries \
-                            again every second";
+                let next = "programs of the run may be able to read this file; the helper of the \
+                            run tries to hide the file again every second";
                 self.log.error(event.field("error", &reason).field("next", next));
             }
         }

@@ -102,9 +102,9 @@ impl Agent {
             }
             Err(error) => {
                 let event = Event::new("peers-not-checked").field("error", &error);
-                self.shared
-                    .log
-                    .error(event.field("next", "the connections are checked again soon"));
+                self.shared.log.error(
+                    event.field("next", "the agent checks the peers of the connections again soon"),
+                );
                 if outdated || ended {
                     self.shared.table.ask_again();
                 }

@@ -103,8 +103,8 @@ impl Changing {
     pub(super) async fn due(&mut self) -> Due {
         let Some(preparation) = &mut self.under_way else { return pending().await };
         let prepared = (&mut preparation.prepared).await.unwrap_or_else(|_| {
-            let reason = "the policy was not installed: the agent failed while it read the \
-                          policy; this is a bug in tacit: report it with the policy";
+            let reason = "the policy was not installed: the agent failed while it read the policy; \
+                          this is a bug in tacit: report it with the policy";
             Prepared::Policy(Err(reason.to_owned()))
         });
         let origins = self.under_way.take().map(|done| done.origins).unwrap_or_default();
@@ -127,7 +127,7 @@ impl Agent {
         let refusal = if self.draining.is_some() {
             ENDING
         } else if self.changing.waiting.len() >= WAITING_MAX {
-            "the policy was not installed: too many requests wait for the reload in progress; try \
+            "the policy was not installed: too many requests wait for the current reload; try \
              again later"
         } else {
             self.changing.waiting.push(origin);
@@ -171,7 +171,7 @@ impl Agent {
             }
             Err(error) => {
                 let event = Event::new("files-not-read").field("error", &error);
-                self.shared.log.error(event.field("next", "the files are read again soon"));
+                self.shared.log.error(event.field("next", "the agent reads the files again soon"));
             }
         }
     }

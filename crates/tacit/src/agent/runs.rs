@@ -509,7 +509,7 @@ impl Runs {
                 if !std::mem::replace(&mut is_reported, true) {
                     let event = Event::new("files-not-hidden").field("run", &name);
                     let next = "programs of the run may be able to read these files; the agent \
-                                tries again every second";
+                                tries to hide them again every second";
                     log.error(event.field("error", &error).field("next", next));
                 }
                 tokio::time::sleep(HIDE_AGAIN_AFTER).await;

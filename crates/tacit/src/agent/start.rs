@@ -351,11 +351,11 @@ fn congestion_control(policy: &Policy, log: &Log) -> Option<String> {
         return Some(name.to_owned());
     }
     if from_policy.is_some() {
-        log.warn(
-            Event::new("congestion-control-refused")
-                .field("name", &name)
-                .field("needed", &"a name in the sysctl net.ipv4.tcp_allowed_congestion_control"),
-        );
+        log.warn(Event::new("congestion-control-refused").field("name", &name).field(
+            "needed",
+            &"name a congestion control that the sysctl \
+                                   net.ipv4.tcp_allowed_congestion_control lists",
+        ));
     }
     None
 }

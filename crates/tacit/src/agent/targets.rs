@@ -53,7 +53,8 @@ pub(super) fn inherit(live: &Live, control: &Path, log: &Log) {
             let event = Event::new("targets-unknown").field("error", &error);
             log.warn(event.field(
                 "next",
-                "no action is needed: the agent tries targets that are down once more",
+                "no action is needed: the agent does not know which targets were down, and \
+                 connects to all of them again",
             ));
         }
     }

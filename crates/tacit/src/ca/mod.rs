@@ -282,7 +282,9 @@ impl Ca {
         let key = read_key(&key_path)?;
         let certificate = Certificate::read(&cert_path)?;
         if !certificate.facts.is_ca {
-            let why = "it is not a CA certificate, so peers would reject what it signs".to_owned();
+            let why = "the certificate is not a CA certificate, so peers would reject the \
+                       certificates that it signs"
+                .to_owned();
             return Err(CaError::Unusable(cert_path, why));
         }
         if !certificate.is_public_key_of(&key) {

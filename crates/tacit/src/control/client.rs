@@ -84,8 +84,8 @@ impl fmt::Display for ClientError {
             Self::Silent(patience) => {
                 write!(
                     f,
-                    "the agent did not answer within {patience:?}: its process is stopped or \
-                     overloaded"
+                    "the agent did not answer within {patience:?}: the process of the agent is \
+                     stopped or overloaded"
                 )
             }
             Self::Restarted => f.write_str(

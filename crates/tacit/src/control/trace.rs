@@ -93,15 +93,18 @@ impl Tracer {
         let duration = Duration::from_millis(request.duration_ms);
         if duration.is_zero() || duration > TRACE_DURATION_MAX {
             return Err(format!(
-                "a trace takes up to {} s, and more than 0",
+                "the duration of a trace must be more than 0 and at most {} s",
                 TRACE_DURATION_MAX.as_secs()
             ));
         }
         if request.bytes_max == 0 || request.bytes_max > TRACE_BYTES_MAX {
-            return Err(format!("a trace writes up to {TRACE_BYTES_MAX} bytes, and more than 0"));
+            return Err(format!(
+                "the size of a trace must be more than 0 and at most \
+                                {TRACE_BYTES_MAX} bytes"
+            ));
         }
         if request.files() == 0 {
-            return Err("a trace needs a file for bytes or for keys".to_owned());
+            return Err("a trace needs a file for packets or a file for keys".to_owned());
         }
         if self.table.traces().len() >= TRACES_MAX {
             return Err(TraceRefused::TooMany.to_string());

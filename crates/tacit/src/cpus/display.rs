@@ -163,8 +163,11 @@ impl Table for CpusDisplay {
         let cpus = table(&self.cpus, &COLUMNS);
         let delay = match self.delay_source {
             Some(WaitSource::Cpus) => "",
-            Some(WaitSource::Threads) => "; delay as threads have it, by the CPU of each",
-            None => "; this kernel counts no delay",
+            Some(WaitSource::Threads) => {
+                "; delay is that of the agent's threads, by the CPU on \
+                                          which each thread runs"
+            }
+            None => "; this kernel does not measure delay",
         };
         let interval = self.interval_s;
         format!("{cpus}(observed for {interval:.1} s{delay})\n\n{}", self.crypto.text())
@@ -185,7 +188,8 @@ impl Table for CryptoDisplay {
             ("DECRYPT-MB/S", |one| one.open_mb_per_s.to_string()),
         ];
         let instructions = match self.instructions.as_slice() {
-            [] => "no instructions for AES and SHA are known for this architecture\n".to_owned(),
+            [] => "tacit does not know which instructions for AES and SHA this architecture has\n"
+                .to_owned(),
             known => table(known, &INSTRUCTIONS),
         };
         format!("{instructions}\n{}", table(&self.suites, &SUITES))
@@ -198,7 +202,7 @@ fn runs(cpu: &CpuDisplay) -> String {
     list(&shown.collect::<Vec<_>>())
 }
 
-#[expect(clippy::fn_params_excessive_bools, reason = "it turns a bool into a word")]
+#[expect(clippy::fn_params_excessive_bools, reason = "the function turns a bool into a word")]
 fn yes_or_no(is_so: bool) -> String {
     if is_so { "yes" } else { "no" }.to_owned()
 }

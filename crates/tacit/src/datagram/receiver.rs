@@ -382,8 +382,9 @@ impl Lane {
         self.log_count(
             Event::new("datagrams-dropped"),
             self.dropped.take(),
-            "datagrams were broadcast or multicast, buffers were full, or the connection limit \
-             was reached; for the limit, raise `connections` in [limits], or LimitNOFILE",
+            "the datagrams were broadcast or multicast, buffers were full, or the connection limit \
+             was reached; if the limit was reached, raise `connections` in [limits], or \
+             LimitNOFILE",
         );
         self.log_count(
             Event::new("questions-dropped"),

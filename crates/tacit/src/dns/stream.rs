@@ -55,7 +55,10 @@ async fn next_query(socket: &StreamSocket, held: &mut Vec<u8>) -> Option<Vec<u8>
             held.drain(..consumed);
             return Some(query);
         }
-        debug_assert!(held.len() < 2 + MESSAGE_BYTES_MAX, "a whole message would be taken");
+        debug_assert!(
+            held.len() < 2 + MESSAGE_BYTES_MAX,
+            "the buffer already contains a whole message"
+        );
         let read = tokio::time::timeout(IDLE_MAX, socket.read(&mut chunk)).await;
         match read {
             Ok(Ok(count)) if count > 0 => held.extend_from_slice(&chunk[..count]),

@@ -20,7 +20,10 @@ pub(super) enum Presence {
 
 impl Presence {
     /// `There` if `condition` is true.
-    #[expect(clippy::fn_params_excessive_bools, reason = "it turns a condition into a name")]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "the function turns a condition into a `Presence`"
+    )]
     pub(super) fn when(condition: bool) -> Self {
         if condition { Self::There } else { Self::Missing }
     }

@@ -105,7 +105,7 @@ fn resolvers() -> Finding {
     let note = if found.is_empty() {
         "/etc/resolv.conf has no resolver: programs cannot resolve names; use --resolver".to_owned()
     } else {
-        format!("{} from /etc/resolv.conf", found.join(", "))
+        format!("{}, from /etc/resolv.conf", found.join(", "))
     };
     Finding::wanted("resolvers", Presence::when(!found.is_empty()), note)
 }
@@ -114,9 +114,12 @@ fn name_services() -> Finding {
     let there = |path: &&&str| Path::new(path).exists();
     let found: Vec<_> = spawn::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
     let note = if found.is_empty() {
-        "no name service runs that would bypass tacit".to_owned()
+        "no name service runs through which programs could bypass tacit".to_owned()
     } else {
-        format!("{}: runs hide these sockets, which would bypass tacit", found.join(", "))
+        format!(
+            "{}: programs could bypass tacit through these sockets, so runs hide them",
+            found.join(", ")
+        )
     };
     Finding::wanted("name services", Presence::There, note)
 }
@@ -124,7 +127,7 @@ fn name_services() -> Finding {
 fn descriptors() -> Finding {
     let limit = process::raise_descriptor_limit().unwrap_or(0);
     let note =
-        format!("at most {limit} open files (RLIMIT_NOFILE); a connection needs two to four");
+        format!("at most {limit} open files (RLIMIT_NOFILE); each connection needs two to four");
     Finding::wanted("open files", Presence::when(limit >= DESCRIPTORS_WANTED), note)
 }
 

@@ -207,7 +207,7 @@ fn made(user: User) -> Vec<Finding> {
         Finding::needed(
             SOCKETS,
             Presence::There,
-            "can use any address, so that both peers see the other's real address",
+            "the agent can use any source address, so each peer sees the real address of the other",
         ),
     ]
 }
@@ -239,7 +239,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                 None => Finding::wanted(
                     HIDE,
                     Presence::There,
-                    "for keys, and for name services that bypass tacit",
+                    "hides keys, and name services through which programs could bypass tacit",
                 ),
                 Some(why) => Finding::wanted(
                     HIDE,
@@ -271,7 +271,7 @@ fn large_segments(large: LargeSegments) -> Finding {
     }
     let missing = if large.v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
     let note =
-        format!("not available for {missing}: data between program and agent costs more CPU time");
+        format!("no support for {missing}: data between program and agent costs more CPU time");
     Finding::wanted(name, Presence::Missing, note)
 }
 
@@ -300,7 +300,8 @@ fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
             "congestion control",
             "tcp_congestion_control",
             format!("{congestion_control} between program and agent, independent of the host"),
-            "the host's is used between program and agent as well, and may delay packets",
+            "connections between program and agent use the congestion control of the host, which \
+             may delay packets",
         ),
     ]
 }

@@ -218,7 +218,7 @@ fn class_word(class: SchedulingClass) -> &'static str {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "microseconds of a display need no more precision")]
+#[expect(clippy::cast_precision_loss, reason = "a display needs only the precision of a float")]
 fn as_us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }

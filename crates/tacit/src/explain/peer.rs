@@ -195,8 +195,12 @@ fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, String> {
         Ok(mapped) => {
             let who = identity(&run.check, &mapped, Some(&answer.certificate));
             answer.identity = who.identity;
-            answer.reason =
-                who.warned.map(|entry| format!("{entry} denies this name, but only warns"));
+            answer.reason = who.warned.map(|entry| {
+                format!(
+                    "{entry} has deny = true with `warn`, so the agent \
+                                                logs a warning and does not reject the client"
+                )
+            });
         }
         Err(reason) => {
             answer.verdict = "refused";
@@ -221,16 +225,16 @@ impl fmt::Display for Answer {
         }
         if let Some(MapAnswer { name, decide, passed }) = map {
             for SkippedEntry { line, why } in passed {
-                writeln!(f, "line {line}: [[map.{name}]] does not decide: {why}")?;
+                writeln!(f, "line {line}: this entry of [[map.{name}]] does not decide: {why}")?;
             }
             for DecidingEntry { line, outcome } in decide {
-                writeln!(f, "line {line}: [[map.{name}]] decides: {outcome}")?;
+                writeln!(f, "line {line}: this entry of [[map.{name}]] decides: {outcome}")?;
             }
         }
         let why = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
         match identity {
             Some(identity) => write!(f, "{verdict} as {identity}{why}"),
-            None if *verdict == "served" => write!(f, "served without a name{why}"),
+            None if *verdict == "served" => write!(f, "served without an identity{why}"),
             None => write!(f, "{verdict}{why}"),
         }
     }

@@ -116,7 +116,7 @@ impl OnDisk {
         if real(Path::new(path))?.starts_with(real(root)?) {
             return Ok(());
         }
-        Err("a symbolic link points outside of the directory of --root".to_owned())
+        Err("a symbolic link leads to a file outside of the directory of --root".to_owned())
     }
 }
 

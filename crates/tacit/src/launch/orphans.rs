@@ -59,7 +59,7 @@ impl Running {
         warn(
             MessageId("orphans-ended"),
             format_args!(
-                "the program ended and left {left} {what} running: sending SIGTERM now, and \
+                "the program ended and left {left} {what} running: tacit sends SIGTERM now, and \
                  SIGKILL after {grace} s (see --orphans)"
             ),
         );
@@ -79,7 +79,9 @@ impl Running {
         let left = self.orphans().len();
         warn(
             MessageId("orphans-left"),
-            format_args!("{left} {what} of the program cannot be killed and continue to run"),
+            format_args!(
+                "tacit cannot kill {left} {what} of the program, and they continue to run"
+            ),
         );
         Ok(())
     }

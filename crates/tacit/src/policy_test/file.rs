@@ -252,7 +252,7 @@ fn refuse<T>(table: &TomlTable<'_>, error: NoFlow) -> Option<T> {
 }
 
 /// The value of an optional key: `Some(None)` if it is absent, `None` if it is invalid.
-#[expect(clippy::option_option, reason = "a key may be absent, and a given one wrong")]
+#[expect(clippy::option_option, reason = "`None` is an error; `Some(None)` is an absent key")]
 fn optional<'t, T>(
     table: &TomlTable<'t>,
     key: &'static str,

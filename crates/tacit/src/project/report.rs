@@ -46,21 +46,26 @@ impl Answer {
     ) -> Self {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
         assume(
-            "message sizes, and the shares of CPU time that the kernel charges to each process, \
-             stay as measured",
+            "the size of messages stays as measured, and so does the share of CPU time that the \
+             kernel charges to each process",
         );
-        assume("costs outside of rules stay as measured; uncaptured costs grow with the traffic");
+        assume(
+            "CPU time outside of rules stays as measured; uncaptured CPU time grows with the \
+                traffic",
+        );
         if question.scale != 1.0 {
             assume(
-                "each message costs the same at any rate; in fact processes under higher load are \
-                 woken less often, so this overestimates more traffic and underestimates less",
+                "each message costs the same CPU time at every rate. In fact the kernel wakes a \
+                 busy process less often, so the result is too high for more traffic and too low \
+                 for less",
             );
         }
         if question.engines.is_some() {
             assume(
-                "engines do handshakes with the preceding work, and relay for rules that say so, \
-                 until they are fully used; data workers do the rest (spill). Short bursts are not \
-                 modelled. With spill = false connections wait for an engine instead",
+                "engines do handshakes and the work before them, and relay bytes for rules with \
+                 relay = \"engine\", until the engines are fully used. Data workers do the rest \
+                 (spill). With spill = false, connections wait for an engine instead. The \
+                 projection ignores short bursts",
             );
         }
         Self {
@@ -171,8 +176,8 @@ impl Answer {
         if after.percent_each() > 100.0 {
             let _ = writeln!(
                 out,
-                "         more than 100 % is impossible: the agent would relay less, or needs \
-                 {:.0} general CPUs",
+                "         more than 100 % is impossible: the agent would relay less traffic, or \
+                 needs {:.0} general CPUs",
                 (after.percent / 100.0).ceil()
             );
         }

@@ -56,7 +56,7 @@ impl<'a> Units<'a> {
             };
             if what == RuleChange::Permit {
                 assumptions.push(format!(
-                    "rule {}: receiving and sending a byte costs the same in clear as in records",
+                    "rule {}: to receive and send a byte costs the same in clear as in TLS records",
                     rule.name
                 ));
             }
@@ -72,7 +72,8 @@ impl<'a> Units<'a> {
             let now = known.unwrap_or(Suite::DEFAULT[0]);
             if known.is_none() {
                 assumptions.push(format!(
-                    "rule {name} used {}: no connection was open whose cipher suite could be read",
+                    "rule {name} used {}: tacit assumes this cipher suite, because no connection \
+                     was open whose suite could be read",
                     now.name()
                 ));
             }
@@ -131,8 +132,8 @@ impl<'a> Units<'a> {
         let handshake_us = match UnitCosts::measured_handshake_us(self.costs) {
             Some(handshake_us) => {
                 assumptions.push(format!(
-                    "rule {name}: each connection has a handshake, which takes {}, the mean of all \
-                     rules in this interval",
+                    "rule {name}: each connection has one handshake, which takes {}, the mean of \
+                     all rules in this interval",
                     us(handshake_us)
                 ));
                 handshake_us
@@ -155,9 +156,9 @@ impl<'a> Units<'a> {
         };
         self.handshake_us = Some(handshake_us);
         assumptions.push(format!(
-            "rule {name}: each connection has a full handshake as server, which takes {}, measured \
-             on this machine now with a P-256 certificate and without I/O, because no rule had a \
-             handshake in this interval",
+            "rule {name}: each connection has one full handshake as server, which takes {}. This \
+             machine measured the time now, with a P-256 certificate and without I/O, because no \
+             rule had a handshake in this interval",
             us(handshake_us)
         ));
         Ok(handshake_us)
@@ -187,7 +188,7 @@ fn us(us: f64) -> String {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the mean is not negative, and not larger than the number of bytes"
+    reason = "the mean is not negative, and at most the number of bytes"
 )]
 fn message_bytes(rule: &MeasuredRuleCosts) -> usize {
     let Some(mean) = rule.message_bytes().filter(|mean| *mean >= 1.0) else {

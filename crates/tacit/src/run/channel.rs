@@ -261,7 +261,7 @@ impl HelperChannel {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("the helper of the run has ended, and no other has started in time")
+    io::Error::other("the helper of the run has ended, and no new helper has started in time")
 }
 
 /// Whether the channel failed; `false` if the helper refused the request.

@@ -278,7 +278,9 @@ fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
             level(about(Event::new("certificate-warned"), record), record)
                 .field(
                     "reason",
-                    &format_args!("{entry} matches the client's certificate and has action warn"),
+                    &format_args!(
+                        "{entry} matches the client's certificate, and the entry has `warn`"
+                    ),
                 )
                 .field("subject", subject),
         );

@@ -75,8 +75,8 @@ impl fmt::Display for ConnectionEnd {
         match self {
             Self::Orderly => f.write_str("closed"),
             Self::KeyLimit => f.write_str(
-                "closed at the data limit of its key, because TLS 1.2 cannot replace the key: use \
-                 TLS 1.3, or make the program reconnect",
+                "tacit closed the connection at the data limit of its key, because TLS 1.2 cannot \
+                 replace the key: use TLS 1.3, or make the program reconnect",
             ),
             Self::Truncated => {
                 f.write_str("the TLS peer closed without close_notify, so data may be missing")
@@ -90,9 +90,9 @@ impl fmt::Display for ConnectionEnd {
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),
             Self::ControlFailed(what) => f.write_str(what),
-            Self::OwnTls(_) => {
-                f.write_str("the program uses TLS itself, and its rule would add a second TLS")
-            }
+            Self::OwnTls(_) => f.write_str(
+                "the program uses TLS itself, and its rule would add a second layer of TLS",
+            ),
             Self::NotPassed(reason) => {
                 write!(f, "cannot relay the program's own TLS (on-tls = \"pass\"): {reason}")
             }

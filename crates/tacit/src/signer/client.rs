@@ -204,7 +204,7 @@ impl Client {
         for key in keys {
             let reason = match key.load_again() {
                 Ok(true) => continue,
-                Ok(false) => "the key file contains another key than before".to_owned(),
+                Ok(false) => "the key file now contains another key".to_owned(),
                 Err(PairError { text, .. }) => text,
             };
             let event = Event::new("key-lost").field("reason", &reason);

@@ -234,7 +234,8 @@ async fn dial_inside(
     let ports = record.rule.rule.inbound().map(|inbound| inbound.local_ports.as_slice());
     let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
         return Err(Unreached::from(
-            "the client has no IP address, which connections into a run need",
+            "the client has no IP address, and only clients with an IP address can connect into a \
+             run",
         ));
     };
     let route = find_route(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
@@ -259,7 +260,10 @@ async fn dial_on_host(
     security: Security,
 ) -> Result<Upstream, Unreached> {
     let (Address::Inet(client), Address::Inet(program)) = (&record.remote, &record.local) else {
-        return Err(Unreached::from("a client without an IP address connects to no program"));
+        return Err(Unreached::from(
+            "the client has no IP address, and only clients with an IP \
+                                    address can connect into a run",
+        ));
     };
     let program = canonical(*program);
     let source = SocketAddr::new(canonical(*client).ip(), 0);

@@ -29,7 +29,7 @@ const CONNECTIONS_HEAD: usize = 2;
 const BAR_CELLS: usize = 16;
 
 const HELP: &[&str] = &[
-    "Percentages are relative to one CPU: two fully used CPUs are 200.",
+    "Percentages are percent of one CPU: two fully used CPUs are 200 %.",
     "",
     "general   work on general CPUs that engines cannot do",
     "engine    work that engines did",
@@ -37,10 +37,10 @@ const HELP: &[&str] = &[
     "",
     "US/CONN   CPU time of a rule per opened connection, in microseconds",
     "US/MSG    CPU time per message: receive, decrypt, encrypt, send",
-    "US/MB     the same per MB (10^6 bytes)",
+    "US/MB     CPU time per MB (10^6 bytes): receive, decrypt, encrypt, send",
     "",
     "q  quit                 s  sort rules by the next column",
-    "up, down     select a rule; up from the first selects all",
+    "up, down     select a rule; up from the first rule selects all rules",
     "left, right  previous and next page of connections",
     "?  this help",
 ];

@@ -101,8 +101,8 @@ impl fmt::Display for TraceError {
             Self::File(error) => write!(f, "{error}"),
             Self::Connection(error) => write!(
                 f,
-                "the connection to the agent failed, and the trace with it: {error}\n    \
-                 fix: check whether the agent still runs, and run the command again"
+                "the trace ended, because the connection to the agent failed: {error}\n    fix: \
+                 check whether the agent still runs, and run the command again"
             ),
             Self::Signals(error) => write!(f, "cannot wait for signals: {error}"),
         }

@@ -137,8 +137,8 @@ fn report(args: &ConnectArgs, clocks: &Clocks, results: Results) -> Report {
     report.cpu(&clocks.names(), &used, "connection", opened);
     if rate.is_none() {
         report.note(
-            "closed loop: the client opens the next connection only after closing another one, so \
-             slow connections lower the load; use --rate for a fixed load",
+            "the client opens the next connection only after closing another one (closed loop), so \
+             slow connections lower the load; for a fixed load, use --rate",
         );
     }
     if used.ledgers.is_empty() {

@@ -103,7 +103,7 @@ impl std::fmt::Display for WorkloadError {
             Self::NoRun(agent) => write!(
                 f,
                 "--ledger-of {agent}: this process is not a `tacit run` with an agent of its own: \
-                 give the path of the agent's control socket"
+                 name the control socket of the agent"
             ),
             Self::Descriptors(error) => write!(
                 f,
@@ -124,7 +124,8 @@ impl std::fmt::Display for WorkloadError {
                 write!(f, "cannot read --beside {}: {error}: {GIVE_A_REPORT}", path.display())
             }
             Self::Nothing => f.write_str(
-                "no operation finished during the measurement: measure longer (--seconds)",
+                "no operation finished during the measurement: use a longer measurement \
+                 (--seconds)",
             ),
         }
     }

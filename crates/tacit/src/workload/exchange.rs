@@ -384,20 +384,25 @@ fn report(
     let bytes = done * (request_bytes + reply_bytes) as f64;
     report.figure("mb_per_s", "data rate, both directions", "MB/s", bytes / 1e6 / used.seconds);
     if pace.rate.is_some() {
-        report.latency("latency", "latency since due time", &results.latency);
+        report.latency(
+            "latency",
+            "latency from the scheduled time of the request",
+            &results.latency,
+        );
         report.latency("service", "latency since sending", &results.service);
         report.figure("unsent", "scheduled, not sent", "", results.unsent as f64);
         if results.unsent > 0 {
             report.note(
-                "the client could not reach the rate: scheduled requests that were not sent count \
-                 with the time from their due time to the end of the measurement",
+                "the client could not reach the rate: a scheduled request that was not sent counts \
+                 with the time from its scheduled time to the end of the measurement",
             );
         }
     } else {
         report.latency("latency", "latency", &results.latency);
         report.note(
-            "closed loop: the client sends the next request only after a reply, so a slow server \
-             receives fewer requests and these latencies are too low; use --rate for a fixed load",
+            "the client sends the next request only after a reply (closed loop), so a slow server \
+             receives fewer requests, and these latencies are too low; for a fixed load, use \
+             --rate",
         );
     }
     report.cpu(&clocks.names(), used, "exchange", done);

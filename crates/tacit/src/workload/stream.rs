@@ -190,7 +190,7 @@ impl Connection {
         }
         match self.number()? {
             arrived if arrived == sent => Ok(sent),
-            _ => Err(WorkloadError::Mixed("the length of a stream")),
+            _ => Err(WorkloadError::Mixed("the reported length of a stream")),
         }
     }
 
@@ -228,7 +228,7 @@ impl Connection {
         }
         match amount {
             Amount::Bytes(bytes) if bytes != received && !failed.load(Ordering::Relaxed) => {
-                Err(WorkloadError::Mixed("the length of a stream"))
+                Err(WorkloadError::Mixed("the reported length of a stream"))
             }
             _ => Ok(received),
         }

@@ -109,10 +109,10 @@ pub(super) fn charts(traces: &[Trace]) -> Vec<Chart> {
         chart("congestion window", "KB", |one| one.window_bytes as f64 / 1000.0),
         chart("smoothed round-trip time", "us", |one| one.rtt_us as f64),
         chart("deviation of the round-trip time", "us", |one| one.rtt_deviation_us as f64),
-        chart("sent or queued, not acknowledged", "KB", |one| {
+        chart("bytes sent or queued, but not acknowledged", "KB", |one| {
             one.unacknowledged_bytes as f64 / 1000.0
         }),
-        chart("queued, not sent yet", "KB", |one| one.unsent_bytes as f64 / 1000.0),
+        chart("bytes queued, but not sent", "KB", |one| one.unsent_bytes as f64 / 1000.0),
     ]
 }
 

@@ -245,7 +245,7 @@ fn errors_of_rules_for_runs_name_the_missing_key() {
         (
             format!("{rule}{}", RULE.replace("\"r\"", "\"s\"") + "permit = true\n"),
             "10:10",
-            "only one of them is for a run",
+            "only one of them is a rule for runs",
         ),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);
@@ -291,7 +291,7 @@ fn windows_are_checked_and_explained_for_any_time() {
         ("{ days = \"mon-fry\" }", "6:17", "`days` cannot be `mon-fry`"),
         ("{ hours = \"6-22\" }", "6:18", "`hours` cannot be `6-22`"),
         ("{ days = \"mon\", zone = \"Europe/Berln\" }", "6:31", "did you mean `Europe/Berlin`?"),
-        ("{ zone = \"UTC\" }", "6:8", "`when` has none of `days`, `hours`"),
+        ("{ zone = \"UTC\" }", "6:8", "`when` has none of the keys `days`, `hours`"),
         ("\"mon\"", "6:8", "write a table"),
     ] {
         let Checked { code, stderr: said, .. } =

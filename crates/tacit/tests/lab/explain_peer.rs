@@ -124,7 +124,7 @@ fn explain_peer_names_the_check_and_the_map_entry() {
 
     let warned = asked.json("valid.pem --address 192.0.2.1 --rule in");
     assert_eq!((&warned["verdict"], &warned["identity"]), (&"served".into(), &Value::Null));
-    assert!(warned["reason"].as_str().unwrap().contains("denies this name, but only warns"));
+    assert!(warned["reason"].as_str().unwrap().contains("has deny = true with `warn`"));
 
     let denied = asked.json("denied.pem --rule in");
     assert_eq!(denied["map"]["decide"][0]["outcome"], "deny", "{denied}");
@@ -165,7 +165,7 @@ fn explain_peer_checks_the_name_that_a_program_looks_up() {
     assert_eq!((&good["verdict"], &good["identity"]), (&"served".into(), &"db.example".into()));
     let other = asked.json("valid.pem --rule out --name db.example --name x.example");
     assert!(other["reason"].as_str().unwrap().contains("not for x.example"), "{other}");
-    assert!(asked.refuses("--peer valid.pem --rule out").contains("give a name with --name"));
+    assert!(asked.refuses("--peer valid.pem --rule out").contains("add --name with a name"));
 }
 
 #[test]

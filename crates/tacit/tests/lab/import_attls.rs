@@ -98,5 +98,8 @@ fn links_out_of_the_root_are_not_followed() {
     let refused = import();
     assert!(!refused.status.success());
     let text = text_of(&refused);
-    assert!(text.contains("a symbolic link points outside of the directory of --root"), "{text}");
+    assert!(
+        text.contains("a symbolic link leads to a file outside of the directory of --root"),
+        "{text}"
+    );
 }

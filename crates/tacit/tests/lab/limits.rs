@@ -146,7 +146,7 @@ fn sources_and_rules_have_limits_of_connections() {
     assert!(first.iter_mut().all(ping), "open connections continue");
     let refused = agent.ok(&["show", "refused"]);
     for text in
-        ["limit", "if these connections are wanted, raise `connections-per-source`", "127.0.0.4"]
+        ["limit", "if you want these connections, raise `connections-per-source`", "127.0.0.4"]
     {
         assert!(refused.contains(text), "{text}: {refused}");
     }

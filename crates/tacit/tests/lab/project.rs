@@ -119,7 +119,7 @@ fn suites_are_measured_and_assumptions_are_listed() {
     assert_ne!(rule(&other["after"], "out"), rule(&other["before"], "out"));
     let assumed = other["assumptions"].to_string();
     for words in
-        ["rule out", "rule in", "measured on this machine", "TLS_CHACHA20", "stay as measured"]
+        ["rule out", "rule in", "measured on this machine", "TLS_CHACHA20", "stays as measured"]
     {
         assert!(assumed.contains(words), "{words}: {assumed}");
     }

@@ -175,7 +175,7 @@ fn rows(report: &Value, title: &str) -> BTreeMap<String, Value> {
     rows.iter().map(|row| (word(row).unwrap(), row.clone())).collect()
 }
 
-const COSTS: &str = "CPU time of agents by component, per ";
+const COSTS: &str = "CPU time of the agents by component, per ";
 const COUNTS: &str = "Counters of agents";
 
 #[test]
@@ -385,7 +385,7 @@ fn reports_are_text_json_and_a_page_and_stand_beside_each_other() {
     for line in [
         "interactive: 10 connections, 100 bytes each way, closed loop",
         "label: first",
-        "note: closed loop",
+        "note: the client sends the next request only after a reply (closed loop)",
     ] {
         assert!(said.lines().any(|found| found.starts_with(line)), "{line}: {said}");
     }

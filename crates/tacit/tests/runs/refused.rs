@@ -128,7 +128,10 @@ fn connections_to_own_addresses_without_a_listener_are_reported() {
         assert_eq!((&one["kind"], &one["destination"]), (&kind.into(), &destination.into()));
         assert_eq!(one["why"], "no-listener");
         let next = one["next"].as_str().unwrap();
-        assert!(next.starts_with("start a program in the run that listens there; "), "{next}");
+        assert!(
+            next.starts_with("start a program in the run that listens on this address; "),
+            "{next}"
+        );
     }
     assert_eq!(tcp["count"], 1, "{tcp}");
 }
@@ -155,7 +158,10 @@ fn broadcast_and_multicast_have_their_own_reason() {
     let seen = refusals(&by_name(), script);
     let [one] = &*seen else { panic!("{seen:?}") };
     assert_eq!(one["why"], "not-offered");
-    assert_eq!(one["next"], "no rule can allow it: runs do not support broadcast and multicast");
+    assert_eq!(
+        one["next"],
+        "no rule can allow this flow: runs do not support broadcast and multicast"
+    );
 }
 
 #[test]

@@ -186,9 +186,9 @@ impl IdentityMap {
         let why = |entry: &MapEntry| match entry.matches(certificate) {
             Err(condition) => format!("`{condition}` does not match"),
             Ok(()) if weights == Some(entry.conditions.weights()) => {
-                "the entry also matches, with the same result".to_owned()
+                "the entry also matches, and has the same result".to_owned()
             }
-            Ok(()) => "the entry also matches, but is less specific".to_owned(),
+            Ok(()) => "the entry also matches, but its conditions are less specific".to_owned(),
         };
         let decides = |entry: &MapEntry| decide.iter().any(|other| std::ptr::eq(entry, *other));
         let others = self.entries.iter().filter(|entry| !decides(entry));
@@ -329,7 +329,7 @@ impl fmt::Display for MapOutcome {
         match self {
             Self::Name(name) => write!(f, "name {name}"),
             Self::Deny => f.write_str("deny"),
-            Self::Warn => f.write_str("deny, as a warning only"),
+            Self::Warn => f.write_str("warn, and do not deny"),
         }
     }
 }

@@ -111,7 +111,8 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
         return parse_range(text, first.to_canonical(), last.trim());
     }
     if text.parse::<SocketAddr>().is_ok() {
-        let fix = "keep the address here and put the port in `remote-ports` or `local-ports`";
+        let fix = "write only the address here, and put the port in `remote-ports` or \
+                   `local-ports`";
         return fault(format!("`{text}` contains a port"), fix);
     }
     let domain = text.strip_prefix("*.");
@@ -206,7 +207,8 @@ fn parse_endpoint(text: &str) -> Result<Target, Fault> {
     let port = parse_port(text, port_text)?;
     if host_text.is_empty() || host_text == "*" {
         let fix = format!(
-            "write \"127.0.0.1:{port}\" for this host alone, \"0.0.0.0:{port}\" for every address"
+            "write \"127.0.0.1:{port}\" to accept connections from this host only, or \
+             \"0.0.0.0:{port}\" to accept them from every host"
         );
         return fault(format!("`{text}` has no address"), fix);
     }
@@ -269,7 +271,8 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
         return Ok(Address::Abstract(shown.to_owned()));
     }
     if !shown.starts_with('/') {
-        let message = format!("`{text}` is a relative path, which other programs may not find");
+        let message =
+            format!("`{text}` is a relative path, and other programs may not know its directory");
         return fault(message, format!("write the absolute path: \"unix:/run/{shown}\""));
     }
     if shown.ends_with('/') {
@@ -295,8 +298,8 @@ fn as_listen(text: &str, target: Target) -> Result<Address, Fault> {
 fn as_connect(text: &str, target: Target) -> Result<Target, Fault> {
     match &target {
         Target::Address(Address::Inet(address)) if address.ip().is_unspecified() => fault(
-            format!("`{text}`: no connection can be made to {}", address.ip()),
-            format!("write \"127.0.0.1:{}\" for this host", address.port()),
+            format!("`{text}`: tacit cannot connect to {}", address.ip()),
+            format!("write \"127.0.0.1:{}\" to connect to this host", address.port()),
         ),
         Target::Address(Address::Inet(address)) if address.ip().is_multicast() => fault(
             format!("`{text}`: {} is a multicast address", address.ip()),
@@ -395,7 +398,10 @@ mod tests {
                 "`fd00::1:2:3:4:5:6:8080`: an IPv6 address with a port needs brackets",
             ),
             ("unix:", "`unix:` has no path or name of a socket"),
-            ("unix:run/x", "`unix:run/x` is a relative path, which other programs may not find"),
+            (
+                "unix:run/x",
+                "`unix:run/x` is a relative path, and other programs may not know its directory",
+            ),
             ("unix:/run/", "`unix:/run/` is a directory"),
             ("/run/x.sock", "`/run/x.sock` is a path without `unix:`"),
             ("256.1.1.1:80", "`256.1.1.1:80`: `256.1.1.1` is neither an address nor a name"),

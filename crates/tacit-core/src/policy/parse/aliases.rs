@@ -78,8 +78,9 @@ pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
             "`remote` {selector} is in a range that is reserved for aliases ({})",
             aliases.ranges
         );
-        let fix = "write the name or the true address; if this host exists, set another network \
-                   in `alias-ranges` of [agent], or aliases = \"never\"";
+        let fix = "write the name or the real address of the host; if a host really has an address \
+                   in this range, set another network in `alias-ranges` of [agent], or aliases = \
+                   \"never\"";
         value.report.error(MessageId("alias-range"), &at, message, fix);
     }
 }

@@ -16,7 +16,10 @@ const CLEAR_KEYS: [&str; 2] = ["clear-sources", "clear-until"];
 
 /// Reads the keys. The outer `None` means that an error was reported, the inner `None` that every
 /// client needs TLS.
-#[expect(clippy::option_option, reason = "an error, or a rule without clients in clear")]
+#[expect(
+    clippy::option_option,
+    reason = "`None` is an error; `Some(None)` is a rule without clients in clear"
+)]
 pub(super) fn read(
     table: &TomlTable<'_>,
     client_cert: &ClientCert,
@@ -28,7 +31,7 @@ pub(super) fn read(
         None => false,
     };
     if !accepts_clear {
-        let why = "this rule accepts no clients without TLS";
+        let why = "this rule accepts only clients with TLS";
         table.refuse(&CLEAR_KEYS, why, "remove the key, or set accept = \"both\"");
         return CLEAR_KEYS.iter().all(|key| !table.holds(key)).then_some(None);
     }
@@ -82,9 +85,10 @@ fn time(value: &TomlValue<'_>) -> Option<Timestamp> {
 fn warn(value: &TomlValue<'_>, client_cert: &ClientCert) {
     let denies = client_cert.requested().is_some_and(|policy| policy.absent == Absent::Deny);
     let message = if denies {
-        "clients in clear are accepted, and show no certificate although `client-cert` requires one"
+        "the rule accepts clients without TLS, which send no certificate although `client-cert` \
+         requires one"
     } else {
-        "clients in clear are accepted: their data is not protected"
+        "the rule accepts clients without TLS: their data is not protected"
     };
     let fix = "set `clear-until` to the end of the migration, then remove `accept`";
     let position = value.report.position(value.at.start);

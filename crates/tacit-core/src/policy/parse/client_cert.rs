@@ -67,10 +67,11 @@ pub(super) fn refuse_in_clear(
         return Some(());
     }
     let value = table.value("client-cert")?;
-    let fix = "remove `mode` from `starttls`, or choose a level that allows an absent certificate";
+    let fix = "remove `mode` from `starttls`, or choose a `client-cert` level that accepts clients \
+               without a certificate";
     value.error(
-        "a client that does not start TLS sends no certificate, and mode = \"optional\" would \
-         accept it",
+        "mode = \"optional\" accepts clients that do not start TLS, and such a client sends no \
+         certificate",
         fix,
     );
     None
@@ -97,8 +98,8 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
     let absent = table
         .required("absent", fix)
         .and_then(|value| value.choice(&[("allow", Absent::Allow), ("deny", Absent::Deny)]));
-    let fix = "set what happens to an invalid certificate: invalid = \"deny\", \"log\", or \
-               \"allow\", which does not check it";
+    let fix = "set what happens to an invalid certificate: invalid = \"deny\" or \"log\"; with \
+               invalid = \"allow\" tacit does not check certificates";
     let choices = [("allow", None), ("log", Some(Invalid::Log)), ("deny", Some(Invalid::Deny))];
     let invalid = table.required("invalid", fix).and_then(|value| value.choice(&choices));
     let choices = [("none", Source::Nowhere), ("name", Source::Certificate), ("map", Source::Map)];
@@ -121,11 +122,11 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
 fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option<ClientCert> {
     let Settings { preset, absent, invalid, source } = settings;
     let Some(invalid) = invalid else {
-        let why = "this level does not check certificates";
+        let why = "this `client-cert` level does not check certificates";
         table.refuse(
             &["trust", "map"],
             why,
-            "remove the key, or choose a level that checks certificates",
+            "remove the key, or choose a `client-cert` level that checks certificates",
         );
         let given = table.value("trust").or_else(|| table.value("map"));
         let asked = ClientCertPolicy { preset, absent, chain: ChainCheck::Waived };
@@ -146,7 +147,7 @@ fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option
         (Source::Nowhere | Source::Certificate, Some(_)) => {
             let fix = "remove the key, or set client-cert = \"full\", which rejects clients \
                        without a name in the map";
-            table.refuse(&["map"], "this level uses no identity map", fix);
+            table.refuse(&["map"], "this `client-cert` level uses no identity map", fix);
             None
         }
         (Source::Nowhere, None) => Some(PeerName::None),

@@ -66,7 +66,7 @@ pub(super) fn check_apart(top: &TomlTable<'_>, engine: &EngineSettings, placed: 
     let [first, ..] = both.as_slice() else { return true };
     let Some(agent) = top.value("agent") else { return true };
     let message = format!("CPU {first} is in `placement-cpus`, and is also reserved by [engine]");
-    agent.error(message, "name the CPU in only one of the two");
+    agent.error(message, "name the CPU in only one of the two keys");
     false
 }
 

@@ -167,7 +167,10 @@ fn check_loop(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
         };
         if let Some(value) = item(table, "connect", place) {
             let message = format!("{} connects to itself at {listen}", table.title);
-            value.error(message, "connect to the address of the program behind this rule");
+            value.error(
+                message,
+                "set `connect` to the address of the server, which differs from `listen`",
+            );
         }
         is_sound = false;
     }
@@ -216,14 +219,15 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     match (leak, clear) {
         (Some(ClearSocket { key, place, message }), _) if !allowed => {
             let at = item(table, key, place).map_or_else(|| table.at.clone(), |value| value.at);
-            let fix = "use loopback or a UNIX socket; if that network is trusted, set clear = true";
+            let fix = "use loopback or a UNIX socket; if you trust the network to this address, \
+                       set clear = true";
             table.report.error(MessageId("clear-leaves-host"), &at, message, fix);
             false
         }
         (None, Some(clear)) if allowed => {
             let position = table.report.position(clear.name_at.start);
-            let message = "`clear = true` has no effect: data in clear does not leave this host in \
-                           this rule";
+            let message = "`clear = true` has no effect: this rule sends no data in clear to other \
+                           hosts";
             table.report.warning(MessageId("no-effect"), position, message, "remove the key");
             true
         }

@@ -96,7 +96,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
     }
     if outcome == Some(MapOutcome::Warn) {
         let position = table.report.position(table.at.start);
-        let fix = "remove `warn` when the log shows the expected clients";
+        let fix = "remove `warn` when the log reports only clients that you want to reject";
         table.report.warning(
             MessageId("only-warns"),
             position,

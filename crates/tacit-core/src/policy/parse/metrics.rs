@@ -24,14 +24,15 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
     let allowed = allowed?;
     if !metrics.stays_on_host() && !allowed {
         let message = format!("metrics would be served to other hosts in clear at {metrics}");
-        let fix = "use loopback or a UNIX socket; if that network is trusted, set metrics-clear \
-                   = true";
+        let fix = "use loopback or a UNIX socket; if you trust the network of this address, set \
+                   metrics-clear = true";
         value.error_of(MessageId("clear-leaves-host"), message, fix);
         return None;
     }
     if let Some(clear) = clear.filter(|_| metrics.stays_on_host() && allowed) {
         let position = table.report.position(clear.name_at.start);
-        let message = "`metrics-clear = true` changes nothing: metrics do not leave this host";
+        let message = "`metrics-clear = true` has no effect: tacit serves metrics only on this \
+                       host";
         table.report.warning(MessageId("no-effect"), position, message, "remove the key");
     }
     Some(Some(metrics))

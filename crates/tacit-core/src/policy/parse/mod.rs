@@ -93,7 +93,10 @@ pub fn parse_files(files: &PolicyText) -> ParsedPolicy {
         .map(|policy| Policy { included: files.included().cloned().collect(), ..policy });
     let diagnostics = report.finish();
     let sound = diagnostics.iter().all(|finding| finding.severity == DiagnosticSeverity::Warning);
-    debug_assert!(!sound || policy.is_some(), "a reader returned no value and reported no error");
+    debug_assert!(
+        !sound || policy.is_some(),
+        "a function of the parser returned no value and reported no error"
+    );
     ParsedPolicy { policy: policy.filter(|_| sound), diagnostics }
 }
 
@@ -265,7 +268,7 @@ fn part(table: &TomlTable<'_>, key: &'static str, all: usize) -> Option<Option<u
     if let Some(part) = part.filter(|part| *part > all)
         && let Some(value) = table.value(key)
     {
-        let message = format!("`{key}` is {part}, more than `handshakes`, which is {all}");
+        let message = format!("`{key}` is {part}, which is more than `handshakes` ({all})");
         value.error(message, format!("write at most {all}, or raise `handshakes`"));
         return None;
     }

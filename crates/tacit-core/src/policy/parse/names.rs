@@ -204,7 +204,7 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         }
     };
     if source == Some(TrustSource::Pinned) {
-        let why = "without `ca` tacit builds no chain, so it checks neither CRLs nor the expiry of \
+        let why = "this trust has no `ca`, and without a CA tacit checks neither CRLs nor expired \
                    CAs";
         let fix = "remove the key, or set the CA too: ca = \"corp-ca.pem\"";
         table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);

@@ -69,15 +69,13 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let Some(strict) = strict else { continue };
         let line = report.line(strict.position, weak.position);
         let message = format!(
-            "rule `{}` does not check servers and comes before rule `{}` in line {line} for the \
-             same port: a name that both match is not protected, nor is another name with the same \
-             address, unless it has an alias",
+            "rule `{}` does not check servers, and comes before rule `{}` in line {line} for the \
+             same port. If a name matches both rules, its connections are not protected. Another \
+             name with the same address is not protected either, unless it has an alias",
             weak.name, strict.name
         );
-        let fix = format!(
-            "move the rule behind `{}`, or give the two rules different ports",
-            strict.name
-        );
+        let fix =
+            format!("move the rule after `{}`, or give the two rules different ports", strict.name);
         report.warning(MessageId("unchecked-name"), weak.position, message, fix);
         if compared > COMPARED_MAX {
             return;
@@ -139,7 +137,7 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
         }
         (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",
-            problem: format!("listen at {address}, and only one of them is for a run"),
+            problem: format!("listen at {address}, but only one of them is a rule for runs"),
             fix: "choose another address for one of the rules".to_owned(),
         }),
         // Only inbound rules for runs have addresses to share.

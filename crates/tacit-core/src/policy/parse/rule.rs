@@ -91,7 +91,7 @@ fn mode(table: &TomlTable<'_>) -> Option<Mode> {
     let Some(value) = table.value("mode") else { return Some(Mode::Enforce) };
     let mode = value.choice(&[("enforce", Mode::Enforce), ("audit", Mode::Audit)])?;
     if is_forwarding(table) {
-        let why = "`mode` is for rules of runs, and clients connect to `listen` of this rule";
+        let why = "`mode` is for rules of runs, and this is a forwarding rule";
         table.refuse(&["mode"], why, "remove the key");
         return None;
     }
@@ -107,7 +107,8 @@ fn warn_of_audit(table: &TomlTable<'_>, action: &Action) {
     let word = action.word();
     let message =
         format!("{} is in audit mode: flows pass in clear instead of `{word}`", table.title);
-    let fix = "set mode = \"enforce\" when `tacit show audit` shows the flows that you expect";
+    let fix = "set mode = \"enforce\" when `tacit show audit` reports only flows that the rule \
+               should match";
     table.report.warning(MessageId("audit-mode"), position, message, fix);
 }
 
@@ -168,8 +169,8 @@ fn action_word(table: &TomlTable<'_>) -> Option<Word> {
         [(first, _), (second, _), ..] => {
             let message =
                 format!("{} has two actions, `{}` and `{}`", table.title, first.name, second.name);
-            let fix = "keep one of the actions; for different actions write two rules, of which \
-                       the first that matches decides";
+            let fix = "keep one of the actions; for both actions write two rules, and remember \
+                       that the first rule that matches decides";
             table.report.error(MessageId("two-actions"), &second.name_at, message, fix);
             None
         }
@@ -304,7 +305,8 @@ fn allowed_names(
     let remote = selectors.map_or(&[][..], |selectors| &selectors.remote);
     let is_name = |selector: &AddressSelector| matches!(selector, AddressSelector::Name { .. });
     if !remote.is_empty() && remote.iter().all(is_name) {
-        let message = "`names` is for rules by address, and `remote` of this rule is a name";
+        let message = "`names` is for rules that select by address, and `remote` of this rule is a \
+                       name";
         return refuse(message, "remove the key; programs may resolve the names in `remote`");
     }
     value.each(address::name_pattern)

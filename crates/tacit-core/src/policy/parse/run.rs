@@ -176,10 +176,11 @@ fn refuse_sockets(table: &TomlTable<'_>) -> bool {
         "clear",
     ];
     if table.holds("listen") {
-        let why = "with `direction` and `local-ports` the rule is for connections of a run";
+        let why = "the key is for forwarding rules, and a rule with `direction` and `local-ports` \
+                   is for runs";
         table.refuse(&keys, why, "remove the key, or remove `direction` and `local-ports`");
     } else {
-        let why = "without `listen` the rule is for connections of a run";
+        let why = "the key is for forwarding rules, and a rule without `listen` is for runs";
         table.refuse(&keys, why, "remove the key, or add `listen`");
     }
     !keys.into_iter().any(|key| table.holds(key))

@@ -79,7 +79,7 @@ fn postgres(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<Postgre
     let Some(value) = table.value("cancel") else { return Some(PostgresOptions::default()) };
     let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
     if mode == Some(StarttlsMode::Optional) {
-        let why = "with mode = \"optional\" tacit relays cancel requests in clear anyway";
+        let why = "mode = \"optional\" already lets tacit relay cancel requests in clear";
         table.refuse(&POSTGRES_KEYS, why, "remove one of the two");
         return None;
     }
@@ -132,8 +132,8 @@ pub(super) fn check_data(
         return Some(());
     }
     let value = tls.value("resumption")?;
-    let message = "without `resumption` a data connection cannot prove that it belongs to the \
-                   client of its control connection";
+    let message = "with `resumption = false` tacit cannot check that a data connection comes from \
+                   the client of its control connection";
     let fix = "remove the key, or set client-cert = \"required\", or data-resumption = \"off\" in \
                `starttls`";
     value.error(message, fix);

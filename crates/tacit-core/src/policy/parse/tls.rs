@@ -208,7 +208,10 @@ fn connect_after(
 }
 
 /// Parses `on-tls`. The outer `None` means that an error was reported.
-#[expect(clippy::option_option, reason = "an error, or a rule that this is not about")]
+#[expect(
+    clippy::option_option,
+    reason = "`None` is an error; `Some(None)` is a rule to which the key does not apply"
+)]
 fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Option<Option<OwnTls>> {
     let why = match (setting.role, &common.start) {
         (RoleDefault::Is(Role::Client), Start::Immediate) => {

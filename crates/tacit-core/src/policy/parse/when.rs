@@ -34,7 +34,7 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     let keys = ["days", "hours", "months", "days-of-month", "from", "until"];
     if !keys.iter().any(|key| table.holds(key)) {
         let fix = "set days = \"mon-fri\", hours = \"06:00-22:00\", or another of these keys";
-        let message = format!("`when` has none of {}", word_list(&keys));
+        let message = format!("`when` has none of the keys {}", word_list(&keys));
         value.report.missing(MessageId("missing-key"), &value.at, message, fix);
         return None;
     }
@@ -49,7 +49,7 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     };
     if !when.ever_opens() {
         let message = format!("`when` never applies: {when}");
-        value.error(message, "name days that these months have, and set `from` before `until`");
+        value.error(message, "name days that exist in these months, and set `from` before `until`");
         return None;
     }
     Some(when)
@@ -72,7 +72,7 @@ fn days_of_month(value: &TomlValue<'_>) -> Option<DaysOfMonth> {
         None => DaysOfMonth::parse(value.string()?),
     };
     if days.is_none() {
-        value.error("`days-of-month` is not a day of a month", fix);
+        value.error("`days-of-month` contains a value that is not a day of a month", fix);
     }
     days
 }

@@ -131,7 +131,10 @@ impl<'a> TomlTable<'a> {
     }
 
     /// Reads a boolean; `default` if the key is not given.
-    #[expect(clippy::fn_params_excessive_bools, reason = "the default is a value of the policy")]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "the parameter is the default of a boolean key of the policy"
+    )]
     pub fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
         self.value(key).map_or(Some(default), |value| value.boolean())
     }

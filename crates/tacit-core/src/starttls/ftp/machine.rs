@@ -66,7 +66,7 @@ impl FtpControl {
     fn take_command(&mut self, buffers: &mut ExchangeBuffers, line: &[u8]) {
         let command = FtpCommand::of(line);
         if line.contains(&b'\r') || line.contains(&0) {
-            return self.reply(buffers, "500 A command is one line.");
+            return self.reply(buffers, "500 A command must be a single line.");
         }
         let taken = match self.role {
             StarttlsRole::Server => self.take_as_server(buffers, &command),
@@ -136,7 +136,7 @@ impl FtpControl {
         let unsaid = address.ok().filter(|address| address.ip().is_unspecified());
         let filled = unsaid.zip(client).map(|(address, ip)| SocketAddr::new(ip, address.port()));
         match filled.map_or(address, Ok) {
-            Err(Unusable::Malformed) => self.reply(buffers, "501 That is not an address."),
+            Err(Unusable::Malformed) => self.reply(buffers, "501 The argument is not an address."),
             Err(Unusable::Protocol) => self.reply(buffers, "522 Use IPv4 or IPv6 (1,2)."),
             Ok(_) if client.is_none() || server.is_none() => self.reply(buffers, NO_ADDRESS),
             Ok(address) if Some(address.ip().to_canonical()) != client => {

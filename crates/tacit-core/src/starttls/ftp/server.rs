@@ -26,10 +26,10 @@ impl FtpControl {
             "PBSZ" => self.take_size(command),
             "PROT" => self.take_protection(command),
             "CCC" => "534 The control connection must stay under TLS.",
-            "ADAT" => "503 TLS needs no ADAT.",
-            "MIC" | "CONF" | "ENC" => "502 Not implemented: TLS protects the connection.",
+            "ADAT" => "503 ADAT is not used with TLS.",
+            "MIC" | "CONF" | "ENC" => "502 Not implemented: use TLS to protect the connection.",
             // REIN would end TLS (RFC 4217 section 11).
-            "REIN" => "502 Not implemented: open another connection.",
+            "REIN" => "502 Not implemented: open a new connection.",
             verb if may_begin && !HARMLESS.contains(&verb) => {
                 if !self.required {
                     self.phase = ControlPhase::ContinuingInClear;

@@ -204,7 +204,7 @@ fn active_mode_connects_to_the_clients_own_address_alone() {
         )],
         "501 Only this client's own address is allowed.\r\n\
          501 Ports below 1024 are not allowed.\r\n\
-         501 That is not an address.\r\n\
+         501 The argument is not an address.\r\n\
          522 Use IPv4 or IPv6 (1,2).\r\n\
          501 Only this client's own address is allowed.\r\n\
          502 Not implemented: use EPSV or EPRT.\r\n\
@@ -239,7 +239,7 @@ fn data_connections_wait_for_protection_where_tls_is_required() {
          200 Data connections are protected.\r\n\
          534 The control connection must stay under TLS.\r\n\
          503 TLS is already active.\r\n\
-         502 Not implemented: open another connection.\r\n",
+         502 Not implemented: open a new connection.\r\n",
         "",
     );
 }

@@ -119,7 +119,7 @@ impl PostgresServer {
             .filter(|length| CANCEL_REQUEST_BYTES.contains(length))
             .ok_or(StarttlsError::ProtocolViolation(
                 StarttlsSide::Peer,
-                "its cancel request has an invalid length",
+                "the cancel request has an invalid length",
             ))?;
         match peer.input.len().cmp(&length) {
             Ordering::Less => Ok(StarttlsStep::Wait),

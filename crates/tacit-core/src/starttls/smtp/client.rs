@@ -53,7 +53,7 @@ impl SmtpClient {
             WaitsFor::Greeting | WaitsFor::Hello | WaitsFor::Handshake => {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
-                    "a reply was sent without a command",
+                    "the server sent a reply without a command",
                 ));
             }
             WaitsFor::Capabilities if reply.code == 250 && offers_starttls(reply) => {

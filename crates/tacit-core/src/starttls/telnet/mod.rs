@@ -142,7 +142,7 @@ impl ProtocolMachine for TelnetServer {
                 Token::Option(WONT, START_TLS) if self.agreed => {
                     return Err(StarttlsError::ProtocolViolation(
                         StarttlsSide::Peer,
-                        "START_TLS was first accepted and then declined",
+                        "the peer accepted START_TLS and declined it later",
                     ));
                 }
                 Token::Option(WONT, START_TLS) if self.mode == StarttlsMode::Optional => {

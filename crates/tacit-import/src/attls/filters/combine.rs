@@ -77,7 +77,7 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
     let name = format!("{}.{}", rule.text("name").unwrap_or_default(), filter.name);
     set(&mut item, "name", name.into());
     item.comments.push(format!(
-        "limited to the flows that filter {} permits, from {}",
+        "this rule matches only flows that filter {} permits, from {}",
         filter.name, filter.at
     ));
     if filter.log {
@@ -168,7 +168,7 @@ fn meet_listen(item: &mut Item, flow: &Flow) -> Result<Option<()>, String> {
 fn meet_times(item: &mut Item, filter: &Filter) -> Result<Option<()>, String> {
     match (item.value("when"), &filter.when) {
         (Some(own), Some(other)) if own != other => {
-            Err("the two have different time conditions".to_owned())
+            Err("the rule and the filter have different time conditions".to_owned())
         }
         (None, Some(other)) => {
             set(item, "when", other.clone());
@@ -210,9 +210,7 @@ fn listen_at(text: &str) -> Result<IpAddr, String> {
         "0.0.0.0/0" => Ok(Ipv4Addr::UNSPECIFIED.into()),
         "::/0" => Ok(Ipv6Addr::UNSPECIFIED.into()),
         _ => text.parse().map_err(|_| {
-            format!(
-                "{text} is not a single address, and tacit listens on single addresses or on all"
-            )
+            format!("tacit listens on single addresses or on all addresses, and {text} is neither")
         }),
     }
 }
@@ -255,12 +253,12 @@ fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<Soc
     let count: usize = flow.local_ports.iter().map(ExactSizeIterator::len).sum();
     if count == 0 || count > LISTEN_PORTS_MAX {
         let message = format!(
-            "filter `{}` permits inbound connections to {} ports; tacit opens only those on which \
-             other rules listen",
+            "filter `{}` permits inbound connections to {} ports; of these, tacit listens only on \
+             ports that a rule uses",
             filter.name,
             if count == 0 { "all".to_owned() } else { count.to_string() }
         );
-        let fix = "write a service that names the ports on which programs listen";
+        let fix = "write a service that contains only the ports on which programs listen";
         findings.changed(&filter.at, message, fix);
         return Vec::new();
     }
@@ -276,7 +274,11 @@ fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<Soc
             Err(why) => {
                 let message =
                     format!("filter `{}` permits inbound connections, but {why}", filter.name);
-                findings.error(&filter.at, message, "name the addresses on which programs listen");
+                findings.error(
+                    &filter.at,
+                    message,
+                    "in the filter, name the addresses on which programs listen",
+                );
             }
         }
     }
@@ -301,7 +303,7 @@ fn inbound(
             Ok(left) if left.is_empty() => {}
             Ok(_) | Err(_) => {
                 let message = format!(
-                    "filter `{}` covers only some addresses of {socket}, on which rules listen",
+                    "rules listen on {socket}, and filter `{}` covers only some of its addresses",
                     filter.name
                 );
                 let fix = "in the filters for this port, name each address on which programs \

@@ -88,14 +88,15 @@ fn report_options(policy: &Object, findings: &mut Findings) {
             ("FilterLogging", "Off") => {
                 findings.info(
                     &field.at,
-                    "FilterLogging is Off, so no filter rule logs, even if its action says so",
+                    "FilterLogging is Off: no filter rule logs, even if its action requests \
+                     logging",
                 );
             }
             _ => {}
         }
     }
     let message = "traffic that no filter rule permits is denied, as on z/OS; programs get an \
-                   error at once";
+                   error immediately";
     findings.info(&policy.at, message);
 }
 
@@ -223,12 +224,12 @@ impl<'r> Reader<'r> {
         let silent = action.said("DiscardAction").is_none_or(|field| field.value == "Silent");
         if decided == Action::Deny && silent && !self.has_reported_discards {
             self.has_reported_discards = true;
-            let message = "denied connections fail at once with an error; on z/OS their packets \
-                           were dropped silently";
+            let message = "a program gets an error immediately if its connection is denied; on \
+                           z/OS the packets were dropped silently";
             self.findings.changed(
                 &action.at,
                 message,
-                "set DiscardAction ICMP, which is the closest to this",
+                "set DiscardAction ICMP, which is the closest to the behaviour of tacit",
             );
         }
         let logging = action.said("IpFilterLogging").map_or("No", |field| field.value.as_str());
@@ -257,8 +258,8 @@ impl<'r> Reader<'r> {
             let is_udp = protocol == Protocol::Udp;
             let one_way = matches!(way, Way::Outbound | Way::Inbound);
             if one_way && permits && !is_udp {
-                let message = "a TCP connection needs packets in both directions, and this service \
-                               covers one direction";
+                let message = "this service covers one direction, and a TCP connection needs \
+                               packets in both directions";
                 let fix = "write Direction bidirectional OutboundConnect for connections that \
                            programs here open, InboundConnect for connections that they accept";
                 self.findings.error(&service.at, message, fix);
@@ -275,12 +276,12 @@ impl<'r> Reader<'r> {
                 self.findings.changed(
                     &service.at,
                     message,
-                    "change nothing if only programs here start such flows",
+                    "if only programs here start such flows, change nothing",
                 );
             }
             if one_way && is_udp {
-                let message = "the service covers one direction of UDP; in tacit a rule covers a \
-                               datagram and its answers";
+                let message = "the service covers one direction of UDP; a tacit rule covers a \
+                               datagram and the answers to it";
                 self.findings.changed(&service.at, message, "write Direction bidirectional");
             }
             self.report_names(service, action, &destination_ports);
@@ -349,8 +350,8 @@ impl<'r> Reader<'r> {
                 None
             }
             Some(field) if field.value == "Either" && action == Action::Permit => {
-                let message = "tacit does not handle packets that this host forwards: the policy \
-                               covers local ones only";
+                let message = "the policy covers only packets from and to this host; tacit does \
+                               not handle packets that this host forwards";
                 self.findings.changed(&field.at, message, "filter forwarded packets with nftables");
                 Some(())
             }

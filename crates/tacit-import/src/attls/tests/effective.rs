@@ -61,7 +61,9 @@ fn of_two_blocks_the_later_replaces_the_earlier_entirely() {
     assert_eq!(shown(&table, "web", "TLSv1"), ["On default"]);
     assert_eq!(shown(&table, "web", "ClientAuthType"), ["Required default"]);
     let (_, found) = imported(&policy, MAP, AttlsOptions::default());
-    let replaced = found.iter().find(|found| found.contains("replaces the one at p:19 completely"));
+    let replaced = found
+        .iter()
+        .find(|found| found.contains("only this one is used, and the one at p:19 is ignored"));
     assert!(replaced.is_some_and(|found| found.starts_with("20 changed: ")), "{found:?}");
 }
 
@@ -154,7 +156,8 @@ fn a_whole_number_is_an_address() {
         POLICY.replacen("LocalPortRange 8443", "LocalPortRange 8443\n  RemoteAddr 6793", 1);
     assert_eq!(shown(&table(&policy), "web", "RemoteAddr"), ["0.0.26.137 p:4"]);
     let (_, found) = imported(&policy, MAP, AttlsOptions::default());
-    let told = "4 changed: `RemoteAddr 6793` is a number, which means the address 0.0.26.137";
+    let told = "4 changed: `RemoteAddr 6793` is a number, which the import reads as the address \
+                0.0.26.137";
     assert!(found.iter().any(|found| found.starts_with(told)), "{found:?}");
 }
 

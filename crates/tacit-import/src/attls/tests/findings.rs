@@ -44,13 +44,18 @@ fn what_becomes_nothing_is_told() {
             unused,
             "12 info: no rule uses TTLSKeyringParms `spare`",
         ),
-        ("TTLSEnabled On", "TTLSEnabled On\n  Trace 7", "11 info: Trace 7: begin and end"),
+        (
+            "TTLSEnabled On",
+            "TTLSEnabled On\n  Trace 7",
+            "11 info: Trace 7: the agent logs the \
+                                                         begin and end",
+        ),
         (
             "TTLSGroupAction on\n",
             "TTLSRule WEB2\n{\nRemotePortRange 9\nDirection Outbound\n\
              TTLSGroupActionRef on\nTTLSEnvironmentActionRef server\n}\nTTLSGroupAction on\n",
-            "1 changed: rule `WEB2` is tried before this one: both have the priority 1, and the \
-             order of the names decides; on z/OS this one is",
+            "1 changed: rule `WEB2` is tried before this rule: both have the priority 1, so the \
+             order of their names decides; on z/OS this rule is",
         ),
         ("TLSv1.3 On", "TLSv1.3 On\n    Renegotiation Disabled", "25 info: `Renegotiation` is not"),
         (
@@ -161,7 +166,7 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
         ),
         (
             "[job]\nA = { any = true, user = \"x\" }\n",
-            "m2 error: `any` of a job excludes its other keys",
+            "m2 error: a job with `any` cannot have other keys",
         ),
         ("[job]\nA = {}\n", "m2 error: a job needs at least one key"),
         ("[keyring.A]\nca = \"system\"\ncrl = \"a\"\n", "m1 error: `crl` cannot be used with ca ="),

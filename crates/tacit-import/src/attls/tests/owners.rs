@@ -257,7 +257,7 @@ fn what_the_map_says_of_one_rule_must_not_be_missed_by_a_wider_pattern() {
         AttlsOptions::default(),
     );
     assert_eq!(policy, None);
-    let wanted = "also covers `NIGHT1`, but would not use the program or user";
+    let wanted = "also covers `NIGHT1`, but the map sets the program or user";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let said = map("NIGHT1 = { program = \"/p/1\" }\n");
     let (policy, found) = imported(&both, &said, AttlsOptions::default());
@@ -293,7 +293,7 @@ fn the_map_needs_no_job_for_what_is_accepted() {
     let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
     let (text, found) = imported(&policy, MAP, AttlsOptions::default());
     assert!(text.is_some(), "{found:#?}");
-    let wanted = "4 changed: the rule applies to connections to any program of a";
+    let wanted = "4 changed: the rule applies to connections to every program of a";
     assert!(found.iter().any(|one| one.starts_with(wanted)), "{found:#?}");
     // In clear it would be open to every program.
     let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
@@ -323,8 +323,9 @@ fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
         let asked = format!("[keyring.\"{user}/r\"]");
         let is_asked = |one: &String| one.contains(" error: ") && one.contains(&asked);
         assert!(found.iter().any(is_asked), "{asked}: {found:#?}");
-        let said =
-            format!("`Keyring r` is imported as `{user}/r`, the key ring of the rule's user ID");
+        let said = format!(
+            "`Keyring r` means `{user}/r`: the key ring belongs to the user ID of the rule"
+        );
         assert!(found.iter().any(|one| one.contains(&said)), "{said}: {found:#?}");
     }
     let rings = "[keyring.\"USERA/r\"]\nca = \"a.pem\"\n[keyring.\"USERB/r\"]\nca = \"b.pem\"\n";
@@ -337,7 +338,7 @@ fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
 fn one_ring_for_several_users_is_reported_as_a_change() {
     let (_, found) = imported_rules(&rules_with_a_ring(), &format!("{USERS}{RING}"));
     for user in ["USERA", "USERB"] {
-        let said = format!("the files of [keyring.r] are used for the ring of `{user}` too");
+        let said = format!("the files of [keyring.r] are also those of the key ring of `{user}`");
         let is_said = |one: &String| one.contains(" changed: ") && one.contains(&said);
         assert!(found.iter().any(is_said), "{said}: {found:#?}");
     }

@@ -183,7 +183,7 @@ fn well_known_ports_say_when_tls_begins() {
     }
     let (line, found) = start("992", MAP);
     assert_eq!(line, "-");
-    let told = "on z/OS the program started TLS; here TLS begins at the first byte";
+    let told = "on z/OS the program itself started TLS; in tacit TLS begins at the first byte";
     assert!(found.iter().any(|one| one.contains(told)), "{found:#?}");
     let map = format!("{MAP}[rule.web]\nstarttls = \"telnet\"\n");
     assert!(start("2023", &map).0.contains("starttls = \"telnet\""));
@@ -303,7 +303,7 @@ fn groups_that_are_named_are_kept_behind_the_hybrid_one() {
     assert!(text.contains(wanted), "{text}");
     assert!(found.iter().any(|one| one.contains("0030 (x448) is dropped")), "{found:?}");
     assert!(
-        found.iter().any(|one| one.contains("info: X25519MLKEM768 is added before the")),
+        found.iter().any(|one| one.contains("info: the import adds X25519MLKEM768 before the")),
         "{found:?}"
     );
 }
@@ -330,7 +330,9 @@ fn several_files_are_one_policy_in_any_encoding() {
     assert!(given.import(&mut findings).policy.is_some());
     let found = findings.finish();
     assert!(
-        found.iter().any(|one| one.file == "b" && one.message == "the file was read as ISO 8859-1")
+        found
+            .iter()
+            .any(|one| one.file == "b" && one.message == "the import read the file as ISO 8859-1")
     );
 }
 
@@ -375,7 +377,7 @@ fn the_name_that_a_client_sends_is_the_one_that_is_checked() {
     let name = "HostReferenceIdDNS db.example.com\nHostRefWildcardValidation On\n";
     let other = "HostReferenceIdDNS other.example.com\nHostRefWildcardValidation On\n";
     for (more, wanted, told) in [
-        (sni.to_owned(), "db.example.com", "must now contain the server name that is sent"),
+        (sni.to_owned(), "db.example.com", "must now contain the server name that tacit sends"),
         (format!("{sni}{name}"), "db.example.com", ""),
         (format!("{sni}{other}"), "other.example.com", "`db.example.com` is not sent"),
     ] {
@@ -384,7 +386,7 @@ fn the_name_that_a_client_sends_is_the_one_that_is_checked() {
         assert!(text.contains(&format!("server-name = \"{wanted}\"")), "{text} {found:#?}");
         let changed = found.iter().filter(|one| {
             one.contains(" changed: ") && one.contains("example.com")
-                || one.contains("that is sent;")
+                || one.contains("that tacit sends;")
         });
         let changed: Vec<_> = changed.collect();
         assert!(
@@ -538,7 +540,7 @@ fn a_rule_with_the_name_of_one_that_is_added_keeps_it() {
         let text = text.unwrap_or_else(|| panic!("{found:#?}"));
         assert!(text.contains(&format!("name = \"{name}\"\n")), "{text}");
         assert!(text.contains(&format!("name = \"{name}-2\"\n")), "{text}");
-        let said = format!("rule `{name}` is called `{name}-2` in the policy");
+        let said = format!("the name of rule `{name}` is `{name}-2` in the policy");
         assert!(found.iter().any(|one| one.contains(&said)), "{found:#?}");
     }
 }

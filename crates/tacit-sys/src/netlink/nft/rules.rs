@@ -110,7 +110,7 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
             redirect,
         );
     }
-    rules.push("rule: datagrams to sources of answers reach the agent", &TO_ANSWERER);
+    rules.push("adding the rule that captures datagrams to answering addresses", &TO_ANSWERER);
     for address in OWN {
         for (protocol, port, refusal) in
             [(TCP, AGENT_PORT, Reset), (TCP, HOLD_PORT, Reset), (UDP, AGENT_PORT, PortUnreachable)]

@@ -184,7 +184,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
     let middle = root.ca("middle CA", none_below);
     let below = middle.ca("below CA", |_| {});
     let chain = chain_of(below.leaf(LeafKind::Valid), &[&below, &middle]);
-    let said = "has more CAs above it than one of them allows (pathLenConstraint)";
+    let said = "has more CAs above it than one of these CAs allows (pathLenConstraint)";
     expect(&answers(&trusting(&root), &chain, NOW), said, Alert::BadCertificate);
 
     let limited = Ca::made("mail CA", |params| {
@@ -202,7 +202,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
 
     let old = openssl_sha1();
     let trust = loaded(&old.cert_pem, None, ExpiredAnchors::Reject);
-    let said = "is signed with an algorithm that is not trusted (SHA-1";
+    let said = "is signed with an algorithm that tacit does not accept (SHA-1";
     expect(&answers(&trust, &old.chain, NOW), said, Alert::BadCertificate);
     let namesake = Ca::new("root CA").leaf(LeafKind::Valid);
     let answered = answers(&trusting(&root), &namesake.chain, NOW);

@@ -149,7 +149,7 @@ impl Sandbox {
 
     /// The rows of `tacit show limits`.
     pub(super) fn show(&self) -> [LimitDisplay; 3] {
-        let refused = "the kernel refuses the call";
+        let refused = "the kernel refuses the system call";
         let files = match &self.files {
             Files::Within(reachable) => reachable.text.clone(),
             Files::AllKernel => "not limited: this kernel has no Landlock".to_owned(),
@@ -177,5 +177,5 @@ pub(super) fn show_none() -> LimitDisplay {
 
 fn warn_of(part: &str, error: &io::Error, log: &Log) {
     let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
-    log.warn(event.field("next", "the agent serves without this part of its sandbox"));
+    log.warn(event.field("next", "the agent continues without this part of its sandbox"));
 }

@@ -587,7 +587,10 @@ fn start_settings(settings: &mut Settings, start: &Start) {
 struct Settings(Vec<Setting>);
 
 impl Settings {
-    #[expect(clippy::fn_params_excessive_bools, reason = "`default` is a property of the setting")]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "the parameter says whether the setting has its default"
+    )]
     fn add(&mut self, key: &str, value: impl Into<SettingValue>, default: bool) {
         self.0.push(Setting { key: key.to_owned(), value: value.into(), default });
     }

@@ -33,7 +33,10 @@ pub(super) struct Family<'a> {
 impl Page {
     /// Begins a family. All its samples must be written before the next family begins.
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
-        debug_assert!(!help.contains(['\n', '\\']), "escapes are not implemented");
+        debug_assert!(
+            !help.contains(['\n', '\\']),
+            "the help text needs an escape, which this page does not support"
+        );
         debug_assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
         let word = match kind {
             Kind::Counter => "counter",

@@ -102,7 +102,8 @@ fn decided(page: &mut Page, display: &RulesDisplay) {
     let mut down = page.family(
         "tacit_targets_down",
         Kind::Gauge,
-        "Targets to which the last connect failed, for rules with several targets.",
+        "Targets that the agent could not connect to in the last attempt, for rules with several \
+         targets.",
     );
     for rule in rules {
         if let Some(targets) = &rule.targets {
@@ -228,12 +229,14 @@ fn traffic(page: &mut Page, rules: &[RuleCosts]) {
         },
         RuleFamily {
             name: "tacit_sent_messages_total",
-            help: "Messages from the client: bytes without a byte of the server in between.",
+            help: "Messages from the client. A message is all bytes that one side sends before the \
+                   other side sends again.",
             value: |r| r.messages_sent,
         },
         RuleFamily {
             name: "tacit_received_messages_total",
-            help: "Messages from the server: bytes without a byte of the client in between.",
+            help: "Messages from the server. A message is all bytes that one side sends before the \
+                   other side sends again.",
             value: |r| r.messages_received,
         },
     ];
@@ -258,7 +261,8 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     let mut cells = page.family(
         "tacit_cpu_seconds_total",
         Kind::Counter,
-        "CPU time by rule and component; eligible: work for engines that a general CPU did.",
+        "CPU time by rule and component. Component `eligible` is work that engines could do, and \
+         that a general CPU did.",
     );
     for rule in &costs.rules {
         let name = name(rule);
@@ -281,13 +285,13 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     page.family(
         "tacit_cpu_uncaptured_seconds",
         Kind::Gauge,
-        "CPU time of the agent that is not, or not yet, assigned to a rule and a component.",
+        "CPU time of the agent that is not assigned to a rule and a component, or not yet.",
     )
     .sample(&[], seconds(costs.uncaptured_cpu_us));
     page.family(
         "tacit_accounting_cpu_seconds",
         Kind::Gauge,
-        "Estimated CPU time that the accounting of CPU time has used.",
+        "Estimated CPU time of the accounting itself.",
     )
     .sample(&[], seconds(costs.accounting.cpu_us));
 }
@@ -296,7 +300,8 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut not_after = page.family(
         "tacit_cert_not_after_seconds",
         Kind::Gauge,
-        "Expiry of a certificate, or of the first certificate of a trust, in Unix time.",
+        "Expiry time of a certificate, or of the trust's certificate that expires first, in \
+         seconds since the Unix epoch.",
     );
     for identity in &display.identities {
         let labels = [("kind", identity.kind.as_str()), ("name", identity.name.as_str())];
@@ -311,7 +316,8 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut next_update = page.family(
         "tacit_crl_next_update_seconds",
         Kind::Gauge,
-        "Next update of the first CRL of a trust that becomes out of date, in Unix time.",
+        "Time of the next update of the trust's CRL that becomes outdated first, in seconds since \
+         the Unix epoch.",
     );
     for trust in &display.trusts {
         if let Some(first) = trust.lists_until {

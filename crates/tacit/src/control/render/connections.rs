@@ -128,8 +128,10 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
     let peer = &tls.peer;
     Some(match (&peer.identity, &peer.claimed_subject) {
         (Some(name), _) => format!("{name} ({check})"),
-        (None, Some(claim)) => format!("none, claims {claim:?} ({check})"),
-        (None, None) if peer.warned.is_some() => format!("none, warned about ({check})"),
+        (None, Some(claim)) => format!("none; the certificate claims {claim:?} ({check})"),
+        (None, None) if peer.warned.is_some() => {
+            format!("none; the identity map only warned about the certificate ({check})")
+        }
         (None, None) => check.to_owned(),
     })
 }
@@ -193,8 +195,11 @@ impl Facts {
     fn add_tls(&mut self, c: &ConnectionDisplay) {
         let controlled = c.controlled.map(|state| match state {
             ConnectionState::Clear => "in clear until the program requests TLS",
-            ConnectionState::Handshaking => "TLS starts, as the program requested",
-            ConnectionState::Secure => "TLS, as the program requested",
+            ConnectionState::Handshaking => {
+                "the TLS handshake that the program requested is in \
+                                             progress"
+            }
+            ConnectionState::Secure => "TLS, which the program requested",
         });
         self.add("controlled", controlled);
         let Some(tls) = &c.tls else { return };

@@ -161,12 +161,10 @@ fn sums(costs: &Costs) -> String {
     let Costs { interval_s, cpus, agent_cpu_us, accounting, percent_of_one_cpu: of_one, .. } =
         costs;
     format!(
-        "agent: {} ms of CPU time in {} s on {cpus} CPUs\n\
-         percent of one CPU: general {}, engine {}, eligible {} (work for engines that a general \
-         CPU did)\n\
-         uncaptured: {} ms ({} %) of CPU time that is not assigned to a rule\n\
-         accounting: {} timestamps of {} ns and {} clock reads of {} ns used {} % of the agent's \
-         CPU time\n",
+        "agent: {} ms of CPU time in {} s on {cpus} CPUs\npercent of one CPU: general {}, engine \
+         {}, eligible {} (work that engines could do, and that a general CPU did)\nuncaptured: {} \
+         ms ({} %) of CPU time that is not assigned to a rule\naccounting: {} timestamps of {} ns \
+         and {} clock reads of {} ns used {} % of the agent's CPU time\n",
         figure(agent_cpu_us / 1000.0),
         figure(*interval_s),
         figure(of_one.general),

@@ -184,7 +184,9 @@ impl Table for AuditDisplay {
         ];
         let rows: Vec<_> = self.rules.iter().flat_map(AuditRow::all).collect();
         match rows.as_slice() {
-            [] => format!("{} rules in audit mode; none has seen a flow\n", self.rules.len()),
+            [] => {
+                format!("{} rules are in audit mode; no flow has matched them\n", self.rules.len())
+            }
             rows => table(rows, &COLUMNS),
         }
     }

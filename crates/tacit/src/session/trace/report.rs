@@ -56,12 +56,12 @@ impl TraceEndReason {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Time => "its time is over",
-            Self::Requested => "the command ended it",
-            Self::MaxBytes => "--max-bytes is reached",
-            Self::WriteFailed => "a file cannot be written",
+            Self::Time => "its duration is over",
+            Self::Requested => "`tacit trace` ended it",
+            Self::MaxBytes => "it reached --max-bytes",
+            Self::WriteFailed => "one of its files cannot be written",
             Self::Policy => "a policy with `trace = false` was installed",
-            Self::Restart => "a successor of the agent has taken over",
+            Self::Restart => "a new agent has taken over",
             Self::AgentEnded => "the agent has ended",
         }
     }

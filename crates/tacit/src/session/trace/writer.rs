@@ -89,8 +89,8 @@ impl Writer {
             let of = self.trace.options.of.to_string();
             let of = printable(&of);
             let comment = format!(
-                "decrypted by tacit: {of}; the TCP headers are synthetic, and the first packet of \
-                 each connection names connection, rule and TLS version"
+                "decrypted by tacit: {of}. The TCP headers are synthetic. A comment at the first \
+                 packet of each connection names connection, rule and TLS version"
             );
             let header = CaptureHeader {
                 application: concat!("tacit ", env!("CARGO_PKG_VERSION")),
@@ -318,7 +318,7 @@ fn wait_until_ready(file: &File, trace: &Trace, until: Instant) -> io::Result<()
         if trace.end_reason().is_some()
             && now >= *last.get_or_insert_with(|| now + LAST_BYTES_WAIT_MAX)
         {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the file takes no more bytes"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the file accepts no more bytes"));
         }
     }
 }
@@ -373,7 +373,9 @@ fn comment(record: &ConnectionRecord, positions: [u64; 2]) -> String {
     }
     if positions != [0, 0] {
         let [sent, received] = positions;
-        text.push_str(&format!(", begins after {sent} bytes sent and {received} received"));
+        text.push_str(&format!(
+            ", the trace begins after {sent} bytes sent and {received} received"
+        ));
     }
     printable(&text).into_owned()
 }

@@ -72,8 +72,8 @@ impl Establishing<'_> {
                 .value("sources", TLS_SOURCES_MAX)
                 .field(
                     "reason",
-                    "the table of clients that use TLS is full, so all clients of the rule need \
-                     TLS now",
+                    "the table of clients that use TLS is full, so the agent now requires TLS from \
+                     all clients of the rule",
                 );
             self.lane.shared.log.warn(event);
         }

@@ -389,7 +389,9 @@ fn rekey(
     };
     transfer.session.rekey(Instant::now(), transfer.to_tls.tail()).map_err(|why| match why {
         NoRekey::OldVersion => refused("TLS 1.2 cannot replace the keys of a connection"),
-        NoRekey::TooOften => refused("the keys are new: send data before the next rekey"),
+        NoRekey::TooOften => {
+            refused("the keys were replaced a short time ago: send data before the next rekey")
+        }
         NoRekey::Closed => QueryError::Ended.into(),
         NoRekey::Session(error) => refused(&error.to_string()),
     })?;

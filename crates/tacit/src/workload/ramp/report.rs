@@ -60,8 +60,8 @@ pub(super) fn report(
     }
     if *ramps < RAMPS_WANTED {
         report.note(format!(
-            "fewer than {RAMPS_WANTED} ramps: the confidence intervals are not reliable; use more \
-             (--ramps)"
+            "there are fewer than {RAMPS_WANTED} ramps, so the confidence intervals are not \
+             reliable; use more ramps (--ramps)"
         ));
     }
     if names.len() == 1 {
@@ -128,12 +128,27 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
     let mut series = vec![Series::new(looked_at, SeriesMark::Dots, all.clone())];
     if let Some(line) = FittedLine::through(&all) {
         let last = line.intercept + line.slope * end;
-        report.figure("line_at_0_us", "CPU time of a connection, none open", "us", line.intercept);
-        report.figure("line_at_end_us", "CPU time of a connection, all open", "us", last);
+        report.figure(
+            "line_at_0_us",
+            "CPU time of the first connection, by the fitted line",
+            "us",
+            line.intercept,
+        );
+        report.figure(
+            "line_at_end_us",
+            "CPU time of the last connection, by the fitted line",
+            "us",
+            last,
+        );
         let ends = vec![Point { x: 0.0, y: line.intercept }, Point { x: end, y: last }];
         series.push(Series::new("line", SeriesMark::Line, ends));
         if let Some(rise) = line.rise(end) {
-            report.figure("rise_percent", "rise from none open to all open", "%", rise.percent);
+            report.figure(
+                "rise_percent",
+                "rise from the first to the last connection",
+                "%",
+                rise.percent,
+            );
             report.figure("rise_low_percent", "  95 % interval from", "%", rise.low);
             report.figure("rise_high_percent", "  to", "%", rise.high);
         }
@@ -231,8 +246,10 @@ fn beside(
     let columns =
         ["route", "component", "us", &format!("difference to {}", first.route), "from", "to"];
     report.tables.push(DataTable {
-        title: "CPU time of a connection by route, and difference to the first (95 % interval)"
-            .to_owned(),
+        title:
+            "CPU time of a connection for each address (route), and the difference to the first \
+                (95 % interval)"
+                .to_owned(),
         columns: columns.map(str::to_owned).to_vec(),
         rows,
     });
@@ -258,7 +275,8 @@ fn by_route(results: &[RouteResults]) -> DataTable {
     let mut columns = vec!["open connections".to_owned()];
     columns.extend(results.iter().map(|results| format!("{} us", results.route)));
     DataTable {
-        title: "CPU time of a new connection by route, median of all ramps".to_owned(),
+        title: "CPU time of a new connection for each address (route), median of all ramps"
+            .to_owned(),
         columns,
         rows: (0..count).filter_map(row).collect(),
     }
@@ -273,7 +291,7 @@ fn chart_by_route(results: &[RouteResults]) -> Chart {
         Series::new(&results.route, SeriesMark::Line, points.collect())
     });
     Chart {
-        title: "CPU time of a new connection by route".to_owned(),
+        title: "CPU time of a new connection for each address (route)".to_owned(),
         x: "open connections".to_owned(),
         y: "us".to_owned(),
         series: series.collect(),
@@ -329,14 +347,14 @@ mod tests {
     #[test]
     fn the_difference_of_routes_is_the_mean_of_pairs_with_its_interval() {
         let report = reported(&[results("none", [0, 4]), results("preferred", [20, 28])]);
-        let rows = table(&report, "CPU time of a connection by route");
+        let rows = table(&report, "CPU time of a connection for each address (route)");
         assert_eq!((&rows[0]["route"], &rows[0]["us"]), (&"none".into(), &122.0.into()));
         let other = &rows[1];
         assert_eq!((&other["route"], &other["component"]), (&"preferred".into(), &"agent".into()));
         assert_eq!((&other["us"], &other["difference to none"]), (&144.0.into(), &22.0.into()));
         // 20 and 24: two pairs that differ by 4 deviate by 2 from their mean.
         assert_eq!((&other["from"], &other["to"]), (&(-3.412).into(), &47.412.into()));
-        let steps = table(&report, "CPU time of a new connection by route");
+        let steps = table(&report, "CPU time of a new connection for each address (route)");
         assert_eq!(steps[0]["none us"], 107.0);
         assert_eq!(steps[3]["preferred us"], 159.0);
         assert_eq!(

@@ -127,9 +127,9 @@ impl Report {
         self.tables.extend(ledgers::tables(&used.ledgers, unit, units));
         if used.is_disturbed() {
             self.note(format!(
-                "per {unit}: the whole machine used {:.0} ms of CPU time, the measured processes \
-                 {:.0} ms: other programs disturbed the measurement, or a process is missing from \
-                 --cpu-of",
+                "per {unit}: the whole machine used {:.0} ms of CPU time, and the measured \
+                 processes used {:.0} ms. Other programs disturbed the measurement, or --cpu-of \
+                 does not name all processes",
                 used.machine_ns as f64 / 1e6,
                 sum as f64 / 1e6
             ));

@@ -280,7 +280,7 @@ fn metrics_stay_on_this_host_unless_the_policy_says_otherwise() {
         assert_eq!(metrics.map(|address| address.to_string()).as_deref(), Some(at));
         let needless = parse(&format!("{}metrics-clear = true", served(at)));
         let warned = rendered(&needless, DiagnosticSeverity::Warning);
-        assert!(warned.iter().any(|w| w.contains("changes nothing")), "{at}: {warned:?}");
+        assert!(warned.iter().any(|w| w.contains("has no effect")), "{at}: {warned:?}");
     }
     assert_eq!(sound("version = 1").agent.metrics, None);
     let everywhere = format!("{}metrics-clear = true", served("0.0.0.0:9464"));
@@ -331,7 +331,8 @@ fn clear_text_off_this_host_must_be_said() {
     };
     let server = "role = \"server\", identity = \"web\", client-cert = \"none\"";
     let client = "role = \"client\", trust = \"corp\"";
-    let fix = "use loopback or a UNIX socket; if that network is trusted, set clear = true";
+    let fix =
+        "use loopback or a UNIX socket; if you trust the network to this address, set clear = true";
     for (text, wanted) in [
         (
             rule("0.0.0.0:1", "10.0.0.1:2", server, ""),
@@ -366,7 +367,7 @@ fn clear_text_off_this_host_must_be_said() {
         let needless = parse(&rule(listen, connect, tls, "clear = true"));
         let warned = rendered(&needless, DiagnosticSeverity::Warning);
         assert!(
-            warned.iter().any(|w| w.contains("`clear = true` has no effect: data in")),
+            warned.iter().any(|w| w.contains("`clear = true` has no effect: this rule")),
             "{warned:?}"
         );
     }
@@ -450,7 +451,7 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
     // A pinned certificate identifies the server better than a name.
     assert_eq!(warnings(&text("pinned = \"a.pem\"", "chain")), [""; 0]);
     assert_eq!(warnings(&text("ca = \"a.pem\"", "chain")).len(), 1);
-    let why = "does not belong here: without `ca` tacit builds no chain, so it";
+    let why = "does not belong here: this trust has no `ca`";
     for key in [
         "crl = \"a.crl\"",
         "revocation = \"off\"",

@@ -126,7 +126,7 @@ fn filter_rules_keep_their_order_and_end_in_a_deny() {
         found,
         [
             "ipsec:1: info: traffic that no filter rule permits is denied, as on z/OS; programs \
-             get an error at once",
+             get an error immediately",
             "ipsec:27: info: the imported policy has a warning here: rule `dns` lets programs \
              resolve every name, so a program can send out data in DNS queries",
             "ipsec:31: info: rules do not apply to DNS: tacit sends the queries that programs send \
@@ -260,7 +260,7 @@ fn what_our_rules_are_not_about_is_told() {
             "permit",
             "Protocol tcp\nDirection outbound",
             "error",
-            "a TCP connection needs packets in both",
+            "this service covers one direction, and a TCP",
         ),
         ("permit", "Protocol tcp\nDirection up", "error", "`Direction` cannot be `up`"),
         ("permit", "Protocol tcp", "error", "the service has no `Direction`"),
@@ -276,7 +276,7 @@ fn what_our_rules_are_not_about_is_told() {
             "permit",
             &format!("{both}\nRouting either"),
             "changed",
-            "tacit does not handle packets that this host",
+            "the policy covers only packets from and to this host;",
         ),
         (
             "permit",
@@ -339,12 +339,12 @@ fn a_file_of_the_other_kind_is_an_error_and_not_passed_over() {
     let (policy, found) = imported(&format!("{TLS}{filter}"), &filter);
     assert_eq!(policy, None);
     assert!(
-        found.iter().any(|one| one.contains("these IP filters are in a file of TLS")),
+        found.iter().any(|one| one.contains("this file was given without --ipsec")),
         "{found:#?}"
     );
     let (policy, found) = imported(TLS, &format!("{filter}{TLS}"));
     assert_eq!(policy, None);
-    assert!(found.iter().any(|one| one.contains("this TLS rule is in a file of IP")), "{found:#?}");
+    assert!(found.iter().any(|one| one.contains("this file was given with --ipsec")), "{found:#?}");
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn that_fail_closed_leaves_what_filters_permit_is_told() {
     };
     let policy = given.import(&mut findings).policy;
     assert!(policy.unwrap().contains("permit = true"));
-    let told = |message: &str| message.contains("--fail-closed does not change filters");
+    let told = |message: &str| message.contains("--fail-closed has no effect on filters");
     assert!(findings.finish().iter().any(|one| told(&one.message)));
 }
 
