@@ -97,9 +97,9 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
         row.push(both(summary.row(workload.name, PLACED), given));
         row
     });
-    let title = "Other configurations, divided by the best peer as installed, and by the best given \
-                 peer, which has large TCP segments and one CPU for each side. Ratios of minima are \
-                 in parentheses";
+    let title = "Other configurations, divided by the best peer as installed, and by the best \
+                 given peer (with large TCP segments and one CPU for each side). Ratios of minima \
+                 are in parentheses";
     filled(table(title, &columns, rows.collect()))
 }
 

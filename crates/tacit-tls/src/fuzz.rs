@@ -63,7 +63,9 @@ pub fn handshake(input: &[u8]) {
 /// signed must begin like a proof of a handshake.
 pub fn signer(input: &[u8]) {
     if let Some(request) = SignRequest::parse(input) {
-        assert_eq!(request.encode(), input, "the encoded request differs from the input");
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        assert_eq!(bytes, input, "the encoded request differs from the input");
         if let Some(signable) = Signable::of(request.message) {
             let first = request.message.first();
             assert!(signable != Signable::CertificateVerify13 || first == Some(&b' '));
