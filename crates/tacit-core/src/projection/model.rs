@@ -1,14 +1,15 @@
-//! Computes the cells of a projection from the measured cells and the requested changes. A cell is
-//! the CPU time of one component for one rule.
+//! Computes a projection from measured CPU times and the requested changes.
 //!
-//! 1. The cells of each rule are changed to its new settings. Another cipher suite scales the cost
-//!    of sealing and opening. A change to `permit` removes the handshake and the records. A change
-//!    to `tls` adds both, at the costs of a handshake and of a megabyte that the request states. If
-//!    engines are to relay the connections of a rule, the CPU time of its relay becomes eligible
-//!    for engines.
-//! 2. A change of traffic scales the costs of rules. The agent's own costs do not change.
+//! The ledger has one CPU time for each rule and component, such as handshake or sealing. CPU time
+//! is *eligible* if an engine could do the work. The steps are:
+//!
+//! 1. The CPU times of each rule are changed to its new settings. Another cipher suite scales the
+//!    time of sealing and opening. A change to `permit` removes the time of the handshake and of
+//!    the records. A change to `tls` adds both, at the unit costs that the request contains. If
+//!    engines are to relay the connections of a rule, the time of its relay becomes eligible.
+//! 2. A change of traffic scales the CPU times of rules. The agent's own CPU time does not change.
 //! 3. If the number of engines changes, all eligible work is distributed again between engines and
-//!    other CPUs ([`land`]), every cell in the same proportion. Accepting, rule look-up and
+//!    other CPUs ([`land`]): the same part of each CPU time moves. Accepting, rule look-up and
 //!    dialling move together with the handshake.
 //! 4. CPU time that was not metered scales with the metered time.
 
