@@ -181,3 +181,11 @@ pub struct Flow {
     /// When the flow began, in seconds since 1970.
     pub at_unix_s: i64,
 }
+
+impl Flow {
+    /// Whether a program of a captured host opens it, outside every run.
+    #[must_use]
+    pub fn is_of_host(&self) -> bool {
+        self.run.as_deref() == Some("")
+    }
+}

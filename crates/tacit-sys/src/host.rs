@@ -5,6 +5,7 @@
 //! HostCapture::open(marks)   opens the netlink sockets, in the namespace of the calling thread
 //!   .sockets()               creates the sockets that the agent uses
 //!   .install(contents)       installs the routing rules, then the packet rules as one transaction
+//!   .learn(addresses, names) captures addresses with names
 //! remove()                   removes the rules
 //! ```
 //!
@@ -17,13 +18,15 @@ use std::time::{Duration, Instant};
 
 use crate::ip_version::IpVersion;
 use crate::namespace::{NamespaceError, Netlinks, ip_support, netlinks, with_ipv6};
-use crate::netlink::nft::host::{self, HostMarks, HostTable};
+use crate::netlink::nft::host::{self, HostMarks, HostTable, PartAddress, StoredName};
 use crate::netlink::nft::{Copies, SocketMarks};
 use crate::netlink::{Error, Netlink, Subsystem, routing_rule};
 use crate::{syn_log, transparent};
 
 /// How long to wait for an earlier owner of the table that is ending.
 const OWNER_WAIT_MAX: Duration = Duration::from_secs(3);
+/// How often names and addresses are read until nothing changes meanwhile.
+const READS_MAX: usize = 5;
 /// The interval between two checks for the earlier owner.
 const OWNER_POLL: Duration = Duration::from_millis(20);
 
@@ -155,6 +158,30 @@ impl HostCapture {
         routing_rule::install(&mut self.netlinks.route, ip_support(), self.marks.captured())
     }
 
+    /// Captures addresses with names, and stores the names, at one stroke.
+    ///
+    /// # Errors
+    /// The kernel's; nothing has changed then. `ENOENT`: no table for rules by name is installed.
+    pub fn learn(&mut self, addresses: &[PartAddress], names: &[StoredName]) -> Result<(), Error> {
+        host::learn(&mut self.netlinks.netfilter, addresses, names)
+    }
+
+    /// The names that the kernel has; a change meanwhile is waited for.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn stored_names(&mut self) -> Result<Vec<StoredName>, Error> {
+        read_unbroken(|| host::stored_names(&mut self.netlinks.netfilter))
+    }
+
+    /// The addresses with names that the kernel captures, and the rest of their times.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn named_addresses(&mut self) -> Result<Vec<PartAddress>, Error> {
+        read_unbroken(|| host::named_addresses(&mut self.netlinks.netfilter))
+    }
+
     /// Whether the table is there.
     ///
     /// # Errors
@@ -176,6 +203,17 @@ pub fn remove() -> Result<(), Error> {
     // Without the table nothing is marked any more.
     host::remove(&mut open(Subsystem::Netfilter)?)?;
     routing_rule::remove(&mut open(Subsystem::Route)?, ip_support())
+}
+
+/// Reads until nothing changes meanwhile.
+fn read_unbroken<T>(mut read: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 1..READS_MAX {
+        match read() {
+            Err(error) if error.errno() == Some(libc::EINTR) => {}
+            read => return read,
+        }
+    }
+    read()
 }
 
 fn is_taken(error: &io::Error) -> bool {

@@ -17,6 +17,7 @@ use crate::agent::{self, AgentError, Supervisor, supervisor};
 use crate::control::outcome::{Closed, Draining, Reloaded};
 use crate::control::running::RunningAgent;
 use crate::control::{self, PeerState, Request, client};
+use crate::dns::hosts::Hosts;
 use crate::exit::{
     EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain_of, fail, fail_policy, print,
     versioned,
@@ -344,7 +345,7 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
         return fail(HostError::NoSettings.id(), HostError::NoSettings, EXIT_POLICY);
     }
     if args.guard {
-        return finished(host::guard(&checked.policy));
+        return finished(host::guard(&checked.policy, &Hosts::default().pairs()));
     }
     let control = args.control.clone().unwrap_or_else(control::default_path);
     if let Some(running) = RunningAgent::at(&control) {

@@ -61,7 +61,8 @@ pub fn name_answer(query: &[u8], name: &str) -> Option<Vec<u8>> {
     packet.build_bytes_vec_compressed().ok()
 }
 
-fn address_of(data: &RData<'_>) -> Option<IpAddr> {
+/// The address in a record.
+pub(super) fn address_of(data: &RData<'_>) -> Option<IpAddr> {
     match data {
         RData::A(a) => Some(Ipv4Addr::from_bits(a.address).into()),
         RData::AAAA(aaaa) => Some(IpAddr::from(Ipv6Addr::from_bits(aaaa.address)).to_canonical()),

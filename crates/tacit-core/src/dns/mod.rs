@@ -11,6 +11,9 @@
 //! leaves the host. The addresses in a response are read too, following CNAME records. Malformed
 //! messages are dropped.
 //!
+//! On a captured host [`HostNames`] records the names of addresses, and programs get true addresses
+//! ([`with_addresses`]).
+//!
 //! [`NameTable`] records which name an address has, and gives every other name with this address an
 //! alias address; [`with_aliases`] puts the alias addresses into the response; [`hosts()`] reads
 //! `/etc/hosts`; [`ResolverConfig`] reads `/etc/resolv.conf`; [`Health`] records which servers do
@@ -28,6 +31,8 @@ mod answers;
 mod client;
 mod configuration;
 mod health;
+mod host_answer;
+mod host_names;
 mod hosts;
 mod message;
 mod names;
@@ -47,10 +52,15 @@ pub use answers::{ADDRESSES_MAX, ResolvedAddress, answers};
 pub use client::{
     ClientAction, DnsClient, FinishedQuery, LATE_MAX, NEXT_DELAY, QUESTIONS_PER_SOCKET_MAX,
     QueryContext, QueryWaiter, SOCKET_LIFE, SOCKETS_PER_SERVER, SUSPECTED_DELAY, ServerList,
-    TRIES_MAX, TooMany, WAITING_MAX,
+    Servers, TRIES_MAX, TooMany, WAITING_MAX,
 };
 pub use configuration::{NAMESERVERS_MAX, Nameserver, ResolverConfig, ResolverOptions, SEARCH_MAX};
 pub use health::{Health, SERVERS_MAX, SUSPECTED_FOR, ServerChange};
+pub use host_answer::with_addresses;
+pub use host_names::{
+    HOST_TTL_MAX, HostAnswer, HostLearning, HostNames, HostNotLearnt, KEPT_AFTER_TTL,
+    NAME_BYTES_MAX, STORED_EARLY,
+};
 pub use hosts::{HOSTS_MAX, HostsEntry, hosts};
 pub use message::{DnsError, EDNS_BYTES};
 pub use names::{
@@ -62,4 +72,4 @@ pub use query::{PLAIN_BYTES_MAX, Query, QueryFlags, refuse};
 pub use question::{DnsQuestion, ResponseCode, question};
 pub use response::{for_program, is_refusal, is_truncated};
 pub use stream::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
-pub use verdict::{Verdict, asked_address, verdict};
+pub use verdict::{Verdict, asked_address, open_verdict, verdict};

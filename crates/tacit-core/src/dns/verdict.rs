@@ -11,6 +11,9 @@
 //! | PTR of another address | from the resolver, if some rule can match the address |
 //! | zone transfers, classes other than IN | refused |
 //!
+//! A program of a captured host that permits what no rule matches may resolve every name: only
+//! names with rules are treated as in this table ([`open_verdict`]).
+//!
 //! Names in PTR answers are not learned, because their owner could choose any name: only answers to
 //! A and AAAA queries are learned.
 
@@ -63,6 +66,24 @@ pub fn verdict(
         return Verdict::Refuse(ResponseCode::NoRecords);
     }
     forward_if_known(question.kind)
+}
+
+/// Decides about a query of a program that may resolve every name. The addresses of a name that
+/// `has_rules` must be seen.
+#[must_use]
+pub fn open_verdict(question: &DnsQuestion, has_rules: impl Fn(&str) -> bool) -> Verdict {
+    let DnsQuestion { name, kind, class } = question;
+    // A transfer has several messages.
+    if ZONE_TRANSFERS.contains(kind) {
+        return Verdict::Refuse(ResponseCode::Refused);
+    }
+    if !has_rules(name) || *class != INTERNET {
+        return Verdict::Forward;
+    }
+    if [HTTPS, SVCB].contains(kind) {
+        return Verdict::Refuse(ResponseCode::NoRecords);
+    }
+    forward_if_known(*kind)
 }
 
 /// The program chooses the type. So only the types in this list are forwarded.
@@ -157,6 +178,23 @@ mod tests {
         assert_eq!(decide("no.example", 1), NO_SUCH_NAME);
         assert_eq!(decide("example", 1), Verdict::NotAllowed, "the domain itself was not searched");
         assert_eq!(decide("noexample", 1), Verdict::NotAllowed);
+    }
+
+    #[test]
+    fn where_every_name_may_be_resolved_only_names_with_rules_are_restricted() {
+        let decide = |kind, has_rules| {
+            let question = DnsQuestion { name: "db.example".into(), kind, class: 1 };
+            open_verdict(&question, |_| has_rules)
+        };
+        for kind in [1, 28, PTR, 16] {
+            assert_eq!([decide(kind, true), decide(kind, false)], [Verdict::Forward; 2], "{kind}");
+        }
+        for kind in [HTTPS, SVCB] {
+            assert_eq!([decide(kind, true), decide(kind, false)], [NO_RECORDS, Verdict::Forward]);
+        }
+        let unknown = Verdict::Refuse(ResponseCode::NotImplemented);
+        assert_eq!([decide(255, true), decide(255, false)], [unknown, Verdict::Forward]);
+        assert_eq!([decide(252, true), decide(251, false)], [REFUSED; 2]);
     }
 
     #[test]

@@ -33,9 +33,11 @@ pub mod when;
 
 pub use agent::{AgentSettings, Limits};
 pub use capture::{
-    CAPTURE_RANGES_MAX, CaptureRange, Extension, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostPlan,
-    HostRange, HostSection, HostVerdict, LearntName, SENDER_CHECKS_MAX, Senders, can_match_name,
-    captured, denial_of_name, extend, host_plan, is_disputed, may_ask,
+    CAPTURE_RANGES_MAX, CaptureRange, Extension, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostName,
+    HostPlan, HostRange, HostSection, HostVerdict, LearntName, NAMED_PORTS_MAX, NameRules,
+    NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet, SENDER_CHECKS_MAX, Senders,
+    can_match_address, can_match_name, captured, denial_of_name, extend, host_plan, is_disputed,
+    may_ask,
 };
 pub use clear_clients::{ClearClients, ClientProtocol};
 pub use client_cert::{

@@ -40,6 +40,16 @@ pub fn replies(input: &[u8]) {
 
 fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> {
     let v4 = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 40_000);
+    if choice == u8::MAX {
+        let found = nft::host::stored_names(netlink)?;
+        assert!(found.len() <= datagram.len() / NAME_BYTES, "more than was described");
+        return Ok(());
+    }
+    if choice == u8::MAX - 1 {
+        let found = nft::host::named_addresses(netlink)?;
+        assert!(found.len() <= datagram.len() / NAMED_BYTES, "more than was described");
+        return Ok(());
+    }
     match choice % 7 {
         0 => diag::owner(netlink, IpProtocol::Tcp, v4, v4).map(|_| ()),
         1 => {
@@ -83,6 +93,10 @@ fn everything() -> Element {
     }
 }
 
+/// The size of the key of a name with its attributes.
+const NAME_BYTES: usize = 36;
+/// The size of the key of an address with its attributes.
+const NAMED_BYTES: usize = 16;
 /// The size of a header and of the shortest description of an address.
 const IFADDR_BYTES: usize = 16 + 8;
 /// The size of a header and of the shortest description of a socket.

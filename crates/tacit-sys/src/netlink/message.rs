@@ -212,6 +212,7 @@ pub(super) const NLMSG_ERROR: u16 = 2;
 pub(super) const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 0x1;
 pub(super) const NLM_F_ACK: u16 = 0x4;
+pub(super) const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLA_F_NESTED: u16 = 0x8000;

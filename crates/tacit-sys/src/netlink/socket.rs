@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 use super::error::Error;
-use super::message::{NLMSG_DONE, NLMSG_ERROR, NetlinkRequest, answers};
+use super::message::{NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NetlinkRequest, answers};
 use crate::option::{OptionName, set_option};
 
 /// The largest size of the messages of one send. The default limit of a socket's buffer is 208 KiB.
@@ -18,7 +18,7 @@ pub const BATCH_BYTES_MAX: usize = 192 * 1024;
 
 /// The same limit for a socket after [`Netlink::allow_large_batches`], which the rules of a host
 /// need.
-pub const LARGE_BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const LARGE_BATCH_BYTES_MAX: usize = 6 * 1024 * 1024;
 
 /// How long to wait for an answer. The kernel usually answers during the send or shortly after it.
 /// The limit prevents a caller from waiting forever if an answer is lost.
@@ -52,6 +52,8 @@ pub(super) enum ReplyCount {
     One,
     /// Any number of messages, followed by a message that marks the end.
     Many,
+    /// The same; if the kernel changed meanwhile what it reports, that is an error (`EINTR`).
+    ManyUnbroken,
 }
 
 impl Netlink {
@@ -161,6 +163,10 @@ impl Netlink {
                 let answer = answer?;
                 if answer.sequence != question.sequence() {
                     continue;
+                }
+                if wanted == ReplyCount::ManyUnbroken && answer.flags & NLM_F_DUMP_INTR != 0 {
+                    let error = io::Error::from_raw_os_error(libc::EINTR);
+                    return Err(Error::Socket { call: "recv", error });
                 }
                 match answer.kind {
                     NLMSG_ERROR => return question.verdict(&answer),

@@ -49,6 +49,8 @@ pub(super) struct Services {
     query: Option<QueryService>,
     /// Watches the ports on which programs listen.
     watching: JoinHandle<()>,
+    /// Renews the names of a host that are in use.
+    renewing: JoinHandle<()>,
     /// Receives reports about refused sockets from the helper.
     receiving_reports: JoinHandle<()>,
     /// Dropped when the run has ended.
@@ -72,6 +74,7 @@ impl<T> ServedSource<T> {
 impl Drop for Services {
     fn drop(&mut self) {
         self.watching.abort();
+        self.renewing.abort();
     }
 }
 
@@ -108,19 +111,14 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let query = match (sockets.query, sockets.tcp.first()) {
         (Some(query), Some(network)) => {
             let started = QueryService::start(query, network, before, &run, table, log);
-            if let Err(error) = &started {
-                // The run is protected without the query socket too. Old kernels cannot identify
-                // the network of a socket.
-                let event = Event::new("query-unavailable").field("run", &run.name);
-                log.warn(event.field("error", error));
-            }
-            started.ok()
+            started.inspect_err(|error| note_no_queries(&run, error, log)).ok()
         }
         _ => None,
     };
     run.set_capture(&capture);
     let generation = live.load().generation;
     capture.take_hosts(hosts);
+    capture.take_kept_names().await?;
     capture.follow().await?;
     let names = Arc::new(Forwarder::new(
         Arc::clone(live),
@@ -154,24 +152,32 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
         None => None,
     };
     let listeners = listeners.into_iter().map(ServedSource::new).collect();
-    let watch = listening::watch(Arc::clone(&run), Arc::clone(live), events.clone());
-    let watching = tokio::task::spawn_local(watch);
+    let watching = listening::watch(Arc::clone(&run), Arc::clone(live), events.clone());
+    let watching = tokio::task::spawn_local(watching);
+    let renewing = tokio::task::spawn_local(Arc::clone(&capture).renew_names_always());
     let receiver =
         ReportReceiver { run: Arc::clone(&run), refusals: Arc::clone(refusals), log: log.clone() };
     let (serving, run_ended) = oneshot::channel();
     let receiving_reports = tokio::task::spawn_local(receiver.receive(run_ended));
-    let inbound = Inbound::default();
     let services = Services {
         listeners,
         hold,
         receivers,
-        inbound,
+        inbound: Inbound::default(),
         query,
         watching,
+        renewing,
         receiving_reports,
         _serving: serving,
     };
     Ok(Enrolled { run, launcher, generation, capture, services })
+}
+
+/// The run is protected without the query socket too. Old kernels cannot identify the network of a
+/// socket.
+fn note_no_queries(run: &Run, error: &io::Error, log: &Log) {
+    let event = Event::new("query-unavailable").field("run", &run.name);
+    log.warn(event.field("error", error));
 }
 
 /// The sockets for holding SYNs, one for each IP version.
@@ -231,6 +237,7 @@ impl Services {
     /// Stops the services. Connections, datagrams and queries that arrive wait in the sockets.
     pub(super) fn stop(&self) {
         self.watching.abort();
+        self.renewing.abort();
         // The successor receives further reports of the helper.
         self.receiving_reports.abort();
     }

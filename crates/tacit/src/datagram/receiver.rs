@@ -27,7 +27,7 @@ use super::icmp_errors::{cause_of, send_icmp_error};
 use super::socket::{DatagramShared, Receiver};
 use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
 use crate::clock;
-use crate::dns::{self, ResolverClient};
+use crate::dns::ResolverClient;
 use crate::ledger::metered;
 use crate::live::{Live, LiveAction};
 use crate::log::Event;
@@ -175,7 +175,8 @@ impl Lane {
 
     /// Passes one datagram to its flow.
     fn take(self: &Rc<Self>, key: DatagramKey, payload: &[u8]) {
-        if key.destination.port() == dns::PORT && !self.receiver.run.is_host() {
+        let names = &self.receiver.names;
+        if names.answers(Protocol::Udp, &key.program.into(), key.destination) {
             return self.take_query(key, payload);
         }
         if !is_for_one(key.destination.ip()) {

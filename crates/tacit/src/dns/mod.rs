@@ -1,5 +1,5 @@
 //! Answers the DNS queries of runs: forwards them to the host's resolvers, and stores which names
-//! have which addresses.
+//! have which addresses. `of_host` has what differs for a captured host.
 //!
 //! ```text
 //!   program ── UDP 53, to any address ─────────> datagram ┐
@@ -20,6 +20,7 @@
 //! has the limits for TCP.
 
 pub mod hosts;
+mod of_host;
 mod resolver_client;
 mod resolvers;
 pub mod stream;
@@ -79,6 +80,9 @@ impl Forwarder {
     }
 
     fn verdict(&self, question: &DnsQuestion, search: &[String]) -> Verdict {
+        if self.run().is_host() {
+            return self.verdict_of_host(question, search);
+        }
         let live = self.live.load();
         let now = clock::now_unix_s();
         dns::verdict(
@@ -91,6 +95,9 @@ impl Forwarder {
 
     /// Whether an address is reserved for aliases, or is an alias that was assigned before.
     fn is_reserved(&self, address: IpAddr) -> bool {
+        if self.run().is_host() {
+            return false;
+        }
         self.live.load().policy.agent.aliases.reserves(address)
             || self.run().alias_name(address).is_some()
     }
@@ -103,17 +110,22 @@ impl Forwarder {
         account::refused_name(&self.log, &self.refusals, self.run(), &refused);
     }
 
+    fn note_unreadable(&self, question: &DnsQuestion) {
+        let event = Event::new("answer-unreadable")
+            .caused_by(EventCause::Run(self.run().label()))
+            .field("run", &self.capture.run.name)
+            .field("name", &question.name);
+        self.log.warn(event.limited(format!("answer-unreadable {}", self.capture.run.name)));
+    }
+
     /// Stores the addresses in an answer before the program gets the answer, and replaces addresses
     /// by aliases. `None`: the program must not get the answer.
     async fn learn(&self, response: Vec<u8>, question: &DnsQuestion) -> Option<Vec<u8>> {
+        if self.run().is_host() {
+            return self.learn_of_host(response, question).await;
+        }
         let Ok(answers) = dns::answers(&response, question) else {
-            self.log.warn(
-                Event::new("answer-unreadable")
-                    .caused_by(EventCause::Run(self.run().label()))
-                    .field("run", &self.capture.run.name)
-                    .field("name", &question.name)
-                    .limited(format!("answer-unreadable {}", self.capture.run.name)),
-            );
+            self.note_unreadable(question);
             return None;
         };
         let mut used = HashMap::new();

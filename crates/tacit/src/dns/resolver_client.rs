@@ -19,8 +19,8 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Instant;
 
 use tacit_core::dns::{
-    ClientAction, DnsClient, FinishedQuery, Query, QueryContext, QueryWaiter, ResponseCode,
-    TooMany, Verdict, for_program, is_truncated, refuse,
+    ClientAction, DnsClient, FinishedQuery, Query, QueryContext, QueryWaiter, ResolverOptions,
+    ResponseCode, Servers, TooMany, Verdict, for_program, is_truncated, refuse,
 };
 use tacit_core::dns::{asked_address, name_answer};
 use tacit_core::meter::Component;
@@ -182,7 +182,12 @@ impl ResolverClient {
                 Ok(())
             }
             Verdict::Forward => {
-                self.with_client(|client, cx| client.ask(waiter, asked, &current.servers, cx))
+                let servers = if self.forwarder.run().is_host() {
+                    Servers::Asked(ResolverOptions::default())
+                } else {
+                    Servers::AnyOf(&current.servers)
+                };
+                self.with_client(|client, cx| client.ask(waiter, asked, servers, cx))
             }
         }
     }
@@ -351,6 +356,11 @@ impl ResolverClient {
         let mut answer = Box::pin(async move {
             let Some(first) = waiters.first() else { return };
             let learnt = resolver.forwarder.learn(response, &first.query.question).await;
+            let run = resolver.forwarder.run();
+            if run.is_host() && run.has_departed() {
+                // The successor would not know the name. The program asks it again.
+                return;
+            }
             resolver.answer(learnt.as_deref(), waiters);
         });
         // Most answers contain nothing new, and are not worth a task of their own.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_core::flow;
-use tacit_core::policy::HostPlan;
+use tacit_core::policy::{HostName, HostPlan, NamedAddress};
 use tacit_sys::host::HostCapture;
 use tacit_sys::process::{self, StandardError};
 use tacit_sys::sandbox::{self, CapabilitySet};
@@ -27,10 +27,10 @@ use tacit_sys::{IpVersion, transparent};
 
 use super::owners::Owners;
 use super::watched::{Installed, Watched};
-use super::{marks_of, senders};
+use super::{learnt, marks_of, senders};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 use crate::run::kernel_terms::{ip_protocol, spoofed_source_sockets};
-use crate::run::protocol::{self, Frame, HelperReply, HelperRequest};
+use crate::run::protocol::{self, Frame, HelperReply, HelperRequest, NAMES_PER_REPLY_MAX};
 
 /// The maximum number of channels.
 const CHANNELS_MAX: usize = 8;
@@ -117,6 +117,10 @@ struct HostHelperServer {
     capture: Option<HostCapture>,
     owners: Option<Owners>,
     watched: Watched,
+    /// The names that are being reported.
+    names: Vec<HostName>,
+    /// The addresses that are being reported.
+    addresses: Vec<NamedAddress>,
 }
 
 type Answer = (HelperReply, Vec<OwnedFd>);
@@ -151,10 +155,17 @@ impl HostHelperServer {
                 let copies = copies.map(|one| one.try_clone_to_owned());
                 return Ok((HelperReply::Done, copies.collect::<io::Result<_>>()?));
             }
-            HelperRequest::HostPlan { mark, plan, user } => {
-                self.install(mark, plan, user)?;
+            HelperRequest::HostPlan { mark, plan, addresses, user } => {
+                self.install(mark, plan, &addresses, user)?;
                 HelperReply::Done
             }
+            HelperRequest::Learn { addresses, names } => {
+                let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+                self.watched.learn(capture, &addresses, &names, Instant::now())?;
+                HelperReply::Done
+            }
+            HelperRequest::Names { from } => HelperReply::Names(self.kept_names(from)?),
+            HelperRequest::Addresses { from } => HelperReply::Addresses(self.addresses(from)?),
             HelperRequest::Socket { protocol, ipv6, count } => {
                 let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
                 let sockets = self.sockets(protocol, version, count)?;
@@ -186,12 +197,37 @@ impl HostHelperServer {
         self.capture.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn install(&mut self, mark: u32, plan: HostPlan, user: Option<u32>) -> io::Result<()> {
+    fn install(
+        &mut self,
+        mark: u32,
+        plan: HostPlan,
+        addresses: &[NamedAddress],
+        user: Option<u32>,
+    ) -> io::Result<()> {
         let senders = senders::resolve(&plan)?;
         let installed = Installed { marks: marks_of(mark)?, plan, senders, user };
         self.capture(mark)?;
         let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        self.watched.install(capture, installed, Instant::now())
+        self.watched.install(capture, installed, addresses, Instant::now())
+    }
+
+    /// The next names that the kernel keeps.
+    fn kept_names(&mut self, from: usize) -> io::Result<Vec<HostName>> {
+        if from == 0 {
+            let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+            self.names = learnt::kept_names(capture)?;
+            self.watched.note_kept(&self.names, Instant::now());
+        }
+        Ok(next_page(&mut self.names, from))
+    }
+
+    /// The next addresses with names that the kernel captures.
+    fn addresses(&mut self, from: usize) -> io::Result<Vec<NamedAddress>> {
+        if from == 0 {
+            let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+            self.addresses = learnt::captured_addresses(capture)?;
+        }
+        Ok(next_page(&mut self.addresses, from))
     }
 
     fn owners(&mut self) -> io::Result<&mut Owners> {
@@ -213,6 +249,15 @@ impl HostHelperServer {
         let wanted = transparent::spoofed_source_spec(protocol, version, capture.socket_marks());
         spoofed_source_sockets(wanted, count)
     }
+}
+
+/// What is reported after so many; all is dropped when nothing is left.
+fn next_page<T: Clone>(all: &mut Vec<T>, from: usize) -> Vec<T> {
+    let page: Vec<T> = all.iter().skip(from).take(NAMES_PER_REPLY_MAX).cloned().collect();
+    if page.is_empty() {
+        *all = Vec::new();
+    }
+    page
 }
 
 fn refusal(error: io::Error) -> Answer {

@@ -11,6 +11,7 @@
 //! they capture.
 
 mod helper;
+mod learnt;
 mod once;
 mod owners;
 mod senders;
@@ -20,10 +21,11 @@ use std::fmt;
 use std::io;
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{HostPlan, HostSection, HostVerdict, Unmatched};
+use tacit_core::policy::{HostPlan, HostSection, HostVerdict, NamedAddress, NamedPorts, Unmatched};
+use tacit_sys::netlink::IpProtocol;
 use tacit_sys::netlink::nft::Element;
 use tacit_sys::netlink::nft::host::{
-    self as table, HostElement, HostMarks, HostTable, SenderCheck, TableSection,
+    self as table, HostElement, HostMarks, HostTable, NamedFlows, SenderCheck, TableSection,
 };
 
 use crate::run::kernel_terms::element;
@@ -90,6 +92,29 @@ struct TableContents {
     sections: Vec<SectionContents>,
     inbound: Vec<Element>,
     others: table::PacketVerdict,
+    names: Option<NamedContents>,
+}
+
+/// What rules by name need.
+struct NamedContents {
+    ports: Vec<table::PartPorts>,
+    addresses: Vec<table::PartAddress>,
+}
+
+impl NamedContents {
+    fn of(ports: &[NamedPorts], addresses: &[NamedAddress]) -> Self {
+        let ports = ports.iter().map(|one| {
+            let NamedPorts { udp, first_port, last_port, part } = *one;
+            let protocol = if udp { IpProtocol::Udp } else { IpProtocol::Tcp };
+            table::PartPorts { protocol, first_port, last_port, part }
+        });
+        let addresses = addresses.iter().map(learnt::named_address).collect();
+        Self { ports: ports.collect(), addresses }
+    }
+
+    fn flows(&self) -> NamedFlows<'_> {
+        NamedFlows { ports: &self.ports, addresses: &self.addresses }
+    }
 }
 
 /// A section in the data types of the kernel.
@@ -114,8 +139,9 @@ impl SectionContents {
 }
 
 impl TableContents {
-    /// `senders` are those of each section.
-    fn of(plan: &HostPlan, senders: &[Vec<SenderCheck>]) -> Self {
+    /// `senders` are those of each section, `addresses` those with names, if the plan has ports for
+    /// them.
+    fn of(plan: &HostPlan, senders: &[Vec<SenderCheck>], addresses: &[NamedAddress]) -> Self {
         let sections = plan.sections.iter().zip(senders);
         let sections =
             sections.map(|(section, senders)| SectionContents::of(section, senders.clone()));
@@ -127,6 +153,7 @@ impl TableContents {
             sections: sections.collect(),
             inbound: plan.inbound.iter().map(element).collect(),
             others,
+            names: plan.names.as_ref().map(|ports| NamedContents::of(ports, addresses)),
         }
     }
 
@@ -143,7 +170,9 @@ impl TableContents {
         marks: HostMarks,
         user: Option<u32>,
     ) -> HostTable<'a> {
-        HostTable { marks, user, others: self.others, sections, inbound: &self.inbound }
+        let Self { inbound, others, names, .. } = self;
+        let names = names.as_ref().map(NamedContents::flows);
+        HostTable { marks, user, others: *others, sections, inbound, names }
     }
 }
 

@@ -3,33 +3,59 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
 
+use tacit_core::dns::{HostsEntry, KnownName};
 use tacit_core::policy::{
-    CaptureRange, HostPlan, HostRange, HostSection, HostSettings, HostVerdict, Policy, Senders,
-    Unmatched, host_plan,
+    CaptureRange, HostPlan, HostRange, HostSection, HostSettings, HostVerdict, NameRules,
+    NamedAddress, NamedPorts, Policy, Senders, Unmatched, host_plan,
 };
 use tacit_sys::host::{self, HostCapture};
 use tacit_sys::netlink;
 use tacit_sys::sandbox::{self, CapabilitySet};
 
-use super::{HostError, TableContents, marks_of, senders};
+use super::{HostError, TableContents, learnt, marks_of, senders};
 use crate::clock;
 use crate::run::capture::passing_user;
+use crate::run::named::NamedCapture;
 
-/// Installs the packet rules of a policy. What they capture is refused until an agent takes it.
+/// Installs the packet rules of a policy; `hosts` are the names in `/etc/hosts`. What the rules
+/// capture is refused until an agent takes it.
 ///
 /// # Errors
 /// The policy has no `[host]`, or the kernel refuses.
-pub fn guard(policy: &Policy) -> Result<(), HostError> {
+pub fn guard(policy: &Policy, hosts: &[HostsEntry]) -> Result<(), HostError> {
     let settings = policy.host.ok_or(HostError::NoSettings)?;
-    let plan = host_plan(policy, settings.unmatched, clock::now_unix_s());
+    let unix_s = clock::now_unix_s();
+    let plan = host_plan(policy, settings.unmatched, unix_s);
     let open = || HostCapture::open(marks_of(settings.mark)?).map_err(io::Error::other);
     let mut capture = open().map_err(HostError::Helper)?;
     let senders = senders::resolve(&plan).map_err(HostError::Helper)?;
-    let contents = TableContents::of(&plan, &senders);
+    let rules = NameRules::of(policy, unix_s);
+    let addresses = rules.map(|rules| named_addresses(rules, hosts, &mut capture)).transpose();
+    let addresses = addresses.map_err(HostError::Helper)?.unwrap_or_default();
+    let contents = TableContents::of(&plan, &senders, &addresses);
     let sections = contents.sections();
     let table = contents.table(&sections, capture.marks(), passing_user());
     capture.install(&table).map_err(refused)
+}
+
+/// The addresses of names with rules: those that the kernel keeps, and those of
+/// `/etc/hosts`.
+fn named_addresses(
+    rules: NameRules,
+    hosts: &[HostsEntry],
+    capture: &mut HostCapture,
+) -> io::Result<Vec<NamedAddress>> {
+    let now = Instant::now();
+    let kept = learnt::kept_names(capture)?.into_iter().map(|one| KnownName {
+        name: one.name,
+        address: one.address,
+        alias: None,
+        is_shared: false,
+        remaining: Duration::from_secs(one.seconds),
+    });
+    Ok(NamedCapture::of(rules, &kept.collect::<Vec<_>>(), hosts, now).addresses(now))
 }
 
 /// Installs the packet rules that any policy needs, in the namespace of the calling thread.
@@ -45,13 +71,20 @@ pub fn probe() -> io::Result<()> {
         last_port: 1,
     };
     let ports = [port(Ipv4Addr::LOCALHOST.into()), port(Ipv6Addr::LOCALHOST.into())];
+    let named_port = |udp| NamedPorts { udp, first_port: 1, last_port: 1, part: 0 };
     let captured = ports.map(|to| HostRange { to, verdict: HostVerdict::Capture });
     let section = HostSection { senders: Senders::default(), outbound: captured.to_vec() };
-    let plan =
-        HostPlan { sections: vec![section], unmatched: Unmatched::Deny, inbound: ports.to_vec() };
+    let plan = HostPlan {
+        sections: vec![section],
+        unmatched: Unmatched::Deny,
+        inbound: ports.to_vec(),
+        names: Some([false, true].map(named_port).to_vec()),
+    };
     let marks = marks_of(HostSettings::MARK_DEFAULT)?;
     let mut capture = HostCapture::open(marks).map_err(io::Error::other)?;
-    let contents = TableContents::of(&plan, &senders::resolve(&plan)?);
+    let address = |address| NamedAddress { address, part: 0, seconds: Some(1) };
+    let addresses = ports.map(|port| address(port.first));
+    let contents = TableContents::of(&plan, &senders::resolve(&plan)?, &addresses);
     let sections = contents.sections();
     capture.install(&contents.table(&sections, marks, None)).map_err(io::Error::other)
 }

@@ -4,12 +4,14 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use tacit_core::policy::HostPlan;
+use tacit_core::policy::{HostName, HostPlan, NamedAddress};
 use tacit_sys::host::HostCapture;
 use tacit_sys::netlink::nft::host::{HostMarks, SenderCheck};
 
+use super::learnt::{self, Learnt};
 use super::{TableContents, senders};
 use crate::exit::complain;
+use crate::run::protocol::NAMES_PER_REPLY_MAX;
 
 /// The interval between two checks of the installed rules.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -25,8 +27,12 @@ pub(super) struct Installed {
 
 /// The part of the kernel that has the rules.
 pub(super) trait HostRules {
-    /// Installs packet rules and routing rules.
-    fn install(&mut self, installed: &Installed) -> io::Result<()>;
+    /// Installs packet rules and routing rules, which capture these addresses with names.
+    fn install(&mut self, installed: &Installed, addresses: &[NamedAddress]) -> io::Result<()>;
+    /// Captures further addresses, and keeps names.
+    fn learn(&mut self, addresses: &[NamedAddress], names: &[HostName]) -> io::Result<()>;
+    /// The addresses with names that are captured, with the rest of their times.
+    fn named_addresses(&mut self) -> io::Result<Vec<NamedAddress>>;
     /// Whether the packet rules are there.
     fn has_table(&mut self) -> io::Result<bool>;
     /// Installs the missing routing rules; returns whether any were missing.
@@ -34,11 +40,19 @@ pub(super) trait HostRules {
 }
 
 impl HostRules for HostCapture {
-    fn install(&mut self, installed: &Installed) -> io::Result<()> {
-        let contents = TableContents::of(&installed.plan, &installed.senders);
+    fn install(&mut self, installed: &Installed, addresses: &[NamedAddress]) -> io::Result<()> {
+        let contents = TableContents::of(&installed.plan, &installed.senders, addresses);
         let sections = contents.sections();
         let table = contents.table(&sections, installed.marks, installed.user);
         Self::install(self, &table).map_err(io::Error::other)
+    }
+
+    fn learn(&mut self, addresses: &[NamedAddress], names: &[HostName]) -> io::Result<()> {
+        learnt::learn(self, addresses, names)
+    }
+
+    fn named_addresses(&mut self) -> io::Result<Vec<NamedAddress>> {
+        learnt::captured_addresses(self)
     }
 
     fn has_table(&mut self) -> io::Result<bool> {
@@ -54,6 +68,7 @@ impl HostRules for HostCapture {
 #[derive(Default)]
 pub(super) struct Watched {
     installed: Option<(Installed, Instant)>,
+    learnt: Learnt,
     /// The last failure, which is reported once.
     failure: Option<String>,
 }
@@ -67,11 +82,39 @@ impl Watched {
         &mut self,
         kernel: &mut impl HostRules,
         wanted: Installed,
+        addresses: &[NamedAddress],
         now: Instant,
     ) -> io::Result<()> {
-        kernel.install(&wanted)?;
+        kernel.install(&wanted, addresses)?;
+        self.learnt.replace_addresses(addresses, now);
         self.installed = Some((wanted, now + LOOK_INTERVAL));
         Ok(())
+    }
+
+    /// Captures addresses and keeps names; what another program has removed is restored before.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn learn(
+        &mut self,
+        kernel: &mut impl HostRules,
+        addresses: &[NamedAddress],
+        names: &[HostName],
+        now: Instant,
+    ) -> io::Result<()> {
+        if let Err(error) = kernel.learn(addresses, names) {
+            let (installed, _) = self.installed.as_mut().ok_or(error)?;
+            let restored = restore(kernel, installed, &mut self.learnt, now);
+            self.report(restored);
+            kernel.learn(addresses, names)?;
+        }
+        self.learnt.add(addresses, names, now);
+        Ok(())
+    }
+
+    /// Takes names that the kernel has.
+    pub(super) fn note_kept(&mut self, names: &[HostName], now: Instant) {
+        self.learnt.add(&[], names, now);
     }
 
     /// Looks at what is installed, if it is time to, and restores what another program has removed.
@@ -86,7 +129,7 @@ impl Watched {
             return Some(*next_look - now);
         }
         *next_look = now + LOOK_INTERVAL;
-        let restored = restore(kernel?, installed);
+        let restored = restore(kernel?, installed, &mut self.learnt, now);
         self.report(restored);
         Some(LOOK_INTERVAL)
     }
@@ -120,17 +163,26 @@ impl Watched {
 fn restore(
     kernel: &mut impl HostRules,
     installed: &mut Installed,
+    learnt: &mut Learnt,
+    now: Instant,
 ) -> io::Result<Option<&'static str>> {
     if senders::may_change(&installed.plan) {
         let found = senders::resolve(&installed.plan)?;
         if found != installed.senders {
+            // The kernel has given addresses in use more time.
+            learnt.add(&kernel.named_addresses()?, &[], now);
             let before = std::mem::replace(&mut installed.senders, found);
-            kernel.install(installed).inspect_err(|_| installed.senders = before)?;
+            kernel
+                .install(installed, &learnt.addresses(now))
+                .inspect_err(|_| installed.senders = before)?;
             return Ok(None);
         }
     }
     if !kernel.has_table()? {
-        kernel.install(installed)?;
+        kernel.install(installed, &learnt.addresses(now))?;
+        for names in learnt.names(now).chunks(NAMES_PER_REPLY_MAX) {
+            kernel.learn(&[], names)?;
+        }
         return Ok(Some("the packet rules"));
     }
     Ok(kernel.restore_routes()?.then_some("the routing rules"))
@@ -147,17 +199,33 @@ mod tests {
     struct Kernel {
         has_table: bool,
         has_routes: bool,
+        addresses: Vec<NamedAddress>,
+        names: Vec<HostName>,
         /// It refuses so many installations.
         refusals: u32,
     }
 
     impl HostRules for Kernel {
-        fn install(&mut self, _: &Installed) -> io::Result<()> {
+        fn learn(&mut self, addresses: &[NamedAddress], names: &[HostName]) -> io::Result<()> {
+            if !self.has_table {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            self.addresses.extend(addresses);
+            self.names.extend(names.iter().cloned());
+            Ok(())
+        }
+
+        fn named_addresses(&mut self) -> io::Result<Vec<NamedAddress>> {
+            Ok(self.addresses.clone())
+        }
+
+        fn install(&mut self, _: &Installed, addresses: &[NamedAddress]) -> io::Result<()> {
             if let Some(left) = self.refusals.checked_sub(1) {
                 self.refusals = left;
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             (self.has_table, self.has_routes) = (true, true);
+            self.addresses = addresses.to_vec();
             Ok(())
         }
 
@@ -173,8 +241,12 @@ mod tests {
     }
 
     fn installed() -> Installed {
-        let plan =
-            HostPlan { sections: Vec::new(), unmatched: Unmatched::Permit, inbound: Vec::new() };
+        let plan = HostPlan {
+            sections: Vec::new(),
+            unmatched: Unmatched::Permit,
+            inbound: Vec::new(),
+            names: None,
+        };
         Installed { marks: HostMarks::new(3).unwrap(), plan, senders: Vec::new(), user: None }
     }
 
@@ -183,7 +255,7 @@ mod tests {
         let mut kernel = Kernel::default();
         let now = Instant::now();
         assert_eq!(watched.look(Some(&mut kernel), now), None);
-        watched.install(&mut kernel, installed(), now).unwrap();
+        watched.install(&mut kernel, installed(), &[], now).unwrap();
         (watched, kernel, now)
     }
 
@@ -222,12 +294,27 @@ mod tests {
     fn a_refused_installation_leaves_the_one_before_watched() {
         let (mut watched, mut kernel, now) = watched();
         kernel.refusals = 1;
-        assert!(watched.install(&mut kernel, installed(), now).is_err());
+        assert!(watched.install(&mut kernel, installed(), &[], now).is_err());
         (kernel.has_table, kernel.has_routes) = (false, false);
         watched.look(Some(&mut kernel), now + LOOK_INTERVAL);
         assert!(kernel.has_table);
         kernel.has_routes = false;
         watched.look(Some(&mut kernel), now + LOOK_INTERVAL * 2);
         assert!(kernel.has_routes);
+    }
+
+    #[test]
+    fn what_was_learned_is_restored_and_a_flush_delays_no_answer() {
+        let (mut watched, mut kernel, now) = watched();
+        let address = [10, 0, 0, 1].into();
+        let addresses = [NamedAddress { address, part: 0, seconds: Some(90) }];
+        let names = [HostName { address, name: "db.example".to_owned(), seconds: 90 }];
+        watched.learn(&mut kernel, &addresses, &names, now).unwrap();
+        kernel = Kernel::default();
+        watched.look(Some(&mut kernel), now + LOOK_INTERVAL);
+        assert_eq!((kernel.addresses.len(), &kernel.names[0].name), (1, &names[0].name));
+        kernel = Kernel::default();
+        watched.learn(&mut kernel, &[], &[], now + LOOK_INTERVAL).unwrap();
+        assert_eq!((kernel.addresses.len(), kernel.names.len()), (1, 1));
     }
 }

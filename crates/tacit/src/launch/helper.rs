@@ -199,7 +199,11 @@ impl HelperServer {
             HelperRequest::Listening => self.listening().map(HelperReply::Listening),
             HelperRequest::Cpu => Ok(HelperReply::Cpu(self.cpu_ns())),
             HelperRequest::Hide(paths) => self.covers.replace(paths).map(|()| HelperReply::Done),
-            HelperRequest::HostSockets { .. } | HelperRequest::HostPlan { .. } => {
+            HelperRequest::HostSockets { .. }
+            | HelperRequest::HostPlan { .. }
+            | HelperRequest::Learn { .. }
+            | HelperRequest::Names { .. }
+            | HelperRequest::Addresses { .. } => {
                 Err("the helper of a run does not capture the host".to_owned())
             }
             // `serve` handles these requests, because it owns the channels.

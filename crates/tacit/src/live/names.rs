@@ -3,13 +3,13 @@
 //! for one name.
 //!
 //! An address can have several names in `/etc/hosts` of the host. Such names get no alias
-//! addresses, because programs read the file themselves. With `aliases = "never"`, names from DNS
-//! can share an address too.
+//! addresses, because programs read the file themselves. With `aliases = "never"` and on a captured
+//! host, names from DNS can share an address too.
 
 use std::sync::Arc;
 
 use tacit_core::flow::{Direction, Flow};
-use tacit_core::policy::Verify;
+use tacit_core::policy::{HostSettings, Unmatched, Verify};
 use tacit_core::refusal::RefusalReason;
 
 use super::{Live, LiveAction, LiveRule};
@@ -41,6 +41,12 @@ impl NoRule {
 }
 
 impl Live {
+    /// Whether a flow that no rule matches is permitted, which is possible on a captured host.
+    fn permits_unmatched(&self, flow: &Flow) -> bool {
+        let permits = |host: HostSettings| host.unmatched == Unmatched::Permit;
+        flow.is_of_host() && self.policy.host.is_some_and(permits)
+    }
+
     /// Finds the rule that decides about a flow of a program or a client. If the address has
     /// several names, the strictest of their rules decides, and the flow keeps only the names for
     /// which this rule applies. The order of strictness is: deny, TLS with verification, TLS
@@ -49,10 +55,12 @@ impl Live {
     /// # Errors
     /// The flow is denied: no rule matches, or two rules are equally strict, or DNS returned the
     /// address for several names and one of them has no rule or a TLS rule would require different
-    /// servers.
+    /// servers. No rule counts as a permit if the host permits unmatched flows.
     pub fn decide(&self, flow: &mut Flow) -> Result<&Arc<LiveRule>, NoRule> {
         let aliases = self.policy.agent.aliases;
-        let is_reserved = flow.remote.ip().is_some_and(|ip| aliases.reserves(ip));
+        // Programs of a host get no aliases.
+        let is_reserved =
+            !flow.is_of_host() && flow.remote.ip().is_some_and(|ip| aliases.reserves(ip));
         if flow.direction == Direction::Outbound && flow.listen.is_none() && is_reserved {
             return Err(NoRule::NoAlias);
         }
@@ -67,7 +75,7 @@ impl Live {
             let Some(rule) = self.lookup(&one) else {
                 // If the name is from `/etc/hosts`, it is only another name of the host, and needs
                 // no rule. If it may be a name from DNS, the program may mean this name.
-                is_clear &= !flow.is_shared;
+                is_clear &= !flow.is_shared || self.permits_unmatched(flow);
                 continue;
             };
             match &mut strictest {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::flow::Protocol;
-use tacit_core::policy::{CaptureRange, HostPlan};
+use tacit_core::policy::{CaptureRange, HostName, HostPlan, NamedAddress};
 use tacit_sys::IpVersion;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 use tacit_sys::netlink::route::Families;
@@ -41,6 +41,9 @@ const REQUESTS_MAX: usize = 1024;
 const REQUEST_WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long a helper may take for one reply before the request fails.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(2);
+/// The same of both for requests about all rules or names of a host, of which there may be many
+/// thousand.
+const HOST_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A channel to a run's helper; all clones share one socket.
 #[derive(Clone, Debug)]
@@ -141,9 +144,52 @@ impl HelperChannel {
         &self,
         mark: u32,
         plan: HostPlan,
+        addresses: Vec<NamedAddress>,
         user: Option<u32>,
     ) -> io::Result<()> {
-        self.ask(HelperRequest::HostPlan { mark, plan, user }).await.map(|_| ())
+        self.ask(HelperRequest::HostPlan { mark, plan, addresses, user }).await.map(|_| ())
+    }
+
+    /// Captures addresses of the host's names, and keeps the names in the kernel.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper; then nothing has changed.
+    pub async fn learn(
+        &self,
+        addresses: Vec<NamedAddress>,
+        names: Vec<HostName>,
+    ) -> io::Result<()> {
+        self.ask(HelperRequest::Learn { addresses, names }).await.map(|_| ())
+    }
+
+    /// The names that the kernel keeps for the host.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn names(&self) -> io::Result<Vec<HostName>> {
+        let mut all = Vec::new();
+        loop {
+            match self.ask(HelperRequest::Names { from: all.len() }).await?.message {
+                HelperReply::Names(some) if some.is_empty() => return Ok(all),
+                HelperReply::Names(some) => all.extend(some),
+                _ => return Err(strange()),
+            }
+        }
+    }
+
+    /// The addresses with names that the kernel captures, with the rest of their times.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn named_addresses(&self) -> io::Result<Vec<NamedAddress>> {
+        let mut all = Vec::new();
+        loop {
+            match self.ask(HelperRequest::Addresses { from: all.len() }).await?.message {
+                HelperReply::Addresses(some) if some.is_empty() => return Ok(all),
+                HelperReply::Addresses(some) => all.extend(some),
+                _ => return Err(strange()),
+            }
+        }
     }
 
     /// Returns a socket inside the run that may send from any address.
@@ -237,6 +283,7 @@ impl HelperChannel {
     }
 
     async fn ask(&self, request: HelperRequest) -> io::Result<ReplyFrame> {
+        let wait_max = if is_about_all(&request) { HOST_WAIT_MAX } else { REQUEST_WAIT_MAX };
         let reply = async {
             match self.ask_once(request.clone()).await {
                 // The helper has died, and the launcher starts another.
@@ -244,7 +291,7 @@ impl HelperChannel {
                 answered => answered,
             }
         };
-        match tokio::time::timeout(REQUEST_WAIT_MAX, reply).await {
+        match tokio::time::timeout(wait_max, reply).await {
             Ok(Ok(Frame { message: HelperReply::Refused(reason), .. })) => {
                 Err(io::Error::other(reason))
             }
@@ -258,6 +305,16 @@ impl HelperChannel {
         self.requests.send(PendingRequest { request, back }).await.map_err(|_| gone())?;
         reply.await.map_err(|_| gone())?
     }
+}
+
+/// Whether a request is about all rules or names of a host.
+fn is_about_all(request: &HelperRequest) -> bool {
+    matches!(
+        request,
+        HelperRequest::HostPlan { .. }
+            | HelperRequest::Names { .. }
+            | HelperRequest::Addresses { .. }
+    )
 }
 
 fn gone() -> io::Error {
@@ -321,10 +378,11 @@ async fn answer_request(
     PendingRequest { request, back }: PendingRequest,
     new_sockets: &mut mpsc::Receiver<OwnedFd>,
 ) -> Option<UnixStream> {
+    let wait_max = if is_about_all(&request) { HOST_WAIT_MAX } else { REPLY_WAIT_MAX };
     let has_replied = {
         let mut exchange = pin!(exchange(&mut stream, &request));
         // The caller may have stopped waiting.
-        if let Ok(reply) = tokio::time::timeout(REPLY_WAIT_MAX, &mut exchange).await {
+        if let Ok(reply) = tokio::time::timeout(wait_max, &mut exchange).await {
             let has_replied = reply.is_ok();
             let _ = back.send(reply);
             has_replied

@@ -111,6 +111,7 @@ impl Departing {
     /// The process has no free descriptor, or the helper cannot create a channel.
     pub async fn new(run: &Run, launcher: &Launcher, served: ServedSockets) -> io::Result<Self> {
         run.expect_no_more();
+        run.depart();
         let ServedSockets { query, syn_log, captured, inbound, before } = served;
         let socket_set = run.sockets;
         let mut sockets = vec![launcher.connection.try_clone()?, run.helper.another().await?];
@@ -124,7 +125,8 @@ impl Departing {
         }
         let asks_before = before.is_some();
         sockets.extend(before);
-        let learnt = run.learnt();
+        // The kernel has the names of a host.
+        let learnt = if run.is_host() { Vec::new() } else { run.learnt() };
         let of = |is_shared| {
             let true_ones = learnt.iter().filter(move |known| known.alias.is_none());
             let these = true_ones.filter(move |known| known.is_shared == is_shared);

@@ -10,17 +10,20 @@ pub mod host;
 pub mod kernel_terms;
 pub mod launchers;
 pub mod listening;
+pub mod named;
 pub mod protocol;
 pub mod registry;
 mod scope;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::{HostsEntry, KnownName, Learning, NameTable, NamedDestination, NotLearnt};
+use tacit_core::dns::{
+    HostNames, HostsEntry, KnownName, Learning, NameTable, NamedDestination, NotLearnt,
+};
 use tacit_core::refusal::RunLabel;
 
 use crate::placement::RunCpu;
@@ -125,9 +128,13 @@ pub struct Run {
     /// The set of sockets that its launcher created.
     pub sockets: SocketSet,
     names: Mutex<NameTable>,
+    /// The looked-up names, if it stands for the host.
+    host_names: Option<Mutex<HostNames>>,
     listening: ArcSwap<Vec<SocketAddr>>,
     expected: Expectations,
     capture: OnceLock<Weak<Capture>>,
+    /// Whether a successor serves it now.
+    has_departed: AtomicBool,
     /// How often the agent has requested to hide files from its programs.
     hidings: AtomicU64,
 }
@@ -163,9 +170,11 @@ impl Run {
             host,
             sockets,
             names: Mutex::default(),
+            host_names: (sockets == SocketSet::Host).then(Mutex::default),
             listening: ArcSwap::default(),
             expected: Expectations::default(),
             capture: OnceLock::new(),
+            has_departed: AtomicBool::new(false),
             hidings: AtomicU64::new(0),
         }
     }
@@ -179,6 +188,17 @@ impl Run {
     /// Counts a request to hide files from its programs; returns the number of the request.
     pub fn begin_hiding(&self) -> u64 {
         self.hidings.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Records that a successor serves it: it does not learn what this agent learns from now on.
+    pub fn depart(&self) {
+        self.has_departed.store(true, Ordering::Release);
+    }
+
+    /// Whether a successor serves it.
+    #[must_use]
+    pub fn has_departed(&self) -> bool {
+        self.has_departed.load(Ordering::Acquire)
     }
 
     /// Ends all requests of this agent: a successor decides which files are hidden.
@@ -203,7 +223,10 @@ impl Run {
     #[must_use]
     pub fn destination(&self, address: IpAddr) -> NamedDestination {
         let names = self.lock();
-        let mut found = names.of(address);
+        let mut found = match self.host_names() {
+            Some(of_host) => of_host.of(address, names.lasting(address)),
+            None => names.of(address),
+        };
         if self.host.has(found.address) {
             found.names = names.lasting(found.address);
         }
@@ -226,6 +249,13 @@ impl Run {
             return Ok(learning.address.to_canonical());
         }
         self.lock().learn(learning, Instant::now())
+    }
+
+    /// The names that programs of the host have looked up; `None`: it is a run.
+    #[must_use]
+    pub fn host_names(&self) -> Option<MutexGuard<'_, HostNames>> {
+        let names = self.host_names.as_ref()?;
+        Some(names.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Adds a name of the predecessor.
@@ -267,7 +297,10 @@ impl Run {
     /// All looked-up names with their current addresses, and how long these stay valid.
     #[must_use]
     pub fn learnt(&self) -> Vec<KnownName> {
-        self.lock().all(Instant::now())
+        match self.host_names() {
+            Some(of_host) => of_host.all(Instant::now()),
+            None => self.lock().all(Instant::now()),
+        }
     }
 
     /// The addresses on which programs of the run listen, as last reported.

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Protocol;
-use tacit_core::policy::{CaptureRange, HostPlan};
+use tacit_core::policy::{CaptureRange, HostName, HostPlan, NamedAddress};
 use tacit_core::refusal::RefusedSocketKind;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 
@@ -43,6 +43,9 @@ pub const LAUNCHER_BYTES_MAX: usize = 256 * 1024;
 pub const REPORT_BYTES_MAX: usize = 32 * 1024;
 /// The longest reply of a helper: programs that listen on every port.
 pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Names or addresses in one reply: they fit into [`REPLY_BYTES_MAX`].
+pub const NAMES_PER_REPLY_MAX: usize = 4096;
 
 /// A message of a launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,8 +175,29 @@ pub enum HelperRequest {
         mark: u32,
         /// The plan.
         plan: HostPlan,
+        /// The addresses with names, if the plan has ports for them.
+        #[serde(default)]
+        addresses: Vec<NamedAddress>,
         /// The user whose packets pass.
         user: Option<u32>,
+    },
+    /// Capture these addresses of the host's names, and keep the names in the kernel.
+    Learn {
+        /// The addresses.
+        addresses: Vec<NamedAddress>,
+        /// The names.
+        names: Vec<HostName>,
+    },
+    /// Which names does the kernel keep? The answer has at most [`NAMES_PER_REPLY_MAX`], from this
+    /// one on; those are all as they were when the first was asked for.
+    Names {
+        /// How many were reported before.
+        from: usize,
+    },
+    /// Which addresses with names does the kernel capture? As for names.
+    Addresses {
+        /// How many were reported before.
+        from: usize,
     },
     /// Keep these files hidden from programs, in addition to those that the launcher named;
     /// replaces the list of an earlier request. Refused if one of them is visible.
@@ -261,6 +285,10 @@ pub enum HelperReply {
     Listening(Vec<SocketAddr>),
     /// The CPU time in nanoseconds.
     Cpu(u64),
+    /// In no order; none after the last.
+    Names(Vec<HostName>),
+    /// The same.
+    Addresses(Vec<NamedAddress>),
     /// The helper refuses it, for this reason.
     Refused(String),
 }

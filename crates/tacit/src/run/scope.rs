@@ -69,12 +69,6 @@ impl Scope {
         self.run().host.has(address)
     }
 
-    /// Whether the agent answers the DNS queries of its programs.
-    #[must_use]
-    pub fn answers_names(&self) -> bool {
-        matches!(self, Self::Run(_))
-    }
-
     /// The destination for which an address inside stands.
     #[must_use]
     pub fn destination(&self, address: IpAddr) -> NamedDestination {

@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::address;
 use crate::clock;
-use crate::dns::{self, Forwarder};
+use crate::dns::Forwarder;
 use crate::ledger::meter;
 use crate::log::{Event, Log};
 use crate::net::stream_socket::{DetachedSocket, StreamSocket};
@@ -284,7 +284,12 @@ fn held_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -
     let scope = &source.scope;
     let run = scope.run();
     let destination = held.destination();
-    let is_question = destination.port() == dns::PORT && scope.answers_names();
+    let is_question = match &source.listener.source {
+        ConnectionSource::Captured(_, names) => {
+            names.answers(Protocol::Tcp, &held.program().into(), destination)
+        }
+        ConnectionSource::Forward | ConnectionSource::Inbound(_) => false,
+    };
     if is_question || run.is_expected(destination) {
         return HeldWork::AtOnce(held, permit);
     }
@@ -362,7 +367,8 @@ fn captured(
     let accepted = Accepted { socket, local: peer, remote, permit };
     let run = scope.run();
     let Some(accepted) = run.deliver_expected(accepted) else { return Ok(None) };
-    if accepted.remote.port() == Some(dns::PORT) && scope.answers_names() {
+    let Accepted { local, remote, .. } = &accepted;
+    if matches!(remote, Address::Inet(to) if names.answers(Protocol::Tcp, local, *to)) {
         let names = Arc::clone(names);
         return Ok(Some(Work::Question { accepted, names }));
     }

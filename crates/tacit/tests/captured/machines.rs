@@ -212,6 +212,11 @@ impl Machines {
         Self { public: Public::of(&lab) }
     }
 
+    /// Writes a file into the directory of the scripts.
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.public.directory.join(name), text).unwrap();
+    }
+
     /// Runs a script in the host and expects it to succeed; returns standard output.
     pub fn ok(&self, script: &str) -> String {
         let output = self.script(script);

@@ -19,5 +19,6 @@ mod bypass;
 mod death;
 mod inbound;
 mod machines;
+mod names;
 mod outbound;
 mod senders;

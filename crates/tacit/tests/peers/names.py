@@ -1,7 +1,7 @@
 """A resolver with a zone file: names.py ZONE LOG ADDRESS...
 
 Listens on port 53 of each address for datagrams and streams. A line of the zone is a name, a type
-(A, AAAA, CNAME, PTR) and a value. An answer that is longer than EDNS allows, or than 512 bytes
+(A, AAAA, CNAME, PTR), a value and a TTL, or 60 without one. An answer that is longer than EDNS allows, or than 512 bytes
 without, is cut. The log has a line for each question: transport, type, name in lower case. The
 file $RAW_LOG, if that is set, gets each query in hexadecimal digits.
 """
@@ -31,8 +31,8 @@ def zone():
     if zone.stamp != stamp:
         zone.stamp, zone.names = stamp, {}
         for line in open(zone_file):
-            own, what, value = line.split()
-            zone.names.setdefault(own, []).append((own, what, value))
+            own, what, value, *ttl = line.split()
+            zone.names.setdefault(own, []).append((own, what, value, int(*ttl or [60])))
     return zone.names
 
 
@@ -43,7 +43,7 @@ def records(name, kind):
     while True:
         found = zone().get(name, [])
         yield from (one for one in found if TYPES[one[1]] in (kind, 5))
-        aliases = [value for _, what, value in found if what == "CNAME"]
+        aliases = [value for _, what, value, _ in found if what == "CNAME"]
         if not aliases:
             return
         name = aliases[0]
@@ -60,9 +60,9 @@ def answer(query, transport):
     log.write(f"{transport} {kind} {name}\n")
     known = name in zone()
     body, count = b"", 0
-    for own, what, value in records(name, kind):
+    for own, what, value, ttl in records(name, kind):
         data = wire(value) if what in ("CNAME", "PTR") else ipaddress.ip_address(value).packed
-        body += wire(own) + struct.pack(">HHIH", TYPES[what], 1, 60, len(data)) + data
+        body += wire(own) + struct.pack(">HHIH", TYPES[what], 1, ttl, len(data)) + data
         count += 1
     flags = 0x8180 if known else 0x8183
     bytes_max = struct.unpack(">H", query[at + 8 : at + 10])[0] if query[11] else 512

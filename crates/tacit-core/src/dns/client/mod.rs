@@ -10,7 +10,8 @@
 //! The server that the program chose is queried first. The next server is queried after
 //! [`NEXT_DELAY`], after the shorter [`SUSPECTED_DELAY`] if the first server is suspected to be
 //! down, or at once after a refusal or a network error. The first answer from any server is used.
-//! The last server of a round gets the full timeout of `/etc/resolv.conf` before the next round.
+//! The last server of a round gets the full timeout of `/etc/resolv.conf` before the next round. On
+//! a captured host only the server that the program chose is queried ([`Servers`]).
 //!
 //! An answer must arrive from the server on the socket of the query. It must have the query's ID,
 //! and repeat the question in the same upper and lower case letters. The case is random, so that an
@@ -43,7 +44,7 @@ use order::{delay, order};
 use sockets::{SocketSet, SocketSlot};
 use timers::{TimerKind, Timers};
 
-pub use order::{NEXT_DELAY, SUSPECTED_DELAY, ServerList};
+pub use order::{NEXT_DELAY, SUSPECTED_DELAY, ServerList, Servers};
 pub use sockets::{QUESTIONS_PER_SOCKET_MAX, SOCKET_LIFE, SOCKETS_PER_SERVER};
 
 /// Maximum number of waiting queries.
@@ -209,10 +210,14 @@ impl<T: PartialEq> DnsClient<T> {
         &mut self,
         waiter: QueryWaiter<T>,
         to: SocketAddr,
-        servers: &ServerList,
+        servers: Servers<'_>,
         cx: &mut QueryContext<'_>,
     ) -> Result<(), TooMany> {
         let asked = OutgoingQuery::new(&waiter.query);
+        let (asked, options) = match servers {
+            Servers::AnyOf(list) => (asked, list.options),
+            Servers::Asked(options) => (asked.only_to(to), options),
+        };
         if let Some(number) = self.by_question.get(&asked).copied() {
             return self.join(number, waiter, to, cx);
         }
@@ -222,15 +227,19 @@ impl<T: PartialEq> DnsClient<T> {
         let number = self.begun;
         self.begun += 1;
         let turn = usize::try_from(number).unwrap_or(0);
+        let order = match servers {
+            Servers::AnyOf(list) => order(list, Some(to), turn, cx.health, cx.now),
+            Servers::Asked(_) => vec![to],
+        };
         let asked = Arc::new(asked);
         self.by_question.insert(Arc::clone(&asked), number);
         let exchange = Exchange {
             asked,
             waiters: vec![waiter],
-            order: order(servers, Some(to), turn, cx.health, cx.now),
+            order,
             next: 0,
             round: 0,
-            options: servers.options,
+            options,
             due: cx.now,
             open: Vec::new(),
             tries: 0,

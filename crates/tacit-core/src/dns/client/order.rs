@@ -21,6 +21,15 @@ pub struct ServerList {
     pub options: ResolverOptions,
 }
 
+/// Which servers may answer a query.
+#[derive(Clone, Copy, Debug)]
+pub enum Servers<'s> {
+    /// Any of these.
+    AnyOf(&'s ServerList),
+    /// Only the one that the program chose.
+    Asked(ResolverOptions),
+}
+
 /// Returns the order for one query. The server that the program chose comes first if it is in the
 /// list, and the servers after it follow. Suspected servers come last. `turn` counts queries.
 pub(super) fn order(

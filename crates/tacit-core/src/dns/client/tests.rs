@@ -110,7 +110,7 @@ impl World {
     fn ask(&mut self, waiter: QueryWaiter<u32>, to: SocketAddr) -> Result<(), TooMany> {
         let addresses = (0..self.behaviours.len()).map(server).collect();
         let servers = ServerList { addresses, options: self.options };
-        let taken = self.with(|client, cx| client.ask(waiter, to, &servers, cx));
+        let taken = self.with(|client, cx| client.ask(waiter, to, Servers::AnyOf(&servers), cx));
         self.act();
         taken
     }
@@ -217,6 +217,33 @@ fn two_dead_servers_cost_half_a_second_once_and_little_afterwards() {
         assert_eq!((world.finished.pop().unwrap().0 - asked).as_millis(), expected);
     }
     assert_eq!(world.client.exchanges.len(), 0);
+}
+
+#[test]
+fn on_a_host_only_the_chosen_server_is_queried_and_no_other_answers_for_it() {
+    let mut world = World::new(&[Refuses, After(3), Silent]);
+    for chosen in [0, 1, 1, 2] {
+        let options = world.options;
+        let from = u32::try_from(chosen).unwrap();
+        let asked = world.with(|client, cx| {
+            let waiter = waiter("a.example", from);
+            client.ask(waiter, server(chosen), Servers::Asked(options), cx)
+        });
+        asked.unwrap();
+        world.act();
+    }
+    world.run(Duration::from_secs(60));
+    let mut codes: Vec<_> = world
+        .finished
+        .iter()
+        .map(|(_, one)| {
+            (one.waiters[0].from, one.response.as_ref().map(|response| response[3] & 15))
+        })
+        .collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [(0, Some(5)), (1, Some(0)), (2, None)]);
+    let once = world.sent.iter().filter(|to| **to == server(1)).count();
+    assert_eq!(once, 1, "a repeated question is not sent again at once");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! The message ID and the case of the letters are random: an attacker who forges an answer without
 //! seeing the query must guess both, and the port.
 
+use std::net::SocketAddr;
+
 use super::message::{
     AUTHENTIC_DATA, CHECKING_DISABLED, HEADER_BYTES, MessageHeader, OPT_BYTES, RECURSION_DESIRED,
     push_opt,
@@ -16,6 +18,8 @@ pub struct OutgoingQuery {
     /// The name in lower case, the type and the class, in the format of a message.
     wire: Vec<u8>,
     bits: QueryFlags,
+    /// The only server that may answer; `None`: any of a list.
+    server: Option<SocketAddr>,
 }
 
 /// The format of a query.
@@ -40,7 +44,12 @@ impl OutgoingQuery {
         let name_bytes = wire.len().saturating_sub(4);
         // The length of a label is smaller than the code of any letter.
         wire[..name_bytes].make_ascii_lowercase();
-        Self { wire, bits: query.bits }
+        Self { wire, bits: query.bits, server: None }
+    }
+
+    /// The query for this server alone.
+    pub(super) fn only_to(self, server: SocketAddr) -> Self {
+        Self { server: Some(server), ..self }
     }
 
     /// Builds the message for a resolver.

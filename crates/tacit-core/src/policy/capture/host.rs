@@ -21,8 +21,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::named::{NameRules, NamedPorts};
 use super::sweep::{self, Area};
-use super::{CaptureRange, Learnt, Plane, address, is_open, left_of, ports, spans};
+use super::{CaptureRange, Learnt, Plane, address, is_of_host, is_open, left_of, ports, spans};
 use crate::flow::Protocol;
 use crate::policy::content::Policy;
 use crate::policy::host::Unmatched;
@@ -73,6 +74,9 @@ pub struct HostPlan {
     /// The ports of this host's programs whose clients the agent accepts, for all addresses;
     /// disjoint.
     pub inbound: Vec<CaptureRange>,
+    /// The ports of rules by name. `None`: no rule is by name, and port 53 is an ordinary port.
+    #[serde(default)]
+    pub names: Option<Vec<NamedPorts>>,
 }
 
 impl HostPlan {
@@ -127,7 +131,12 @@ impl Senders {
 #[must_use]
 pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan {
     let open = || policy.rules.iter().filter(|rule| is_open(rule, unix_s)).map(|rule| &**rule);
-    HostPlan { sections: sections(open(), unmatched), unmatched, inbound: inbound(open()) }
+    HostPlan {
+        sections: sections(open(), unmatched),
+        unmatched,
+        inbound: inbound(open()),
+        names: NameRules::of(policy, unix_s).map(|rules| rules.ports().to_vec()),
+    }
 }
 
 /// Returns the ports whose clients a rule selects, if the kernel cannot decide about them itself.
@@ -205,11 +214,6 @@ fn outbound(rules: &[&Rule]) -> Vec<HostRange> {
         })
     });
     ranges.take(HOST_RANGES_MAX + 1).collect()
-}
-
-/// Whether a rule is about flows that programs of the host open; one that names runs is not.
-pub(in crate::policy) fn is_of_host(rule: &Rule) -> bool {
-    rule.form == RuleForm::Outbound && rule.selectors.run.is_empty()
 }
 
 /// Returns the verdict of the kernel on flows of the rule's senders to its destinations.

@@ -23,20 +23,24 @@ use serde::{Deserialize, Serialize};
 
 use self::sweep::Area;
 use super::content::Policy;
-use super::rule::Rule;
+use super::rule::{Rule, RuleForm};
 use super::selector::{AddressSelector, Family, Near, Span, family_and_bits};
 use crate::flow::{Direction, Protocol};
 
 mod extend;
 mod host;
+pub(super) mod named;
 mod sweep;
 
 pub use extend::{Extension, extend};
+pub(super) use host::sections as host_sections;
 pub use host::{
     HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostPlan, HostRange, HostSection, HostVerdict,
     SENDER_CHECKS_MAX, Senders, host_plan,
 };
-pub(super) use host::{is_of_host, sections as host_sections};
+pub use named::{
+    HostName, NAMED_PORTS_MAX, NameRules, NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet,
+};
 pub use sweep::CAPTURE_RANGES_MAX;
 
 /// All addresses from the first to the last with all ports from the first to the last.
@@ -114,6 +118,17 @@ pub fn can_match_name(policy: &Policy, name: &str, unix_s: i64) -> bool {
                 }
                 AddressSelector::Near(_) => false,
             })
+    })
+}
+
+/// Whether some rule by address, other than a deny, can match a flow to an address at a time, in
+/// seconds since 1970.
+#[must_use]
+pub fn can_match_address(policy: &Policy, address: IpAddr, unix_s: i64) -> bool {
+    let mut rules = policy.rules.iter().filter(|rule| can_pass(rule) && is_open(rule, unix_s));
+    rules.any(|rule| {
+        let remote = &rule.selectors.remote;
+        remote.is_empty() || remote.iter().any(|selector| selector.matches(Some(address), &[]))
     })
 }
 
@@ -196,6 +211,11 @@ fn left_of(area: Area, holes: &[Area]) -> Vec<Area> {
         left = left.into_iter().flat_map(|area| area.without(hole)).collect();
     }
     left
+}
+
+/// Whether a rule is about flows that programs of the host open; one that names runs is not.
+pub(super) fn is_of_host(rule: &Rule) -> bool {
+    rule.form == RuleForm::Outbound && rule.selectors.run.is_empty()
 }
 
 fn is_open(rule: &Rule, unix_s: i64) -> bool {

@@ -3,12 +3,14 @@
 use super::review::{self, Read};
 use super::words::Scope;
 use crate::message_id::MessageId;
+use crate::policy::capture::named;
 use crate::policy::capture::{
-    self, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostSection, SENDER_CHECKS_MAX,
+    self, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostSection, NAMED_PORTS_MAX, NameRules,
+    PORT_PARTS_MAX, SENDER_CHECKS_MAX,
 };
 use crate::policy::host::{HostSettings, Unmatched};
 use crate::policy::rule::{Action, Rule, RuleForm};
-use crate::policy::selector::{AddressSelector, Near};
+use crate::policy::selector::{Near, Selectors};
 use crate::policy::starttls::{Start, StarttlsProtocol};
 use crate::policy::text::{TomlTable, TomlValue};
 
@@ -78,6 +80,7 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
         check_other_programs(rules);
     }
     check_limits(host, rules);
+    check_names(host, rules);
 }
 
 /// Reports rules that name programs, where the agent would find no rule for other programs: the
@@ -158,6 +161,33 @@ fn sender_key(value: &TomlValue<'_>, rule: &Rule) -> Option<&'static str> {
     has_any.then(|| keys.find(|key| value.value.get(key).is_some())).flatten()
 }
 
+/// Reports what rules by name cannot do.
+fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
+    let all = rules.iter().map(|read| &**read.rule);
+    let Some(named) = NameRules::always(all) else { return };
+    let mut by_name = rules.iter().filter(|read| named::is_by_name(read.rule));
+    let Some(Read { value, rule }) = by_name.next() else { return };
+    if named.are_too_many() {
+        let message = format!(
+            "the outbound rules by name divide the ports into more than {PORT_PARTS_MAX} parts or \
+             {NAMED_PORTS_MAX} ranges, too many for a host"
+        );
+        let fix = "give rules by name the same `remote-ports`, or ranges that do not overlap";
+        value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
+    }
+    if host.unmatched == Unmatched::Permit {
+        let message = format!(
+            "rule `{}` is by name, and with unmatched = \"permit\" a program that gets addresses \
+             without a DNS question on port 53 passes it in clear: by DNS over TLS or HTTPS, from \
+             a cache that is older than the capture, by a VPN, or by mDNS",
+            rule.name
+        );
+        let fix = "set unmatched = \"deny\", or write the addresses; at least switch off DNS over \
+                   TLS and HTTPS in resolvers and browsers, and deny remote-ports = 853";
+        value.report.warning(MessageId("names-not-seen"), rule.position, message, fix);
+    }
+}
+
 /// A setting that a captured host does not support.
 struct Unsupported {
     key: &'static str,
@@ -181,13 +211,42 @@ fn unsupported(rule: &Rule) -> Option<Unsupported> {
             "has `local-ports`, which the capture of a host does not check",
         );
     }
-    if selectors.remote.iter().any(|one| matches!(one, AddressSelector::Name { .. })) {
-        return found("remote", "is by name, and the capture of a host does not see DNS answers");
+    let by_name = || unsupported_by_name(selectors).filter(|_| named::is_by_name(rule));
+    if let Some(found) = by_name() {
+        return Some(found);
     }
     if selectors.remote.iter().any(|one| one.near() == Some(Near::Loopback)) {
         return found("remote", "is for loopback, and what stays on the host is not captured");
     }
     unsupported_tls(rule)
+}
+
+/// Senders of a rule by name. The kernel captures the addresses of its names from all senders, and
+/// the agent rejects the flows that no rule matches.
+fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
+    let found = |key, problem, fix| Some(Unsupported { key, problem, fix });
+    if !selectors.user.is_empty() {
+        return found(
+            "user",
+            "is by name and has `user`, and flows to names are captured from all senders",
+            "remove `user`, or write addresses in `remote`",
+        );
+    }
+    if !selectors.cgroup.is_empty() {
+        return found(
+            "cgroup",
+            "is by name and for a control group, and flows to names are captured from all senders",
+            "remove the control group, or write addresses in `remote`",
+        );
+    }
+    if !selectors.program.is_empty() {
+        return found(
+            "program",
+            "is by name and has `program`, and flows to names are captured from all senders",
+            "remove `program`, or write addresses in `remote`",
+        );
+    }
+    None
 }
 
 fn unsupported_inbound(rule: &Rule) -> Option<Unsupported> {

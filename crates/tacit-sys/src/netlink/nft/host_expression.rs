@@ -1,13 +1,22 @@
 //! Encodes the expressions that only the rules of a captured host use: conditions on marks,
 //! connections and interfaces.
 
+use std::time::Duration;
+
 use super::agent::INBOUND_PORT;
 use super::primitive::{
-    ACCEPT, EQUAL, META_MARK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1, REGISTER_VERDICT,
-    Redirect, SOCKET_TRANSPARENT, compare, expression, load_end, look_up, mask, meta, redirect_to,
-    socket_that_takes_it,
+    ACCEPT, EQUAL, META_L4PROTO, META_MARK, NETWORK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1,
+    REGISTER_VERDICT, Redirect, SOCKET_TRANSPARENT, TRANSPORT, compare, expression, load, load_end,
+    look_up, mask, meta, redirect_to, socket_that_takes_it,
 };
 use crate::netlink::message::NetlinkRequest;
+
+/// How long an address is captured after the last packet to it. It is not shorter than the time of
+/// an element that is added: a packet would shorten it.
+pub const USED_TIME: Duration = Duration::from_secs((8 * 24 + 1) * 3600);
+
+/// The map of ports to parts.
+pub(super) const PORTS: &str = "nameports";
 
 /// A condition of a rule, or an action on the packets that meet all conditions.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +55,9 @@ pub(super) enum HostExpression {
     /// The verdict that the map of this name has for the destination address and port. If the map
     /// has none, the next rule decides.
     Verdict(SectionMap, NftFamily),
+    /// The destination address and the part of protocol and port are in the set of this name. The
+    /// element then gets its whole time again.
+    Named(&'static str, NftFamily),
     /// The source address and port are in the set of this name.
     SentFrom(&'static str, NftFamily),
     /// Whether the socket that sends or receives the packet is transparent.
@@ -163,6 +175,7 @@ impl HostExpression {
                 load_end(rule, PacketEnd::Destination, family);
                 look_up_verdict(rule, &map.name());
             }
+            Self::Named(set, family) => look_up_name(rule, set, family),
             Self::SentFrom(set, family) => {
                 load_end(rule, PacketEnd::Source, family);
                 look_up(rule, set);
@@ -247,6 +260,44 @@ fn has_source_route(rule: &mut NetlinkRequest, route: SourceRoute) {
     });
 }
 
+/// Continues if the set has the destination, and gives the element its whole time again.
+fn look_up_name(rule: &mut NetlinkRequest, set: &'static str, family: NftFamily) {
+    load_name_key(rule, family);
+    look_up(rule, set);
+    renew(rule, set);
+}
+
+/// Loads the destination address and, from the map of ports, the part beside it. Protocol and port
+/// stand in the registers behind the part; a port of no part ends the rule.
+fn load_name_key(rule: &mut NetlinkRequest, family: NftFamily) {
+    let (offset, len, part) = match family {
+        NftFamily::V4 => (16, 4, REGISTER_32_00 + 1),
+        NftFamily::V6 => (24, 16, REGISTER_32_00 + 4),
+    };
+    load(rule, NETWORK, offset, len, REGISTER_1);
+    expression(rule, "meta", |data| {
+        data.be32(META_KEY, META_L4PROTO);
+        data.be32(1, part + 1);
+    });
+    load(rule, TRANSPORT, 2, 2, part + 2);
+    expression(rule, "lookup", |data| {
+        data.text(1, PORTS);
+        data.be32(2, part + 1);
+        data.be32(3, part);
+    });
+}
+
+/// Gives the element whose key stands in register 1 its whole time again.
+fn renew(rule: &mut NetlinkRequest, set: &'static str) {
+    let ms = u64::try_from(USED_TIME.as_millis()).unwrap_or(u64::MAX);
+    expression(rule, "dynset", |data| {
+        data.text(1, set);
+        data.be32(3, DYNSET_UPDATE);
+        data.be32(4, REGISTER_1);
+        data.attribute(6, &ms.to_be_bytes());
+    });
+}
+
 fn look_up_verdict(rule: &mut NetlinkRequest, map: &str) {
     expression(rule, "lookup", |data| {
         data.text(1, map);
@@ -298,6 +349,9 @@ pub(super) fn write_accept(data: &mut NetlinkRequest) {
     data.nest(2, |verdict| verdict.be32(1, ACCEPT));
 }
 
+/// The first four bytes of the first register; the next four have the next number.
+const REGISTER_32_00: u32 = 8;
+const DYNSET_UPDATE: u32 = 1;
 const META_IIF: u32 = 4;
 const META_OIF: u32 = 5;
 const META_SKUID: u32 = 10;

@@ -216,7 +216,7 @@ pub(super) fn write_range(one: &mut NetlinkRequest, element: &Element) {
     one.nest(10, |held| held.attribute(1, &key(element.last, element.last_port)));
 }
 
-const NEWSET: u16 = 9;
+pub(super) const NEWSET: u16 = 9;
 pub(super) const NEWSETELEM: u16 = 12;
 const DELSETELEM: u16 = 14;
 const SET_MAP: u32 = 8;

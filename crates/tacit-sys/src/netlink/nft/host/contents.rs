@@ -7,7 +7,7 @@ use super::super::sets::{SetValue, declare_ranges};
 use super::HostTable;
 use super::elements::{inbound, outbound};
 use super::names::{Chain, Hook, INBOUND, MAPS};
-use super::rules;
+use super::{named, rules};
 use crate::ip_version::{IpSupport, IpVersion};
 use crate::netlink::message::NetlinkRequest;
 
@@ -25,6 +25,9 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
     for name in INBOUND {
         declare(name, version(name), SetValue::None);
     }
+    if table.names.is_some() {
+        messages.extend(named::declarations());
+    }
     messages.extend(Chain::ALL.map(chain));
     messages.extend(rules::chained(table).map(|section| chain_named(&section_chain(section))));
     messages.extend(rules::all(kernel, table));
@@ -32,6 +35,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
         messages.extend(outbound(number, section.outbound));
     }
     messages.extend(inbound(table.inbound));
+    messages.extend(table.names.iter().flat_map(named::contents));
     messages
 }
 

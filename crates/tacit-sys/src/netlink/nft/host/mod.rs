@@ -6,6 +6,8 @@
 //!   maps tcp4_N tcp6_N udp4_N udp6_N  address range . port range -> accept, or go to a chain
 //!   chains section_N                  the destinations of section N
 //!   sets in4 in6                      ports of this host's programs whose clients are captured
+//!   map nameports                     protocol . port range -> part
+//!   sets named4 named6                address . part: addresses with names, captured there
 //!   chain output                      marks what is captured: the kernel routes it to lo
 //!   chain rewritten                   refuses packets that NAT redirects to a captured address
 //!   chains capture refuse prohibit    the verdicts of the maps
@@ -21,16 +23,22 @@
 //! Consecutive rules with the same senders form a section. The output chain checks the senders of
 //! one section after the other. `N` is the number of the section, from 0.
 //!
-//! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders. Needs Linux 5.9 with
-//! conntrack, and 5.13 for control groups.
+//! The maps and sets for names are there only for a policy with rules by name (`named`, `store`).
+//!
+//! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders,
+//! [`NAMED_ADDRESSES_MAX`] addresses with names. Needs Linux 5.9 with conntrack, and 5.13 for
+//! control groups.
 
 mod contents;
 mod elements;
+mod named;
 mod names;
 mod rules;
+mod store;
 #[cfg(test)]
 mod tests;
 
+use self::store::NAMES_TABLE;
 use super::batch::{CREATE, TABLE, commit, message, of_table};
 pub use super::host_expression::CgroupId;
 use super::sets::Element;
@@ -38,6 +46,10 @@ use crate::ip_version::IpSupport;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
 use crate::netlink::socket::{Netlink, ReplyCount};
+
+pub use super::host_expression::USED_TIME;
+pub use named::{NAMED_ADDRESSES_MAX, NamedFlows, PartAddress, PartPorts, named_addresses};
+pub use store::{STORED_AT_ONCE_MAX, STORED_NAME_BYTES_MAX, StoredName, learn, stored_names};
 
 /// The most ranges of a table, all maps and sets together.
 pub const HOST_RANGES_MAX: usize = 16_384;
@@ -144,6 +156,8 @@ pub struct HostTable<'a> {
     pub sections: &'a [TableSection<'a>],
     /// Disjoint ranges of ports of this host's programs, with any address.
     pub inbound: &'a [Element],
+    /// For rules by name; `None`: there are none.
+    pub names: Option<NamedFlows<'a>>,
 }
 
 /// Installs the table in place of an earlier one. Where the kernel has owners, only the installer
@@ -164,6 +178,9 @@ pub fn install(
     let checks = table.sections.iter().map(|section| section.senders.len()).sum::<usize>();
     if checks > HOST_CHECKS_MAX {
         return Err(Error::Invalid("more senders than a host may have"));
+    }
+    if table.names.is_some_and(|names| names.addresses.len() > NAMED_ADDRESSES_MAX) {
+        return Err(Error::Invalid("more addresses with names than a host may have"));
     }
     let is_replaced = is_installed(netfilter)?;
     if is_replaced {
@@ -189,8 +206,9 @@ fn replace(
     for (taken, flags) in attempts {
         let mut messages = vec![declare(taken), delete(), declare(flags)];
         messages.extend(contents::all(kernel, table));
-        let messages = messages.into_iter().map(|message| of_table(message, name)).collect();
-        match commit(netfilter, messages) {
+        let messages = messages.into_iter().map(|message| of_table(message, name));
+        let names = table.names.iter().flat_map(|_| store::declarations(flags));
+        match commit(netfilter, names.chain(messages).collect()) {
             Ok(()) => return Ok(()),
             Err(error) if is_about_flags(&error) => refused = error,
             Err(error) => return Err(error),
@@ -213,13 +231,15 @@ pub fn is_installed(netfilter: &mut Netlink) -> Result<bool, Error> {
     }
 }
 
-/// Removes the table, if there is one.
+/// Removes the table and the names, if they are there.
 ///
 /// # Errors
 /// The kernel's. `EPERM`: another process owns the table.
 pub fn remove(netfilter: &mut Netlink) -> Result<(), Error> {
-    remove_table(netfilter, TABLE)?;
-    remove_table(netfilter, NEW_TABLE)
+    for name in [TABLE, NEW_TABLE, NAMES_TABLE] {
+        remove_table(netfilter, name)?;
+    }
+    Ok(())
 }
 
 fn remove_table(netfilter: &mut Netlink, name: &str) -> Result<(), Error> {

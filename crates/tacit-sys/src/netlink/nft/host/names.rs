@@ -4,6 +4,8 @@
 pub(super) const MAPS: [&str; 4] = ["tcp4", "tcp6", "udp4", "udp6"];
 /// The sets of captured ports, by IP version.
 pub(super) const INBOUND: [&str; 2] = ["in4", "in6"];
+/// The sets of addresses with names, by IP version.
+pub(super) const NAMED: [&str; 2] = ["named4", "named6"];
 
 /// A chain of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,8 @@
 //!                a program's answer to a client that did not come by
 //!                the agent, from a captured port                          refused
 //!                of a connection that was captured                        marked: back to lo
+//!                with rules by name: to port 53, and to an address
+//!                with a name for whose port there is such a rule          as capture
 //!                by sender: the section, or the next one
 //!                by destination: a verdict of its maps                    accept, or one of
 //!                  capture     not an answer                              marked: back to lo
@@ -52,7 +54,7 @@ use super::super::host_expression::{
 };
 use super::super::primitive::{NftFamily, PacketEnd, Redirect};
 use super::super::rules::rule_in;
-use super::names::{Chain, INBOUND, MAPS};
+use super::names::{Chain, INBOUND, MAPS, NAMED};
 use super::{HostMarks, HostTable, PacketVerdict, SenderCheck};
 use crate::ip_version::IpSupport;
 use crate::netlink::message::NetlinkRequest;
@@ -64,12 +66,13 @@ use Expression::{
 };
 use HostExpression::{
     AnySocket, ConnectionMarkIs, FromLo, Goto, IsForeign, IsLocal, IsOriginal, IsReply,
-    IsRewritten, MarkIs, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, SentFrom,
+    IsRewritten, MarkIs, Named, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, SentFrom,
     SetConnectionMark, SetMark, SourceRouted, ToInbound, ToSection, Transparent, Verdict,
 };
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const DNS_PORT: u16 = 53;
 const V4: Expression = Expression::NftFamily(NftFamily::V4);
 const V6: Expression = Expression::NftFamily(NftFamily::V6);
 /// Protocol and IP version of each of [`MAPS`].
@@ -250,8 +253,11 @@ impl Rules {
         }
     }
 
-    /// Sender and destination decide.
+    /// Name, sender and destination decide.
     fn push_destinations(&mut self, chain: Chain, table: &HostTable<'_>) {
+        if table.names.is_some() {
+            self.push_names(chain);
+        }
         for (number, section) in table.sections.iter().enumerate() {
             if section.is_for_all() {
                 self.push_section(chain.name(), number);
@@ -305,6 +311,21 @@ impl Rules {
         self.push(chain, "rule: connections that clients open are known", &tcp);
         let udp = [&[Transport(UDP)], &first[..], &[local, Host(AnySocket), note]].concat();
         self.push(chain, "rule: flows that clients open are known", &udp);
+    }
+
+    /// What rules by name need: questions, and flows that such a rule may decide.
+    fn push_names(&mut self, chain: Chain) {
+        let capture = Host(Goto(Chain::Capture.name()));
+        for protocol in [TCP, UDP] {
+            let question = [Transport(protocol), ToPort(DNS_PORT), capture];
+            self.push(chain, "rule: questions for names go to the agent", &question);
+        }
+        for (set, (family, family_is)) in NAMED.into_iter().zip(FAMILIES) {
+            for protocol in [TCP, UDP] {
+                let named = [family_is, Transport(protocol), Host(Named(set, family)), capture];
+                self.push(chain, "rule: addresses with names go to the agent", &named);
+            }
+        }
     }
 
     /// What the routing rule has returned to `lo`.

@@ -14,7 +14,8 @@ const EVERYONE: &[TableSection<'static>] = &[TableSection {
 
 fn table(inbound: &[Element]) -> HostTable<'_> {
     let marks = HostMarks::new(0x3000_0000).unwrap();
-    HostTable { marks, user: None, others: PacketVerdict::Pass, sections: EVERYONE, inbound }
+    let others = PacketVerdict::Pass;
+    HostTable { marks, user: None, others, sections: EVERYONE, inbound, names: None }
 }
 
 fn element(protocol: IpProtocol, address: &str, port: u16) -> Element {

@@ -1,17 +1,19 @@
 //! Maintains the address ranges of a run that the kernel redirects to the agent: updates them when
 //! the policy changes, and when a program of the run has looked up a name.
 
+mod names;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tacit_core::dns::{HostsEntry, KnownName, Learning, NotLearnt, ResolvedAddress};
 use tacit_core::policy::{
-    CAPTURE_RANGES_MAX, CaptureRange, Extension, HostPlan, HostSettings, LearntName, Policy,
-    can_match_name, captured, extend, host_plan, is_disputed,
+    CAPTURE_RANGES_MAX, CaptureRange, Extension, HostPlan, HostSettings, LearntName, NameRules,
+    Policy, can_match_name, captured, extend, host_plan, is_disputed,
 };
 use tacit_sys::netlink::route::Families;
 use tacit_sys::process;
@@ -22,6 +24,7 @@ use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::run::host::HostAddresses;
+use crate::run::named::NamedCapture;
 use crate::run::protocol::SocketSet;
 
 /// How long new names are only added to the ranges. After that time, the ranges are computed from
@@ -35,6 +38,10 @@ pub struct Capture {
     pub run: Arc<Run>,
     live: Arc<ArcSwap<Live>>,
     mirror: Mutex<Mirror>,
+    /// The rules by name that the kernel's table of a host is for; `None`: there are none.
+    name_rules: ArcSwapOption<NameRules>,
+    /// The host's `/etc/hosts`.
+    hosts: ArcSwap<Vec<HostsEntry>>,
     log: Log,
 }
 
@@ -54,19 +61,38 @@ struct Mirror {
     /// What the kernel does with the flows of a host; `None` if this is a run or if the plan is not
     /// known.
     plan: Option<HostPlan>,
+    /// Which addresses with names it captures; `None`: the plan has no rules by name.
+    named: Option<NamedCapture>,
+    /// The rules that the names of the host are grouped by: those of the installed policy.
+    grouped_by: NameRules,
 }
 
 impl Capture {
     /// The initial state, in which the sets are not known.
     #[must_use]
     pub fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>, log: Log) -> Self {
-        Self { run, live, mirror: Mutex::default(), log }
+        Self {
+            run,
+            live,
+            mirror: Mutex::default(),
+            name_rules: ArcSwapOption::empty(),
+            hosts: ArcSwap::default(),
+            log,
+        }
     }
 
     /// Stores the names of the host's `/etc/hosts` that some rule can match.
     pub fn take_hosts(&self, hosts: &[HostsEntry]) {
         let live = self.live.load();
         let now = clock::now_unix_s();
+        if self.run.is_host() {
+            let rules = NameRules::of(&live.policy, now).unwrap_or_default();
+            let known = hosts.iter().filter(|host| !rules.rules_of(&host.name).is_empty());
+            self.run.set_lasting(known.cloned());
+            // Another policy may have other rules.
+            self.hosts.store(Arc::new(hosts.to_vec()));
+            return;
+        }
         let known = hosts.iter().filter(|host| can_match_name(&live.policy, &host.name, now));
         self.run.set_lasting(known.cloned());
     }
@@ -120,7 +146,9 @@ impl Capture {
         let mut mirror = self.mirror.lock().await;
         if self.run.is_host() {
             let policy = Arc::clone(&self.live.load().policy);
-            return self.install(&policy, &mut mirror).await;
+            self.install(&policy, &mut mirror).await?;
+            self.group_names(&policy, &mut mirror);
+            return Ok(());
         }
         self.bring_up(&mut mirror).await
     }
@@ -135,13 +163,25 @@ impl Capture {
 
     async fn install(&self, policy: &Policy, mirror: &mut Mirror) -> io::Result<()> {
         let HostSettings { unmatched, mark } = policy.host.ok_or(io::ErrorKind::InvalidInput)?;
-        let plan = host_plan(policy, unmatched, clock::now_unix_s());
-        if mirror.plan.as_ref() == Some(&plan) {
+        let unix_s = clock::now_unix_s();
+        let plan = host_plan(policy, unmatched, unix_s);
+        let now = Instant::now();
+        let rules = NameRules::of(policy, unix_s);
+        let of_rules = |rules| NamedCapture::of(rules, &self.run.learnt(), &self.hosts.load(), now);
+        let named = rules.clone().map(of_rules);
+        let is_same = match (&mirror.named, &named) {
+            (Some(before), Some(wanted)) => before.is_same(wanted),
+            (before, wanted) => before.is_none() && wanted.is_none(),
+        };
+        if mirror.plan.as_ref() == Some(&plan) && is_same {
             return Ok(());
         }
         mirror.plan = None;
-        self.run.helper.install_plan(mark, plan.clone(), passing_user()).await?;
+        let addresses = named.as_ref().map(|named| named.addresses(now)).unwrap_or_default();
+        self.run.helper.install_plan(mark, plan.clone(), addresses, passing_user()).await?;
         mirror.plan = Some(plan);
+        mirror.named = named;
+        self.name_rules.store(rules.map(Arc::new));
         Ok(())
     }
 
@@ -151,9 +191,6 @@ impl Capture {
     /// # Errors
     /// The same as [`Self::follow`].
     pub async fn follow_news(&self) -> io::Result<()> {
-        if self.run.is_host() {
-            return self.follow().await;
-        }
         let mut mirror = self.mirror.lock().await;
         if mirror.ranges.is_some() && mirror.news == self.run.news() {
             return Ok(());
@@ -242,7 +279,10 @@ impl Capture {
     pub fn count(&self) -> Option<usize> {
         let mirror = self.mirror.try_lock().ok()?;
         match &mirror.plan {
-            Some(plan) => Some(plan.captured()),
+            Some(plan) => {
+                let named = mirror.named.as_ref().map_or(0, NamedCapture::count);
+                Some(plan.captured() + named)
+            }
             None => mirror.ranges.as_ref().map(BTreeSet::len),
         }
     }

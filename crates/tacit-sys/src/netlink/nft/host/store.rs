@@ -1,0 +1,202 @@
+//! The names of addresses, kept in the kernel: a table without rules, beside that of the host.
+//!
+//! ```text
+//! table inet tacit-names       flags owner, persist where the kernel has them
+//!   set names                  address . hash of the name; its comment is the name
+//! ```
+//!
+//! An agent that starts, or the guard, reads which names the addresses have: then it knows the
+//! rules of their flows. The elements have the same time as the captured addresses, and are written
+//! with them at one stroke. Replacing the host's table leaves this one.
+//!
+//! A hash has 64 bits. Of two names of one address with the same hash one is kept.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use super::super::batch::{CREATE, commit, message};
+use super::super::sets::NEWSET;
+use super::named::{
+    Change, GARBAGE_INTERVAL_MS, PartAddress, SET_TIMEOUT, TYPE_BITS, TYPE_MARK, TYPE_V6, key_of,
+    read_set, renewals, time_left, write_time,
+};
+use super::{DECLARING, NEWTABLE};
+use crate::netlink::error::Error;
+use crate::netlink::message::{NetlinkRequest, attributes};
+use crate::netlink::socket::Netlink;
+
+/// The longest name: the kernel has 256 bytes for a comment.
+pub const STORED_NAME_BYTES_MAX: usize = 253;
+/// Names and addresses that are stored at once.
+pub const STORED_AT_ONCE_MAX: usize = 4096;
+
+/// A name and one of its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredName {
+    /// The address.
+    pub address: IpAddr,
+    /// The name.
+    pub name: String,
+    /// How long it is stored.
+    pub time: Duration,
+}
+
+/// Captures addresses and stores names, at one stroke. Those that are there get the new times.
+///
+/// # Errors
+/// The kernel's; nothing has changed then. `ENOENT`: there is no table, or it is for a policy
+/// without rules by name.
+pub fn learn(
+    netfilter: &mut Netlink,
+    addresses: &[PartAddress],
+    names: &[StoredName],
+) -> Result<(), Error> {
+    if addresses.len() > STORED_AT_ONCE_MAX || names.len() > STORED_AT_ONCE_MAX {
+        return Err(Error::Invalid("more names than are stored at once"));
+    }
+    if names.iter().any(|one| one.name.len() > STORED_NAME_BYTES_MAX) {
+        return Err(Error::Invalid("a name is longer than the kernel stores"));
+    }
+    let steps = [Change::Add, Change::Remove, Change::Add];
+    let stored = steps.into_iter().flat_map(|change| lists(change, names));
+    commit(netfilter, renewals(addresses).into_iter().chain(stored).collect())
+}
+
+/// The names in the kernel; none without a table.
+///
+/// # Errors
+/// The kernel's. `EINTR`: the table changed meanwhile.
+pub fn stored_names(netfilter: &mut Netlink) -> Result<Vec<StoredName>, Error> {
+    let mut found = Vec::new();
+    read_set(netfilter, NAMES_TABLE, NAMES, |element| found.extend(name_of(element)))?;
+    Ok(found)
+}
+
+/// The table and its set; what they have stays.
+pub(super) fn declarations(flags: u32) -> Vec<NetlinkRequest> {
+    let mut table = message(DECLARING, NEWTABLE, CREATE);
+    table.text(1, NAMES_TABLE);
+    table.be32(2, flags);
+    let mut set = message("making the set of names", NEWSET, CREATE);
+    set.text(1, NAMES_TABLE);
+    set.text(2, NAMES);
+    set.be32(3, SET_TIMEOUT);
+    set.be32(4, TYPE_V6 << (2 * TYPE_BITS) | TYPE_MARK << TYPE_BITS | TYPE_MARK);
+    set.be32(5, KEY_BYTES);
+    set.be32(10, 1);
+    set.be32(12, GARBAGE_INTERVAL_MS);
+    vec![table, set]
+}
+
+fn lists(change: Change, names: &[StoredName]) -> Vec<NetlinkRequest> {
+    let list = |some: &[StoredName]| {
+        let mut message = change.message("storing names");
+        message.text(1, NAMES_TABLE);
+        message.text(2, NAMES);
+        message.nest(3, |list| {
+            for one in some {
+                list.nest(1, |element| write_element(element, one));
+            }
+        });
+        message
+    };
+    names.chunks(NAMES_PER_MESSAGE_MAX).map(list).collect()
+}
+
+fn write_element(element: &mut NetlinkRequest, one: &StoredName) {
+    let StoredName { address, name, time } = one;
+    let address = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => *v6,
+    };
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name.as_bytes());
+    let key = [&address.octets()[..], &hasher.finish().to_be_bytes()].concat();
+    element.nest(1, |held| held.attribute(1, &key));
+    write_time(element, Some(*time));
+    // A comment is a type, a length and a text that ends with a zero byte.
+    let length = u8::try_from(name.len() + 1).unwrap_or(u8::MAX);
+    let comment = [&[COMMENT, length][..], name.as_bytes(), &[0]].concat();
+    element.attribute(USER_DATA, &comment);
+}
+
+/// `None`: no element of this set.
+fn name_of(element: &[u8]) -> Option<StoredName> {
+    let address = Ipv6Addr::from(*key_of(element)?.first_chunk::<16>()?);
+    let (_, comment) = attributes(element).find(|(kind, _)| *kind == USER_DATA)?;
+    let (&[COMMENT, length], text) = comment.split_first_chunk()? else { return None };
+    let text = text.get(..usize::from(length))?.strip_suffix(&[0])?;
+    let name = std::str::from_utf8(text).ok()?.to_owned();
+    let address = IpAddr::from(address).to_canonical();
+    Some(StoredName { address, name, time: time_left(element)? })
+}
+
+/// The bytes of an address and of a hash.
+const KEY_BYTES: u32 = 24;
+/// The table of the names.
+pub(super) const NAMES_TABLE: &str = "tacit-names";
+const NAMES: &str = "names";
+/// An attribute has 64 KiB, an element about 300 bytes.
+const NAMES_PER_MESSAGE_MAX: usize = 200;
+const USER_DATA: u16 = 6;
+const COMMENT: u8 = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::super::named::elements;
+    use super::*;
+    use crate::netlink::testing::sealed;
+
+    /// As the kernel reports an element: with the rest of its time.
+    fn reported(one: &StoredName) -> Vec<u8> {
+        let mut message = NetlinkRequest::new("", 0, 0);
+        message.nest(3, |list| {
+            list.nest(1, |element| {
+                write_element(element, one);
+                let ms = u64::try_from(one.time.as_millis()).unwrap();
+                element.attribute(5, &ms.to_be_bytes());
+            });
+        });
+        sealed(&message)[16..].to_vec()
+    }
+
+    #[test]
+    fn the_longest_name_fits_into_a_comment() {
+        let name = "a".repeat(STORED_NAME_BYTES_MAX);
+        let time = Duration::from_secs(9);
+        let one = StoredName { address: [10, 0, 0, 1].into(), name, time };
+        let found: Vec<_> = elements(&reported(&one)).filter_map(name_of).collect();
+        assert_eq!(found, [one]);
+    }
+
+    #[test]
+    fn a_stored_name_is_read_as_it_was_written() {
+        for (address, name, ms) in [
+            ("10.9.8.7", "db.example", 0),
+            ("2001:db8::7", "a\\046b.example", u64::MAX),
+            ("::1", "a", 1),
+        ] {
+            let address = address.parse().unwrap();
+            let time = Duration::from_millis(ms);
+            let one = StoredName { address, name: name.to_owned(), time };
+            let found: Vec<_> = elements(&reported(&one)).filter_map(name_of).collect();
+            assert_eq!(found, [one]);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_changed_is_no_other_name() {
+        let time = Duration::from_secs(9);
+        let one = StoredName { address: [10, 9, 8, 7].into(), name: "db.example".into(), time };
+        let whole = reported(&one);
+        for end in 0..whole.len() {
+            assert_eq!(elements(&whole[..end]).filter_map(name_of).count(), 0, "{end}");
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0xff;
+            assert!(elements(&changed).filter_map(name_of).count() <= 1, "{at}");
+        }
+    }
+}
