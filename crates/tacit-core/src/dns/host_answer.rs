@@ -1,4 +1,5 @@
-//! Writes DNS responses for programs of a captured host, which contain true addresses.
+//! Writes DNS responses for programs of a captured host. These responses contain true addresses,
+//! and not the alias addresses that programs of a run get.
 
 use std::net::IpAddr;
 use std::time::Duration;

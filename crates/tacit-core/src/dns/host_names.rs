@@ -1,10 +1,12 @@
-//! The names of a captured host: which names its programs resolved to an address.
+//! Records the names that programs of a captured host have resolved, by address.
 //!
-//! Programs of a host see true addresses, so an address may have several names. Names for which the
-//! same rules exist are decided alike and form a group. Only names that some rule can match are
-//! learned. The cost of a name does not grow with the number of names that share its address.
+//! Programs of a host get true addresses, so an address may have several names. Names that match
+//! the same rules form a group, because flows to them get the same decision. Only names that some
+//! rule can match are recorded. The cost of a name does not grow with the number of names that
+//! share its address.
 //!
-//! A pair of name and address ends a day after its answer: no cache of the host has it any longer.
+//! A pair of name and address is removed a day after its answer has expired. By then no DNS cache
+//! of the host has the answer.
 //!
 //! Limits: [`NAMES_MAX`] pairs, [`NAME_BYTES_MAX`] for a name.
 
@@ -17,7 +19,7 @@ use super::names::{KnownName, NAMES_MAX, NamedDestination};
 
 /// How long a pair is known after its answer has expired.
 pub const KEPT_AFTER_TTL: Duration = Duration::from_secs(24 * 3600);
-/// How much earlier a pair may end, so that not every answer is stored again.
+/// A pair may end earlier by this time, so that not every answer has to be stored again.
 pub const STORED_EARLY: Duration = Duration::from_secs(3600);
 /// The longest TTL that a program gets for a name with rules.
 pub const HOST_TTL_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -25,7 +27,8 @@ pub const HOST_TTL_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const NAME_BYTES_MAX: usize = 253;
 /// The shortest time between two searches for expired pairs in a full table.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
-/// Names of a group that decide: with two, rules that need one server refuse.
+/// The number of names of a group that are passed to the decision. With two names, rules that need
+/// a single server name reject the flow.
 const DECIDING_MAX: usize = 2;
 
 /// A table of names by address.
@@ -42,14 +45,14 @@ type Group = BTreeMap<String, Entry>;
 #[derive(Debug)]
 struct Entry {
     until: Instant,
-    /// Whether the kernel has it until then.
+    /// Whether the kernel stores the pair until then.
     is_stored: bool,
 }
 
 /// A name and one of its addresses, from an answer or from the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct HostAnswer<'a> {
-    /// Lower case, no final dot.
+    /// The name in lower case, without a final dot.
     pub name: &'a str,
     /// The address.
     pub address: IpAddr,
@@ -88,9 +91,9 @@ impl std::error::Error for HostNotLearnt {}
 /// Whether a pair must be stored in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostLearning {
-    /// It is new, or lasts longer than the kernel knows.
+    /// The pair is new, or must last longer than in the kernel.
     Store,
-    /// The kernel has it.
+    /// The kernel stores the pair already.
     Known,
 }
 
@@ -127,7 +130,7 @@ impl HostNames {
         Ok(HostLearning::Store)
     }
 
-    /// Adds a pair that the kernel has. What is beyond the limit is not added.
+    /// Adds a pair that the kernel stores, unless the limit is reached.
     pub fn restore(&mut self, answer: HostAnswer<'_>) {
         let is_new = self.entry(answer.address.to_canonical(), answer.rules, answer.name).is_none();
         if is_new && self.count < NAMES_MAX && answer.name.len() <= NAME_BYTES_MAX {
@@ -142,7 +145,7 @@ impl HostNames {
         }
     }
 
-    /// Lets the names of an address that programs still use last until then. Returns those that
+    /// Extends the time of the names of an address that programs still use. Returns the names that
     /// must be stored again, with their rules.
     pub fn prolong(&mut self, address: IpAddr, until: Instant) -> Vec<(Vec<u32>, String)> {
         let mut prolonged = Vec::new();
@@ -205,7 +208,7 @@ impl HostNames {
         let mut names = lasting;
         let mut is_shared = false;
         let groups = self.addresses.get(&address.to_canonical()).into_iter().flatten();
-        // Names without rules open nothing and close nothing.
+        // Names without rules do not affect the decision.
         for (_, group) in groups.filter(|(rules, _)| !rules.is_empty()) {
             for name in group.keys().take(DECIDING_MAX) {
                 if !names.contains(name) {

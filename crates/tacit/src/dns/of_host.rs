@@ -1,7 +1,8 @@
-//! The DNS questions of a captured host: which of them the agent answers, and what it learns.
+//! Handles the DNS queries of a captured host: decides which queries the agent answers, and records
+//! the names and addresses in the answers.
 //!
-//! Each question goes to the resolver that the program asked. Programs get true addresses. An
-//! answer for a name with rules is given when the kernel captures its addresses.
+//! Each query is sent to the resolver that the program selected. Programs get true addresses. If
+//! rules match a name, the program gets the answer only after the kernel captures its addresses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,8 +22,9 @@ use crate::run::Scope;
 use crate::run::named::LearnError;
 
 impl Forwarder {
-    /// Whether the agent answers what a program sends to this destination. On a host it does so
-    /// only if rules are by name, and if the policy permits the program to reach the resolver.
+    /// Whether the agent answers the queries that a program sends to this destination. On a host it
+    /// does so only if there are rules by name, and if the policy permits the program to connect to
+    /// the resolver.
     #[must_use]
     pub fn answers(&self, protocol: Protocol, program: &Address, destination: SocketAddr) -> bool {
         if destination.port() != PORT {
@@ -75,7 +77,7 @@ impl Forwarder {
         self.live.load().policy.host.map_or(Unmatched::Deny, |host| host.unmatched)
     }
 
-    /// Decides about a question of the host's programs.
+    /// Decides about a query of the host's programs.
     pub(super) fn verdict_of_host(&self, question: &DnsQuestion, search: &[String]) -> Verdict {
         if self.unmatched() == Unmatched::Permit {
             return open_verdict(question, |name| self.has_rules(name));

@@ -1,5 +1,5 @@
-//! The names of the host as the kernel has them: what the helper writes, and writes again if
-//! another program has removed it.
+//! Records the names and captured addresses that the helper has written to the kernel, so that it
+//! can write them again if another program has removed them.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,20 +19,20 @@ pub(super) struct Learnt {
 }
 
 impl Learnt {
-    /// Takes these addresses in place of all others; the names stay.
+    /// Replaces all addresses by these; the names stay.
     pub(super) fn replace_addresses(&mut self, addresses: &[NamedAddress], now: Instant) {
         self.addresses.clear();
         self.add(addresses, &[], now);
     }
 
-    /// Adds what the kernel has from now on.
+    /// Adds addresses and names that were written to the kernel.
     pub(super) fn add(&mut self, addresses: &[NamedAddress], names: &[HostName], now: Instant) {
         let end = |seconds| now + Duration::from_secs(seconds);
         self.addresses
             .extend(addresses.iter().map(|one| ((one.address, one.part), one.seconds.map(end))));
         self.names
             .extend(names.iter().map(|one| ((one.address, one.name.clone()), end(one.seconds))));
-        // The agent keeps to this limit, and forgets what has ended.
+        // The agent observes this limit, and removes expired names.
         if self.names.len() > NAMES_MAX {
             self.names.retain(|_, end| *end > now);
         }
@@ -108,7 +108,7 @@ pub(super) fn captured_addresses(capture: &mut HostCapture) -> io::Result<Vec<Na
     Ok(captured.collect())
 }
 
-/// An address in the kernel's terms.
+/// An address in the data types of the kernel.
 pub(super) fn named_address(one: &NamedAddress) -> table::PartAddress {
     let NamedAddress { address, part, seconds } = *one;
     table::PartAddress { address, part, time: seconds.map(Duration::from_secs) }

@@ -29,11 +29,11 @@ pub(super) struct Installed {
 pub(super) trait HostRules {
     /// Installs packet rules and routing rules, which capture these addresses with names.
     fn install(&mut self, installed: &Installed, addresses: &[NamedAddress]) -> io::Result<()>;
-    /// Captures further addresses, and keeps names.
+    /// Captures further addresses, and stores names.
     fn learn(&mut self, addresses: &[NamedAddress], names: &[HostName]) -> io::Result<()>;
-    /// The addresses with names that are captured, with the rest of their times.
+    /// The captured addresses with names, with their remaining times.
     fn named_addresses(&mut self) -> io::Result<Vec<NamedAddress>>;
-    /// Whether the packet rules are there.
+    /// Whether the packet rules exist.
     fn has_table(&mut self) -> io::Result<bool>;
     /// Installs the missing routing rules; returns whether any were missing.
     fn restore_routes(&mut self) -> io::Result<bool>;
@@ -91,7 +91,8 @@ impl Watched {
         Ok(())
     }
 
-    /// Captures addresses and keeps names; what another program has removed is restored before.
+    /// Captures addresses and stores names. Rules that another program has removed are restored
+    /// first.
     ///
     /// # Errors
     /// The kernel's.
@@ -112,13 +113,13 @@ impl Watched {
         Ok(())
     }
 
-    /// Takes names that the kernel has.
+    /// Records names that the kernel stores.
     pub(super) fn note_kept(&mut self, names: &[HostName], now: Instant) {
         self.learnt.add(&[], names, now);
     }
 
-    /// Looks at what is installed, if it is time to, and restores what another program has removed.
-    /// Returns the time until the next look; `None`: nothing is installed.
+    /// Checks the installed rules, if a check is due, and restores rules that another program has
+    /// removed. Returns the time until the next check; `None` if no rules are installed.
     pub(super) fn look(
         &mut self,
         kernel: Option<&mut impl HostRules>,
@@ -201,7 +202,7 @@ mod tests {
         has_routes: bool,
         addresses: Vec<NamedAddress>,
         names: Vec<HostName>,
-        /// It refuses so many installations.
+        /// The number of installations that it refuses.
         refusals: u32,
     }
 

@@ -1,4 +1,5 @@
-//! What the kernel has for the names of a captured host: pairs of address and part of the ports.
+//! Computes which addresses of names the kernel captures on a host: pairs of an address and a part
+//! of the ports (see `tacit_core::policy::capture`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -15,7 +16,7 @@ use tacit_sys::netlink::nft::host::NAMED_ADDRESSES_MAX;
 /// Why an answer cannot be given to a program: its addresses would not be captured.
 #[derive(Debug)]
 pub enum LearnError {
-    /// The table of names does not take it.
+    /// The table of names rejects the name.
     NotLearnt(HostNotLearnt),
     /// [`NAMED_ADDRESSES_MAX`] pairs of address and part are captured.
     Full,
@@ -39,13 +40,13 @@ impl fmt::Display for LearnError {
 
 impl std::error::Error for LearnError {}
 
-/// When a pair of name and address ends whose answer is valid for that long.
+/// The end of a pair of name and address whose answer is valid for this time.
 #[must_use]
 pub fn end_of(ttl: Duration, now: Instant) -> Instant {
     now + ttl.min(HOST_TTL_MAX) + KEPT_AFTER_TTL + STORED_EARLY
 }
 
-/// Captured pairs of address and part, and their ends; `None`: the host's file has them.
+/// Captured pairs of address and part, and their ends; `None` for names in the host's `/etc/hosts`.
 type Pairs = HashMap<(IpAddr, u32), Option<Instant>>;
 
 /// The pairs that the kernel has, and the rules that they were computed from.
@@ -56,7 +57,7 @@ pub struct NamedCapture {
 }
 
 impl NamedCapture {
-    /// What names and the host's file result in.
+    /// Computes the pairs from the recorded names and the host's `/etc/hosts`.
     #[must_use]
     pub fn of(rules: NameRules, named: &[KnownName], hosts: &[HostsEntry], now: Instant) -> Self {
         let mut pairs = Pairs::new();
@@ -92,10 +93,10 @@ impl NamedCapture {
             })
     }
 
-    /// The pairs of an address of a name that the kernel does not have for that long.
+    /// The pairs of an address that the kernel does not have, or not for this time.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many pairs.
     pub fn missing(
         &mut self,
         name: &str,

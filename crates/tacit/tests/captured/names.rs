@@ -1,4 +1,5 @@
-//! Rules by name: what the host's programs learn from a resolver on the far machine is captured.
+//! Tests rules by name: addresses that programs of the host get from a resolver on the far machine
+//! are captured.
 
 use crate::machines::Machines;
 

@@ -10,8 +10,8 @@
 //!
 //! A rule that selects destinations by name has no range of its own: the caller passes the
 //! addresses that DNS returned for the name as `learnt`. Loopback and link-local addresses are
-//! captured only if a rule names them; multicast and unspecified addresses only if a rule has
-//! addresses.
+//! captured only if a rule names them. Multicast and unspecified addresses are captured only if a
+//! rule selects destinations by address.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -1,8 +1,10 @@
-//! Rules by name of a captured host: the ports that they are about, and the rules that a name has.
+//! Determines, for the rules of a captured host that select destinations by name, the ports to
+//! which they apply and the rules that a name matches.
 //!
-//! The kernel knows addresses and no names. Rules by name divide the ports into parts; the rules
-//! of all ports of a part are the same. The kernel has a map from ports to parts, and a set of
-//! pairs of address and part: those for which some rule matches a name of the address.
+//! The kernel knows addresses but no names. Therefore the ports are divided into parts: the same
+//! rules by name apply to all ports of a part. The kernel has a map from ports to parts, and a set
+//! of pairs of address and part. A pair is in the set if some rule of the part matches a name of
+//! the address.
 //!
 //! ```text
 //!   rule db.example, ports 5432       part 0: 5432          10.0.0.5 is db.example:  (10.0.0.5, 0)
@@ -23,9 +25,9 @@ use crate::policy::content::Policy;
 use crate::policy::rule::Rule;
 use crate::policy::selector::AddressSelector;
 
-/// The most parts into which rules by name divide the ports.
+/// The maximum number of parts into which rules by name divide the ports.
 pub const PORT_PARTS_MAX: usize = 64;
-/// The most ranges of ports of rules by name.
+/// The maximum number of port ranges of rules by name.
 pub const NAMED_PORTS_MAX: usize = 1024;
 
 /// Ports for which the same rules by name exist.
@@ -50,7 +52,7 @@ pub struct NamedAddress {
     pub address: IpAddr,
     /// The part.
     pub part: u32,
-    /// How long it is captured; `None`: the host's `/etc/hosts` has it.
+    /// How long it is captured; `None` if the name is in the host's `/etc/hosts`.
     pub seconds: Option<u64>,
 }
 
@@ -60,14 +62,14 @@ pub struct NamedAddress {
 pub struct HostName {
     /// The address.
     pub address: IpAddr,
-    /// Lower case, no final dot.
+    /// The name in lower case, without a final dot.
     pub name: String,
     /// How long it is kept, in seconds.
     pub seconds: u64,
 }
 
-/// The rules by name that a name matches, by their number in the policy. Names with equal sets are
-/// decided alike.
+/// The rules by name that a name matches, by their number in the policy. Flows to names with equal
+/// sets get the same decision.
 pub type RuleSet = Vec<u32>;
 
 /// The rules by name of a policy at a time.
@@ -81,7 +83,7 @@ pub struct NameRules {
 }
 
 impl NameRules {
-    /// The rules of a policy at a time, in seconds since 1970; `None`: none is by name.
+    /// The rules by name of a policy at a time, in seconds since 1970; `None` if there are none.
     #[must_use]
     pub fn of(policy: &Policy, unix_s: i64) -> Option<Self> {
         Self::new(policy.rules.iter().map(|rule| &**rule), |rule| is_open(rule, unix_s))
@@ -133,7 +135,7 @@ impl NameRules {
         &self.ports
     }
 
-    /// Whether the rules divide the ports into more parts or ranges than a host may have.
+    /// Whether the rules divide the ports into more parts or ranges than the limits allow.
     pub(in crate::policy) fn are_too_many(&self) -> bool {
         let parts: BTreeSet<u32> = self.ports.iter().map(|one| one.part).collect();
         parts.len() > PORT_PARTS_MAX || self.ports.len() > NAMED_PORTS_MAX
@@ -152,20 +154,20 @@ impl NameRules {
         found.into_iter().collect()
     }
 
-    /// The parts for which some of these rules is open.
+    /// The parts in which some of these rules applies now.
     #[must_use]
     pub fn parts(&self, rules: &[u32]) -> BTreeSet<u32> {
         rules.iter().filter_map(|rule| self.parts.get(rule)).flatten().copied().collect()
     }
 }
 
-/// Whether a rule is about flows that programs of the host open to hosts of some name.
+/// Whether a rule applies to flows that programs of the host open to destinations by name.
 pub(in crate::policy) fn is_by_name(rule: &Rule) -> bool {
     let mut remote = rule.selectors.remote.iter();
     is_of_host(rule) && remote.any(|one| matches!(one, AddressSelector::Name { .. }))
 }
 
-/// Ports with the rules that are about them.
+/// Ports with the rules that apply to them.
 #[derive(Default)]
 struct Parts {
     ports: Vec<NamedPorts>,

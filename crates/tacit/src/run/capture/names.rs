@@ -1,4 +1,5 @@
-//! The names of a captured host: learns them, and has the kernel capture and keep them.
+//! Records the names that programs of a captured host resolve, and makes the kernel capture their
+//! addresses and store the names.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,7 +31,7 @@ impl Capture {
         }
     }
 
-    /// Takes the names that the kernel keeps for the host, from an agent before this one.
+    /// Reads the names that an earlier agent has stored in the kernel.
     ///
     /// # Errors
     /// The kernel does not report them, or there is no helper.
@@ -54,8 +55,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Lets the names of the host whose addresses programs use last as long as these: each packet
-    /// to a captured address gives it its time again, and the kernel keeps the names apart.
+    /// Extends the time of the names whose addresses programs still use. Each packet to a captured
+    /// address renews the timeout of the address in the kernel, but not that of its names.
     ///
     /// # Errors
     /// The kernel does not report the addresses or store the names, or there is no helper.
@@ -97,14 +98,13 @@ impl Capture {
         }
     }
 
-    /// The rules by name of a host; `None`: there are none, or it is a run.
+    /// The rules by name of a host; `None` if there are none, or if this is a run.
     #[must_use]
     pub fn name_rules(&self) -> Option<Arc<NameRules>> {
         self.name_rules.load_full()
     }
 
-    /// Learns addresses of a name of the host, and captures them; when it returns, the kernel has
-    /// them.
+    /// Records addresses of a name of the host, and waits until the kernel captures them.
     ///
     /// # Errors
     /// See [`LearnError`]; the program must not get the answer.
@@ -113,7 +113,8 @@ impl Capture {
         name: &str,
         answers: &[ResolvedAddress],
     ) -> Result<(), LearnError> {
-        // Until the kernel has them: another task may wait for the same addresses.
+        // The lock is held until the kernel has the addresses, because another task may wait for
+        // the same addresses.
         let mut mirror = self.mirror.lock().await;
         let Mirror { named, grouped_by, plan, .. } = &mut *mirror;
         let Some(named) = named.as_mut().filter(|_| plan.is_some()) else {
@@ -151,7 +152,7 @@ impl Capture {
     }
 }
 
-/// The longest time of each address, in seconds; those without end have none.
+/// The longest time of each address, in seconds. Addresses without an end are not included.
 fn longest(addresses: &[NamedAddress]) -> HashMap<IpAddr, u64> {
     let mut longest = HashMap::new();
     for one in addresses {

@@ -7,8 +7,8 @@
 //!   chains section_N                  the destinations of section N
 //!   sets in4 in6                      ports of this host's programs whose clients are captured
 //!   map nameports                     protocol . port range -> part
-//!   sets named4 named6                address . part: addresses with names, captured there
-//!   chain output                      marks what is captured: the kernel routes it to lo
+//!   sets named4 named6                address . part: captured addresses with names
+//!   chain output                      marks captured packets: the kernel routes them to lo
 //!   chain rewritten                   refuses packets that NAT redirects to a captured address
 //!   chains capture refuse prohibit    the verdicts of the maps
 //!   chain prerouting                  sends packets on lo and from clients to the agent

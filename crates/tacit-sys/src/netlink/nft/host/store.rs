@@ -1,15 +1,16 @@
-//! The names of addresses, kept in the kernel: a table without rules, beside that of the host.
+//! Stores the names of addresses in the kernel, in a second nftables table, which has no rules.
 //!
 //! ```text
-//! table inet tacit-names       flags owner, persist where the kernel has them
+//! table inet tacit-names       flags owner, persist if the kernel supports them
 //!   set names                  address . hash of the name; its comment is the name
 //! ```
 //!
-//! An agent that starts, or the guard, reads which names the addresses have: then it knows the
-//! rules of their flows. The elements have the same time as the captured addresses, and are written
-//! with them at one stroke. Replacing the host's table leaves this one.
+//! When an agent or the guard starts, it reads the names from this table, and so knows which rules
+//! apply to the addresses. The elements have the same timeouts as the captured addresses, and are
+//! written together with them in one transaction. When the host's main table is replaced, this
+//! table remains.
 //!
-//! A hash has 64 bits. Of two names of one address with the same hash one is kept.
+//! A hash has 64 bits. If two names of one address have the same hash, only one is stored.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
@@ -26,9 +27,9 @@ use crate::netlink::error::Error;
 use crate::netlink::message::{NetlinkRequest, attributes};
 use crate::netlink::socket::Netlink;
 
-/// The longest name: the kernel has 256 bytes for a comment.
+/// The maximum length of a name: the kernel stores up to 256 bytes for a comment.
 pub const STORED_NAME_BYTES_MAX: usize = 253;
-/// Names and addresses that are stored at once.
+/// The maximum number of names, and of addresses, that are stored at once.
 pub const STORED_AT_ONCE_MAX: usize = 4096;
 
 /// A name and one of its addresses.
@@ -42,7 +43,7 @@ pub struct StoredName {
     pub time: Duration,
 }
 
-/// Captures addresses and stores names, at one stroke. Those that are there get the new times.
+/// Captures addresses and stores names, in one transaction. Existing ones get the new timeouts.
 ///
 /// # Errors
 /// The kernel's; nothing has changed then. `ENOENT`: there is no table, or it is for a policy
@@ -73,7 +74,7 @@ pub fn stored_names(netfilter: &mut Netlink) -> Result<Vec<StoredName>, Error> {
     Ok(found)
 }
 
-/// The table and its set; what they have stays.
+/// Builds the messages that declare the table and its set. Their contents remain.
 pub(super) fn declarations(flags: u32) -> Vec<NetlinkRequest> {
     let mut table = message(DECLARING, NEWTABLE, CREATE);
     table.text(1, NAMES_TABLE);
