@@ -23,6 +23,8 @@ use crate::netlink::nft::{Copies, SocketMarks};
 use crate::netlink::{Error, Netlink, Subsystem, routing_rule};
 use crate::{syn_log, transparent};
 
+pub use crate::netlink::routing_rule::MarkRule;
+
 /// How long to wait for an earlier owner of the table that is ending.
 const OWNER_WAIT_MAX: Duration = Duration::from_secs(3);
 /// How often names and addresses are read until nothing changes meanwhile.
@@ -189,6 +191,17 @@ impl HostCapture {
     pub fn is_installed(&mut self) -> Result<bool, Error> {
         host::is_installed(&mut self.netlinks.netfilter)
     }
+}
+
+/// The routing rules of other programs that look at packet marks, in the namespace of the calling
+/// thread.
+///
+/// # Errors
+/// Those of the system calls.
+pub fn mark_rules_of_others() -> Result<Vec<MarkRule>, Error> {
+    let route = Netlink::open(Subsystem::Route);
+    let mut route = route.map_err(|error| Error::Socket { call: "socket", error })?;
+    routing_rule::of_others(&mut route, ip_support())
 }
 
 /// Removes table and routing rules from the namespace of the calling thread.

@@ -6,11 +6,13 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, Policy};
+use tacit_core::policy::{Diagnostic, Policy, host_warnings};
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent;
+use crate::clock;
 use crate::exit::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, print, versioned};
+use crate::host;
 use crate::live::{check_file, check_standard_input};
 use crate::policy_file;
 
@@ -91,7 +93,7 @@ impl CheckReport {
                 ok: true,
                 rules: Some(checked.policy.rules.len()),
                 included: checked.policy.included.iter().map(ToString::to_string).collect(),
-                findings: checked.warnings,
+                findings: with_host_warnings(&checked.policy, checked.warnings),
                 exposed_when_replaced: exposed(&checked.policy, path),
             },
             Err(findings) => Self {
@@ -121,6 +123,15 @@ impl CheckReport {
         }
         text
     }
+}
+
+/// Adds what a policy that captures a host would do to this one.
+fn with_host_warnings(policy: &Policy, mut findings: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    if policy.host.is_some() {
+        findings.extend(host_warnings(policy, &host::facts(), clock::now_unix_s()));
+        findings.sort_by_key(|finding| finding.position);
+    }
+    findings
 }
 
 /// The files that programs of runs can see for a moment after they have been replaced.

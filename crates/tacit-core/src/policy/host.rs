@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::diagnostic::SourcePosition;
+
 /// The settings in `[host]`, which apply when the agent captures the flows of all programs of its
 /// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +12,8 @@ pub struct HostSettings {
     pub unmatched: Unmatched,
     /// The two bits of packet marks that tacit uses.
     pub mark: u32,
+    /// Where the table begins in the policy text.
+    pub position: SourcePosition,
 }
 
 impl HostSettings {

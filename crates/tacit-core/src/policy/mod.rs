@@ -18,6 +18,7 @@ mod diagnostic;
 pub mod engine;
 mod explain;
 mod host;
+mod host_warnings;
 mod lookup;
 pub mod map;
 mod parse;
@@ -49,6 +50,9 @@ pub use diagnostic::{Diagnostic, DiagnosticSeverity, QuotedLine, SourcePosition}
 pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
 pub use explain::{DecidingRule, Explanation, SkippedRule, explain, explain_at};
 pub use host::{HostSettings, Unmatched};
+pub use host_warnings::{
+    ForeignMark, HostFacts, KNOWN_MARKS, KnownMark, SshSession, host_warnings,
+};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use parse::{

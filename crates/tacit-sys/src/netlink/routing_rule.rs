@@ -13,8 +13,8 @@
 //! rules and routes of other protocols, and captured packets would no longer reach `lo`.
 
 use super::error::Error;
-use super::message::{NLM_F_ACK, NetlinkRequest};
-use super::socket::Netlink;
+use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
+use super::socket::{Netlink, ReplyCount};
 use crate::ip_version::{IpSupport, IpVersion};
 
 /// The routing table that leads to `lo`.
@@ -51,6 +51,46 @@ pub fn remove(route: &mut Netlink, kernel: IpSupport) -> Result<(), Error> {
         is_there(route.run(vec![route_to_lo(version, DELETE)]))?;
     }
     Ok(())
+}
+
+/// A routing rule of another program that looks at packet marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkRule {
+    /// Its place among the rules.
+    pub priority: u32,
+    /// The mark, within the bits that it looks at.
+    pub mark: u32,
+}
+
+/// The routing rules of other programs with a mark.
+///
+/// # Errors
+/// The error of the netlink socket.
+pub fn of_others(route: &mut Netlink, kernel: IpSupport) -> Result<Vec<MarkRule>, Error> {
+    let mut found = Vec::new();
+    for version in versions(kernel) {
+        let question = NetlinkRequest::new("listing the routing rules", GETRULE, NLM_F_DUMP);
+        let header = [family(version), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        route.ask(question.fixed(&header), ReplyCount::Many, |answer| {
+            found.extend(mark_rule(answer));
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+/// Reads a rule; `None`: it has no mark, or is this program's own.
+pub(super) fn mark_rule(answer: &[u8]) -> Option<MarkRule> {
+    let all = answer.get(RULE_HEADER_BYTES..)?;
+    let number = |wanted: u16| {
+        let (_, value) = attributes(all).find(|(kind, _)| *kind == wanted)?;
+        read_u32(value, 0)
+    };
+    if number(FRA_TABLE) == Some(TABLE) {
+        return None;
+    }
+    let mark = number(FRA_FWMARK)? & number(FRA_FWMASK).unwrap_or(u32::MAX);
+    Some(MarkRule { priority: number(FRA_PRIORITY).unwrap_or(0), mark })
 }
 
 fn versions(kernel: IpSupport) -> impl Iterator<Item = IpVersion> {
@@ -144,6 +184,10 @@ fn route_to_lo(version: IpVersion, change: Change) -> NetlinkRequest {
 
 /// Rules of earlier policies, with other bits, that one removal takes back.
 const RULES_MAX: usize = 64;
+const GETRULE: u16 = 34;
+const NLM_F_DUMP: u16 = 0x300;
+/// `fib_rule_hdr`.
+const RULE_HEADER_BYTES: usize = 12;
 /// For numbers of tables that do not fit one byte.
 const RT_TABLE_COMPAT: u8 = 252;
 const ACTION_TABLE: u8 = 1;
@@ -177,5 +221,21 @@ mod tests {
         let wanted = "2c00 0000 1800 0506 00000000 00000000 02 00 00 00 fc 02 fe 02 00000000 \
                       0800 0400 01000000 0800 0f00 c17a0000";
         assert_eq!(sealed(&route_to_lo(IpVersion::V4, NEW)), bytes(wanted));
+    }
+
+    #[test]
+    fn a_rule_of_another_program_is_read_within_its_bits() {
+        let written = |table: u32, mark: u32, mask: u32| {
+            let mut message = NetlinkRequest::new("", GETRULE, 0).fixed(&[2; RULE_HEADER_BYTES]);
+            message.attribute(FRA_PRIORITY, &7_u32.to_ne_bytes());
+            message.attribute(FRA_FWMARK, &mark.to_ne_bytes());
+            message.attribute(FRA_FWMASK, &mask.to_ne_bytes());
+            message.attribute(FRA_TABLE, &table.to_ne_bytes());
+            mark_rule(&sealed(&message)[16..])
+        };
+        let found = written(100, 0xca6c, 0xff);
+        assert_eq!(found, Some(MarkRule { priority: 7, mark: 0x6c }));
+        assert_eq!(written(TABLE, 1, 1), None, "it is tacit's own");
+        assert_eq!(mark_rule(&sealed(&rule(IpVersion::V4, None, NEW))[16..]), None);
     }
 }

@@ -10,6 +10,7 @@
 //! The packet rules remain when the agent ends: while no agent runs, they refuse the flows that
 //! they capture.
 
+mod facts;
 mod helper;
 mod learnt;
 mod once;
@@ -30,6 +31,7 @@ use tacit_sys::netlink::nft::host::{
 
 use crate::run::kernel_terms::element;
 
+pub use facts::facts;
 pub use helper::{HostHelper, start};
 pub use once::{guard, probe, remove};
 

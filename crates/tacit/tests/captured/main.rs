@@ -16,6 +16,7 @@ mod harness;
 mod public;
 
 mod bypass;
+mod check;
 mod death;
 mod inbound;
 mod machines;

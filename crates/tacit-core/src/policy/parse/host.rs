@@ -22,7 +22,8 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<HostSettings>> {
     let fix = "set what happens to flows that no rule matches: unmatched = \"permit\" or \"deny\"";
     let unmatched = table.required("unmatched", fix).and_then(|value| value.choice(&words));
     let mark = table.value("mark").map_or(Some(HostSettings::MARK_DEFAULT), |value| mark(&value));
-    Some(Some(HostSettings { unmatched: unmatched?, mark: mark? }))
+    let position = table.report.position(table.at.start);
+    Some(Some(HostSettings { unmatched: unmatched?, mark: mark?, position }))
 }
 
 /// Parses two bits, written as a hexadecimal number.

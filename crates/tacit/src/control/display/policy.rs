@@ -122,7 +122,7 @@ fn tables(policy: &Policy) -> Vec<PolicyTable> {
 }
 
 fn captured_host(host: &HostSettings) -> PolicyTable {
-    let HostSettings { unmatched, mark } = *host;
+    let HostSettings { unmatched, mark, position: _ } = *host;
     let mut settings = Settings::default();
     settings.add("unmatched", unmatched.word(), false);
     settings.add("mark", format!("{mark:#x}"), mark == HostSettings::MARK_DEFAULT);

@@ -162,7 +162,8 @@ impl Capture {
     }
 
     async fn install(&self, policy: &Policy, mirror: &mut Mirror) -> io::Result<()> {
-        let HostSettings { unmatched, mark } = policy.host.ok_or(io::ErrorKind::InvalidInput)?;
+        let HostSettings { unmatched, mark, .. } =
+            policy.host.ok_or(io::ErrorKind::InvalidInput)?;
         let unix_s = clock::now_unix_s();
         let plan = host_plan(policy, unmatched, unix_s);
         let now = Instant::now();

@@ -1,0 +1,419 @@
+//! Warns about rules that would cut the host off which they are for: its resolvers, the operator's
+//! SSH session, the agent's own sockets; and about packet marks that other software uses.
+//!
+//! The facts about the host are parameters. A program or user is not known here: a rule for some of
+//! them counts only if it denies.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::content::Policy;
+use super::diagnostic::{Diagnostic, SourcePosition};
+use super::host::{HostSettings, Unmatched};
+use super::lookup::Index;
+use super::rule::{Action, Rule, RuleForm};
+use crate::flow::{Address, Direction, Flow, Protocol};
+use crate::message_id::MessageId;
+
+/// What is known about the host that a policy is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostFacts {
+    /// The resolvers that the host asks over the network.
+    pub resolvers: Vec<IpAddr>,
+    /// The operator's SSH session; `None`: the operator is not there by SSH.
+    pub session: Option<SshSession>,
+    /// Bits of packet marks that other software on the host uses.
+    pub marks: Vec<ForeignMark>,
+    /// Ports that the agent itself uses.
+    pub agent_ports: Vec<u16>,
+}
+
+/// An SSH session to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SshSession {
+    /// The client.
+    pub client: SocketAddr,
+    /// Where it is served.
+    pub server: SocketAddr,
+}
+
+impl SshSession {
+    /// Reads the variable `SSH_CONNECTION`: the addresses and ports of client and server.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_ascii_whitespace();
+        let mut end = || {
+            // An address of this link has the name of its interface.
+            let address = words.next()?.split('%').next()?.parse::<IpAddr>().ok()?;
+            Some(SocketAddr::new(address.to_canonical(), words.next()?.parse().ok()?))
+        };
+        Some(Self { client: end()?, server: end()? })
+    }
+}
+
+/// Bits of packet marks that other software uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignMark {
+    /// What uses them.
+    pub by: String,
+    /// The bits.
+    pub bits: u32,
+}
+
+/// Software that marks packets in the host's own network, with the bits that it uses by default.
+///
+/// Docker is not among them: it marks packets in networks of its own. WireGuard is found by its
+/// routing rule.
+pub const KNOWN_MARKS: [KnownMark; 4] = [
+    KnownMark {
+        name: "kube-proxy",
+        bits: 0x0000_c000,
+        interfaces: &["kube-ipvs0"],
+        directory: Some("/var/lib/kubelet"),
+    },
+    KnownMark {
+        name: "Calico",
+        bits: 0xffff_0000,
+        interfaces: &["cali", "tunl0"],
+        directory: None,
+    },
+    KnownMark { name: "Cilium", bits: 0xffff_0f00, interfaces: &["cilium_"], directory: None },
+    KnownMark { name: "Tailscale", bits: 0x00ff_0000, interfaces: &["tailscale"], directory: None },
+];
+
+/// The marks of a product, and how a host shows that it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownMark {
+    /// The product.
+    pub name: &'static str,
+    /// The bits that it uses by default.
+    pub bits: u32,
+    /// How names of its network interfaces begin.
+    pub interfaces: &'static [&'static str],
+    /// A directory that hosts with it have.
+    pub directory: Option<&'static str>,
+}
+
+/// Warnings about a policy that captures the host with these facts.
+#[must_use]
+pub fn host_warnings(policy: &Policy, facts: &HostFacts, unix_s: i64) -> Vec<Diagnostic> {
+    let Some(settings) = &policy.host else { return Vec::new() };
+    let host = HostPolicy { policy, settings, index: Index::new(&policy.rules), unix_s };
+    let mut found = Vec::new();
+    found.extend(facts.resolvers.iter().filter_map(|resolver| host.resolver(*resolver)));
+    if let Some(session) = facts.session {
+        found.extend(host.answers_to(session));
+        found.extend(host.served(session));
+    }
+    found.extend(host.own_ports(&facts.agent_ports));
+    found.extend(facts.marks.iter().filter_map(|mark| host.mark(mark)));
+    found
+}
+
+/// A policy with `[host]`, at a time.
+struct HostPolicy<'p> {
+    policy: &'p Policy,
+    settings: &'p HostSettings,
+    index: Index,
+    unix_s: i64,
+}
+
+/// What a policy does to a flow of the host.
+enum Effect<'p> {
+    Relays(&'p Rule),
+    Protects(&'p Rule),
+    Denies(&'p Rule),
+    DeniesUnmatched,
+}
+
+impl Effect<'_> {
+    fn text(&self) -> String {
+        match self {
+            Self::Relays(rule) => format!("rule `{}` captures", rule.name),
+            Self::Protects(rule) => format!("rule `{}` expects TLS of", rule.name),
+            Self::Denies(rule) => format!("rule `{}` denies", rule.name),
+            Self::DeniesUnmatched => "no rule permits".to_owned(),
+        }
+    }
+}
+
+impl HostPolicy<'_> {
+    /// `None`: the flow goes as without tacit.
+    fn effect(&self, flow: &Flow) -> Option<Effect<'_>> {
+        let Some(at) = self.index.lookup(flow).rule else {
+            let is_refused =
+                self.settings.unmatched == Unmatched::Deny && flow.direction == Direction::Outbound;
+            return is_refused.then_some(Effect::DeniesUnmatched);
+        };
+        let rule = &*self.policy.rules[at];
+        match rule.action {
+            Action::Deny(_) => Some(Effect::Denies(rule)),
+            Action::Tls(_) => Some(Effect::Protects(rule)),
+            Action::Permit => {
+                let is_relayed = rule.log || rule.idle.is_some() || rule.audited.is_some();
+                is_relayed.then_some(Effect::Relays(rule))
+            }
+        }
+    }
+
+    fn resolver(&self, address: IpAddr) -> Option<Diagnostic> {
+        let port = DNS_PORT;
+        let effects = [Protocol::Udp, Protocol::Tcp].map(|protocol| {
+            let to = SocketAddr::new(address, port);
+            self.effect(&flow(Direction::Outbound, protocol, None, to, self.unix_s))
+        });
+        // A relayed question is answered.
+        let cut = |effect: &Effect<'_>| !matches!(effect, Effect::Relays(_));
+        let effect = effects.into_iter().flatten().find(cut)?;
+        let message =
+            format!("{} DNS questions to {address}, a resolver of this host", effect.text());
+        let fix = format!(
+            "add before it: [[rule]] with name = \"dns\", direction = \"outbound\", protocol = \
+             \"udp\", remote = \"{address}\", remote-ports = {port}, permit = true; and one with \
+             protocol = \"tcp\""
+        );
+        Some(self.warning(MessageId("resolver-cut-off"), &effect, message, fix))
+    }
+
+    /// What the host sends in the session. The packet rules know that these are answers only if
+    /// they saw its beginning.
+    fn answers_to(&self, session: SshSession) -> Option<Diagnostic> {
+        let SshSession { client, server } = session;
+        let answers = flow(Direction::Outbound, Protocol::Tcp, Some(server), client, self.unix_s);
+        let effect = self.effect(&answers)?;
+        let message = format!(
+            "{} what this host opens to {client}, the client of this SSH session: the session is \
+             reset if it is older than the capture",
+            effect.text()
+        );
+        let fix = format!(
+            "add before it: [[rule]] with name = \"operator\", direction = \"outbound\", remote = \
+             \"{}\", permit = true; or activate the policy with --confirm and connect again",
+            client.ip()
+        );
+        Some(self.warning(MessageId("session-cut-off"), &effect, message, fix))
+    }
+
+    /// The server of the session.
+    fn served(&self, session: SshSession) -> Option<Diagnostic> {
+        let SshSession { client, server } = session;
+        let clients = flow(Direction::Inbound, Protocol::Tcp, Some(server), client, self.unix_s);
+        let effect = self.effect(&clients)?;
+        let port = server.port();
+        let message = format!(
+            "{} clients of port {port}, where this SSH session is served: the session is reset, \
+             and the next one is another connection of that rule",
+            effect.text()
+        );
+        let fix = format!(
+            "take port {port} out of `local-ports`, or add before it: [[rule]] with name = \
+             \"operator\", direction = \"inbound\", local-ports = {port}, permit = true"
+        );
+        Some(self.warning(MessageId("session-cut-off"), &effect, message, fix))
+    }
+
+    /// Rules for servers of the host that take clients of the agent itself.
+    fn own_ports(&self, ports_of_agent: &[u16]) -> Vec<Diagnostic> {
+        let listens = self.policy.rules.iter().flat_map(|rule| rule.listens());
+        let listens = listens.chain(&self.policy.agent.metrics).filter_map(Address::port);
+        let own: Vec<u16> = listens.chain(ports_of_agent.iter().copied()).collect();
+        let of_servers = self.policy.rules.iter().filter(|rule| {
+            rule.form == RuleForm::HostInbound && !matches!(rule.action, Action::Permit)
+        });
+        let found = of_servers.filter_map(|rule| {
+            let taken =
+                |port: &&u16| rule.selectors.local_ports.iter().any(|one| one.contains(*port));
+            let port = own.iter().find(taken)?;
+            let message = format!(
+                "rule `{}` captures clients of port {port}, which the agent itself serves",
+                rule.name
+            );
+            let fix = format!("take port {port} out of `local-ports`");
+            Some(self.at(rule.position, MessageId("agent-captured"), message, fix))
+        });
+        found.collect()
+    }
+
+    fn mark(&self, mark: &ForeignMark) -> Option<Diagnostic> {
+        let common = mark.bits & self.settings.mark;
+        if common == 0 {
+            return None;
+        }
+        let message = format!(
+            "`mark` is {:#x}, and {} uses the bits {common:#x} of packet marks",
+            self.settings.mark, mark.by
+        );
+        let fix = "set `mark` in [host] to two bits that no other program uses, such as mark = \
+                   \"0x3000\"; `ip rule` and `nft list ruleset` show marks";
+        Some(self.at(self.settings.position, MessageId("mark-in-use"), message, fix))
+    }
+
+    fn warning(
+        &self,
+        id: MessageId,
+        effect: &Effect<'_>,
+        message: String,
+        fix: String,
+    ) -> Diagnostic {
+        let position = match effect {
+            Effect::Relays(rule) | Effect::Protects(rule) | Effect::Denies(rule) => rule.position,
+            Effect::DeniesUnmatched => self.settings.position,
+        };
+        self.at(position, id, message, fix)
+    }
+
+    fn at(
+        &self,
+        position: SourcePosition,
+        id: MessageId,
+        message: String,
+        fix: impl Into<String>,
+    ) -> Diagnostic {
+        let mut warning = Diagnostic::warning(id, position, message).with_fix(fix);
+        warning.file = self.policy.file_of(position).map(|file| (**file).into());
+        warning
+    }
+}
+
+/// A flow of a program of which nothing is known.
+fn flow(
+    direction: Direction,
+    protocol: Protocol,
+    local: Option<SocketAddr>,
+    remote: SocketAddr,
+    at_unix_s: i64,
+) -> Flow {
+    let any = match remote {
+        SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
+        SocketAddr::V6(_) => SocketAddr::from(([0; 16], 0)),
+    };
+    Flow {
+        direction,
+        protocol,
+        listen: None,
+        local: Address::from(local.unwrap_or(any)),
+        remote: remote.into(),
+        to_own_host: false,
+        remote_names: Vec::new(),
+        alias: None,
+        is_shared: false,
+        program: None,
+        user: None,
+        group: None,
+        cgroup: None,
+        run: Some(String::new()),
+        at_unix_s,
+    }
+}
+
+const DNS_PORT: u16 = 53;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::parse;
+
+    fn warnings(settings: &str, rules: &str, facts: &HostFacts) -> Vec<String> {
+        let text = format!(
+            "version = 1\n[host]\n{settings}\n[identity.i]\ncert = \"c\"\nkey = \"k\"\n{rules}"
+        );
+        let parsed = parse(&text);
+        let policy = parsed.policy.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics));
+        let all = host_warnings(&policy, facts, 0);
+        all.iter().map(|one| format!("{} {}", one.position, one.id.0)).collect()
+    }
+
+    fn rule(body: &str) -> String {
+        format!("[[rule]]\nname = \"r\"\n{body}\n")
+    }
+
+    const PERMIT: &str = "unmatched = \"permit\"";
+    const DENY: &str = "unmatched = \"deny\"";
+
+    fn resolver() -> HostFacts {
+        HostFacts { resolvers: vec![[192, 0, 2, 53].into()], ..HostFacts::default() }
+    }
+
+    fn session() -> HostFacts {
+        let session = SshSession::parse("198.51.100.7 40000 192.0.2.1 22");
+        HostFacts { session, ..HostFacts::default() }
+    }
+
+    #[test]
+    fn resolvers_that_a_policy_cuts_off_are_reported_once() {
+        let outbound = |body: &str| rule(&format!("direction = \"outbound\"\n{body}"));
+        let all = outbound("remote = \"192.0.2.0/24\"\ndeny = true");
+        let tls = outbound("remote = \"192.0.2.53\"\ntls = { trust = \"system\" }");
+        let udp = outbound(
+            "remote = \"192.0.2.53\"\nprotocol = \"udp\"\nremote-ports = 53\npermit = true",
+        );
+        let logged = outbound("remote = \"192.0.2.53\"\npermit = true\nlog = true");
+        for (settings, rules, wanted) in [
+            (PERMIT, "", &[][..]),
+            (DENY, "", &["2:1 resolver-cut-off"]),
+            (PERMIT, &all, &["7:1 resolver-cut-off"]),
+            (PERMIT, &tls, &["7:1 resolver-cut-off"]),
+            (PERMIT, &logged, &[]),
+            (DENY, &udp, &["2:1 resolver-cut-off"]),
+        ] {
+            assert_eq!(warnings(settings, rules, &resolver()), wanted, "{settings} {rules}");
+        }
+    }
+
+    #[test]
+    fn a_session_that_a_policy_resets_is_reported() {
+        let far = rule("direction = \"outbound\"\nremote = \"198.51.100.0/24\"\ndeny = true");
+        let near = rule(
+            "direction = \"inbound\"\nlocal-ports = \"20-30\"\n\
+             tls = { identity = \"i\", client-cert = \"none\" }",
+        );
+        let open = rule("direction = \"outbound\"\nremote = \"198.51.100.7\"\npermit = true");
+        for (settings, rules, wanted) in [
+            (PERMIT, "", &[][..]),
+            (DENY, "", &["2:1 session-cut-off"]),
+            (DENY, &open, &[]),
+            (PERMIT, &far, &["7:1 session-cut-off"]),
+            (PERMIT, &near, &["7:1 session-cut-off"]),
+        ] {
+            assert_eq!(warnings(settings, rules, &session()), wanted, "{settings} {rules}");
+        }
+    }
+
+    #[test]
+    fn the_agents_own_ports_are_no_servers_of_the_host() {
+        let served = rule("listen = \"127.0.0.1:8080\"\nconnect = \"127.0.0.1:9\"\npermit = true");
+        let captured = "[[rule]]\nname = \"s\"\ndirection = \"inbound\"\n\
+                        local-ports = \"8000-8100\"\n\
+                        tls = { identity = \"i\", client-cert = \"none\" }\n";
+        let none = HostFacts::default();
+        assert_eq!(warnings(PERMIT, captured, &none), [""; 0]);
+        let both = format!("{served}{captured}");
+        assert_eq!(warnings(PERMIT, &both, &none), ["12:1 agent-captured"]);
+        let of_agent = HostFacts { agent_ports: vec![8001], ..none };
+        assert_eq!(warnings(PERMIT, captured, &of_agent), ["7:1 agent-captured"]);
+    }
+
+    #[test]
+    fn bits_of_marks_that_others_use_are_reported() {
+        let marks = |bits| HostFacts {
+            marks: vec![ForeignMark { by: "another".into(), bits }],
+            ..HostFacts::default()
+        };
+        assert_eq!(warnings(PERMIT, "", &marks(0x0fff_ffff)), [""; 0]);
+        assert_eq!(warnings(PERMIT, "", &marks(0x1000_0000)), ["2:1 mark-in-use"]);
+        let other = "unmatched = \"permit\"\nmark = \"0x0000c000\"";
+        assert_eq!(warnings(other, "", &marks(0x4000)), ["2:1 mark-in-use"]);
+    }
+
+    #[test]
+    fn the_variable_of_a_session_is_read_or_ignored() {
+        let read = |text| SshSession::parse(text).map(|one| (one.client, one.server));
+        let ends = |client: &str, server: &str| {
+            Some((client.parse().expect("an address"), server.parse().expect("an address")))
+        };
+        assert_eq!(read("10.0.0.1 5 10.0.0.2 22"), ends("10.0.0.1:5", "10.0.0.2:22"));
+        assert_eq!(read("::ffff:10.0.0.1 5 fe80::1%eth0 22"), ends("10.0.0.1:5", "[fe80::1]:22"));
+        for wrong in ["", "10.0.0.1", "10.0.0.1 x 10.0.0.2 22", "10.0.0.1 5 host 22"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}
