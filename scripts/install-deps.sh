@@ -5,6 +5,7 @@
 #   scripts/install-deps.sh          what the tests need (and so everything)
 #   scripts/install-deps.sh demo     what `make demo` needs
 #   scripts/install-deps.sh transparency   what `make transparency` needs
+#   scripts/install-deps.sh guest    what `make test-guest` needs
 #
 # If nothing is missing, it needs neither root nor a network. It installs from the distribution with
 # apt; on other systems it prints what is missing. cargo-deny is built with cargo in the build
@@ -13,9 +14,9 @@ set -euo pipefail
 
 purpose=${1:-test}
 case $purpose in
-demo | test | transparency) ;;
+demo | test | transparency | guest) ;;
 *)
-    echo "usage: $0 [demo|test|transparency]" >&2
+    echo "usage: $0 [demo|test|transparency|guest]" >&2
     exit 64
     ;;
 esac
@@ -110,6 +111,14 @@ if [ "$purpose" = transparency ]; then
     need hostname hostname
 fi
 
+if [ "$purpose" = guest ]; then
+    # An emulated machine, and the Debian in it.
+    need qemu-system-x86 qemu-system-x86_64
+    PATH="$PATH:/usr/sbin:/sbin" need debootstrap debootstrap
+    need dpkg dpkg-deb
+    PATH="$PATH:/usr/sbin:/sbin" need e2fsprogs mkfs.ext4
+fi
+
 # cargo-deny checks licences, bans, sources and advisories. Built for a short build time.
 deny_version=0.20.2
 tools=${CARGO_TARGET_DIR:-target}/tools
@@ -134,6 +143,7 @@ case $purpose in
 test) who="make test" ;;
 demo) who="make demo" ;;
 transparency) who="make transparency" ;;
+guest) who="make test-guest" ;;
 esac
 scripts/install-packages.sh "$who" "${missing[@]}"
 need_deny

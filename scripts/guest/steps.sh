@@ -1,0 +1,300 @@
+#!/usr/bin/env bash
+# The steps of scripts/test-guest.sh, in the guest, under its systemd: prints `ok` or `FAIL` for each.
+# The first boot has only the guard enabled, the second the agent as well.
+#
+# Every word that a protected flow sends begins with `marked`; the host counts them on the wire.
+set -u
+cd /test
+# shellcheck source=/dev/null # ports of the peer, written by test-guest.sh
+. ./ports
+export LC_ALL=C
+
+v4=10.0.2.2
+v6=fec0::2
+host_control=/run/tacit-host/agent.sock
+control=/run/tacit/agent.sock
+units=(tacit.service tacit.socket tacit-host.service tacit-host-guard.service)
+work=/run/steps
+mkdir -p "$work"
+
+failed=0
+# step TEXT COMMAND...: passes if the command succeeds.
+step() {
+    local text=$1
+    shift
+    if "$@" >"$work/out" 2>&1; then
+        echo "ok    $text"
+    else
+        echo "FAIL  $text"
+        failed=$((failed + 1))
+        sed 's/^/        /' "$work/out"
+    fi
+}
+# until_true COMMAND...: waits for something that happens in a moment, slowly where it is emulated.
+until_true() {
+    local try
+    for try in {1..1000}; do
+        if "$@"; then return 0; fi
+        sleep 0.2
+    done
+    echo "did not happen: $*"
+    return 1
+}
+
+# ---------------------------------------------------------------------------------------------
+# What programs see
+
+ask() { python3 peer.py ask "$@"; }
+# answers ADDRESS PORT WORD
+answers() {
+    local got
+    got=$(ask "$@")
+    echo "$got"
+    [ "$got" = "answer to $3" ]
+}
+refused() {
+    local got
+    got=$(ask "$@")
+    echo "$got"
+    [ "$got" = ECONNREFUSED ]
+}
+captured() { answers $v4 "$protected" "$1" && answers $v6 "$protected" "$1"; }
+all_refused() { refused $v4 "$protected" "$1" && refused $v6 "$protected" "$1"; }
+unmatched_passes() { answers $v4 "$unmatched" "clear-$1"; }
+# daemon_sees TEXT: the daemon gets this from now on.
+daemon_sees() {
+    local lines
+    lines=$(wc -l </run/daemon.log)
+    tail -n "+$((lines + 1))" -f /run/daemon.log --pid=$$ | timeout 300 grep -qxm1 "$1"
+}
+daemon_never_saw() { ! grep -n "$1" /run/daemon.log; }
+cron_job() {
+    local got
+    got=$(systemd-run --quiet --wait --pipe --property=DynamicUser=yes \
+        python3 /test/peer.py ask $v4 "$protected" marked-job)
+    echo "$got"
+    [ "$got" = "answer to marked-job" ]
+}
+
+# ---------------------------------------------------------------------------------------------
+# What systemd sees
+
+prop() { systemctl show --value --property "$2" "$1"; }
+is_active() {
+    systemctl --quiet is-active "$1" || {
+        systemctl status --no-pager --lines 30 "$1"
+        return 1
+    }
+}
+units_are_well_formed() {
+    local text
+    text=$(systemd-analyze verify --man=no "${units[@]}" 2>&1) && [ -z "$text" ] && return
+    echo "$text"
+    return 1
+}
+guard_came_first() {
+    local guard network
+    guard=$(prop tacit-host-guard ActiveEnterTimestampMonotonic)
+    network=$(prop systemd-networkd ExecMainStartTimestampMonotonic)
+    echo "guard at $guard us, network at $network us"
+    [ "$guard" -gt 0 ] && [ "$guard" -lt "$network" ]
+}
+# The agent is the child of the unit's first process that is no helper.
+agent_of() {
+    local main pid
+    main=$(prop "$1" MainPID)
+    for pid in $(pgrep -P "$main"); do
+        case $(cat "/proc/$pid/comm") in
+        tacit-host | tacit-signer) ;;
+        *) echo "$pid" ;;
+        esac
+    done | tail -n 1
+}
+restarts_above() { [ "$(prop "$1" NRestarts)" -gt "$2" ]; }
+# The agent is killed; systemd starts the unit again.
+killed_agent_returns() {
+    local unit=$1 before pid
+    before=$(prop "$unit" NRestarts)
+    pid=$(agent_of "$unit")
+    kill -KILL "$pid" || return 1
+    until_true restarts_above "$unit" "$before" && until_true is_active "$unit"
+}
+killed_unit_returns() {
+    local unit=$1 before
+    before=$(prop "$unit" NRestarts)
+    systemctl kill --signal=KILL "$unit" || return 1
+    until_true restarts_above "$unit" "$before" && until_true is_active "$unit"
+}
+another_agent() {
+    local now
+    now=$(agent_of "$1")
+    [ -n "$now" ] && [ "$now" != "$2" ]
+}
+# `tacit restart` under systemd: another agent, the same unit.
+agent_restarts() {
+    local unit=$1 socket=$2 main agent count
+    main=$(prop "$unit" MainPID) agent=$(agent_of "$unit") count=$(prop "$unit" NRestarts)
+    tacit restart --control "$socket" || return 1
+    until_true another_agent "$unit" "$agent" && is_active "$unit" &&
+        [ "$(prop "$unit" MainPID)" = "$main" ] && [ "$(prop "$unit" NRestarts)" = "$count" ]
+}
+fails_to_start() {
+    ! systemctl start "$1" || return 1
+    [ "$(prop "$1" ExecMainStatus)" = 78 ]
+}
+reload_is_refused() { ! systemctl reload "$1"; }
+table_is_there() { nft list table inet tacit >"$work/table"; }
+nothing_is_left() {
+    nft list tables | grep tacit && return 1
+    { ip rule && ip -6 rule; } | grep 31425 && return 1
+    return 0
+}
+flush() { nft flush ruleset && table_is_there; }
+
+# ---------------------------------------------------------------------------------------------
+# Connections that live through a step
+
+# opens NAME ADDRESS PORT WORD: the word is sent when `continues` is called.
+opens() {
+    rm -f "$work/$1"*
+    python3 peer.py hold "$2" "$3" "$4" "$work/$1" >"$work/$1.out" 2>&1 &
+    until_true test -e "$work/$1.open"
+}
+continues() {
+    touch "$work/$1"
+    until_true test -s "$work/$1.out" && cat "$work/$1.out" && grep -qx "answer to $2" "$work/$1.out"
+}
+
+# ---------------------------------------------------------------------------------------------
+# Policies
+
+deny_also() {
+    cp /etc/tacit/host.toml "$work/host.toml"
+    cat >>/etc/tacit/host.toml <<END
+
+[[rule]]
+name = "denied"
+direction = "outbound"
+remote = "$v4"
+remote-ports = $unmatched
+deny = true
+END
+}
+spoil() {
+    cp "$1" "$work/spoilt"
+    echo nonsense >>"$1"
+}
+mend() { cat "$work/spoilt" >"$1"; }
+
+# ---------------------------------------------------------------------------------------------
+
+guard_steps() {
+    step "systemd-analyze verify finds nothing in ${units[*]}" units_are_well_formed
+    step "the guard is active" is_active tacit-host-guard
+    step "it was active before the network began" guard_came_first
+    step "what the policy captures is refused before the agent runs" all_refused marked-guard
+    step "the daemon of the boot was refused as well" daemon_sees ECONNREFUSED
+    step "and has got no answer" daemon_never_saw answer
+    step "what no rule matches passes" unmatched_passes guard
+}
+
+host_steps() {
+    step "systemctl start tacit-host" systemctl start tacit-host
+    step "new programs are protected" captured marked-started
+    step "the daemon is protected, and was not restarted" daemon_sees "answer to marked-daemon"
+    step "a job of another user is protected" cron_job
+    step "nft flush ruleset by another program leaves the table" flush
+    step "and the protection" captured marked-flushed
+
+    step "systemctl restart systemd-networkd" systemctl restart systemd-networkd
+    step "leaves the protection" captured marked-network
+
+    step "SIGKILL of the agent: systemd starts it again" killed_agent_returns tacit-host
+    step "new programs are protected" captured marked-killed
+    step "SIGKILL of all processes of the unit: systemd starts it again" \
+        killed_unit_returns tacit-host
+    step "new programs are protected" captured marked-all-killed
+
+    step "a connection is open" opens held $v4 "$protected" marked-held
+    step "tacit restart: another agent, the same unit" agent_restarts tacit-host $host_control
+    step "the open connection continues" continues held marked-held
+    step "new programs are protected" captured marked-restarted
+
+    deny_also
+    step "systemctl reload with one more rule" systemctl reload tacit-host
+    step "what it denies is refused" refused $v4 "$unmatched" clear-denied
+    cat "$work/host.toml" >/etc/tacit/host.toml
+    step "systemctl reload without it" systemctl reload tacit-host
+    step "what it denied passes" unmatched_passes reloaded
+    spoil /etc/tacit/host.toml
+    step "systemctl reload fails with a policy that has an error" reload_is_refused tacit-host
+    step "new programs are protected" captured marked-not-reloaded
+
+    step "systemctl stop tacit-host" systemctl stop tacit-host
+    step "what the policy captures is refused" all_refused marked-stopped
+    step "what no rule matches passes" unmatched_passes stopped
+    step "it does not start with a policy that has an error" fails_to_start tacit-host
+    step "what the policy captured is refused" all_refused marked-wrong-policy
+    mend /etc/tacit/host.toml
+    systemctl reset-failed tacit-host
+    step "systemctl start tacit-host" systemctl start tacit-host
+    step "new programs are protected" captured marked-started-again
+    step "the daemon is protected" daemon_sees "answer to marked-daemon"
+}
+
+removal_steps() {
+    step "stop the daemon" systemctl stop daemon
+    step "systemctl disable --now tacit-host tacit-host-guard" \
+        systemctl disable --now tacit-host tacit-host-guard
+    step "what the policy captures is refused" all_refused marked-disabled
+    step "tacit agent --host --remove" tacit agent --host --remove
+    step "no table and no routing rule is left" nothing_is_left
+    # In clear, which the host sees: without it, the count of zero would prove nothing.
+    ask $v4 "$protected" clear-removed >/dev/null
+}
+
+service_steps() {
+    step "systemctl start tacit" systemctl start tacit
+    step "its rule relays" answers 127.0.0.1 7001 marked-service
+    step "systemctl reload tacit" systemctl reload tacit
+    spoil /etc/tacit/policy.toml
+    step "systemctl reload fails with a policy that has an error" reload_is_refused tacit
+    mend /etc/tacit/policy.toml
+    step "its rule relays" answers 127.0.0.1 7001 marked-service
+    step "a connection is open" opens service 127.0.0.1 7001 marked-service-held
+    step "tacit restart: another agent, the same unit" agent_restarts tacit $control
+    step "the open connection continues" continues service marked-service-held
+    step "systemctl restart tacit" systemctl restart tacit
+    step "its rule relays" answers 127.0.0.1 7001 marked-service
+    step "SIGKILL of the agent: systemd starts it again" killed_agent_returns tacit
+    step "its rule relays" answers 127.0.0.1 7001 marked-service
+    step "systemctl stop tacit" systemctl stop tacit
+}
+
+second_boot_steps() {
+    step "guard and agent are active after a boot" is_active tacit-host-guard
+    step "the agent is active" is_active tacit-host
+    step "the guard was active before the network began" guard_came_first
+    step "the daemon is protected" daemon_sees "answer to marked-daemon"
+    step "new programs are protected" captured marked-booted
+    step "stop the daemon" systemctl stop daemon
+    step "dpkg --remove tacit" dpkg --remove tacit
+    step "no table and no routing rule is left" nothing_is_left
+}
+
+# shellcheck disable=SC1091 # of the guest
+. /etc/os-release
+echo "info  $PRETTY_NAME, $(systemctl --version | head -n 1), Linux $(uname -r)"
+if [ ! -e /var/lib/first-boot ]; then
+    touch /var/lib/first-boot
+    guard_steps
+    host_steps
+    removal_steps
+    service_steps
+    step "systemctl enable tacit-host tacit-host-guard" systemctl enable tacit-host tacit-host-guard
+else
+    second_boot_steps
+fi
+echo "end $failed"
+sync
+systemctl --no-block poweroff
