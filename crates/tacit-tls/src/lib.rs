@@ -49,10 +49,10 @@
 //! }
 //! ```
 //!
-//! Each module uses only the modules before it in this list: [`facts`], [`files`], [`subject`],
-//! [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by callback),
-//! [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
-//! [`recheck`], `session`, `machine`, `handshake`, `settings_pair`, [`measure`].
+//! Each module uses only the modules before it in this list: [`facts`], [`files`], [`fault`],
+//! [`subject`], [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by
+//! callback), [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`,
+//! [`dry_run`], [`recheck`], `session`, `machine`, `handshake`, `settings_pair`, [`measure`].
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -62,6 +62,7 @@ mod diagnose;
 pub mod dry_run;
 pub mod facts;
 pub mod failure;
+pub mod fault;
 pub mod files;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;

@@ -168,7 +168,7 @@ mod tests {
 
     fn loaded(directory: &Directory, file: &str, ca: &Ca) -> Result<Vec<Crl>, String> {
         let loaded = load(&directory.path().join(file), &ca.roots());
-        loaded.map(|loaded| loaded.crls).map_err(|fault| fault.to_string())
+        loaded.map(|loaded| loaded.crls).map_err(|fault| fault.text(Path::new("crl")).to_string())
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::facts::{RSA_BITS_MIN, utc};
+use crate::fault::FaultText;
 use crate::files::FILE_BYTES_MAX;
 
 /// The reason why an identity or a trust cannot be used. The text is one line and contains the fix.
@@ -19,7 +20,7 @@ pub struct CredentialError {
 
 /// A fault of a file.
 #[derive(Debug)]
-#[allow(missing_docs)] // Display describes them.
+#[allow(missing_docs)] // `CredentialFault::text` describes them.
 pub enum CredentialFault {
     Unreadable(std::io::Error),
     NotRegular,
@@ -45,39 +46,21 @@ pub enum CredentialFault {
     BadPin { subject: String },
     NoCrl,
     BadCrl { number: usize },
-    AtSigner(String),
+    AtSigner(FaultText),
 }
 
 impl fmt::Display for CredentialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
-        write!(f, "{}: {path}: {}", self.owner, self.fault.with_next(&self.path))
-    }
-}
-
-impl CredentialFault {
-    /// Returns the fault with the command that fixes it, if there is one.
-    pub(crate) fn with_next(&self, path: &Path) -> String {
-        let path = path.display();
-        match self {
-            Self::KeyExposed { .. } => format!("{self}; run: chmod 600 {path}"),
-            Self::KeyEncrypted => {
-                format!("{self}; decrypt it: (umask 077; openssl pkey -in {path} -out NEW)")
-            }
-            _ => self.to_string(),
-        }
+        write!(f, "{}", self.text())
     }
 }
 
 impl CredentialError {
-    /// Returns the message and the fix separately. In the text, `; ` separates them.
+    /// What is wrong with which file, and what to do.
     #[must_use]
-    pub fn message_and_fix(&self) -> (String, Option<String>) {
-        let text = self.to_string();
-        match text.split_once("; ") {
-            Some((message, fix)) => (message.to_owned(), Some(fix.to_owned())),
-            None => (text, None),
-        }
+    pub fn text(&self) -> FaultText {
+        let path = self.path.display();
+        self.fault.text(&self.path).prefixed(format_args!("{}: {path}", self.owner))
     }
 }
 
@@ -90,115 +73,128 @@ impl std::error::Error for CredentialError {
     }
 }
 
-impl fmt::Display for CredentialFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl CredentialFault {
+    /// What is wrong with the file at this path, and what to do.
+    pub(crate) fn text(&self, path: &Path) -> FaultText {
+        FaultText { message: self.message(), fix: self.fix(path) }
+    }
+
+    fn message(&self) -> String {
         match self {
-            Self::Unreadable(error) => write!(
-                f,
-                "cannot be read by the agent's user: {error}; name a file that this user can read"
-            ),
-            Self::NotRegular => f.write_str("is not a regular file; give the path of a PEM file"),
-            Self::TooLarge => {
-                write!(f, "is larger than {FILE_BYTES_MAX} bytes; give the path of a PEM file")
-            }
-            Self::BadPem(detail) => write!(f, "is not valid PEM ({detail}); copy the file again"),
-            Self::Der { convert } => write!(f, "is DER, not PEM; convert it with: {convert}"),
-            Self::Pkcs12 { convert } => {
-                write!(f, "is PKCS #12, not PEM; convert it with: {convert}")
-            }
-            Self::NoCertificate => {
-                f.write_str("contains no certificate (no BEGIN CERTIFICATE line)")
-            }
+            Self::Unreadable(error) => format!("cannot be read by the agent's user: {error}"),
+            Self::NotRegular => "is not a regular file".to_owned(),
+            Self::TooLarge => format!("is larger than {FILE_BYTES_MAX} bytes"),
+            Self::BadPem(detail) => format!("is not valid PEM ({detail})"),
+            Self::Der { .. } => "is DER, not PEM".to_owned(),
+            Self::Pkcs12 { .. } => "is PKCS #12, not PEM".to_owned(),
+            Self::NoCertificate => "contains no certificate (no BEGIN CERTIFICATE line)".to_owned(),
             Self::BadCertificate { number } => {
-                write!(
-                    f,
-                    "certificate {number} in the file is not valid X.509; get it again from its \
-                     issuer"
-                )
+                format!("certificate {number} in the file is not valid X.509")
             }
-            Self::NoKey => f.write_str("contains no private key (no BEGIN … PRIVATE KEY line)"),
-            Self::SeveralKeys(count) => {
-                write!(f, "contains {count} private keys; keep only the key of the certificate")
-            }
+            Self::NoKey => "contains no private key (no BEGIN … PRIVATE KEY line)".to_owned(),
+            Self::SeveralKeys(count) => format!("contains {count} private keys"),
             Self::KeyExposed { mode } => {
-                write!(
-                    f,
-                    "contains a private key that group or others can access (mode {mode:04o})"
+                format!("contains a private key that group or others can access (mode {mode:04o})")
+            }
+            Self::KeyEncrypted => {
+                "the private key is encrypted, and the agent cannot ask for a passphrase".to_owned()
+            }
+            Self::KeyUnusable => "the type of the private key is not supported".to_owned(),
+            Self::KeyMismatch { subject, is_ca } => format!(
+                "the key does not match the first certificate in the file, of {}{subject}",
+                if *is_ca { "the CA " } else { "" }
+            ),
+            Self::OldVersion { subject, version } => {
+                format!("the certificate of {subject} is X.509 v{version}, which peers reject")
+            }
+            Self::WeakKey { subject, key } => {
+                format!("the certificate of {subject} has an {key} key, which peers reject")
+            }
+            Self::Expired { subject, not_after } => {
+                format!("the certificate of {subject} expired at {}", utc(*not_after))
+            }
+            Self::NotYetValid { subject, not_before } => {
+                format!("the certificate of {subject} is not valid before {}", utc(*not_before))
+            }
+            Self::NoCa { subject, .. } => format!(
+                "contains no CA certificate: {subject} is a leaf certificate, with which no peer \
+                 can be verified"
+            ),
+            Self::NoSystemBundle => "the system has no bundle of CA certificates here or in the \
+                                     other usual places"
+                .to_owned(),
+            Self::TooManyPinned { max } => {
+                format!(
+                    "with this file the trust pins more than {max} certificates, which is the limit"
                 )
             }
-            Self::KeyEncrypted => f.write_str(
-                "the private key is encrypted, and the agent cannot ask for a passphrase",
+            Self::BadPin { subject } => format!(
+                "the certificate of {subject} can never be accepted: it is not X.509 v3, or has a \
+                 critical extension that tacit does not support"
             ),
-            Self::KeyUnusable => write!(
-                f,
-                "the type of the private key is not supported; create an ECDSA P-256 or RSA \
-                 {RSA_BITS_MIN} key"
-            ),
-            Self::KeyMismatch { subject, is_ca: false } => write!(
-                f,
-                "the key does not match the first certificate in the file, of {subject}; set `key` \
-                 to the key of this certificate"
-            ),
-            Self::KeyMismatch { subject, is_ca: true } => write!(
-                f,
-                "the key does not match the first certificate in the file, of the CA {subject}; \
-                 put the leaf certificate first"
-            ),
-            Self::TooManyPinned { max } => write!(
-                f,
-                "with this file the trust pins more than {max} certificates, which is the limit; \
-                 use several trusts, or a CA that issues these certificates"
-            ),
-            Self::AtSigner(text) => f.write_str(text),
-            Self::NoCrl => f.write_str("contains no CRL (no BEGIN X509 CRL line)"),
-            Self::BadCrl { number } => write!(
-                f,
-                "CRL {number} in the file is not a usable CRL (X.509 v2 with a nextUpdate); get it \
-                 again from its CA"
-            ),
-            Self::NoSystemBundle => f.write_str(
-                "the system has no bundle of CA certificates here or in the other usual places; \
-                 install the package ca-certificates, or set `ca` in [trust.NAME] to a file",
-            ),
-            _ => self.fmt_certificate(f),
+            Self::NoCrl => "contains no CRL (no BEGIN X509 CRL line)".to_owned(),
+            Self::BadCrl { number } => {
+                format!("CRL {number} in the file is not a usable CRL (X.509 v2 with a nextUpdate)")
+            }
+            Self::AtSigner(text) => text.message.clone(),
         }
+    }
+
+    fn fix(&self, path: &Path) -> Option<String> {
+        let path = path.display();
+        Some(match self {
+            Self::NoCertificate | Self::NoKey | Self::NoCrl => return None,
+            Self::AtSigner(text) => return text.fix.clone(),
+            Self::Unreadable(_) => "name a file that this user can read".to_owned(),
+            Self::NotRegular | Self::TooLarge => "give the path of a PEM file".to_owned(),
+            Self::BadPem(_) => "copy the file again".to_owned(),
+            Self::Der { convert } | Self::Pkcs12 { convert } => {
+                format!("convert it with: {convert}")
+            }
+            Self::BadCertificate { .. } => "get it again from its issuer".to_owned(),
+            Self::SeveralKeys(_) => "keep only the key of the certificate".to_owned(),
+            Self::KeyExposed { .. } => format!("run: chmod 600 {path}"),
+            Self::KeyEncrypted => {
+                format!("decrypt it: (umask 077; openssl pkey -in {path} -out NEW)")
+            }
+            Self::KeyUnusable => format!("create an ECDSA P-256 or RSA {RSA_BITS_MIN} key"),
+            Self::KeyMismatch { is_ca: false, .. } => {
+                "set `key` to the key of this certificate".to_owned()
+            }
+            Self::KeyMismatch { is_ca: true, .. } => "put the leaf certificate first".to_owned(),
+            Self::OldVersion { .. } => "reissue it as v3 with a subjectAltName".to_owned(),
+            Self::WeakKey { .. } => {
+                format!("reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}")
+            }
+            Self::Expired { .. } => "renew it".to_owned(),
+            Self::NotYetValid { .. } => "wait, or correct this host's clock".to_owned(),
+            Self::NoCa { issuer, .. } => {
+                format!("set `ca` to the certificate of its issuer, {issuer}")
+            }
+            Self::NoSystemBundle => "install the package ca-certificates, or set `ca` in \
+                                     [trust.NAME] to a file"
+                .to_owned(),
+            Self::TooManyPinned { .. } => {
+                "use several trusts, or a CA that issues these certificates".to_owned()
+            }
+            Self::BadPin { .. } => "reissue it".to_owned(),
+            Self::BadCrl { .. } => "get it again from its CA".to_owned(),
+        })
     }
 }
 
-impl CredentialFault {
-    /// Writes the faults of a certificate that can be parsed.
-    fn fmt_certificate(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OldVersion { subject, version } => write!(
-                f,
-                "the certificate of {subject} is X.509 v{version}, which peers reject; \
-                 reissue it as v3 with a subjectAltName"
-            ),
-            Self::WeakKey { subject, key } => write!(
-                f,
-                "the certificate of {subject} has an {key} key, which peers reject; \
-                 reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}"
-            ),
-            Self::Expired { subject, not_after } => {
-                write!(f, "the certificate of {subject} expired at {}; renew it", utc(*not_after))
-            }
-            Self::NotYetValid { subject, not_before } => write!(
-                f,
-                "the certificate of {subject} is not valid before {}; wait, or correct this \
-                 host's clock",
-                utc(*not_before)
-            ),
-            Self::NoCa { subject, issuer } => write!(
-                f,
-                "contains no CA certificate: {subject} is a leaf certificate, with which no peer \
-                 can be verified; set `ca` to the certificate of its issuer, {issuer}"
-            ),
-            Self::BadPin { subject } => write!(
-                f,
-                "the certificate of {subject} can never be accepted: it is not X.509 v3, or has a \
-                 critical extension that tacit does not support; reissue it"
-            ),
-            _ => Ok(()),
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_is_part_of_the_message_whatever_it_contains() {
+        let fault = CredentialFault::Expired { subject: "CN=a; renew: b".to_owned(), not_after: 0 };
+        let path = PathBuf::from("web.pem");
+        let text = CredentialError { owner: "identity 'web'".to_owned(), path, fault }.text();
+        assert!(
+            text.message.starts_with("identity 'web': web.pem: the certificate of CN=a; renew")
+        );
+        assert_eq!(text.fix.as_deref(), Some("renew it"));
     }
 }

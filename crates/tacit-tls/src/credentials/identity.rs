@@ -14,6 +14,7 @@ use super::pair::load_pair;
 use super::pem::{certificates, facts_of, read};
 use crate::facts::CertificateFacts;
 use crate::failure::HandshakeRole;
+use crate::fault::FaultText;
 use crate::files::FileStamp;
 use crate::signer::{KeyProvider, PairFile};
 
@@ -63,16 +64,27 @@ pub struct WrongUsage {
     needed: &'static str,
 }
 
+impl WrongUsage {
+    /// What is wrong, and what to do.
+    #[must_use]
+    pub fn text(&self) -> FaultText {
+        let Self { role, identity, subject, usages, needed } = self;
+        let peer = role.peer();
+        FaultText {
+            message: format!(
+                "identity '{identity}': the certificate of {subject} is for {usages}, not for \
+                 {needed}, so every {peer} rejects it"
+            ),
+            fix: Some(format!(
+                "reissue it with extendedKeyUsage = {needed}, or use another identity"
+            )),
+        }
+    }
+}
+
 impl fmt::Display for WrongUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { role, identity, subject, usages, needed } = self;
-        write!(
-            f,
-            "identity '{identity}': the certificate of {subject} is for {usages}, not for \
-             {needed}, so every {} rejects it; reissue it with extendedKeyUsage = {needed}, \
-             or use another identity",
-            role.peer()
-        )
+        write!(f, "{}", self.text())
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn load_pair(
     let generation = signer_client.next_generation();
     let pair = signer_client.load(generation, cert, key).map_err(|refused| PairFault {
         at: refused.at,
-        fault: CredentialFault::AtSigner(refused.text),
+        fault: CredentialFault::AtSigner(refused.fault),
     })?;
     let key = signing_key(RemoteKey::new(generation, &pair, signer_client));
     let chain = pair.chain.into_iter().map(CertificateDer::from).collect();

@@ -22,6 +22,7 @@ use super::expiry::expiry_warning;
 use super::pem::{certificates, facts_of, read};
 use crate::facts::CertificateFacts;
 use crate::failure::HandshakeRole;
+use crate::fault::FaultText;
 use crate::files::{FileContent, FileStamp};
 
 /// The largest number of certificates that one trust can pin.
@@ -113,23 +114,33 @@ enum PinFault {
     OtherUsage { usages: String, needed: &'static str },
 }
 
-impl fmt::Display for UnusablePins {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl UnusablePins {
+    /// What is wrong, and what to do.
+    #[must_use]
+    pub fn text(&self) -> FaultText {
         let Self { trust, role, subject, fault } = self;
         let peer = role.peer();
-        write!(f, "trust '{trust}' rejects every {peer}: the pinned certificate of {subject} ")?;
-        match fault {
-            PinFault::Ca => {
-                f.write_str("is a CA certificate, and tacit pins only leaf certificates")?
-            }
+        let why = match fault {
+            PinFault::Ca => "is a CA certificate, and tacit pins only leaf certificates".to_owned(),
             PinFault::MayNotSign => {
-                f.write_str("has a keyUsage without digitalSignature, as CA certificates have")?;
+                "has a keyUsage without digitalSignature, as CA certificates have".to_owned()
             }
             PinFault::OtherUsage { usages, needed } => {
-                write!(f, "is for {usages}, not for {needed}")?;
+                format!("is for {usages}, not for {needed}")
             }
+        };
+        FaultText {
+            message: format!(
+                "trust '{trust}' rejects every {peer}: the pinned certificate of {subject} {why}"
+            ),
+            fix: Some(format!("pin the certificate that the {peer} sends")),
         }
-        write!(f, "; pin the certificate that the {peer} sends")
+    }
+}
+
+impl fmt::Display for UnusablePins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.text())
     }
 }
 

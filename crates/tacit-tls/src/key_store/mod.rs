@@ -28,9 +28,9 @@ impl KeyStore {
     pub fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         let refused = |PairFault { at, fault }| {
             let path = if at == PairFile::Cert { cert } else { key };
-            PairError { at, text: fault.with_next(path) }
+            PairError { at, fault: fault.text(path) }
         };
-        let at = |at, text: &str| Err(PairError { at, text: text.to_owned() });
+        let at = |at, message: &str| Err(PairError { at, fault: message.into() });
         let ChainAndKey { chain, key, cert, key_file } = read_pair(cert, key).map_err(refused)?;
         let Some(public_key) = key.public_key() else {
             return at(PairFile::Key, "tacit cannot compute the public key from the private key");

@@ -51,11 +51,11 @@ fn a_refusal_names_the_file_and_the_next_step() {
     directory.write("web.key", "none", 0o600);
     let refused = load(&KeyStore::default(), &directory).unwrap_err();
     assert_eq!(refused.at, PairFile::Key);
-    assert!(refused.text.contains("contains no private key"), "{refused:?}");
+    assert!(refused.fault.message.contains("contains no private key"), "{refused:?}");
     let key = Ca::new("other").leaf(LeafKind::Valid).key_pem;
     directory.write("web.key", &key, 0o644);
     let refused = load(&KeyStore::default(), &directory).unwrap_err();
-    assert!(refused.text.contains("; run: chmod 600 "), "{refused:?}");
+    assert!(refused.fault.to_string().contains("; run: chmod 600 "), "{refused:?}");
 }
 
 fn sha256(bytes: &[u8]) -> Vec<u8> {

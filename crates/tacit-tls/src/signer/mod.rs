@@ -32,6 +32,7 @@ pub use signable::Signable;
 /// A signature scheme, by its number in RFC 8446.
 pub use rustls::SignatureScheme as Scheme;
 
+use crate::fault::FaultText;
 use crate::files::FileStamp;
 
 /// The chain and the public key of an identity, and the signature schemes of its key.
@@ -79,7 +80,7 @@ pub struct PairError {
     /// The file with the fault.
     pub at: PairFile,
     /// The fault and its fix.
-    pub text: String,
+    pub fault: FaultText,
 }
 
 /// One of the two files of an identity.

@@ -12,7 +12,7 @@ use crate::address;
 use crate::clock;
 use crate::placement;
 
-use super::credentials::unsuitable_credentials;
+use super::credentials::{diagnostic, unsuitable_credentials};
 use super::files::{STANDARD_INPUT, directory_of, read_policy, read_standard_input};
 use super::{Credentials, senders};
 
@@ -88,10 +88,7 @@ fn check_whole(
     let credentials = Credentials::load(&policy, base, keys, &mut findings);
     let unsuitable = unsuitable_credentials(&policy, &credentials);
     findings.extend(unsuitable.iter().map(|one| {
-        let text = one.to_string();
-        let (message, fix) = text.split_once("; ").unwrap_or((&text, "use another identity"));
-        let id = MessageId("wrong-certificate-usage");
-        Diagnostic::error(id, one.rule.position, message).with_fix(fix)
+        diagnostic(MessageId("wrong-certificate-usage"), one.rule.position, one.text())
     }));
     findings.sort_by_key(|finding| finding.position);
     if findings.iter().any(|finding| finding.severity == DiagnosticSeverity::Error) {

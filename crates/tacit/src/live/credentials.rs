@@ -11,6 +11,7 @@ use tacit_tls::HandshakeRole;
 use tacit_tls::credentials::{
     CredentialError, LoadedIdentity, LoadedTrust, load_identity, load_trust,
 };
+use tacit_tls::fault::FaultText;
 use tacit_tls::signer::KeyProvider;
 
 /// The loaded certificates, keys and trusts that a policy names.
@@ -146,7 +147,14 @@ fn restore<T>(
 pub(super) struct UnsuitableCredential<'p> {
     pub(super) rule: &'p Rule,
     credential: Credential<'p>,
-    why: String,
+    why: FaultText,
+}
+
+impl UnsuitableCredential<'_> {
+    /// What is wrong with it for which rule, and what to do.
+    pub(super) fn text(&self) -> FaultText {
+        self.why.clone().prefixed(format_args!("rule `{}`", self.rule.name))
+    }
 }
 
 /// A credential by name.
@@ -158,7 +166,7 @@ enum Credential<'p> {
 
 impl fmt::Display for UnsuitableCredential<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule `{}`: {}", self.rule.name, self.why)
+        write!(f, "{}", self.text())
     }
 }
 
@@ -179,11 +187,11 @@ pub(super) fn unsuitable_credentials<'p>(
         let CredentialNames { identities, trust } = CredentialNames::of(rule);
         let identities = identities.into_iter().filter_map(|name| {
             let wrong = credentials.identities.get(name)?.wrong_usage(role)?;
-            Some((Credential::Identity(name), wrong.to_string()))
+            Some((Credential::Identity(name), wrong.text()))
         });
         let trust = trust.into_iter().filter_map(|name| {
             let unusable = credentials.trusts.get(name)?.unusable_pins(role)?;
-            Some((Credential::Trust(name), unusable.to_string()))
+            Some((Credential::Trust(name), unusable.text()))
         });
         for (credential, why) in identities.chain(trust) {
             if found.insert((credential, role.peer())) {
@@ -195,9 +203,13 @@ pub(super) fn unsuitable_credentials<'p>(
 }
 
 fn unusable(error: &CredentialError, position: SourcePosition) -> Diagnostic {
-    let (message, fix) = error.message_and_fix();
-    let error = Diagnostic::error(MessageId("unusable-file"), position, message);
-    fix.into_iter().fold(error, Diagnostic::with_fix)
+    diagnostic(MessageId("unusable-file"), position, error.text())
+}
+
+/// An error of the policy about a credential.
+pub(super) fn diagnostic(id: MessageId, position: SourcePosition, text: FaultText) -> Diagnostic {
+    let error = Diagnostic::error(id, position, text.message);
+    text.fix.into_iter().fold(error, Diagnostic::with_fix)
 }
 
 fn warnings(position: SourcePosition, texts: &[String]) -> impl Iterator<Item = Diagnostic> {

@@ -205,7 +205,7 @@ impl Client {
             let reason = match key.load_again() {
                 Ok(true) => continue,
                 Ok(false) => "the key file now contains another key".to_owned(),
-                Err(PairError { text, .. }) => text,
+                Err(PairError { fault, .. }) => fault.to_string(),
             };
             let event = Event::new("key-lost").field("reason", &reason);
             let next = "handshakes with this key fail: correct its certificate and key files; the \
@@ -344,7 +344,8 @@ impl SignerClient for Client {
     fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         let unreachable = |error: io::Error| PairError {
             at: PairFile::Key,
-            text: format!("the agent cannot reach the signer, which loads this key: {error}"),
+            fault: format!("the agent cannot reach the signer, which loads this key: {error}")
+                .into(),
         };
         let load = || -> io::Result<Loaded> {
             let mut turn = self.turn();
