@@ -1,10 +1,10 @@
-//! The `start-stop` workload: starts thousands of connections, keeps them open, and stops them.
-//! The report gives the rate and the CPU time of starts and of stops.
+//! The `start-stop` workload: opens thousands of connections (starts), keeps them open, and closes
+//! them (stops). The report gives the rate and the CPU time of starts and of stops.
 //!
-//! With `--inbound`, the client opens connections through two addresses in turns, one for outbound
-//! and one for inbound connections of a host, as channels between two queue managers do. A start
-//! ends when the reply to the first byte arrives. A stop ends when the server has closed the
-//! connection too.
+//! With `--inbound`, the client connects alternately through two addresses: one for outbound and
+//! one for inbound connections of a host. Two queue managers (IBM MQ) connect to each other in this
+//! way. A start ends when the reply to the first byte arrives. A stop ends when the server has
+//! closed the connection too.
 
 use std::time::Instant;
 
