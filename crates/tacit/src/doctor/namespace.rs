@@ -86,8 +86,8 @@ fn host_capture(refused: Option<&str>) -> Finding {
         None => Finding::wanted(
             name,
             Presence::There,
-            "for `tacit agent --host`, which needs CAP_NET_ADMIN and CAP_NET_RAW; its rules by name \
-             see DNS on port 53, not DNS over TLS or HTTPS",
+            "for `tacit agent --host`, which needs CAP_NET_ADMIN and CAP_NET_RAW; its rules by \
+             name see DNS on port 53, not DNS over TLS or HTTPS",
         ),
         Some(reason) => Finding::wanted(
             name,
