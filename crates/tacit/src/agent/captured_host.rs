@@ -102,13 +102,16 @@ impl Runs {
     /// A description for the operator.
     pub(super) async fn lead_host(&self, policy: &Policy) -> Result<(), String> {
         if self.has_lost_host {
-            let reason = "nothing was installed: the helper that captured the host has ended\n    \
-                          fix: restart the agent";
+            let reason = "the policy was not installed: the helper that captured the host has \
+                          ended\n    fix: restart the agent";
             return Err(reason.to_owned());
         }
         let Some(host) = self.registry.host() else { return Ok(()) };
         host.capture.lead(policy).await.map_err(|error| {
-            format!("nothing was installed: the capture of the host cannot follow: {error}")
+            format!(
+                "the policy was not installed: the packet rules of the host cannot be changed: \
+                     {error}"
+            )
         })
     }
 }

@@ -183,7 +183,9 @@ impl HostHelperServer {
             | HelperRequest::Replace(_)
             | HelperRequest::Channel
             | HelperRequest::Reports => {
-                return Err(io::Error::other("the helper of the host does not do that"));
+                return Err(io::Error::other(
+                    "the helper of a captured host does not support this request",
+                ));
             }
         };
         Ok((reply, Vec::new()))
@@ -266,7 +268,8 @@ fn refusal(error: io::Error) -> Answer {
 
 fn add_channel(channels: &mut Vec<UnixStream>, asked: usize) -> io::Result<()> {
     if channels.len() >= CHANNELS_MAX {
-        let refused = HelperReply::Refused("the helper serves as many channels as it may".into());
+        let refused =
+            HelperReply::Refused("the helper of the host has too many open channels".into());
         return protocol::write(&channels[asked], &refused, &[]);
     }
     let (ours, theirs) = UnixStream::pair()?;

@@ -74,7 +74,7 @@ impl fmt::Display for HostError {
                  fix: start it with CAP_NET_ADMIN and CAP_NET_RAW, as tacit-host.service does"
             ),
             Self::InUse => f.write_str(
-                "an agent captures this host: its packet rules belong to it\n    \
+                "another agent already captures this host\n    \
                  fix: end it first, with `systemctl stop tacit-host` or `tacit drain`",
             ),
             Self::Helper(error) => write!(

@@ -141,7 +141,8 @@ impl Watched {
             Ok(Some(what)) => {
                 self.failure = None;
                 complain(format_args!(
-                    "tacit: another program removed {what} of the host; they are installed again"
+                    "tacit: another program removed {what} of the host; tacit has installed them \
+                     again"
                 ));
             }
             Err(error) => {
@@ -149,8 +150,8 @@ impl Watched {
                 if self.failure.as_ref() != Some(&failure) {
                     complain(format_args!(
                         "tacit: another program removed the packet rules or the routing rules of \
-                         the host, and they cannot be installed again, which is tried every \
-                         second: {failure}"
+                         the host, and tacit cannot install them again: {failure}; it tries again \
+                         every second"
                     ));
                 }
                 self.failure = Some(failure);

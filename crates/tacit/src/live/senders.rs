@@ -18,8 +18,10 @@ pub(super) fn check(policy: &Policy) -> Vec<Diagnostic> {
 
 fn of_rule(rule: &Rule) -> Vec<Diagnostic> {
     let unknown = |key: &str, word: &str, file: &str| {
-        let message =
-            format!("rule `{}` has `{key}` = `{word}`, which {file} does not have", rule.name);
+        let message = format!(
+            "rule `{}` has `{key}` = `{word}`, and {file} does not contain this name",
+            rule.name
+        );
         Diagnostic::error(MessageId("unknown-sender"), rule.position, message)
             .with_fix("correct the name, or write the number, if a directory service has it")
     };
@@ -28,9 +30,9 @@ fn of_rule(rule: &Rule) -> Vec<Diagnostic> {
     let groups = selectors.group.iter().filter(|group| address::group_id(group).is_none());
     let absent = selectors.cgroup.iter().filter(|path| cgroups::id(path).is_none()).map(|path| {
         let message =
-            format!("rule `{}` names the control group `{path}`, which is not there", rule.name);
-        let fix = "check the name; the rule applies within a second after the group is made, and \
-                   what its programs open before is decided by later rules";
+            format!("rule `{}` names the control group `{path}`, which does not exist", rule.name);
+        let fix = "check the name; the rule applies within a second after the control group is \
+                   created; until then later rules decide about its programs";
         Diagnostic::warning(MessageId("no-such-cgroup"), rule.position, message).with_fix(fix)
     });
     users

@@ -46,7 +46,7 @@ pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules {
         let Some(key) = sender_key(value, rule) else { continue };
         let message = format!(
-            "rule `{}` has `{key}`, which is known of programs of the host alone",
+            "rule `{}` has `{key}`, which applies only to programs of a captured host",
             rule.name
         );
         let fix = "remove the key; or, to capture this host, add [host]";
@@ -67,7 +67,7 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules {
         let (found, or) = match rule.form {
             RuleForm::Outbound if rule.selectors.run.is_empty() => {
-                (unsupported(rule), "; or add `run`, if it is for runs alone")
+                (unsupported(rule), "; or add `run`, if the rule is only for runs")
             }
             RuleForm::HostInbound => (unsupported_inbound(rule), ""),
             RuleForm::Outbound | RuleForm::Inbound(_) | RuleForm::Forward(_) => continue,
@@ -105,12 +105,12 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         }
         let at = value.value.get("program").map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!(
-            "rule `{}` has `program`, and no later rule decides the flows of other programs to its \
-             destinations, which the agent gets too",
+            "rule `{}` has `program`, and no later rule matches flows of other programs to the \
+             same destinations, which tacit captures too",
             rule.name
         );
-        let fix = "add a rule for the same destinations without `program` behind it, such as \
-                   permit = true; or set unmatched = \"deny\"";
+        let fix = "after it, add a rule without `program` for the same destinations, for example \
+                   with permit = true; or set unmatched = \"deny\"";
         value.report.error(MessageId("no-rule-for-others"), &at, message, fix);
     }
 }
@@ -126,21 +126,21 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     if sections.iter().map(|section| section.outbound.len()).sum::<usize>() > HOST_RANGES_MAX {
         let message = format!(
             "the outbound rules need more than {HOST_RANGES_MAX} ranges of addresses and ports, \
-             too many for a host"
+             which is the limit for a host"
         );
-        report(
-            MessageId("too-many-ranges"),
-            message,
-            "merge rules by networks and ranges of ports",
-        );
+        report(MessageId("too-many-ranges"), message, "merge rules: use networks and port ranges");
     }
     if sections.len() > HOST_SECTIONS_MAX {
         let message = format!(
-            "the outbound rules change their senders {} times, and the kernel checks at most \
-             {HOST_SECTIONS_MAX} sections of rules",
+            "the outbound rules change their senders (`user`, `group`, `cgroup`) {} times; the \
+             limit is {HOST_SECTIONS_MAX}",
             sections.len()
         );
-        report(MessageId("too-many-senders"), message, "move rules for the same senders together");
+        report(
+            MessageId("too-many-senders"),
+            message,
+            "put rules with the same senders one after another",
+        );
     }
     let has_too_many = |section: &HostSection| section.senders.checks() > SENDER_CHECKS_MAX;
     if sections.iter().any(has_too_many) {
@@ -150,7 +150,7 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
         report(
             MessageId("too-many-senders"),
             message,
-            "name a group, or a slice, instead of its members",
+            "name a group or a slice instead of its members",
         );
     }
 }
@@ -198,18 +198,18 @@ struct Unsupported {
 
 fn unsupported(rule: &Rule) -> Option<Unsupported> {
     let selectors = &rule.selectors;
-    let select = "select by the addresses in `remote` and by `remote-ports`";
+    let select = "select flows by address in `remote`, and by `remote-ports`";
     let found = |key, problem| Some(Unsupported { key, problem, fix: select });
     if !selectors.group.is_empty() {
-        return found("group", "has `group`, which the capture of a host does not check");
+        return found("group", "has `group`, which is not supported for a captured host");
     }
     if !selectors.local.is_empty() {
-        return found("local", "has `local`, which the capture of a host does not check");
+        return found("local", "has `local`, which is not supported for a captured host");
     }
     if !selectors.local_ports.is_empty() {
         return found(
             "local-ports",
-            "has `local-ports`, which the capture of a host does not check",
+            "has `local-ports`, which is not supported for a captured host",
         );
     }
     let by_name = || unsupported_by_name(selectors).filter(|_| named::is_by_name(rule));
@@ -217,7 +217,10 @@ fn unsupported(rule: &Rule) -> Option<Unsupported> {
         return Some(found);
     }
     if selectors.remote.iter().any(|one| one.near() == Some(Near::Loopback)) {
-        return found("remote", "is for loopback, and what stays on the host is not captured");
+        return found(
+            "remote",
+            "selects loopback addresses, and tacit does not capture flows inside the host",
+        );
     }
     unsupported_tls(rule)
 }
@@ -229,21 +232,21 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
     if !selectors.user.is_empty() {
         return found(
             "user",
-            "is by name and has `user`, and flows to names are captured from all senders",
+            "selects by name and has `user`; tacit captures flows to names from all senders",
             "remove `user`, or write addresses in `remote`",
         );
     }
     if !selectors.cgroup.is_empty() {
         return found(
             "cgroup",
-            "is by name and for a control group, and flows to names are captured from all senders",
+            "selects by name and by control group; tacit captures flows to names from all senders",
             "remove the control group, or write addresses in `remote`",
         );
     }
     if !selectors.program.is_empty() {
         return found(
             "program",
-            "is by name and has `program`, and flows to names are captured from all senders",
+            "selects by name and has `program`; tacit captures flows to names from all senders",
             "remove `program`, or write addresses in `remote`",
         );
     }
@@ -252,7 +255,7 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
 
 fn unsupported_inbound(rule: &Rule) -> Option<Unsupported> {
     if !rule.selectors.user.is_empty() {
-        let problem = "has `user`, which is not known of clients";
+        let problem = "has `user`, and tacit does not know the users of clients";
         return Some(Unsupported { key: "user", problem, fix: "remove it" });
     }
     unsupported_tls(rule)
@@ -262,10 +265,10 @@ fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
     let Action::Tls(tls) = &rule.action else { return None };
     let problem = match &tls.common().start {
         Start::Controlled => {
-            "lets programs start TLS, and those of a captured host have no socket to ask for it"
+            "lets programs start TLS, and programs of a captured host have no query socket"
         }
         Start::Starttls(starttls) if matches!(starttls.protocol, StarttlsProtocol::Ftp(_)) => {
-            "is for FTP, and the capture of a host does not follow data connections"
+            "is for FTP, and tacit does not capture the data connections of a host"
         }
         Start::Immediate | Start::Starttls(_) => return None,
     };

@@ -84,7 +84,8 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         why,
         "remove the key, or give the run an agent with a policy of its own",
     );
-    let why = "the sender of an inbound connection is another machine's";
+    let why = "the key is for programs of this host, and the sender of an inbound connection is \
+               another machine";
     table.refuse(&["group", "cgroup", "slice"], why, "remove the key; `remote` selects clients");
     let protocol = protocol(table);
     if protocol == Some(Protocol::Udp)

@@ -173,11 +173,11 @@ pub fn install(
 ) -> Result<(), Error> {
     let outbound = table.sections.iter().map(|section| section.outbound.len()).sum::<usize>();
     if outbound + table.inbound.len() > HOST_RANGES_MAX {
-        return Err(Error::Invalid("more ranges than a host may have"));
+        return Err(Error::Invalid("the table has too many ranges of addresses and ports"));
     }
     let checks = table.sections.iter().map(|section| section.senders.len()).sum::<usize>();
     if checks > HOST_CHECKS_MAX {
-        return Err(Error::Invalid("more senders than a host may have"));
+        return Err(Error::Invalid("the table has too many senders"));
     }
     if table.names.is_some_and(|names| names.addresses.len() > NAMED_ADDRESSES_MAX) {
         return Err(Error::Invalid("more addresses with names than a host may have"));
@@ -222,7 +222,7 @@ fn replace(
 /// # Errors
 /// The kernel's.
 pub fn is_installed(netfilter: &mut Netlink) -> Result<bool, Error> {
-    let mut question = message("looking for the table", GETTABLE, 0);
+    let mut question = message("checking whether the nftables table exists", GETTABLE, 0);
     question.text(1, TABLE);
     match netfilter.ask(question, ReplyCount::One, |_| Ok(())) {
         Ok(()) => Ok(true),

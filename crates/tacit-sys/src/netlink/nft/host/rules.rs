@@ -101,7 +101,11 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
     }
     rules.push_closed_ports();
     let leaving = [Host(MarkIs(rules.bits.returns)), Host(NotToLo), Drop];
-    rules.push(Chain::Postrouting, "rule: nothing captured leaves the host", &leaving);
+    rules.push(
+        Chain::Postrouting,
+        "adding the rule that drops captured packets that leave the host",
+        &leaving,
+    );
     rules.list
 }
 
@@ -167,22 +171,22 @@ impl Rules {
         let Bits { captured, client, kept, .. } = self.bits;
         let answers = [Host(IsReply), Host(ConnectionMarkIs(client)), Accept];
         for chain in [Chain::Capture, Chain::Refuse, Chain::Prohibit] {
-            let step = "rule: answers to clients pass";
+            let step = "adding the rule that accepts answers to clients";
             self.push(chain, step, &[&[Transport(TCP), PastSyn][..], &answers].concat());
             self.push(chain, step, &[&[Transport(UDP)][..], &answers].concat());
         }
         let capture = Chain::Capture;
         let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
-        self.push(capture, "rule: what NAT leads to a captured address is refused", &rewritten);
+        self.push(capture, "adding the rule that refuses NAT to captured addresses", &rewritten);
         let keep = [Transport(TCP), Host(SetConnectionMark(kept))];
-        self.push(capture, "rule: what is captured stays captured", &keep);
+        self.push(capture, "adding the rule that keeps a connection captured", &keep);
         let marked = [Host(SetMark(captured)), Accept];
-        self.push(capture, "rule: what is captured is marked", &marked);
+        self.push(capture, "adding the rule that marks captured packets", &marked);
         for (protocol, refusal) in [(TCP, Reset), (UDP, PortUnreachable)] {
             let refused = [Transport(protocol), refusal];
-            self.push(Chain::Refuse, "rule: what a deny names is refused", &refused);
+            self.push(Chain::Refuse, "adding the rule that refuses denied packets", &refused);
         }
-        self.push(Chain::Prohibit, "rule: what a deny names is prohibited", &[Prohibited]);
+        self.push(Chain::Prohibit, "adding the rule that prohibits denied packets", &[Prohibited]);
     }
 
     fn push_output(&mut self, table: &HostTable<'_>) {
@@ -194,21 +198,25 @@ impl Rules {
             Host(IsOriginal),
             Host(SetConnectionMark(in_name)),
         ];
-        self.push(output, "rule: connections in a client's name are known", &in_a_clients_name);
+        self.push(
+            output,
+            "adding the rule that marks the agent's own upstreams",
+            &in_a_clients_name,
+        );
         self.push_own_packets(output, table);
         let routes =
             [(V4, SourceRoute::Loose), (V4, SourceRoute::Strict), (V6, SourceRoute::Header)];
         for (family_is, route) in routes {
             // No program would get an answer: its socket does not know the first hop.
             let routed = [family_is, Host(SourceRouted(route)), Drop];
-            self.push(output, "rule: what has a source route is dropped", &routed);
+            self.push(output, "adding the rule that drops source routes", &routed);
         }
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(output, "rule: what stays on this host passes", &local);
+        self.push(output, "adding the rule that accepts local packets", &local);
         // Those of open connections also return when no port is captured any more.
         let answer =
             [Host(IsReply), Host(ConnectionMarkIs(in_name)), Host(SetMark(captured)), Accept];
-        self.push(output, "rule: answers to the agent return to it", &answer);
+        self.push(output, "adding the rule that returns answers to the agent", &answer);
         if !table.inbound.is_empty() {
             for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
                 let in_clear = [
@@ -218,22 +226,34 @@ impl Rules {
                     Host(Transparent(false)),
                     Reset,
                 ];
-                self.push(output, "rule: answers past the agent are refused", &in_clear);
+                self.push(output, "adding the rule that refuses answers in clear", &in_clear);
             }
         }
         let is_kept =
             [Transport(TCP), Host(ConnectionMarkIs(kept)), Host(SetMark(captured)), Accept];
-        self.push(output, "rule: what was captured stays captured", &is_kept);
+        self.push(output, "adding the rule that keeps connections captured", &is_kept);
         self.push_destinations(output, table);
     }
 
     /// What the agent sends.
     fn push_own_packets(&mut self, chain: Chain, table: &HostTable<'_>) {
         let Bits { agent, release, .. } = self.bits;
-        self.push(chain, "rule: the agent's own packets pass", &[Host(MarkIs(agent)), Accept]);
-        self.push(chain, "rule: a released SYN passes", &[Host(MarkIs(release)), Accept]);
+        self.push(
+            chain,
+            "adding the rule that accepts the agent's packets",
+            &[Host(MarkIs(agent)), Accept],
+        );
+        self.push(
+            chain,
+            "adding the rule that accepts a released SYN",
+            &[Host(MarkIs(release)), Accept],
+        );
         if let Some(user) = table.user {
-            self.push(chain, "rule: the agent's user passes", &[Host(OfUser(user)), Accept]);
+            self.push(
+                chain,
+                "adding the rule that accepts the agent's user",
+                &[Host(OfUser(user)), Accept],
+            );
         }
     }
 
@@ -249,7 +269,11 @@ impl Rules {
         for (base, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
             let map = SectionMap { base, section };
             let verdict = [family_is, Transport(protocol), Host(Verdict(map, family))];
-            self.list.push(rule_in(chain, "rule: the destination decides", &verdict));
+            self.list.push(rule_in(
+                chain,
+                "adding the rule that looks up the destination",
+                &verdict,
+            ));
         }
     }
 
@@ -272,7 +296,7 @@ impl Rules {
                     Some(Host(ToSection(number))),
                 ];
                 let checks: Vec<_> = checks.into_iter().flatten().collect();
-                self.push(chain, "rule: the sender decides", &checks);
+                self.push(chain, "adding the rule that looks up the sender", &checks);
             }
         }
         let rest = match table.others {
@@ -283,7 +307,7 @@ impl Rules {
         };
         for protocol in [TCP, UDP] {
             let others = [Transport(protocol), Host(Goto(rest.name()))];
-            self.push(chain, "rule: what no rule names", &others);
+            self.push(chain, "adding the rule that handles all other flows", &others);
         }
     }
 
@@ -291,12 +315,12 @@ impl Rules {
     fn push_rewritten(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Rewritten;
         let as_sent = [Host(IsRewritten(false)), Accept];
-        self.push(chain, "rule: what NAT has not rewritten is decided", &as_sent);
+        self.push(chain, "adding the rule that accepts packets without NAT", &as_sent);
         self.push_own_packets(chain, table);
         let captured = [Host(MarkIs(self.bits.captured)), Accept];
-        self.push(chain, "rule: what is captured is decided", &captured);
+        self.push(chain, "adding the rule that accepts captured packets", &captured);
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(chain, "rule: what NAT leads to this host passes", &local);
+        self.push(chain, "adding the rule that accepts NAT to this host", &local);
         self.push_destinations(chain, table);
     }
 
@@ -308,9 +332,9 @@ impl Rules {
         let first = [Host(NotFromLo), Host(IsOriginal), Host(ConnectionMarkIs(none))];
         let note = Host(SetConnectionMark(client));
         let tcp = [&[Transport(TCP), Syn], &first[..], &[local, note]].concat();
-        self.push(chain, "rule: connections that clients open are known", &tcp);
+        self.push(chain, "adding the rule that marks clients' connections", &tcp);
         let udp = [&[Transport(UDP)], &first[..], &[local, Host(AnySocket), note]].concat();
-        self.push(chain, "rule: flows that clients open are known", &udp);
+        self.push(chain, "adding the rule that marks clients' UDP flows", &udp);
     }
 
     /// What rules by name need: questions, and flows that such a rule may decide.
@@ -333,26 +357,26 @@ impl Rules {
         let Bits { agent, captured, release, .. } = self.bits;
         self.push(
             Chain::Prerouting,
-            "rule: the agent's own packets pass",
+            "adding the rule that accepts the agent's packets",
             &[Host(FromLo), Host(MarkIs(agent)), Accept],
         );
         let released = [Host(FromLo), Host(MarkIs(release)), Transport(TCP)];
         let to_agent = ToAgent(self.redirect);
         self.push_or_refused(
-            "rule: a released SYN goes to the agent",
+            "adding the rule that sends a released SYN to the agent",
             &released,
             &[to_agent],
             Reset,
         );
         let tcp = [Host(FromLo), Host(MarkIs(captured)), Transport(TCP)];
-        let step = "rule: TCP past its opening is the agent's";
+        let step = "adding the rule that sends later TCP packets to the agent";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
         self.push_or_refused(step, &past_syn, &to_agents_socket, Reset);
         let held = [CopyToAgent, ToHold(self.redirect)];
-        self.push_or_refused("rule: a captured SYN is held", &tcp, &held, Reset);
+        self.push_or_refused("adding the rule that holds a captured SYN", &tcp, &held, Reset);
         let udp = [Host(FromLo), Host(MarkIs(captured)), Transport(UDP)];
-        let step = "rule: captured datagrams go to the agent";
+        let step = "adding the rule that sends captured datagrams to the agent";
         self.push_or_refused(step, &udp, &[to_agent], PortUnreachable);
     }
 
@@ -368,11 +392,20 @@ impl Rules {
                 local,
             ];
             let known = [&to_port[..], &[PastSyn, Host(Transparent(true)), Accept]].concat();
-            self.push(Chain::Prerouting, "rule: clients of the agent pass", &known);
+            self.push(
+                Chain::Prerouting,
+                "adding the rule that accepts the agent's clients",
+                &known,
+            );
             let past_agent = [&to_port[..], &[PastSyn, Reset]].concat();
-            self.push(Chain::Prerouting, "rule: clients past the agent are refused", &past_agent);
+            self.push(Chain::Prerouting, "adding the rule that refuses other clients", &past_agent);
             let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
-            self.push_or_refused("rule: clients go to the agent", &to_port, &led, Reset);
+            self.push_or_refused(
+                "adding the rule that sends clients to the agent",
+                &to_port,
+                &led,
+                Reset,
+            );
         }
     }
 
@@ -387,7 +420,7 @@ impl Rules {
         for (protocol, port, refusal) in closed {
             let to_port =
                 [Transport(protocol), ToPort(port), Host(IsLocal(PacketEnd::Destination)), refusal];
-            self.push(Chain::Prerouting, "rule: the agent's own ports are closed", &to_port);
+            self.push(Chain::Prerouting, "adding the rule that closes the agent's ports", &to_port);
         }
     }
 

@@ -70,7 +70,7 @@ fn an_element_holds_its_verdict_byte_by_byte() {
 fn inbound_rules_are_there_only_for_captured_ports() {
     let leads = |inbound: &[Element]| {
         let all = contents::all(IpSupport::V4AndV6, &table(inbound));
-        all.iter().any(|message| message.step.contains("clients go to the agent"))
+        all.iter().any(|message| message.step.contains("sends clients to the agent"))
     };
     assert!(!leads(&[]));
     assert!(leads(&[element(IpProtocol::Tcp, "0.0.0.0", 80)]));
@@ -93,7 +93,7 @@ fn destinations_are_decided_as_programs_use_them_and_as_nat_makes_them() {
     let decided = |chain: &[u8]| {
         let holds =
             |message: &[u8], name: &[u8]| message.windows(name.len()).any(|part| part == name);
-        let all = all.iter().filter(|message| message.step.contains("the destination decides"));
+        let all = all.iter().filter(|message| message.step.contains("looks up the destination"));
         all.filter(|message| holds(&sealed(message), chain)).count()
     };
     assert_eq!([decided(b"output\0"), decided(b"rewritten\0")], [4, 4]);
@@ -117,14 +117,14 @@ fn a_section_is_reached_only_by_its_senders() {
     let jumps: Vec<_> = sealed
         .iter()
         .filter(|(step, message)| {
-            step.contains("the sender decides") && holds(message, b"output\0")
+            step.contains("looks up the sender") && holds(message, b"output\0")
         })
         .collect();
     assert_eq!(jumps.len(), 2, "no check, no sender");
     assert!(holds(&jumps[0].1, &1000_u32.to_ne_bytes()) && holds(&jumps[0].1, b"section_0\0"));
     assert!(holds(&jumps[1].1, &cgroup.id.to_ne_bytes()) && holds(&jumps[1].1, b"socket\0"));
     let in_chain = |chain: &[u8]| {
-        let rules = sealed.iter().filter(|(step, _)| step.contains("the destination decides"));
+        let rules = sealed.iter().filter(|(step, _)| step.contains("looks up the destination"));
         rules.filter(|(_, message)| holds(message, chain)).count()
     };
     let chains = [&b"section_0\0"[..], b"section_1\0", b"section_2\0", b"output\0"];
