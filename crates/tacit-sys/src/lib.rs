@@ -25,7 +25,6 @@ pub mod owner;
 pub mod process;
 pub mod processors;
 pub mod query;
-pub mod request_slot;
 pub mod sandbox;
 pub mod schedule;
 mod seccomp;

@@ -173,9 +173,6 @@ pub(super) const OF_WORKER: &[c_long] = &[
 /// System calls that only a signer uses. It gives up the access to files when its agent has told it
 /// which files it needs.
 pub(super) const OF_SIGNER: &[c_long] = &[
-    // Memory that it shares with its agent; no file is open for writing.
-    libc::SYS_memfd_create,
-    libc::SYS_ftruncate,
     libc::SYS_landlock_create_ruleset,
     libc::SYS_landlock_add_rule,
     libc::SYS_landlock_restrict_self,

@@ -105,7 +105,7 @@ const CHANGES_A_FILE: c_int = libc::O_WRONLY
     | (libc::O_TMPFILE & !libc::O_DIRECTORY);
 
 /// The `fcntl` commands that are allowed. They do not include the command that sends the signals of
-/// a descriptor to another process. A seal only takes rights away.
+/// a descriptor to another process.
 const DESCRIPTOR_FLAGS: &[c_int] = &[
     libc::F_GETFD,
     libc::F_SETFD,
@@ -114,7 +114,6 @@ const DESCRIPTOR_FLAGS: &[c_int] = &[
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETPIPE_SZ,
     libc::F_SETPIPE_SZ,
-    libc::F_ADD_SEALS,
 ];
 
 /// The `prctl` operations that are allowed: to name the thread and its memory, and to give up

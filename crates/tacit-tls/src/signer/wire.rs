@@ -4,8 +4,7 @@
 //! control   JSON    Load {paths, generation}    ──>   Loaded {chain, schemes}, or an error
 //!                   Forget {name}               ──>
 //!                   Confine {paths}             ──>   done, or an error
-//!                   Channel, with a socket      ──>   memory, over that socket, and a thread that
-//!                                                     signs the requests in it
+//!                   Channel, with two pipes     ──>   starts a thread that signs requests from one
 //! channel   bytes   name, scheme, message       ──>   CPU time; 0, signature or 1, error
 //! ```
 
@@ -39,7 +38,8 @@ pub enum SignerRequest {
         /// The name of the key.
         name: KeyName,
     },
-    /// Send memory over the socket that is sent with this message, and sign the requests in it.
+    /// Sign the requests that arrive over the first pipe which is sent with this message, and write
+    /// the answers to the second.
     Channel,
     /// Confine the signer to these files, and to all files below these directories.
     Confine {

@@ -15,7 +15,6 @@ use arc_swap::ArcSwapOption;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use serde::de::DeserializeOwned;
-use tacit_sys::request_slot::RequestSlot;
 use tacit_sys::{descriptor, schedule};
 use tacit_tls::signer::wire::{
     Confined, Loaded, MESSAGE_BYTES_MAX, SignRequest, SignerRequest, parse_sign_response,
@@ -24,6 +23,7 @@ use tacit_tls::signer::{
     KeyName, KeyProvider, PairError, PairFile, PublicPair, RemoteKey, Scheme, SignerClient,
 };
 
+use super::channel::{self, RequestEnd};
 use super::{ANSWER_WAIT_MAX, LOAD_WAIT_MAX, VERB, receive};
 use crate::ledger::meter;
 use crate::log::{Event, Log};
@@ -46,15 +46,6 @@ pub struct Client {
     /// The next generation.
     generation: AtomicU64,
     keys: Mutex<Vec<Weak<RemoteKey>>>,
-    channels: Mutex<Channels>,
-}
-
-/// The channels of all threads.
-#[derive(Debug, Default)]
-struct Channels {
-    /// The epoch of the newest signer that has ended.
-    ended: u64,
-    open: Vec<Weak<RequestSlot>>,
 }
 
 #[derive(Debug, Default)]
@@ -91,15 +82,9 @@ thread_local! {
 /// One channel from a thread of the agent to a thread of the signer.
 struct Channel {
     epoch: u64,
-    slot: Arc<RequestSlot>,
+    end: RequestEnd,
     /// The request, then its answer.
     message: Vec<u8>,
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        self.slot.close();
-    }
 }
 
 impl Client {
@@ -114,7 +99,6 @@ impl Client {
             epoch: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             keys: Mutex::default(),
-            channels: Mutex::default(),
         })
     }
 
@@ -230,50 +214,24 @@ impl Client {
             let epoch = self.epoch.load(Ordering::Acquire);
             let mut channel = match kept.take() {
                 Some(channel) if channel.epoch == epoch => channel,
-                _ => self.open_channel(epoch)?,
+                _ => Channel { epoch, end: self.open_channel()?, message: Vec::new() },
             };
             request.encode(&mut channel.message);
-            channel.slot.exchange(&mut channel.message, ANSWER_WAIT_MAX)?;
+            channel.end.exchange(&mut channel.message, ANSWER_WAIT_MAX)?;
             let answer = parse_sign_response(&channel.message);
-            // After a failure the channel is dropped.
+            // After a failure the channel is dropped, because a late answer could arrive on it.
             *kept = Some(channel);
             meter::passed_elsewhere(answer.spent_ns);
             Ok(answer.signed)
         })
     }
 
-    fn open_channel(&self, epoch: u64) -> io::Result<Channel> {
-        let (ours, theirs) = pair(ANSWER_WAIT_MAX)?;
+    fn open_channel(&self) -> io::Result<RequestEnd> {
+        let (ours, [requests, answers]) = channel::open()?;
         let control = self.control.load_full().ok_or(ErrorKind::NotConnected)?;
-        descriptor::send(
-            &*control,
-            &serde_json::to_vec(&SignerRequest::Channel)?,
-            &[theirs.as_fd()],
-        )?;
-        drop(theirs);
-        let received = descriptor::receive(&ours, &mut [0])?;
-        let memory = received.descriptors.first().ok_or(ErrorKind::ConnectionReset)?;
-        let slot = Arc::new(RequestSlot::open(memory)?);
-        let mut channels = self.channels();
-        if channels.ended >= epoch {
-            return Err(ErrorKind::ConnectionReset.into());
-        }
-        channels.open.retain(|open| open.strong_count() > 0);
-        channels.open.push(Arc::downgrade(&slot));
-        Ok(Channel { epoch, slot, message: Vec::new() })
-    }
-
-    /// Ends every wait for the signer that has ended.
-    fn close_channels(&self) {
-        let mut channels = self.channels();
-        channels.ended = self.epoch.load(Ordering::Acquire);
-        for slot in channels.open.drain(..).filter_map(|open| open.upgrade()) {
-            slot.close();
-        }
-    }
-
-    fn channels(&self) -> MutexGuard<'_, Channels> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+        let order = serde_json::to_vec(&SignerRequest::Channel)?;
+        descriptor::send(&*control, &order, &[requests.as_fd(), answers.as_fd()])?;
+        Ok(ours)
     }
 }
 
@@ -290,7 +248,6 @@ fn watch(client: &Weak<Client>, mut started: Started) {
         let status = started.child.wait();
         let Some(client) = client.upgrade() else { return };
         client.control.store(None);
-        client.close_channels();
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let event = Event::new("signer-ended").field("status", &status);
         let next = "the agent starts a new signer within a second; open connections continue";

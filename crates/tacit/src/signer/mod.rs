@@ -9,13 +9,13 @@
 //!
 //! The agent starts its signer when the first key is loaded. A thread that does a handshake writes
 //! a request to a channel of its own and waits for the answer; threads share no queue or lock. A
-//! channel is memory that both processes map ([`tacit_sys::request_slot`]). With a socket instead,
-//! an exchange would need one and a half times the CPU time. When the signer ends, the agent closes
-//! its channels and starts another signer, at most one in a second. Until then open connections
-//! continue, and handshakes that need a key fail. The signer ends when its agent ends.
+//! channel is a pair of pipes (`channel.rs`). When the signer ends, the agent starts another signer,
+//! at most one in a second. Until then open connections continue, and handshakes that need a key
+//! fail. The signer ends when its agent ends.
 //!
 //! Limits: at most `CHANNELS_MAX` channels; a thread waits at most `ANSWER_WAIT_MAX` for an answer.
 
+mod channel;
 mod client;
 mod serve;
 

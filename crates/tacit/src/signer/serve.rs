@@ -1,7 +1,7 @@
 //! The main function of the signer process: loads private keys and signs handshake messages.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tacit_core::message_id::MessageId;
 use tacit_sys::process::Signal;
-use tacit_sys::request_slot::RequestSlot;
 use tacit_sys::sandbox::{CapabilitySet, Reach, Rules};
 use tacit_sys::{cpu, descriptor, process, sandbox, schedule};
 use tacit_tls::key_store::KeyStore;
@@ -18,6 +17,7 @@ use tacit_tls::signer::wire::{
 };
 
 use super::CHANNELS_MAX;
+use super::channel::AnswerEnd;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
 
 /// Serves the agent whose control channel is standard input, until that closes.
@@ -75,27 +75,22 @@ fn serve(control: &OwnedFd) -> io::Result<()> {
                 descriptor::send(control, &serde_json::to_vec(&confined)?, &[])?;
             }
             SignerRequest::Channel => {
-                for socket in &received.descriptors {
-                    open_channel(socket, &store, &channels)?;
+                if let Ok(pipes) = received.descriptors.try_into() {
+                    open_channel(AnswerEnd::new(pipes), &store, &channels)?;
                 }
             }
         }
     }
 }
 
-/// Sends memory over a socket, and signs the requests in that memory on a thread of its own. Beyond
-/// the limit the socket is closed, which the agent's thread notices.
+/// Signs the requests of a channel on a thread of its own. Beyond the limit the channel is closed,
+/// which the agent's thread notices.
 fn open_channel(
-    socket: &OwnedFd,
+    end: AnswerEnd,
     store: &Arc<KeyStore>,
     channels: &Arc<AtomicUsize>,
 ) -> io::Result<()> {
     if channels.load(Ordering::Relaxed) >= CHANNELS_MAX {
-        return Ok(());
-    }
-    let (slot, memory) = RequestSlot::create()?;
-    // A thread of the agent that does not wait any more needs no channel.
-    if descriptor::send(socket, &[0], &[memory.as_fd()]).is_err() {
         return Ok(());
     }
     channels.fetch_add(1, Ordering::Relaxed);
@@ -103,19 +98,19 @@ fn open_channel(
     let channels = Arc::clone(channels);
     let work = move || {
         // A thread of the agent that has ended closes its channel.
-        let _ = sign_all(&slot, &store);
+        let _ = sign_all(&end, &store);
         channels.fetch_sub(1, Ordering::Relaxed);
     };
     std::thread::Builder::new().name("sign".to_owned()).spawn(work)?;
     Ok(())
 }
 
-fn sign_all(slot: &RequestSlot, store: &KeyStore) -> io::Result<()> {
+fn sign_all(end: &AnswerEnd, store: &KeyStore) -> io::Result<()> {
     let mut usage = Usage::new();
     let mut stands_on = None;
     let mut message = Vec::new();
     let mut answer = Vec::new();
-    while slot.receive(&mut message)? {
+    while end.receive(&mut message)? {
         let request = SignRequest::parse(&message);
         if let Some(SignRequest { cpu, .. }) = request
             && stands_on != Some(cpu)
@@ -130,7 +125,7 @@ fn sign_all(slot: &RequestSlot, store: &KeyStore) -> io::Result<()> {
         let signed = request
             .map_or(Err("the signer received an invalid request"), |request| store.sign(&request));
         encode_sign_response(&signed, usage.unreported(), &mut answer);
-        slot.answer(&answer)?;
+        end.answer(&answer)?;
     }
     Ok(())
 }
