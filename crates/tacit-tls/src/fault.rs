@@ -1,4 +1,4 @@
-//! The text of a fault: what is wrong, and what to do.
+//! Defines the text of an error for operators in two parts: what is wrong, and what to do.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
-//! Warns about rules that would cut the host off which they are for: its resolvers, the operator's
-//! SSH session, the agent's own sockets; and about packet marks that other software uses.
+//! Warns about rules of a captured host that would cut the host off from the network: rules that
+//! capture or deny its DNS queries, the operator's SSH session or the agent's own sockets. Also
+//! warns about packet marks that other software uses.
 //!
-//! The facts about the host are parameters. A program or user is not known here: a rule for some of
-//! them counts only if it denies.
+//! The caller passes the facts about the host. This module does not know which program or user
+//! opens a flow: it considers a rule that selects some programs or users only if the rule denies.
 
 use std::net::{IpAddr, SocketAddr};
 

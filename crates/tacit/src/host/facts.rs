@@ -1,7 +1,7 @@
-//! Reads what `tacit check` must know about this host: its resolvers, the operator's SSH session,
-//! and who else marks packets.
+//! Reads the facts about this host that `tacit check` needs: its resolvers, the operator's SSH
+//! session, and other software that marks packets.
 //!
-//! What cannot be read counts as absent: a check needs no rights.
+//! A fact that cannot be read counts as absent, so that the check needs no capabilities.
 
 use std::fs;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What `tacit check` reports about the host that a policy is for.
+//! Tests the warnings of `tacit check` about the host on which it runs.
 
 use crate::machines::Machines;
 
