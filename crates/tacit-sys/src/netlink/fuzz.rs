@@ -42,7 +42,10 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
     let v4 = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 40_000);
     if choice == u8::MAX {
         let found = nft::host::stored_names(netlink)?;
-        assert!(found.len() <= datagram.len() / NAME_BYTES, "more than was described");
+        assert!(
+            found.len() <= datagram.len() / NAME_BYTES,
+            "the result has more names than the datagram can hold"
+        );
         return Ok(());
     }
     if choice == u8::MAX - 1 {
