@@ -184,6 +184,16 @@ impl HostCapture {
         read_unbroken(|| host::named_addresses(&mut self.netlinks.netfilter))
     }
 
+    /// Removes table and routing rules.
+    ///
+    /// # Errors
+    /// What the kernel refuses. `EPERM`: another process owns the table.
+    pub fn remove(&mut self) -> Result<(), Error> {
+        // Without the table nothing is marked any more.
+        host::remove(&mut self.netlinks.netfilter)?;
+        routing_rule::remove(&mut self.netlinks.route, ip_support())
+    }
+
     /// Whether the table is there.
     ///
     /// # Errors

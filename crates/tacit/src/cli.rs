@@ -14,7 +14,7 @@ use tacit_sys::descriptor;
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent::{self, AgentError, Supervisor, supervisor};
-use crate::control::outcome::{Closed, Draining, Reloaded};
+use crate::control::outcome::{Closed, Confirmed, Draining, Reloaded};
 use crate::control::running::RunningAgent;
 use crate::control::{self, PeerState, Request, client};
 use crate::dns::hosts::Hosts;
@@ -83,7 +83,9 @@ enum Verb {
     /// Write the decrypted bytes of connections, or their keys, to files
     Trace(trace::TraceArgs),
     /// Let the agent read its policy file again; after an error it keeps the installed policy
-    Reload(ControlArgs),
+    Reload(ReloadArgs),
+    /// Keep the policy that `--confirm` has installed for a time
+    Confirm(ControlArgs),
     /// Let the agent accept no more connections, and exit when the open ones have ended
     Drain(DrainArgs),
     /// Replace the agent by a new process without refusing or interrupting a connection
@@ -170,6 +172,10 @@ struct AgentArgs {
     /// Remove the packet rules and routing rules of the host and end
     #[arg(long, requires = "host")]
     remove: bool,
+    /// End after this time, and take the capture back, unless `tacit confirm` is run in it; a
+    /// number is of seconds
+    #[arg(long, requires = "host", value_name = "DURATION", value_parser = confirm_time)]
+    confirm: Option<Duration>,
     /// Run the agent in this process, without a supervisor that starts its successor
     #[arg(long)]
     no_supervisor: bool,
@@ -203,6 +209,20 @@ impl ControlArgs {
     fn path(&self) -> PathBuf {
         self.control.clone().unwrap_or_else(control::default_path)
     }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit reload
+  tacit reload --confirm 60  then: tacit confirm")]
+struct ReloadArgs {
+    /// Return to the installed policy after this time, unless `tacit confirm` is run in it; a
+    /// number is of seconds
+    #[arg(long, value_name = "DURATION", value_parser = confirm_time)]
+    confirm: Option<Duration>,
+    #[command(flatten)]
+    control: ControlArgs,
 }
 
 #[derive(Debug, Args)]
@@ -291,7 +311,13 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Show(args) => show::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Trace(args) => trace::run(&args),
-        Verb::Reload(args) => tell(&args, &Request::Reload, Reloaded::text),
+        Verb::Reload(args) => {
+            let request = args.confirm.map_or(Request::Reload, |time| Request::ReloadForTime {
+                confirm_ms: time.as_millis().try_into().unwrap_or(u64::MAX),
+            });
+            tell(&args.control, &request, Reloaded::text)
+        }
+        Verb::Confirm(args) => tell(&args, &Request::Confirm, Confirmed::text),
         Verb::Drain(args) => {
             let milliseconds = |timeout: Duration| timeout.as_millis().try_into();
             let timeout_ms = args.timeout.map(|timeout| milliseconds(timeout).unwrap_or(u64::MAX));
@@ -400,6 +426,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         enrol: args.enrol.map(|path| agent::EnrolmentSocket { path, unix }),
         private: args.private,
         host: args.host,
+        confirm: args.confirm,
         resolvers: args.resolvers,
         take_over: args.take_over,
     };
@@ -461,6 +488,10 @@ fn close(args: CloseArgs) -> ExitCode {
 
 fn wait(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "expected a duration such as 30s or 1h30m".to_owned())
+}
+
+fn confirm_time(text: &str) -> Result<Duration, String> {
+    text.parse().map(Duration::from_secs).or_else(|_| wait(text))
 }
 
 fn mode(text: &str) -> Result<u32, String> {

@@ -22,7 +22,7 @@ use crate::control::display::policy::policy;
 use crate::control::display::refused::refused;
 use crate::control::display::rules::rules;
 use crate::control::display::{VERSION, connections, costs};
-use crate::control::outcome::{Closed, Draining};
+use crate::control::outcome::{Closed, Confirmed, Draining};
 use crate::control::running::RunningAgent;
 use crate::control::server::{PendingRequest, Reply};
 use crate::control::{Display, PeerState, Request};
@@ -40,7 +40,12 @@ impl Agent {
             Request::Show { what } => return self.show(what, back),
             Request::ShowConnection { id } => return self.show_connection(id, back),
             Request::Explain { flow } => return self.explain(*flow, back),
-            Request::Reload => return self.reload(ReloadOrigin::Operator(back, client)),
+            Request::Reload => return self.reload(ReloadOrigin::Operator(back, client, None)),
+            Request::ReloadForTime { confirm_ms } => {
+                let time = Some(Duration::from_millis(confirm_ms));
+                return self.reload(ReloadOrigin::Operator(back, client, time));
+            }
+            Request::Confirm => Reply::written(&Confirmed { has_waited: self.confirm() }),
             Request::Drain { timeout_ms } => {
                 let asked = timeout_ms.map(Duration::from_millis);
                 self.drain(asked).await;
@@ -285,6 +290,11 @@ impl Agent {
 
     /// Requests a successor from the supervisor.
     fn restart(&mut self) -> Result<(), String> {
+        if self.confirmation.is_waiting() {
+            return Err("the installed policy waits for a confirmation\n    \
+                        fix: run `tacit confirm` first"
+                .to_owned());
+        }
         let Some(supervisor) = &mut self.supervisor else {
             return Err(NO_SUPERVISOR.to_owned());
         };

@@ -96,6 +96,20 @@ impl Runs {
         Ok(())
     }
 
+    /// Ends the capture of the host: what was there before is there again.
+    ///
+    /// # Errors
+    /// A description for the operator.
+    pub(super) async fn end_capture(&self) -> Result<(), String> {
+        let Some(host) = self.registry.host() else { return Ok(()) };
+        host.run.helper.end_capture().await.map_err(|error| {
+            format!(
+                "the capture of the host cannot end: {error}; fix: stop the agent, then run \
+                 `tacit agent --host --remove`"
+            )
+        })
+    }
+
     /// Changes the capture of the host for a policy that will be installed next.
     ///
     /// # Errors

@@ -12,6 +12,7 @@
 
 mod answer;
 mod captured_host;
+mod confirmation;
 mod credentials;
 mod departures;
 mod error;
@@ -62,6 +63,7 @@ use crate::session::ConnectionTable;
 use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
 
+use confirmation::Confirmation;
 use credentials::CredentialStore;
 pub use error::AgentError;
 use lanes::Workers;
@@ -112,6 +114,8 @@ pub struct AgentOptions {
     pub resolvers: Vec<SocketAddr>,
     /// Whether it captures this host.
     pub host: bool,
+    /// How long the capture of the host waits for a confirmation before it ends again.
+    pub confirm: Option<Duration>,
     /// Whether to take over the listening sockets of the agent at the control socket.
     pub take_over: bool,
 }
@@ -194,6 +198,7 @@ struct Agent {
     credentials: CredentialStore,
     runs: Runs,
     changing: Changing,
+    confirmation: Confirmation,
     passes: Passes,
     control: Control,
     metrics: Option<Metrics>,
@@ -284,6 +289,11 @@ impl Agent {
                 }
                 Some(()) = signals.reload.recv() => self.reload(ReloadOrigin::Signal),
                 Some(()) = signals.restart.recv() => self.restart_on_signal(),
+                () = self.confirmation.due(), if !self.changing.is_under_way() => {
+                    if self.take_back().await.is_break() {
+                        break;
+                    }
+                }
                 due = self.changing.due() => self.take_change(due).await,
                 // A private agent ends with its run. It ignores signals for the process group,
                 // which are meant for the program.

@@ -15,13 +15,13 @@ use super::listeners::{self, RequiredListeners};
 use super::sandbox::Sandbox;
 use crate::live::{
     BuildContext, Built, Changes, Checked, Credentials, Installed, Live, Refreshed, RuleRefused,
-    check_text, directory_of, read_policy, rebuild, renew,
+    check_parsed, check_text, directory_of, read_policy, rebuild, renew,
 };
 
 /// The input of a preparation.
 #[derive(Debug)]
 pub(super) struct Inputs {
-    /// The policy file.
+    /// The policy file, for messages, and for the directory of the files that the policy names.
     pub(super) file: PathBuf,
     /// The installed policy.
     pub(super) live: Arc<Live>,
@@ -33,6 +33,15 @@ pub(super) struct Inputs {
     pub(super) chains: Option<Arc<ChainCache>>,
     /// The sandbox of the agent.
     pub(super) sandbox: Option<Arc<Sandbox>>,
+}
+
+/// Where a policy comes from.
+#[derive(Debug)]
+pub(super) enum PolicySource {
+    /// The file, which is read.
+    File(PathBuf),
+    /// An earlier policy, which returns.
+    Parsed(Arc<Policy>),
 }
 
 /// A change that only has to be installed.
@@ -73,21 +82,17 @@ pub(super) struct NewFiles {
 }
 
 impl Inputs {
-    /// Reads and checks the policy file, and builds its rules.
+    /// Reads and checks a policy, and builds its rules.
     ///
     /// # Errors
     /// The errors of the policy, as they are printed.
-    pub(super) fn policy(self) -> Result<Box<NewPolicy>, String> {
+    pub(super) fn policy(self, source: PolicySource) -> Result<Box<NewPolicy>, String> {
         let file = self.file.display().to_string();
         let refused = |findings: Vec<Diagnostic>| {
             let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
             format!("the policy was not installed:\n{}", lines.join("\n"))
         };
-        let in_reach = |pattern: &IncludePattern, path: &Path| self.check_include(pattern, path);
-        let text = read_policy(&self.file, in_reach).map_err(refused)?;
-        let base = directory_of(&self.file);
-        let in_reach = |policy: &Policy| self.check_sandbox(policy);
-        let checked = check_text(&text, &base, &self.keys, in_reach).map_err(refused)?;
+        let checked = self.checked(source).map_err(refused)?;
         let Checked { mut policy, credentials, warnings } = checked;
         let needs_restart = keep_until_restart(&mut policy, &self.live.policy);
         let listeners = listeners::wanted(&policy);
@@ -98,6 +103,19 @@ impl Inputs {
         let warnings = warnings.iter().map(|warning| warning.render(&file)).collect();
         let new = NewPolicy { live, credentials, changes, listeners, warnings, needs_restart };
         Ok(Box::new(new))
+    }
+
+    fn checked(&self, source: PolicySource) -> Result<Checked, Vec<Diagnostic>> {
+        let base = directory_of(&self.file);
+        match source {
+            PolicySource::File(file) => {
+                let in_reach =
+                    |pattern: &IncludePattern, path: &Path| self.check_include(pattern, path);
+                let text = read_policy(&file, in_reach)?;
+                check_text(&text, &base, &self.keys, |policy| self.check_sandbox(policy))
+            }
+            PolicySource::Parsed(policy) => check_parsed((*policy).clone(), &base, &self.keys),
+        }
     }
 
     /// Rejects a policy that the sandbox does not allow. Without this check, a file that the

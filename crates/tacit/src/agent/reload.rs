@@ -15,14 +15,17 @@
 //! Limits: [`WAITING_MAX`] requests wait. The control thread itself opens new listeners.
 
 use std::future::pending;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use tacit_core::policy::Policy;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::confirmation::Previous;
 use super::opened::ListenError;
-use super::prepare::{Inputs, NewFiles, NewPolicy, Prepared};
+use super::prepare::{Inputs, NewFiles, NewPolicy, PolicySource, Prepared};
 use super::{Agent, runs};
 use crate::control::outcome::Reloaded;
 use crate::control::server::{ControlClient, Reply};
@@ -33,6 +36,11 @@ use crate::session::trace::TraceEndReason;
 
 /// The maximum number of requests that wait for the next reload.
 const WAITING_MAX: usize = 64;
+/// Who requests that a policy returns.
+const NOT_CONFIRMED: &str = "no confirmation";
+const UNCONFIRMED: &str = "the policy was not installed: the installed one waits for a \
+                           confirmation; \
+                           run `tacit confirm` first, or reload with --confirm";
 const ENDING: &str = "the policy was not installed: the agent is ending";
 /// A preparation that takes longer than this is logged.
 const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
@@ -40,10 +48,13 @@ const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
 /// The origin of a reload request.
 #[derive(Debug)]
 pub(super) enum ReloadOrigin {
-    /// `tacit reload`, which waits for the answer.
-    Operator(oneshot::Sender<Reply>, Option<ControlClient>),
+    /// `tacit reload`, which waits for the answer. With a time, the policy is taken back unless it
+    /// is confirmed in that time.
+    Operator(oneshot::Sender<Reply>, Option<ControlClient>, Option<Duration>),
     /// SIGHUP.
     Signal,
+    /// The installed policy was not confirmed: the one before returns.
+    NotConfirmed,
 }
 
 /// The change in preparation, and the requests that wait for the next one.
@@ -89,6 +100,11 @@ pub(super) struct Due {
 }
 
 impl Changing {
+    /// Whether a change is in preparation.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
     /// Refuses all requests because the agent ends; returns whether there were any.
     pub(super) fn refuse_all(&mut self, log: &Log) -> bool {
         let under_way = self.under_way.take().map(|preparation| preparation.origins);
@@ -124,8 +140,11 @@ impl Agent {
     /// Starts a reload, or adds the request to those that wait for the next one. The answer is sent
     /// when the policy is installed or rejected.
     pub(super) fn reload(&mut self, origin: ReloadOrigin) {
+        let is_for_a_time = matches!(origin, ReloadOrigin::Operator(_, _, Some(_)));
         let refusal = if self.draining.is_some() {
             ENDING
+        } else if self.confirmation.is_waiting() && !is_for_a_time {
+            UNCONFIRMED
         } else if self.changing.waiting.len() >= WAITING_MAX {
             "the policy was not installed: too many requests wait for the current reload; try \
              again later"
@@ -142,14 +161,81 @@ impl Agent {
             return;
         }
         let origins = std::mem::take(&mut self.changing.waiting);
+        self.prepare(PolicySource::File(self.options.policy.clone()), origins);
+    }
+
+    fn prepare(&mut self, source: PolicySource, origins: Vec<ReloadOrigin>) {
         let inputs = self.inputs();
-        match on_own_thread("reload", move || Prepared::Policy(inputs.policy())) {
+        match on_own_thread("reload", move || Prepared::Policy(inputs.policy(source))) {
             Ok(prepared) => self.changing.under_way = Some(Preparation::new(prepared, origins)),
             Err(error) => {
                 let refusal =
                     format!("the policy was not installed: cannot start a thread: {error}");
                 answer(origins, &Err(refusal), &self.shared.log);
             }
+        }
+    }
+
+    /// Returns to the state before a policy that was not confirmed in its time. Breaks if the agent
+    /// did not run then.
+    pub(super) async fn take_back(&mut self) -> ControlFlow<()> {
+        match self.confirmation.take_due(Instant::now()) {
+            None => ControlFlow::Continue(()),
+            Some(Previous::Policy(policy)) => {
+                self.prepare(PolicySource::Parsed(policy), vec![ReloadOrigin::NotConfirmed]);
+                ControlFlow::Continue(())
+            }
+            Some(Previous::NoCapture) => match self.runs.end_capture().await {
+                Ok(()) => {
+                    let next = "the agent ends; what was captured goes its way as before";
+                    let event = Event::new("policy-taken-back").field("next", &next);
+                    self.shared.log.warn(event);
+                    ControlFlow::Break(())
+                }
+                Err(error) => {
+                    let event = Event::new("reload-refused").field("by", &NOT_CONFIRMED);
+                    self.shared.log.error(event.field("reason", &error));
+                    ControlFlow::Continue(())
+                }
+            },
+        }
+    }
+
+    /// The operator confirms the installed policy; returns whether it waited for that.
+    pub(super) fn confirm(&mut self) -> bool {
+        let has_waited = self.confirmation.end();
+        if has_waited {
+            self.shared.log.info(Event::new("policy-confirmed"));
+        }
+        has_waited
+    }
+
+    /// Waits for a confirmation of the capture that has just begun, if the operator asks for that.
+    pub(super) fn follow_start(&mut self) {
+        if let Some(time) = self.options.confirm.filter(|_| !self.options.take_over) {
+            self.wait_for_confirmation(Previous::NoCapture, time);
+        }
+    }
+
+    fn wait_for_confirmation(&mut self, replaced: Previous, time: Duration) {
+        self.confirmation.begin(replaced, time, Instant::now());
+        let event = Event::new("policy-unconfirmed").value("seconds", time.as_secs());
+        let next = "run `tacit confirm` in this time, or the state before returns";
+        self.shared.log.warn(event.field("next", &next));
+    }
+
+    /// Waits for a confirmation of a policy that was just installed, if its requests ask for that.
+    fn follow_confirmation(&mut self, origins: &[ReloadOrigin], replaced: Arc<Policy>) {
+        let times = origins.iter().filter_map(|origin| match origin {
+            ReloadOrigin::Operator(_, _, time) => *time,
+            ReloadOrigin::Signal | ReloadOrigin::NotConfirmed => None,
+        });
+        if let Some(time) = times.min() {
+            self.wait_for_confirmation(Previous::Policy(replaced), time);
+        } else if origins.iter().any(|origin| matches!(origin, ReloadOrigin::NotConfirmed)) {
+            self.confirmation.end();
+            let next = "the policy file still has the policy that was not confirmed";
+            self.shared.log.warn(Event::new("policy-taken-back").field("next", &next));
         }
     }
 
@@ -237,6 +323,7 @@ impl Agent {
         live.mark_relays();
         let old_live = self.shared.live.swap(Arc::new(live));
         self.policy_installed = SystemTime::now();
+        let replaced = Arc::clone(&old_live.policy);
         let old_credentials = self.credentials.replace(credentials);
         drop_aside(old_credentials);
         self.passes.note_replaced(old_live, &self.shared.live.load());
@@ -246,6 +333,7 @@ impl Agent {
         let capturing = self.runs.follow_policy(reserved, &self.workers).await;
         self.listeners.change(&listeners, new_listeners, &self.workers).await;
         self.look_at_connections();
+        self.follow_confirmation(origins, replaced);
         let event = Event::new("reloaded").field("by", &requesters(origins));
         self.shared.log.info(with_changes(event, &changes));
         let needs_restart = needs_restart.into_iter().map(str::to_owned).collect();
@@ -288,9 +376,10 @@ fn drop_aside<T: Send + 'static>(old: T) {
 /// Who requested a reload, for the log.
 fn requesters(origins: &[ReloadOrigin]) -> String {
     let requester = |origin: &ReloadOrigin| match origin {
-        ReloadOrigin::Operator(_, Some(client)) => client.to_string(),
-        ReloadOrigin::Operator(_, None) => "the agent".to_owned(),
+        ReloadOrigin::Operator(_, Some(client), _) => client.to_string(),
+        ReloadOrigin::Operator(_, None, _) => "the agent".to_owned(),
         ReloadOrigin::Signal => "a signal".to_owned(),
+        ReloadOrigin::NotConfirmed => NOT_CONFIRMED.to_owned(),
     };
     origins.iter().map(requester).collect::<Vec<_>>().join(", ")
 }
@@ -307,11 +396,13 @@ fn answer(origins: Vec<ReloadOrigin>, result: &Result<Reloaded, String>, log: &L
     for origin in origins {
         // The client may have closed its connection.
         match (origin, result) {
-            (ReloadOrigin::Operator(back, _), Ok(installed)) => {
+            (ReloadOrigin::Operator(back, ..), Ok(installed)) => {
                 drop(back.send(Reply::written(installed)))
             }
-            (ReloadOrigin::Operator(back, _), Err(reason)) => drop(back.send(Reply::error(reason))),
-            (ReloadOrigin::Signal, _) => {}
+            (ReloadOrigin::Operator(back, ..), Err(reason)) => {
+                drop(back.send(Reply::error(reason)))
+            }
+            (ReloadOrigin::Signal | ReloadOrigin::NotConfirmed, _) => {}
         }
     }
 }

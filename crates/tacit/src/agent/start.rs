@@ -14,6 +14,7 @@ use tacit_tls::signer::KeyProvider;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::captured_host;
+use super::confirmation::Confirmation;
 use super::credentials::CredentialStore;
 use super::lanes::Workers;
 use super::listeners::Listeners;
@@ -124,6 +125,7 @@ impl Agent {
             credentials,
             runs,
             changing: Changing::default(),
+            confirmation: Confirmation::default(),
             passes: Passes::new(&installed),
             control,
             metrics,
@@ -157,6 +159,7 @@ impl Agent {
             Some(helper) if self.runs.registry.host().is_some() => helper.dismiss(),
             Some(helper) => {
                 self.runs.begin_host(helper, &self.workers).await.map_err(AgentError::Host)?;
+                self.follow_start();
             }
             None => {}
         }

@@ -110,6 +110,7 @@ impl Private {
             private: true,
             resolvers: self.resolvers,
             host: false,
+            confirm: None,
             take_over: false,
         }
     }

@@ -49,6 +49,14 @@ pub enum Request {
     },
     /// Read the policy file again and install it, or change nothing.
     Reload,
+    /// Read the policy file again and install it, or change nothing. Return to the installed
+    /// policy unless [`Request::Confirm`] comes in time.
+    ReloadForTime {
+        /// The time in milliseconds.
+        confirm_ms: u64,
+    },
+    /// Keep the installed policy, which waits for a confirmation.
+    Confirm,
     /// Accept no more connections, and end after the last open one.
     Drain {
         /// Reset the connections that are still open after this many milliseconds.

@@ -19,6 +19,14 @@ pub struct Reloaded {
     pub needs_restart: Vec<String>,
 }
 
+/// `tacit confirm` keeps the installed policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Confirmed {
+    /// Whether the policy waited for that.
+    pub has_waited: bool,
+}
+
 /// `tacit drain` and `tacit restart`: the agent accepts no more connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Draining {
@@ -33,6 +41,18 @@ pub struct Closed {
     pub closed: Vec<u64>,
     /// Numbers of the request that no open connection has.
     pub unknown: Vec<u64>,
+}
+
+impl Confirmed {
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let text = match self.has_waited {
+            true => "the installed policy is confirmed\n",
+            false => "the installed policy waits for no confirmation\n",
+        };
+        text.to_owned()
+    }
 }
 
 impl Reloaded {

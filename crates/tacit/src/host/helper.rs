@@ -166,6 +166,11 @@ impl HostHelperServer {
             }
             HelperRequest::Names { from } => HelperReply::Names(self.kept_names(from)?),
             HelperRequest::Addresses { from } => HelperReply::Addresses(self.addresses(from)?),
+            HelperRequest::HostEnd => {
+                let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+                self.watched.end(capture)?;
+                HelperReply::Done
+            }
             HelperRequest::Socket { protocol, ipv6, count } => {
                 let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
                 let sockets = self.sockets(protocol, version, count)?;

@@ -37,6 +37,8 @@ pub(super) trait HostRules {
     fn has_table(&mut self) -> io::Result<bool>;
     /// Installs the missing routing rules; returns whether any were missing.
     fn restore_routes(&mut self) -> io::Result<bool>;
+    /// Removes packet rules and routing rules.
+    fn remove(&mut self) -> io::Result<()>;
 }
 
 impl HostRules for HostCapture {
@@ -62,6 +64,10 @@ impl HostRules for HostCapture {
     fn restore_routes(&mut self) -> io::Result<bool> {
         Self::restore_routes(self).map_err(io::Error::other)
     }
+
+    fn remove(&mut self) -> io::Result<()> {
+        Self::remove(self).map_err(io::Error::other)
+    }
 }
 
 /// The installed rules, and the time of their next check.
@@ -69,6 +75,8 @@ impl HostRules for HostCapture {
 pub(super) struct Watched {
     installed: Option<(Installed, Instant)>,
     learnt: Learnt,
+    /// Whether there were packet rules before the first installation; `None`: there was none.
+    had_table: Option<bool>,
     /// The last failure, which is reported once.
     failure: Option<String>,
 }
@@ -85,7 +93,12 @@ impl Watched {
         addresses: &[NamedAddress],
         now: Instant,
     ) -> io::Result<()> {
+        let had_table = match self.had_table {
+            Some(had_table) => had_table,
+            None => kernel.has_table()?,
+        };
         kernel.install(&wanted, addresses)?;
+        self.had_table = Some(had_table);
         self.learnt.replace_addresses(addresses, now);
         self.installed = Some((wanted, now + LOOK_INTERVAL));
         Ok(())
@@ -116,6 +129,19 @@ impl Watched {
     /// Records names that the kernel stores.
     pub(super) fn note_kept(&mut self, names: &[HostName], now: Instant) {
         self.learnt.add(&[], names, now);
+    }
+
+    /// Removes what is installed, unless packet rules were there before the first installation,
+    /// such as those of a guard: then all that is captured is refused.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn end(&mut self, kernel: &mut impl HostRules) -> io::Result<()> {
+        if self.had_table == Some(false) {
+            kernel.remove()?;
+        }
+        self.installed = None;
+        Ok(())
     }
 
     /// Checks the installed rules, if a check is due, and restores rules that another program has
@@ -240,6 +266,11 @@ mod tests {
             self.has_routes = true;
             Ok(were_absent)
         }
+
+        fn remove(&mut self) -> io::Result<()> {
+            (self.has_table, self.has_routes) = (false, false);
+            Ok(())
+        }
     }
 
     fn installed() -> Installed {
@@ -259,6 +290,21 @@ mod tests {
         assert_eq!(watched.look(Some(&mut kernel), now), None);
         watched.install(&mut kernel, installed(), &[], now).unwrap();
         (watched, kernel, now)
+    }
+
+    #[test]
+    fn the_end_leaves_what_was_there_before() {
+        let (mut watched, mut kernel, now) = watched();
+        watched.install(&mut kernel, installed(), &[], now).unwrap();
+        watched.end(&mut kernel).unwrap();
+        assert!(!kernel.has_table && !kernel.has_routes);
+        assert_eq!(watched.look(Some(&mut kernel), now + LOOK_INTERVAL), None);
+
+        let mut guarded = Kernel { has_table: true, ..Kernel::default() };
+        let mut watched = Watched::default();
+        watched.install(&mut guarded, installed(), &[], now).unwrap();
+        watched.end(&mut guarded).unwrap();
+        assert!(guarded.has_table);
     }
 
     #[test]

@@ -203,7 +203,8 @@ impl HelperServer {
             | HelperRequest::HostPlan { .. }
             | HelperRequest::Learn { .. }
             | HelperRequest::Names { .. }
-            | HelperRequest::Addresses { .. } => {
+            | HelperRequest::Addresses { .. }
+            | HelperRequest::HostEnd => {
                 Err("the helper of a run does not capture the host".to_owned())
             }
             // `serve` handles these requests, because it owns the channels.

@@ -71,6 +71,23 @@ pub fn check_text(
     }
 }
 
+/// Loads the credentials of a policy that was checked before.
+///
+/// # Errors
+/// All diagnostics, at least one of which is an error.
+pub fn check_parsed(
+    policy: Policy,
+    base: &Path,
+    keys: &KeyProvider,
+) -> Result<Checked, Vec<Diagnostic>> {
+    let mut findings = Vec::new();
+    let credentials = Credentials::load(&policy, base, keys, &mut findings);
+    if findings.iter().any(|finding| finding.severity == DiagnosticSeverity::Error) {
+        return Err(findings);
+    }
+    Ok(Checked { policy, credentials, warnings: findings })
+}
+
 fn check_whole(
     text: &PolicyText,
     base: &Path,

@@ -192,6 +192,14 @@ impl HelperChannel {
         }
     }
 
+    /// Ends the capture of the host: what was there before is there again.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn end_capture(&self) -> io::Result<()> {
+        self.ask(HelperRequest::HostEnd).await.map(|_| ())
+    }
+
     /// Returns a socket inside the run that may send from any address.
     ///
     /// # Errors

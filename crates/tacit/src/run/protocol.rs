@@ -199,6 +199,9 @@ pub enum HelperRequest {
         /// How many were reported before.
         from: usize,
     },
+    /// End the capture of the host: remove what is installed, unless packet rules were there
+    /// before.
+    HostEnd,
     /// Keep these files hidden from programs, in addition to those that the launcher named;
     /// replaces the list of an earlier request. Refused if one of them is visible.
     Hide(Vec<PathBuf>),

@@ -17,6 +17,7 @@ mod public;
 
 mod bypass;
 mod check;
+mod confirmation;
 mod death;
 mod inbound;
 mod machines;

@@ -84,6 +84,7 @@ impl Counted {
             private: false,
             resolvers: Vec::new(),
             host: false,
+            confirm: None,
             take_over: false,
         };
         let control = options.control.clone();

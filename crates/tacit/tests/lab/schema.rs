@@ -59,10 +59,11 @@ fn every_display_conforms_to_its_schema() {
 }
 
 /// The commands whose JSON the tests compare with a schema.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "ca show",
     "check",
     "close",
+    "confirm",
     "doctor",
     "drain",
     "explain",
@@ -143,6 +144,7 @@ fn every_command_with_json_conforms_to_its_schema() {
     fits("reload", &[]);
     agent.write_policy(&(rules.replace("\"in\"", "\"inward\"") + "[agent]\nworkers = 1\n"));
     fits("reload", &[]);
+    fits("confirm", &[]);
     fits("close", &["1", "4711"]);
     fits("restart", &[]);
     wait_for("the successor", || agent.log().matches(" serving ").count() == 2);
