@@ -50,7 +50,10 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
     }
     if choice == u8::MAX - 1 {
         let found = nft::host::named_addresses(netlink)?;
-        assert!(found.len() <= datagram.len() / NAMED_BYTES, "more than was described");
+        assert!(
+            found.len() <= datagram.len() / NAMED_BYTES,
+            "the result has more entries than the datagram can hold"
+        );
         return Ok(());
     }
     match choice % 7 {
