@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audited;
+pub mod coverage;
 pub mod datagram;
 pub mod dns;
 pub mod failover;

@@ -11,6 +11,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
 
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 
@@ -54,6 +55,20 @@ pub fn holder(root: u32, inode: u32) -> Option<u32> {
 /// # Errors
 /// The process has ended, or must not be examined.
 pub fn holds(pid: u32, inode: u32) -> io::Result<bool> {
+    let mut is_held = false;
+    each_socket(pid, |found| {
+        is_held = found == inode;
+        if is_held { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(is_held)
+}
+
+/// Calls `take` with the inode number of each socket that the process has open, the newest first,
+/// until it breaks.
+///
+/// # Errors
+/// As [`holds`].
+pub fn each_socket(pid: u32, mut take: impl FnMut(u32) -> ControlFlow<()>) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let descriptors = rustix::fs::openat(CWD, format!("/proc/{pid}/fd"), flags, Mode::empty())?;
     let mut names = Vec::new();
@@ -62,12 +77,21 @@ pub fn holds(pid: u32, inode: u32) -> io::Result<bool> {
     while let Some(entry) = entries.next() {
         names.push(entry?.file_name().to_owned());
     }
-    let wanted = format!("socket:[{inode}]");
     let mut space = [MaybeUninit::uninit(); 32];
-    Ok(names.iter().rev().any(|name| {
-        let link = rustix::fs::readlinkat_raw(&descriptors, name, &mut space);
-        link.is_ok_and(|(link, _)| link == wanted.as_bytes())
-    }))
+    for name in names.iter().rev() {
+        let Ok((link, _)) = rustix::fs::readlinkat_raw(&descriptors, name, &mut space) else {
+            continue;
+        };
+        let number = std::str::from_utf8(link)
+            .ok()
+            .and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
+        if let Some(inode) = number
+            && take(inode).is_break()
+        {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the children of a process, including those that have ended and are not yet reaped.

@@ -20,6 +20,16 @@ use crate::ip_version::IpVersion;
 pub struct DiagSocket {
     /// The socket's own address; unspecified if it listens on all addresses.
     pub local: SocketAddr,
+    /// The address that the socket is connected to; port 0 if it is not connected.
+    pub peer: SocketAddr,
+    /// A number that no other socket has.
+    pub cookie: u64,
+    /// The mark of the socket's packets; `None` if it has none, or if the calling process lacks
+    /// `CAP_NET_ADMIN`.
+    pub mark: Option<u32>,
+    /// Whether the socket can have an address that the host does not have; always false on kernels
+    /// before Linux 5.10, which do not report it.
+    pub is_transparent: bool,
     /// The inode number, which `/proc/PID/fd` shows as `socket:[NUMBER]`; 0 if no program has
     /// accepted the connection yet or the program has closed it.
     pub inode: u32,
@@ -84,6 +94,29 @@ pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<DiagSocke
     Ok(found)
 }
 
+/// Lists the connected sockets of one protocol and IP version that programs hold.
+///
+/// # Errors
+/// An error of the netlink socket.
+pub fn connected(
+    diag: &mut Netlink,
+    protocol: IpProtocol,
+    version: IpVersion,
+) -> Result<Vec<DiagSocket>, Error> {
+    let any = SocketAddr::new(version.unspecified(), 0);
+    let states = 1 << STATE_ESTABLISHED | 1 << STATE_CLOSE_WAIT;
+    let body = request(protocol, states, any, any);
+    let question =
+        NetlinkRequest::new("listing the connected sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
+    let mut found = Vec::new();
+    diag.ask(question.fixed(&body), ReplyCount::Many, |answer| {
+        found.push(socket(answer)?);
+        Ok(())
+    })?;
+    found.retain(|socket: &DiagSocket| socket.peer.port() != 0 && socket.inode != 0);
+    Ok(found)
+}
+
 fn question(protocol: IpProtocol, source: SocketAddr, destination: SocketAddr) -> NetlinkRequest {
     let body = request(protocol, u32::MAX, source, destination);
     NetlinkRequest::new("the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
@@ -122,27 +155,48 @@ fn socket(answer: &[u8]) -> Result<DiagSocket, Error> {
     let (Some(uid), Some(inode)) = (read_u32(answer, 64), read_u32(answer, 68)) else {
         return Err(short);
     };
-    let (Some(port), Some(address)) =
-        (answer[4..].first_chunk::<2>(), answer[8..].first_chunk::<16>())
-    else {
+    let (Some(local), Some(peer)) = (end(answer, [4, 8]), end(answer, [6, 24])) else {
         return Err(short);
-    };
-    let address = match answer[0] {
-        INET => {
-            let [a, b, c, d, ..] = *address;
-            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
-        }
-        _ => IpAddr::V6(Ipv6Addr::from(*address)),
     };
     let state = u32::from(answer[1]);
     let is_connecting = state == STATE_SYN_SENT;
     // A socket that a program has closed is in another state.
     let is_open = [STATE_ESTABLISHED, STATE_CLOSE_WAIT].contains(&state);
-    let is_queued = inode == 0 && is_open && is_transparent(answer) == Some(false);
-    let local = SocketAddr::new(address, u16::from_be_bytes(*port));
+    let is_transparent = is_transparent(answer);
+    let is_queued = inode == 0 && is_open && is_transparent == Some(false);
+    let is_transparent = is_transparent == Some(true);
     let cgroup = attribute(answer, INET_DIAG_CGROUP_ID);
     let cgroup = cgroup.and_then(|id| Some(u64::from_ne_bytes(*id.first_chunk()?)));
-    Ok(DiagSocket { local, inode, is_queued, is_connecting, uid, cgroup })
+    let cookie = answer.get(44..).and_then(|rest| rest.first_chunk()).ok_or(short)?;
+    let cookie = u64::from_ne_bytes(*cookie);
+    let mark = attribute(answer, INET_DIAG_MARK);
+    let mark = mark.and_then(|mark| Some(u32::from_ne_bytes(*mark.first_chunk()?)));
+    Ok(DiagSocket {
+        local,
+        peer,
+        cookie,
+        mark,
+        is_transparent,
+        inode,
+        is_queued,
+        is_connecting,
+        uid,
+        cgroup,
+    })
+}
+
+/// One end of a socket, whose port and address are at these offsets.
+fn end(answer: &[u8], [port, address]: [usize; 2]) -> Option<SocketAddr> {
+    let port = answer.get(port..)?.first_chunk::<2>()?;
+    let bytes = answer.get(address..)?.first_chunk::<16>()?;
+    let address = match answer[0] {
+        INET => {
+            let [a, b, c, d, ..] = *bytes;
+            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+        }
+        _ => IpAddr::V6(Ipv6Addr::from(*bytes)),
+    };
+    Some(SocketAddr::new(address, u16::from_be_bytes(*port)))
 }
 
 /// Whether the socket is transparent, as the agent's sockets are; `None`: the kernel does not
@@ -161,6 +215,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_DUMP: u16 = 0x300;
 /// The size of an `inet_diag_msg`.
 const MESSAGE_BYTES: usize = 72;
+const INET_DIAG_MARK: u16 = 15;
 const INET_DIAG_CGROUP_ID: u16 = 21;
 const INET_DIAG_SOCKOPT: u16 = 22;
 /// The sixth of the eight bit fields in the first byte of `inet_diag_sockopt`.
@@ -271,6 +326,26 @@ mod tests {
         let [near, far] = [client.local_addr().unwrap(), client.peer_addr().unwrap()];
         let found = owner(&mut open(), IpProtocol::Tcp, far, near).unwrap().unwrap();
         assert_eq!((found.is_queued, found.inode), (false, 0));
+    }
+
+    #[test]
+    fn connected_sockets_are_listed_with_both_ends_until_they_are_closed() {
+        for (any, version) in [("127.0.0.1:0", IpVersion::V4), ("[::1]:0", IpVersion::V6)] {
+            let listener = TcpListener::bind(any).unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let local = client.local_addr().unwrap();
+            let tcp = || connected(&mut open(), IpProtocol::Tcp, version).unwrap();
+            let found = tcp().into_iter().find(|socket| socket.local == local).unwrap();
+            assert_eq!((found.peer, found.inode), (client.peer_addr().unwrap(), inode(&client)));
+            drop(client);
+            assert!(tcp().iter().all(|socket| socket.cookie != found.cookie));
+            let datagrams = UdpSocket::bind(any).unwrap();
+            let udp = || connected(&mut open(), IpProtocol::Udp, version).unwrap();
+            let is_own = |socket: &DiagSocket| socket.inode == inode(&datagrams);
+            assert!(!udp().iter().any(is_own));
+            datagrams.connect(listener.local_addr().unwrap()).unwrap();
+            assert!(udp().iter().any(is_own));
+        }
     }
 
     #[test]

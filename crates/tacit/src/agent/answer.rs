@@ -84,6 +84,7 @@ impl Agent {
             Display::Rules => return self.show_rules(back),
             Display::Policy => return self.show_policy(back),
             Display::Identities => return self.show_identities(back),
+            Display::Coverage => return self.show_coverage(back),
             Display::Runs => Reply::written(&self.runs.show()),
             Display::Engines => Reply::written(&self.show_engines()),
             Display::Cpus => Reply::written(&self.show_cpus()),

@@ -79,6 +79,7 @@ impl Agent {
         let handshakes = self.shared.limiter.in_flight();
         let connections_max = self.connections_max;
         let runs = self.runs.registry.len();
+        let coverage = self.covered();
         tokio::task::spawn_local(async move {
             publisher.publish().await;
             let failures = |account: &_| live.failures(account);
@@ -97,6 +98,7 @@ impl Agent {
                     runs,
                     log_lines_lost: log.lost(),
                     refused: &refused(&refusals),
+                    coverage: coverage.as_ref(),
                 });
                 Reply::ok(json!(MetricsDisplay { version: VERSION, text }))
             });

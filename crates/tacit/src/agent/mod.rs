@@ -13,6 +13,7 @@
 mod answer;
 mod captured_host;
 mod confirmation;
+mod coverage;
 mod credentials;
 mod departures;
 mod error;
@@ -64,6 +65,7 @@ use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
 
 use confirmation::Confirmation;
+use coverage::HostCoverage;
 use credentials::CredentialStore;
 pub use error::AgentError;
 use lanes::Workers;
@@ -200,6 +202,7 @@ struct Agent {
     changing: Changing,
     confirmation: Confirmation,
     passes: Passes,
+    coverage: HostCoverage,
     control: Control,
     metrics: Option<Metrics>,
     draining: Option<Drain>,
@@ -276,6 +279,7 @@ impl Agent {
                     self.workers.look();
                     self.refresh_credentials();
                     self.look_at_connections();
+                    self.look_at_host_sockets();
                     self.return_freed_memory();
                     self.credentials.report_expiries(clock::now_unix_s(), &self.shared.log);
                     self.runs.refresh_hosts();

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::captured_host;
 use super::confirmation::Confirmation;
+use super::coverage::HostCoverage;
 use super::credentials::CredentialStore;
 use super::lanes::Workers;
 use super::listeners::Listeners;
@@ -127,6 +128,7 @@ impl Agent {
             changing: Changing::default(),
             confirmation: Confirmation::default(),
             passes: Passes::new(&installed),
+            coverage: HostCoverage::default(),
             control,
             metrics,
             draining: None,

@@ -133,6 +133,8 @@ pub enum Display {
     Refused,
     /// The flows that rules in audit mode have let pass, with the action that is not enforced.
     Audit,
+    /// What protects the flows of the captured host, and which programs send the others.
+    Coverage,
 }
 
 /// An agent's answer.

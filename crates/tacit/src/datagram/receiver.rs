@@ -245,7 +245,7 @@ impl Lane {
             is_shared,
             program: None,
             user: scope.user().map(str::to_owned),
-            group: None,
+            group: scope.group().map(str::to_owned),
             cgroup: None,
             run: Some(scope.name().to_owned()),
             to_own_host: run.host.has(address),

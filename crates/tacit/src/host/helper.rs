@@ -177,6 +177,11 @@ impl HostHelperServer {
                 return Ok((HelperReply::Done, sockets));
             }
             HelperRequest::Owners(ends) => HelperReply::Owners(self.owners()?.find(&ends)),
+            HelperRequest::Sockets => {
+                let capture = self.capture.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+                let agent = capture.marks().agent();
+                HelperReply::Sockets(self.owners()?.list(agent)?)
+            }
             HelperRequest::Connecting(_) => HelperReply::Connecting(true),
             HelperRequest::Listening => HelperReply::Listening(Vec::new()),
             HelperRequest::Cpu => HelperReply::Cpu(0),

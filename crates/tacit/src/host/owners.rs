@@ -4,20 +4,28 @@
 //! Socket diagnosis reports the same user and control group that the kernel's packet rules compare:
 //! a socket has both from its creation on.
 //!
-//! Limit: [`OWNERS_TIME_MAX`] for the owners of one request.
+//! Limits: [`OWNERS_TIME_MAX`] for the owners of one request, [`COVERAGE_SOCKETS_MAX`].
 
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::iter;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tacit_core::coverage::COVERAGE_SOCKETS_MAX;
+use tacit_core::flow::{self, Direction};
+use tacit_sys::IpVersion;
 use tacit_sys::netlink::diag::{self, DiagSocket};
-use tacit_sys::netlink::{Netlink, Subsystem};
+use tacit_sys::netlink::{self, Netlink, Subsystem};
 use tacit_sys::owner;
 use tacit_sys::sandbox::{self, CapabilitySet};
 
 use crate::address;
 use crate::cgroups::Cgroups;
 use crate::run::kernel_terms::ip_protocol;
-use crate::run::protocol::{SocketEnds, SocketOwner};
+use crate::run::protocol::{HostSocket, SocketEnds, SocketOwner};
 
 /// Time limit for the owners of one request, because other requests wait meanwhile. An owner that
 /// is not found in time is unknown.
@@ -31,6 +39,22 @@ pub(super) struct Owners {
     diagnosis: Netlink,
     cgroups: Cgroups,
     sees_programs: bool,
+    /// The programs of sockets that were listed, by their numbers.
+    programs: HashMap<u64, Option<SeenProgram>>,
+}
+
+/// What holds a socket.
+#[derive(Clone, Debug)]
+struct SeenProgram {
+    pid: u32,
+    path: Option<PathBuf>,
+}
+
+/// The connected sockets of a host.
+struct Connected {
+    sockets: Vec<(flow::Protocol, DiagSocket)>,
+    /// The ports on which sockets listen for TCP.
+    listening: HashSet<u16>,
 }
 
 impl Owners {
@@ -39,7 +63,7 @@ impl Owners {
     pub(super) fn open() -> io::Result<Self> {
         let diagnosis = Netlink::open(Subsystem::SocketDiagnosis).map_err(io::Error::other)?;
         let sees_programs = sandbox::capabilities()?.contains(CapabilitySet::SYS_PTRACE);
-        Ok(Self { diagnosis, cgroups: Cgroups::default(), sees_programs })
+        Ok(Self { diagnosis, cgroups: Cgroups::default(), sees_programs, programs: HashMap::new() })
     }
 
     /// Returns the owners in the order of the request.
@@ -52,16 +76,131 @@ impl Owners {
     fn find_one(&mut self, ends: SocketEnds) -> Option<SocketOwner> {
         let SocketEnds { protocol, program, peer } = ends;
         let found = diag::owner(&mut self.diagnosis, ip_protocol(protocol), program, peer);
-        let DiagSocket { inode, uid, cgroup, .. } = found.ok().flatten()?;
-        let pid = self.sees_programs.then(|| holder(inode)).flatten();
-        let program = pid.and_then(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
-        let cgroup = cgroup.and_then(|id| self.cgroups.path(id)).map(str::to_owned);
-        let user = Some(address::user_name(uid));
-        Some(SocketOwner { pid, program, user, group: None, cgroup })
+        let socket = found.ok().flatten()?;
+        let program = self.sees_programs.then(|| holder(socket.inode)).flatten();
+        let user = address::user_name(socket.uid);
+        Some(self.owner(&socket, program, user))
+    }
+
+    fn owner(
+        &mut self,
+        socket: &DiagSocket,
+        program: Option<SeenProgram>,
+        user: String,
+    ) -> SocketOwner {
+        let id = socket.cgroup;
+        SocketOwner {
+            pid: program.as_ref().map(|program| program.pid),
+            program: program.and_then(|program| program.path),
+            user: Some(user),
+            cgroup: id.and_then(|id| self.cgroups.path(id)).map(str::to_owned),
+        }
+    }
+
+    /// Lists the connected sockets of programs, to other hosts. Sockets that are transparent, or
+    /// that mark their packets as the agent's, are the agent's.
+    pub(super) fn list(&mut self, agent_mark: u32) -> io::Result<Vec<HostSocket>> {
+        let Connected { mut sockets, listening } = self.connected()?;
+        sockets.retain(|(_, one)| {
+            !one.is_transparent && one.mark.is_none_or(|mark| mark & agent_mark == 0)
+        });
+        // Both ends of a connection within the host are in the list.
+        let here: HashSet<_> = sockets.iter().map(|(_, one)| (one.local, one.peer)).collect();
+        sockets.retain(|(_, one)| {
+            !one.peer.ip().is_loopback()
+                && one.peer.ip() != one.local.ip()
+                && !here.contains(&(one.peer, one.local))
+        });
+        sockets.truncate(COVERAGE_SOCKETS_MAX);
+        self.search_programs(&sockets);
+        let mut users: HashMap<u32, String> = HashMap::new();
+        let listed = sockets.into_iter().map(|(protocol, socket)| {
+            let is_inbound =
+                protocol == flow::Protocol::Tcp && listening.contains(&socket.local.port());
+            let program = self.programs.get(&socket.cookie).cloned().flatten();
+            let user = users.entry(socket.uid).or_insert_with(|| address::user_name(socket.uid));
+            HostSocket {
+                ends: SocketEnds { protocol, program: socket.local, peer: socket.peer },
+                cookie: socket.cookie,
+                direction: if is_inbound { Direction::Inbound } else { Direction::Outbound },
+                owner: self.owner(&socket, program, user.clone()),
+            }
+        });
+        Ok(listed.collect())
+    }
+
+    /// Lists all connected sockets, and the ports on which sockets listen.
+    fn connected(&mut self) -> io::Result<Connected> {
+        let mut all = Connected { sockets: Vec::new(), listening: HashSet::new() };
+        for version in IpVersion::ALL {
+            match self.connected_over(version, &mut all) {
+                // The kernel may lack IPv6.
+                Err(error) if version == IpVersion::V4 => return Err(io::Error::other(error)),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        for (_, socket) in &mut all.sockets {
+            (socket.local, socket.peer) = (canonical(socket.local), canonical(socket.peer));
+        }
+        Ok(all)
+    }
+
+    fn connected_over(
+        &mut self,
+        version: IpVersion,
+        all: &mut Connected,
+    ) -> Result<(), netlink::Error> {
+        let listeners = diag::listeners(&mut self.diagnosis, version)?;
+        all.listening.extend(listeners.iter().map(|one| one.local.port()));
+        for protocol in [flow::Protocol::Tcp, flow::Protocol::Udp] {
+            let found = diag::connected(&mut self.diagnosis, ip_protocol(protocol), version)?;
+            all.sockets.extend(found.into_iter().map(|socket| (protocol, socket)));
+        }
+        Ok(())
+    }
+
+    /// Searches for the programs of sockets whose programs are not known, with one look at each
+    /// process. What is not found in time is searched for again with the next list.
+    fn search_programs(&mut self, sockets: &[(flow::Protocol, DiagSocket)]) {
+        let open: HashSet<_> = sockets.iter().map(|(_, one)| one.cookie).collect();
+        self.programs.retain(|cookie, _| open.contains(cookie));
+        let unknown = sockets.iter().map(|(_, one)| one);
+        let unknown = unknown.filter(|one| !self.programs.contains_key(&one.cookie));
+        let mut wanted: HashMap<u32, u64> = unknown.map(|one| (one.inode, one.cookie)).collect();
+        if !self.sees_programs || wanted.is_empty() {
+            return;
+        }
+        let until = Instant::now() + OWNERS_TIME_MAX;
+        for pid in iter::once(INIT).chain(owner::descendants(INIT)) {
+            if Instant::now() >= until {
+                return;
+            }
+            let mut path = None;
+            // A process that has ended holds nothing any more.
+            let _ = owner::each_socket(pid, |inode| {
+                if let Some(cookie) = wanted.remove(&inode) {
+                    let program = path.get_or_insert_with(|| SeenProgram::of(pid)).clone();
+                    self.programs.insert(cookie, Some(program));
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        self.programs.extend(wanted.into_values().map(|cookie| (cookie, None)));
     }
 }
 
-fn holder(inode: u32) -> Option<u32> {
+impl SeenProgram {
+    fn of(pid: u32) -> Self {
+        Self { pid, path: std::fs::read_link(format!("/proc/{pid}/exe")).ok() }
+    }
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn holder(inode: u32) -> Option<SeenProgram> {
     let is_init = inode != 0 && owner::holds(INIT, inode).unwrap_or(false);
-    if is_init { Some(INIT) } else { owner::holder(INIT, inode) }
+    let pid = if is_init { INIT } else { owner::holder(INIT, inode)? };
+    Some(SeenProgram::of(pid))
 }

@@ -204,7 +204,8 @@ impl HelperServer {
             | HelperRequest::Learn { .. }
             | HelperRequest::Names { .. }
             | HelperRequest::Addresses { .. }
-            | HelperRequest::HostEnd => {
+            | HelperRequest::HostEnd
+            | HelperRequest::Sockets => {
                 Err("the helper of a run does not capture the host".to_owned())
             }
             // `serve` handles these requests, because it owns the channels.
@@ -242,7 +243,7 @@ impl HelperServer {
         let inode = if socket.is_queued { self.listener_at(program)? } else { socket.inode };
         let pid = owner::holder(self.launcher, inode)?;
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-        Some(SocketOwner { pid: Some(pid), program, user: None, group: None, cgroup: None })
+        Some(SocketOwner { pid: Some(pid), program, user: None, cgroup: None })
     }
 
     /// The inode of the listening socket of an address. A socket that listens at this address is

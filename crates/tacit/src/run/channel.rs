@@ -30,8 +30,8 @@ use crate::net::pool::SocketPool;
 
 use super::host::HostAddresses;
 use super::protocol::{
-    Frame, HelperReply, HelperRequest, REPLY_BYTES_MAX, SocketEnds, SocketOwner, encode,
-    frame_bytes,
+    Frame, HelperReply, HelperRequest, HostSocket, REPLY_BYTES_MAX, SocketEnds, SocketOwner,
+    encode, frame_bytes,
 };
 
 /// The maximum number of requests that wait for the helper.
@@ -233,6 +233,17 @@ impl HelperChannel {
     pub async fn owners(&self, ends: Vec<SocketEnds>) -> io::Result<Vec<Option<SocketOwner>>> {
         match self.ask(HelperRequest::Owners(ends)).await?.message {
             HelperReply::Owners(owners) => Ok(owners),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Returns the connected sockets that programs of the host hold, to other hosts.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn sockets_of_host(&self) -> io::Result<Vec<HostSocket>> {
+        match self.ask(HelperRequest::Sockets).await?.message {
+            HelperReply::Sockets(sockets) => Ok(sockets),
             _ => Err(strange()),
         }
     }

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tacit_core::flow::Protocol;
+use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::{CaptureRange, HostName, HostPlan, NamedAddress};
 use tacit_core::refusal::RefusedSocketKind;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
@@ -158,6 +158,8 @@ pub enum HelperRequest {
     },
     /// Which processes hold these sockets?
     Owners(Vec<SocketEnds>),
+    /// Which connected sockets do programs of the host hold, to other hosts?
+    Sockets,
     /// Is a program's socket waiting for the answer to a SYN that no program inside accepts?
     Connecting(SocketEnds),
     /// On which addresses do programs listen for TCP?
@@ -243,7 +245,7 @@ fn one() -> usize {
 }
 
 /// Both ends of a program's socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketEnds {
     /// Its transport.
@@ -262,16 +264,27 @@ pub struct SocketOwner {
     pub pid: Option<u32>,
     /// The executable of the process, if it can be read.
     pub program: Option<PathBuf>,
-    /// The user who made the socket, by name or number. Known only on a captured host, as are the
-    /// next two.
+    /// The user who made the socket, by name or number. Known only on a captured host, as is the
+    /// next one.
     #[serde(default)]
     pub user: Option<String>,
-    /// The group that made the socket, by name or number.
-    #[serde(default)]
-    pub group: Option<String>,
     /// The control group in which the socket was made: its path below the root.
     #[serde(default)]
     pub cgroup: Option<String>,
+}
+
+/// A connected socket of a program of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HostSocket {
+    /// Its addresses.
+    pub ends: SocketEnds,
+    /// A number that no other socket has.
+    pub cookie: u64,
+    /// Who opened the connection.
+    pub direction: Direction,
+    /// Who holds it.
+    pub owner: SocketOwner,
 }
 
 /// The helper's reply.
@@ -282,6 +295,9 @@ pub enum HelperReply {
     Done,
     /// The owners, in the order of the request.
     Owners(Vec<Option<SocketOwner>>),
+    /// In no order; at most
+    /// [`COVERAGE_SOCKETS_MAX`](tacit_core::coverage::COVERAGE_SOCKETS_MAX).
+    Sockets(Vec<HostSocket>),
     /// Whether a socket is waiting.
     Connecting(bool),
     /// The addresses, in no particular order.

@@ -47,6 +47,17 @@ impl Scope {
         }
     }
 
+    /// The group of the programs that open the flows, as rules select it. The kernel of a captured
+    /// host compares groups itself: it sends no flow to the agent about which a rule for its group
+    /// decides.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        match self {
+            Self::Run(_) => None,
+            Self::Host(_) => Some(""),
+        }
+    }
+
     /// The name of the run whose programs open the flows, as rules select it. Programs of the host
     /// belong to no run: no rule that names one matches them.
     #[must_use]
@@ -86,10 +97,10 @@ impl Scope {
     /// Adds the known facts about the owner to a flow. If a fact is unknown, a deny that names an
     /// owner matches, and the flow does not pass in clear if a rule could require TLS.
     pub fn attribute(&self, flow: &mut Flow, owner: Option<SocketOwner>) {
-        let Some(SocketOwner { program, user, group, cgroup, .. }) = owner else { return };
+        let Some(SocketOwner { program, user, cgroup, .. }) = owner else { return };
         flow.program = program;
         if let Self::Host(_) = self {
-            (flow.user, flow.group, flow.cgroup) = (user, group, cgroup);
+            (flow.user, flow.cgroup) = (user, cgroup);
         }
     }
 

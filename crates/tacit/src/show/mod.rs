@@ -15,6 +15,7 @@ use crate::control::client::{self, ClientError};
 use crate::control::display::VERSION;
 use crate::control::display::audit::AuditDisplay;
 use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
+use crate::control::display::coverage::CoverageDisplay;
 use crate::control::display::engines::EnginesDisplay;
 use crate::control::display::identities::IdentitiesDisplay;
 use crate::control::display::limits::LimitsDisplay;
@@ -107,6 +108,7 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Limits, _) => args.show::<LimitsDisplay>(),
         (Display::Refused, _) => args.show::<RefusedDisplay>(),
         (Display::Audit, _) => args.show::<AuditDisplay>(),
+        (Display::Coverage, _) => args.show::<CoverageDisplay>(),
         (Display::Traces, _) => args.show::<TracesDisplay>(),
     };
     match shown {

@@ -402,7 +402,7 @@ fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote
         remote,
         program: None,
         user: scope.user().map(str::to_owned),
-        group: None,
+        group: scope.group().map(str::to_owned),
         cgroup: None,
         run: Some(scope.name().to_owned()),
         at_unix_s: clock::now_unix_s(),

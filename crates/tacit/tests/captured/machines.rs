@@ -217,6 +217,13 @@ impl Machines {
         std::fs::write(self.public.directory.join(name), text).unwrap();
     }
 
+    /// Changes a file.
+    pub fn change(&self, name: &str, change: impl FnOnce(&str) -> String) {
+        let path = self.public.directory.join(name);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, change(&text)).unwrap();
+    }
+
     /// Runs a script in the host and expects it to succeed; returns standard output.
     pub fn ok(&self, script: &str) -> String {
         let output = self.script(script);

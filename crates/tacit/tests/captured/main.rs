@@ -8,6 +8,8 @@
 )]
 #![allow(unreachable_pub, reason = "nobody but this binary sees it")]
 
+#[path = "../lab/fits.rs"]
+mod fits;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/harness.rs"]
 mod harness;
@@ -18,6 +20,7 @@ mod public;
 mod bypass;
 mod check;
 mod confirmation;
+mod coverage;
 mod death;
 mod inbound;
 mod machines;

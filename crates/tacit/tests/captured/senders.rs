@@ -44,24 +44,30 @@ fn the_kernel_tells_users_apart_and_the_agent_finds_the_same_rule() {
         rule("of-root", 4433, "user = \"root\"\ndeny = true"),
         rule("logged", 8001, "user = [\"54321\", \"daemon\"]\npermit = true\nlog = true"),
         rule("denied", 8001, "deny = \"prohibited\""),
+        rule("of-group", 8004, "group = \"54321\"\ndeny = true"),
+        rule("rest", 8004, "permit = true\nlog = true"),
     ];
     expect(
         &rules,
         r#"
-        serve far 8001
+        serve far 8001; serve far 8004
         capture
+        as_user peer.py ask 192.0.2.2 8004 word
+        ask 192.0.2.2 8004 word
         as_user peer.py ask 192.0.2.2 4433 marked
         ask 192.0.2.2 4433 marked
         as_user peer.py ask 192.0.2.2 8001 word
         ask 192.0.2.2 8001 word
-        connections of-user of-root logged denied
+        connections of-user of-root logged denied of-group rest
         seen marked"#,
         "
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
 answer to marked from ::ffff:127.0.0.1
 ECONNREFUSED
 answer to word from ::ffff:192.0.2.1
 EHOSTUNREACH
-1 0 1 0
+1 0 1 0 0 1
 0
 ",
     );

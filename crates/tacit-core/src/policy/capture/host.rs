@@ -216,6 +216,11 @@ fn outbound(rules: &[&Rule]) -> Vec<HostRange> {
     ranges.take(HOST_RANGES_MAX + 1).collect()
 }
 
+/// Whether the kernel leaves the flows of a rule to the agent.
+pub(in crate::policy) fn is_captured(rule: &Rule) -> bool {
+    verdict(rule) == HostVerdict::Capture
+}
+
 /// Returns the verdict of the kernel on flows of the rule's senders to its destinations.
 fn verdict(rule: &Rule) -> HostVerdict {
     match rule.action {
@@ -362,7 +367,7 @@ mod tests {
         let bodies = [
             "remote-ports = 1\npermit = true",
             "remote-ports = 2\ndeny = true",
-            "remote-ports = 2\nuser = [\"ann\", \"bob\"]\npermit = true",
+            "remote-ports = 2\nuser = [\"ann\", \"bob\"]\ngroup = \"staff\"\npermit = true",
             "remote-ports = 3\nslice = \"user-1000.slice\"\npermit = true",
             "remote-ports = 4\ncgroup = \"/user.slice/user-1000.slice\"\ndeny = true",
             "remote-ports = 5\npermit = true",
@@ -382,7 +387,7 @@ mod tests {
             shape,
             [
                 (0, 0, String::new(), 1),
-                (2, 0, String::new(), 2),
+                (2, 1, String::new(), 2),
                 (0, 0, cgroup.to_owned(), 1),
                 (0, 0, String::new(), 1)
             ]
@@ -410,7 +415,7 @@ mod tests {
         let sender = prop_oneof![
             4 => Just(""),
             1 => Just("user = \"ann\""),
-            1 => Just("user = [\"ann\", \"bob\"]"),
+            1 => Just("user = [\"ann\", \"bob\"]\ngroup = \"staff\""),
             1 => Just("cgroup = \"a\""),
             1 => Just("cgroup = [\"a/b\", \"c\"]\nuser = \"bob\""),
             1 => Just("program = \"/bin/a\""),
@@ -447,8 +452,12 @@ mod tests {
 
         #[test]
         fn the_kernel_decides_as_the_rules_do(rules in prop::collection::vec(any_rule(), 1..8)) {
-            // Flows of other programs need a rule.
+            // Flows of other programs need a rule, and the kernel alone compares groups.
             let names_programs = rules.iter().any(|body| body.contains("program"));
+            let rules: Vec<_> = rules.into_iter().map(|body| {
+                let is_kept = !names_programs && !body.contains("tls") && !body.contains("log");
+                if is_kept { body } else { body.replace("group = \"staff\"", "") }
+            }).collect();
             let last = names_programs.then(|| rule(99, "permit = true\nlog = true"));
             let rules = rules.iter().enumerate().map(|(at, body)| rule(at, body));
             let policy = policy(&rules.chain(last).collect::<String>());
@@ -474,7 +483,11 @@ mod tests {
                         if decided != HostVerdict::Capture {
                             let wanted = by_agent.map_or(rest, |at| verdict(&policy.rules[at]));
                             prop_assert_eq!(decided, wanted, "{:?}", known);
+                            continue;
                         }
+                        // No rule for a group decides what the agent gets.
+                        let seen = Flow { group: Some(String::new()), ..known };
+                        prop_assert_eq!(index.lookup(&seen).rule, by_agent, "{:?}", seen);
                     }
                 }
             }

@@ -33,11 +33,11 @@ pub(super) mod named;
 mod sweep;
 
 pub use extend::{Extension, extend};
-pub(super) use host::sections as host_sections;
 pub use host::{
     HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostPlan, HostRange, HostSection, HostVerdict,
     SENDER_CHECKS_MAX, Senders, host_plan,
 };
+pub(super) use host::{is_captured, sections as host_sections};
 pub use named::{
     HostName, NAMED_PORTS_MAX, NameRules, NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet,
 };

@@ -80,6 +80,7 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
     if host.unmatched == Unmatched::Permit {
         check_other_programs(rules);
     }
+    check_groups(rules);
     check_limits(host, rules);
     check_names(host, rules);
 }
@@ -112,6 +113,36 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         let fix = "after it, add a rule without `program` for the same destinations, for example \
                    with permit = true; or set unmatched = \"deny\"";
         value.report.error(MessageId("no-rule-for-others"), &at, message, fix);
+    }
+}
+
+/// Reports rules with `group` that the agent would have to match: the kernel compares the group of
+/// a socket, and the agent cannot find it out.
+fn check_groups(rules: &[Read<'_, '_>]) {
+    let of_host = || rules.iter().filter(|read| capture::is_of_host(read.rule));
+    // The kernel captures by name before it compares senders.
+    let mut undecided = of_host().map(|read| read.rule).find(|rule| named::is_by_name(rule));
+    for Read { value, rule } in of_host() {
+        let has_program = !rule.selectors.program.is_empty();
+        undecided = undecided.or(has_program.then_some(*rule));
+        if rule.selectors.group.is_empty() {
+            continue;
+        }
+        let problem = if capture::is_captured(rule) {
+            "and the agent gets its flows, but cannot find out the group of a socket".to_owned()
+        } else if let Some(other) = undecided {
+            format!(
+                "and the agent gets flows of rule `{}` before the kernel has compared groups",
+                other.name
+            )
+        } else {
+            continue;
+        };
+        let at = value.value.get("group").map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let message = format!("rule `{}` has `group`, {problem}", rule.name);
+        let fix = "select by `user` or `slice`; `group` is for permit and deny alone, before rules \
+                   with `program` and without rules by name";
+        value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
 }
 
@@ -200,9 +231,6 @@ fn unsupported(rule: &Rule) -> Option<Unsupported> {
     let selectors = &rule.selectors;
     let select = "select flows by address in `remote`, and by `remote-ports`";
     let found = |key, problem| Some(Unsupported { key, problem, fix: select });
-    if !selectors.group.is_empty() {
-        return found("group", "has `group`, which is not supported for a captured host");
-    }
     if !selectors.local.is_empty() {
         return found("local", "has `local`, which is not supported for a captured host");
     }

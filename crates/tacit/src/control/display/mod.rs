@@ -4,6 +4,7 @@
 
 pub mod audit;
 pub mod connections;
+pub mod coverage;
 pub mod cpus;
 pub mod engines;
 pub mod identities;

@@ -20,6 +20,7 @@ use tacit_core::meter::{Component, CpuPlace};
 
 pub use self::exposition::CONTENT_TYPE;
 use self::exposition::{Kind, Page};
+use super::display::coverage::CoverageDisplay;
 use super::display::identities::IdentitiesDisplay;
 use super::display::refused::RefusedDisplay;
 use super::display::rules::RulesDisplay;
@@ -54,6 +55,8 @@ pub struct Sources<'a> {
     pub log_lines_lost: u64,
     /// Refused requests of programs, as `tacit show refused` has them.
     pub refused: &'a RefusedDisplay,
+    /// The flows of the captured host, as `tacit show coverage` has them.
+    pub coverage: Option<&'a CoverageDisplay>,
 }
 
 /// All metrics, as text.
@@ -65,6 +68,9 @@ pub fn text(sources: &Sources<'_>) -> String {
     decided(&mut page, sources.rules);
     latencies(&mut page, &sources.live.rules);
     refused(&mut page, sources.refused);
+    if let Some(display) = sources.coverage {
+        covered(&mut page, display);
+    }
     traffic(&mut page, &sources.costs.rules);
     cpu_time(&mut page, sources.costs);
     certificates(&mut page, sources.identities);
@@ -171,6 +177,25 @@ fn refused(page: &mut Page, display: &RefusedDisplay) {
     );
     for total in &display.totals {
         refused.sample(&[("why", total.why.word())], total.count as f64);
+    }
+}
+
+fn covered(page: &mut Page, display: &CoverageDisplay) {
+    let mut now = page.family(
+        "tacit_host_flows",
+        Kind::Gauge,
+        "Open sockets of the captured host, to other hosts, by what protects them.",
+    );
+    for total in &display.totals {
+        now.sample(&[("protection", total.protection.word())], total.counts.now as f64);
+    }
+    let mut seen = page.family(
+        "tacit_host_flows_total",
+        Kind::Counter,
+        "Sockets of the captured host, to other hosts, that were seen, by what protects them.",
+    );
+    for total in &display.totals {
+        seen.sample(&[("protection", total.protection.word())], total.counts.seen as f64);
     }
 }
 

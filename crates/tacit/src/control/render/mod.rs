@@ -9,10 +9,12 @@ pub mod policy;
 pub(crate) mod table;
 
 use serde::Serialize;
+use tacit_core::flow::Direction;
 
 use self::table::{Column, list, optional, table};
 use super::display::audit::{AuditDisplay, AuditedRule, RepeatedFlow};
 use super::display::connections::ConnectionsDisplay;
+use super::display::coverage::{CoverageDisplay, CoverageFlows, CoverageTotal};
 use super::display::engines::EnginesDisplay;
 use super::display::limits::{LimitDisplay, LimitValue, LimitsDisplay};
 use super::display::metrics::MetricsDisplay;
@@ -189,6 +191,46 @@ impl Table for AuditDisplay {
             }
             rows => table(rows, &COLUMNS),
         }
+    }
+}
+
+impl Table for CoverageDisplay {
+    fn text(&self) -> String {
+        const TOTALS: [Column<CoverageTotal>; 3] = [
+            ("PROTECTION", |total| total.protection.word().to_owned()),
+            ("NOW", |total| total.counts.now.to_string()),
+            ("SEEN", |total| total.counts.seen.to_string()),
+        ];
+        const COLUMNS: [Column<CoverageFlows>; 11] = [
+            ("PROTECTION", |row| row.flow.protection.word().to_owned()),
+            ("NOW", |row| row.counts.now.to_string()),
+            ("SEEN", |row| row.counts.seen.to_string()),
+            ("PROGRAM", |row| optional(row.flow.program.as_ref().map(|path| path.display()))),
+            ("UNIT", |row| optional(row.flow.unit.as_ref())),
+            ("USER", |row| optional(row.flow.user.as_ref())),
+            ("DIRECTION", |row| direction(row.flow.direction).to_owned()),
+            ("REMOTE", |row| row.flow.remote.clone()),
+            ("PORT", |row| format!("{}/{}", row.flow.protocol.word(), row.flow.port)),
+            ("RULE", |row| optional(row.flow.rule.as_ref())),
+            ("TLS", |row| match (&row.flow.tls, &row.flow.peer) {
+                (Some(version), Some(peer)) => format!("{version} {peer}"),
+                (version, _) => optional(version.as_ref()),
+            }),
+        ];
+        if !self.captured {
+            return "this agent does not capture its host; that of the host has the socket \
+                    /run/tacit-host/agent.sock\n"
+                .to_owned();
+        }
+        let flows = table(&self.flows, &COLUMNS);
+        format!("since {}\n{}\n{flows}", self.since, table(&self.totals, &TOTALS))
+    }
+}
+
+fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Inbound => "inbound",
+        Direction::Outbound => "outbound",
     }
 }
 

@@ -1,0 +1,80 @@
+//! Defines the content of `tacit show coverage`: which flows of a captured host are protected,
+//! which are in clear, and which programs send them.
+
+use serde::{Deserialize, Serialize};
+use tacit_core::coverage::{
+    COVERAGE_FLOWS_MAX, CoverageEntry, CoverageTable, CoveredFlow, Protection, SocketCounts,
+};
+
+use crate::clock::Rfc3339;
+
+use super::VERSION;
+
+/// The flows of a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CoverageDisplay {
+    /// The version of this format.
+    pub version: u32,
+    /// Whether the agent captures its host; otherwise there are no flows.
+    pub captured: bool,
+    /// When the agent started to count.
+    pub since: Rfc3339,
+    /// The sums of each kind of protection.
+    pub totals: Vec<CoverageTotal>,
+    /// The flows, those with most open sockets first; at most [`COVERAGE_FLOWS_MAX`].
+    pub flows: Vec<CoverageFlows>,
+}
+
+/// The sum of a kind of protection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CoverageTotal {
+    /// The kind.
+    pub protection: Protection,
+    /// How many sockets.
+    #[serde(flatten)]
+    pub counts: SocketCounts,
+}
+
+/// Flows that are alike.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CoverageFlows {
+    /// The flows.
+    #[serde(flatten)]
+    pub flow: CoveredFlow,
+    /// How many sockets.
+    #[serde(flatten)]
+    pub counts: SocketCounts,
+    /// When one was open last.
+    pub last: Rfc3339,
+}
+
+impl CoverageDisplay {
+    /// Returns the display of an agent that does not capture its host.
+    #[must_use]
+    pub fn not_captured(since: Rfc3339) -> Self {
+        Self { captured: false, ..coverage(&CoverageTable::default(), since) }
+    }
+}
+
+/// Returns the flows of a table that counts since a time.
+#[must_use]
+pub fn coverage(table: &CoverageTable, since: Rfc3339) -> CoverageDisplay {
+    let totals = table.totals().into_iter();
+    let totals = totals.map(|(protection, counts)| CoverageTotal { protection, counts });
+    let flows = table.entries().into_iter().take(COVERAGE_FLOWS_MAX);
+    let flows = flows.map(|CoverageEntry { flow, counts, last }| CoverageFlows {
+        flow,
+        counts,
+        last: Rfc3339(last),
+    });
+    CoverageDisplay {
+        version: VERSION,
+        captured: true,
+        since,
+        totals: totals.collect(),
+        flows: flows.collect(),
+    }
+}
