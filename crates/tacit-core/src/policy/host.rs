@@ -6,7 +6,7 @@ use super::diagnostic::SourcePosition;
 
 /// The settings in `[host]`, which apply when the agent captures the flows of all programs of its
 /// host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSettings {
     /// What happens to flows of programs that match no rule.
     pub unmatched: Unmatched,
@@ -14,11 +14,49 @@ pub struct HostSettings {
     pub mark: u32,
     /// Where the table begins in the policy text.
     pub position: SourcePosition,
+    /// Whether the rules are applied.
+    pub mode: HostMode,
+    /// Names of interfaces whose flows are captured too: bridges with containers behind them.
+    pub forwarded: Vec<String>,
 }
 
 impl HostSettings {
+    /// What happens to flows of programs that match no rule; in audit mode they pass.
+    #[must_use]
+    pub fn unmatched_in_effect(&self) -> Unmatched {
+        match self.mode {
+            HostMode::Enforce => self.unmatched,
+            HostMode::Audit => Unmatched::Permit,
+        }
+    }
+
     /// The default mark: two bits that Docker, kube-proxy and Tailscale do not use.
     pub const MARK_DEFAULT: u32 = 0x3000_0000;
+}
+
+/// The most interfaces in `forwarded`.
+pub const FORWARDED_MAX: usize = 16;
+
+/// Whether the rules of a host are applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostMode {
+    /// They are.
+    #[default]
+    Enforce,
+    /// Flows pass as they would without tacit; what the rules would do is reported.
+    Audit,
+}
+
+impl HostMode {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Audit => "audit",
+        }
+    }
 }
 
 /// What happens to flows that no rule matches.

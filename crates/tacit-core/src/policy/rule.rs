@@ -71,6 +71,16 @@ impl Rule {
         self.audited.as_ref().unwrap_or(&self.action)
     }
 
+    /// Whether the rule is about programs of a captured host, and not only about those of runs.
+    #[must_use]
+    pub fn is_of_host(&self) -> bool {
+        match self.form {
+            RuleForm::Outbound => self.selectors.run.is_empty(),
+            RuleForm::HostInbound => true,
+            RuleForm::Inbound(_) | RuleForm::Forward(_) => false,
+        }
+    }
+
     /// Returns the same rule in audit mode: its flows pass as they would without tacit.
     #[must_use]
     pub fn in_audit_mode(self) -> Self {

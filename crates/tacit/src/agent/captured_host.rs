@@ -29,7 +29,7 @@ const NAME: &str = "host";
 /// # Errors
 /// The policy has no `[host]`, or the process may not mark packets.
 pub(super) fn mark_own_packets(policy: &Policy) -> Result<(), HostError> {
-    let settings = policy.host.ok_or(HostError::NoSettings)?;
+    let settings = policy.host.as_ref().ok_or(HostError::NoSettings)?;
     // The policy has checked that these are two bits.
     let marks = HostMarks::new(settings.mark).ok_or(HostError::NoSettings)?;
     may_mark(marks.agent()).map_err(HostError::NoRights)?;
@@ -66,10 +66,11 @@ impl Runs {
 
     async fn try_begin_host(&mut self, helper: HostHelper, workers: &Workers) -> io::Result<()> {
         let HostHelper { channel, pid } = helper;
-        let settings = self.shared.live.load().policy.host.ok_or(io::ErrorKind::InvalidInput)?;
+        let live = self.shared.live.load();
+        let mark = live.policy.host.as_ref().ok_or(io::ErrorKind::InvalidInput)?.mark;
         let copy = channel.as_fd().try_clone_to_owned()?;
         let channel = HelperChannel::open(channel.into())?;
-        let mut sockets = channel.host_sockets(settings.mark).await?;
+        let mut sockets = channel.host_sockets(mark).await?;
         let clients = sockets.split_off(clients_at(sockets.len()));
         // The connection is closed when the helper ends; nothing else is read from it.
         let connection = channel.another().await?;

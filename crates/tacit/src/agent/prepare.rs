@@ -163,9 +163,9 @@ fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str>
     if policy.limits != limits {
         parts.push("[limits]");
     }
-    let host = match (policy.host, before.host) {
-        (Some(new), Some(old)) => Some(HostSettings { mark: old.mark, ..new }),
-        (_, old) => old,
+    let host = match (&policy.host, &before.host) {
+        (Some(new), Some(old)) => Some(HostSettings { mark: old.mark, ..new.clone() }),
+        (_, old) => old.clone(),
     };
     if policy.host != host {
         parts.push("[host]");

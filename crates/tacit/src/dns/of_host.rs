@@ -12,7 +12,7 @@ use tacit_core::dns::{
     self, DnsQuestion, HOST_TTL_MAX, ResolvedAddress, Verdict, is_nameable, open_verdict,
 };
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::policy::{UnknownOwner, Unmatched, can_match_address, may_ask};
+use tacit_core::policy::{HostSettings, UnknownOwner, Unmatched, can_match_address, may_ask};
 
 use super::{Forwarder, PORT};
 use crate::clock;
@@ -74,7 +74,12 @@ impl Forwarder {
 
     /// What happens to flows of the host that no rule matches.
     fn unmatched(&self) -> Unmatched {
-        self.live.load().policy.host.map_or(Unmatched::Deny, |host| host.unmatched)
+        self.live
+            .load()
+            .policy
+            .host
+            .as_ref()
+            .map_or(Unmatched::Deny, HostSettings::unmatched_in_effect)
     }
 
     /// Decides about a query of the host's programs.

@@ -37,6 +37,7 @@ pub(super) fn look() -> Vec<Finding> {
         device("vsock", "/dev/vsock", "for links to virtual machines of this host"),
         device("TUN", "/dev/net/tun", "for IPsec, which this version does not implement"),
         cgroups(),
+        bridges(),
         sandbox(),
     ]);
     findings
@@ -44,6 +45,24 @@ pub(super) fn look() -> Vec<Finding> {
 
 fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// Whether packet rules leave what a bridge passes on by itself.
+fn bridges() -> Finding {
+    let names = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
+    let is_on = |name: &&str| read(&format!("/proc/sys/net/bridge/{name}")).as_deref() == Some("1");
+    let on: Vec<_> = names.into_iter().filter(is_on).collect();
+    let note = if on.is_empty() {
+        "br_netfilter is off: `[host] forwarded` captures containers behind bridges".to_owned()
+    } else {
+        format!(
+            "br_netfilter is on: datagrams of containers that `[host] forwarded` captures are \
+             refused, and captured flows between containers of one bridge are dropped; set \
+             net.bridge.{} to 0",
+            on.join(" and net.bridge.")
+        )
+    };
+    Finding::wanted("bridges", Presence::when(on.is_empty()), note)
 }
 
 fn kernel() -> Finding {

@@ -94,7 +94,7 @@ fn serve(channel: UnixStream) -> io::Result<()> {
             server.answer_on(&mut channels, at);
         }
     }
-    Ok(())
+    server.watched.end_audit(server.capture.as_mut())
 }
 
 /// Waits for a request; `None` if the time is over.

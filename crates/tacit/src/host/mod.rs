@@ -22,11 +22,14 @@ use std::fmt;
 use std::io;
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{HostPlan, HostSection, HostVerdict, NamedAddress, NamedPorts, Unmatched};
+use tacit_core::policy::{
+    HostMode, HostPlan, HostSection, HostVerdict, NamedAddress, NamedPorts, Unmatched,
+};
 use tacit_sys::netlink::IpProtocol;
 use tacit_sys::netlink::nft::Element;
 use tacit_sys::netlink::nft::host::{
-    self as table, HostElement, HostMarks, HostTable, NamedFlows, SenderCheck, TableSection,
+    self as table, HostElement, HostMarks, HostTable, Lifetime, NamedFlows, SenderCheck,
+    TableSection,
 };
 
 use crate::run::kernel_terms::element;
@@ -95,6 +98,8 @@ struct TableContents {
     inbound: Vec<Element>,
     others: table::PacketVerdict,
     names: Option<NamedContents>,
+    forwarded: Vec<String>,
+    lifetime: Lifetime,
 }
 
 /// What rules by name need.
@@ -156,6 +161,11 @@ impl TableContents {
             inbound: plan.inbound.iter().map(element).collect(),
             others,
             names: plan.names.as_ref().map(|ports| NamedContents::of(ports, addresses)),
+            forwarded: plan.forwarded.clone(),
+            lifetime: match plan.mode {
+                HostMode::Enforce => Lifetime::Unlimited,
+                HostMode::Audit => Lifetime::OfInstaller,
+            },
         }
     }
 
@@ -172,9 +182,16 @@ impl TableContents {
         marks: HostMarks,
         user: Option<u32>,
     ) -> HostTable<'a> {
-        let Self { inbound, others, names, .. } = self;
-        let names = names.as_ref().map(NamedContents::flows);
-        HostTable { marks, user, others: *others, sections, inbound, names }
+        HostTable {
+            marks,
+            user,
+            others: self.others,
+            sections,
+            inbound: &self.inbound,
+            forwarded: &self.forwarded,
+            lifetime: self.lifetime,
+            names: self.names.as_ref().map(NamedContents::flows),
+        }
     }
 }
 

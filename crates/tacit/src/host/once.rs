@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tacit_core::dns::{HostsEntry, KnownName};
 use tacit_core::policy::{
-    CaptureRange, HostPlan, HostRange, HostSection, HostSettings, HostVerdict, NameRules,
+    CaptureRange, HostMode, HostPlan, HostRange, HostSection, HostSettings, HostVerdict, NameRules,
     NamedAddress, NamedPorts, Policy, Senders, Unmatched, host_plan,
 };
 use tacit_sys::host::{self, HostCapture};
@@ -20,14 +20,17 @@ use crate::run::capture::passing_user;
 use crate::run::named::NamedCapture;
 
 /// Installs the packet rules of a policy; `hosts` are the names in `/etc/hosts`. What the rules
-/// capture is refused until an agent takes it.
+/// capture is refused until an agent takes it. In audit mode there are none.
 ///
 /// # Errors
 /// The policy has no `[host]`, or the kernel refuses.
 pub fn guard(policy: &Policy, hosts: &[HostsEntry]) -> Result<(), HostError> {
-    let settings = policy.host.ok_or(HostError::NoSettings)?;
+    let settings = policy.host.as_ref().ok_or(HostError::NoSettings)?;
     let unix_s = clock::now_unix_s();
     let plan = host_plan(policy, settings.unmatched, unix_s);
+    if plan.mode == HostMode::Audit {
+        return Ok(());
+    }
     let open = || HostCapture::open(marks_of(settings.mark)?).map_err(io::Error::other);
     let mut capture = open().map_err(HostError::Helper)?;
     let senders = senders::resolve(&plan).map_err(HostError::Helper)?;
@@ -79,6 +82,8 @@ pub fn probe() -> io::Result<()> {
         unmatched: Unmatched::Deny,
         inbound: ports.to_vec(),
         names: Some([false, true].map(named_port).to_vec()),
+        mode: HostMode::Enforce,
+        forwarded: vec!["lo".to_owned()],
     };
     let marks = marks_of(HostSettings::MARK_DEFAULT)?;
     let mut capture = HostCapture::open(marks).map_err(io::Error::other)?;

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use tacit_core::policy::{HostName, HostPlan, NamedAddress};
+use tacit_core::policy::{HostMode, HostName, HostPlan, NamedAddress};
 use tacit_sys::host::HostCapture;
 use tacit_sys::netlink::nft::host::{HostMarks, SenderCheck};
 
@@ -144,6 +144,19 @@ impl Watched {
         Ok(())
     }
 
+    /// Takes back what must not outlive the helper.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn end_audit(&self, kernel: Option<&mut impl HostRules>) -> io::Result<()> {
+        match (&self.installed, kernel) {
+            (Some((installed, _)), Some(kernel)) if installed.plan.mode == HostMode::Audit => {
+                kernel.remove()
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks the installed rules, if a check is due, and restores rules that another program has
     /// removed. Returns the time until the next check; `None` if no rules are installed.
     pub(super) fn look(
@@ -274,11 +287,17 @@ mod tests {
     }
 
     fn installed() -> Installed {
+        in_mode(HostMode::Enforce)
+    }
+
+    fn in_mode(mode: HostMode) -> Installed {
         let plan = HostPlan {
             sections: Vec::new(),
             unmatched: Unmatched::Permit,
             inbound: Vec::new(),
             names: None,
+            mode,
+            forwarded: Vec::new(),
         };
         Installed { marks: HostMarks::new(3).unwrap(), plan, senders: Vec::new(), user: None }
     }
@@ -364,5 +383,15 @@ mod tests {
         kernel = Kernel::default();
         watched.learn(&mut kernel, &[], &[], now + LOOK_INTERVAL).unwrap();
         assert_eq!((kernel.addresses.len(), kernel.names.len()), (1, 1));
+    }
+
+    #[test]
+    fn only_what_audits_ends_with_the_helper() {
+        for (mode, stays) in [(HostMode::Enforce, true), (HostMode::Audit, false)] {
+            let (mut watched, mut kernel, now) = watched();
+            watched.install(&mut kernel, in_mode(mode), now).unwrap();
+            watched.end_audit(Some(&mut kernel)).unwrap();
+            assert_eq!([kernel.has_table, kernel.has_routes], [stays, stays], "{mode:?}");
+        }
     }
 }

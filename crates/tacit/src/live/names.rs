@@ -43,8 +43,8 @@ impl NoRule {
 impl Live {
     /// Whether a flow that no rule matches is permitted, which is possible on a captured host.
     fn permits_unmatched(&self, flow: &Flow) -> bool {
-        let permits = |host: HostSettings| host.unmatched == Unmatched::Permit;
-        flow.is_of_host() && self.policy.host.is_some_and(permits)
+        let permits = |host: &HostSettings| host.unmatched_in_effect() == Unmatched::Permit;
+        flow.is_of_host() && self.policy.host.as_ref().is_some_and(permits)
     }
 
     /// Finds the rule that decides about a flow of a program or a client. If the address has

@@ -17,9 +17,11 @@ mod harness;
 #[path = "../lab/public.rs"]
 mod public;
 
+mod audit;
 mod bypass;
 mod check;
 mod confirmation;
+mod containers;
 mod coverage;
 mod death;
 mod inbound;

@@ -26,7 +26,7 @@ use super::sweep::{self, Area};
 use super::{CaptureRange, Learnt, Plane, address, is_of_host, is_open, left_of, ports, spans};
 use crate::flow::Protocol;
 use crate::policy::content::Policy;
-use crate::policy::host::Unmatched;
+use crate::policy::host::{HostMode, Unmatched};
 use crate::policy::rule::{Action, Deny, Rule, RuleForm};
 use crate::policy::selector::{Family, Selectors};
 
@@ -77,6 +77,10 @@ pub struct HostPlan {
     /// The ports of rules by name. `None`: no rule is by name, and port 53 is an ordinary port.
     #[serde(default)]
     pub names: Option<Vec<NamedPorts>>,
+    /// Whether what is captured is refused while no agent takes it.
+    pub mode: HostMode,
+    /// The interfaces whose flows are captured too.
+    pub forwarded: Vec<String>,
 }
 
 impl HostPlan {
@@ -131,11 +135,15 @@ impl Senders {
 #[must_use]
 pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan {
     let open = || policy.rules.iter().filter(|rule| is_open(rule, unix_s)).map(|rule| &**rule);
+    let mode = policy.host.as_ref().map(|host| host.mode).unwrap_or_default();
+    let unmatched = if mode == HostMode::Audit { Unmatched::Permit } else { unmatched };
     HostPlan {
         sections: sections(open(), unmatched),
         unmatched,
         inbound: inbound(open()),
         names: NameRules::of(policy, unix_s).map(|rules| rules.ports().to_vec()),
+        mode,
+        forwarded: policy.host.as_ref().map(|host| host.forwarded.clone()).unwrap_or_default(),
     }
 }
 

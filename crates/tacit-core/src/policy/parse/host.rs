@@ -1,5 +1,7 @@
 //! Parses `[host]`, and reports the rules with settings that a captured host does not support.
 
+use std::sync::Arc;
+
 use super::review::{self, Read};
 use super::words::Scope;
 use crate::message_id::MessageId;
@@ -8,11 +10,12 @@ use crate::policy::capture::{
     self, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostSection, NAMED_PORTS_MAX, NameRules,
     PORT_PARTS_MAX, SENDER_CHECKS_MAX,
 };
-use crate::policy::host::{HostSettings, Unmatched};
+use crate::policy::host::{FORWARDED_MAX, HostMode, HostSettings, Unmatched};
 use crate::policy::rule::{Action, Rule, RuleForm};
 use crate::policy::selector::{Near, Selectors};
 use crate::policy::starttls::{Start, StarttlsProtocol};
 use crate::policy::text::{TomlTable, TomlValue};
+use crate::policy::tls::{OwnTls, Tls};
 
 /// Reads `[host]`; `Some(None)` if there is none.
 pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<HostSettings>> {
@@ -23,7 +26,74 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<HostSettings>> {
     let unmatched = table.required("unmatched", fix).and_then(|value| value.choice(&words));
     let mark = table.value("mark").map_or(Some(HostSettings::MARK_DEFAULT), |value| mark(&value));
     let position = table.report.position(table.at.start);
-    Some(Some(HostSettings { unmatched: unmatched?, mark: mark?, position }))
+    let mode = table.value("mode").map_or(Some(HostMode::Enforce), |value| mode(&value));
+    let forwarded = table.value("forwarded").map_or(Some(Vec::new()), |value| forwarded(&value));
+    Some(Some(HostSettings {
+        unmatched: unmatched?,
+        mark: mark?,
+        mode: mode?,
+        forwarded: forwarded?,
+        position,
+    }))
+}
+
+fn mode(value: &TomlValue<'_>) -> Option<HostMode> {
+    let mode = value.choice(&[("enforce", HostMode::Enforce), ("audit", HostMode::Audit)])?;
+    if mode == HostMode::Audit {
+        let message = "[host] is in audit mode: nothing is protected or refused";
+        let fix = "set mode = \"enforce\" when `tacit show audit` shows the flows that you expect";
+        let position = value.report.position(value.at.start);
+        value.report.warning(MessageId("audit-mode"), position, message, fix);
+    }
+    Some(mode)
+}
+
+/// Names of interfaces.
+fn forwarded(value: &TomlValue<'_>) -> Option<Vec<String>> {
+    if value.value.as_array().is_some_and(|list| list.len() > FORWARDED_MAX) {
+        value.list(FORWARDED_MAX)?;
+    }
+    value.each_once(|item| {
+        let name = item.string()?;
+        let is_name = name.len() <= INTERFACE_NAME_BYTES_MAX
+            && name != "lo"
+            && !name.contains(|letter: char| letter == '/' || letter.is_whitespace());
+        if !is_name {
+            let message = format!("`{}` is no interface that forwards", name.escape_debug());
+            item.error(message, "write the name of a bridge, as `ip link` shows it: \"docker0\"");
+        }
+        is_name.then(|| name.to_owned())
+    })
+}
+
+/// `IFNAMSIZ`, without the zero at the end.
+const INTERFACE_NAME_BYTES_MAX: usize = 15;
+
+/// Gives a rule what `[host]` says of all rules, and the defaults of rules of a host.
+pub(super) fn with_settings(
+    host: Option<&HostSettings>,
+    value: &TomlValue<'_>,
+    mut rule: Rule,
+) -> Rule {
+    let Some(host) = host else { return rule };
+    if !rule.is_of_host() {
+        return rule;
+    }
+    // Programs of a host are not started for tacit: those that use TLS keep it.
+    let tls = value.value.get("tls").map(|tls| tls.get_ref());
+    let is_open = tls.is_none_or(|tls| tls.get("on-tls").is_none());
+    if let Action::Tls(tls) = &mut rule.action
+        && let Tls::Client(client) = tls
+        && let Some(own_tls) = &mut Arc::make_mut(client).own_tls
+        && is_open
+    {
+        *own_tls = OwnTls::Pass;
+    }
+    // What passes anyway is not reported.
+    if host.mode == HostMode::Audit && rule.audited.is_none() && rule.action != Action::Permit {
+        return rule.in_audit_mode();
+    }
+    rule
 }
 
 /// Parses two bits, written as a hexadecimal number.
@@ -77,7 +147,7 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
         let message = format!("rule `{}` {problem}", rule.name);
         value.report.error(MessageId("not-for-host"), &at, message, format!("{fix}{or}"));
     }
-    if host.unmatched == Unmatched::Permit {
+    if host.unmatched == Unmatched::Permit || host.mode == HostMode::Audit {
         check_other_programs(rules);
     }
     check_groups(rules);
@@ -290,7 +360,7 @@ fn unsupported_inbound(rule: &Rule) -> Option<Unsupported> {
 }
 
 fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
-    let Action::Tls(tls) = &rule.action else { return None };
+    let Action::Tls(tls) = rule.audited.as_ref().unwrap_or(&rule.action) else { return None };
     let problem = match &tls.common().start {
         Start::Controlled => {
             "lets programs start TLS, and programs of a captured host have no query socket"

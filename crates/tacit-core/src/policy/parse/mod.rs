@@ -110,7 +110,7 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let engine = engine::read(top);
     let limits = limits(top);
     let host = host::read(top);
-    let rules = rules(top, &names, agent.as_ref(), host.flatten().as_ref());
+    let rules = rules(top, &names, agent.as_ref(), host.as_ref().and_then(Option::as_ref));
     if rules.is_some() {
         // A rule with an error may use a table that now seems unused.
         names.warn_of_unused();
@@ -296,8 +296,11 @@ fn rules(
             fix,
         );
     }
-    let rules: Vec<Option<Arc<Rule>>> =
-        items.iter().map(|item| rule::read(item, names).map(Arc::new)).collect();
+    let read = |item: &TomlValue<'_>| {
+        let rule = rule::read(item, names)?;
+        Some(Arc::new(host::with_settings(host, item, rule)))
+    };
+    let rules: Vec<Option<Arc<Rule>>> = items.iter().map(read).collect();
     review::names(&items);
     let both = items.iter().zip(&rules);
     let sound = both.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));

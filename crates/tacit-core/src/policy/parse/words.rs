@@ -59,7 +59,7 @@ impl Scope {
             Self::MapEntry => MAP_ENTRY,
             Self::Agent => AGENT,
             Self::Engine => &["cpus", "spill", "queue", "class", "nice"],
-            Self::Host => &["unmatched", "mark"],
+            Self::Host => &["unmatched", "mark", "mode", "forwarded"],
             Self::Limits => &[
                 "connections",
                 "handshakes",

@@ -46,6 +46,8 @@ pub(super) enum HostExpression {
     FromLo,
     /// The packet came in on another interface than `lo`.
     NotFromLo,
+    /// The packet came in on the interface with this name.
+    ReceivedOn(InterfaceName),
     /// The packet goes out on another interface than `lo`.
     NotToLo,
     /// The address belongs to this host.
@@ -97,6 +99,21 @@ pub struct CgroupId {
     pub level: u32,
     /// Its number, which no other group ever has.
     pub id: u64,
+}
+
+/// The name of an interface as the kernel compares it, with zeros at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InterfaceName([u8; 16]);
+
+impl InterfaceName {
+    /// A longer name is cut: no interface has it.
+    pub(super) fn new(name: &str) -> Self {
+        let mut bytes = [0; 16];
+        for (place, byte) in bytes.iter_mut().zip(name.bytes()) {
+            *place = byte;
+        }
+        Self(bytes)
+    }
 }
 
 /// The header in which a packet contains a source route.
@@ -162,6 +179,7 @@ impl HostExpression {
             Self::OfCgroup(cgroup) => compare_cgroup(rule, cgroup),
             Self::FromLo => compare_with_lo(rule, META_IIF, EQUAL),
             Self::NotFromLo => compare_with_lo(rule, META_IIF, NOT_EQUAL),
+            Self::ReceivedOn(name) => compare_interface_name(rule, name),
             Self::NotToLo => compare_with_lo(rule, META_OIF, NOT_EQUAL),
             Self::IsLocal(end) => {
                 address_type(rule, end);
@@ -206,6 +224,11 @@ fn compare_direction(rule: &mut NetlinkRequest, direction: u8) {
 fn compare_with_lo(rule: &mut NetlinkRequest, interface: u32, operation: u32) {
     meta(rule, interface);
     compare(rule, operation, &LO.to_ne_bytes());
+}
+
+fn compare_interface_name(rule: &mut NetlinkRequest, InterfaceName(name): InterfaceName) {
+    meta(rule, META_IIFNAME);
+    compare(rule, EQUAL, &name);
 }
 
 fn set_bits(rule: &mut NetlinkRequest, bits: MarkBits) {
@@ -354,6 +377,7 @@ const REGISTER_32_00: u32 = 8;
 const DYNSET_UPDATE: u32 = 1;
 const META_IIF: u32 = 4;
 const META_OIF: u32 = 5;
+const META_IIFNAME: u32 = 6;
 const META_SKUID: u32 = 10;
 const META_SKGID: u32 = 11;
 /// `NFT_SOCKET_CGROUPV2`.

@@ -15,10 +15,11 @@ use tacit_core::policy::map::{CONDITIONS, Conditions};
 use tacit_core::policy::{
     Absent, Action, AgentSettings, Answers, Cancel, ChainCheck, ClearClients, ClientCert,
     ClientCertPolicy, ClientTls, ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings,
-    ExpiredAnchors, ForwardRule, Group, HostSettings, Identity, IdentityMap, InboundRule, Invalid,
-    Limits, NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation,
-    Rule, RuleForm, Selectors, SendProxy, ServerTls, SourcePosition, Start, Starttls, StarttlsMode,
-    StarttlsProtocol, Suite, TargetOrder, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
+    ExpiredAnchors, ForwardRule, Group, HostMode, HostSettings, Identity, IdentityMap, InboundRule,
+    Invalid, Limits, NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn,
+    Revocation, Rule, RuleForm, Selectors, SendProxy, ServerTls, SourcePosition, Start, Starttls,
+    StarttlsMode, StarttlsProtocol, Suite, TargetOrder, Tls, TlsCommon, TlsVersion, Trust,
+    TrustSource, Verify,
 };
 
 use crate::clock::Rfc3339;
@@ -122,10 +123,12 @@ fn tables(policy: &Policy) -> Vec<PolicyTable> {
 }
 
 fn captured_host(host: &HostSettings) -> PolicyTable {
-    let HostSettings { unmatched, mark, position: _ } = *host;
+    let HostSettings { unmatched, mark, mode, forwarded, position: _ } = host;
     let mut settings = Settings::default();
     settings.add("unmatched", unmatched.word(), false);
-    settings.add("mark", format!("{mark:#x}"), mark == HostSettings::MARK_DEFAULT);
+    settings.add("mark", format!("{mark:#x}"), *mark == HostSettings::MARK_DEFAULT);
+    settings.add("mode", mode.word(), *mode == HostMode::default());
+    settings.add("forwarded", forwarded.clone(), forwarded.is_empty());
     settings.table("[host]", None)
 }
 
@@ -293,7 +296,9 @@ fn rule(policy: &Policy, rule: &Rule, position: Option<SourcePosition>) -> Polic
             };
             settings.add("deny", word, *deny == Deny::default());
         }
-        Action::Tls(tls) => tls_settings(&mut settings, tls, &rule.form),
+        Action::Tls(tls) => {
+            tls_settings(&mut settings, tls, &rule.form, own_tls_default(policy, rule));
+        }
     }
     if !matches!(rule.form, RuleForm::Forward(_)) {
         let mode = if rule.audited.is_some() { "audit" } else { "enforce" };
@@ -397,7 +402,13 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// The default of `unix-mode`.
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
-fn tls_settings(settings: &mut Settings, tls: &Tls, form: &RuleForm) {
+/// The value of `on-tls` in a rule that does not have it.
+fn own_tls_default(policy: &Policy, rule: &Rule) -> OwnTls {
+    let is_of_host = policy.host.is_some() && rule.is_of_host();
+    if is_of_host { OwnTls::Pass } else { OwnTls::default() }
+}
+
+fn tls_settings(settings: &mut Settings, tls: &Tls, form: &RuleForm, usual: OwnTls) {
     let usual_role = match form {
         RuleForm::Forward(_) => None,
         RuleForm::Inbound(_) | RuleForm::HostInbound => Some("server"),
@@ -412,7 +423,7 @@ fn tls_settings(settings: &mut Settings, tls: &Tls, form: &RuleForm) {
             client_cert(settings, asked);
             clear_clients(settings, clear.as_ref());
         }
-        Tls::Client(client) => client_settings(settings, client, form),
+        Tls::Client(client) => client_settings(settings, client, form, usual),
     }
     common(settings, tls.common());
 }
@@ -456,7 +467,7 @@ fn clear_clients(settings: &mut Settings, clear: Option<&ClearClients>) {
     settings.add("tls.clear-until", until.clone(), until.is_none());
 }
 
-fn client_settings(settings: &mut Settings, client: &ClientTls, form: &RuleForm) {
+fn client_settings(settings: &mut Settings, client: &ClientTls, form: &RuleForm, usual: OwnTls) {
     let ClientTls { identity, verify, sni, connect, own_tls, common: _ } = client;
     settings.add("tls.identity", identity.clone(), identity.is_none());
     settings.add("tls.verify", verify.word(), matches!(verify, Verify::Full { .. }));
@@ -481,7 +492,7 @@ fn client_settings(settings: &mut Settings, client: &ClientTls, form: &RuleForm)
             OwnTls::Refuse => "refuse",
             OwnTls::Pass => "pass",
         };
-        settings.add("tls.on-tls", word, *own_tls == OwnTls::default());
+        settings.add("tls.on-tls", word, *own_tls == usual);
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tacit_core::dns::{HostsEntry, KnownName, Learning, NotLearnt, ResolvedAddress};
 use tacit_core::policy::{
-    CAPTURE_RANGES_MAX, CaptureRange, Extension, HostPlan, HostSettings, LearntName, NameRules,
-    Policy, can_match_name, captured, extend, host_plan, is_disputed,
+    CAPTURE_RANGES_MAX, CaptureRange, Extension, HostPlan, LearntName, NameRules, Policy,
+    can_match_name, captured, extend, host_plan, is_disputed,
 };
 use tacit_sys::netlink::route::Families;
 use tacit_sys::process;
@@ -162,10 +162,9 @@ impl Capture {
     }
 
     async fn install(&self, policy: &Policy, mirror: &mut Mirror) -> io::Result<()> {
-        let HostSettings { unmatched, mark, .. } =
-            policy.host.ok_or(io::ErrorKind::InvalidInput)?;
+        let host = policy.host.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
         let unix_s = clock::now_unix_s();
-        let plan = host_plan(policy, unmatched, unix_s);
+        let plan = host_plan(policy, host.unmatched, unix_s);
         let now = Instant::now();
         let rules = NameRules::of(policy, unix_s);
         let of_rules = |rules| NamedCapture::of(rules, &self.run.learnt(), &self.hosts.load(), now);
@@ -179,7 +178,7 @@ impl Capture {
         }
         mirror.plan = None;
         let addresses = named.as_ref().map(|named| named.addresses(now)).unwrap_or_default();
-        self.run.helper.install_plan(mark, plan.clone(), addresses, passing_user()).await?;
+        self.run.helper.install_plan(host.mark, plan.clone(), addresses, passing_user()).await?;
         mirror.plan = Some(plan);
         mirror.named = named;
         self.name_rules.store(rules.map(Arc::new));

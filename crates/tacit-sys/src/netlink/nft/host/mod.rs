@@ -10,6 +10,7 @@
 //!   sets named4 named6                address . part: captured addresses with names
 //!   chain output                      marks captured packets: the kernel routes them to lo
 //!   chain rewritten                   refuses packets that NAT redirects to a captured address
+//!   chains forwarded forwarding       mark what comes from the interfaces of containers
 //!   chains capture refuse prohibit    the verdicts of the maps
 //!   chain prerouting                  sends packets on lo and from clients to the agent
 //!   chain postrouting                 drops captured packets on other interfaces than lo
@@ -56,6 +57,9 @@ pub const HOST_RANGES_MAX: usize = 16_384;
 
 /// The most checks of senders of a table, all sections together.
 pub const HOST_CHECKS_MAX: usize = 4096;
+
+/// The most interfaces whose flows are captured too.
+pub const HOST_INTERFACES_MAX: usize = 16;
 
 /// The bits of packet marks that the table uses. Others belong to other programs and stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +147,17 @@ impl TableSection<'_> {
     }
 }
 
+/// How long a table is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// It outlives its installer, and then refuses what it captures. Connections that are older
+    /// than the table are refused.
+    Unlimited,
+    /// It ends with its installer, where the kernel has owners, and refuses nothing: connections
+    /// that are older than the table pass.
+    OfInstaller,
+}
+
 /// The contents of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct HostTable<'a> {
@@ -158,6 +173,11 @@ pub struct HostTable<'a> {
     pub inbound: &'a [Element],
     /// For rules by name; `None`: there are none.
     pub names: Option<NamedFlows<'a>>,
+    /// Names of interfaces: what comes in there for other hosts is treated as what
+    /// programs open.
+    pub forwarded: &'a [String],
+    /// How long the table is there.
+    pub lifetime: Lifetime,
 }
 
 /// Installs the table in place of an earlier one. Where the kernel has owners, only the installer
@@ -182,6 +202,9 @@ pub fn install(
     if table.names.is_some_and(|names| names.addresses.len() > NAMED_ADDRESSES_MAX) {
         return Err(Error::Invalid("more addresses with names than a host may have"));
     }
+    if table.forwarded.len() > HOST_INTERFACES_MAX {
+        return Err(Error::Invalid("more interfaces than a host may have"));
+    }
     let is_replaced = is_installed(netfilter)?;
     if is_replaced {
         replace(netfilter, NEW_TABLE, kernel, table)?;
@@ -199,9 +222,12 @@ fn replace(
     kernel: IpSupport,
     table: &HostTable<'_>,
 ) -> Result<(), Error> {
-    let owned = OWNER | PERSIST;
-    // The first message takes over a table that has no owner any more, or never had one.
-    let attempts = [(owned, owned), (0, owned), (0, 0)];
+    let owned = match table.lifetime {
+        Lifetime::Unlimited => OWNER | PERSIST,
+        Lifetime::OfInstaller => OWNER,
+    };
+    // The first message takes a table that its owner left, or one that had none.
+    let attempts = [(OWNER | PERSIST, owned), (OWNER, owned), (0, owned), (0, 0)];
     let mut refused = Error::Invalid("no attempt");
     for (taken, flags) in attempts {
         let mut messages = vec![declare(taken), delete(), declare(flags)];

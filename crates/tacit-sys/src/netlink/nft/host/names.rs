@@ -13,6 +13,8 @@ pub(super) enum Chain {
     Capture,
     Refuse,
     Prohibit,
+    Forwarding,
+    Forwarded,
     Output,
     Rewritten,
     Prerouting,
@@ -21,10 +23,12 @@ pub(super) enum Chain {
 
 impl Chain {
     /// All chains. A chain to which others refer comes before them.
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Capture,
         Self::Refuse,
         Self::Prohibit,
+        Self::Forwarding,
+        Self::Forwarded,
         Self::Output,
         Self::Rewritten,
         Self::Prerouting,
@@ -36,6 +40,8 @@ impl Chain {
             Self::Capture => "capture",
             Self::Refuse => "refuse",
             Self::Prohibit => "prohibit",
+            Self::Forwarding => "forwarding",
+            Self::Forwarded => "forwarded",
             Self::Output => "output",
             Self::Rewritten => "rewritten",
             Self::Prerouting => "prerouting",
@@ -46,7 +52,8 @@ impl Chain {
     /// The hook at which packets enter the chain; `None` if they enter it from other chains.
     pub(super) fn hook(self) -> Option<Hook> {
         let (kind, number, priority) = match self {
-            Self::Capture | Self::Refuse | Self::Prohibit => return None,
+            Self::Capture | Self::Refuse | Self::Prohibit | Self::Forwarding => return None,
+            Self::Forwarded => ("filter", 0, PRIORITY_MANGLE - 1),
             Self::Prerouting => ("filter", 0, PRIORITY_MANGLE),
             Self::Output => ("route", 3, PRIORITY_MANGLE),
             Self::Rewritten => ("filter", 3, PRIORITY_PAST_NAT),

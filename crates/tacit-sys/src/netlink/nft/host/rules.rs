@@ -7,6 +7,7 @@
 //!                a program's answer to the agent in a client's name       marked: back to lo
 //!                a program's answer to a client that did not come by
 //!                the agent, from a captured port                          refused
+//!                the agent's in the name of a captured destination        accept
 //!                of a connection that was captured                        marked: back to lo
 //!                with rules by name: to port 53, and to an address
 //!                with a name for whose port there is such a rule          as capture
@@ -16,6 +17,11 @@
 //!                  refuse      not an answer                              refused
 //!                  prohibit    not an answer                              refused
 //!                all else                                                 as `others` says
+//! forwarded      from an interface of containers                         to `forwarding`
+//!   forwarding   to an address of this host                               accept
+//!                a container's answer to a client of a port that the
+//!                host's NAT leads to it                                   accept
+//!                as `output` says                                         marked, or as there
 //! rewritten      not captured, and the host's NAT has rewritten the
 //!                destination: a verdict of the maps for that one, again;
 //!                  capture                                                refused
@@ -46,16 +52,21 @@
 //! The kernel knows the sender of a packet as long as a program holds the socket. Packets that the
 //! kernel sends for a closed socket belong to a tracked connection, which is handled as before.
 //!
+//! What containers open is marked where it comes in, before the next chain there; then the routing
+//! rule leads it to `lo` as well.
+//!
+//! A table of [`Lifetime::OfInstaller`] refuses nothing that is older than it.
+//!
 //! If no socket of the agent receives a packet, the next rule refuses the packet.
 
 use super::super::expression::Expression;
 use super::super::host_expression::{
-    HostExpression, MarkBits, SectionMap, SourceRoute, section_chain,
+    HostExpression, InterfaceName, MarkBits, SectionMap, SourceRoute, section_chain,
 };
 use super::super::primitive::{NftFamily, PacketEnd, Redirect};
 use super::super::rules::rule_in;
 use super::names::{Chain, INBOUND, MAPS, NAMED};
-use super::{HostMarks, HostTable, PacketVerdict, SenderCheck};
+use super::{HostMarks, HostTable, Lifetime, PacketVerdict, SenderCheck};
 use crate::ip_version::IpSupport;
 use crate::netlink::message::NetlinkRequest;
 use crate::netlink::nft::agent::{AGENT_PORT, HOLD_PORT, INBOUND_PORT};
@@ -66,8 +77,8 @@ use Expression::{
 };
 use HostExpression::{
     AnySocket, ConnectionMarkIs, FromLo, Goto, IsForeign, IsLocal, IsOriginal, IsReply,
-    IsRewritten, MarkIs, Named, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, SentFrom,
-    SetConnectionMark, SetMark, SourceRouted, ToInbound, ToSection, Transparent, Verdict,
+    IsRewritten, MarkIs, Named, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, ReceivedOn,
+    SentFrom, SetConnectionMark, SetMark, SourceRouted, ToInbound, ToSection, Transparent, Verdict,
 };
 
 const TCP: u8 = 6;
@@ -90,14 +101,18 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
         IpSupport::V4AndV6 => Redirect::Any,
     };
     let mut rules = Rules { bits: Bits::of(table.marks), redirect, list: Vec::new() };
-    rules.push_verdicts();
+    rules.push_answers();
+    rules.push_verdicts(table.lifetime);
     rules.push_sections(table);
     rules.push_output(table);
     rules.push_rewritten(table);
-    rules.push_noted();
-    rules.push_returned();
+    if !table.forwarded.is_empty() {
+        rules.push_forwarded(table);
+    }
+    rules.push_noted(table);
+    rules.push_returned(table);
     if !table.inbound.is_empty() {
-        rules.push_clients();
+        rules.push_clients(table.lifetime);
     }
     rules.push_closed_ports();
     let leaving = [Host(MarkIs(rules.bits.returns)), Host(NotToLo), Drop];
@@ -166,16 +181,26 @@ impl Rules {
         self.list.push(rule_in(chain.name(), step, expressions));
     }
 
-    /// The chains that the maps lead to.
-    fn push_verdicts(&mut self) {
-        let Bits { captured, client, kept, .. } = self.bits;
-        let answers = [Host(IsReply), Host(ConnectionMarkIs(client)), Accept];
+    /// The beginning of each chain that the maps lead to.
+    fn push_answers(&mut self) {
+        let answers = [Host(IsReply), Host(ConnectionMarkIs(self.bits.client)), Accept];
         for chain in [Chain::Capture, Chain::Refuse, Chain::Prohibit] {
             let step = "adding the rule that accepts answers to clients";
             self.push(chain, step, &[&[Transport(TCP), PastSyn][..], &answers].concat());
             self.push(chain, step, &[&[Transport(UDP)][..], &answers].concat());
         }
+    }
+
+    /// The chains that the maps lead to.
+    fn push_verdicts(&mut self, lifetime: Lifetime) {
+        let Bits { captured, kept, .. } = self.bits;
         let capture = Chain::Capture;
+        if lifetime == Lifetime::OfInstaller {
+            let older = [Transport(TCP), PastSyn, Accept];
+            self.push(capture, "adding the rule that accepts older connections", &older);
+            let rewritten = [Host(IsRewritten(true)), Accept];
+            self.push(capture, "adding the rule that accepts redirected flows", &rewritten);
+        }
         let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
         self.push(capture, "adding the rule that refuses NAT to captured addresses", &rewritten);
         let keep = [Transport(TCP), Host(SetConnectionMark(kept))];
@@ -190,7 +215,7 @@ impl Rules {
     }
 
     fn push_output(&mut self, table: &HostTable<'_>) {
-        let Bits { agent, captured, in_name, kept, .. } = self.bits;
+        let Bits { agent, captured, in_name, .. } = self.bits;
         let output = Chain::Output;
         let in_a_clients_name = [
             Host(MarkIs(agent)),
@@ -204,20 +229,14 @@ impl Rules {
             &in_a_clients_name,
         );
         self.push_own_packets(output, table);
-        let routes =
-            [(V4, SourceRoute::Loose), (V4, SourceRoute::Strict), (V6, SourceRoute::Header)];
-        for (family_is, route) in routes {
-            // No program would get an answer: its socket does not know the first hop.
-            let routed = [family_is, Host(SourceRouted(route)), Drop];
-            self.push(output, "adding the rule that drops source routes", &routed);
-        }
+        self.push_source_routes(output, table.lifetime);
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
         self.push(output, "adding the rule that accepts local packets", &local);
         // Those of open connections also return when no port is captured any more.
         let answer =
             [Host(IsReply), Host(ConnectionMarkIs(in_name)), Host(SetMark(captured)), Accept];
         self.push(output, "adding the rule that returns answers to the agent", &answer);
-        if !table.inbound.is_empty() {
+        if !table.inbound.is_empty() && table.lifetime == Lifetime::Unlimited {
             for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
                 let in_clear = [
                     family_is,
@@ -229,10 +248,54 @@ impl Rules {
                 self.push(output, "adding the rule that refuses answers in clear", &in_clear);
             }
         }
+        // The kernel's answers for sockets of the agent have no mark.
+        let in_name_of_others = [Host(IsForeign(PacketEnd::Source)), Accept];
+        self.push(
+            output,
+            "adding the rule that accepts answers in the name of others",
+            &in_name_of_others,
+        );
+        self.push_kept(output);
+        self.push_destinations(output, table);
+    }
+
+    /// What no router may lead elsewhere. No program would get an answer to a refusal: its socket
+    /// does not know the first hop.
+    fn push_source_routes(&mut self, chain: Chain, lifetime: Lifetime) {
+        if lifetime == Lifetime::OfInstaller {
+            return;
+        }
+        let routes =
+            [(V4, SourceRoute::Loose), (V4, SourceRoute::Strict), (V6, SourceRoute::Header)];
+        for (family_is, route) in routes {
+            let routed = [family_is, Host(SourceRouted(route)), Drop];
+            self.push(chain, "adding the rule that drops source routes", &routed);
+        }
+    }
+
+    /// Connections that were captured when they began.
+    fn push_kept(&mut self, chain: Chain) {
+        let Bits { captured, kept, .. } = self.bits;
         let is_kept =
             [Transport(TCP), Host(ConnectionMarkIs(kept)), Host(SetMark(captured)), Accept];
-        self.push(output, "adding the rule that keeps connections captured", &is_kept);
-        self.push_destinations(output, table);
+        self.push(chain, "adding the rule that keeps connections captured", &is_kept);
+    }
+
+    /// What comes in from containers.
+    fn push_forwarded(&mut self, table: &HostTable<'_>) {
+        for name in table.forwarded {
+            let received = Host(ReceivedOn(InterfaceName::new(name)));
+            let decided = [received, Host(Goto(Chain::Forwarding.name()))];
+            self.push(Chain::Forwarded, "adding the rule for flows of containers", &decided);
+        }
+        let chain = Chain::Forwarding;
+        let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
+        self.push(chain, "adding the rule that accepts what goes to this host", &local);
+        let answer = [Host(IsReply), Host(IsRewritten(true)), Accept];
+        self.push(chain, "adding the rule that accepts answers of published ports", &answer);
+        self.push_kept(chain);
+        self.push_source_routes(chain, table.lifetime);
+        self.push_destinations(chain, table);
     }
 
     /// What the agent sends.
@@ -325,15 +388,26 @@ impl Rules {
     }
 
     /// What clients open. It is noted once: no later packet of others changes who began.
-    fn push_noted(&mut self) {
+    fn push_noted(&mut self, table: &HostTable<'_>) {
         let Bits { none, client, .. } = self.bits;
         let chain = Chain::Prerouting;
         let local = Host(IsLocal(PacketEnd::Destination));
         let first = [Host(NotFromLo), Host(IsOriginal), Host(ConnectionMarkIs(none))];
         let note = Host(SetConnectionMark(client));
-        let tcp = [&[Transport(TCP), Syn], &first[..], &[local, note]].concat();
-        self.push(chain, "adding the rule that marks clients' connections", &tcp);
-        let udp = [&[Transport(UDP)], &first[..], &[local, Host(AnySocket), note]].concat();
+        let tcp = [&[Transport(TCP), Syn], &first[..]].concat();
+        let udp = [&[Transport(UDP)], &first[..]].concat();
+        if table.forwarded.is_empty() {
+            let tcp = [&tcp[..], &[local, note]].concat();
+            self.push(chain, "adding the rule that marks clients' connections", &tcp);
+        } else {
+            // Those of containers too; a captured one is noted as that already.
+            let tcp = [&tcp[..], &[note]].concat();
+            self.push(chain, "adding the rule that marks clients' connections", &tcp);
+            let foreign = Host(IsForeign(PacketEnd::Destination));
+            let to_containers = [&udp[..], &[foreign, note]].concat();
+            self.push(chain, "adding the rule that marks clients' UDP flows", &to_containers);
+        }
+        let udp = [&udp[..], &[local, Host(AnySocket), note]].concat();
         self.push(chain, "adding the rule that marks clients' UDP flows", &udp);
     }
 
@@ -353,7 +427,7 @@ impl Rules {
     }
 
     /// What the routing rule has returned to `lo`.
-    fn push_returned(&mut self) {
+    fn push_returned(&mut self, table: &HostTable<'_>) {
         let Bits { agent, captured, release, .. } = self.bits;
         self.push(
             Chain::Prerouting,
@@ -368,20 +442,22 @@ impl Rules {
             &[to_agent],
             Reset,
         );
-        let tcp = [Host(FromLo), Host(MarkIs(captured)), Transport(TCP)];
+        // What comes from containers is marked on its own interface.
+        let from_lo = if table.forwarded.is_empty() { &[Host(FromLo)][..] } else { &[] };
+        let tcp = [from_lo, &[Host(MarkIs(captured)), Transport(TCP)]].concat();
         let step = "adding the rule that sends later TCP packets to the agent";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
         self.push_or_refused(step, &past_syn, &to_agents_socket, Reset);
         let held = [CopyToAgent, ToHold(self.redirect)];
         self.push_or_refused("adding the rule that holds a captured SYN", &tcp, &held, Reset);
-        let udp = [Host(FromLo), Host(MarkIs(captured)), Transport(UDP)];
+        let udp = [from_lo, &[Host(MarkIs(captured)), Transport(UDP)]].concat();
         let step = "adding the rule that sends captured datagrams to the agent";
         self.push_or_refused(step, &udp, &[to_agent], PortUnreachable);
     }
 
     /// What clients send to captured ports.
-    fn push_clients(&mut self) {
+    fn push_clients(&mut self, lifetime: Lifetime) {
         for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
             let local = Host(IsLocal(PacketEnd::Destination));
             let to_port = [
@@ -397,7 +473,10 @@ impl Rules {
                 "adding the rule that accepts the agent's clients",
                 &known,
             );
-            let past_agent = [&to_port[..], &[PastSyn, Reset]].concat();
+            let past_agent = match lifetime {
+                Lifetime::Unlimited => [&to_port[..], &[PastSyn, Reset]].concat(),
+                Lifetime::OfInstaller => [&to_port[..], &[PastSyn, Accept]].concat(),
+            };
             self.push(Chain::Prerouting, "adding the rule that refuses other clients", &past_agent);
             let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
             self.push_or_refused(

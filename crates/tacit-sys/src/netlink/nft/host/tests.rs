@@ -1,7 +1,7 @@
 use super::super::sets::Element;
 use super::{
-    CgroupId, HostElement, HostMarks, HostTable, PacketVerdict, SenderCheck, TableSection,
-    contents, declare,
+    CgroupId, HostElement, HostMarks, HostTable, Lifetime, PacketVerdict, SenderCheck,
+    TableSection, contents, declare,
 };
 use crate::ip_version::IpSupport;
 use crate::netlink::IpProtocol;
@@ -14,8 +14,16 @@ const EVERYONE: &[TableSection<'static>] = &[TableSection {
 
 fn table(inbound: &[Element]) -> HostTable<'_> {
     let marks = HostMarks::new(0x3000_0000).unwrap();
-    let others = PacketVerdict::Pass;
-    HostTable { marks, user: None, others, sections: EVERYONE, inbound, names: None }
+    HostTable {
+        marks,
+        user: None,
+        others: PacketVerdict::Pass,
+        sections: EVERYONE,
+        inbound,
+        names: None,
+        forwarded: &[],
+        lifetime: Lifetime::Unlimited,
+    }
 }
 
 fn element(protocol: IpProtocol, address: &str, port: u16) -> Element {
