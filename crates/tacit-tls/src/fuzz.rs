@@ -105,7 +105,7 @@ pub fn crl(input: &[u8]) {
     let crls = match credentials::parse_crls(path, input.to_vec(), &ROOTS) {
         Ok(crls) => crls,
         Err(fault) => {
-            assert!(!fault.to_string().is_empty());
+            assert!(!fault.text(path).message.is_empty());
             return;
         }
     };

@@ -274,6 +274,10 @@ fn what_a_rule_cannot_say_stops_the_import() {
         let errors: Vec<_> = found.iter().filter(|found| found.contains(": error: ")).collect();
         assert_eq!(errors.first().map(|e| e.as_str()), Some(&*format!("{line}: error: {message}")));
     }
+}
+
+#[test]
+fn an_incomplete_configuration_is_not_imported() {
     for text in ["", "[s]\naccept = 1\n", "cert = /c.pem\nconnect = 1\n"] {
         assert_eq!(imported(text).0, None, "{text}");
     }

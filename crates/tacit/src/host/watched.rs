@@ -389,7 +389,7 @@ mod tests {
     fn only_what_audits_ends_with_the_helper() {
         for (mode, stays) in [(HostMode::Enforce, true), (HostMode::Audit, false)] {
             let (mut watched, mut kernel, now) = watched();
-            watched.install(&mut kernel, in_mode(mode), now).unwrap();
+            watched.install(&mut kernel, in_mode(mode), &[], now).unwrap();
             watched.end_audit(Some(&mut kernel)).unwrap();
             assert_eq!([kernel.has_table, kernel.has_routes], [stays, stays], "{mode:?}");
         }

@@ -137,7 +137,7 @@ fn removal_takes_everything_back_once_no_agent_captures() {
         python3 peer.py ask 192.0.2.2 8000 word
         seen marked"#,
         "
-tacit: error[host-in-use]: an agent captures this host: its packet rules belong to it
+tacit: error[host-in-use]: another agent already captures this host
 1
 answer to marked from ::ffff:127.0.0.1
 same

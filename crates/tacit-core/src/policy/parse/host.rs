@@ -194,7 +194,7 @@ fn check_groups(rules: &[Read<'_, '_>]) {
     let mut undecided = of_host().map(|read| read.rule).find(|rule| named::is_by_name(rule));
     for Read { value, rule } in of_host() {
         let has_program = !rule.selectors.program.is_empty();
-        undecided = undecided.or(has_program.then_some(*rule));
+        undecided = undecided.or_else(|| has_program.then_some(*rule));
         if rule.selectors.group.is_empty() {
             continue;
         }
