@@ -28,12 +28,30 @@ pub struct ResolvedAddress {
 /// # Errors
 /// The message is not a response, or answers another question.
 pub fn answers(response: &[u8], asked: &DnsQuestion) -> Result<Vec<ResolvedAddress>, DnsError> {
+    chain(response, asked).map(|chain| chain.addresses)
+}
+
+/// The names and addresses to which a response leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AnswerChain {
+    /// The name in the question and the target of each CNAME record, in the order of the records.
+    pub names: Vec<String>,
+    /// The addresses at the end; caches may use them for each of the names.
+    pub addresses: Vec<ResolvedAddress>,
+}
+
+/// Returns the names and addresses that a response has for its question, following CNAME records.
+///
+/// # Errors
+/// The message is not a response, or answers another question.
+pub fn chain(response: &[u8], asked: &DnsQuestion) -> Result<AnswerChain, DnsError> {
     let head = Head::read(response)?;
     if head.flags & RESPONSE == 0 || head.question != *asked {
         return Err(DnsError::NotAQuestion);
     }
     let packet = Packet::parse(response).map_err(|_| DnsError::Malformed)?;
     let mut found = Vec::new();
+    let mut names = Vec::new();
     let mut name = asked.name.clone();
     let mut ttl_s = u32::MAX;
     for _ in 0..ALIASES_MAX {
@@ -53,12 +71,11 @@ pub fn answers(response: &[u8], asked: &DnsQuestion) -> Result<Vec<ResolvedAddre
                 found.push(ResolvedAddress { address, ttl });
             }
         }
-        match alias {
-            Some((next, least_s)) => (name, ttl_s) = (next, least_s),
-            None => break,
-        }
+        names.push(name);
+        let Some((next, least_s)) = alias else { break };
+        (name, ttl_s) = (next, least_s);
     }
-    Ok(found)
+    Ok(AnswerChain { names, addresses: found })
 }
 
 fn text(name: &Name<'_>) -> String {
@@ -100,6 +117,10 @@ mod tests {
             ResolvedAddress { address: address.parse().unwrap(), ttl: Duration::from_secs(ttl_s) }
         });
         assert_eq!(answers(&wire, &asked("www.example")).unwrap(), expected);
+        assert_eq!(
+            chain(&wire, &asked("www.example")).unwrap().names,
+            ["www.example", "cdn.example"]
+        );
     }
 
     #[test]

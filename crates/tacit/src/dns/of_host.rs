@@ -9,7 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tacit_core::dns::{
-    self, DnsQuestion, HOST_TTL_MAX, ResolvedAddress, Verdict, is_nameable, open_verdict,
+    self, AnswerChain, DnsQuestion, HOST_TTL_MAX, ResolvedAddress, Verdict, is_nameable,
+    open_verdict,
 };
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::{HostSettings, UnknownOwner, Unmatched, can_match_address, may_ask};
@@ -20,6 +21,10 @@ use crate::live::{LiveAction, LiveRule, NoRule};
 use crate::log::{Event, EventCause};
 use crate::run::Scope;
 use crate::run::named::LearnError;
+
+/// The types of records with addresses: A and AAAA.
+const ADDRESS_V4: u16 = 1;
+const ADDRESS_V6: u16 = 28;
 
 impl Forwarder {
     /// Whether the agent answers the queries that a program sends to this destination. On a host it
@@ -104,22 +109,31 @@ impl Forwarder {
         self.capture.name_rules().is_some_and(|rules| !rules.rules_of(name).is_empty())
     }
 
-    /// Captures the addresses of a name with rules. `None`: the program must not get the answer.
+    /// Captures the addresses of names with rules: of the name in the question, and of those to which
+    /// CNAME records lead, because a cache may use the addresses for these names too. `None`: the
+    /// program must not get the answer.
     pub(super) async fn learn_of_host(
         &self,
         response: Vec<u8>,
         question: &DnsQuestion,
     ) -> Option<Vec<u8>> {
-        if !self.has_rules(&question.name) {
-            return Some(response);
-        }
-        let Ok(answers) = dns::answers(&response, question) else {
+        let is_for_addresses = [ADDRESS_V4, ADDRESS_V6].contains(&question.kind);
+        let Ok(AnswerChain { mut names, addresses }) = dns::chain(&response, question) else {
+            if !is_for_addresses && !self.has_rules(&question.name) {
+                return Some(response);
+            }
             self.note_unreadable(question);
             return None;
         };
+        names.retain(|name| self.has_rules(name));
+        names.sort();
+        names.dedup();
+        if names.is_empty() {
+            return Some(response);
+        }
         let is_own = |address: IpAddr| is_of_this_host(address) || self.run().host.has(address);
         let mut found: BTreeMap<IpAddr, Duration> = BTreeMap::new();
-        for ResolvedAddress { address, ttl } in answers {
+        for ResolvedAddress { address, ttl } in addresses {
             let address = address.to_canonical();
             if is_nameable(address) && !is_own(address) {
                 let longest = found.entry(address).or_default();
@@ -128,9 +142,11 @@ impl Forwarder {
         }
         let learnt: Vec<_> =
             found.iter().map(|(&address, &ttl)| ResolvedAddress { address, ttl }).collect();
-        if let Err(error) = self.capture.learn_of_host(&question.name, &learnt).await {
-            self.note_not_learnt(question, &error);
-            return None;
+        for name in &names {
+            if let Err(error) = self.capture.learn_of_host(name, &learnt).await {
+                self.note_not_learnt(name, &error);
+                return None;
+            }
         }
         // An address of this link would leave without capture.
         let may_have = |address| found.contains_key(&address) || is_own(address);
@@ -138,7 +154,7 @@ impl Forwarder {
         changed.ok().map(|changed| changed.unwrap_or(response))
     }
 
-    fn note_not_learnt(&self, question: &DnsQuestion, error: &LearnError) {
+    fn note_not_learnt(&self, name: &str, error: &LearnError) {
         let event = match error {
             LearnError::Kernel(_) => {
                 Event::new("capture-failed").limited("capture-failed host".to_owned())
@@ -150,7 +166,7 @@ impl Forwarder {
         let event = event
             .caused_by(EventCause::Run(self.run().label()))
             .field("run", &self.capture.run.name)
-            .field("name", &question.name);
+            .field("name", &name);
         self.log.error(event.field("error", error));
     }
 }

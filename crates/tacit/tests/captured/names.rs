@@ -50,6 +50,9 @@ def look_up(name, kind="1", server="192.0.2.2", transport="udp"):
         at += 2 if answer[at] else 1
         kind, _, ttl, length = struct.unpack_from(">HHIH", answer, at)
         at += 10
+        if kind not in (1, 28):
+            at += length
+            continue
         family = socket.AF_INET6 if kind == 28 else socket.AF_INET
         found.append((socket.inet_ntop(family, answer[at:at + length]), ttl))
         at += length
@@ -77,6 +80,7 @@ cat >zone <<'Z'
 far.example A 192.0.2.2
 far.example AAAA 2001:db8::2
 www.far.example A 192.0.2.2
+leads.org CNAME far.example
 other.org A 192.0.2.2
 Z
 start_far python3 names.py zone asked 192.0.2.2 2001:db8::2
@@ -103,6 +107,23 @@ fn machines(settings: &str, rules: &str) -> Machines {
 
 fn expect(machines: &Machines, script: &str, wanted: &str) {
     machines.expect(&format!("{BEGIN}{script}"), wanted);
+}
+
+#[test]
+fn a_name_to_which_another_leads_has_its_rule() {
+    expect(
+        &machines("unmatched = \"permit\"", NAMED),
+        r#"
+        capture
+        lookup leads.org
+        ask 192.0.2.2 4433 marked
+        seen marked"#,
+        "
+192.0.2.2
+answer to marked from ::ffff:127.0.0.1
+0
+",
+    );
 }
 
 #[test]
