@@ -76,7 +76,7 @@ impl Owners {
     fn find_one(&mut self, ends: SocketEnds) -> Option<SocketOwner> {
         let SocketEnds { protocol, program, peer } = ends;
         let found = diag::owner(&mut self.diagnosis, ip_protocol(protocol), program, peer);
-        let socket = found.ok().flatten()?;
+        let socket = found.ok().flatten().filter(|socket| is_held(socket, ends))?;
         let program = self.sees_programs.then(|| holder(socket.inode)).flatten();
         let user = address::user_name(socket.uid);
         Some(self.owner(&socket, program, user))
@@ -193,6 +193,21 @@ impl SeenProgram {
     fn of(pid: u32) -> Self {
         Self { pid, path: std::fs::read_link(format!("/proc/{pid}/exe")).ok() }
     }
+}
+
+/// Whether a program holds this socket and uses it for the flow. The kernel also finds listeners,
+/// and sockets that their program has closed; it reports those as root's.
+fn is_held(socket: &DiagSocket, ends: SocketEnds) -> bool {
+    let local = canonical(socket.local);
+    let is_own = local.port() == ends.program.port()
+        && (local.ip().is_unspecified() || local.ip() == ends.program.ip().to_canonical());
+    let is_connected = canonical(socket.peer) == canonical(ends.peer);
+    let is_flows = match ends.protocol {
+        flow::Protocol::Tcp => is_own && is_connected,
+        // A socket that is not connected sends to every peer.
+        flow::Protocol::Udp => is_own && (is_connected || socket.peer.port() == 0),
+    };
+    socket.inode != 0 && is_flows
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {
