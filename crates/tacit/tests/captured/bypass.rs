@@ -104,6 +104,13 @@ def route_v6(by, to, port):
         client.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RTHDR, header)
         lead(client, to, port)
 
+def from_foreign(source, to, port):
+    """From an address that this host does not have; this needs no capability."""
+    client = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    client.setsockopt(socket.IPPROTO_IPV6, 78, 1)
+    client.bind((source, 0))
+    lead(client, to, port)
+
 def on_wire(*addresses):
     seen = open("tap.out", "rb").read()
     for address in addresses:
@@ -229,6 +236,25 @@ fn a_peer_that_sends_first_opens_no_way_past_a_deny() {
         "
 EPERM
 sent
+",
+    );
+}
+
+#[test]
+fn a_foreign_source_address_opens_no_way_past_a_deny() {
+    let rule = "[[rule]]\nname = \"denied\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
+                remote = \"2001:db8::2\"\ndeny = true\n";
+    expect(
+        &permitting(rule),
+        r#"
+        capture
+        bypass from_foreign 2001:db8:77::9 2001:db8::3 5002
+        bypass from_foreign 2001:db8:77::9 2001:db8::2 5002
+        seen marked"#,
+        "
+sent
+EPERM
+0
 ",
     );
 }

@@ -17,13 +17,14 @@ pub(super) enum Chain {
     Forwarded,
     Output,
     Rewritten,
+    Routed,
     Prerouting,
     Postrouting,
 }
 
 impl Chain {
     /// All chains. A chain to which others refer comes before them.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Capture,
         Self::Refuse,
         Self::Prohibit,
@@ -31,6 +32,7 @@ impl Chain {
         Self::Forwarded,
         Self::Output,
         Self::Rewritten,
+        Self::Routed,
         Self::Prerouting,
         Self::Postrouting,
     ];
@@ -44,6 +46,7 @@ impl Chain {
             Self::Forwarded => "forwarded",
             Self::Output => "output",
             Self::Rewritten => "rewritten",
+            Self::Routed => "routed",
             Self::Prerouting => "prerouting",
             Self::Postrouting => "postrouting",
         }
@@ -57,6 +60,7 @@ impl Chain {
             Self::Prerouting => ("filter", 0, PRIORITY_MANGLE),
             Self::Output => ("route", 3, PRIORITY_MANGLE),
             Self::Rewritten => ("filter", 3, PRIORITY_PAST_NAT),
+            Self::Routed => ("filter", 2, PRIORITY_PAST_NAT),
             Self::Postrouting => ("filter", 4, PRIORITY_MANGLE),
         };
         Some(Hook { kind, number, priority })

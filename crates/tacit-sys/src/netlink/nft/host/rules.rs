@@ -248,8 +248,9 @@ impl Rules {
                 self.push(output, "adding the rule that refuses answers in clear", &in_clear);
             }
         }
-        // The kernel's answers for sockets of the agent have no mark.
-        let in_name_of_others = [Host(IsForeign(PacketEnd::Source)), Accept];
+        // The kernel's answers for sockets of the agent have no mark. A program can bind a foreign
+        // address too, but what it opens is in the original direction.
+        let in_name_of_others = [Host(IsForeign(PacketEnd::Source)), Host(IsReply), Accept];
         self.push(
             output,
             "adding the rule that accepts answers in the name of others",
@@ -296,6 +297,21 @@ impl Rules {
         self.push_kept(chain);
         self.push_source_routes(chain, table.lifetime);
         self.push_destinations(chain, table);
+        self.push_routed(table);
+    }
+
+    /// What containers send to a destination that NAT has rewritten is decided by the new one.
+    fn push_routed(&mut self, table: &HostTable<'_>) {
+        for name in table.forwarded {
+            let received = Host(ReceivedOn(InterfaceName::new(name)));
+            let forwarding = Host(Goto(Chain::Forwarding.name()));
+            let decided = [received, Host(IsRewritten(true)), Host(IsOriginal), forwarding];
+            self.push(
+                Chain::Routed,
+                "adding the rule for flows of containers that NAT redirects",
+                &decided,
+            );
+        }
     }
 
     /// What the agent sends.
@@ -348,6 +364,11 @@ impl Rules {
         for (number, section) in table.sections.iter().enumerate() {
             if section.is_for_all() {
                 self.push_section(chain.name(), number);
+                continue;
+            }
+            if chain == Chain::Forwarding {
+                // The sender is not a process of this host. Before routing, the kernel would take a
+                // socket of this host with the same port for the sender.
                 continue;
             }
             for sender in section.senders {
@@ -414,14 +435,16 @@ impl Rules {
     /// What rules by name need: questions, and flows that such a rule may decide.
     fn push_names(&mut self, chain: Chain) {
         let capture = Host(Goto(Chain::Capture.name()));
-        for protocol in [TCP, UDP] {
-            let question = [Transport(protocol), ToPort(DNS_PORT), capture];
-            self.push(chain, "rule: questions for names go to the agent", &question);
-        }
+        let query = [Transport(TCP), ToPort(DNS_PORT), capture];
+        self.push(chain, "adding the rule that captures DNS queries over TCP", &query);
+        // A datagram from outside, with a forged source, could make a query seem to be an answer.
+        let marked = Host(SetMark(self.bits.captured));
+        let query = [Transport(UDP), ToPort(DNS_PORT), marked, Accept];
+        self.push(chain, "adding the rule that captures DNS queries over UDP", &query);
         for (set, (family, family_is)) in NAMED.into_iter().zip(FAMILIES) {
             for protocol in [TCP, UDP] {
                 let named = [family_is, Transport(protocol), Host(Named(set, family)), capture];
-                self.push(chain, "rule: addresses with names go to the agent", &named);
+                self.push(chain, "adding the rule that captures addresses with names", &named);
             }
         }
     }
