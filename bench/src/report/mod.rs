@@ -84,9 +84,10 @@ impl Report {
         self.sections.push(Section {
             title: "Goals".to_owned(),
             prose: format!(
-                "Each value is the CPU time of all processes per operation: {SUBJECT} (two tacit \
-                 runs with default settings) divided by the best peer as installed. The goals \
-                 apply to the medians. The minima vary less if other programs use the machine."
+                "Each value is a ratio: the CPU time of all processes per operation with {SUBJECT} \
+                 (two tacit runs with default settings), divided by that with the best peer, which \
+                 has the settings of its package. The goals apply to the medians. The minima vary \
+                 less if other programs use the machine."
             ),
             tables: goals.into_iter().flatten().collect(),
             ..Section::default()

@@ -3,7 +3,8 @@
 //! ```text
 //! program's message ─ Query ─ verdict ─┬─ DnsClient ─> server ─> response ─┬─ answers ─> NameTable
 //!                                      │                                   └─ with_aliases
-//!                                      └─ refused                              └─ for_program
+//!                                      │                                         └─ for_program
+//!                                      └─ refused
 //! ```
 //!
 //! Only the question, three flags and the answer size of a program's message are used.
@@ -11,13 +12,14 @@
 //! leaves the host. The addresses in a response are read too, following CNAME records. Malformed
 //! messages are dropped.
 //!
-//! On a captured host [`HostNames`] records the names of addresses, and programs get true addresses
+//! Several names can share an address. In a run, [`NameTable`] assigns the address to the first
+//! name and an alias address to each other name, so that an address identifies one name.
+//! [`with_aliases`] writes the alias addresses into the response. A captured host has no aliases:
+//! [`HostNames`] records the names of each address, and programs get the true addresses
 //! ([`with_addresses`]).
 //!
-//! [`NameTable`] records which name an address has, and gives every other name with this address an
-//! alias address; [`with_aliases`] puts the alias addresses into the response; [`hosts()`] reads
-//! `/etc/hosts`; [`ResolverConfig`] reads `/etc/resolv.conf`; [`Health`] records which servers do
-//! not answer; [`next_message`] extracts messages from a TCP stream.
+//! [`hosts()`] reads `/etc/hosts`; [`ResolverConfig`] reads `/etc/resolv.conf`; [`Health`] records
+//! which servers do not answer; [`next_message`] extracts messages from a TCP stream.
 //!
 //! Limits: [`WAITING_MAX`] queries of one client, [`ADDRESSES_MAX`] addresses in an answer,
 //! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names for an address if names get no

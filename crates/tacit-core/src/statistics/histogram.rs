@@ -1,7 +1,8 @@
-//! A histogram whose buckets are at most 1/128 of their value wide.
+//! A histogram. The width of each bucket is at most 1/128 of the values in it.
 //!
-//! A percentile below 128 is exact; a larger one may be up to 0.8 % too high, but is never too low.
-//! Values over [`Histogram::VALUE_MAX`] count as that value; the maximum is exact.
+//! A percentile below 128 is exact; a larger one may be up to 0.8 % too high. A value over
+//! [`Histogram::VALUE_MAX`] is counted as `VALUE_MAX`, so no percentile is higher. The largest
+//! value is stored separately, and is exact.
 
 /// The number of buckets for each power of two.
 const STEPS: u64 = 128;

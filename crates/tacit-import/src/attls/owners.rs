@@ -140,8 +140,8 @@ impl Context<'_> {
             self.findings.changed(&field.at, message, fix);
             return true;
         }
-        let message = "connections of every program of the user would be in clear: the map sets no \
-                       program for the job name";
+        let message = "the map sets no program for the job name: the rule would apply to all \
+                       programs of the user, and their connections would be in clear";
         let fix = format!(
             "{fix}; if all programs of the user are meant, add to the map file:\n[rule.{}]\nuser = \
              \"USER\"",

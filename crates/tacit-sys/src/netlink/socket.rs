@@ -1,4 +1,5 @@
-//! The netlink socket: sends requests, and receives the answer to each message.
+//! The netlink socket: sends a request of one or more messages, and receives the kernel's answer to
+//! each message.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -77,7 +77,7 @@ impl Agent {
                 Some(look) => match look.run().await {
                     Ok(()) => Reply::written(&look.display(since)),
                     Err(error) => Reply::error(format!(
-                        "the helper of the host does not list its sockets: {error}"
+                        "cannot list the sockets of this host: the helper process reported: {error}"
                     )),
                 },
             };

@@ -109,9 +109,9 @@ impl Forwarder {
         self.capture.name_rules().is_some_and(|rules| !rules.rules_of(name).is_empty())
     }
 
-    /// Captures the addresses of names with rules: of the name in the question, and of those to which
-    /// CNAME records lead, because a cache may use the addresses for these names too. `None`: the
-    /// program must not get the answer.
+    /// Captures the addresses of names with rules: of the name in the question, and of those to
+    /// which CNAME records lead, because a cache may use the addresses for these names too.
+    /// `None`: the program must not get the answer.
     pub(super) async fn learn_of_host(
         &self,
         response: Vec<u8>,

@@ -189,16 +189,9 @@ fn device(name: &'static str, path: &str, purpose: &str) -> Finding {
 fn cgroups() -> Finding {
     let mounts = read("/proc/self/mounts").unwrap_or_default();
     let has = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"));
-    let is_root = process::effective_user() == 0;
-    let purpose = "for policies for a whole host, which this version does not implement";
-    let note = if !has {
-        format!("{purpose} (no cgroup2 is mounted)")
-    } else if is_root {
-        purpose.to_owned()
-    } else {
-        format!("{purpose} (only root can attach programs)")
-    };
-    Finding::wanted("cgroup BPF", Presence::when(has && is_root), note)
+    let purpose = "for rules with `slice` or `cgroup` of a captured host";
+    let note = if has { purpose.to_owned() } else { format!("{purpose} (no cgroup2 is mounted)") };
+    Finding::wanted("cgroup2", Presence::when(has), note)
 }
 
 /// The sandbox features of the kernel that an agent uses.

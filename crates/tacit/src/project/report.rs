@@ -46,8 +46,8 @@ impl Answer {
     ) -> Self {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
         assume(
-            "the size of messages stays as measured, and so does the share of CPU time that the \
-             kernel charges to each process",
+            "the size of messages stays as measured; each process keeps its measured share of the \
+             CPU time of the kernel",
         );
         assume(
             "CPU time outside of rules stays as measured; uncaptured CPU time grows with the \

@@ -5,12 +5,11 @@
 //!                     <── length, answer ───
 //! ```
 //!
-//! A pipe costs less CPU time than a socket. The kernel wakes its reader for a writer that is
-//! about to wait, so both threads stay on one CPU. A futex in shared memory costs as little, but
-//! wakes the reader on another CPU if one is idle, which costs several times as much.
+//! A pipe costs less CPU time than a socket: the kernel expects its writer to wait soon, and tends
+//! to run the reader on the same CPU.
 //!
-//! Limits: one request at a time, of at most [`MESSAGE_BYTES_MAX`] bytes. After an error a channel
-//! is of no more use.
+//! Limits: one request at a time, of at most [`MESSAGE_BYTES_MAX`] bytes. After an error the
+//! channel cannot be used again.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};

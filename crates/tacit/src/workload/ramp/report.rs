@@ -136,7 +136,7 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
         );
         report.figure(
             "line_at_end_us",
-            "CPU time of the last connection, by the fitted line",
+            "CPU time that one more connection adds at the highest count (fitted line)",
             "us",
             last,
         );

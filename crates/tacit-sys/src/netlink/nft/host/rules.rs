@@ -21,7 +21,10 @@
 //!   forwarding   to an address of this host                               accept
 //!                a container's answer to a client of a port that the
 //!                host's NAT leads to it                                   accept
-//!                as `output` says                                         marked, or as there
+//!                as `output` says, without the senders                    marked, or as there
+//! routed         from there, and the host's NAT has rewritten the
+//!                destination: as `forwarding` says, again;
+//!                  capture                                                refused
 //! rewritten      not captured, and the host's NAT has rewritten the
 //!                destination: a verdict of the maps for that one, again;
 //!                  capture                                                refused
