@@ -41,7 +41,7 @@ fn a_signal_ends_the_grace_time() {
         "{DAEMON} timeout 60 ./tacit run --policy run.toml -- \
          sh -c \"$daemon\" sh 'trap \"\" TERM;' \
          2>$scratch/said & launcher=$!\n\
-         while ! grep -q 'sending SIGTERM' $scratch/said; do sleep 0.01; done\n\
+         while ! grep -q 'sends SIGTERM' $scratch/said; do sleep 0.01; done\n\
          kill -TERM $launcher; wait $launcher; echo $?; gone pid && echo gone"
     );
     expect(&script, "0\ngone");

@@ -165,7 +165,7 @@ send("fg\n")
 see("going on")
 send("\x03")
 # The launcher terminates the daemon that still runs.
-see("sending SIGTERM")
+see("sends SIGTERM")
 see("prompt> ")
 status(130)
 print("served a daemon while the job was stopped")
