@@ -215,7 +215,7 @@ fn a_job_that_is_a_user_alone_is_reported_and_never_passed_in_clear() {
     let clear = protected.replace("TTLSGroupActionRef on", "TTLSGroupActionRef off");
     let (policy, found) = imported(&clear, &map, AttlsOptions::default());
     assert_eq!(policy, None);
-    let wanted = "error: connections of every program of the user would be in clear";
+    let wanted = "error: the map sets no program for the job name: the rule would apply to all";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     // By a pattern, too.
     let wide = clear.replace("NIGHT1", "NIGHT*");
