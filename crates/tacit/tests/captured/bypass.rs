@@ -119,37 +119,14 @@ def on_wire(*addresses):
 
 def rewrite(to, instead):
     """What `nft add rule ip nat output ip daddr TO dnat to INSTEAD` does."""
-    def attribute(kind, data):
-        padding = b"\0" * (-len(data) % 4)
-        return struct.pack("=HH", 4 + len(data), kind) + data + padding
-    def nest(kind, *parts):
-        return attribute(kind | 0x8000, b"".join(parts))
-    def number(kind, value):
-        return attribute(kind, struct.pack(">I", value))
-    def text(kind, value):
-        return attribute(kind, value.encode() + b"\0")
-    def message(kind, flags, body, family=2, resource=0):
-        body = struct.pack(">BBH", family, 0, resource) + body
-        return struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body
-    def expression(name, *parts):
-        return nest(1, text(1, name), nest(2, *parts))
+    from nft import append, attribute, compare, expression, nest, number
     expressions = [
         expression("payload", number(1, 1), number(2, 1), number(3, 16), number(4, 4)),
-        expression("cmp", number(1, 1), number(2, 0), nest(3, attribute(1, socket.inet_aton(to)))),
+        compare(0, socket.inet_aton(to)),
         expression("immediate", number(1, 1), nest(2, attribute(1, socket.inet_aton(instead)))),
         expression("nat", number(1, 1), number(2, 2), number(3, 1)),
     ]
-    hook = nest(4, number(1, 3), number(2, 0xffffff9c))
-    batch = b"".join([
-        message(16, 1, b"", 0, 10),
-        message(10 << 8 | 0, 0x405, text(1, "nat")),
-        message(10 << 8 | 3, 0x405, text(1, "nat") + text(3, "output") + hook + text(7, "nat")),
-        message(10 << 8 | 6, 0xc05, text(1, "nat") + text(2, "output") + nest(4, *expressions)),
-        message(17, 1, b"", 0, 10),
-    ])
-    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
-    kernel.send(batch)
-    print("rewritten", -struct.unpack("=i", kernel.recv(4096)[16:20])[0])
+    print("rewritten", *append("output", 3, -100, expressions))
 
 command, *arguments = sys.argv[1:]
 globals()[command](*(int(one) if one.isdigit() else one for one in arguments))
@@ -218,12 +195,18 @@ answer to marked from ::ffff:127.0.0.1
     );
 }
 
+/// A host that denies datagrams to this address.
+fn denying_udp(remote: &str) -> Machines {
+    permitting(&format!(
+        "[[rule]]\nname = \"denied\"\ndirection = \"outbound\"\nprotocol = \"udp\"\nremote = \
+         \"{remote}\"\ndeny = true\n"
+    ))
+}
+
 #[test]
 fn a_peer_that_sends_first_opens_no_way_past_a_deny() {
-    let rule = "[[rule]]\nname = \"denied\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
-                remote = \"192.0.2.2\"\ndeny = true\n";
     expect(
-        &permitting(rule),
+        &denying_udp("192.0.2.2"),
         r#"
         capture
         far_bypass send_first 192.0.2.2 5002 192.0.2.1 6000
@@ -242,10 +225,8 @@ sent
 
 #[test]
 fn a_foreign_source_address_opens_no_way_past_a_deny() {
-    let rule = "[[rule]]\nname = \"denied\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
-                remote = \"2001:db8::2\"\ndeny = true\n";
     expect(
-        &permitting(rule),
+        &denying_udp("2001:db8::2"),
         r#"
         capture
         bypass from_foreign 2001:db8:77::9 2001:db8::3 5002
@@ -273,7 +254,7 @@ fn what_the_hosts_nat_leads_to_a_captured_address_is_refused() {
         ask 192.0.2.2 4433 marked
         seen marked"#,
         "
-rewritten 0
+rewritten 0 0 0
 ECONNREFUSED
 answer to word from ::ffff:192.0.2.1
 answer to marked from ::ffff:127.0.0.1

@@ -26,22 +26,7 @@ in_far ip -6 route add 2001:db8:1::/64 via 2001:db8::1
 in_box_ask() { in_box python3 peer.py ask "$@"; }
 # What Docker does for `-s 172.31.0.0/24 ! -o br0`.
 python3 - <<'P'
-import socket, struct
-def attribute(kind, data):
-    return struct.pack("=HH", 4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
-def nest(kind, *parts):
-    return attribute(kind | 0x8000, b"".join(parts))
-def number(kind, value):
-    return attribute(kind, struct.pack(">I", value))
-def text(kind, value):
-    return attribute(kind, value.encode() + b"\0")
-def message(kind, flags, body, family=2, resource=0):
-    body = struct.pack(">BBH", family, 0, resource) + body
-    return struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body
-def expression(name, *parts):
-    return nest(1, text(1, name), nest(2, *parts))
-def compare(operation, value):
-    return expression("cmp", number(1, 1), number(2, operation), nest(3, attribute(1, value)))
+from nft import append, compare, expression, number
 expressions = [
     expression("payload", number(1, 1), number(2, 1), number(3, 12), number(4, 3)),
     compare(0, bytes([172, 31, 0])),
@@ -49,19 +34,7 @@ expressions = [
     compare(1, b"br0".ljust(16, b"\0")),
     expression("masq"),
 ]
-hook = nest(4, number(1, 4), number(2, 100))
-chain = text(1, "nat") + text(3, "postrouting") + hook + text(7, "nat")
-batch = b"".join([
-    message(16, 1, b"", 0, 10),
-    message(10 << 8 | 0, 0x405, text(1, "nat")),
-    message(10 << 8 | 3, 0x405, chain),
-    message(10 << 8 | 6, 0xc05, text(1, "nat") + text(2, "postrouting") + nest(4, *expressions)),
-    message(17, 1, b"", 0, 10),
-])
-kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
-kernel.send(batch)
-for reply in range(3):
-    assert struct.unpack("=i", kernel.recv(4096)[16:20])[0] == 0
+assert append("postrouting", 4, 100, expressions) == [0, 0, 0]
 P
 for name in iptables ip6tables; do
     [ ! -e /proc/sys/net/bridge/bridge-nf-call-$name ] ||

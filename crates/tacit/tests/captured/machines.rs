@@ -209,6 +209,7 @@ impl Machines {
         lab.write("host.toml", format!("version = 1\n[host]\n{settings}\n{tables}{rules}"));
         lab.write("far.toml", FAR);
         lab.write("peer.py", PEER);
+        lab.write("nft.py", include_str!("../peers/nft.py"));
         Self { public: Public::of(&lab) }
     }
 

@@ -1,0 +1,50 @@
+"""Adds rules to the IPv4 table `nat` of this network; the program nft may not be installed."""
+
+import socket
+import struct
+
+
+def attribute(kind, data):
+    return struct.pack("=HH", 4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
+
+
+def nest(kind, *parts):
+    return attribute(kind | 0x8000, b"".join(parts))
+
+
+def number(kind, value):
+    return attribute(kind, struct.pack(">I", value))
+
+
+def text(kind, value):
+    return attribute(kind, value.encode() + b"\0")
+
+
+def expression(name, *parts):
+    return nest(1, text(1, name), nest(2, *parts))
+
+
+def compare(operation, value):
+    return expression("cmp", number(1, 1), number(2, operation), nest(3, attribute(1, value)))
+
+
+def message(kind, flags, body, family=2, resource=0):
+    body = struct.pack(">BBH", family, 0, resource) + body
+    return struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body
+
+
+def append(chain, hook, priority, expressions):
+    """Makes the chain at this hook, with this rule; returns the error numbers of the kernel."""
+    at = nest(4, number(1, hook), number(2, priority & 0xffffffff))
+    named = text(1, "nat") + text(2, chain)
+    batch = b"".join([
+        message(16, 1, b"", 0, 10),
+        message(10 << 8 | 0, 0x405, text(1, "nat")),
+        message(10 << 8 | 3, 0x405, text(1, "nat") + text(3, chain) + at + text(7, "nat")),
+        message(10 << 8 | 6, 0xc05, named + nest(4, *expressions)),
+        message(17, 1, b"", 0, 10),
+    ])
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+    kernel.send(batch)
+    # An answer to each of the three messages between the ends of the batch.
+    return [-struct.unpack("=i", kernel.recv(4096)[16:20])[0] for _ in range(3)]
