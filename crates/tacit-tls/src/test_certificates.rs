@@ -6,8 +6,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The types by which tests adjust certificates.
@@ -25,6 +25,20 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// The name in valid leaf certificates.
 pub const NAME: &str = "db.example";
+
+/// A valid leaf certificate in which these bytes, by position, have other values. A position beyond
+/// the end counts from the beginning again.
+#[must_use]
+pub fn damaged_leaf(changes: &[(usize, u8)]) -> CertificateDer<'static> {
+    static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
+    let good = GOOD.get_or_init(|| Ca::new("fuzz").leaf(LeafKind::Valid).chain[0].to_vec());
+    let mut der = good.clone();
+    for &(at, value) in changes {
+        let at = at % der.len();
+        der[at] = value;
+    }
+    der.into()
+}
 
 /// The fault of a leaf certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
