@@ -1,7 +1,7 @@
 //! Implements TLS for tacit: handshakes, the certificate checks that a rule requires, and sessions
 //! that encrypt and decrypt records.
 //!
-//! Only this crate uses rustls and aws-lc-rs, so a new version of either affects only this crate.
+//! Only this crate uses rustls, so a new version of it affects only this crate.
 //! The crate opens no socket and looks up no rule: the caller passes bytes, a clock and the rule.
 //!
 //! ```text

@@ -15,25 +15,26 @@ struct Crate {
 }
 
 /// The crates, lowest first.
-const CRATES: [Crate; 8] = [
+const CRATES: [Crate; 9] = [
     Crate { name: "tacit-core", folder: "crates/tacit-core/", may_use: &[] },
     Crate { name: "tacit-sys", folder: "crates/tacit-sys/", may_use: &[] },
     Crate { name: "tacit-import", folder: "crates/tacit-import/", may_use: &["tacit-core"] },
+    Crate { name: "tacit-ipsec", folder: "crates/tacit-ipsec/", may_use: &["tacit-core"] },
     Crate { name: "tacit-tls", folder: "crates/tacit-tls/", may_use: &["tacit-core", "tacit-sys"] },
     Crate {
         name: "tacit",
         folder: "crates/tacit/",
-        may_use: &["tacit-core", "tacit-import", "tacit-sys", "tacit-tls"],
+        may_use: &["tacit-core", "tacit-import", "tacit-ipsec", "tacit-sys", "tacit-tls"],
     },
     Crate {
         name: "bench",
         folder: "bench/",
-        may_use: &["tacit-core", "tacit-import", "tacit-sys", "tacit-tls", "tacit"],
+        may_use: &["tacit-core", "tacit-import", "tacit-ipsec", "tacit-sys", "tacit-tls", "tacit"],
     },
     Crate {
         name: "tacit-fuzz",
         folder: "fuzz/",
-        may_use: &["tacit-core", "tacit-import", "tacit-sys", "tacit-tls", "tacit"],
+        may_use: &["tacit-core", "tacit-import", "tacit-ipsec", "tacit-sys", "tacit-tls", "tacit"],
     },
     Crate { name: "xtask", folder: "xtask/", may_use: &[] },
 ];

@@ -1,0 +1,34 @@
+//! The protocols of IPsec, without I/O: IKEv2 (RFC 7296), which agrees on keys, and what both it
+//! and ESP need to name them.
+//!
+//! Everything here is a function of its inputs: no socket, no file, no clock. Time and randomness
+//! are arguments, so tests run two peers with a virtual clock, and fuzzing needs no network. The
+//! ciphers are those of aws-lc-rs.
+//!
+//! ```text
+//!   UDP datagrams      clock, random bytes
+//!         │                   │
+//!         v                   v
+//!        ike: exchanges, retransmission, rekeying ──> datagrams to send, the next timeout
+//!         │
+//!         v
+//!    [`ChildSa`]: SPIs, cipher, keys, traffic selectors of one tunnel
+//! ```
+//!
+//! In reading order:
+//! * [`Cipher`]: how packets and IKE messages are encrypted;
+//! * [`TrafficSelector`]: which packets belong to a tunnel;
+//! * [`ChildSa`]: a tunnel as IKE has negotiated it, ready for the data path.
+//!
+//! The crate knows no policy. Its user converts rules to configurations and failures to log lines.
+#![forbid(unsafe_code)]
+
+mod child;
+mod cipher;
+mod secret;
+mod selector;
+
+pub use child::{ChildSa, EspSpi, SaKeys};
+pub use cipher::{Cipher, IntegrityHash};
+pub use secret::SecretBytes;
+pub use selector::TrafficSelector;
