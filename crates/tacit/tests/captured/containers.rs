@@ -7,7 +7,7 @@ use crate::machines::{Machines, TLS};
 /// ```text
 ///   box 172.31.0.2, 2001:db8:1::2 ── br0 ── host ══ wire, tap ══ far
 /// ```
-const BOX: &str = r#"
+pub const BOX: &str = r#"
 start unshare -n sleep 600; box=$!
 boxed() { [ "$(readlink /proc/$box/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; }
 until_true boxed

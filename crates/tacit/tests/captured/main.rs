@@ -28,4 +28,5 @@ mod inbound;
 mod machines;
 mod names;
 mod outbound;
+mod scenario;
 mod senders;
