@@ -63,7 +63,8 @@ impl Owners {
     pub(super) fn open() -> io::Result<Self> {
         let diagnosis = Netlink::open(Subsystem::SocketDiagnosis).map_err(io::Error::other)?;
         let sees_programs = sandbox::capabilities()?.contains(CapabilitySet::SYS_PTRACE);
-        Ok(Self { diagnosis, cgroups: Cgroups::default(), sees_programs, programs: HashMap::new() })
+        let cgroups = Cgroups::new(Instant::now());
+        Ok(Self { diagnosis, cgroups, sees_programs, programs: HashMap::new() })
     }
 
     /// Returns the owners in the order of the request.
@@ -93,7 +94,7 @@ impl Owners {
             pid: program.as_ref().map(|program| program.pid),
             program: program.and_then(|program| program.path),
             user: Some(user),
-            cgroup: id.and_then(|id| self.cgroups.path(id)).map(str::to_owned),
+            cgroup: id.and_then(|id| self.cgroups.path(id, Instant::now())).map(str::to_owned),
         }
     }
 
