@@ -130,6 +130,12 @@ impl HostNames {
         Ok(HostLearning::Store)
     }
 
+    /// The number of pairs.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     /// Adds a pair that the kernel stores, unless the limit is reached.
     pub fn restore(&mut self, answer: HostAnswer<'_>) {
         let is_new = self.entry(answer.address.to_canonical(), answer.rules, answer.name).is_none();

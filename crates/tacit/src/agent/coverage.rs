@@ -91,6 +91,11 @@ impl Agent {
         Some(self.look()?.display(Rfc3339(self.since)))
     }
 
+    /// The number of different flows that are counted.
+    pub(super) fn covered_flows(&self) -> usize {
+        self.coverage.table.lock().unwrap_or_else(PoisonError::into_inner).entries().len()
+    }
+
     fn look(&self) -> Option<Look> {
         let host = self.runs.registry.host()?;
         Some(Look {

@@ -1,10 +1,19 @@
 //! Collects the limits of a running agent, and how much of each is used, for `tacit show limits`.
 
+use tacit_core::audited::AUDITED_FLOWS_MAX;
+use tacit_core::coverage::{COVERAGE_FLOWS_MAX, COVERAGE_SOCKETS_MAX};
+use tacit_core::dns::NAMES_MAX;
+use tacit_core::policy::{
+    FORWARDED_MAX, HOST_RANGES_MAX, HOST_SECTIONS_MAX, NAMED_PORTS_MAX, PORT_PARTS_MAX,
+    SENDER_CHECKS_MAX,
+};
 use tacit_core::refusal::REFUSALS_MAX;
+use tacit_sys::netlink::nft::host::NAMED_ADDRESSES_MAX;
 use tacit_sys::socket;
 use tacit_tls::verify::CHAINS_MAX;
 
 use super::{Agent, sandbox};
+use crate::cgroups;
 use crate::control::display::VERSION;
 use crate::control::display::limits::{LimitDisplay, LimitsDisplay};
 use crate::session::trace::{QUEUE_BYTES_MAX, TRACES_MAX};
@@ -15,6 +24,7 @@ impl Agent {
     pub(super) fn show_limits(&self) -> LimitsDisplay {
         let mut all = self.limits_of_connections();
         all.extend(self.limits_of_runs());
+        all.extend(self.limits_of_host());
         all.extend(self.limits_of_threads());
         match &self.sandbox {
             Some(sandbox) => all.extend(sandbox.show()),
@@ -77,6 +87,37 @@ impl Agent {
             LimitDisplay::new("runs", crate::run::launchers::RUNS_MAX)
                 .used(self.runs.registry.len())
                 .beyond("runs are refused"),
+        ]
+    }
+
+    /// The limits of a captured host; none if the host is not captured.
+    fn limits_of_host(&self) -> Vec<LimitDisplay> {
+        let Some(host) = self.runs.registry.host() else { return Vec::new() };
+        let names = host.run.host_names().map_or(0, |names| names.count());
+        vec![
+            LimitDisplay::new("host-ranges", HOST_RANGES_MAX).beyond("the policy is rejected"),
+            LimitDisplay::new("host-sender-changes", HOST_SECTIONS_MAX)
+                .beyond("the policy is rejected"),
+            LimitDisplay::new("host-senders-per-rule", SENDER_CHECKS_MAX)
+                .beyond("the policy is rejected"),
+            LimitDisplay::new("host-forwarded", FORWARDED_MAX).beyond("the policy is rejected"),
+            LimitDisplay::new("host-name-ports", NAMED_PORTS_MAX).beyond("the policy is rejected"),
+            LimitDisplay::new("host-name-port-parts", PORT_PARTS_MAX)
+                .beyond("the policy is rejected"),
+            LimitDisplay::new("host-names", NAMES_MAX)
+                .used(names)
+                .beyond("programs get SERVFAIL for new names until old names end"),
+            LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX)
+                .beyond("programs get SERVFAIL for new names until old addresses end"),
+            LimitDisplay::new("host-audited-flows-per-rule", AUDITED_FLOWS_MAX)
+                .beyond("the agent removes the flow that was seen least recently"),
+            LimitDisplay::new("host-coverage-flows", COVERAGE_FLOWS_MAX)
+                .used(self.covered_flows())
+                .beyond("the agent removes the flow that was seen least recently; totals keep it"),
+            LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
+                .beyond("further sockets are not counted"),
+            LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX)
+                .beyond("the owners of flows in new control groups are unknown"),
         ]
     }
 
