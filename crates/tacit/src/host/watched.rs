@@ -188,9 +188,9 @@ impl Watched {
                 let failure = error.to_string();
                 if self.failure.as_ref() != Some(&failure) {
                     complain(format_args!(
-                        "tacit: another program removed the packet rules or the routing rules of \
-                         the host, and tacit cannot install them again: {failure}; it tries again \
-                         every second"
+                        "tacit: packet rules or routing rules of the host are missing or outdated, \
+                         and tacit cannot install them again: {failure}; it tries again every \
+                         second"
                     ));
                 }
                 self.failure = Some(failure);
@@ -200,25 +200,14 @@ impl Watched {
 }
 
 /// Restores missing rules, and returns which were missing. Control groups that rules name may have
-/// been created or replaced since.
+/// been created or replaced since. They are looked up when the rest is there again, because a
+/// failure must not leave the host without packet rules.
 fn restore(
     kernel: &mut impl HostRules,
     installed: &mut Installed,
     learnt: &mut Learnt,
     now: Instant,
 ) -> io::Result<Option<&'static str>> {
-    if senders::may_change(&installed.plan) {
-        let found = senders::resolve(&installed.plan)?;
-        if found != installed.senders {
-            // The kernel has given addresses in use more time.
-            learnt.add(&kernel.named_addresses()?, &[], now);
-            let before = std::mem::replace(&mut installed.senders, found);
-            kernel
-                .install(installed, &learnt.addresses(now))
-                .inspect_err(|_| installed.senders = before)?;
-            return Ok(None);
-        }
-    }
     if !kernel.has_table()? {
         kernel.install(installed, &learnt.addresses(now))?;
         for names in learnt.names(now).chunks(NAMES_PER_REPLY_MAX) {
@@ -226,12 +215,34 @@ fn restore(
         }
         return Ok(Some("the packet rules"));
     }
-    Ok(kernel.restore_routes()?.then_some("the routing rules"))
+    let routes_were_missing = kernel.restore_routes()?;
+    follow_senders(kernel, installed, learnt, now)?;
+    Ok(routes_were_missing.then_some("the routing rules"))
+}
+
+/// Installs the rules again if control groups have been created or replaced.
+fn follow_senders(
+    kernel: &mut impl HostRules,
+    installed: &mut Installed,
+    learnt: &mut Learnt,
+    now: Instant,
+) -> io::Result<()> {
+    if !senders::may_change(&installed.plan) {
+        return Ok(());
+    }
+    let found = senders::resolve(&installed.plan)?;
+    if found == installed.senders {
+        return Ok(());
+    }
+    // The kernel has given addresses in use more time.
+    learnt.add(&kernel.named_addresses()?, &[], now);
+    let before = std::mem::replace(&mut installed.senders, found);
+    kernel.install(installed, &learnt.addresses(now)).inspect_err(|_| installed.senders = before)
 }
 
 #[cfg(test)]
 mod tests {
-    use tacit_core::policy::Unmatched;
+    use tacit_core::policy::{HostSection, Senders, Unmatched};
 
     use super::*;
 
@@ -383,6 +394,26 @@ mod tests {
         kernel = Kernel::default();
         watched.learn(&mut kernel, &[], &[], now + LOOK_INTERVAL).unwrap();
         assert_eq!((kernel.addresses.len(), kernel.names.len()), (1, 1));
+    }
+
+    #[test]
+    fn rules_are_restored_even_if_their_senders_are_not_found() {
+        let (mut watched, mut kernel, now) = watched();
+        let mut plan = installed().plan;
+        let senders = Senders {
+            user: vec!["no-such-user".to_owned()],
+            cgroup: vec!["no-such.slice".to_owned()],
+            ..Senders::default()
+        };
+        plan.sections.push(HostSection { senders, outbound: Vec::new() });
+        let unknown = Installed { plan, senders: vec![Vec::new()], ..installed() };
+        watched.install(&mut kernel, unknown, &[], now).unwrap();
+        (kernel.has_table, kernel.has_routes) = (false, false);
+        watched.look(Some(&mut kernel), now + LOOK_INTERVAL);
+        assert_eq!([kernel.has_table, kernel.has_routes], [true, true]);
+        kernel.has_routes = false;
+        watched.look(Some(&mut kernel), now + LOOK_INTERVAL * 2);
+        assert!(kernel.has_routes);
     }
 
     #[test]
