@@ -120,13 +120,13 @@ impl NamedCapture {
         Ok(missing.into_iter().map(|part| NamedAddress { address, part, seconds }).collect())
     }
 
-    /// Records that the kernel has these pairs.
+    /// Records that the kernel has these pairs. Those that it has for longer keep their end.
     pub fn add(&mut self, added: &[NamedAddress], now: Instant) {
-        let ends = added.iter().map(|one| {
+        for one in added {
             let until = one.seconds.map(|seconds| now + Duration::from_secs(seconds));
-            ((one.address, one.part), until)
-        });
-        self.pairs.extend(ends);
+            let end = self.pairs.entry((one.address, one.part)).or_insert(until);
+            *end = end.zip(until).map(|(end, until)| end.max(until));
+        }
     }
 
     /// Every pair, for the helper.

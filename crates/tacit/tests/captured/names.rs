@@ -387,6 +387,36 @@ answer to marked from ::ffff:127.0.0.1
 }
 
 #[test]
+fn an_answer_does_not_shorten_the_time_of_an_address_in_use() {
+    expect(
+        &machines("unmatched = \"permit\"", NAMED),
+        r#"
+        days() { python3 -c 'import nft
+print(*(left // 86400000 for _, left in nft.elements("tacit", "named4")))'; }
+        echo far.example A 192.0.2.2 300 >zone
+        capture
+        lookup far.example; days
+        ask 192.0.2.2 4433 marked; days
+        echo far.example A 192.0.2.2 172800 >zone
+        lookup far.example; days
+        ./tacit show limits --json --control host.sock >limits
+        python3 -c 'import json
+all = {one["name"]: one for one in json.load(open("limits"))["limits"]}
+print(all["host-names"]["used"], all["host-named-addresses"]["max"])'
+        "#,
+        "
+192.0.2.2
+1
+answer to marked from ::ffff:127.0.0.1
+8
+192.0.2.2
+8
+1 65536
+",
+    );
+}
+
+#[test]
 fn a_full_table_withholds_answers_for_new_names() {
     let rules = NAMED.replace("far.example", "*.far.example");
     expect(

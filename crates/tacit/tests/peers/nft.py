@@ -1,4 +1,4 @@
-"""Adds rules to the IPv4 table `nat` of this network; the program nft may not be installed."""
+"""Reads and changes packet rules of this network; the program nft may not be installed."""
 
 import socket
 import struct
@@ -48,3 +48,30 @@ def append(chain, hook, priority, expressions):
     kernel.send(batch)
     # An answer to each of the three messages between the ends of the batch.
     return [-struct.unpack("=i", kernel.recv(4096)[16:20])[0] for _ in range(3)]
+
+
+def attributes(data):
+    """The attributes in this data, as pairs of kind and data."""
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        yield kind & 0x3fff, data[4:length]
+        data = data[(length + 3) & ~3:]
+
+
+def elements(table, name):
+    """The elements of a set of an `inet` table: pairs of key and remaining time in milliseconds."""
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+    kernel.send(message(10 << 8 | 13, 0x301, text(1, table) + text(2, name), 1))
+    found = []
+    while True:
+        received = kernel.recv(1 << 16)
+        while received:
+            length, kind = struct.unpack_from("=IH", received)
+            if kind in (2, 3):
+                return found
+            for element in (dict(attributes(one)) for part, listed in attributes(received[20:length])
+                            if part == 3 for _, one in attributes(listed)):
+                left = element.get(5)
+                key = dict(attributes(element[1]))[1]
+                found.append((key, struct.unpack(">Q", left)[0] if left else None))
+            received = received[(length + 3) & ~3:]

@@ -126,6 +126,31 @@ pub fn named_addresses(netfilter: &mut Netlink) -> Result<Vec<PartAddress>, Erro
     Ok(found)
 }
 
+/// The time that is left for an element of a set; the inner `None` is no end, the outer one no such
+/// element or no table.
+pub(super) fn time_of(
+    netfilter: &mut Netlink,
+    (table, set): (&str, &str),
+    key: &[u8],
+) -> Result<Option<Option<Duration>>, Error> {
+    let mut question = message("reading the time of an element", GETSETELEM, 0);
+    question.text(1, table);
+    question.text(2, set);
+    question.nest(3, |list| {
+        list.nest(1, |one| one.nest(1, |held| held.attribute(1, key)));
+    });
+    let mut found = None;
+    let read = netfilter.ask(question, ReplyCount::One, |payload| {
+        // The payload begins with `nfgenmsg`.
+        found = elements(payload.get(4..).unwrap_or_default()).map(time_left).next();
+        Ok(())
+    });
+    match read {
+        Err(error) if error.errno() == Some(libc::ENOENT) => Ok(None),
+        read => read.map(|()| found),
+    }
+}
+
 /// Hands each element of a set to `each`; none without the table.
 pub(super) fn read_set(
     netfilter: &mut Netlink,
@@ -191,6 +216,17 @@ impl Change {
     }
 }
 
+/// The key of an address in its set.
+pub(super) fn key(one: &PartAddress) -> Vec<u8> {
+    [octets(one.address), one.part.to_ne_bytes().to_vec()].concat()
+}
+
+/// The set of an address.
+pub(super) fn set_of(address: IpAddr) -> &'static str {
+    let [v4, v6] = NAMED;
+    if address.is_ipv4() { v4 } else { v6 }
+}
+
 fn lists(change: Change, addresses: &[&PartAddress]) -> Vec<NetlinkRequest> {
     let mut messages = Vec::new();
     for (set, version) in NAMED.into_iter().zip([IpVersion::V4, IpVersion::V6]) {
@@ -202,11 +238,10 @@ fn lists(change: Change, addresses: &[&PartAddress]) -> Vec<NetlinkRequest> {
             message.text(1, TABLE);
             message.text(2, set);
             message.nest(3, |list| {
-                for PartAddress { address, part, time } in some {
-                    let key = [octets(*address), part.to_ne_bytes().to_vec()].concat();
+                for address in some {
                     list.nest(1, |one| {
-                        one.nest(1, |held| held.attribute(1, &key));
-                        write_time(one, *time);
+                        one.nest(1, |held| held.attribute(1, &key(address)));
+                        write_time(one, address.time);
                     });
                 }
             });

@@ -16,11 +16,11 @@ use std::hash::{DefaultHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use super::super::batch::{CREATE, commit, message};
+use super::super::batch::{CREATE, TABLE, commit, message};
 use super::super::sets::NEWSET;
 use super::named::{
-    Change, GARBAGE_INTERVAL_MS, PartAddress, SET_TIMEOUT, TYPE_BITS, TYPE_MARK, TYPE_V6, key_of,
-    read_set, renewals, time_left, write_time,
+    self, Change, GARBAGE_INTERVAL_MS, PartAddress, SET_TIMEOUT, TYPE_BITS, TYPE_MARK, TYPE_V6,
+    key_of, read_set, renewals, set_of, time_left, time_of, write_time,
 };
 use super::{DECLARING, NEWTABLE};
 use crate::netlink::error::Error;
@@ -43,7 +43,8 @@ pub struct StoredName {
     pub time: Duration,
 }
 
-/// Captures addresses and stores names, in one transaction. Existing ones get the new timeouts.
+/// Captures addresses and stores names, in one transaction. Existing ones keep their time if it is
+/// longer than the new one: the kernel gives addresses in use more time.
 ///
 /// # Errors
 /// The kernel's; nothing has changed then. `ENOENT`: there is no table, or it is for a policy
@@ -60,8 +61,25 @@ pub fn learn(
         return Err(Error::Invalid("a name is longer than the kernel stores"));
     }
     let steps = [Change::Add, Change::Remove, Change::Add];
-    let stored = steps.into_iter().flat_map(|change| lists(change, names));
-    commit(netfilter, renewals(addresses).into_iter().chain(stored).collect())
+    let mut addresses = addresses.to_vec();
+    for one in &mut addresses {
+        let kept = time_of(netfilter, (TABLE, set_of(one.address)), &named::key(one))?;
+        one.time = longer(one.time, kept);
+    }
+    let mut names = names.to_vec();
+    for one in &mut names {
+        let kept = time_of(netfilter, (NAMES_TABLE, NAMES), &key(one))?;
+        // All names have an end.
+        one.time = longer(Some(one.time), kept).unwrap_or(one.time);
+    }
+    let stored = steps.into_iter().flat_map(|change| lists(change, &names));
+    commit(netfilter, renewals(&addresses).into_iter().chain(stored).collect())
+}
+
+/// The longer of a new time and the time that the kernel has, if it has the address. No time is no
+/// end.
+fn longer(new: Option<Duration>, kept: Option<Option<Duration>>) -> Option<Duration> {
+    kept.map_or(new, |kept| new.zip(kept).map(|(new, kept)| new.max(kept)))
 }
 
 /// The names in the kernel; none without a table.
@@ -106,20 +124,24 @@ fn lists(change: Change, names: &[StoredName]) -> Vec<NetlinkRequest> {
 }
 
 fn write_element(element: &mut NetlinkRequest, one: &StoredName) {
-    let StoredName { address, name, time } = one;
+    let StoredName { name, time, .. } = one;
+    element.nest(1, |held| held.attribute(1, &key(one)));
+    write_time(element, Some(*time));
+    // A comment is a type, a length and a text that ends with a zero byte.
+    let length = u8::try_from(name.len() + 1).unwrap_or(u8::MAX);
+    let comment = [&[COMMENT, length][..], name.as_bytes(), &[0]].concat();
+    element.attribute(USER_DATA, &comment);
+}
+
+/// The key of a name in its set.
+fn key(StoredName { address, name, .. }: &StoredName) -> Vec<u8> {
     let address = match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => *v6,
     };
     let mut hasher = DefaultHasher::new();
     hasher.write(name.as_bytes());
-    let key = [&address.octets()[..], &hasher.finish().to_be_bytes()].concat();
-    element.nest(1, |held| held.attribute(1, &key));
-    write_time(element, Some(*time));
-    // A comment is a type, a length and a text that ends with a zero byte.
-    let length = u8::try_from(name.len() + 1).unwrap_or(u8::MAX);
-    let comment = [&[COMMENT, length][..], name.as_bytes(), &[0]].concat();
-    element.attribute(USER_DATA, &comment);
+    [&address.octets()[..], &hasher.finish().to_be_bytes()].concat()
 }
 
 /// `None`: no element of this set.
