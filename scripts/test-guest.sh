@@ -177,9 +177,9 @@ make_image() {
         cat "$work/install.log"
         return 1
     }
-    rm "$root/tacit.deb"
-    write_policies
     mkdir "$root/test"
+    mv "$root/tacit.deb" "$root/test/"
+    write_policies
     cp scripts/guest/peer.py scripts/guest/steps.sh "$root/test/"
     printf 'protected=%s\nunmatched=%s\n' "$protected" "$unmatched" >"$root/test/ports"
     sed "s/@PROTECTED@/$protected/" scripts/guest/daemon.service \

@@ -138,6 +138,14 @@ agent_restarts() {
     until_true another_agent "$unit" "$agent" && is_active "$unit" &&
         [ "$(prop "$unit" MainPID)" = "$main" ] && [ "$(prop "$unit" NRestarts)" = "$count" ]
 }
+# An upgrade of the package: the same one again.
+upgrade_replaces_agent() {
+    local unit=$1 main agent
+    main=$(prop "$unit" MainPID) agent=$(agent_of "$unit")
+    dpkg --install /test/tacit.deb || return 1
+    until_true another_agent "$unit" "$agent" && is_active "$unit" &&
+        [ "$(prop "$unit" MainPID)" = "$main" ]
+}
 fails_to_start() {
     ! systemctl start "$1" || return 1
     [ "$(prop "$1" ExecMainStatus)" = 78 ]
@@ -219,6 +227,11 @@ host_steps() {
     step "tacit restart: another agent, the same unit" agent_restarts tacit-host $host_control
     step "the open connection continues" continues held marked-held
     step "new programs are protected" captured marked-restarted
+
+    step "a connection is open" opens upgraded $v4 "$protected" marked-upgraded
+    step "an upgrade of the package: another agent, the same unit" upgrade_replaces_agent tacit-host
+    step "the open connection continues" continues upgraded marked-upgraded
+    step "new programs are protected" captured marked-after-upgrade
 
     deny_also
     step "systemctl reload with one more rule" systemctl reload tacit-host
