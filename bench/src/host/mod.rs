@@ -1,0 +1,175 @@
+//! `bench host TACIT`: measures what a captured host (`tacit agent --host`) costs.
+//!
+//! ```text
+//!   programs ── host 192.0.2.1 ══ veth ══ far 192.0.2.2 ── servers        unmatched
+//!   program ── agent of the host ══ TLS 1.3 ══ far agent ── load server   protected
+//! ```
+//! *Unmatched*: CPU time of client, server and the host's agent per operation, with nothing
+//! installed, with policies whose rules do not match, and after their removal. *Conntrack*: with
+//! nothing of tacit, but a packet rule that enables connection tracking: rules for clients of the
+//! host cost at least that. *Protected*: CPU time of client and agent where a rule captures the
+//! traffic, beside a forwarding rule. *Installing*: how long the agent takes to capture the host
+//! with a policy, and its memory.
+//!
+//! CPU time is that of the processes by their scheduler clocks. Each process has the packets that
+//! its system calls send: the kernel takes them through both namespaces before the call ends.
+//!
+//! Each table has a subject twice: the difference between the two shows how far equal subjects
+//! differ on this machine. Namespaces are the benchmark's own; nothing is installed on the host
+//! that runs it.
+//!
+//! ```text
+//! world.rs      both namespaces, the servers, and what is installed
+//! addresses.rs  where they listen
+//! policies.rs   the policies
+//! sample.rs     takes one sample of one workload
+//! datagrams.rs  the UDP client and its server
+//! install.rs    installs policies of several sizes
+//! report.rs     medians and ratios
+//! ```
+//!
+//! Limits: it needs root, because a captured host needs capabilities over its network. A host with
+//! several interfaces, inbound connections and IPv6 are not measured. The row for conntrack needs
+//! the program nft; without it the row is absent.
+
+mod addresses;
+mod datagrams;
+mod install;
+mod policies;
+mod report;
+mod sample;
+mod world;
+
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+
+use self::report::Table;
+use self::sample::Task;
+use self::world::{Subject, World};
+use crate::network::{self, Namespace, Network};
+use crate::progress::Progress;
+use crate::workspace::{fresh_dir, lock, own_program, target_dir};
+
+const USAGE: &str = "\
+usage: cargo xtask bench host TACIT [--rounds N]
+  TACIT       a tacit program, built for release
+  --rounds N  number of rounds [default: 9]";
+
+const ROUNDS_DEFAULT: usize = 9;
+const ROUNDS_MAX: usize = 1000;
+
+/// The command line.
+struct Options {
+    tacit: PathBuf,
+    rounds: usize,
+    namespace: Namespace,
+}
+
+impl Options {
+    fn parse(words: &[&str]) -> Result<Self, String> {
+        let (namespace, words) = match words {
+            ["--private-network", rest @ ..] => (Namespace::Own, rest),
+            rest => (Namespace::Host, rest),
+        };
+        let (tacit, rounds) = match words {
+            [tacit] => (tacit, ROUNDS_DEFAULT),
+            [tacit, "--rounds", rounds] | ["--rounds", rounds, tacit] => {
+                let rounds = rounds.parse().ok().filter(|rounds| (1..=ROUNDS_MAX).contains(rounds));
+                (tacit, rounds.ok_or(USAGE)?)
+            }
+            _ => return Err(USAGE.to_owned()),
+        };
+        let tacit = PathBuf::from(tacit);
+        let tacit = tacit.canonicalize().map_err(|error| {
+            format!("cannot find {}: {error}: build it for release first", tacit.display())
+        })?;
+        Ok(Self { tacit, rounds, namespace })
+    }
+}
+
+/// Runs the command: executes [`drive`] in its own network namespace.
+pub(crate) fn run(words: &[&str]) -> Result<(), String> {
+    Options::parse(words)?;
+    let own = own_program()?;
+    let mut command = network::private(&own, "host-driver");
+    Err(format!("cannot run {}: {}", own.display(), command.args(words).exec()))
+}
+
+/// Serves the datagrams of a benchmark, in the far namespace.
+pub(crate) fn echo(address: &str) -> Result<(), String> {
+    let address: SocketAddr = address.parse().map_err(|_| format!("no address: {address}"))?;
+    datagrams::serve(address)
+}
+
+/// Measures everything and prints the report.
+pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
+    let options = Options::parse(words)?;
+    let network = Network::set_up(options.namespace, None)?;
+    if !network.is_own() {
+        return Err("cannot make a network namespace: run the benchmark as root".to_owned());
+    }
+    let bench = target_dir()?.join("bench");
+    let _alone = lock(&bench)?;
+    let world = World::set_up(&options.tacit, fresh_dir(&bench)?)?;
+    let mut tables = [
+        Table::new("unmatched", Subject::unmatched(), &Task::UNMATCHED),
+        Table::new("protected", Subject::PROTECTED.to_vec(), &Task::PROTECTED),
+    ];
+    let steps: usize = tables.iter().map(|table| table.subjects.len()).sum();
+    let mut progress = Progress::start(options.rounds * (steps + install::RULES.len()));
+    let mut installed = install::Installed::default();
+    for round in 0..options.rounds {
+        let now = format!("round {}/{}", round + 1, options.rounds);
+        for table in &mut tables {
+            measure_round(&world, table, round, &now, &mut progress)?;
+        }
+        for rules in install::RULES {
+            progress.step(&format!("{now} installing {rules} rules"));
+            installed.add(rules, install::sample(&world, rules)?);
+        }
+    }
+    drop(progress);
+    println!("tacit: {}\n{}", options.tacit.display(), network.describe());
+    println!("medians of {} rounds", options.rounds);
+    for table in tables {
+        println!("\n{table}");
+    }
+    println!("\n{installed}");
+    Ok(())
+}
+
+/// Takes a sample of each workload with each subject, which begin with another one in each round.
+fn measure_round(
+    world: &World,
+    table: &mut Table,
+    round: usize,
+    now: &str,
+    progress: &mut Progress,
+) -> Result<(), String> {
+    let count = table.subjects.len();
+    for turn in 0..count {
+        let subject = table.subjects[(turn + round) % count];
+        progress.step(&format!("{now} {}: {}", table.name, subject.name));
+        let installed = world.install(subject)?;
+        for task in table.tasks.iter().copied() {
+            table.add(subject, task, sample::sample(world, subject, installed.as_ref(), task)?);
+        }
+        world.remove(subject, installed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_has_a_program_and_a_number_of_rounds() {
+        assert_eq!(Options::parse(&["/bin/sh"]).unwrap().rounds, ROUNDS_DEFAULT);
+        assert_eq!(Options::parse(&["--rounds", "3", "/bin/sh"]).unwrap().rounds, 3);
+        for wrong in [&[][..], &["/bin/sh", "--rounds", "0"], &["/bin/sh", "x"], &["/nowhere"]] {
+            assert!(Options::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
