@@ -206,8 +206,10 @@ fn is_certain_deny(rule: &Rule) -> bool {
 
 /// Returns the parts of an area outside of the holes.
 fn left_of(area: Area, holes: &[Area]) -> Vec<Area> {
+    // Most holes are elsewhere. To compare with them costs little; each copy of a part is more.
+    let near: Vec<_> = holes.iter().filter(|hole| area.overlaps(hole)).collect();
     let mut left = vec![area];
-    for hole in holes {
+    for hole in near {
         left = left.into_iter().flat_map(|area| area.without(hole)).collect();
     }
     left

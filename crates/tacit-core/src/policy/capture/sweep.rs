@@ -30,16 +30,21 @@ pub(super) struct Area {
 }
 
 impl Area {
+    /// Whether both have an address and a port in common.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        let apart = other.last < self.first || self.last < other.first;
+        !apart && self.ports.start() <= other.ports.end() && other.ports.start() <= self.ports.end()
+    }
+
     /// The parts outside the hole.
     pub(super) fn without(self, hole: &Self) -> Vec<Self> {
+        if !self.overlaps(hole) {
+            return vec![self];
+        }
         let low = *self.ports.start();
         let high = *self.ports.end();
         let hole_low = *hole.ports.start();
         let hole_high = *hole.ports.end();
-        let apart = hole.last < self.first || self.last < hole.first;
-        if apart || hole_high < low || high < hole_low {
-            return vec![self];
-        }
         let first = self.first.max(hole.first);
         let last = self.last.min(hole.last);
         let mut left = Vec::new();
