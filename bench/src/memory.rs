@@ -4,12 +4,12 @@
 //! open some connections, so that buffers, tables and pools exist; read the memory
 //! open many more; read the memory again; divide the difference by their number
 //! ```
-//! The result is the resident memory of the processes. The kernel's memory for the sockets is
-//! larger, but it is the same for all proxies with one socket per side. The report contains it as
-//! well.
+//! The result is the resident memory of the processes. The report also contains the kernel's memory
+//! for the sockets. It is larger, but it is the same for all proxies that use two sockets for a
+//! connection.
 //!
-//! Shared pages do not matter, because connections do not add to them. Programs with a TLS library
-//! are not measured.
+//! Pages that processes share are counted, but connections do not add to them. Programs with a TLS
+//! library are not measured.
 
 use std::fs;
 

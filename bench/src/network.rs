@@ -1,8 +1,8 @@
 //! Runs the benchmark in a network namespace of its own, if the host allows it.
 //!
 //! In such a namespace loopback carries no other traffic, all ports are free, and all sockets have
-//! the same congestion control. The congestion control decides up to half of the cost of large
-//! transfers: with that of the host, the comparison would depend on the host's settings.
+//! the same congestion control. Up to half of the cost of large transfers depends on the congestion
+//! control. With the host's own setting, the comparison would depend on the host.
 
 use std::fs;
 use std::path::Path;

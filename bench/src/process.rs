@@ -1,7 +1,8 @@
-//! A child process of the benchmark, with its descendants.
+//! Starts and ends a program of the benchmark, and measures its CPU time and memory together with
+//! those of its descendants.
 //!
-//! A program may consist of several processes: tacit's agent is a child of its supervisor. The
-//! benchmark adds up the CPU time of all these processes, and ends all of them.
+//! A program may consist of several processes: tacit's agent, for example, is a child of its
+//! supervisor. This module adds up the CPU time of these processes, and ends all of them.
 
 use std::fs::{self, File};
 use std::io;

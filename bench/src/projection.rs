@@ -8,8 +8,8 @@
 //!
 //! The client sends messages at a constant rate, so that intervals are comparable. Each round
 //! measures every setting once, and the command compares the medians of all rounds. The command
-//! reports the error and does not fail, because on a busy machine the CPU time of the same work
-//! varies from second to second. Engines are not measured.
+//! reports how far the estimates are off. It sets no limit, because on a busy machine the CPU time
+//! of the same work varies from second to second. Engines are not measured.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The TLS settings that all compared programs and proxies use.
+//! Defines the TLS settings that all compared programs and proxies use.
 
 /// The TLS settings of one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

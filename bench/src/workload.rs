@@ -1,4 +1,5 @@
-//! The workloads of the benchmark, each with the `tacit workload` command line for one sample.
+//! Lists the workloads of the benchmark, and builds the `tacit workload` command line for one
+//! sample of each.
 
 use crate::tls_settings::TlsSettings;
 

@@ -1,4 +1,5 @@
-//! Parses the command line of the load client. Its options are some of those of `tacit workload`.
+//! Parses the command line of the load client. Its options are a part of those of `tacit workload
+//! client`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,9 +1,8 @@
 //! The load server: answers requests as `tacit workload server` does, but does TLS itself with a
 //! TLS library. It runs until it is killed.
 //!
-//! A fixed number of threads wait in `accept`, and each serves one connection at a time. So a short
-//! connection does not pay for the start of a thread. The server does not support streams to the
-//! client.
+//! A fixed number of threads wait in `accept`, and each serves one connection at a time. So the
+//! server starts no thread for a connection. It cannot send streams to the client.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -1,4 +1,4 @@
-//! The TLS settings that all compared programs and proxies use.
+//! Defines the TLS settings that all compared programs and proxies use.
 
 /// The name in the server's certificate, which the client verifies.
 pub(crate) const SERVER_NAME: &str = "server.test";

@@ -1,4 +1,5 @@
-//! The trait for a connection of the load programs: a byte stream with TLS, from any TLS library.
+//! Defines the trait for the TLS connections of the load client and the load server. Each compared
+//! TLS library implements it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! The command line of `bench compare`.
+//! Parses the command line of `bench compare`, which compares the costs of two versions of tacit.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

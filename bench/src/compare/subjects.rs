@@ -1,4 +1,5 @@
-//! The versions of tacit that `bench compare` compares, each with its own agents.
+//! Starts the agents of the versions of tacit that `bench compare` compares. Each version has
+//! agents of its own.
 
 use std::path::{Path, PathBuf};
 

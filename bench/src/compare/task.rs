@@ -1,4 +1,4 @@
-//! The workloads of `bench compare`.
+//! Lists the workloads with which `bench compare` compares two versions of tacit.
 
 /// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

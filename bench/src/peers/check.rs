@@ -1,12 +1,12 @@
-//! Checks a pair of proxies before the pair is measured.
+//! Checks a pair of proxies before the benchmark measures it.
 //!
-//! A pair that sent clear text, accepted any client or resumed sessions would have an unfair
-//! advantage. To detect this, the check makes two connections through a tap between the proxies,
-//! which parses the server's hellos. It also connects to the server side with `openssl s_client`,
-//! without a certificate.
+//! A pair has an unfair advantage if it sends clear text, accepts any client or resumes sessions.
+//! To detect this, the check puts a relay between the two proxies and makes two connections through
+//! it. The relay parses the TLS messages with which the server begins. The check also connects to
+//! the server's proxy with `openssl s_client`, without a certificate.
 //!
-//! The check does not test whether the client side verifies the server. The configuration of each
-//! proxy requires that.
+//! The check does not test whether the client's proxy verifies the server. The configuration of
+//! each proxy requires this.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! The peers: ways to put mutual TLS between two programs.
+//! Defines the peers of the benchmark: the ways to protect a connection between two programs with
+//! mutual TLS.
 //!
 //! ```text
 //! proxies      load client -> [client proxy] == mutual TLS ==> [server proxy] -> load server
@@ -7,10 +8,10 @@
 //! runs         [tacit run [load client]] == mutual TLS ==> [tacit run [load server]]
 //! ```
 //! Each peer has a file with its configuration. For a fair comparison, all peers use X25519 and
-//! TLS_AES_128_GCM_SHA256, verify the certificate chain on both sides and the server's name on the
-//! client side, resume no sessions, do not delay small writes, have one worker thread if possible,
-//! and log no connections. To add a proxy, add a file with a `PROXY` constant, and a line in
-//! [`PEERS`].
+//! TLS_AES_128_GCM_SHA256. Both sides verify certificate chains, and the client side verifies the
+//! server's name. The peers resume no sessions, do not delay small writes, and log no connections.
+//! They have one worker thread if possible. To add a proxy, add a file with a `PROXY` constant, and
+//! a line in [`PEERS`].
 
 mod check;
 mod envoy;

@@ -1,4 +1,4 @@
-//! The configuration of a proxy, and how the proxy is started.
+//! Defines how a compared proxy is configured and started.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! A compared proxy or library (a peer) that is running, and how the load client connects through
-//! it.
+//! Defines a compared proxy or library (a peer) that is running, and how the load client connects
+//! through it.
 
 use std::net::SocketAddr;
 use std::process::Command;

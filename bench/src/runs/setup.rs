@@ -1,4 +1,4 @@
-//! The policies and addresses for the programs that `bench runs` starts under `tacit run`.
+//! Defines the policies and addresses of the programs that `bench runs` starts under `tacit run`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

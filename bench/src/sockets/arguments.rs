@@ -1,4 +1,5 @@
-//! The command line of `bench sockets`.
+//! Defines the command line of `bench sockets`, which measures the cost of a lock around the
+//! agent's connection table.
 
 use std::time::Duration;
 

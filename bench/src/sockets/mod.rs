@@ -1,10 +1,10 @@
 //! `bench sockets`: measures what a lock around the agent's connection table would cost.
 //!
-//! On z/TPF a program makes ten socket calls for each message, and all ten once took one shared
-//! lock. Here each thread makes the same ten calls on its own connections, in the agent's
-//! connection table. The agent has no lock around this table; the benchmark adds one. In the mode
-//! `global` it is an exclusive lock, in the mode `rw` a lock for one writer or several readers.
-//! With the option `--send`, call 8 takes the lock too:
+//! On z/TPF, a mainframe operating system, a program makes ten socket calls for each message. All
+//! ten calls once took one shared lock. Here each thread makes the same ten calls on its own
+//! connections, in the agent's connection table. The agent has no lock around this table; the
+//! benchmark adds one. In the mode `global` it is an exclusive lock, in the mode `rw` a lock for
+//! one writer or several readers. The option `--send` determines whether call 8 takes the lock:
 //!
 //! ```text
 //!  call                      in the table                             global   rw
@@ -20,12 +20,12 @@
 //! 10 aor                     finds the connection                     lock     write
 //! ```
 //! The call `aor` (activate on receive) waits for input on a socket. A display is a command that
-//! prints the table; it reads the whole table under the lock. The mode `writers` models phase 1 of
-//! z/TPF: the lock is exclusive, but displays and the calls 3, 4 and 5 do not take it. The lock
-//! spins, as on z/TPF. It sometimes yields the CPU, because the thread that holds the lock may be
-//! waiting for a CPU. One transaction in a thousand replaces its connection. Each thread sends its
-//! messages to itself over UNIX sockets. So no network is involved, and threads wait only for the
-//! lock.
+//! prints the table; it reads the whole table under the lock. In the mode `writers` the lock is
+//! exclusive, but displays and the calls 3, 4 and 5 do not take it. z/TPF was first improved in
+//! this way. A thread that waits for the lock spins, as on z/TPF. It sometimes yields the CPU,
+//! because the thread that holds the lock may be waiting for a CPU. One transaction in a thousand
+//! replaces its connection. Each thread sends its messages to itself over UNIX sockets. So no
+//! network is involved, and threads wait only for the lock.
 //!
 //! ```text
 //! arguments.rs   the command line

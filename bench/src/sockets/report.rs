@@ -1,4 +1,4 @@
-//! The results of `bench sockets` as text and JSON.
+//! Prints the results of `bench sockets` as text or as JSON.
 
 use std::fmt::Write;
 
