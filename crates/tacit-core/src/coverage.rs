@@ -5,7 +5,8 @@
 //! protection changes, it counts for the new one.
 //!
 //! Limits: [`COVERAGE_FLOWS_MAX`] entries, [`COVERAGE_SOCKETS_MAX`] sockets. If the table is full,
-//! the entry whose flows were open least recently makes room; the totals still have them.
+//! a new entry replaces the entry whose flows were open least recently. The totals still include
+//! the removed flows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Chooses the target of a connection among several, and skips targets that are down for a while.
+//! Chooses one of several targets for a connection, and skips targets that are down for a while.
 //!
 //! ```text
 //!        connect failed                      TARGET_SKIPPED later

@@ -1,7 +1,7 @@
-//! The decisions, wire formats and protocol state machines of tacit, without I/O.
+//! Contains the decisions, wire formats and protocol state machines of tacit, without I/O.
 //!
-//! Everything here is a function of its inputs: no socket, no file, no clock, no source of
-//! randomness. So each part can be tested with a virtual clock, and fuzzed.
+//! The code of this crate depends on its inputs only: it uses no socket, file, clock or source of
+//! random numbers. So each part can be tested with a virtual clock, and fuzzed.
 //!
 //! In reading order:
 //! * [`flow`]: a connection or datagram exchange, as rules match it;

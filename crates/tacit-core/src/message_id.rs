@@ -1,4 +1,4 @@
-//! Defines the stable identifiers of messages.
+//! Defines the type for the stable identifiers of log lines, errors and warnings.
 
 use std::fmt;
 

@@ -2,8 +2,8 @@
 //!
 //! Programs of a host get true addresses, so an address may have several names. Names that match
 //! the same rules form a group, because flows to them get the same decision. Only names that some
-//! rule can match are recorded. The cost of a name does not grow with the number of names that
-//! share its address.
+//! rule can match are recorded. Recording a name takes the same time, however many names share its
+//! address.
 //!
 //! A pair of name and address is removed a day after its answer has expired. By then no DNS cache
 //! of the host has the answer.

@@ -1,7 +1,6 @@
 //! Splits a DNS message into header, question and records.
 //!
-//! Compression pointers are not followed: to split a message, it suffices to find the end of each
-//! name.
+//! Compression pointers in names are not followed, because only the end of each name is needed.
 
 use std::fmt;
 

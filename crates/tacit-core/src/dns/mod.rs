@@ -9,8 +9,8 @@
 //!
 //! Only the question, three flags and the answer size of a program's message are used.
 //! [`DnsClient`] builds each message for a server itself, so nothing else of the program's message
-//! leaves the host. The addresses in a response are read too, following CNAME records. Malformed
-//! messages are dropped.
+//! leaves the host. The addresses in a response are recorded, also those behind CNAME records.
+//! Malformed messages are dropped.
 //!
 //! Several names can share an address. In a run, [`NameTable`] assigns the address to the first
 //! name and an alias address to each other name, so that an address identifies one name.

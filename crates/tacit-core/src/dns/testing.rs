@@ -1,4 +1,4 @@
-//! DNS messages for tests.
+//! Builds DNS messages for tests.
 
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, ResourceRecord, TYPE};

@@ -1,4 +1,4 @@
-//! Decides which queries are forwarded, and how the others are answered.
+//! Decides which DNS queries of programs are forwarded, and how the others are answered.
 //!
 //! | question | answer |
 //! |---|---|
@@ -11,8 +11,9 @@
 //! | PTR of another address | from the resolver, if some rule can match the address |
 //! | zone transfers, classes other than IN | refused |
 //!
-//! A program of a captured host that permits what no rule matches may resolve every name: only
-//! names with rules are treated as in this table ([`open_verdict`]).
+//! The table applies to runs. A captured host may permit flows that no rule matches. Its programs
+//! may then resolve every name, and only names with rules are treated as in the table
+//! ([`open_verdict`]).
 //!
 //! Names in PTR answers are not learned, because their owner could choose any name: only answers to
 //! A and AAAA queries are learned.

@@ -1,4 +1,5 @@
-//! Tracks the held SYNs of a run, and the tasks that wait for their connections.
+//! Stores the SYN packets of a run that the agent holds until their destinations answer, and the
+//! tasks that wait for these connections.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

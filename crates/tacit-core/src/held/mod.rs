@@ -1,4 +1,4 @@
-//! Holds the SYN of a connection until the destination has answered.
+//! Holds the SYN packet of a connection until the destination has answered.
 //!
 //! ```text
 //! program ── SYN ──> held                    the agent gets a copy and dials the destination

@@ -1,4 +1,4 @@
-//! Parses the SYN of a program from an IP packet, and writes the packets that answer it.
+//! Parses the SYN packet of a program, and writes the packets that answer it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,13 +1,13 @@
-//! Limits log lines to one a second for each key. The limiter counts the lines that it omits, and
-//! keeps the latest of them.
+//! Limits log lines to one a second for each key. A key names the kind of line and its cause, such
+//! as a rule or a run. The limiter counts the lines that it omits, and keeps the latest of them.
 //!
 //! ```text
 //!   0.0 s  offer ──> written          0.3 s, 0.7 s  offer ──> kept and counted
 //!   1.0 s  due   ──> the line of 0.7 s, with the count of lines omitted before it
 //! ```
 //!
-//! The key of a line contains its cause, such as a rule or a run. So one cause with many lines does
-//! not suppress the lines of another cause.
+//! Because the cause is part of the key, one cause with many lines does not suppress the lines of
+//! another cause.
 //!
 //! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys at a time, of which at most
 //! [`KEYS_PER_CAUSE_MAX`] may have the same cause. Lines of a cause with more keys share one slot;

@@ -1,24 +1,24 @@
-//! Measures what the CPU time of a thread is used for, and defines the cells of the ledger. A cell
-//! is the CPU time of one component for one rule.
+//! Measures what the CPU time of a thread is used for. It also defines the cells of the ledger: a
+//! cell is the CPU time of one component for one rule.
 //!
-//! A thread reads a cheap clock whenever the kind of its work changes (a *stamp*), and adds the
-//! elapsed ticks to the kind of work that ends. At the end of each *window*, the thread reads its
-//! CPU clock once. It scales the ticks of the window to nanoseconds, so that their sum is the CPU
-//! time:
+//! When a thread begins another kind of work, it reads a cheap clock (a *stamp*). It adds the ticks
+//! since the last stamp to the kind of work that it has done. At the end of each short interval (a
+//! *window*) the thread reads its CPU clock once. It converts the ticks of the window to
+//! nanoseconds, so that their sum is the CPU time of the window:
 //!
 //! ```text
 //!   stamps        |receive|seal|   send   |  (waits: no ticks)  |receive|open|send|
 //!   CPU clock     0 ----------------------- 9.7 us
 //! ```
 //!
-//! * If the CPU clock advanced by less than the sum of the ticks, the thread was preempted. All
-//!   cells are scaled down by the same factor.
-//! * If the CPU clock advanced by more, the difference is the cost of waiting (the system call and
-//!   the context switches), for which there are no ticks. The difference is charged to
+//! * If the CPU clock has advanced by less than the sum of the ticks, the thread was preempted. All
+//!   cells of the window are then reduced by the same factor.
+//! * If the CPU clock has advanced by more, the difference is the cost of waiting: the system call
+//!   and the context switches, for which there are no ticks. The difference is charged to
 //!   [`Component::Receive`], or to all cells if nothing was received.
 //!
-//! So each microsecond is counted in one cell. All work of a metered thread is counted, except in
-//! the window that is still open.
+//! So each microsecond of a metered thread is counted in exactly one cell. Only the time of the
+//! window that has not ended yet is missing.
 //!
 //! Units: ticks of the clock that the caller reads, and nanoseconds of CPU time. This module reads
 //! no clock and starts no thread.

@@ -1,7 +1,7 @@
 //! Draws charts as SVG.
 //!
-//! Colours are CSS variables of the page, for light and dark mode. Axes begin at zero; the vertical
-//! axis ends at a round number.
+//! The colours are CSS variables that the page defines for its light and dark modes. Axes begin at
+//! zero; the vertical axis ends at a round number.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Formats reports: tables, charts and HTML pages.
+//! Formats reports as tables, charts and HTML pages.
 //!
 //! ```text
 //! table.rs   a table as text and as Markdown

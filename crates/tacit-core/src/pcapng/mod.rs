@@ -1,4 +1,5 @@
-//! Captures in the pcapng format (draft-ietf-opsawg-pcapng), for Wireshark and tshark.
+//! Writes captures in the pcapng format (draft-ietf-opsawg-pcapng), which Wireshark and tshark
+//! read.
 //!
 //! ```text
 //!   section header, interface description | packet | packet | … | interface statistics

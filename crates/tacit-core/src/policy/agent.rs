@@ -1,4 +1,4 @@
-//! The settings of the agent itself: `[agent]` of a policy.
+//! Defines the settings of the agent itself: the table `[agent]` of a policy.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The settings for clients that a server rule accepts without TLS, while they are migrated to TLS.
+//! Defines the settings for clients without TLS that a server rule accepts while the clients are
+//! changed to TLS.
 //!
 //! ```text
 //! accept = "both"                         the first byte of a client decides: TLS or clear

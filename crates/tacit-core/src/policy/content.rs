@@ -1,4 +1,4 @@
-//! The type [`Policy`], which holds all parts of a valid policy.
+//! Defines the type [`Policy`], which holds all parts of a valid policy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

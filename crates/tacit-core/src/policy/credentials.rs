@@ -1,5 +1,5 @@
-//! Defines the settings of identities (a certificate with its key) and trusts (the certificates
-//! that a peer's certificate must lead to).
+//! Defines the settings of identities and trusts. An identity is a certificate with its key; a
+//! trust is a set of certificates that peers' certificates must lead to.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Errors and warnings about a policy, each with its position and a fix.
+//! Defines the errors and warnings about a policy, each with its position and a fix.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -3,7 +3,8 @@
 //! warns about packet marks that other software uses.
 //!
 //! The caller passes the facts about the host. This module does not know which program or user
-//! opens a flow: it considers a rule that selects some programs or users only if the rule denies.
+//! opens a flow. So it examines a rule for some programs or users only if the action of the rule is
+//! `deny`.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,5 @@
-//! Defines the input of a projection: the CPU time that was measured in an interval.
+//! Defines the input of a projection: the CPU time that was measured in an interval, by rule and by
+//! kind of work.
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,15 @@
-//! Projects the CPU cost of a change from measured CPU time.
+//! Estimates the CPU cost of a change, such as more traffic or an additional engine, from measured
+//! CPU time.
 //!
 //! ```text
 //!   ledger of    ──> MeasuredCosts ──> project(costs, request) ──> before and after,
 //!   an interval                         engines, traffic, rules    by component and CPU
 //! ```
 //!
-//! The model is linear: half the traffic costs half. This holds for CPU time per connection, per
-//! message and per byte as long as sizes do not change. So measured figures are scaled, and no
-//! figures of another machine are used. Only a saturated engine is not linear: its excess work
-//! spills ([`land`]).
+//! The model is linear: half the traffic costs half as much. This is true for CPU time per
+//! connection, per message and per byte as long as sizes do not change. So measured figures are
+//! scaled, and no figures of another machine are used. Only a saturated engine is not linear: its
+//! excess work spills ([`land`]).
 //!
 //! Units: CPU time in microseconds, and in per cent of *one* CPU over an interval, so that two busy
 //! CPUs are 200 %. A megabyte is 10^6 bytes.

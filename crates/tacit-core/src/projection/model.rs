@@ -1,12 +1,13 @@
-//! Computes a projection from measured CPU times and the requested changes.
+//! Computes a projection: the CPU time after the requested changes, from the measured CPU time.
 //!
 //! The ledger has one CPU time for each rule and component, such as handshake or sealing. CPU time
 //! is *eligible* if an engine could do the work. The steps are:
 //!
-//! 1. The CPU times of each rule are changed to its new settings. Another cipher suite scales the
-//!    time of sealing and opening. A change to `permit` removes the time of the handshake and of
-//!    the records. A change to `tls` adds both, at the unit costs that the request contains. If
-//!    engines are to relay the connections of a rule, the time of its relay becomes eligible.
+//! 1. The CPU times of each rule are adapted to its new settings. Another cipher suite changes the
+//!    time for encrypting and decrypting records. A change to `permit` removes the time of the
+//!    handshake and of the records. A change to `tls` adds both, at the unit costs that the request
+//!    contains. If engines are to relay the connections of a rule, the time of its relay becomes
+//!    eligible.
 //! 2. A change of traffic scales the CPU times of rules. The agent's own CPU time does not change.
 //! 3. If the number of engines changes, all eligible work is distributed again between engines and
 //!    other CPUs ([`land`]): the same part of each CPU time moves. Accepting, rule look-up and

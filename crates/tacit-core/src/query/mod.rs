@@ -1,5 +1,5 @@
-//! Defines the requests by which programs query their own connections, and the words of the
-//! responses.
+//! Defines the requests by which programs of a run query their own connections, and the words of
+//! the responses.
 //!
 //! ```text
 //!   program ── request + descriptor ───> agent       one message each way

@@ -1,9 +1,9 @@
 //! Implements the TLS record layer: encrypts (seals) and decrypts (opens) many records at a time,
 //! in place and without I/O.
 //!
-//! It is used after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905).
-//! The caller passes the AEAD as [`Seal`] and [`Open`]; this module handles headers, nonces,
-//! sequence numbers and the format of records.
+//! The record layer is used after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288
+//! and 7905). The caller passes the authenticated cipher (AEAD) as [`Seal`] and [`Open`]. This
+//! module handles headers, nonces, sequence numbers and the format of records.
 //!
 //! Outgoing bytes are read directly into *slots*, each big enough for one full record. So sealed
 //! records are contiguous and can be sent with one write:

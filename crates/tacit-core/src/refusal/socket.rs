@@ -1,4 +1,4 @@
-//! The socket types that runs do not support, and their names.
+//! Defines the kinds of sockets that programs of a run cannot create, and their names.
 
 use serde::{Deserialize, Serialize};
 

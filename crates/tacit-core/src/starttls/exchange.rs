@@ -1,4 +1,4 @@
-//! Runs the STARTTLS exchange of one connection.
+//! Runs the STARTTLS exchange of one connection: the messages in clear before TLS begins.
 
 use std::net::SocketAddr;
 

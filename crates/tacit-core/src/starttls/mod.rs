@@ -1,5 +1,5 @@
-//! Implements STARTTLS protocols as state machines without I/O. tacit performs the exchange in
-//! clear and then TLS, in place of a program that supports neither.
+//! Implements STARTTLS protocols as state machines without I/O. For a program without TLS, tacit
+//! performs the exchange in clear that precedes TLS.
 //!
 //! ```text
 //!   peer <──in clear, then TLS──> StarttlsExchange <──in clear──> program

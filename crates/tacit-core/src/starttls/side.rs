@@ -1,4 +1,4 @@
-//! The two ends of a STARTTLS exchange: the peer and the program.
+//! Defines the two ends of a STARTTLS exchange: the peer in the network, and the program.
 
 /// One end of a STARTTLS exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

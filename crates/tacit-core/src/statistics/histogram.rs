@@ -1,4 +1,5 @@
-//! A histogram. The width of each bucket is at most 1/128 of the values in it.
+//! Counts values in a histogram, and computes percentiles. The width of each bucket is at most
+//! 1/128 of the values in it.
 //!
 //! A percentile below 128 is exact; a larger one may be up to 0.8 % too high. A value over
 //! [`Histogram::VALUE_MAX`] is counted as `VALUE_MAX`, so no percentile is higher. The largest

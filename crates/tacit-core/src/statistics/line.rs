@@ -1,4 +1,4 @@
-//! Fits a straight line by least squares, with confidence intervals.
+//! Fits a straight line to points by least squares, with confidence intervals.
 //!
 //! The errors are assumed to be independent and identically distributed. The intervals are
 //! two-sided at 95 %.

@@ -1,4 +1,4 @@
-//! Computes statistics of measurements: medians, means, percentiles and linear fits.
+//! Computes medians, means, percentiles and linear fits of measurements.
 //!
 //! `tacit workload` and the benchmarks use this module.
 

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! The server that the program chose is queried first. The next server is queried after
-//! [`NEXT_DELAY`], after the shorter [`SUSPECTED_DELAY`] if the first server is suspected to be
-//! down, or at once after a refusal or a network error. The first answer from any server is used.
-//! The last server of a round gets the full timeout of `/etc/resolv.conf` before the next round. On
-//! a captured host only the server that the program chose is queried ([`Servers`]).
+//! [`NEXT_DELAY`], or after the shorter [`SUSPECTED_DELAY`] if the first server is suspected to be
+//! down. After a refusal or a network error the next server is queried at once. The first answer
+//! from any server is used. A round ends with the last server, which gets the full timeout of
+//! `/etc/resolv.conf` before the next round begins. On a captured host only the server that the
+//! program chose is queried ([`Servers`]).
 //!
 //! An answer must arrive from the server on the socket of the query. It must have the query's ID,
 //! and repeat the question in the same upper and lower case letters. The case is random, so that an
@@ -21,8 +22,9 @@
 //! If several programs wait for the same query, it is sent once and all of them get the answer. If
 //! a program repeats a query, the client sends it to the server again.
 //!
-//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] expected
-//! late answers. A late answer only shows that its server is up.
+//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each. After a query is
+//! answered, the client still expects answers of other servers, at most [`LATE_MAX`] of them. Such
+//! a late answer only shows that its server is up.
 
 mod order;
 mod sockets;

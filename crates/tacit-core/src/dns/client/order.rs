@@ -1,4 +1,5 @@
-//! Determines the order in which servers are queried, and the delays between the queries.
+//! Determines in which order a DNS query is sent to servers, and how long the client waits before
+//! it queries the next server.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The timers of DNS queries.
+//! Stores the timers of DNS queries, and finds those that have expired.
 //!
 //! Each kind of timer has one fixed delay and its own queue. The entries of a queue are always in
 //! order, because a timer that starts later also expires later.

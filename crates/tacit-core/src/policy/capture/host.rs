@@ -1,9 +1,10 @@
-//! Computes the kernel's verdict for each sender, address and port of a captured host. The first
-//! rule that matches decides.
+//! Computes what the kernel does with each flow of a captured host. It finds the first rule that
+//! matches, by sender, destination address and port.
 //!
-//! The list of rules is divided into sections of consecutive rules with the same senders. The
-//! kernel checks the senders once for each section, and then looks up the destination in the ranges
-//! of the section. If a section does not decide a flow, the next section is checked:
+//! The senders of a rule are the users or control groups that it selects. Consecutive rules with
+//! the same senders form a section. The kernel checks the senders once for each section, and then
+//! looks up the destination in the ranges of the section. If a section does not decide a flow, the
+//! next section is checked:
 //!
 //! ```text
 //! rules        a  b   |  c           |  d  e        |

@@ -1,8 +1,8 @@
 //! Computes the destinations that the kernel captures in a run.
 //!
-//! A destination is captured if a rule that does not deny can match it. The exception is a
-//! destination that an earlier rule denies by address and port alone. The kernel rejects all other
-//! traffic at once, with an ICMP error.
+//! A destination is captured if a rule with another action than `deny` can match it. The exception
+//! is a destination that an earlier rule denies by address and port alone. The kernel rejects all
+//! other traffic at once, with an ICMP error.
 //!
 //! The kernel's sets need disjoint ranges of addresses and ports; [`captured`] splits overlapping
 //! ranges and merges adjacent ones (`sweep`). The cost grows with the number of rules, names and

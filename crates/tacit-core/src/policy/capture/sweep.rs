@@ -12,8 +12,8 @@
 //!        +------------- address
 //! ```
 //!
-//! The cost is that of sorting the edges, plus the size of the result: a tree counts the areas that
-//! cover each port ([`Ports`]), and reports at once whether the set of covered ports has changed.
+//! A tree counts the areas that cover each port ([`Ports`]), and reports at once whether the set of
+//! covered ports has changed. So the time is that of sorting the edges and of writing the result.
 
 use std::ops::RangeInclusive;
 

@@ -1,5 +1,5 @@
-//! Tests the captured ranges with fixed policies, and compares them with the rules of random
-//! policies.
+//! Tests which addresses and ports are captured: with fixed policies, and by comparison with the
+//! rules of random policies.
 
 use super::*;
 use std::net::SocketAddr;

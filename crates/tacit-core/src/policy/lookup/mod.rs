@@ -1,8 +1,8 @@
 //! Finds the rule for a flow, at a cost that does not grow with the number of rules.
 //!
-//! Rules differ mostly in values, such as an address or a port, and have few different *shapes*.
-//! The shape of a rule is which of the four values (local address and port, remote address and
-//! port) it compares, and how many bits of each. The index has one hash table for each shape, and a
+//! Rules differ mostly in values, such as an address or a port, and have few different *shapes*. A
+//! rule can compare four values: local address and port, remote address and port. Its shape is the
+//! number of bits that it compares of each. The index has one hash table for each shape, and a
 //! look-up searches each table once (tuple space search, as in the classifier of Open vSwitch):
 //!
 //! ```text
@@ -13,13 +13,13 @@
 //! * A range is split into prefixes: an IPv4 range into at most 62, a port range into at most 30.
 //!   Rules with names have a shape of their own. Rules with wildcard names have another one, which
 //!   is searched once for each label of the flow's name.
-//! * A rule that is found by its key is then compared completely with the flow, including the
-//!   values that no shape has (`program`, `user`). So a table may return a rule that does not
-//!   match, but it never misses a rule that matches.
+//! * A rule that is found by its key is then compared completely with the flow, including its
+//!   `program` and `user`, which are not part of a shape. So a table may return a rule that does
+//!   not match, but it never misses a rule that matches.
 //! * The tables are in the order of their first rule. The search ends when no remaining table can
 //!   have an earlier rule than the one found.
-//! * It is expensive to find the owner of a flow, so a flow may be looked up without it: [`Lookup`]
-//!   then reports whether the program and user could lead to another rule.
+//! * It is expensive to find the program and the user of a flow. So a flow may be looked up without
+//!   them; [`Lookup`] then reports whether they could lead to another rule.
 //!
 //! Limits: the cost grows with the number of shapes in use. There are at most 33 + 129 + 2 shapes
 //! of addresses and 18 of ports for either end, whatever the number of rules. The cost also grows

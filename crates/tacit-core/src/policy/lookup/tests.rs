@@ -1,4 +1,5 @@
-//! Compares the index with a search through all rules, and its cost for different numbers of rules.
+//! Tests the index of rules: compares it with a search through all rules, and measures its cost for
+//! different numbers of rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Parses `aliases` and `alias-ranges` of `[agent]`: the addresses that stand for names in runs.
+//! Parses `aliases` and `alias-ranges` of `[agent]`. An alias is an address that stands for a name
+//! in a run.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

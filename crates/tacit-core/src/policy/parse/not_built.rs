@@ -1,7 +1,7 @@
 //! Lists the keys of the policy language that are planned but not supported yet.
 //!
-//! The parser rejects each of them by name, and shows an alternative. A change that implements a
-//! key moves it from here to `words`.
+//! The parser rejects each of these keys, and its error shows an alternative. When a key is
+//! implemented, it is moved from here to `words`.
 
 use crate::policy::text::PlannedKey;
 

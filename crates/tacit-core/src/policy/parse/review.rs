@@ -1,4 +1,5 @@
-//! Checks each rule against the other rules of the policy.
+//! Compares the rules of a policy with each other. Reports rules with the same name, rules that
+//! never match because of an earlier rule, and similar mistakes.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

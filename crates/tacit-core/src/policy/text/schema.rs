@@ -1,4 +1,4 @@
-//! Describes which keys a table may have.
+//! Defines the type that lists which keys a TOML table may have.
 
 /// The keys of one kind of table, and what is reported about other keys.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,5 @@
-//! Parses and matches sets of weekdays, of days of the month and of months.
+//! Parses sets of weekdays, of days of the month and of months, and checks whether a date is in
+//! such a set.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Parses and matches hours of the day.
+//! Parses ranges of hours of the day, and checks whether a time is in such a range.
 
 use std::fmt;
 

@@ -5,10 +5,10 @@
 //! days-of-month = -1                      on the last day of each month
 //! ```
 //!
-//! Conditions are compared with the local clock. So an hour that is skipped in spring does not
-//! occur, and an hour that is repeated in autumn occurs twice. A range of hours past midnight
-//! belongs to the day on which it begins: the weekday, day of the month and month of that day are
-//! compared. All conditions must hold.
+//! All conditions of a rule must hold. They are compared with the local clock: an hour that is
+//! skipped in spring does not occur, and an hour that is repeated in autumn occurs twice. A range
+//! of hours past midnight belongs to the day on which it begins: the weekday, day of the month and
+//! month of that day are compared.
 //!
 //! The time zone database is compiled into the program; the caller sets the local zone
 //! ([`Policy::set_local_zone`](super::Policy::set_local_zone)).

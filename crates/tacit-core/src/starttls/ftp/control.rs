@@ -1,4 +1,5 @@
-//! The state of an FTP control connection.
+//! Holds the state of an FTP control connection: its phase, the commands without a reply, and the
+//! commands that tacit itself sends.
 
 use super::line::LineBuffer;
 use super::reply::ReplyTracker;

@@ -1,4 +1,5 @@
-//! Implements TLS for FTP in both roles, from the greeting to the end of the control connection.
+//! Implements TLS for FTP, for programs that act as client or server, from the greeting to the end
+//! of the control connection.
 //!
 //! ```text
 //!   server role    client ══TLS══ tacit ──clear── server     AUTH, PBSZ, PROT answered by tacit
@@ -12,14 +13,15 @@
 //! The exchange of FTP continues under TLS, because each data connection is negotiated on the
 //! control connection.
 //!
-//! Commands are forwarded one at a time: a command waits until the previous command has its final
+//! Commands are forwarded one at a time. A command waits until the previous command has its final
 //! reply, so that tacit's own replies stay in order. Only commands that may interrupt a transfer do
 //! not wait.
 //!
-//! Unexpected input fails closed. If the server sends a data address that was not requested, it is
-//! not forwarded. Data connections use only the addresses of the two ends of the control connection
-//! (RFC 2577 section 3). If TLS is required, a client gets only a greeting and replies to harmless
-//! commands before TLS begins, and a server gets only `AUTH TLS`.
+//! Unexpected input never leads to clear text. If the server sends a data address that was not
+//! requested, tacit does not forward the address. Data connections use only the addresses of the
+//! two ends of the control connection (RFC 2577 section 3). If TLS is required, a client gets only
+//! a greeting and replies to harmless commands before TLS begins, and a server gets only `AUTH
+//! TLS`.
 //!
 //! Limits: [`LINE_BYTES_MAX`] for a line and [`GREETING_BYTES_MAX`] for a greeting. CCC, REIN under
 //! TLS, security mechanisms other than TLS, RFC 1639 addresses and transfers between two servers

@@ -1,4 +1,4 @@
-//! Forwards the replies of an FTP server to the client, and rewrites two kinds of replies: those
+//! Forwards the replies of an FTP server to the client. Two kinds of replies are changed: those
 //! with the address of a data connection, and the list of features.
 
 use super::address;

@@ -1,4 +1,5 @@
-//! Implements the server role: answers the commands of FTP clients about TLS (RFC 4217).
+//! Implements the server role of FTP: tacit answers the commands of FTP clients about TLS (RFC
+//! 4217).
 
 use super::control::{ControlPhase, FtpCommand, FtpControl};
 use crate::starttls::machine::ExchangeBuffers;

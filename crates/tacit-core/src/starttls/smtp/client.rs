@@ -1,4 +1,5 @@
-//! Implements the client role: tacit requests STARTTLS from an SMTP server, for a program in clear.
+//! Implements the client role of SMTP: tacit requests STARTTLS from a server, for a program without
+//! TLS.
 
 use super::words::{STARTTLS, offers_starttls, write_capabilities, write_command};
 use crate::starttls::lines::{ReplyReader, ServerReply, take_line, verb};

@@ -1,4 +1,4 @@
-//! Implements the server role: tacit offers STARTTLS to SMTP clients, for a server in clear.
+//! Implements the server role of SMTP: tacit offers STARTTLS to clients, for a server without TLS.
 
 use super::words::{AUTH, STARTTLS, write_capabilities, write_command};
 use crate::policy::StarttlsMode;

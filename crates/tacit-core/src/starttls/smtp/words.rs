@@ -1,4 +1,4 @@
-//! Parses and writes SMTP commands and capabilities, for both roles.
+//! Parses and writes SMTP commands and capabilities, for the client role and the server role.
 
 use crate::starttls::lines::{ServerReply, argument};
 

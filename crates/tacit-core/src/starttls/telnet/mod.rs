@@ -10,7 +10,7 @@
 //! ```
 //!
 //! When TLS has begun, both ends negotiate all Telnet options again, and tacit relays this
-//! negotiation without parsing it. Before TLS, tacit reads no input from the program, so that the
+//! negotiation without parsing it. Before TLS, tacit reads no input from the program. So the
 //! program's part of the negotiation is not lost. TN3270 and TN3270E (RFC 2355) begin in the same
 //! way.
 //!
