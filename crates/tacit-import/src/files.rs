@@ -1,6 +1,6 @@
-//! Gives importers access to the files that a configuration names.
+//! Reads the files that an imported configuration names.
 //!
-//! An importer opens no file itself: it calls the trait [`Files`], which the caller implements.
+//! The import opens no file itself: it calls the trait [`Files`], which the caller implements.
 
 /// Largest file that is imported, in bytes.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;

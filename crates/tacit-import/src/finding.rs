@@ -1,4 +1,4 @@
-//! The findings of an import: errors, changes and information, each with its file and line.
+//! Defines the findings of an import: errors, changes and information, each with its file and line.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -8,8 +8,8 @@
 //!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set; [dataset] names its file
 //! ```
 //!
-//! An absolute path begins at the root that the request sets; a relative path begins at the
-//! directory of the file that names it. Policies of a policy server are not read.
+//! The caller sets the directory at which absolute paths begin. A relative path begins at the
+//! directory of the file that contains it. Policies of a policy server are not read.
 
 use super::document;
 use super::lex::{Document, Node};

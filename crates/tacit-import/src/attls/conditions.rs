@@ -1,4 +1,4 @@
-//! Collects the addresses and ports that a rule sets for its local and remote ends.
+//! Collects the addresses and ports that an AT-TLS rule sets for its local end and its remote end.
 
 use std::ops::RangeInclusive;
 

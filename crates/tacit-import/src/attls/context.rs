@@ -1,5 +1,5 @@
-//! Holds the data that all functions which convert AT-TLS rules use: the map file, the options and
-//! the findings.
+//! Defines the data that all steps of the conversion of AT-TLS rules use: the map file, the options
+//! and the findings.
 
 use super::map::Map;
 use super::names::Names;

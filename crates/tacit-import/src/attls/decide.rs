@@ -1,8 +1,8 @@
 //! Converts AT-TLS rules to rules of a tacit policy. This is the second of the three steps of an
 //! import: read, decide, write.
 //!
-//! `flows` converts the conditions of a rule, `tls` its TLS settings, `start` the moment at which
-//! TLS begins, and `ignored` reports the attributes that are not converted.
+//! The module `flows` converts the conditions of a rule, and `tls` converts its TLS settings.
+//! `start` decides when TLS begins, and `ignored` reports the attributes that are not converted.
 
 use std::net::SocketAddr;
 

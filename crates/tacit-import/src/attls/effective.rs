@@ -1,12 +1,13 @@
-//! Computes the effective attributes of a rule from its actions, their parts and the defaults.
+//! Computes the effective attributes of an AT-TLS rule from its actions, the blocks in the actions,
+//! and the defaults.
 //!
 //! ```text
 //!   connection action ─> environment action ─> group action ─> default
 //! ```
 //!
-//! The first action in this order that sets an attribute decides. If one action has two parts of
-//! the same kind, the later part replaces the earlier one completely: an attribute that the later
-//! part does not set has its default. All cipher suites of a rule come from the same action.
+//! The first action in this order that sets an attribute decides. If an action has two blocks of
+//! the same kind, the later block replaces the earlier one completely: an attribute that the later
+//! block does not set has its default. All cipher suites of a rule come from the same action.
 //! Connection actions have no defaults.
 
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Converts the conditions of a rule to selectors of tacit rules.
+//! Converts the conditions of an AT-TLS rule to selectors of tacit rules.
 //!
 //! A rule for both directions becomes two tacit rules, one for each direction. An inbound rule for
 //! several local ports becomes one tacit rule for each port, because a tacit rule connects to one

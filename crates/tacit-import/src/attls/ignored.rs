@@ -1,4 +1,5 @@
-//! Reports each attribute of a TLS rule that tacit ignores, changes or rejects, at its line.
+//! Reports each attribute of an AT-TLS rule that the import ignores, changes or rejects, with its
+//! line.
 
 use super::context::Context;
 use super::effective::Effective;

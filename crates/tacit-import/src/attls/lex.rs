@@ -1,4 +1,4 @@
-//! Parses the text of a policy file into a tree of statements.
+//! Parses the text of an AT-TLS policy file into a tree of statements.
 //!
 //! ```text
 //!   TTLSRule  front          # a comment        Node { keyword, value, block: Some }

@@ -1,4 +1,4 @@
-//! Lists the keys that the map file of an import may have.
+//! Lists the keys that the map file of an AT-TLS import may have.
 
 use tacit_core::policy::text::{PlannedKey, TableKeys, TableSchema};
 

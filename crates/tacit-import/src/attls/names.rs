@@ -1,5 +1,5 @@
-//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the policy: one for each key ring, or
-//! for each label of a certificate in it.
+//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. There is one of
+//! each for a key ring, or for each label of a certificate in the key ring.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Converts the tree of statements to typed objects (rules, actions, address groups), and checks
-//! each attribute value.
+//! Converts the tree of parsed statements to typed objects (rules, actions, address groups), and
+//! checks the value of each attribute.
 //!
 //! Every object is checked, including objects that no rule uses yet. A keyword that resembles a
 //! known keyword is an error. The rest of its block is then checked as if the known keyword had

@@ -1,5 +1,5 @@
-//! Determines the programs, users and runs that a rule selects, from its job name, its user ID and
-//! the map file.
+//! Determines which programs, users and runs an imported rule selects. It uses the job name and
+//! user ID of the AT-TLS rule, and the map file.
 //!
 //! On z/OS a pattern such as `NIGHT*` covers every name that begins with `NIGHT`. A rule for this
 //! pattern therefore gets the programs of the entry `NIGHT*` in the map file, and of each narrower

@@ -1,4 +1,4 @@
-//! Matches job names and user IDs with patterns, and combines lists of values.
+//! Checks whether a pattern for job names or user IDs covers a name, and combines lists of values.
 
 use crate::draft::Toml;
 

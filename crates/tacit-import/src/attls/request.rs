@@ -1,4 +1,4 @@
-//! The input and options of an import from AT-TLS.
+//! Defines the input and the options of an import from AT-TLS.
 
 use crate::files::Input;
 

@@ -1,4 +1,4 @@
-//! Lists the user IDs of the rules that use a key ring without a user ID.
+//! Lists which user IDs use each key ring whose name contains no user ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Finds the key ring that a rule uses.
+//! Finds the key ring that an AT-TLS rule uses, in the map file.
 //!
 //! On z/OS a key ring without a user ID belongs to the user who owns the socket. The map file can
 //! define a ring for the user ID of a rule, `[keyring."USER/RING"]`, or one ring for all users,

@@ -1,4 +1,4 @@
-//! Decodes the bytes of a policy file to text.
+//! Decodes the bytes of an AT-TLS policy file to text.
 //!
 //! Policies on z/OS are in EBCDIC (code page IBM-1047). Files that were transferred to Linux are
 //! mostly in ASCII, sometimes with a Latin-1 character in a comment. UTF-8 is tried first, because

@@ -1,4 +1,4 @@
-//! Parses attribute values that are addresses or ports.
+//! Parses the values of AT-TLS attributes that are addresses or ports.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,5 +1,5 @@
-//! Writes the text of the policy. This is the last of the three steps of an import: read, decide,
-//! write.
+//! Writes the text of the imported policy. This is the last of the three steps of an import: read,
+//! decide, write.
 
 use std::collections::BTreeMap;
 

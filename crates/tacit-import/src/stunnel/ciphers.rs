@@ -1,4 +1,5 @@
-//! Converts OpenSSL cipher lists, and OpenSSL's names of suites and groups.
+//! Converts cipher lists and names of suites and groups from OpenSSL's syntax to that of a tacit
+//! policy.
 //!
 //! A cipher list is a small program: a word adds suites, `!word` forbids them, `-word` removes
 //! them, and `+word` moves them to the end. [`run`] executes it on the TLS 1.2 suites that tacit

@@ -1,4 +1,4 @@
-//! Converts the addresses of `accept` and `connect` to those of a policy.
+//! Converts the addresses of stunnel's options `accept` and `connect` to those of a tacit policy.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -12,7 +12,7 @@
 //!
 //! Each service becomes a forwarding rule. The import reports each difference from stunnel as
 //! changed. It rejects options that a rule cannot express: programs that are started for each
-//! connection, routing by server name, OCSP, engines and pre-shared keys.
+//! connection, routing by server name, OCSP, OpenSSL engines and pre-shared keys.
 
 use std::collections::BTreeSet;
 

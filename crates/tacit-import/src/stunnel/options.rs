@@ -1,4 +1,4 @@
-//! The options of an import from stunnel.
+//! Defines the options of an import from stunnel.
 
 /// Options of an import from stunnel.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,5 +1,5 @@
-//! The options of one section of a stunnel configuration, with the defaults that apply to the
-//! section.
+//! Looks up the options of one section of a stunnel configuration, including the defaults that
+//! apply to the section.
 
 use super::lines::{Entry, Section};
 use crate::draft::Toml;

@@ -1,8 +1,8 @@
-//! Converts the targets of a service: `connect`, set once or several times, and `failover`.
+//! Converts the targets of a stunnel service: the values of `connect`, and `failover`.
 //!
-//! For each connection stunnel starts with the first target or, with `failover = rr`, with the
-//! target after the last one used. It tries each target for `TIMEOUTconnect` until one answers. A
-//! tacit rule does the same; in addition it skips a target that did not answer, for some seconds.
+//! For each connection stunnel starts with the first target. With `failover = rr`, it starts with
+//! the target after the last one used. It tries each target for `TIMEOUTconnect` until one answers.
+//! A tacit rule does the same. In addition, it skips a target that did not answer for some seconds.
 
 use tacit_core::failover::TARGET_SKIPPED;
 use tacit_core::policy::{TARGETS_MAX, TargetOrder};

@@ -1,4 +1,5 @@
-//! Tests which rules an import creates from stunnel services, and which findings it reports.
+//! Tests which rules an import creates from stunnel services, and which findings the import
+//! reports.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Converts the versions, cipher suites and groups of a service.
+//! Converts the TLS versions, cipher suites and groups of a stunnel service.
 
 use super::ciphers::{self, Known};
 use super::lines::Entry;

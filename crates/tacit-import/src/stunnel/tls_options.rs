@@ -1,4 +1,4 @@
-//! Reads the values of stunnel's option `options`, which are switches of OpenSSL.
+//! Converts the values of stunnel's option `options`, which are switches of OpenSSL.
 //!
 //! Values that forbid a TLS version limit the versions of the rule. The other values have no
 //! effect, because tacit has no corresponding setting.

@@ -1,4 +1,4 @@
-//! Combines IP filters and TLS rules into one list of rules.
+//! Combines z/OS IP filters and TLS rules into one list of tacit rules.
 //!
 //! ```text
 //!   z/OS        a connection must pass the filters; then the first TLS rule that matches decides

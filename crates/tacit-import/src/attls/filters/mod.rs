@@ -6,8 +6,9 @@
 //! ```
 //!
 //! z/OS filters packets, and tacit filters connections. So a connection is permitted if its packets
-//! are permitted in both directions. In a bidirectional service the source is the local end. As on
-//! z/OS, a flow that no rule matches is denied. `combine` combines filters and TLS rules.
+//! are permitted in both directions. If a service (`IpService`) applies to both directions, its
+//! source is the local end. As on z/OS, a flow that no rule matches is denied. The module `combine`
+//! combines filters and TLS rules.
 //!
 //! Not supported: statements for IPsec and IKE are errors. A tacit policy cannot express rules for
 //! forwarded packets, security classes, and protocols other than TCP and UDP; each of them is

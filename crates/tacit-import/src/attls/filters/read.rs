@@ -1,4 +1,4 @@
-//! Reads filters from the parsed statements of a policy.
+//! Converts the parsed statements of a policy to IP filters.
 
 use std::ops::RangeInclusive;
 

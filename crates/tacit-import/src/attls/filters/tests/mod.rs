@@ -1,4 +1,4 @@
-//! Tests the import of filter rules, alone and with TLS rules.
+//! Tests the import of z/OS IP filter rules, alone and together with TLS rules.
 
 use crate::attls::AttlsOptions;
 use crate::attls::tests::Given;

@@ -1,5 +1,4 @@
-//! Compares imported policies with a direct evaluation of the original rules, in the way in which
-//! z/OS evaluates them.
+//! Tests imported policies with random rules: each flow must get the decision that z/OS would make.
 //!
 //! The test generates rules, writes them as policy files, imports these and looks up flows. For
 //! each flow it also evaluates the generated rules directly: first the filters in order, then the
