@@ -1,5 +1,5 @@
-//! Captures the traffic of the host itself: creates the agent's sockets in the host's network, and
-//! the routing rules and packet rules that lead the traffic to them.
+//! Captures the traffic of the host itself. Creates the agent's sockets in the host's network, and
+//! installs the routing rules and packet rules that send the traffic to these sockets.
 //!
 //! ```text
 //! HostCapture::open(marks)   opens the netlink sockets, in the namespace of the calling thread
@@ -9,8 +9,8 @@
 //! remove()                   removes the rules
 //! ```
 //!
-//! The installing process must have `CAP_NET_ADMIN` and `CAP_NET_RAW` in that namespace. If the
-//! kernel supports owners of tables, this process owns the table of packet rules while it lives.
+//! The calling process needs `CAP_NET_ADMIN` and `CAP_NET_RAW` in that namespace. If the kernel
+//! supports owners of tables, this process owns the table of packet rules until it ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! Sets the packet mark (`SO_MARK`) of the agent's sockets to the network. The packet rules of a
-//! captured host recognise the agent's own packets by this mark and let them pass.
+//! Sets the packet mark (`SO_MARK`) of the agent's own sockets. By this mark the packet rules of a
+//! captured host recognise the agent's own packets and let them pass.
 //!
 //! The mark is stored once for the whole process, so that no code that opens a socket can omit it.
 

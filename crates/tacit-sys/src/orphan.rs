@@ -1,4 +1,5 @@
-//! Lists the processes of a run: descendants of the launcher in another network namespace.
+//! Lists the processes of a run: the descendants of the launcher (`tacit run`) that are in another
+//! network namespace.
 //!
 //! ```text
 //! launcher ── helper               in the run's namespace, known by its process ID: not listed
@@ -10,8 +11,8 @@
 //! A process cannot leave this group: it cannot enter the launcher's namespace, and when its parent
 //! ends, it becomes a child of the launcher. A zombie process is not listed.
 //!
-//! Limits: the same as in [`crate::owner::descendants`]. Callers repeat the call until no process
-//! is left.
+//! Limits: the same as in [`crate::owner::descendants`]. New processes may start meanwhile, so
+//! callers repeat the call until no process is left.
 
 use std::fs;
 use std::io;

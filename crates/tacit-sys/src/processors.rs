@@ -1,5 +1,5 @@
-//! Reads the state of the CPUs of this machine: which CPUs are online, how long each was busy, how
-//! long threads waited for it while they were ready to run, and which instructions the CPUs have.
+//! Reads the state of this machine's CPUs: which are online, how long each was busy, how long
+//! threads waited for each, and which instructions they have.
 //!
 //! Limits: `THREADS_MAX` threads whose waiting times are read.
 

@@ -1,4 +1,4 @@
-//! Defines the instructions of system call filters (seccomp), and installs filters.
+//! Defines the instructions of system call filters (seccomp), and installs such filters.
 //!
 //! A filter sees the number of a call, its ABI, and its six arguments as numbers. It cannot read
 //! the memory to which arguments point.

@@ -1,5 +1,5 @@
-//! Copies the SYNs that programs in a run send, from the kernel inside the namespace to the agent
-//! outside.
+//! Copies the SYN packets of programs in a run to the agent. The kernel makes the copies inside the
+//! run's namespace; the agent reads them outside.
 //!
 //! ```text
 //! nfnetlink_log     a packet rule copies each held SYN                       the usual source

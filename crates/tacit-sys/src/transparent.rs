@@ -1,4 +1,4 @@
-//! Creates transparent sockets, which use addresses that do not belong to this host.
+//! Creates transparent sockets. Such a socket can use addresses that do not belong to this host.
 //!
 //! ```text
 //! program --SYN to 10.9.8.7:8080--> hold listener on :15002 drops it; the agent gets a copy
@@ -7,9 +7,9 @@
 //! agent   --bind_spoofed_source(10.1.1.1:53)--> the program receives it from 10.1.1.1:53
 //! ```
 //!
-//! The helper creates the listeners and the spoofed-source sockets inside the namespace
-//! ([`listener`], [`receiver`], [`make`]), and the agent uses them from outside. The packet rules
-//! accept the packets of these sockets by their mark, and redirect all other packets to the agent.
+//! The helper of a run creates these sockets inside the run's namespace ([`listener`],
+//! [`receiver`], [`make`]), and the agent uses them from outside. The packet rules accept the
+//! packets of these sockets by their mark, and redirect all other packets to the agent.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Counts the system calls and heap allocations of a thread, for tests that promise a number.
+//! Counts the system calls and heap allocations of a thread, for tests that promise a certain
+//! number.
 //!
 //! ```text
 //! thread under test --every system call--> kernel --asks--> counting thread: counts, allows
@@ -6,8 +7,8 @@
 //! ```
 //!
 //! Both counts include all code of the thread. A seccomp filter asks another thread about each
-//! system call (Linux 5.5; any user). The Rust allocator and, with the GNU C library, `malloc`
-//! count the allocations. Tests of other crates include this file by its path.
+//! system call; this needs Linux 5.5 and no root. The Rust allocator counts the allocations and,
+//! with the GNU C library, `malloc` does too. Tests of other crates include this file by its path.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! Creates a network namespace for one program, in a helper process and without root.
+//! Creates a network namespace for one program, without root. A separate process, the helper, does
+//! this.
 //!
 //! ```text
 //! launcher --starts--> helper: create(parent, families)   user and network namespace, same uid

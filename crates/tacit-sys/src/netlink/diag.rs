@@ -1,4 +1,5 @@
-//! Asks the kernel about sockets: who owns a connection, and which ports have listeners.
+//! Finds out who owns a connection and which ports have listeners, by asking the kernel over
+//! netlink.
 //!
 //! [`owner`] looks up one socket by its addresses, which costs about three microseconds; a dump of
 //! all connections would cost far more. [`listeners`] dumps the listening sockets of one address

@@ -1,4 +1,4 @@
-//! The error of a netlink request: which step the kernel refused, and why.
+//! Defines the error of a netlink request: which step the kernel refused, and why.
 
 use std::fmt;
 use std::io;

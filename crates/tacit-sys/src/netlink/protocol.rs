@@ -1,4 +1,5 @@
-//! Defines the transport protocols (TCP and UDP) for packet rules and for requests about sockets.
+//! Defines the transport protocols (TCP and UDP), for packet rules and for requests to the kernel
+//! about sockets.
 
 /// The transport protocols of packet rules and socket queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

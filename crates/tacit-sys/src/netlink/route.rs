@@ -1,5 +1,5 @@
-//! Configures addresses and routes in a namespace, so that every address leads to the namespace
-//! itself.
+//! Configures addresses and routes in a run's network namespace, so that every address leads to the
+//! namespace itself.
 //!
 //! ```text
 //! lo is up and has own addresses · "local" routes for all addresses, with own source addresses
@@ -9,7 +9,7 @@
 //! where the packet rules handle it. The preferred source of the route is the namespace's own
 //! address: otherwise a program would connect to 10.9.8.7 from 10.9.8.7.
 //!
-//! A program that resolves a name to addresses of both families prefers an address whose type
+//! A name may resolve to IPv4 and IPv6 addresses. A program then prefers an address whose type
 //! matches the source address that it would use (RFC 6724, section 5, rule 5). So IPv6 has two
 //! source addresses, one for unique local addresses (fc00::/7) and one for all others.
 //!

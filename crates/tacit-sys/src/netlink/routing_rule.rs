@@ -1,5 +1,5 @@
-//! Installs the routing rules for a captured host: packets with a mark are routed to `lo`, whatever
-//! their destination is.
+//! Installs the routing rules for a captured host: packets with a certain mark are routed to `lo`,
+//! whatever their destination is.
 //!
 //! ```text
 //! ip rule add priority 1 fwmark BIT/BIT lookup 31425

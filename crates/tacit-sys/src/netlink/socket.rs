@@ -1,5 +1,5 @@
-//! The netlink socket: sends a request of one or more messages, and receives the kernel's answer to
-//! each message.
+//! Sends netlink requests of one or more messages, and receives the kernel's answer to each
+//! message.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

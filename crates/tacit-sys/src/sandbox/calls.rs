@@ -1,4 +1,5 @@
-//! Lists the system calls that the filters of the agent's processes and threads allow or refuse.
+//! Lists the system calls that the seccomp filters of the agent's processes and threads allow or
+//! refuse.
 
 use libc::c_long;
 

@@ -1,8 +1,8 @@
 //! Hides files and directories from a program: mounts an empty file or an empty directory over each
 //! of them, in the program's mount namespace.
 //!
-//! If another file replaces a hidden one, the mount over the old file disappears. The process that
-//! has joined the program's mount namespace then covers the new file ([`cover`]).
+//! If another file replaces a hidden one, the mount over the old file disappears. Then a process in
+//! the program's mount namespace must hide the new file ([`cover`]).
 
 use std::ffi::{CStr, CString};
 use std::fs;

@@ -1,4 +1,4 @@
-//! The errors that can occur when a program is started in a run.
+//! Defines the errors that can occur when a program is started in a run.
 
 use std::fmt;
 use std::io;

@@ -9,9 +9,9 @@
 //! all other calls       allowed
 //! ```
 //!
-//! There are two forms of the filter. In one form, the kernel returns these errors itself. In the
-//! other form, the kernel asks a process that listens ([`super::notify`]); this process returns the
-//! same errors and reports each call.
+//! There are two forms of the filter. With the first, the kernel returns these errors itself. With
+//! the second, the kernel notifies another process ([`super::notify`]), which returns the same
+//! errors and reports each call.
 //!
 //! A filter sees the system call numbers of the machine's own ABI and of every other ABI that the
 //! kernel offers, so it must know them all. A call of an unknown ABI is refused.

@@ -1,4 +1,4 @@
-//! Starts a program in the namespaces that the helper has created.
+//! Starts a program in the namespaces that the run's helper process has created.
 //!
 //! ```text
 //! fork -> join namespaces -> hide files -> filter -> rights, limits, signals -> exec

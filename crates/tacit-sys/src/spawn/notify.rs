@@ -1,4 +1,5 @@
-//! Receives the system calls that the filter of a run refuses, and returns an error to each.
+//! Receives the system calls that the seccomp filter of a run refuses, and returns an error to
+//! each.
 //!
 //! ```text
 //!   child, before exec ── install ──> kernel: filter and listener

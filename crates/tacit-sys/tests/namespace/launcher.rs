@@ -1,4 +1,5 @@
-//! The processes of the tests: the launcher, which is also the agent, and the helper.
+//! Starts the processes of the namespace tests: the launcher, which is also the agent, and the
+//! helper.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

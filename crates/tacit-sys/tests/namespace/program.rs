@@ -1,5 +1,5 @@
-//! The program that runs inside the namespace: reads commands, one on each line, executes them, and
-//! answers each with one line.
+//! Runs inside the namespace as the program of the tests: reads commands, one on each line,
+//! executes them, and answers each with one line.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,4 +1,4 @@
-//! The scenarios of the namespace tests, each between an agent outside and a program inside.
+//! Contains the namespace tests. Each uses an agent outside the namespace and a program inside.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Defines the marks and ports by which packet rules recognise the agent's own sockets.
+//! Defines the packet marks and ports by which packet rules recognise the agent's own sockets.
 
 /// The agent's port inside a run. Its sockets get connections and datagrams with their original
 /// destination.

@@ -10,9 +10,9 @@
 //! [`install`] is called once, inside the namespace. After that, any process that holds the netlink
 //! socket can change the sets with [`change`] and [`replace_all`], even from outside the namespace.
 //!
-//! The caller keeps its own copy of the elements of the sets, and ensures that the elements of one
-//! set are disjoint. The kernel rejects an element that overlaps another one (`EEXIST`), and a
-//! rejected batch costs a hundred times as much as an accepted batch.
+//! The caller keeps its own copy of the elements, and ensures that the elements of one set are
+//! disjoint. The kernel rejects an element that overlaps another one (`EEXIST`). A rejected batch
+//! costs a hundred times as much as an accepted batch.
 //!
 //! Limits: [`ELEMENTS_PER_BATCH_MAX`] elements change at once. A larger change needs several
 //! batches. Between two batches the sets have only some of the elements: traffic to the missing

@@ -1,4 +1,4 @@
-//! Builds the packet rules, in the order in which the kernel evaluates them.
+//! Builds the packet rules of a run, in the order in which the kernel evaluates them.
 //!
 //! ```text
 //! the agent's own packets, and TCP after its SYN           accept
@@ -26,9 +26,9 @@
 //! is captured if a rule names it. Otherwise the kernel refuses the connection as it would without
 //! tacit.
 //!
-//! If no socket of the agent takes a packet, the next rule refuses the packet. Without this rule, a
-//! program that listens at that port would be connected to itself, or a SYN would be held without
-//! an agent to answer it.
+//! If no socket of the agent receives a packet, the next rule refuses the packet. Without that
+//! rule, a program that listens at this port could be connected to itself, or a SYN could be held
+//! that no agent answers.
 //!
 //! The rules that send UDP to the agent name the port of its receiving socket. A rule for any
 //! transparent socket would also match the sockets from which the agent answers, and these do not

@@ -1,4 +1,4 @@
-//! Encodes the sets of captured destinations, and the messages that change them.
+//! Encodes the nftables sets of captured destinations, and the messages that change them.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Tests the bytes of nftables messages; the tests of the rules are in `rules.rs`.
+//! Tests the bytes of nftables messages. The rules themselves are tested in `rules.rs`.
 
 #![cfg(target_endian = "little")]
 

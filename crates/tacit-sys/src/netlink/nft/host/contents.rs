@@ -1,5 +1,5 @@
-//! Builds the messages that create the contents of the table: maps, sets, chains, rules and
-//! elements. Every part is declared before another part refers to it.
+//! Builds the messages that fill the nftables table of a captured host: maps, sets, chains, rules
+//! and elements. Every part is created before another part refers to it.
 
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, section_chain};

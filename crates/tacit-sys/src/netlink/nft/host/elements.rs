@@ -1,4 +1,4 @@
-//! Builds the messages that add elements to the maps and sets of the table.
+//! Builds the messages that add elements to the maps and sets of a captured host's nftables table.
 
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, write_accept, write_goto};

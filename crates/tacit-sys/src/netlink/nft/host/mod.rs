@@ -1,5 +1,5 @@
 //! Installs the nftables table of a captured host. The table determines which flows of the host's
-//! programs go to the agent, and which flows the kernel decides itself.
+//! programs go to the agent, and which flows the kernel permits or refuses itself.
 //!
 //! ```text
 //! table inet tacit                    flags owner, persist if the kernel supports them
@@ -21,10 +21,12 @@
 //! exists during this time: each packet is checked by the old table, the new one, or both. The
 //! table remains when its installer ends, and then refuses the flows that it captures.
 //!
-//! Consecutive rules with the same senders form a section. The output chain checks the senders of
-//! one section after the other. `N` is the number of the section, from 0.
+//! The senders of a rule are the users or control groups that it selects. Consecutive rules with
+//! the same senders form a section. The output chain checks the senders of one section after the
+//! other. `N` is the number of the section, from 0.
 //!
-//! The maps and sets for names are there only for a policy with rules by name (`named`, `store`).
+//! The maps and sets for names exist only if the policy has rules by name (see `named.rs` and
+//! `store.rs`).
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders,
 //! [`NAMED_ADDRESSES_MAX`] addresses with names. Needs Linux 5.9 with conntrack, and 5.13 for

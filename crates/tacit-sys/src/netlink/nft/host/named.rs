@@ -1,12 +1,12 @@
-//! Builds the sets of addresses whose names some rule matches. The kernel captures flows to these
-//! addresses before it evaluates the maps of destinations.
+//! Builds the sets of addresses that have a name which some rule matches. The kernel captures flows
+//! to these addresses before it evaluates the maps of destinations.
 //!
 //! ```text
 //! map  nameports         protocol . port range -> part      ports with the same rules by name
 //! sets named4 named6     address . part                     each element has a timeout
 //! ```
 //!
-//! Each packet that matches an element sets its timeout to `USED_TIME`.
+//! Each packet that matches an element sets the timeout of this element to `USED_TIME`.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The names of the maps, sets and chains of the table.
+//! Defines the names of the maps, sets and chains in the nftables table of a captured host.
 
 /// The maps of destinations, by protocol and IP version.
 pub(super) const MAPS: [&str; 4] = ["tcp4", "tcp6", "udp4", "udp6"];

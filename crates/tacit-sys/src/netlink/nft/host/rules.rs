@@ -1,4 +1,5 @@
-//! Builds the rules, in the order in which the kernel evaluates them for a packet.
+//! Builds the packet rules of a captured host, in the order in which the kernel evaluates them for
+//! a packet.
 //!
 //! ```text
 //! output         the agent's own packets, and a SYN that it releases      accept
@@ -43,11 +44,11 @@
 //! postrouting    captured, on another interface than lo                   dropped
 //! ```
 //!
-//! Connection tracking distinguishes the flows that a program opens from its answers to clients: a
-//! rule for a network must not capture answers to clients in that network. A packet is an answer
-//! only if the first packet of the client was recorded in the connection's mark; a SYN is never an
-//! answer. If a connection is older than the table or is not tracked, the rules cannot determine
-//! who opened it.
+//! A rule for a network must not capture answers to clients in that network. Therefore connection
+//! tracking distinguishes the flows that a program opens from its answers to clients. A packet is
+//! an answer only if the first packet of the client was recorded in the connection's mark; a SYN is
+//! never an answer. If a connection is older than the table or is not tracked, the rules cannot
+//! determine who opened it.
 //!
 //! A captured TCP connection continues to go to the agent even if a later table does not capture
 //! its destination. Otherwise its next segment would leave in clear.
@@ -55,10 +56,11 @@
 //! The kernel knows the sender of a packet as long as a program holds the socket. Packets that the
 //! kernel sends for a closed socket belong to a tracked connection, which is handled as before.
 //!
-//! What containers open is marked where it comes in, before the next chain there; then the routing
-//! rule leads it to `lo` as well.
+//! Packets of flows that containers open are marked when they arrive at the host. Then the routing
+//! rule sends them to `lo` as well.
 //!
-//! A table of [`Lifetime::OfInstaller`] refuses nothing that is older than it.
+//! A table that is removed with its installer ([`Lifetime::OfInstaller`]) refuses no connection
+//! that is older than the table.
 //!
 //! If no socket of the agent receives a packet, the next rule refuses the packet.
 
