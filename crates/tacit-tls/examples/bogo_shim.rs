@@ -1,6 +1,6 @@
-//! The shim for BoringSSL's test runner. It connects to the runner, does one handshake after the
-//! other with this crate, and sends back the bytes that it receives with every bit inverted. `cargo
-//! xtask bogo` runs it.
+//! Connects this crate to BoringSSL's test runner. It connects to the runner, does one handshake
+//! after the other, and sends back the bytes that it receives with every bit inverted. `cargo xtask
+//! bogo` runs it.
 //!
 //! Exit status: 0 if all connections ended as expected; 1 if a connection did not, with the reason
 //! on standard error; 89 if the runner uses an option that the shim does not support.

@@ -1,5 +1,5 @@
-//! Defines the result of a certificate check, and the chain of a peer that is stored for later
-//! checks.
+//! Defines the result of a certificate check. Defines also how the chain of a peer is stored for
+//! later checks.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! Describes in one line why a certificate is not trusted: which certificate, why, and what to do.
 //!
-//! The error of the verifier decides that the certificate is rejected; the facts of the chain only
-//! explain the error. If the facts show a cause that the verifier reports with a general error
-//! (X.509 v1, a small RSA key, a CA certificate sent as a leaf), the message names the cause.
+//! The verifier decides that the certificate is rejected; this module only explains the decision.
+//! For some causes the verifier has only a general error: X.509 v1, a small RSA key, a CA
+//! certificate sent as a leaf. This module finds these causes in the chain, and the message names
+//! them.
 
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};

@@ -1,4 +1,4 @@
-//! Defines the text of an error for operators in two parts: what is wrong, and what to do.
+//! Defines the two parts of an error text for operators: what is wrong, and what to do.
 
 use std::fmt;
 

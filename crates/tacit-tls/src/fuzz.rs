@@ -1,5 +1,5 @@
-//! The entry points for fuzzing handshakes, sessions, certificates and CRLs with bytes from an
-//! untrusted peer or file.
+//! Provides the entry points for fuzzing handshakes, sessions, certificates and CRLs with untrusted
+//! bytes.
 //!
 //! Each function accepts any bytes and must not panic. Handshakes use random numbers, so the same
 //! input may take different paths.

@@ -1,4 +1,4 @@
-//! Drives the TLS library's handshake one record at a time, without I/O.
+//! Runs the TLS library's handshake one record at a time, without I/O.
 //!
 //! The library never gets records that follow the handshake, because its replies to them could not
 //! be extracted.

@@ -9,12 +9,12 @@
 //!          └───────── StepOutcome, by value ────────────────────────────────────┘
 //! ```
 //!
-//! The callbacks do not know for which connection they are called: a callback object belongs to a
-//! rule and serves all of its connections. One object per connection would prevent resumption,
-//! because rustls resumes a client session only with the same verifier object. So a thread-local
-//! cell stores the outcome during one step. rustls calls back during the step and on the same
-//! thread. [`observe`] empties the cell before the step and takes its content afterwards. A step
-//! must not wait, and steps must not be nested.
+//! The callbacks do not know for which connection they are called, because all connections of a
+//! rule share one callback object. With one object per connection, sessions could not be resumed:
+//! rustls resumes a client session only with the same verifier object. rustls calls back during a
+//! step of the handshake and on the same thread. So a thread-local cell stores the outcome of one
+//! step. [`observe`] empties the cell before the step and takes its content afterwards. A step must
+//! not wait, and steps must not be nested.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //!   settings of a rule ─┴─> PeerRechecker ──> PeerCheck
 //! ```
 //!
-//! A pass over the open connections creates one [`PeerRechecker`] for each rule. It verifies each
-//! distinct chain once, however many connections have it.
+//! The caller creates one [`PeerRechecker`] for each rule and checks all open connections with it.
+//! Each distinct chain is verified once, however many connections have it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

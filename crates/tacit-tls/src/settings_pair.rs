@@ -1,5 +1,5 @@
-//! Creates matching client and server settings without files and network, for measurements and
-//! fuzzing.
+//! Creates TLS settings for a client and a matching server, without files or a network.
+//! Measurements and fuzzing use them.
 
 use std::error::Error;
 use std::sync::Arc;

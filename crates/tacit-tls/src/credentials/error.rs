@@ -1,4 +1,5 @@
-//! The errors of key, certificate and trust files. Each message is one line and contains the fix.
+//! Defines the errors about key, certificate and trust files. Each message is one line and contains
+//! the fix.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Reports when certificates expire.
+//! Decides whether a certificate expires soon, and writes the warning about it.
 
 use rustls_pki_types::UnixTime;
 

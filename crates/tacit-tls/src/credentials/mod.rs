@@ -1,5 +1,5 @@
-//! Loads the credentials that a policy names: identities (certificates with keys) and trusts (CAs
-//! and CRLs).
+//! Loads the identities and trusts that a policy names. An identity is a certificate with its key;
+//! a trust has CA certificates and revocation lists (CRLs).
 //!
 //! ```text
 //!   cert.pem, key.pem -> load_identity -> LoadedIdentity   who tacit is
@@ -11,9 +11,9 @@
 //! expired certificate. Credentials that will probably not work cause warnings. Only rustls holds a
 //! private key, in this process or in a [signer](crate::signer). No message contains a byte of it.
 //!
-//! The caller loads again when a [`FileStamp`](crate::files::FileStamp) of `sources` has changed,
-//! and keeps the old credentials if loading fails. Not supported: passphrases, keys in hardware,
-//! downloading CRLs.
+//! The caller loads again when one of the files has changed
+//! ([`FileStamp`](crate::files::FileStamp)), and keeps the old credentials if loading fails. Not
+//! supported: passphrases, keys in hardware, downloading CRLs.
 
 mod crls;
 mod error;

@@ -1,5 +1,5 @@
-//! Verifies that a chain leads to an anchor of a trust. It calls the TLS library, and adds checks
-//! that the library omits.
+//! Verifies that a certificate chain leads to a trust anchor. It calls the TLS library, and adds
+//! checks that the library omits.
 //!
 //! The library checks signatures, validity, basic constraints, name constraints, extended key usage
 //! and revocation. For each path that the library finds, this module also checks keyUsage (RFC 5280

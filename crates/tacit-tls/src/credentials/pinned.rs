@@ -7,8 +7,9 @@
 //!   -      yes        its certificate is pinned, valid now, and for its use; no chain is built
 //! ```
 //!
-//! A certificate is not pinned because a pinned certificate issued it, or because it has the same
-//! name or key as one. The handshake itself checks that the type and size of the key are accepted.
+//! Only the same bytes count. A certificate that a pinned certificate issued is not pinned, nor is
+//! one with the same name or key. The handshake itself checks that the type and size of the key are
+//! accepted.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
-//! Shares the verifier of a trust between all rules that use the trust.
+//! Stores the verifier of a trust, so that all rules with this trust share it.
 //!
-//! The verifier is created when it is first needed. Rules share it to save memory, because each
-//! verifier holds all CRLs of the trust.
+//! The verifier is created when it is first needed. Sharing it saves memory, because each verifier
+//! holds all revocation lists (CRLs) of the trust.
 
 use std::sync::{Arc, OnceLock};
 

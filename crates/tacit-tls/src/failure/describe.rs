@@ -1,4 +1,5 @@
-//! Converts each error of the TLS library to a description for operators.
+//! Converts each error of the TLS library to a description for operators: the cause, and what to
+//! do.
 
 use rustls::{CertificateError, Error, PeerIncompatible, PeerMisbehaved};
 

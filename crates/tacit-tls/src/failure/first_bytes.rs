@@ -1,4 +1,5 @@
-//! Recognises a peer's protocol by its first bytes.
+//! Recognises from the first bytes of a peer which protocol it uses, such as HTTP or an old version
+//! of TLS.
 
 /// The number of a peer's first bytes that are stored.
 pub const FIRST_BYTES_MAX: usize = 16;

@@ -1,5 +1,5 @@
-//! Defines the type [`HandshakeFailure`]: what kind of failure it is, who has to act, and what to
-//! do.
+//! Defines the description of a failed handshake: what kind of failure it is, who has to act, and
+//! what to do.
 
 use std::fmt;
 use std::time::Duration;

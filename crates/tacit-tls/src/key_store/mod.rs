@@ -1,5 +1,5 @@
-//! Stores the private keys of a signer: reads the keys from files, and signs only messages of TLS
-//! handshakes.
+//! Stores the private keys in the signer process. Reads keys from files, and signs only messages of
+//! TLS handshakes with them.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Lets an agent use private keys that another process, the signer, holds.
+//! Lets the agent sign handshakes with private keys that only another process, the signer, holds.
 //!
 //! ```text
 //! agent                                      signer

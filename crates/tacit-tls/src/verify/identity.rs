@@ -1,8 +1,8 @@
-//! Maps the certificate of a client to an identity.
+//! Determines the identity of a client from its certificate and the map of the rule.
 //!
-//! This happens when a full or resumed handshake is complete: only then has the client proved that
-//! it holds the key, and only the connection knows its address. A certificate that is not trusted
-//! gives no identity, and no map is evaluated.
+//! This is done when a full or resumed handshake is complete, because only then has the client
+//! proved that it holds the key. The address of the client is also needed, and only the connection
+//! knows it. A certificate that is not trusted gives no identity, and no map is evaluated.
 
 use std::net::IpAddr;
 use std::sync::Arc;

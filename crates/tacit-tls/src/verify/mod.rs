@@ -8,12 +8,12 @@
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
 //! ```
 //!
-//! All connections of a rule share one `ServerCheck` or `ClientCheck`; `outcome` passes its result
-//! to the handshake.
+//! All connections of a rule share one `ServerCheck` or `ClientCheck`. The module `outcome` passes
+//! the result of a check to the handshake.
 //!
-//! The handshake of a resumed session skips the check, although its chain may have expired or the
-//! trust may have changed. So `recheck` checks the stored chain again, and `allows` decides whether
-//! the connection is allowed.
+//! A resumed session has no certificate check in its handshake, although the chain may have expired
+//! or the trust may have changed since. So the function `recheck` checks the stored chain again,
+//! and `allows` decides whether the connection is allowed.
 //!
 //! A chain in the cache is not verified again ([`ChainCache`]).
 //!

@@ -1,4 +1,5 @@
-//! Verifies the signature by which a peer proves that it holds the key of its certificate.
+//! Verifies the handshake signature by which a peer proves that it holds the private key of its
+//! certificate.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs};

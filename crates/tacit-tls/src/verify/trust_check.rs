@@ -1,4 +1,4 @@
-//! Checks a chain against one trust, with the chain cache and CRLs.
+//! Checks a certificate chain against one trust, and looks it up in the chain cache first.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Tests sessions with a connection of the TLS library as peer, and with illegal records.
+//! Tests TLS sessions, with a connection of the TLS library as the peer.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;

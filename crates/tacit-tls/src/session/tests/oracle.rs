@@ -1,4 +1,4 @@
-//! Compares a session with a connection of the TLS library: both must return the same bytes.
+//! Tests that a session returns the same bytes as a connection of the TLS library.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Caches verified chains, so that a known chain needs no verification of CA signatures.
+//! Caches verified certificate chains, so that the signatures of a known chain are not verified
+//! again.
 //!
 //! ```text
 //!   role, trust's generation, name, every certificate's bytes --SHA-256--> key
@@ -6,10 +7,10 @@
 //! ```
 //!
 //! Only trusted chains are cached. An entry is valid while every certificate of the chain is valid
-//! and the CRLs are current. If a byte, the name, the role or the trust changes, the key changes
-//! and the entry is not found. An entry does not prove who sends the chain. So every full handshake
-//! still checks that the peer holds the private key of the leaf; a resumed session relies on the
-//! check in its first handshake.
+//! and the revocation lists (CRLs) are current. If a byte, the name, the role or the trust changes,
+//! the key changes and the entry is not found. An entry does not prove who sends the chain. So
+//! every full handshake still checks that the peer holds the private key of the leaf; a resumed
+//! session relies on the check in its first handshake.
 //!
 //! All threads share one table, so that a chain is verified once and not once in each thread.
 //! Readers and writers do not wait for each other. Limit: [`CHAINS_MAX`]. The table has two halves:

@@ -1,4 +1,4 @@
-//! Tests trusts with pinned certificates.
+//! Tests trusts with pinned certificates: only these exact certificates are accepted.
 
 use rustls::AlertDescription as Alert;
 use tacit_core::policy::{
