@@ -1,4 +1,5 @@
-//! Determines what `tacit --version` prints: the commit, the target and the versions of libraries.
+//! Collects at build time what `tacit --version` prints: the commit, the target and the versions of
+//! libraries.
 
 use std::path::{Path, PathBuf};
 

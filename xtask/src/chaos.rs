@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: runs agents and programs under load while processes are killed and files
+//! `cargo xtask chaos`: tests agents and programs under load while processes are killed and files
 //! are replaced.
 //!
 //! The script `scripts/chaos` does the work, in its own network and process namespaces.

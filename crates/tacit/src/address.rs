@@ -1,5 +1,5 @@
-//! Converts addresses between the types of the policy and of the kernel, groups client addresses
-//! into networks for limits, and converts users between number and name.
+//! Converts addresses between the types of the policy and of the kernel, and users between number
+//! and name. It also groups client addresses into networks, for limits.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! The agent of tacit and its command line. tacit secures the connections of programs that cannot
-//! be changed, as a policy requires.
+//! Contains the agent of tacit and its command line. tacit secures the connections of programs that
+//! cannot be changed, as a policy requires.
 //!
 //! In reading order: [`cli`] parses the command line and calls a command. [`agent`] starts the
 //! listeners and [`worker`]s (some of them [`engine`]s) for the [`live`] policy. [`stream`] serves

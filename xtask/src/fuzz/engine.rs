@@ -1,4 +1,4 @@
-//! Runs libFuzzer, and parses its output.
+//! Runs libFuzzer on a fuzz target, and parses its output.
 
 use std::fs;
 use std::path::{Path, PathBuf};

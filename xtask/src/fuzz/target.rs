@@ -1,4 +1,4 @@
-//! The list of fuzz targets.
+//! Lists the fuzz targets.
 
 /// A target in `fuzz/src/targets`.
 pub(crate) struct Target {

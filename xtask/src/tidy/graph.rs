@@ -1,4 +1,4 @@
-//! Determines which modules of a crate use which other modules, from the paths in the code.
+//! Determines which modules of a crate use which other modules, from the paths in the source code.
 //!
 //! A module is a file. A path leads to the deepest module that exists: `crate::a::b::Type` leads to
 //! `a/b.rs` if that file exists, otherwise to `a`. A name that `a` re-exports from a child leads to

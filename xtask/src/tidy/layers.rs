@@ -1,7 +1,8 @@
-//! Checks the layers of the workspace: a crate or module may use only those listed before it.
+//! Checks the layers of the workspace: a crate or module may use only those below it.
 //!
-//! The tables list crates, modules of crates, and modules of the stream lane, lowest first. In
-//! addition, the modules of a crate must not depend on each other in a cycle.
+//! Tables list the crates, the modules of each crate, and the modules of `crates/tacit/src/stream`,
+//! each with the lowest layer first. In addition, the modules of a crate must not depend on each
+//! other in a cycle.
 
 use super::finding::Finding;
 use super::graph::{Modules, Use, circles};

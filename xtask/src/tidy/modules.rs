@@ -1,4 +1,4 @@
-//! Checks that every file is part of a crate.
+//! Checks that every Rust file is part of a crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Checks Rust files: sizes, words in code and comments, and which module uses which library.
+//! Checks Rust files: their sizes, the words in code and comments, and which module uses which
+//! library.
 
 use super::finding::Finding;
 use super::source::{Source, bracketed_bytes, identifier, words};

@@ -1,4 +1,5 @@
-//! Reads the files to check, and replaces the strings and comments in Rust code by blanks.
+//! Reads the files that `cargo xtask tidy` checks, and replaces the strings and comments in Rust
+//! code by blanks.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Checks the table in ARCHITECTURE.md of the files that a connection passes through: each file
-//! must exist, and an earlier file must use it.
+//! Checks the table in ARCHITECTURE.md that lists the files through which a connection passes. Each
+//! file must exist, and an earlier file of the table must use it.
 
 use std::collections::BTreeSet;
 

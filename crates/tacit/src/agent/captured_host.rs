@@ -1,4 +1,5 @@
-//! Serves a captured host: the agent treats the host as a run that has no launcher.
+//! Starts and ends the capture of the host's own traffic in the agent. The agent treats the host as
+//! a run that has no launcher.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

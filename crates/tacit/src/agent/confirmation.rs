@@ -1,5 +1,5 @@
-//! Waits for the operator to confirm a policy, and returns to the one before if that does not
-//! happen: an operator who works over the network may have cut himself off.
+//! Installs the previous policy again if the operator does not confirm a new one in time. Without
+//! this, an operator who works over the network could lose the connection to the host.
 //!
 //! ```text
 //!   none ── install with --confirm ──> waiting ── tacit confirm ──> none
@@ -9,8 +9,8 @@
 //!                                     returning ── installed ──> none
 //! ```
 //!
-//! While a policy waits, another one with `--confirm` replaces it; the one to return to stays the
-//! same. The clock is a parameter.
+//! While a policy waits for its confirmation, another policy with `--confirm` may replace it. The
+//! previous policy stays the same then. The caller passes the time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@
 //!   rules ────────────────────────────┘
 //! ```
 //!
-//! A flow that begins and ends between two looks is not seen.
+//! A flow that begins and ends between two lists is not counted.
 
 use std::collections::HashMap;
 use std::io;

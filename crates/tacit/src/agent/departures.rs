@@ -1,4 +1,4 @@
-//! Hands runs over to the successor of this agent, and takes over runs of its predecessor.
+//! Hands runs over from this agent to its successor, and takes over the runs of its predecessor.
 
 use serde_json::json;
 

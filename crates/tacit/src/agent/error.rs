@@ -1,4 +1,4 @@
-//! The errors that keep an agent from starting.
+//! Defines the errors that prevent an agent from starting.
 
 use std::fmt;
 use std::io;

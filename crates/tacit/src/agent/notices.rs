@@ -1,5 +1,6 @@
-//! Receives reports from the helper of a run and logs them. A report is about a refused socket,
-//! which is also recorded for `tacit show refused`, or about a file that cannot be hidden.
+//! Receives the reports that the helper of a run sends, and logs them. A report is about a socket
+//! that a program was not allowed to create, or about a file that cannot be hidden. Refused sockets
+//! are also recorded for `tacit show refused`.
 //!
 //! Limits: after [`REPORTS_AT_ONCE_MAX`] reports the agent pauses for [`PAUSE`], so that a
 //! malicious helper of another user cannot keep the control thread busy.

@@ -1,5 +1,5 @@
-//! Decides when the agent checks open connections again: for peers that are no longer trusted, and
-//! for connections that are too old or idle. `session/recheck.rs` does the checks.
+//! Decides when the agent checks all open connections again. The check finds peers that are no
+//! longer trusted, and connections that are too old or idle; `session/recheck.rs` makes it.
 
 use std::sync::Arc;
 use std::time::Duration;

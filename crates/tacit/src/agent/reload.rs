@@ -9,10 +9,11 @@
 //!
 //! The control thread continues its other work during a preparation. Only one change is prepared at
 //! a time, so that it always applies to the installed policy. Requests that arrive during a
-//! preparation wait for one more reload. This reload reads the file after the last request has
-//! arrived, and its result answers all of them.
+//! preparation are answered together, by one more reload. That reload begins after the last of them
+//! has arrived.
 //!
-//! Limits: [`WAITING_MAX`] requests wait. The control thread itself opens new listeners.
+//! Limit: at most [`WAITING_MAX`] requests wait. New listeners are opened by the control thread
+//! itself.
 
 use std::future::pending;
 use std::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! Starts what the agent does for a run: it accepts connections, relays datagrams, answers DNS
+//! Starts what the agent does for one run: it accepts connections, relays datagrams, answers DNS
 //! queries and serves the query socket.
 
 use std::io;

@@ -1,16 +1,17 @@
 //! Runs the supervisor, the parent process of an agent. It only starts agents.
 //!
-//! An agent gives up the right to start programs. The supervisor keeps this right, and starts a
-//! successor when the agent requests it. The successor runs a newer version if the program file was
-//! replaced. The supervisor holds no keys, reads no policy and opens no port. It forwards signals
-//! to the newest agent, and returns the exit status of the last one.
+//! An agent gives up the right to start programs. The supervisor keeps this right. When the agent
+//! requests it, the supervisor starts a successor: another agent that takes over. The successor
+//! runs a newer version if the program file was replaced. The supervisor holds no keys, reads no
+//! policy and opens no port. It forwards signals to the newest agent, and returns the exit status
+//! of the last one.
 //!
 //! ```text
 //!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor
 //! ```
 //!
 //! The supervisor of a private agent (an agent for one run) is a fork of the launcher. Its first
-//! agent is a fork of the supervisor. Both only fork, because executing a program takes longer.
+//! agent is a fork of the supervisor. Neither executes a program file, because that takes longer.
 //! This supervisor ignores signals. It ends after its agents, and the agents end with the run.
 //!
 //! If an agent crashes, the supervisor starts another one after a second. The connections of the

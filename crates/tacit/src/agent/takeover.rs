@@ -1,4 +1,5 @@
-//! Takes over listening sockets from the predecessor of this agent, or from systemd.
+//! Takes over listening sockets from the predecessor of this agent (the agent that it replaces), or
+//! from systemd.
 //!
 //! ```text
 //!   successor                         predecessor

@@ -1,7 +1,7 @@
-//! Asks the predecessor of this agent which targets are down.
+//! Asks the agent that this agent replaces which targets are down.
 //!
-//! Without this information, a successor would try targets that do not answer, and delay its first
-//! connections.
+//! Without this information, the new agent would try targets that do not answer, and delay its
+//! first connections.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

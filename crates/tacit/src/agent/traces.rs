@@ -1,5 +1,4 @@
-//! Connects the traces with the agent: gives the control socket what it needs to start a trace, and
-//! ends all traces when the agent ends.
+//! Starts, lists and ends traces (`tacit trace`) for the agent.
 
 use std::sync::Arc;
 use std::time::Duration;

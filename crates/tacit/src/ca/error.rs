@@ -1,4 +1,4 @@
-//! The errors of `tacit ca`.
+//! Defines the errors of `tacit ca`.
 
 use std::fmt;
 use std::io;

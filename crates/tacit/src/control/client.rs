@@ -1,5 +1,4 @@
-//! The client side of the control socket: sends one request to a running agent and reads the
-//! answer.
+//! Sends one request to a running agent over its control socket, and reads the answer.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};

@@ -1,4 +1,4 @@
-//! Defines the secret by which a successor proves to the running agent that the supervisor has
+//! Defines the secret by which a new agent proves to the running agent that the supervisor has
 //! started it.
 //!
 //! The supervisor generates the secret and sends it to each agent that it starts, over its channel

@@ -1,5 +1,5 @@
-//! The server side of the control socket: accepts clients, checks who they are, and passes their
-//! requests to the agent.
+//! Serves the control socket in the agent: accepts clients, checks who they are, and passes their
+//! requests on.
 
 use std::cell::Cell;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Handles `tacit trace` in the agent: checks whether the client may trace these connections, and
-//! receives the descriptors of the files that the command opens.
+//! Handles a `tacit trace` request in the agent: checks whether the client may trace these
+//! connections, and receives the descriptors of the files that the command opens.
 //!
 //! ```text
 //!   command ── request ──────────────> checks

@@ -1,4 +1,4 @@
-//! Relays datagrams that answer a flow but do not come from the destination of the flow.
+//! Relays answers to a UDP flow that come from another address or port than the flow's destination.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Receives the captured datagrams of a run, and finds or opens the flow of each.
+//! Receives the captured datagrams of a run, and finds or starts the UDP flow of each.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;

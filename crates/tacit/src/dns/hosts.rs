@@ -1,4 +1,4 @@
-//! Reads `/etc/hosts` of the host. Programs resolve the names in this file without a DNS query.
+//! Reads the host's `/etc/hosts`. Programs resolve the names in this file without a DNS query.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Answers the DNS queries of runs: forwards them to the host's resolvers, and stores which names
-//! have which addresses. `of_host` handles the differences for a captured host.
+//! Answers the DNS queries of runs: forwards them to the host's resolvers, and records the
+//! addresses of each name. The module `of_host` handles the differences for a captured host.
 //!
 //! ```text
 //!   program ── UDP 53, to any address ─────────> datagram ┐

@@ -1,8 +1,9 @@
 //! Handles the DNS queries of a captured host: decides which queries the agent answers, and records
 //! the names and addresses in the answers.
 //!
-//! Each query is sent to the resolver that the program selected. Programs get true addresses. If
-//! rules match a name, the program gets the answer only after the kernel captures its addresses.
+//! Each query is sent to the resolver that the program selected. Programs get the true addresses of
+//! a name. If rules match a name, the program gets the answer only when the kernel captures its
+//! addresses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

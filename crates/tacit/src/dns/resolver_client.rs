@@ -4,8 +4,8 @@
 //!   take ── Query, verdict ──> Client ──> sockets, TCP ──> Client ──> learn ──> answer
 //! ```
 //!
-//! Queries do not wait for each other: the [`DnsClient`] stores the queries that have no answer
-//! yet.
+//! Queries do not wait for each other: the [`DnsClient`], a state machine without I/O, stores the
+//! queries that have no answer yet.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

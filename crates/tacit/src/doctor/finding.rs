@@ -1,4 +1,4 @@
-//! The result of one check of `tacit doctor`.
+//! Defines the result of one check of `tacit doctor`.
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]

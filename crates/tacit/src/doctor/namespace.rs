@@ -1,4 +1,5 @@
-//! Checks whether a run works: makes its namespaces and starts a program in them.
+//! Checks whether `tacit run` works on this host: makes the namespaces of a run and starts a
+//! program in them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -8,7 +8,7 @@
 //!      └──────────────────────────────────────────────────────┘ raw, and counted
 //! ```
 //!
-//! An engine runs the same loop as a data worker, on a thread that is pinned to its CPU. It hands
+//! An engine runs the same loop as a data worker, on a thread that is bound to its CPU. It hands
 //! each connection over once, with open sockets. So data, closes and errors that arrive during the
 //! hand-over reach the worker. If the rule has `relay = "engine"`, the engine relays too.
 //!

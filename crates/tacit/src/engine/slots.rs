@@ -1,4 +1,5 @@
-//! Limits how many connections one engine sets up at the same time.
+//! Limits how many connections one engine sets up at the same time. An engine is a thread that does
+//! handshakes on a CPU of its own.
 
 use std::sync::Arc;
 

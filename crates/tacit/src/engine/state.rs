@@ -1,4 +1,4 @@
-//! The state of an engine or data worker, as a type for displays.
+//! Defines what displays show about an engine or a data worker.
 
 use serde::{Deserialize, Serialize};
 

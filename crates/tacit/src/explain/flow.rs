@@ -1,4 +1,5 @@
-//! Defines a flow whose parts may be missing, as the command line or a test file gives it.
+//! Defines a flow as the user describes it, on the command line or in a test file. Some of its
+//! parts may be missing.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Records the names and captured addresses that the helper has written to the kernel, so that it
-//! can write them again if another program has removed them.
+//! Stores the names and captured addresses that the helper of a captured host has written to the
+//! kernel. The helper can then write them again if another program removes them.
 //!
 //! Limits: [`NAMED_ADDRESSES_MAX`] addresses, [`NAMES_MAX`] names.
 

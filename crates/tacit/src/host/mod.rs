@@ -1,5 +1,5 @@
-//! Captures the traffic of this host: one policy applies to all programs, which are started as
-//! before.
+//! Captures the traffic of this host, so that one policy applies to all of its programs. The
+//! programs need not be started under `tacit run`.
 //!
 //! ```text
 //! tacit agent --host            starts the helper, and serves the host like a run

@@ -1,10 +1,12 @@
-//! Finds the owner of a socket of the host: its user and control group by socket diagnosis, and its
-//! program if this process may inspect other processes (`CAP_SYS_PTRACE`).
+//! Finds the owner of a socket of the host. The user and the control group come from socket
+//! diagnosis (netlink). The program is found if this process may inspect other processes
+//! (`CAP_SYS_PTRACE`).
 //!
 //! Socket diagnosis reports the same user and control group that the kernel's packet rules compare:
 //! a socket has both from its creation on.
 //!
-//! Limits: [`OWNERS_TIME_MAX`] for the owners of one request, [`COVERAGE_SOCKETS_MAX`].
+//! Limits: [`OWNERS_TIME_MAX`] for the owners of one request, [`COVERAGE_SOCKETS_MAX`] sockets in a
+//! list.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -1,5 +1,5 @@
-//! Checks at intervals whether the rules that the helper has installed in the kernel still exist,
-//! and installs them again if another program has removed them.
+//! Checks at intervals whether the packet rules and routing rules of a captured host still exist in
+//! the kernel. If another program has removed them, they are installed again.
 
 use std::io;
 use std::time::{Duration, Instant};

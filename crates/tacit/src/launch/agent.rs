@@ -1,4 +1,5 @@
-//! Starts the private agent of a run, or connects to a running agent, and enrols the run with it.
+//! Starts the private agent of a run, or connects to a running agent, and registers the run with
+//! it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

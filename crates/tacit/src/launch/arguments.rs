@@ -1,4 +1,4 @@
-//! The command line of `tacit run`.
+//! Defines the options and arguments of `tacit run`.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Starts the helper process of a run from the launcher, and starts another one if the helper dies.
+//! Starts the helper process of a run from the launcher (`tacit run`), and starts another one if
+//! the helper dies.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

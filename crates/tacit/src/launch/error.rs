@@ -1,4 +1,4 @@
-//! The errors of `tacit run`, and their exit codes.
+//! Defines the errors of `tacit run`, and their exit codes.
 
 use std::ffi::OsString;
 use std::fmt;

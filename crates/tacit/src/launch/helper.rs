@@ -4,8 +4,8 @@
 //! policy, and ends with the launcher. It answers the agent's requests one after the other on a
 //! channel. While a successor replaces the agent, the successor has a second channel.
 //!
-//! It also answers the kernel's notifications of refused system calls, and reports them
-//! (`notices/`), even while there is no agent.
+//! The helper also answers the kernel's notifications of refused system calls (`notices/`). It does
+//! so even while there is no agent.
 //!
 //! Limits: `LINES_MAX` channels; `OWNERS_TIME_MAX` for the search for the owner of a socket.
 

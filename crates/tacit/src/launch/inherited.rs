@@ -1,8 +1,9 @@
-//! Checks the descriptors that the program would inherit: sockets, io_urings and directories.
+//! Checks the descriptors that a program would inherit under `tacit run`: sockets, io_urings and
+//! directories.
 //!
 //! A socket stays in the network namespace in which it was created. Through an inherited network
-//! socket the program could send in clear, past the agent. The launcher therefore refuses to start
-//! the program unless `--inherit-fd` names the socket. UNIX sockets are allowed: they lead to
+//! socket the program could send in clear without the agent. The launcher therefore refuses to
+//! start the program unless `--inherit-fd` names the socket. UNIX sockets are allowed: they lead to
 //! processes on this machine.
 //!
 //! An inherited io_uring can create sockets in the caller's network namespace as well, and its

@@ -1,4 +1,5 @@
-//! The state of the launcher while the program runs: program, agent and helper.
+//! Defines the state of the launcher (`tacit run`) while the program runs: the program, the agent
+//! and the helper.
 
 use std::process::Child;
 

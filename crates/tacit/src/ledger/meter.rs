@@ -11,9 +11,9 @@
 //! charged to the second turn. A thread is not metered if [`start`] was never called on it or if
 //! accounting is off. For such a thread, metering costs only a comparison.
 //!
-//! A thread collects its times in a window. The window is closed after [`WINDOW_NS`] of work, after
-//! [`WINDOW_WALL_NS`], or on request of a display; then its times are added to the accounts, where
-//! other threads can read them.
+//! A thread first collects its times for itself, in a *window*. The window ends after [`WINDOW_NS`]
+//! of work, after [`WINDOW_WALL_NS`], or when a display requests it. Then its times are added to
+//! the accounts, where other threads can read them.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -5,10 +5,10 @@
 //!   each thread: meter ──(a window)──> account of a rule ──> costs: displays, metrics, projections
 //! ```
 //!
-//! The stages of a connection set the component ([`meter::switch`]), and each turn of a connection
-//! sets the rule ([`meter::turn`]). Each microsecond is charged to exactly one rule and component.
-//! CPU time that is not charged to a rule is shown as uncaptured. It is the time of threads of the
-//! C library that look up names, and of windows that are still open.
+//! The code that serves a connection states the component for which it works ([`meter::switch`])
+//! and the rule ([`meter::turn`]). Each microsecond is charged to exactly one rule and component.
+//! Displays show the rest of the CPU time as uncaptured. It is the time of threads of the C library
+//! that look up names, and of intervals (windows) that have not ended.
 //!
 //! Limits: there is one account for each rule that is installed or has open connections. The times
 //! of all removed rules are added up in one account.

@@ -1,4 +1,4 @@
-//! The action of an installed rule, with the TLS configuration that it needs.
+//! Defines the action of an installed rule, together with the TLS configuration that it needs.
 
 use std::sync::Arc;
 

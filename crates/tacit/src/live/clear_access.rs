@@ -2,9 +2,11 @@
 //!
 //! A client that has completed a TLS handshake is no longer accepted in clear. So it cannot return
 //! to clear text unnoticed. After `tacit close --clear`, no client of the rule is accepted in
-//! clear. A reload and `tacit restart` keep this state. It is lost when the agent ends. The
-//! addresses of clients with a completed handshake are stored in a table for each rule. When the
-//! table of a rule is full, the rule accepts only clients with TLS.
+//! clear.
+//!
+//! A table of the rule stores the addresses of clients with a completed handshake. When the table
+//! is full, the rule accepts only clients with TLS. A reload and `tacit restart` keep this state;
+//! it is lost when the agent ends.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Loads the credentials of a policy: certificates, keys, trust anchors and CRLs.
+//! Loads the certificates, keys, trust anchors and CRLs that a policy names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

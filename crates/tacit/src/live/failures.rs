@@ -1,4 +1,5 @@
-//! Counts the failed connections of a rule by kind of failure (`kind` in the log).
+//! Counts the failed connections of a rule by kind of failure, the word that the log shows as
+//! `kind`.
 //!
 //! Every thread counts without a lock. A kind of failure gets a counter when it occurs for the
 //! first time.

@@ -5,10 +5,11 @@
 //!   file ──check──> Policy, Credentials ──build──> Live ──ArcSwap──> data workers, displays
 //! ```
 //!
-//! A rule that a reload did not change keeps its [`LiveRule`] with its counters; a changed rule
-//! gets a new one. A connection keeps a reference to the [`LiveRule`] with which it was opened. It
-//! is stale if this [`LiveRule`] is no longer installed. The policy, the [`LiveRule`], the index
-//! and the table of names share each rule, so it is stored only once.
+//! The installed form of a rule is a [`LiveRule`]. A rule that a reload did not change keeps its
+//! [`LiveRule`] with its counters; a changed rule gets a new one. A connection keeps a reference to
+//! the [`LiveRule`] with which it was opened. The connection is stale if this [`LiveRule`] is no
+//! longer installed. A rule is stored only once: the policy, the [`LiveRule`], the index and the
+//! table of names share it.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};

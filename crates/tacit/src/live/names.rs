@@ -1,6 +1,5 @@
-//! Finds the rule of a flow in two special cases: the address of the flow has several names, or the
-//! address is reserved for aliases but not assigned to a name. An alias is an address that stands
-//! for one name.
+//! Finds the rule of a flow whose address has several names, or whose address is reserved for
+//! aliases but stands for no name. An alias is an address that stands for one name.
 //!
 //! An address can have several names in `/etc/hosts` of the host. Such names get no alias
 //! addresses, because programs read the file themselves. With `aliases = "never"` and on a captured

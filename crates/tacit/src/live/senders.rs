@@ -1,4 +1,4 @@
-//! Checks the users, groups and control groups that rules of a captured host name.
+//! Checks that the users, groups and control groups exist that rules of a captured host select.
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy, Rule, RuleForm};

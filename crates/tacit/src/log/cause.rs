@@ -1,5 +1,5 @@
-//! Identifies the run or client that caused an event. Limits of the log apply to each run and each
-//! client separately, so that one of them cannot suppress the lines of the others.
+//! Identifies the run or the client that caused an event. Limits of the log apply to each of them
+//! separately, so that one cannot suppress the lines of the others.
 
 use tacit_core::refusal::RunLabel;
 

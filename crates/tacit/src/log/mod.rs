@@ -1,4 +1,4 @@
-//! Writes two logs: the log, with events that an operator acts on, and the audit log, with every
+//! Writes two logs. The log contains events that an operator acts on; the audit log contains every
 //! connection.
 //!
 //! A separate thread writes the lines, so that a full disk or a blocked terminal never delays a

@@ -1,5 +1,5 @@
-//! Defines an accepted connection that does not have a rule yet. A listener passes it to the stream
-//! lane, which serves connections.
+//! Defines an accepted connection that does not have a rule yet. The stream lane, which serves
+//! connections, gets it from a listener.
 
 use std::io;
 

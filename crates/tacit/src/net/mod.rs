@@ -1,10 +1,12 @@
-//! Defines sockets and targets for the lanes, runs and the name service. This layer does not know
-//! policies.
+//! Defines sockets and targets for the code that serves connections, datagrams, runs and DNS
+//! queries. This module does not know policies.
 //!
-//! [`stream_socket`] is one socket of a connection with its readiness, [`target`] has the addresses
-//! that a rule connects to, [`pool`] keeps sockets that were created in advance, [`Position`] is
-//! downstream or upstream, [`Security`] is the protection of a socket (clear or TLS), and
-//! [`Accepted`] is a connection that a listener passes to its lane.
+//! * [`stream_socket`]: one socket of a connection, with its readiness;
+//! * [`target`]: the addresses that a rule connects to;
+//! * [`pool`]: sockets that were created in advance;
+//! * [`Position`]: whether a socket is downstream or upstream;
+//! * [`Security`]: whether a socket is protected by TLS or clear;
+//! * [`Accepted`]: a connection that a listener has accepted.
 
 mod accepted;
 pub mod pool;

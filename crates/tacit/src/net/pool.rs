@@ -1,8 +1,9 @@
-//! Stores sockets that the helper has created inside a run's namespace in advance.
+//! Stores sockets that the helper process of a run has created inside the run's namespace in
+//! advance.
 //!
-//! A request for a socket wakes the helper of the run, and costs a third of the CPU time of a
-//! handshake. So the agent requests several sockets of a kind at once, and the pool stores the
-//! unused ones: at most [`SOCKETS_AT_ONCE_MAX`] of each kind.
+//! A request for a socket wakes the helper, and costs a third of the CPU time of a handshake. So
+//! the agent requests several sockets of a kind at once, and the pool stores the unused ones: at
+//! most [`SOCKETS_AT_ONCE_MAX`] of each kind.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! One of the two sockets of a connection: reads and writes it, and keeps the bytes that wait to be
+//! Reads and writes one of the two sockets of a connection, and keeps the bytes that wait to be
 //! written.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! The targets of a rule: addresses, and names that are resolved at regular intervals.
+//! Stores the targets of a rule: addresses, and names that are resolved at regular intervals.
 //!
 //! If a rule has several targets, all threads share the state of these targets: which targets are
 //! down, and which one is used next.

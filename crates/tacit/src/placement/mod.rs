@@ -8,9 +8,10 @@
 //! ```
 //!
 //! With `split`, each data worker takes the CPU to which the fewest workers on this machine are
-//! assigned. Each assignment is an abstract UNIX socket with the CPU in its name, so that all
-//! agents can see it, and the kernel removes it with the process. Assignments are hints, not locks.
-//! If an unrelated process uses such names, the only effect is a worse choice of CPUs.
+//! assigned. For each assignment the agent opens an abstract UNIX socket with the CPU in its name.
+//! So all agents can see the assignment, and the kernel removes it with the process. Assignments
+//! are not locks. If an unrelated process uses such names, the only effect is a worse choice of
+//! CPUs.
 //!
 //! tacit does not change the affinity of other processes, which may use the same CPUs.
 

@@ -1,4 +1,4 @@
-//! The command line of `tacit project`.
+//! Defines the options and arguments of `tacit project`.
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Reads the measured costs from files or from an agent, and converts them for the projection.
+//! Reads measured CPU times from files or from a running agent, as the input of `tacit project`.
 
 use std::fmt;
 use std::io::{self, Read as _};

@@ -1,4 +1,4 @@
-//! Formats the result of a projection as text and JSON.
+//! Formats the result of `tacit project` as text and JSON.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! Measures the CPU time of TLS on this machine, as input of a projection. It measures handshakes,
-//! and for each cipher suite records with the message length of each rule.
+//! Measures the CPU time of TLS on this machine, as input of `tacit project`. It measures
+//! handshakes, and records of each cipher suite with the message length of each rule.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

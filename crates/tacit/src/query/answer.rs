@@ -1,4 +1,4 @@
-//! Builds the JSON answer to a query about a connection.
+//! Builds the JSON answer to a program's query about one of its connections.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Serves one client of the query socket. The client sends one query after the other, and waits for
-//! each answer.
+//! Serves one client of a run's query socket. The client sends one query after the other, and waits
+//! for each answer.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! Finds the connection that belongs to the descriptor in a query, and answers the query.
+//! Finds the connection to which the descriptor in a program's query belongs, and answers the
+//! query.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

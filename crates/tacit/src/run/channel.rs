@@ -1,4 +1,5 @@
-//! The helper channel, over which the agent sends requests to the helper of a run.
+//! Sends the agent's requests to the helper of a run: the process that acts inside the run's
+//! namespaces. The connection between the two is the helper channel.
 //!
 //! One task owns the socket and sends one request after the other. It reads the reply even if the
 //! caller has stopped waiting. When a helper dies, the launcher starts another one. Requests wait

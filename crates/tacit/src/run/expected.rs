@@ -1,5 +1,5 @@
-//! Captures connections that another connection of the run has announced, such as FTP data
-//! connections, which the control connection announces.
+//! Captures connections that another connection of the run has announced. For example, the control
+//! connection of FTP announces data connections.
 //!
 //! The address of such a connection is captured while a task waits for the connection, even if no
 //! rule matches the address. The accepted connection is passed to that task, without a look-up of

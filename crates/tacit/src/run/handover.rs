@@ -1,7 +1,8 @@
-//! Describes a run and its sockets for the hand-over to a successor of the agent.
+//! Describes a run and its sockets for the agent that replaces this agent.
 //!
-//! The successor gets duplicates of the sockets. It reads the data that is still queued in them
-//! when this agent stops reading. The helper creates a second channel for the successor.
+//! The other agent gets duplicates of the sockets. It reads the data that is still queued in them
+//! when this agent stops reading. The helper of the run creates a second channel for the other
+//! agent.
 
 use std::collections::HashMap;
 use std::io;

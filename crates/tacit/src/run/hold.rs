@@ -8,8 +8,9 @@
 //!                                  RST or ICMP <── HeldSyn::refuse         if it refused
 //! ```
 //!
-//! Any thread may read the copy of a SYN and dial the destination. Any thread may accept the
-//! released connection; it passes the socket to the thread that has dialled the destination.
+//! The agent releases a SYN by sending the same packet again, to its listener. Any thread may read
+//! the copy of a SYN and dial the destination. Any thread may accept the connection of a released
+//! SYN; it passes the socket to the thread that has dialled the destination.
 //!
 //! Limits: [`HELD_MAX`](tacit_core::held::HELD_MAX) held SYNs, [`ACCEPT_WAIT_MAX`] from the release
 //! of a SYN to its connection.

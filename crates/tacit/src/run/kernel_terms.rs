@@ -1,5 +1,5 @@
-//! Converts requests of the agent to the kernel's data types. The helpers of runs and the helper of
-//! a captured host use this module.
+//! Converts requests of the agent to the kernel's data types, for the helper processes of runs and
+//! of a captured host.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,5 @@
-//! Finds the ports on which the programs of a run listen, by asking the helper repeatedly.
+//! Finds the ports on which the programs of a run listen, by asking the run's helper process
+//! repeatedly.
 //!
 //! The kernel does not report new listeners, so the agent has to ask. The interval between two
 //! requests is short after a change and grows to a tenth of a second. If the policy has no rule for

@@ -1,5 +1,5 @@
-//! Holds the state of a run: its user, the DNS names of addresses, its counters, and the channel to
-//! its helper, which acts inside the namespaces of the run.
+//! Holds the state of a run in the agent: its user, the DNS names of addresses, its counters, and
+//! the channel to the helper process, which acts inside the run's namespaces.
 
 pub mod capture;
 pub mod channel;

@@ -1,4 +1,5 @@
-//! The messages between launcher, helper and agent, and their encoding as frames over UNIX sockets.
+//! Defines the messages between launcher, helper and agent, and encodes them as frames for UNIX
+//! sockets.
 //!
 //! ```text
 //!   launcher ──── Enrolment + sockets ─────> agent      a run begins
@@ -10,10 +11,10 @@
 //!            <── HelperReply (+ descriptor) ─
 //! ```
 //!
-//! A frame is the length of a JSON text as four bytes, then the text; descriptors are sent with the
-//! length. An unknown message is an error. Unknown messages do not occur in normal operation:
-//! either the three processes have the same version, or the agent is newer and knows all messages
-//! of older launchers and helpers.
+//! The launcher is the process `tacit run`; the helper acts inside the namespaces of the run. A
+//! frame is the length of a JSON text as four bytes, then the text; descriptors are sent with the
+//! length. An unknown message is an error. It does not occur in normal operation: either the three
+//! processes have the same version, or the agent is newer and knows the messages of older versions.
 //!
 //! Limits: [`FRAME_BYTES_MAX`] for a frame. Launchers and helpers may belong to another user, so an
 //! agent accepts at most [`LAUNCHER_BYTES_MAX`] in a frame of a launcher, and [`REPLY_BYTES_MAX`]

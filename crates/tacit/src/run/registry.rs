@@ -1,4 +1,4 @@
-//! The table of runs that are enrolled with the agent.
+//! Stores the runs that are registered with the agent.
 //!
 //! A run ends when its launcher's connection is closed. Limits: [`RUNS_MAX`] runs; `NAME_BYTES_MAX`
 //! for the name of a run.

@@ -1,4 +1,4 @@
-//! Logs and counts how connections open, fail and end.
+//! Logs and counts how connections open, fail and end, and what the agent refuses.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Registers an open connection or datagram flow in the table, and counts what it does until it
-//! ends.
+//! Registers an open connection or datagram flow in the table that displays read, and counts what
+//! it does until it ends.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The ways in which an established connection can end, with their texts for the log.
+//! Defines the ways in which an established connection can end, with their texts for the log.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,5 @@
-//! The errors that end a connection before it has relayed a byte, with their texts for the log.
+//! Defines the errors that end a connection before it has relayed a byte, with their texts for the
+//! log.
 
 use std::fmt;
 use std::io;

@@ -7,8 +7,8 @@
 //!   a connection reaches max-age or idle ─> ages            connections to close
 //! ```
 //!
-//! A pass runs on a thread of its own and reads a snapshot of the table of open connections, so
-//! that no relay waits for it. It verifies each distinct chain once.
+//! The check runs on a thread of its own and reads a snapshot of the table of open connections, so
+//! that no relay waits for it. Each distinct chain is verified once.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The table of open connections and datagram flows.
+//! Stores the records of open connections and datagram flows.
 //!
 //! Displays read the table while workers change it. Readers and writers do not wait for each other.
 

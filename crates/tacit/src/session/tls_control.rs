@@ -1,5 +1,5 @@
-//! Passes the requests `start`, `stop` and `rekey` of a program to the relay of its connection
-//! (application-controlled TLS).
+//! Passes a program's requests about TLS (`start`, `stop` and `rekey`) to the relay of its
+//! connection.
 //!
 //! Each connection handles only one request at a time. The relay handles it between two transfers.
 //! If the relay ends without an answer, the request fails with `ended`.

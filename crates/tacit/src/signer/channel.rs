@@ -1,4 +1,5 @@
-//! Exchanges messages between a thread of the agent and a thread of the signer, over two pipes.
+//! Exchanges messages between a thread of the agent and a thread of the signer (the process with
+//! the private keys), over two pipes.
 //!
 //! ```text
 //! agent    RequestEnd ── length, request ──>  AnswerEnd    signer

@@ -1,5 +1,5 @@
-//! The agent's side of the signer: starts the signer process, and requests that it load keys and
-//! sign handshakes.
+//! Starts the signer process from the agent, and sends it requests to load keys and to sign
+//! handshakes.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};

@@ -1,4 +1,4 @@
-//! The main function of the signer process: loads private keys and signs handshake messages.
+//! Runs the signer process: loads private keys, and signs handshake messages for the agent.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,5 @@
-//! Stage 1, intercept: accepts a connection and determines its flow.
+//! Accepts a connection and determines its flow: the addresses and names that rules match. This is
+//! stage 1, accept, of five.
 //!
 //! If the rule has `accept-proxy`, the PROXY header is read first, because rules are selected by
 //! the client that the header names.

@@ -1,5 +1,5 @@
-//! Holds the state of the stream lane: the part that all connections of one worker thread share,
-//! and the part that all threads share.
+//! Holds the state of the code that serves streams (the stream lane): a part for each worker
+//! thread, and a part that all threads share.
 
 use std::rc::Rc;
 use std::sync::Arc;

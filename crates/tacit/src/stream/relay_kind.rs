@@ -1,5 +1,5 @@
-//! Defines the kinds of relay of an established connection, each with the sockets and the state
-//! that this relay needs.
+//! Defines the kinds of relay, such as clear or TLS, each with the sockets and the state that this
+//! relay needs.
 
 use std::convert::Infallible;
 use std::io;

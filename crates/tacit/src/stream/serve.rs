@@ -1,4 +1,4 @@
-//! Serves one connection: calls the stages of the lane in order.
+//! Serves one connection from beginning to end: calls the stages in order.
 //!
 //! ```text
 //!   accept ──> admit ──> establish ──> relay ──> account

@@ -1,5 +1,5 @@
-//! Defines the values that one stage of a connection passes to the next stage, and that an engine
-//! hands over to a worker.
+//! Defines the values that one stage of serving a connection passes to the next stage. An engine
+//! hands the same values over to a worker.
 
 use std::io;
 use std::sync::Arc;

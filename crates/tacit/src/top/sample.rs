@@ -1,4 +1,4 @@
-//! Queries the agent, and computes the differences between consecutive answers.
+//! Queries the agent for `tacit top`, and computes the differences between consecutive answers.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Writes styled lines to the terminal.
+//! Writes the styled lines of `tacit top` to the terminal.
 //!
 //! Only lines that have changed are written. [`Screen`] restores the terminal when it is dropped,
 //! and before the message of a panic is printed.

@@ -1,5 +1,5 @@
-//! Holds the state of the display of `tacit top`: the last sample, the sort order, the selected
-//! rule and the page.
+//! Holds what `tacit top` displays: the last sample, the sort order, the selected rule and the
+//! page.
 
 use super::sample::{Connection, Sample};
 use crate::control::client::ClientError;

@@ -1,6 +1,6 @@
-//! Defines the traits through which worker threads run lanes. So a worker does not depend on the
-//! protocols of the lanes. A lane is the code that serves one kind of traffic: streams or
-//! datagrams.
+//! Defines the traits between worker threads and lanes. A lane is the code that serves one kind of
+//! traffic: streams or datagrams. With the traits, the code of a worker does not depend on the
+//! protocols of the lanes.
 //!
 //! ```text
 //!   Workers ── WorkSource ──> thread ── serve ──> Served      stop, finish

@@ -1,5 +1,5 @@
-//! Starts and manages data workers, which serve connections from beginning to end, and engines,
-//! which serve them up to the relay (see [`crate::engine`]).
+//! Starts and manages the threads that serve connections. Data workers serve connections from
+//! beginning to end; engines serve them up to the relay (see [`crate::engine`]).
 //!
 //! Each thread has a single-threaded runtime of its own. The lanes implement [`Lanes`] and
 //! [`WorkSource`]; the code of a worker does not depend on protocols. The control thread sends

@@ -1,4 +1,4 @@
-//! Samples the TCP state of a socket with TLS in an agent, while the workload runs.
+//! Samples the TCP state of an agent's socket with TLS, while `tacit workload` runs.
 //!
 //! The agent reports its connections as in `tacit show connections`. The module samples one of
 //! them: the connection that has relayed the most bytes between the first and the second query.

@@ -1,14 +1,16 @@
-//! Measures the CPU time of the client and of the processes given with `--cpu-of`.
+//! Measures the CPU time of the workload client, and of the processes that the option `--cpu-of`
+//! names.
 //!
-//! Each `--cpu-of` stands for a process and its descendants at the start of the measurement.
+//! Each `--cpu-of` selects a process and its descendants at the start of the measurement.
 //! Descendants are included because an agent is a child of its supervisor. The kernel counts user
 //! and system time together, in nanoseconds. If one of these processes ends during the measurement,
 //! its time is lost, and the measurement fails. Linux charges network work on loopback to the
-//! process that sends or is interrupted, so compare the sum of all processes rather than single
+//! process that sends or is interrupted. So compare the sum of all processes rather than single
 //! ones.
 //!
-//! Agents given with `--ledger-of` are measured in the same way. Their ledgers are read before the
-//! clocks start and after they stop, so that reading the ledgers is not part of the measurement.
+//! The agents that `--ledger-of` names are measured in the same way. Their ledgers are read before
+//! the clocks start and after they stop, so that reading the ledgers is not part of the
+//! measurement.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};

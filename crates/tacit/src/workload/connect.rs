@@ -1,4 +1,5 @@
-//! The `connect` workload: opens connections, exchanges one request on each, and closes them.
+//! Implements the `connect` workload: opens connections, exchanges one request on each, and closes
+//! them.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The reasons why a workload cannot be measured.
+//! Defines the reasons why a workload cannot be measured.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The workloads `interactive` and `request-reply`: exchange requests and replies.
+//! Implements the workloads `interactive` and `request-reply`, which exchange requests and replies.
 //!
 //! Each connection has a thread. Without `--rate`, a thread sends its next request when the reply
 //! to the last one arrives (a closed loop). With `--rate`, it sends each request at a scheduled

@@ -1,4 +1,4 @@
-//! The limits of `tacit workload`, for its client and its server.
+//! Defines the limits of `tacit workload`, for its client and its server.
 
 use std::time::Duration;
 

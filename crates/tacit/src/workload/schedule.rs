@@ -1,4 +1,4 @@
-//! The times at which a client with `--rate` sends its requests.
+//! Computes the times at which a workload client with `--rate` sends its requests.
 //!
 //! A client that waits for each reply before it sends the next request sends fewer requests while
 //! the server is slow, and measures too few of the long delays ("coordinated omission"). With a

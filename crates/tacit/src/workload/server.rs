@@ -1,4 +1,4 @@
-//! The server of `tacit workload`: answers the clients of all workloads.
+//! Implements the server of `tacit workload`, which answers the clients of all workloads.
 //!
 //! It has one thread per CPU, each with its own async runtime. A thread keeps the connections that
 //! it accepts; an idle connection costs only one task. The server does not trust clients: it limits

@@ -1,4 +1,4 @@
-//! TCP and UNIX stream sockets of the client and the server, with timeouts.
+//! Opens the TCP and UNIX stream sockets of the workload client and server, with timeouts.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};

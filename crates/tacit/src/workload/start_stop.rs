@@ -1,5 +1,5 @@
-//! The `start-stop` workload: opens thousands of connections (starts), keeps them open, and closes
-//! them (stops). The report gives the rate and the CPU time of starts and of stops.
+//! Implements the `start-stop` workload: opens thousands of connections (starts), keeps them open,
+//! and closes them (stops). The report gives the rate and the CPU time of starts and of stops.
 //!
 //! With `--inbound`, the client connects alternately through two addresses: one for outbound and
 //! one for inbound connections of a host. Two queue managers (IBM MQ) connect to each other in this

@@ -1,4 +1,5 @@
-//! Lets another program control a client, in order to read its own clocks at the same instants.
+//! Lets another program control a workload client. The other program can then read its own clocks
+//! at the same instants.
 //!
 //! ```text
 //! controlling program          client (--steered)

@@ -1,4 +1,4 @@
-//! The `stream` workload: long transfers in one direction.
+//! Implements the `stream` workload: long transfers in one direction.
 //!
 //! Each connection has a thread. `out` sends from the client to the server, `in` from the server to
 //! the client. A stream to the server is complete when the server has confirmed how many bytes

@@ -1,5 +1,5 @@
-//! Tests that a new policy, another host on the network or a program cannot make captured traffic
-//! bypass the capture of a host.
+//! Tests that captured traffic of a host always goes to the agent. Neither a new policy nor another
+//! host on the network nor a program can change that.
 
 use crate::machines::{Machines, TLS};
 

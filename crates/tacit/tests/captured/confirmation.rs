@@ -1,4 +1,5 @@
-//! A policy that returns to the one before, unless it is confirmed in time.
+//! Tests that the agent installs the previous policy again unless the operator confirms the new one
+//! in time.
 
 use crate::machines::{Machines, TLS};
 

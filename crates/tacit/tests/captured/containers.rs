@@ -1,4 +1,4 @@
-//! Containers behind a bridge of a captured host.
+//! Tests the traffic of containers behind a bridge of a captured host.
 
 use crate::machines::{Machines, TLS};
 

@@ -1,4 +1,4 @@
-//! What `tacit show coverage` reports of the flows of a captured host.
+//! Tests what `tacit show coverage` reports about the flows of a captured host.
 
 use serde_json::Value;
 

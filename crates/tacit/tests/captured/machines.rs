@@ -1,13 +1,13 @@
-//! Sets up two machines on one wire, as network namespaces: the captured host, and a far machine. A
-//! tap records the packets on the wire.
+//! Sets up the captured host and a second machine on one network link. Both machines are network
+//! namespaces, and a tap records the packets on the link.
 //!
 //! ```text
 //!   programs ── host 192.0.2.1, 2001:db8::1 ══ wire, tap ══ far 192.0.2.2, 2001:db8::2 ── servers
 //!                                                           port 4433: TLS, by an agent of its own
 //! ```
 //!
-//! The tap writes every packet on the wire to a file. All data that must not be on the wire in
-//! clear contains the word `marked`, so that a test can search for it.
+//! The tap writes every packet on the link to a file. All data that must not be sent in clear
+//! contains the word `marked`, so that a test can search for it.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,5 @@
-//! Tests rules by name: addresses that programs of the host get from a resolver on the far machine
-//! are captured.
+//! Tests rules by name on a captured host: if a rule matches a name, the addresses that programs
+//! get for it are captured.
 
 use crate::machines::Machines;
 

@@ -1,14 +1,14 @@
-//! One host from its first day with tacit to its last: daemons that started long before, a periodic
-//! job, a container and an SSH session go through audit, enforcement, a restart, two kills and the
-//! removal. The tap proves what was on the wire.
+//! Tests one host from the installation of tacit to its removal. Daemons that started before, a
+//! periodic job, a container and an SSH session continue during audit mode, enforcement, a restart
+//! and two kills. A tap records which bytes are on the network link.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, TLS};
 
 /// The programs of the host. None of them is started again or knows of tacit.
 ///
-/// What protected programs send begins with `clear` until the policy is enforced, then with `marked`,
-/// and with `removed` after the removal. What no rule is about begins with `open`.
+/// Data of protected programs begins with `clear` until the policy is enforced, then with `marked`,
+/// and after the removal with `removed`. Data of flows without a rule begins with `open`.
 const PROGRAMS: &str = r#"
 cat >daemon.py <<'P'
 """Keeps a connection open and sends words on it; connects again when it ends. Logs each event."""

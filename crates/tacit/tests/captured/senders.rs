@@ -1,4 +1,4 @@
-//! Rules for some programs of a captured host: by user, control group and executable.
+//! Tests rules for some programs of a captured host: by user, control group and executable.
 
 use crate::machines::Machines;
 

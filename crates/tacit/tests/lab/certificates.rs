@@ -1,5 +1,5 @@
-//! Makes valid and invalid certificates for the tests, the same ones that the unit tests of
-//! certificate verification use.
+//! Creates valid and invalid certificates for the tests. The unit tests of certificate verification
+//! use the same ones.
 
 use serde_json::{Value, json};
 

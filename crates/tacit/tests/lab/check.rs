@@ -1,4 +1,4 @@
-//! Tests `tacit check` and `tacit explain`: each error has its position and says what to write
+//! Tests `tacit check` and `tacit explain`: each error has a position and says what to write
 //! instead.
 
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Tests the command line: the exit status, and the messages for wrong arguments.
+//! Tests the exit status of the command line, and the messages for wrong arguments.
 
 use std::process::Output;
 

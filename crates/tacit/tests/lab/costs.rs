@@ -1,4 +1,5 @@
-//! Tests the ledger: each microsecond of the agent is charged once, and displays show it.
+//! Tests the ledger: each microsecond of the agent's CPU time is charged once, and displays show
+//! it.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Tests `tacit show cpus`, and the tables that `tacit doctor` shares with it.
+//! Tests `tacit show cpus`, and the tables of `tacit doctor` with the same content.
 
 use serde_json::{Value, json};
 

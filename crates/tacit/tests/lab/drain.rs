@@ -1,4 +1,4 @@
-//! Tests `tacit drain` and the end of an agent.
+//! Tests `tacit drain`, and how an agent ends.
 
 use std::net::TcpStream;
 

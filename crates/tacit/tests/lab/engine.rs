@@ -1,8 +1,8 @@
-//! Tests engines: they set connections up on their CPUs and hand them over, and saturated engines
-//! spill to workers or wait.
+//! Tests engines: they set up connections on their own CPUs and hand them over to workers. If all
+//! engines are saturated, connections spill to workers or wait.
 //!
-//! `transparency`, `relay` and `kill` test that bytes, closes, resets and urgent data pass through
-//! engines unchanged.
+//! The tests `transparency`, `relay` and `kill` check that bytes, closes, resets and urgent data
+//! pass through engines unchanged.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

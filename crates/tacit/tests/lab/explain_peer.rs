@@ -1,4 +1,4 @@
-//! Tests `tacit explain --peer`: how a rule or a map decides on a certificate, without a
+//! Tests `tacit explain --peer`, which evaluates a certificate with a rule or a map, without a
 //! connection.
 
 use serde_json::{Value, json};

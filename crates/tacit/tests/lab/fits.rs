@@ -1,4 +1,4 @@
-//! Checks whether a JSON value conforms to a schema in docs/schema/.
+//! Checks whether a JSON value conforms to a schema in docs/schema/, for tests.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Provides what all tests of the lab use: a directory with certificates, agents, servers without
-//! TLS, and functions to run commands.
+//! Provides what all tests in this directory use: certificates, agents, servers without TLS, and
+//! functions to run commands.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Compares imported policies with a running stunnel for `verifyPeer` and for `verify` levels 3 and
-//! 4, as client and as server.
+//! Compares an imported policy with a running stunnel, for the options `verifyPeer` and `verify`
+//! with levels 3 and 4, as client and as server.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};

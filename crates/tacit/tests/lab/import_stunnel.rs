@@ -1,4 +1,4 @@
-//! Compares a policy from `tacit import stunnel` with a running stunnel: with the same
+//! Compares a policy from `tacit import stunnel` with a running stunnel. With the same
 //! configuration, the same clients must get the same answers.
 
 use std::io::{Read, Write};

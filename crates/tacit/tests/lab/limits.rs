@@ -1,4 +1,5 @@
-//! Tests limits: a client that exceeds them waits or is refused, and other clients are served.
+//! Tests the limits of the agent: a client that exceeds them waits or is refused, and other clients
+//! are served.
 
 use std::net::SocketAddr;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! Tests the metrics over TCP, on a UNIX socket, and in `tacit show metrics`.
+//! Tests the metrics of an agent over TCP, on a UNIX socket, and in `tacit show metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! Tests HTTP with curl as the client, and Python's http.server and nginx as servers.
+//! Tests HTTP through tacit, with curl as the client, and Python's http.server and nginx as
+//! servers.
 
 use std::net::TcpStream;
 

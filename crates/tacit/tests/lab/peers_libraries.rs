@@ -1,4 +1,5 @@
-//! Tests clients and servers in Go, Java and Python that use the TLS of their own libraries.
+//! Tests tacit with clients and servers in Go, Java and Python, which use the TLS of their own
+//! libraries.
 
 use std::io::{ErrorKind, Read};
 

@@ -1,5 +1,5 @@
-//! Tests `openssl s_client` and `openssl s_server`: every cipher suite and version, resumption, key
-//! updates, and what tacit must reject.
+//! Tests tacit with `openssl s_client` and `openssl s_server`: every cipher suite and version,
+//! resumption, key updates, and what tacit must reject.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Tests psql and a PostgreSQL server without any configuration for tacit.
+//! Tests psql and a PostgreSQL server through tacit; neither is configured for tacit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

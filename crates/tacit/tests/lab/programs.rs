@@ -1,4 +1,4 @@
-//! Starts programs of other projects, reads their output, and ends them.
+//! Starts programs of other projects for tests, reads their output, and ends them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! Creates a test directory whose files every user can read, for tests with programs of other
-//! users.
+//! Creates a test directory whose files every user can read. Tests in which other users run
+//! programs need it.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
-//! Tests open connections whose peers are no longer trusted, and connections that reach `max-age`.
+//! Tests that open connections are closed when their peers are no longer trusted, or when they
+//! reach `max-age`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! Tests the relay with long streams, readers that pause, and thousands of connections.
+//! Tests that bytes are relayed correctly: long streams, readers that pause, and thousands of
+//! connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,4 +1,5 @@
-//! Tests revoked certificates: CRLs that are loaded and replaced in a running agent, in both roles.
+//! Tests revoked certificates: revocation lists (CRLs) are loaded and replaced in a running agent,
+//! in the client role and in the server role.
 
 use std::io::Write;
 

@@ -1,7 +1,7 @@
-//! Tests STARTTLS exchanges between two rules of tacit, with programs in clear on both sides, and
+//! Tests STARTTLS exchanges between two agents, with programs in clear on both sides. Also tests
 //! the reaction to peers that violate the protocol.
 //!
-//! `starttls_smtp`, `starttls_postgres` and `starttls_telnet` test real peers.
+//! Real peers are tested in `starttls_smtp.rs`, `starttls_postgres.rs` and `starttls_telnet.rs`.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -1,8 +1,8 @@
-//! Tests Telnet: a telnetd in clear, with `telnet -z ssl` (TLS from the first byte), s3270
-//! (START_TLS, option 46) and `telnet` in clear as clients.
+//! Tests Telnet with a telnetd in clear. The clients are `telnet -z ssl` (TLS from the first byte),
+//! s3270 (START_TLS, option 46) and `telnet` in clear.
 //!
-//! Debian has no telnet server with START_TLS. In the client role, tacit is tested with tacit as
-//! the server, and in `tacit_core` with a server that was written for the test.
+//! Debian has no telnet server with START_TLS. So the client role is tested with another tacit as
+//! the server, and in `tacit_core` with a simulated server.
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;

@@ -1,5 +1,5 @@
-//! Tests TLS streams that are truncated or modified in transit: the valid bytes are delivered, then
-//! the connection is reset.
+//! Tests TLS streams that are truncated or modified on their way: the valid bytes are delivered,
+//! then the connection is reset.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Tests what a program under `tacit run` cannot do: leave the run's network, or reach sockets and
+//! Tests what a program under `tacit run` cannot do: leave the run's network, or access sockets and
 //! files of the agent.
 
 use crate::network::Network;

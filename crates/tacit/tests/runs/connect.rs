@@ -1,5 +1,5 @@
-//! Tests that `connect` in a program returns the true result from the destination, so that programs
-//! handle failures as they do without tacit.
+//! Tests that `connect` in a program under `tacit run` returns the destination's own result:
+//! success, or the same error as without tacit.
 
 use crate::network::Network;
 

@@ -1,6 +1,6 @@
-//! Tests that a program sees the same connection errors with and without tacit. Also tests the
-//! known differences: a failed TLS handshake causes a reset after `connect`, and urgent bytes
-//! arrive in line.
+//! Tests that a program sees the same connection errors with and without tacit, except for two
+//! known differences. A failed TLS handshake causes a reset after `connect`, and urgent bytes
+//! arrive like other bytes.
 
 use crate::network::Network;
 

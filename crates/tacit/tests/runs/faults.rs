@@ -1,4 +1,4 @@
-//! Tests that no byte leaks in clear or is lost when a process dies, a table is full, or the policy
+//! Tests that no byte is sent in clear or lost when a process dies, a table is full, or the policy
 //! changes.
 
 use crate::network::Network;

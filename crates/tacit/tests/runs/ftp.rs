@@ -1,4 +1,4 @@
-//! Tests FTP under `tacit run` with programs without TLS. Data connections need no rule of their
+//! Tests FTP programs without TLS under `tacit run`. Their data connections need no rule of their
 //! own.
 
 use crate::network::Network;

@@ -1,4 +1,5 @@
-//! Tests that files of the policy stay hidden from programs when they are replaced.
+//! Tests that the files of the policy stay hidden from programs of a run, even when the files are
+//! replaced.
 
 use crate::network::Network;
 

@@ -1,4 +1,4 @@
-//! Tests the host's own addresses inside a run, where they behave like loopback addresses.
+//! Tests that the host's own addresses behave like loopback addresses inside a run.
 
 use crate::network::Network;
 

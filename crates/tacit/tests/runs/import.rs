@@ -1,4 +1,4 @@
-//! Tests programs in runs with a policy that was imported from AT-TLS.
+//! Tests programs under `tacit run` with a policy that was imported from AT-TLS.
 
 use crate::network::Network;
 

@@ -1,5 +1,5 @@
-//! Tests programs in several languages, whose runtimes resolve names, connect and wait in different
-//! ways.
+//! Tests programs in several languages under `tacit run`. The runtimes of these languages resolve
+//! names, connect and wait in different ways.
 
 use crate::network::Network;
 use crate::programs::WEB;

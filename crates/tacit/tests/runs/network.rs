@@ -6,13 +6,15 @@
 //!   program ══ tacit run ══════TLS══════> far agent ─> server      tls:    tls.example
 //! ```
 //!
-//! The network is a namespace. Servers listen at 10.9.8.7, which is `clear.example`. For each of
-//! them, an agent in the server role listens at 10.9.8.8, which is `tls.example`. A route delivers
-//! both addresses locally; they are on no interface, so that programs do not consider them their
-//! own. The default route drops everything else. `dual.clear.example` and `dual.tls.example` also
-//! have an IPv6 address, with a route only if the test requests it. `two.clear.example` and
-//! `two.tls.example` also have 10.9.8.6, which refuses connections if the test requests it.
-//! Programs run as an ordinary user if the tests run as root.
+//! The network is a namespace. Servers listen at 10.9.8.7, which is `clear.example`. For each
+//! server, an agent in the server role listens at 10.9.8.8, which is `tls.example`. A route
+//! delivers both addresses locally. No interface has them, so that programs do not consider them
+//! their own. The default route drops everything else.
+//!
+//! The names `dual.clear.example` and `dual.tls.example` also have an IPv6 address, with a route
+//! only if the test requests it. `two.clear.example` and `two.tls.example` also have 10.9.8.6,
+//! which refuses connections if the test requests it. If the tests run as root, programs run as an
+//! ordinary user.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! Tests the CPUs of a run's program and of the threads of its agent.
+//! Tests on which CPUs a run's program and the threads of its agent run.
 
 use crate::network::Network;
 

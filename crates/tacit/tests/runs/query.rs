@@ -1,5 +1,5 @@
-//! Tests the query socket (`$TACIT_QUERY`): programs ask how their own connections are protected,
-//! and get no answer about others.
+//! Tests the query socket (`$TACIT_QUERY`): programs can ask how their own connections are
+//! protected, but not about the connections of others.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! Tests that refusals are reported in the log, in `tacit show refused` and in the metrics.
+//! Tests that everything the agent refuses in a run is reported in the log, in `tacit show refused`
+//! and in the metrics.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Tests the results of a program's socket calls with and without `tacit run`.
+//! Tests that a program's socket calls have the same results with and without `tacit run`.
 
 use crate::network::Network;
 

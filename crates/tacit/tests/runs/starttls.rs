@@ -1,4 +1,4 @@
-//! Tests programs without TLS under `tacit run`, for which tacit does STARTTLS.
+//! Tests programs without TLS under `tacit run`, for which tacit performs the STARTTLS exchange.
 
 use crate::network::Network;
 

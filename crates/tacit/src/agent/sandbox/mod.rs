@@ -1,5 +1,5 @@
-//! The sandbox of the agent: limits files, system calls and capabilities after all sockets and
-//! files are open, and before the first client is served.
+//! Confines the agent to a sandbox: limits files, system calls and capabilities. This is done when
+//! all sockets and files are open, before the first client is served.
 //!
 //! ```text
 //! control, log, reload    only directories of policy, credentials, log and sockets   Landlock

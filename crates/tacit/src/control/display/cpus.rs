@@ -1,6 +1,6 @@
 //! Defines the part of `tacit show cpus` that comes from the agent: which threads and runs use each
-//! CPU. The command itself reads the rest from `/proc` and `/sys`, because the agent's sandbox
-//! prevents the agent from opening files there.
+//! CPU. The command itself reads the rest from `/proc` and `/sys`, because the agent's sandbox does
+//! not allow the agent to open these files.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

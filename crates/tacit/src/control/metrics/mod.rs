@@ -5,10 +5,10 @@
 //!                                                 └──> `tacit show metrics`
 //! ```
 //!
-//! The control thread reads counters that data workers publish for all displays; no worker waits
-//! for it. Labels are names from the policy and fixed words, never addresses, programs or peers. So
-//! the number of series depends only on the policy. The CPU time of a rule continues to count after
-//! a reload that changes the rule. The CPU time of all removed rules is one series.
+//! The control thread reads counters that data workers publish for all displays. No worker waits
+//! for this. Labels are names from the policy and fixed words, never addresses, programs or peers.
+//! So the number of series depends only on the policy. The CPU time of a rule continues to count
+//! after a reload that changes the rule. The CPU time of all removed rules is one series.
 
 mod exposition;
 pub mod server;

@@ -1,4 +1,4 @@
-//! Renders open connections as text: a table, all facts of one connection, or a CSV series.
+//! Formats open connections as text: a table, all facts of one connection, or a CSV series.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! Renders the ledger (the CPU time of the agent) as tables: by rule, component, program or
+//! Formats the ledger (the CPU time of the agent) as tables: by rule, component, program or
 //! connection.
 
 use tacit_core::meter::Component;

@@ -1,4 +1,5 @@
-//! Renders the certificates, trusts and CRLs of the policy as two tables.
+//! Formats the certificates, trusts and CRLs of the policy as two tables, for `tacit show
+//! identities`.
 
 use super::Table;
 use super::table::{ABSENT, Column, list, optional, table};

@@ -1,4 +1,4 @@
-//! Renders displays as text tables with fixed columns, one line for each entry. The table and the
+//! Formats displays as text tables with fixed columns, one line for each entry. The table and the
 //! JSON of a display come from the same value.
 
 pub(crate) mod column;

@@ -1,4 +1,4 @@
-//! Renders the installed policy as text.
+//! Formats the installed policy as text, for `tacit show policy`.
 
 use super::table::lay_out;
 use crate::control::display::policy::{PolicyDisplay, PolicyTable, Setting, SettingValue};

@@ -1,4 +1,4 @@
-//! Lays out rows as a table with aligned columns, one line for each row.
+//! Formats rows as a table with aligned columns, one line for each row.
 
 use tacit_core::printable::printable;
 

@@ -13,7 +13,8 @@
 //! a millisecond. A directory that is hidden as a whole has no such gap. The helper hides files
 //! only: mounting over a directory would disturb programs that are already in it.
 //!
-//! If hiding or watching a file fails, the helper tries again after [`RETRY_INTERVAL`].
+//! The helper is a process inside the run's namespaces. If it cannot hide or watch a file, it tries
+//! again after [`RETRY_INTERVAL`].
 //!
 //! Limits: [`PATHS_MAX`] paths, and the limits of `watches.rs`.
 

@@ -1,4 +1,5 @@
-//! Watches the directories in which a change can make a hidden path lead to another file.
+//! Watches the directories in which a change can make the path of a hidden file lead to another
+//! file.
 //!
 //! A change counts if it affects a name on the path: a directory, a symbolic link, or the file
 //! itself. Each directory is watched before the name in it is looked up, so that no change in

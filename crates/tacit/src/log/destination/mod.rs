@@ -1,7 +1,8 @@
-//! Opens and writes the destination of the log: standard error, journal, syslog or a file.
+//! Opens the destination of the log and writes to it: standard error, the journal, syslog or a
+//! file.
 //!
-//! Limits: the log file that runs share has at most [`RUN_LOG_BYTES_MAX`]. A full file is renamed
-//! to `run.log.1`, and a new one begins.
+//! Limit: the log file that all private agents of a user share has at most [`RUN_LOG_BYTES_MAX`]. A
+//! full file is renamed to `run.log.1`, and another one begins.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};

@@ -1,4 +1,4 @@
-//! Maintains the address ranges of a run that the kernel redirects to the agent: updates them when
+//! Maintains the address ranges of a run that the kernel redirects to the agent. They change when
 //! the policy changes, and when a program of the run has looked up a name.
 
 mod names;

@@ -1,5 +1,5 @@
-//! Defines a trace in progress: its options, its counters, and the queue into which workers copy
-//! bytes.
+//! Defines a trace that is in progress: its options, its counters, and the queue into which workers
+//! copy bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! Defines the reports about a trace: for the command `tacit trace`, for displays and for the log.
+//! Defines what is reported about a trace: by the command `tacit trace`, in displays and in the
+//! log.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Accepts one data connection of FTP.
+//! Waits for one FTP data connection and accepts it.
 //!
 //! ```text
 //!   outside   a listening socket; only the peer address of the control connection may connect

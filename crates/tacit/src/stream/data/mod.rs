@@ -1,4 +1,4 @@
-//! Serves FTP data connections.
+//! Serves the data connections of FTP.
 //!
 //! The relay of a control connection opens a listener for each data connection that FTP commands
 //! announce. The data connection is then served like any other, under the rule of its control

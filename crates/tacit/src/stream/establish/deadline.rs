@@ -1,4 +1,5 @@
-//! Limits the time in which a connection must be established.
+//! Limits the time in which a connection must be established: dialled, and secured by its
+//! handshake.
 
 use std::time::Instant;
 

@@ -1,7 +1,8 @@
 //! Decides whether a client of a rule with `accept = "both"` uses TLS.
 //!
-//! A client that sends nothing waits like a client that is slow in its handshake: it needs a permit
-//! of the handshake limiter, can be displaced, and has until `handshake-timeout`.
+//! A client that sends nothing is treated like a client that is slow in its handshake. It needs a
+//! permit of the handshake limiter, can be displaced by another client, and is closed after
+//! `handshake-timeout`.
 
 use std::time::Instant;
 

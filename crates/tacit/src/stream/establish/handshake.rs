@@ -1,6 +1,7 @@
 //! Does the TLS handshake on one socket of a connection.
 //!
-//! A handshake waits for a permit of the handshake limiter; `handshake-timeout` includes that wait.
+//! The handshake limiter restricts the number of handshakes at a time. A handshake waits for its
+//! permit; `handshake-timeout` includes that wait.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Stage 3, establish: connects to the upstream, and does the TLS handshake on one of the two
-//! sockets.
+//! Connects to the upstream, and does the TLS handshake on one of the two sockets of a connection.
+//! This is stage 3, establish, of five.
 //!
 //! ```text
 //!   TLS downstream       [STARTTLS] ── handshake ── dial

@@ -1,5 +1,5 @@
-//! Makes the plan of a connection: which socket gets TLS, what is exchanged before TLS, and when
-//! the upstream is dialled.
+//! Decides in which order a connection is established: which socket gets TLS, what is exchanged
+//! before TLS, and when the upstream is dialled.
 //!
 //! | connection | before TLS | TLS on | dial |
 //! |---|---|---|---|

@@ -1,4 +1,5 @@
-//! Tests that the upstream is dialled before the downstream connection is accepted.
+//! Tests that the agent dials the upstream of a run's connection before it accepts the downstream
+//! connection.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;

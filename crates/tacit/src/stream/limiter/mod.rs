@@ -1,9 +1,9 @@
 //! Limits the number of concurrent TLS handshakes, so that a single source (client address) or a
 //! single rule cannot use up all of them.
 //!
-//! A handshake counts against three limits: the limit of its source, of its rule, and of the agent.
-//! The last quarter of the permits of a rule, and of the agent, is a reserve: only a source with no
-//! other handshake in progress may use it. A handshake that gets no permit waits.
+//! A handshake needs a permit. The permits of each source, of each rule and of the agent are
+//! limited. The last quarter of the permits of a rule, and of the agent, is a reserve: only a
+//! source with no other handshake in progress may use it. A handshake that gets no permit waits.
 //!
 //! ```text
 //! acquire ─┬─ a permit is free ──────────────> granted

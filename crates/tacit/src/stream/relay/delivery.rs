@@ -1,4 +1,4 @@
-//! Relays a single message in clear, the CancelRequest of PostgreSQL, and nothing else.
+//! Relays a single message in clear, PostgreSQL's CancelRequest, and then closes the connection.
 //!
 //! ```text
 //!   downstream ── the message, already read ─> upstream
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! All other bytes of client and server are dropped. The server closes its connection when it has
-//! handled the message. tacit closes the client's connection only after that, because the client
-//! waits until the message is handled. Limit: [`END_WAIT_MAX`] for this wait.
+//! handled the message. Then tacit closes the client's connection: by this the client knows that
+//! the message was handled. Limit: tacit waits at most [`END_WAIT_MAX`] for the server.
 
 use std::io;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Stage 4, relay: moves bytes between the two sockets until both directions have ended.
+//! Moves the bytes of a connection between its two sockets until both directions have ended. This
+//! is stage 4, relay, of five.
 //!
 //! ```text
 //!            read many     seal in place     write once

@@ -1,4 +1,4 @@
-//! Relays bytes between a clear socket and a TLS socket: encrypts (seals) and decrypts (opens)
+//! Relays bytes between a clear socket and a TLS socket. Encrypts (seals) and decrypts (opens) the
 //! records.
 
 use std::future::{Future, poll_fn};

@@ -1,4 +1,4 @@
-//! The options of the `ramp` workload.
+//! Defines the options of the `ramp` workload.
 
 use std::str::FromStr;
 use std::time::Duration;

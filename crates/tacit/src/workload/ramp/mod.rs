@@ -1,4 +1,5 @@
-//! The `ramp` workload: measures whether a new connection needs more CPU time when many are open.
+//! Implements the `ramp` workload, which measures whether a new connection needs more CPU time when
+//! many are open.
 //!
 //! A ramp opens connections in steps and keeps them open. Each step gives one point: the CPU time
 //! of the step, divided by the number of connections that it opened. The report fits a straight

@@ -1,4 +1,4 @@
-//! Stores the measured steps of ramps.
+//! Stores the measured steps of the `ramp` workload.
 
 use tacit_core::statistics::Histogram;
 

@@ -1,4 +1,5 @@
-//! The content of a report, its JSON form, and the comparison with an earlier report.
+//! Defines the content of a workload's report and its JSON form, and compares a report with an
+//! earlier one.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Writes a report as one HTML page without external files.
+//! Writes the report of a workload as one HTML page without external files.
 
 use tacit_core::page::{DataTable, HtmlPage, PagePart, TableCell, number};
 

@@ -1,4 +1,4 @@
-//! The report of a workload as text, JSON and HTML.
+//! Writes the report of a workload as text, JSON and HTML.
 //!
 //! ```text
 //! content.rs   the report, its JSON form, and the comparison with an earlier report

@@ -1,4 +1,4 @@
-//! Writes a report as text in columns.
+//! Writes the report of a workload as text in columns.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Holds the state of the handshake limiter: which handshakes have a permit, which handshakes wait,
-//! and which one gets the next permit. The code reads no clock and needs no async runtime.
+//! Decides which waiting TLS handshake gets the next permit. Holds the state for this: which
+//! handshakes have a permit, and which wait. The code reads no clock and needs no async runtime.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
