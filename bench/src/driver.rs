@@ -108,8 +108,9 @@ fn peers_in_turn(
     if network.is_own() {
         match PeerNetwork::open(network) {
             Ok(opened) => peer_network = Some(opened),
-            Err(error) => progress
-                .say(&format!("not measured: the peers that need large TCP segments: {error}")),
+            Err(error) => {
+                progress.say(&format!("skipped the peers that need large TCP segments: {error}"))
+            }
         }
     }
     let setting = Setting {

@@ -176,7 +176,7 @@ impl LoadClient {
 /// The CPU time of `pid`, and of the other processes.
 fn apart(process: &Process, pid: u32) -> Result<CpuNs, String> {
     let own = cpu::process_ns(pid)
-        .map_err(|error| format!("a load program has ended unexpectedly: {error}"))?;
+        .map_err(|error| format!("a load program ended unexpectedly: {error}"))?;
     Ok(CpuNs { own, around: process.cpu_ns()?.saturating_sub(own) })
 }
 

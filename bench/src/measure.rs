@@ -150,9 +150,9 @@ fn plausible(cpu_ns: &[u64; 4]) -> Result<(), String> {
     let [client_app, client_proxy, server_proxy, server_app] = cpu_ns;
     if *client_proxy < client_app / 4 || *server_proxy < server_app / 4 {
         return Err(format!(
-            "a proxy used almost no CPU time ({client_proxy} ns and {server_proxy} ns, compared \
-             with {client_app} ns and {server_app} ns of the programs): one of its processes is \
-             not counted"
+            "the proxies used almost no CPU time ({client_proxy} ns and {server_proxy} ns; their \
+             programs: {client_app} ns and {server_app} ns): the benchmark did not count one of \
+             their processes"
         ));
     }
     Ok(())

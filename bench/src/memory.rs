@@ -118,7 +118,9 @@ fn resident(peer: &Running, client: &LoadClient) -> Result<PerSide<u64>, String>
         (None, Far::Run(server)) => {
             Ok(PerSide { client: client.resident_bytes()?, server: server.resident_bytes()? })
         }
-        (None, _) => Err("the peer has no proxies whose memory could be measured".to_owned()),
+        (None, _) => {
+            Err("cannot measure the memory of proxies: this peer has no proxies".to_owned())
+        }
     }
 }
 
@@ -137,9 +139,9 @@ pub(crate) fn kernel_bytes() -> KernelBytes {
     let known = sizes.iter().all(Option::is_some);
     let sum: u64 = sizes.iter().zip(OBJECTS).map(|(size, (_, usual))| size.unwrap_or(usual)).sum();
     let source = if known {
-        "sizes from /proc/slabinfo"
+        "object sizes from /proc/slabinfo"
     } else {
-        "built-in sizes, because /proc/slabinfo cannot be read"
+        "built-in object sizes, because /proc/slabinfo cannot be read"
     };
     KernelBytes { bytes: sum * SOCKETS_OF_A_PAIR, source }
 }

@@ -85,11 +85,11 @@ impl Network {
     pub(crate) fn describe(&self) -> String {
         let congestion = &self.congestion;
         if self.is_own() {
-            format!("network: a namespace of its own, TCP congestion control {congestion}")
+            format!("network: a new network namespace with TCP congestion control {congestion}")
         } else {
             format!(
-                "network: the host's namespace, because unshare failed; its TCP congestion control \
-                 is {congestion}"
+                "network: the network of the host, because unshare failed; TCP congestion control \
+                 {congestion}"
             )
         }
     }

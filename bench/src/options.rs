@@ -12,18 +12,18 @@ usage: cargo xtask bench [OPTIONS]
        cargo xtask bench compare OLD NEW [OPTIONS]
        cargo xtask bench projection [--rounds N] [--program FILE]
        cargo xtask bench sockets --help
-  --workloads LIST   some of 2k,64k,1m,bulk,connect (these have goals), 500,2k-1,16k,32k,
+  --workloads LIST   any of 2k,64k,1m,bulk,connect (these have goals), 500,2k-1,16k,32k,
                      beside,5x20m,resumed,
                      2k-aes256,1m-aes256,bulk-aes256,connect-aes256,
                      2k-tls12,1m-tls12,bulk-tls12,connect-tls12,
                      2k-chacha20,16k-chacha20,32k-chacha20,64k-chacha20,1m-chacha20,bulk-chacha20
                      [default: all]
-  --peers LIST       some of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
+  --peers LIST       any of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
                      nginx-given,envoy-given,tacit-fixed,tacit-fixed-no-cache,tacit-given,
                      tacit-unmetered,tacit-run,tacit-split,tacit-one-cpu [default: all]
-  --quick            less than five minutes: short samples of the workloads with goals, for tacit
-                     and the best peers; restricts earlier --workloads and --peers further
-  --only PART        measure only the peers (proxies) or only programs under tacit run (runs)
+  --quick            measure for less than five minutes: short samples of tacit and the best peers,
+                     only in workloads that have goals; also limits earlier --workloads and --peers
+  --only PART        measure only PART: `proxies` for the peers, `runs` for programs under tacit run
   --rounds N         number of samples of each peer in each workload [default: 5]
   --write            also replace BENCHMARKS.md; a copy is always in target/bench/
   --json FILE        write all samples and the summary [default: target/bench/result.json]
@@ -115,7 +115,7 @@ impl Options {
                     let only = value?;
                     [options.proxies, options.runs] = [only == "proxies", only == "runs"];
                     if !options.proxies && !options.runs {
-                        return Err(format!("--only: there is no part `{only}`\n{USAGE}"));
+                        return Err(format!("--only: unknown part `{only}`\n{USAGE}"));
                     }
                 }
                 "--json" => options.json = Some(PathBuf::from(value?)),
@@ -152,7 +152,7 @@ fn rounds(value: &str) -> Result<usize, String> {
 fn list<T>(option: &str, value: &str, find: fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
     value
         .split(',')
-        .map(|name| find(name).ok_or_else(|| format!("{option}: there is no `{name}`\n{USAGE}")))
+        .map(|name| find(name).ok_or_else(|| format!("{option}: unknown name `{name}`\n{USAGE}")))
         .collect()
 }
 

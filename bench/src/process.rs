@@ -73,7 +73,7 @@ impl Process {
         let all = self.descendants.iter().copied().chain([self.child.id()]);
         let sum: io::Result<u64> = all.map(tacit_sys::cpu::process_ns).sum();
         sum.map_err(|error| {
-            format!("{} has ended unexpectedly: {error}\n{}", self.name, self.log_tail())
+            format!("{} ended unexpectedly: {error}\n{}", self.name, self.log_tail())
         })
     }
 
@@ -83,7 +83,7 @@ impl Process {
         let others = all.filter(|pid| Some(*pid) != without);
         let sum: io::Result<u64> = others.map(resident_bytes).sum();
         sum.map_err(|error| {
-            format!("{} has ended unexpectedly: {error}\n{}", self.name, self.log_tail())
+            format!("{} ended unexpectedly: {error}\n{}", self.name, self.log_tail())
         })
     }
 

@@ -26,8 +26,8 @@ use crate::workspace::root;
 type Outcome = Result<(), String>;
 
 const USAGE: &str = "usage: cargo xtask bench projection [--rounds N] [--program FILE]
-  --rounds N      samples of each setting [default: 5]
-  --program FILE  the tacit to measure [default: build one for release]";
+  --rounds N      number of samples of each setting [default: 5]
+  --program FILE  the tacit program to measure [default: build one for release]";
 
 /// The largest acceptable error of an estimate, in percent.
 const GOAL_PERCENT: f64 = 10.0;
@@ -186,8 +186,10 @@ impl Bench {
     }
 
     fn report(&self, rounds: u32) -> Outcome {
-        println!("CPU time per message in each direction, in us; medians of {rounds} rounds");
-        println!("largest acceptable error: {GOAL_PERCENT} %");
+        println!(
+            "Median CPU time of a message in each direction, in microseconds ({rounds} rounds)"
+        );
+        println!("goal: an error of at most {GOAL_PERCENT} %");
         println!(
             "{:8} {:24} {:>9} {:>9} {:>7}",
             "TRAFFIC", "QUESTION", "PROJECTED", "MEASURED", "ERROR"
@@ -262,7 +264,7 @@ impl Bench {
         let total = &answer["after"]["total"];
         let places = ["general", "engine", "eligible"].map(|place| total[place].as_f64());
         let sum: Option<f64> = places.into_iter().sum();
-        sum.ok_or_else(|| format!("`tacit project` printed no total: {answer}"))
+        sum.ok_or_else(|| format!("`tacit project` did not print a total: {answer}"))
     }
 
     fn tacit(&self, words: &[&str]) -> Result<String, String> {
@@ -346,9 +348,10 @@ fn messages(costs: &str) -> Result<f64, String> {
     let mut rules = costs["rules"].as_array().into_iter().flatten();
     let front = rules.find(|rule| rule["rule"] == "front");
     let sent = front.and_then(|rule| rule["messages-sent"].as_f64());
-    sent.ok_or_else(|| format!("the costs contain no messages of rule `front`: {costs}"))
+    sent.ok_or_else(|| format!("the measured costs contain no messages of rule `front`: {costs}"))
 }
 
 fn json(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}: {text}"))
+    serde_json::from_str(text)
+        .map_err(|error| format!("a tacit command printed invalid JSON: {error}: {text}"))
 }

@@ -183,7 +183,8 @@ const BULK: Workload = Workload {
 };
 const CONNECT: Workload = Workload {
     name: "connect",
-    title: "connect with a full mutual handshake, 4 at a time: connect, 1 byte each way, close",
+    title: "new connections with a full mutual handshake, 4 at a time: connect, 1 byte each way, \
+            close",
     connections: 4,
     kind: Kind::Connect { count: 3000 },
     settings: TlsSettings::Usual,
@@ -203,8 +204,7 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     K32,
     Workload {
         name: "beside",
-        title: "100 byte request and reply on 10 connections, while 5 streams run (CPU time of \
-                both)",
+        title: "100 byte request and reply on 10 connections, beside 5 streams (CPU time of both)",
         connections: 10,
         kind: Kind::Beside { bytes: 100, streams: 5 },
         settings: TlsSettings::Usual,
@@ -221,7 +221,8 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     under(
         TlsSettings::Resumed,
         "resumed",
-        "connect with a resumed mutual handshake, 4 at a time: connect, 1 byte each way, close",
+        "new connections with a resumed mutual handshake, 4 at a time: connect, 1 byte each way, \
+         close",
         &CONNECT,
     ),
     under(TlsSettings::Aes256, "2k-aes256", "2 KB, 10 connections, AES-256-GCM", &K2),
@@ -230,7 +231,7 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     under(
         TlsSettings::Aes256,
         "connect-aes256",
-        "connect with a full mutual handshake, AES-256-GCM",
+        "new connections with a full mutual handshake, AES-256-GCM",
         &CONNECT,
     ),
     under(TlsSettings::Tls12, "2k-tls12", "2 KB, 10 connections, TLS 1.2", &K2),
@@ -239,7 +240,7 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     under(
         TlsSettings::Tls12,
         "connect-tls12",
-        "connect with a full mutual handshake, TLS 1.2",
+        "new connections with a full mutual handshake, TLS 1.2",
         &CONNECT,
     ),
     under(
@@ -280,7 +281,7 @@ const fn alone(workload: Workload) -> Workload {
 pub(crate) static RUN_WORKLOADS: [Workload; 2] = [
     Workload {
         name: "visit",
-        title: "connect, 100 bytes each way, close; 4 at a time",
+        title: "new connections, 4 at a time: connect, 100 bytes each way, close",
         connections: 4,
         kind: Kind::Visit { count: 2000, bytes: 100 },
         settings: TlsSettings::Usual,

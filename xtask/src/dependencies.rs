@@ -19,7 +19,8 @@ const PROGRAM: &str = "cargo-deny";
 pub(crate) fn run() -> Outcome {
     let Some(program) = installed() else {
         println!(
-            "dependencies: skipped: {PROGRAM} is not installed; scripts/install-deps.sh installs it"
+            "skipped the check of dependencies: {PROGRAM} is not installed; \
+             scripts/install-deps.sh installs it"
         );
         return Ok(());
     };
@@ -34,11 +35,12 @@ fn advisories(program: &Path) -> Outcome {
     }
     if !databases().is_some_and(|folder| has_entry(&folder)) {
         println!(
-            "advisories: skipped: the database cannot be downloaded and there is no earlier copy"
+            "skipped the check of advisories: cannot download the database, and there is no \
+             earlier copy"
         );
         return Ok(());
     }
-    println!("advisories: the database cannot be downloaded; using an earlier copy");
+    println!("cannot download the database of advisories: the check uses an earlier copy");
     deny(program, &["--offline", "check", "advisories"])
 }
 

@@ -126,7 +126,9 @@ impl Exchange {
         }
         self.wire.read_exact(&mut self.reply)?;
         if self.reply[..repeated] != number[..repeated] {
-            return Err(io::Error::other("the reply does not match the request"));
+            return Err(io::Error::other(
+                "the load client received a reply that does not match its request",
+            ));
         }
         Ok(())
     }
@@ -163,7 +165,9 @@ fn send_stream(wire: &mut dyn Wire, bytes: u64) -> io::Result<Results> {
     let mut arrived = [0; LENGTH_BYTES];
     wire.read_exact(&mut arrived)?;
     if u64::from_be_bytes(arrived) != bytes {
-        return Err(io::Error::other("the server received fewer bytes than were sent"));
+        return Err(io::Error::other(
+            "the load server received fewer bytes than the load client sent",
+        ));
     }
     Ok(Results { count: bytes, ..Results::default() })
 }

@@ -56,7 +56,7 @@ impl Load {
                 };
                 Kind::Connect { bytes: options.number_or("--bytes", 1)?, warm_up, count }
             }
-            _ => return Err(format!("there is no mode `{mode}`")),
+            _ => return Err(format!("unknown mode `{mode}`")),
         };
         let threads = match kind {
             Kind::Connect { .. } => options.number("--at-once")?,

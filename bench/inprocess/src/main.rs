@@ -70,7 +70,7 @@ fn version(library: &str) -> Result<String, String> {
     match library {
         "openssl" => Ok(openssl::version::version().to_owned()),
         "rustls" => Ok("rustls 0.23 with aws-lc-rs".to_owned()),
-        _ => Err(format!("there is no library `{library}`")),
+        _ => Err(format!("unknown library `{library}`")),
     }
 }
 
@@ -78,7 +78,7 @@ fn dial(library: &str, settings: &TlsSettings, dir: &Path) -> Result<Arc<Dial>, 
     match library {
         "openssl" => by_openssl::dial(settings, dir).map_err(|error| format!("OpenSSL: {error}")),
         "rustls" => by_rustls::dial(settings, dir).map_err(|error| format!("rustls: {error}")),
-        _ => Err(format!("there is no library `{library}`")),
+        _ => Err(format!("unknown library `{library}`")),
     }
 }
 
@@ -86,6 +86,6 @@ fn answer(library: &str, settings: &TlsSettings, dir: &Path) -> Result<Arc<Answe
     match library {
         "openssl" => by_openssl::answer(settings, dir).map_err(|error| format!("OpenSSL: {error}")),
         "rustls" => by_rustls::answer(settings, dir).map_err(|error| format!("rustls: {error}")),
-        _ => Err(format!("there is no library `{library}`")),
+        _ => Err(format!("unknown library `{library}`")),
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn run(address: SocketAddr, answer: &Arc<Answer>) -> Result<(), Strin
     let threads: Vec<_> =
         (0..CONNECTIONS_MAX).map(start).collect::<io::Result<_>>().map_err(failed)?;
     for thread in threads {
-        thread.join().map_err(|_| "a thread of the load server ended".to_owned())?;
+        thread.join().map_err(|_| "a thread of the load server ended unexpectedly".to_owned())?;
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ impl TlsSettings {
         let version = match version {
             "1.2" => Version::Tls12,
             "1.3" => Version::Tls13,
-            _ => return Err(format!("there is no TLS version `{version}`")),
+            _ => return Err(format!("unknown TLS version `{version}`")),
         };
         let sessions = match sessions {
             "full" => Sessions::Full,

@@ -99,7 +99,7 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
         report.rounds = round + 1;
         if start.elapsed() + begun.elapsed() > options.time_max && report.rounds < options.rounds {
             report.note(format!(
-                "--minutes ended the measurement after {} of {} rounds",
+                "stopped after {} of {} rounds, because the time of --minutes is over",
                 report.rounds, options.rounds
             ));
             break;

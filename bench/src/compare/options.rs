@@ -12,10 +12,10 @@ pub(super) const USAGE: &str = "\
 usage: cargo xtask bench compare OLD NEW [OPTIONS]
   OLD, NEW           two tacit programs, built for release
   --rounds N         number of rounds [default: 9]
-  --minutes N        start no round that would end later than this [default: 12]
-  --old-without KEY  set KEY = false in [agent] for OLD: the cost of that feature in NEW
+  --minutes N        do not start a round that would end after N minutes [default: 12]
+  --old-without KEY  set KEY = false in [agent] of OLD, to measure what the feature costs
   --section TITLE    also write the table to BENCHMARKS.md under this title
-  --workloads LIST   some of connect,resumed,2k,bulk,memory,run-2k,run-start [default: all]
+  --workloads LIST   any of connect,resumed,2k,bulk,memory,run-2k,run-start [default: all]
   --json FILE        write all samples and the summary; - prints them instead of the table";
 
 const ROUNDS_DEFAULT: usize = 9;
@@ -115,7 +115,7 @@ fn number<T: FromStr + PartialOrd + Display + From<u8>>(
 fn tasks(value: &str) -> Result<Vec<Task>, String> {
     let find = |name: &str| {
         let found = Task::ALL.into_iter().find(|task| task.name() == name);
-        found.ok_or_else(|| format!("--workloads: there is no workload `{name}`\n{USAGE}"))
+        found.ok_or_else(|| format!("--workloads: unknown workload `{name}`\n{USAGE}"))
     };
     value.split(',').map(find).collect()
 }

@@ -70,7 +70,7 @@ impl Report {
                 Some(key) => format!("old: {} with {key} = false", options.old.display()),
                 None => format!("old: {}", options.old.display()),
             },
-            format!("new: {}, which also generates the load", options.new.display()),
+            format!("new: {}; this program also generates the load", options.new.display()),
             network.describe(),
         ];
         Self { head, notes: Vec::new(), samples: Vec::new(), rounds: 0 }
@@ -89,7 +89,7 @@ impl Report {
     /// Records that a workload cannot be measured on this machine.
     pub(super) fn skip(&mut self, task: Task) {
         self.note(format!(
-            "{}: skipped: this machine does not allow the network namespaces of runs",
+            "skipped {}: this machine does not allow the network namespaces of runs",
             task.name()
         ));
     }
@@ -115,8 +115,8 @@ impl Report {
     fn text(&self, took: Duration) -> String {
         let mut out = format!("{}\n", self.head.join("\n"));
         out.push_str(&format!(
-            "{} rounds in {:.0} s. Each value is the median CPU time (or memory) of the agents per \
-             unit.\n\n",
+            "{} rounds in {:.0} s. Each value is the median CPU time (or memory) that the agents \
+             use for one unit of the workload.\n\n",
             self.rounds,
             took.as_secs_f64()
         ));
@@ -187,8 +187,9 @@ impl Report {
     /// A section for BENCHMARKS.md; `line` is the command line.
     pub(super) fn markdown(&self, line: &str) -> String {
         let mut out = format!(
-            "`cargo xtask bench compare {line}`: {} rounds. Each value is the median CPU time of \
-             the agents per unit. The old program was measured twice.\n\n\
+            "`cargo xtask bench compare {line}`: {} rounds. Each value is the median CPU time \
+             that the agents use for one unit. The column `old again` is a second measurement of \
+             the old program.\n\n\
              | workload | unit | old | old again | new | new/old | old/old % |\n\
              | --- | --- | ---: | ---: | ---: | ---: | ---: |\n",
             self.rounds
@@ -263,7 +264,7 @@ mod tests {
         let report = report([10.1; 3]);
         let took = Duration::from_secs(60);
         let text = report.text(took);
-        for part in ["3 rounds in 60 s", "1.000", "1.98", "1.040", "yes", "run-start: skipped"] {
+        for part in ["3 rounds in 60 s", "1.000", "1.98", "1.040", "yes", "skipped run-start"] {
             assert!(text.contains(part), "{part}\n{text}");
         }
         let json = report.json(took);

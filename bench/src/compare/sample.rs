@@ -56,7 +56,7 @@ pub(super) fn sample(
     let value = match load(task, subject) {
         Load::Absent => return Ok(None),
         Load::Pair { pair, row } => {
-            let row = workload(row).ok_or_else(|| format!("there is no workload {row}"))?;
+            let row = workload(row).ok_or_else(|| format!("unknown workload {row}"))?;
             let setting = &subject.setting;
             let sample = measure::sample(pair, server, row, setting, Length::Whole)?;
             let [_, client_agent, server_agent, _] = sample.parts_us();
@@ -78,7 +78,7 @@ fn starts(subject: &Subject<'_>) -> Result<f64, String> {
         cpu::children_ns()
             .map_err(|error| format!("cannot read the CPU time of child processes: {error}"))
     };
-    let directory = subject.setting.directory.ok_or("cannot make a network namespace")?;
+    let directory = subject.setting.directory.ok_or("cannot create a network namespace")?;
     let before = clock()?;
     for _ in 0..STARTS {
         let known = descendants(std::process::id())

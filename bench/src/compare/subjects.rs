@@ -138,5 +138,5 @@ impl<'a> Subject<'a> {
 }
 
 fn known(name: &str) -> Result<&'static Peer, String> {
-    peers::peer(name).ok_or_else(|| format!("there is no peer {name}"))
+    peers::peer(name).ok_or_else(|| format!("unknown peer {name}"))
 }

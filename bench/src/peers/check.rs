@@ -112,7 +112,9 @@ pub(super) fn refuses_without_certificate(address: SocketAddr, dir: &Path) -> Re
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Err("the server-side proxy accepts a client without a certificate".to_owned())
+    Err("the server-side proxy accepts a client without a certificate: the peer's configuration \
+         must require one"
+        .to_owned())
 }
 
 #[cfg(test)]

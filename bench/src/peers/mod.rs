@@ -63,39 +63,39 @@ pub(crate) static PEERS: [Peer; 16] = [
     Peer { name: "envoy", title: "as installed", form: Form::Proxies(envoy::PROXY) },
     Peer {
         name: "nginx-given",
-        title: "with large TCP segments, and one CPU for each side",
+        title: "with large TCP segments and one CPU for each side",
         form: Form::Given(nginx::PROXY),
     },
     Peer {
         name: "envoy-given",
-        title: "with large TCP segments, and one CPU for each side",
+        title: "with large TCP segments and one CPU for each side",
         form: Form::Given(envoy::PROXY),
     },
     Peer { name: "tacit-fixed", title: "forwarding rules", form: Form::Proxies(tacit::PROXY) },
     Peer {
         name: "tacit-fixed-no-cache",
-        title: "forwarding rules, chain-cache = false",
+        title: "forwarding rules with chain-cache = false",
         form: Form::Proxies(tacit::WITHOUT_CHAIN_CACHE),
     },
     Peer {
         name: METERED,
-        title: "forwarding rules, with large TCP segments, and one CPU for each side",
+        title: "forwarding rules, with large TCP segments and one CPU for each side",
         form: Form::Given(tacit::PROXY),
     },
     Peer {
         name: UNMETERED,
-        title: "the same as tacit-given, but accounting = false",
+        title: "the same as tacit-given, but with accounting = false",
         form: Form::Given(tacit::UNMETERED),
     },
-    Peer { name: SUBJECT, title: "two tacit runs, default settings", form: Form::Runs(None) },
+    Peer { name: SUBJECT, title: "two tacit runs with default settings", form: Form::Runs(None) },
     Peer {
         name: PLACED,
-        title: "two tacit runs, placement = \"split\"",
+        title: "two tacit runs with placement = \"split\"",
         form: Form::Runs(Some("split")),
     },
     Peer {
         name: "tacit-one-cpu",
-        title: "two tacit runs, placement = \"one-cpu\"",
+        title: "two tacit runs with placement = \"one-cpu\"",
         form: Form::Runs(Some("one-cpu")),
     },
 ];

@@ -69,7 +69,7 @@ pub(super) fn start_in_network(
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
     let peer_network =
-        setting.peer_network.ok_or("cannot make a network namespace with large TCP segments")?;
+        setting.peer_network.ok_or("cannot create a network namespace with large TCP segments")?;
     let entry = peer_network::address(number, peer_network::ENTRY);
     let tls = peer_network::address(number, peer_network::TLS);
     let application = peer_network::address(number, peer_network::APPLICATION);
@@ -131,7 +131,7 @@ fn wait_until(
         if start.elapsed() > START_TIME_MAX {
             let client = client.log_tail();
             let server = server.log_tail();
-            return Err(format!("the proxies relay no byte: {error}\n{client}\n{server}"));
+            return Err(format!("the proxies do not relay data: {error}\n{client}\n{server}"));
         }
         thread::sleep(Duration::from_millis(50));
     }

@@ -28,7 +28,8 @@ pub(super) fn start(
     settings: TlsSettings,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
-    let directory = setting.directory.ok_or("cannot make the network namespace of `tacit run`")?;
+    let directory =
+        setting.directory.ok_or("cannot create the network namespace of `tacit run`")?;
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let listen = free.map_err(|error| format!("cannot find a free port on loopback: {error}"))?;
     let tap = check::Tap::new(listen)
@@ -42,7 +43,10 @@ pub(super) fn start(
         let parsed = tacit_core::policy::parse(text);
         if parsed.policy.is_none() {
             let said = parsed.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();
-            return Err(format!("this tacit refuses the benchmark's policy: {}", said.join("; ")));
+            return Err(format!(
+                "this version of tacit rejects the benchmark's policy: {}",
+                said.join("; ")
+            ));
         }
         directory.write(name, text)?;
     }

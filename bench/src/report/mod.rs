@@ -84,20 +84,21 @@ impl Report {
         self.sections.push(Section {
             title: "Goals".to_owned(),
             prose: format!(
-                "Each value is a ratio: the CPU time of all processes per operation with {SUBJECT} \
-                 (two tacit runs with default settings), divided by that with the best peer, which \
-                 has the settings of its package. The goals apply to the medians. The minima vary \
-                 less if other programs use the machine."
+                "Each value is a ratio. It compares the CPU time of all processes for one \
+                 operation: {SUBJECT} (two tacit runs with default settings) divided by the best \
+                 peer with the settings of its package. The goals apply to the medians. The minima \
+                 vary less if other programs use the machine."
             ),
             tables: goals.into_iter().flatten().collect(),
             ..Section::default()
         });
         if let Some(table) = tables::accounting(seen.samples, &options.workloads) {
             self.sections.push(Section {
-                title: "CPU time of the accounting".to_owned(),
+                title: "CPU time that accounting uses".to_owned(),
                 prose: format!(
-                    "Each value is the CPU time of {METERED} divided by that of {UNMETERED}: the \
-                     mean of pairs of consecutive samples, with its 95 % confidence interval."
+                    "Each value is the mean ratio of the CPU time of {METERED} to the CPU time of \
+                     {UNMETERED}, with a 95 % confidence interval. Each ratio compares two \
+                     consecutive samples."
                 ),
                 tables: vec![table],
                 ..Section::default()
@@ -227,11 +228,11 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
         on(
             |workload| workload.goal.is_some(),
             "Workloads with a goal",
-            "Each value is CPU time in microseconds: the median, the minimum, and the median of \
+            "Each row shows CPU time in microseconds: the median, the minimum, and the median of \
              each process. Column x is the median divided by the median of the best peer as \
              installed. A sample is dropped if other programs used more than 12 percent of the CPU \
              time of the measured processes. If more than a third of the samples were dropped, the \
-             table shows `not measured`, and the minimum of all samples.",
+             table shows `not measured` and the minimum of all samples.",
         ),
         on(
             |workload| workload.goal.is_none() && workload.settings <= TlsSettings::Resumed,
@@ -241,7 +242,7 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
         on(
             |workload| workload.settings > TlsSettings::Resumed,
             "Other suites and TLS 1.2",
-            "This section compares tacit with OpenSSL in both programs.",
+            "This section compares tacit with programs that use OpenSSL themselves.",
         ),
     ]
 }
@@ -253,9 +254,9 @@ fn idle(idle: &[IdleMemory]) -> Option<Section> {
         title: "Memory".to_owned(),
         prose: format!(
             "Each value is the resident memory that one idle connection adds, measured with {} \
-             connections. The kernel's part is the memory of four TCP sockets in epoll sets, which \
-             is the same for every pair of proxies ({source}). The goal applies to the memory of \
-             the processes.",
+             connections. The column `kernel KB` is the memory of four TCP sockets in epoll sets. \
+             It is the same for every pair of proxies ({source}). The goal applies only to the \
+             memory of the processes.",
             memory::COUNTED
         ),
         tables: vec![tables::memory(idle, kernel.bytes)?],

@@ -63,7 +63,7 @@ pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Op
 fn reached(found: Option<f64>, goal: Goal) -> &'static str {
     match found {
         None => "not measured",
-        Some(found) if found <= goal.stretch => "yes, and the stretch goal",
+        Some(found) if found <= goal.stretch => "yes, and also the stretch goal",
         Some(found) if found <= goal.target => "yes",
         Some(_) => "no",
     }
@@ -76,8 +76,8 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
     columns.extend([
         "best given peer",
         "its ratio",
-        "tacit-run / best given peer",
-        "tacit-split / best given peer",
+        "tacit-run / best `-given` peer",
+        "tacit-split / best `-given` peer",
     ]);
     let rows = with_goals(workloads).map(|WorkloadGoal { workload, .. }| {
         let best = summary.best(workload.name);
@@ -97,9 +97,9 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
         row.push(both(summary.row(workload.name, PLACED), given));
         row
     });
-    let title = "Other configurations, divided by the best peer as installed, and by the best \
-                 given peer (with large TCP segments and one CPU for each side). Ratios of minima \
-                 are in parentheses";
+    let title = "CPU time of other configurations, divided by the best peer as installed and by \
+                 the best `-given` peer (a peer with large TCP segments and one CPU for each \
+                 side). Ratios of minima are in parentheses";
     filled(table(title, &columns, rows.collect()))
 }
 
@@ -186,7 +186,11 @@ pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) ->
             number(Some(mean.value + mean.margin)),
         ])
     });
-    filled(table("CPU time with accounting, compared with that without", &columns, rows.collect()))
+    filled(table(
+        "CPU time with accounting, divided by the CPU time without accounting",
+        &columns,
+        rows.collect(),
+    ))
 }
 
 /// tacit compared with OpenSSL in the programs.
@@ -206,7 +210,11 @@ pub(super) fn inside(summary: &Summary) -> Option<DataTable> {
             text(found.map_or("not measured", |found| if found <= aim { "yes" } else { "no" })),
         ])
     });
-    filled(table("CPU time compared with OpenSSL in both programs", &columns, rows.collect()))
+    filled(table(
+        "CPU time compared with programs that use OpenSSL themselves",
+        &columns,
+        rows.collect(),
+    ))
 }
 
 /// Round trips with ChaCha20 compared with OpenSSL in the programs, and the figures for z/OS.
@@ -242,8 +250,8 @@ pub(super) fn paper(summary: &Summary) -> Option<DataTable> {
             number(aim),
         ])
     });
-    let title =
-        "Round trips with ChaCha20-Poly1305, one connection, compared with OpenSSL in the programs";
+    let title = "Round trips with ChaCha20-Poly1305 on one connection, compared with programs that \
+                 use OpenSSL";
     filled(table(title, &columns, rows.collect()))
 }
 
@@ -257,7 +265,11 @@ pub(super) fn memory(idle: &[IdleMemory], kernel_bytes: u64) -> Option<DataTable
         let kernel = kb(kernel_bytes as f64);
         vec![text(idle.peer), kb(client), kb(server), kb(client + server), kernel, number(goal)]
     });
-    filled(table("Memory of an idle connection in both proxies", &columns, rows.collect()))
+    filled(table(
+        "Memory that an idle connection uses in the two proxies",
+        &columns,
+        rows.collect(),
+    ))
 }
 
 fn filled(table: DataTable) -> Option<DataTable> {
@@ -292,7 +304,7 @@ mod tests {
     fn a_goal_is_reached_by_the_median_and_only_where_it_is_measured() {
         let goal = Goal { target: 0.8, stretch: 0.75 };
         for (found, said) in [
-            (Some(0.75), "yes, and the stretch goal"),
+            (Some(0.75), "yes, and also the stretch goal"),
             (Some(0.8), "yes"),
             (Some(0.81), "no"),
             (None, "not measured"),

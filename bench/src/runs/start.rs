@@ -51,7 +51,7 @@ impl StartMethod {
             Self::TacitOne => "tacit run true, 1 rule".to_owned(),
             Self::TacitMany => format!("tacit run true, {RULES} rules"),
             Self::Pasta => "pasta true".to_owned(),
-            Self::Slirp => "slirp4netns and true in its namespace".to_owned(),
+            Self::Slirp => "slirp4netns, and `true` in its namespace".to_owned(),
         }
     }
 
@@ -168,8 +168,9 @@ impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\nTime to start and end `true` in milliseconds, and CPU time of all processes that it \
-             needs\n(each row includes the start of setpriv, which changes to an ordinary user)"
+            "\nTime in milliseconds to start `true` and wait for its end, and CPU time of all \
+             processes involved\n(each row includes the start of setpriv, which changes to an \
+             ordinary user)"
         )?;
         writeln!(f, "{:28} {:>8} {:>8} {:>8}", "", "wall", "minimum", "CPU")?;
         for method in METHODS {

@@ -179,7 +179,7 @@ impl<'a> TransactionBench<'a> {
 
     /// Runs the transactions of one thread on its connections in turns.
     fn transact(&self, mut share: Vec<Socket>, end: Instant) -> Result<Results, String> {
-        let broken = |error: io::Error| format!("a socket of a connection failed: {error}");
+        let broken = |error: io::Error| format!("a socket of a test connection failed: {error}");
         let mut results = Results::default();
         let mut message = vec![7; self.args.bytes];
         let mut packet = vec![0; HEADER_BYTES + self.args.bytes];

@@ -67,7 +67,7 @@ impl Corpus {
         let mut names = file_names(inputs)?;
         names.sort();
         if names.is_empty() {
-            return Err(format!("fuzz {}: there is no input to pack", self.name));
+            return Err(format!("fuzz {}: there is no input to pack into the archive", self.name));
         }
         make(&root().join("fuzz/corpus"))?;
         tar(command.arg("-cf").arg(&archive).arg("-C").arg(inputs).args(names))?;
@@ -75,8 +75,8 @@ impl Corpus {
         match bytes <= ARCHIVE_BYTES_MAX {
             true => Ok(bytes),
             false => Err(format!(
-                "{}: {bytes} bytes, the limit is {ARCHIVE_BYTES_MAX}: lower the input length limit \
-                 of the target in xtask/src/fuzz/target.rs",
+                "{}: the archive has {bytes} bytes; the limit is {ARCHIVE_BYTES_MAX}: lower the \
+                 input length limit of the target in xtask/src/fuzz/target.rs",
                 archive.display()
             )),
         }

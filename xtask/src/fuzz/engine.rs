@@ -98,9 +98,11 @@ impl Engine<'_> {
         let status = self.status(self.command().arg(file))?;
         match status.success() {
             true => Ok(()),
-            false => {
-                Err(format!("fuzz {}: {} fails: see the messages above", self.name, file.display()))
-            }
+            false => Err(format!(
+                "fuzz {}: the input {} fails: see the messages above",
+                self.name,
+                file.display()
+            )),
         }
     }
 
@@ -128,7 +130,7 @@ impl Engine<'_> {
             });
         }
         edges_of(&text).ok_or_else(|| {
-            format!("fuzz {}: libFuzzer did not print the number of edges", self.name)
+            format!("fuzz {}: libFuzzer did not print the number of covered edges", self.name)
         })
     }
 

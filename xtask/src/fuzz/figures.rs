@@ -56,15 +56,15 @@ impl Figures {
     pub(crate) fn check(&self, name: &str, edges: u64) -> Result<(), String> {
         let Some(figure) = self.of(name) else {
             return Err(format!(
-                "fuzz {name}: fuzz/coverage.toml has no number for it: run cargo xtask fuzz cover \
-                 {name} --update"
+                "fuzz {name}: fuzz/coverage.toml has no entry for this target: run cargo xtask \
+                 fuzz cover {name} --update"
             ));
         };
         if edges * 100 >= figure * (100 - TOLERANCE_PERCENT) {
             return Ok(());
         }
         Err(format!(
-            "fuzz {name}: the inputs reach {edges} edges, fuzz/coverage.toml has {figure}\n  \
+            "fuzz {name}: the inputs reach only {edges} edges; fuzz/coverage.toml has {figure}\n  \
              find further inputs: cargo xtask fuzz {name}; then cargo xtask fuzz cover {name} \
              --update"
         ))
@@ -77,9 +77,9 @@ impl Figures {
             Some((name.to_owned(), edges.parse().ok()?))
         });
         let figures: Option<_> = figures.collect();
-        figures
-            .map(Self)
-            .ok_or_else(|| "fuzz/coverage.toml: expected lines `NAME = EDGES`".to_owned())
+        figures.map(Self).ok_or_else(|| {
+            "fuzz/coverage.toml: a line does not have the form `NAME = EDGES`".to_owned()
+        })
     }
 
     fn text(&self) -> String {
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(figures.check("dns", 1200), Ok(()));
         assert_eq!(figures.check("dns", 980), Ok(()), "another compiler");
         assert!(figures.check("dns", 979).unwrap_err().contains("979 edges"));
-        assert!(figures.check("icmp", 5000).unwrap_err().contains("no number"));
+        assert!(figures.check("icmp", 5000).unwrap_err().contains("no entry"));
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn fuzz(target: &Target, seconds: u64) -> Outcome {
     let mut inputs = vec![corpus.found()?];
     inputs.extend(corpus.committed()?);
     let Some(failing) = engine.fuzz(Until::Seconds(seconds), &inputs, Messages::Shown)? else {
-        println!("fuzz {}: no failure in {seconds} s", target.name);
+        println!("fuzz {}: found no failure in {seconds} s", target.name);
         return Ok(());
     };
     let kept = corpus.keep_failing(&engine.minimise(failing)?)?;

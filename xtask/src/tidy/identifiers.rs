@@ -24,7 +24,7 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     }
     for (identifier, (source, line)) in &used {
         if !listed.contains_key(identifier) {
-            let message = format!("the identifier `{identifier}` is missing from {PAGE}");
+            let message = format!("the message identifier `{identifier}` is missing from {PAGE}");
             findings.push(Finding::new(source, *line, message));
         }
     }
@@ -43,7 +43,7 @@ fn listed(page: &Source, findings: &mut Vec<Finding>) -> BTreeMap<String, usize>
         let Some(identifier) = text.strip_prefix(".It ") else { continue };
         let identifier = identifier.replace("\\-", "-");
         if listed.insert(identifier.clone(), number).is_some() {
-            let message = format!("the identifier `{identifier}` is listed twice");
+            let message = format!("the message identifier `{identifier}` is listed twice");
             findings.push(Finding::new(page, number, message));
         }
     }
@@ -66,7 +66,8 @@ fn read_identifiers<'s>(
                 }
                 None if DEFINITIONS.contains(&source.path.as_str()) => {}
                 None => {
-                    let message = format!("write the identifier as a literal after `{mark}`");
+                    let message =
+                        format!("write the message identifier as a literal after `{mark}`");
                     findings.push(Finding::new(source, line, message));
                 }
             }

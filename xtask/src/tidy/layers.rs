@@ -169,8 +169,9 @@ fn check_crate(sources: &[Source], one: &Crate, findings: &mut Vec<Finding>) {
             ties.iter().map(|one| format!("{} -> {}", name(&one.from), name(&one.to))).collect();
         let names = circle.join(", ");
         let ties = arrows.join(", ");
-        let message =
-            format!("these modules use each other in a circle: {names}; remove one of {ties}");
+        let message = format!(
+            "these modules use each other in a circle: {names}; remove one of these uses: {ties}"
+        );
         findings.push(Finding::new(source, 0, message));
     }
 }
@@ -185,7 +186,7 @@ fn check_dependencies(manifest: &Source, one: &Crate, findings: &mut Vec<Finding
         let used = line.split(['.', ' ', '=']).next().unwrap_or_default();
         let is_ours = CRATES.iter().any(|other| other.name == used && used != one.name);
         if section == "[dependencies]" && is_ours && !one.may_use.contains(&used) {
-            let message = format!("`{}` may not use `{used}`", one.name);
+            let message = format!("crate `{}` must not use `{used}`", one.name);
             findings.push(Finding::new(manifest, index + 1, message));
         }
     }
@@ -205,7 +206,7 @@ fn check_layers(sources: &[Source], layers: &Layers, findings: &mut Vec<Finding>
         let is_inside = module.len() > prefix.len() && module.starts_with(&prefix);
         if is_inside && layer(module).is_none() {
             let Some(source) = modules.file(module) else { continue };
-            let message = "the module has no layer: add it to the table in tidy/layers.rs";
+            let message = "the module has no layer: add the module to the table in tidy/layers.rs";
             findings.push(Finding::new(source, 0, message));
         }
     }
@@ -214,7 +215,7 @@ fn check_layers(sources: &[Source], layers: &Layers, findings: &mut Vec<Finding>
         if to > from {
             let Some(source) = modules.file(&one.from) else { continue };
             let message =
-                format!("`{}` uses `{}`, which belongs to a higher layer", one.from, one.to);
+                format!("module `{}` uses `{}`, which belongs to a higher layer", one.from, one.to);
             findings.push(Finding::new(source, 0, message));
         }
     }

@@ -42,7 +42,8 @@ fn check_places(source: &Source, findings: &mut Vec<Finding>) {
             if place.starts_with('/') && longer {
                 continue;
             }
-            let message = format!("`{place}` is specific to one machine or registry: remove it");
+            let message =
+                format!("`{place}` exists only on one machine or registry: remove this text");
             findings.push(Finding::new(source, source.line_of(offset), message));
         }
     }
@@ -50,7 +51,7 @@ fn check_places(source: &Source, findings: &mut Vec<Finding>) {
         let after = source.prose.get(offset + 5..).unwrap_or_default();
         let number = after.strip_prefix(" #").or_else(|| after.strip_prefix(' '));
         if number.is_some_and(|text| text.starts_with(|c: char| c.is_ascii_digit())) {
-            let message = "do not refer to an issue tracker: describe the matter itself";
+            let message = "the text refers to an issue tracker: describe the matter itself";
             findings.push(Finding::new(source, source.line_of(offset), message));
         }
     }
@@ -88,16 +89,19 @@ pub(crate) fn check_promises(sources: &[Source], findings: &mut Vec<Finding>) {
         };
         let mut wrong = |message| findings.push(Finding::new(source, index + 1, message));
         if number != expected {
-            wrong(format!("promise {id} follows s{:02}: use the next number", expected - 1));
+            wrong(format!(
+                "promise {id} follows promise s{:02}: use the next number",
+                expected - 1
+            ));
         }
         expected = number + 1;
         let proofs: Vec<&str> = proofs.split('`').skip(1).step_by(2).collect();
         if proofs.is_empty() {
-            wrong(format!("promise {id} names no test: `path::name`"));
+            wrong(format!("promise {id} names no test: add `path::name`"));
         }
         for proof in proofs {
             if !proof_exists(sources, proof) {
-                wrong(format!("promise {id}: there is no test `{proof}`"));
+                wrong(format!("promise {id} names the test `{proof}`, which does not exist"));
             }
         }
     }
@@ -146,7 +150,8 @@ pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
         let Some(manual) = sources.iter().find(|source| source.path == manual) else { continue };
         for Word { offset, word } in words {
             if !names_word(manual, &word) {
-                let message = format!("`{word}` is missing from {}", manual.path);
+                let message =
+                    format!("`{word}` occurs in the program and is missing from {}", manual.path);
                 findings.push(Finding::new(source, source.line_of(offset), message));
             }
         }

@@ -20,21 +20,21 @@ const FUNCTION_LINES_MAX: usize = 70;
 
 /// Words in code, and their replacements. A trailing `*` matches the rest of an identifier.
 const BANNED_CODE: [(&str, &str); 8] = [
-    ("todo!", "finish it, or return an error that names what is missing"),
-    ("unimplemented!", "finish it, or return an error that names what is missing"),
-    ("dbg!", "remove it before a merge"),
+    ("todo!", "write the code, or return an error that names what is missing"),
+    ("unimplemented!", "write the code, or return an error that names what is missing"),
+    ("dbg!", "remove this macro before a merge"),
     ("fn get_*", "name the function after what it returns"),
     ("*Manager", "name the type after what it is"),
     ("mod util", "put the function next to the type that uses it"),
     ("mod utils", "put the function next to the type that uses it"),
-    ("#[ignore", "a test runs or does not exist"),
+    ("#[ignore", "remove the attribute, because every test must run"),
 ];
 
 /// Words in comments, and their replacements.
 const BANNED_PROSE: [(&str, &str); 3] = [
-    ("FIXME", "fix it, or explain why it is correct"),
-    ("XXX", "fix it, or explain why it is correct"),
-    ("TODO", "do it, or explain why it is correct"),
+    ("FIXME", "correct the code, or explain why it is correct"),
+    ("XXX", "correct the code, or explain why it is correct"),
+    ("TODO", "write the missing code, or explain why it is not needed"),
 ];
 
 /// Names that only some files may use, so that one module owns each library.
@@ -59,7 +59,7 @@ const OWNED: [Owned; 3] = [
         // The benchmark's program with a TLS library is not part of tacit.
         places: &["crates/tacit-tls/", "bench/inprocess/"],
         free_in_tests: false,
-        why: "crates/tacit-tls owns the library: use what that crate exports",
+        why: "only crates/tacit-tls may use this library: call functions of that crate instead",
     },
     Owned {
         names: &["rcgen"],
@@ -71,7 +71,7 @@ const OWNED: [Owned; 3] = [
             "crates/tacit/tests/",
         ],
         free_in_tests: true,
-        why: "crates/tacit/src/ca owns the library: use what that module exports",
+        why: "only crates/tacit/src/ca may use this library: call functions of that module instead",
     },
 ];
 
@@ -80,16 +80,22 @@ fn check_sizes(source: &Source, findings: &mut Vec<Finding>) {
         let characters = line.chars().count();
         // An address cannot be broken over two lines.
         if characters > LINE_CHARACTERS_MAX && !line.contains("://") {
-            let message = format!("{characters} characters, the limit is {LINE_CHARACTERS_MAX}");
+            let message =
+                format!("the line has {characters} characters; the limit is {LINE_CHARACTERS_MAX}");
             findings.push(Finding::new(source, index + 1, message));
         }
     }
     let lines = source.text.lines().count();
     if lines > FILE_LINES_MAX {
-        let message = format!("{lines} lines, the limit is {FILE_LINES_MAX}: split it by subject");
+        let message = format!(
+            "the file has {lines} lines; the limit is {FILE_LINES_MAX}: split the file by subject"
+        );
         findings.push(Finding::new(source, 0, message));
     } else if lines > FILE_LINES_NOTED {
-        findings.push(Finding::note(source, format!("{lines} lines: consider splitting it")));
+        findings.push(Finding::note(
+            source,
+            format!("the file has {lines} lines: consider splitting it"),
+        ));
     }
 }
 
@@ -104,7 +110,8 @@ fn check_functions(source: &Source, findings: &mut Vec<Finding>) {
         let lines = with_code.saturating_sub(2);
         if lines > FUNCTION_LINES_MAX {
             let name = identifier(signature.get(3..).unwrap_or_default());
-            let message = format!("fn {name}: {lines} lines, the limit is {FUNCTION_LINES_MAX}");
+            let message =
+                format!("function {name} has {lines} lines; the limit is {FUNCTION_LINES_MAX}");
             findings.push(Finding::new(source, source.line_of(start), message));
         }
     }
@@ -190,7 +197,8 @@ mod tests {
     fn size_limits_are_exact() {
         let function = |lines| format!("fn f() {{\n{}}}\n", "    g();\n\n".repeat(lines));
         assert_eq!(messages("x.rs", &function(70)), [""; 0]);
-        assert_eq!(messages("x.rs", &function(71)), ["x.rs:1: fn f: 71 lines, the limit is 70"]);
+        let too_long = ["x.rs:1: function f has 71 lines; the limit is 70"];
+        assert_eq!(messages("x.rs", &function(71)), too_long);
         assert_eq!(messages("x.rs", &"é".repeat(100)), [""; 0]);
         assert_eq!(messages("x.rs", &"é".repeat(101)).len(), 1);
         let address = format!("// https://example.org/{}", "x".repeat(100));

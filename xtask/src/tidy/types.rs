@@ -18,7 +18,7 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
             let line = source.line_of(offset);
             if let Some(place) = first.get(name) {
                 let message = format!(
-                    "the `pub` type `{name}` is also defined at {place}: rename one of them"
+                    "another `pub` type is also named `{name}`, at {place}: rename one of them"
                 );
                 findings.push(Finding::new(source, line, message));
             } else {

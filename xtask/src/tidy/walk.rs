@@ -29,12 +29,16 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return };
     let tables = tables(&page.text);
     let [connection, run, ..] = tables.as_slice() else {
-        findings.push(Finding::new(page, 0, format!("two tables are missing under `{TITLE}`")));
+        findings.push(Finding::new(
+            page,
+            0,
+            format!("two tables are missing in the section `{TITLE}`"),
+        ));
         return;
     };
     for (rows, max) in [(connection, FILES_MAX), (run, FILES_OF_RUN_MAX)] {
         if rows.len() > max {
-            let message = format!("{} files, the limit is {max}", rows.len());
+            let message = format!("the list has {} files; the limit is {max}", rows.len());
             findings.push(Finding::new(page, rows.first().map_or(0, |row| row.line), message));
         }
     }
@@ -62,7 +66,7 @@ fn check_order<'a>(
         let is_used = before.is_empty()
             || uses.iter().any(|one| before.contains(&one.from) && is_within(&one.to, module));
         if !is_used {
-            let message = format!("no earlier file in the list uses {}", row.path);
+            let message = format!("no earlier file in the list uses the file {}", row.path);
             findings.push(Finding::new(page, row.line, message));
         }
         before.insert(module.to_owned());
@@ -94,7 +98,8 @@ fn check_calls(
             let part = one.to.split("::").nth(1).unwrap_or_default();
             let is_own = part == own_part || one.to == LANE;
             if !is_own && !listed.contains(one.to.as_str()) && !row.branches.contains(&part) {
-                let message = format!("{} calls `{}`, which is not listed", row.path, one.to);
+                let message =
+                    format!("the file {} calls `{}`, which is not in the list", row.path, one.to);
                 findings.push(Finding::new(page, row.line, message));
             }
         }
