@@ -76,8 +76,9 @@ impl fmt::Display for HostNotLearnt {
         match self {
             Self::Full => write!(
                 f,
-                "programs of this host have looked up {NAMES_MAX} names and addresses for which \
-                 rules exist, which is the limit: write fewer `*.` in `remote`, or addresses"
+                "programs of this host have looked up {NAMES_MAX} names and addresses that match \
+                 rules, which is the limit: use fewer wildcards (`*.`) in `remote`, or write \
+                 addresses"
             ),
             Self::TooLong => {
                 write!(f, "the name is longer than {NAME_BYTES_MAX} bytes, the limit of DNS")

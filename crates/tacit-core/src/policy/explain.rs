@@ -78,8 +78,8 @@ pub fn explain_at(
             Ok(()) => {
                 if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
-                        "the flow has no program and user, and rule `{}` in line {} might match it \
-                         and require TLS",
+                        "the program and user of the flow are unknown, and rule `{}` in line {} \
+                         might match the flow and require TLS",
                         policy.rules[secured].name,
                         position_of(secured).line
                     );
@@ -153,7 +153,7 @@ impl Display for Explanation {
                 let of = of_file(file.as_deref());
                 write!(f, "line {line}{of}: rule `{rule}` matches: {}", self.verdict)?;
                 match would {
-                    Some(would) => write!(f, " (audit mode; enforced: {would})"),
+                    Some(would) => write!(f, " (audit mode; with mode = \"enforce\": {would})"),
                     None => Ok(()),
                 }
             }
@@ -190,7 +190,7 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
         Mismatch::RemoteNotNamed => {
             let near = flow.remote.ip().and_then(Near::of).map_or("near", Near::word);
             format!(
-                "remote {} is {near}: only rules that name the address match it",
+                "remote {} is {near}: only a rule with this address in `remote` matches",
                 host(&flow.remote)
             )
         }
@@ -235,7 +235,7 @@ fn owner(kind: &str, found: Option<impl Display>, wanted: String) -> String {
     match found {
         Some(found) => format!("{kind} {found} is not in {wanted}"),
         None => {
-            format!("the flow has no {kind}; only a rule with `deny` matches such a flow")
+            format!("the flow has no {kind}: only a rule with `deny` matches such a flow")
         }
     }
 }
@@ -369,7 +369,7 @@ deny = true
             (17, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
             (22, "other-port", "remote port 5432 is not in 443, 8000-8999"),
             (27, "weekend", "thu 00:00 is outside sat-sun 00:00-24:00 UTC"),
-            (32, "psql", "the flow has no program; only a rule with `deny` matches such a flow"),
+            (32, "psql", "the flow has no program: only a rule with `deny` matches such a flow"),
             (37, "ann", "user bob is not in ann, 1000"),
             (42, "near", "local port 40000 is not in 1-1024"),
         ];
@@ -422,6 +422,9 @@ deny = true
             assert_eq!(index.lookup(&flow).may_need_tls, evades, "{program:?}");
         }
         let said = explain(&policy, &flow()).to_string();
-        assert!(said.contains("rule `secured` in line 2 might match it and require TLS"), "{said}");
+        assert!(
+            said.contains("rule `secured` in line 2 might match the flow and require TLS"),
+            "{said}"
+        );
     }
 }

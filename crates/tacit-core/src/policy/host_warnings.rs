@@ -128,12 +128,13 @@ enum Effect<'p> {
 }
 
 impl Effect<'_> {
-    fn text(&self) -> String {
+    /// The effect on some flows, such as "rule `web` denies clients of port 22".
+    fn on(&self, flows: &str) -> String {
         match self {
-            Self::Relays(rule) => format!("rule `{}` captures", rule.name),
-            Self::Protects(rule) => format!("rule `{}` expects TLS of", rule.name),
-            Self::Denies(rule) => format!("rule `{}` denies", rule.name),
-            Self::DeniesUnmatched => "no rule permits".to_owned(),
+            Self::Relays(rule) => format!("rule `{}` captures {flows}", rule.name),
+            Self::Protects(rule) => format!("rule `{}` requires TLS for {flows}", rule.name),
+            Self::Denies(rule) => format!("rule `{}` denies {flows}", rule.name),
+            Self::DeniesUnmatched => format!("no rule permits {flows}"),
         }
     }
 }
@@ -167,11 +168,11 @@ impl HostPolicy<'_> {
         let cut = |effect: &Effect<'_>| !matches!(effect, Effect::Relays(_));
         let effect = effects.into_iter().flatten().find(cut)?;
         let message =
-            format!("{} DNS questions to {address}, a resolver of this host", effect.text());
+            effect.on(&format!("DNS questions to {address}, which is a resolver of this host"));
         let fix = format!(
-            "add before it: [[rule]] with name = \"dns\", direction = \"outbound\", protocol = \
-             \"udp\", remote = \"{address}\", remote-ports = {port}, permit = true; and one with \
-             protocol = \"tcp\""
+            "add at the start of the rules: [[rule]] with name = \"dns\", direction = \
+             \"outbound\", protocol = \"udp\", remote = \"{address}\", remote-ports = {port}, \
+             permit = true; and a second rule with protocol = \"tcp\""
         );
         Some(self.warning(MessageId("resolver-cut-off"), &effect, message, fix))
     }
@@ -182,14 +183,12 @@ impl HostPolicy<'_> {
         let SshSession { client, server } = session;
         let answers = flow(Direction::Outbound, Protocol::Tcp, Some(server), client, self.unix_s);
         let effect = self.effect(&answers)?;
-        let message = format!(
-            "{} what this host opens to {client}, the client of this SSH session: the session is \
-             reset if it is older than the capture",
-            effect.text()
-        );
+        let flows = effect.on(&format!("connections to {client}, the client of this SSH session"));
+        let message = format!("{flows}: the session is reset if it began before the capture");
         let fix = format!(
-            "add before it: [[rule]] with name = \"operator\", direction = \"outbound\", remote = \
-             \"{}\", permit = true; or activate the policy with --confirm and connect again",
+            "add at the start of the rules: [[rule]] with name = \"operator\", direction = \
+             \"outbound\", remote = \"{}\", permit = true; or activate the policy with --confirm \
+             and connect again",
             client.ip()
         );
         Some(self.warning(MessageId("session-cut-off"), &effect, message, fix))
@@ -201,14 +200,12 @@ impl HostPolicy<'_> {
         let clients = flow(Direction::Inbound, Protocol::Tcp, Some(server), client, self.unix_s);
         let effect = self.effect(&clients)?;
         let port = server.port();
-        let message = format!(
-            "{} clients of port {port}, where this SSH session is served: the session is reset, \
-             and the next one is another connection of that rule",
-            effect.text()
-        );
+        let flows = effect.on(&format!("clients of port {port}, which serves this SSH session"));
+        let message = format!("{flows}: the session is reset when the capture begins");
         let fix = format!(
-            "take port {port} out of `local-ports`, or add before it: [[rule]] with name = \
-             \"operator\", direction = \"inbound\", local-ports = {port}, permit = true"
+            "remove port {port} from `local-ports`, or add at the start of the rules: [[rule]] \
+             with name = \"operator\", direction = \"inbound\", local-ports = {port}, permit = \
+             true"
         );
         Some(self.warning(MessageId("session-cut-off"), &effect, message, fix))
     }
@@ -226,10 +223,10 @@ impl HostPolicy<'_> {
                 |port: &&u16| rule.selectors.local_ports.iter().any(|one| one.contains(*port));
             let port = own.iter().find(taken)?;
             let message = format!(
-                "rule `{}` captures clients of port {port}, which the agent itself serves",
+                "rule `{}` captures clients of port {port}, on which the agent itself listens",
                 rule.name
             );
-            let fix = format!("take port {port} out of `local-ports`");
+            let fix = format!("remove port {port} from `local-ports`");
             Some(self.at(rule.position, MessageId("agent-captured"), message, fix))
         });
         found.collect()
@@ -241,7 +238,7 @@ impl HostPolicy<'_> {
             return None;
         }
         let message = format!(
-            "`mark` is {:#x}, and {} uses the bits {common:#x} of packet marks",
+            "`mark` is {:#x}, but {} also uses the bits {common:#x} of packet marks",
             self.settings.mark, mark.by
         );
         let fix = "set `mark` in [host] to two bits that no other program uses, such as mark = \

@@ -128,7 +128,7 @@ pub fn suite_refusal(plain: &str) -> Option<&'static str> {
         (&["RC4", "RC2", "ARCFOUR"], "RC4 and RC2 are broken (RFC 7465)"),
         (
             &["DES", "3DES", "DES40", "CBC3", "IDEA"],
-            "64-bit blocks leak data after hours of traffic (Sweet32)",
+            "ciphers with 64-bit blocks leak data after hours of traffic (Sweet32)",
         ),
         (&["MD5"], "MD5 is broken"),
         (&["PSK", "SRP", "KRB5"], "pre-shared keys are not supported"),

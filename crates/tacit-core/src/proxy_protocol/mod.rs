@@ -110,37 +110,37 @@ impl fmt::Display for ProxyError {
                  proxies that send version 2 connect to this rule, or remove `accept-proxy`"
             ),
             Self::Version1 => f.write_str(
-                "the peer sent a PROXY protocol version 1 header: configure it to send version 2 \
-                 (HAProxy: `send-proxy-v2`)",
+                "the peer sent a PROXY protocol version 1 header: configure the peer to send \
+                 version 2 (HAProxy: `send-proxy-v2`)",
             ),
             Self::Version(version) => write!(
                 f,
-                "the peer sent a PROXY protocol header of version {version}: configure it to send \
-                 version 2"
+                "the peer sent a PROXY protocol header of version {version}: configure the peer to \
+                 send version 2"
             ),
             Self::Command(command) => write!(
                 f,
-                "the peer sent the unknown PROXY protocol command {command}: configure it to send \
-                 LOCAL (0) or PROXY (1)"
+                "the peer sent the unknown PROXY protocol command {command}: configure the peer to \
+                 send LOCAL (0) or PROXY (1)"
             ),
             Self::Family(byte) => write!(
                 f,
                 "the peer sent the unknown PROXY protocol family and transport {byte:#04x}: \
-                 configure it to send the address of a TCP or UNIX client"
+                 configure the peer to send the address of a TCP or UNIX client"
             ),
             Self::ClientUnknown => f.write_str(
-                "the peer sent a PROXY protocol header without the client's address: configure it \
-                 to send the address, or LOCAL for connections of its own",
+                "the peer sent a PROXY protocol header without the client's address: configure the \
+                 peer to send the address, or LOCAL for connections of its own",
             ),
             Self::TooLong { announced } => write!(
                 f,
                 "the peer announced a PROXY protocol header of {announced} bytes; the limit is \
-                 {HEADER_BYTES_MAX}: configure it to send fewer or shorter TLVs"
+                 {HEADER_BYTES_MAX}: configure the peer to send fewer or shorter TLVs"
             ),
             Self::AddressesCut { announced, needed } => write!(
                 f,
-                "the peer announced a PROXY protocol header with {announced} bytes of addresses; \
-                 its address family needs {needed}"
+                "the peer announced a PROXY protocol header with {announced} bytes of addresses, \
+                 but the address family needs {needed} bytes"
             ),
             Self::TlvCut { offset } => write!(
                 f,
@@ -157,8 +157,8 @@ impl fmt::Display for ProxyError {
             ),
             Self::NameTooLong { bytes } => write!(
                 f,
-                "cannot send a PROXY protocol header: a UNIX socket name has {bytes} bytes, and \
-                 the limit is {UNIX_BYTES}"
+                "cannot send a PROXY protocol header: the name of a UNIX socket has {bytes} bytes, \
+                 and the limit is {UNIX_BYTES}"
             ),
         }
     }

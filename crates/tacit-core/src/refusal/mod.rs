@@ -347,7 +347,7 @@ pub fn next_for_cancel(rule: &str) -> String {
 /// What to do when a limit of `[limits]` is reached, by its key.
 #[must_use]
 pub fn next_for_limit(key: &str, max: usize) -> String {
-    format!("if you want these connections, raise `{key}` in [limits], which is now {max}")
+    format!("raise `{key}` in [limits] (now {max}) if you want these connections")
 }
 
 /// What would allow something that a rule denies.

@@ -79,7 +79,9 @@ impl RefusedSocketKind {
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            Self::Family(FAMILIES_MAX..) => format!("address family {FAMILIES_MAX} or higher"),
+            Self::Family(FAMILIES_MAX..) => {
+                format!("socket address family {FAMILIES_MAX} or higher")
+            }
             Self::Family(number) => {
                 let name = usize::try_from(number).ok().and_then(|at| FAMILIES.get(at));
                 name.map_or_else(|| format!("family {number}"), |name| (*name).to_owned())
@@ -103,7 +105,7 @@ mod tests {
         assert_eq!(name(31), "AF_BLUETOOTH");
         assert_eq!(name(45), "AF_MCTP");
         assert_eq!(name(46), "family 46");
-        assert_eq!(name(64), "address family 64 or higher");
+        assert_eq!(name(64), "socket address family 64 or higher");
         assert_eq!(RefusedSocketKind::of_family(u32::MAX), RefusedSocketKind::of_family(64));
         assert_eq!(RefusedSocketKind::IoUring.name(), "io_uring");
         assert_eq!(RefusedSocketKind::Socketcall.name(), "socketcall");

@@ -66,27 +66,27 @@ impl fmt::Display for StarttlsError {
         match self {
             Self::Closed(side) => write!(f, "{} closed the connection before TLS", who(side)),
             Self::InClear => f.write_str(
-                "the client continues in clear, and the rule requires TLS: configure it to use \
-                 STARTTLS, or set mode = \"optional\"",
+                "the client continues in clear, and the rule requires TLS: configure the client to \
+                 use STARTTLS, or set mode = \"optional\"",
             ),
             Self::CancelInClear => f.write_str(
-                "the client sent a cancel request in clear, and the rule requires TLS: set \
-                 cancel = \"clear\" in `starttls` to forward such requests, or use a client that \
-                 cancels under TLS, such as libpq 17 or later",
+                "the client sent a cancel request in clear, and the rule requires TLS: set cancel \
+                 = \"clear\" in `starttls`, or use a client that cancels under TLS, such as libpq \
+                 17",
             ),
             Self::NotOffered(reply) => write!(
                 f,
-                "the server does not offer TLS, and the rule requires it ({reply}): enable TLS \
-                 on the server"
+                "the rule requires TLS, but the server does not offer TLS ({reply}): enable TLS on \
+                 the server"
             ),
             Self::ExtraData(side) => write!(
                 f,
-                "{} sent data in clear after its last message before TLS, which may be an attempt \
-                 to inject data into the TLS session",
+                "{} sent extra data in clear before TLS began, which may be an attempt to inject \
+                 data into the TLS session",
                 who(side)
             ),
             Self::TooLong(side, what) => {
-                write!(f, "{} sent {what} in clear that is longer than the limit", who(side))
+                write!(f, "{} sent {what} in clear, longer than the limit", who(side))
             }
             Self::ProtocolViolation(side, what) => {
                 write!(f, "{} does not follow the rule's `starttls` protocol: {what}", who(side))

@@ -245,7 +245,7 @@ fn errors_of_rules_for_runs_name_the_missing_key() {
         (
             format!("{rule}{}", RULE.replace("\"r\"", "\"s\"") + "permit = true\n"),
             "10:10",
-            "only one of them is a rule for runs",
+            "only one of them applies to runs",
         ),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);
@@ -269,8 +269,7 @@ fn explain_reports_that_a_rule_must_name_the_host() {
     let words = ["explain", "--policy", "p.toml", "--direction", "outbound", "--remote"];
     let explain = |more: &[&str]| lab.tacit(&[&words[..], more].concat());
     let said = explain(&["127.0.0.1:80", "--name", "db.example"]);
-    let wanted = "rule `wide` does not match: remote 127.0.0.1 is loopback: only rules that name \
-                  the address match it";
+    let wanted = "rule `wide` does not match: remote 127.0.0.1 is loopback: only a rule with this address in `remote` matches";
     assert!(said.contains(wanted) && said.ends_with("rule `here` matches: permit\n"), "{said}");
     let said = explain(&["169.254.169.254:80", "--json"]);
     let value: Value = serde_json::from_str(&said).unwrap();

@@ -146,9 +146,7 @@ fn sources_and_rules_have_limits_of_connections() {
     assert!(is_reset(&mut connect_from("127.0.0.4", to)), "a fourth connection of this rule");
     assert!(first.iter_mut().all(ping), "open connections continue");
     let refused = agent.ok(&["show", "refused"]);
-    for text in
-        ["limit", "if you want these connections, raise `connections-per-source`", "127.0.0.4"]
-    {
+    for text in ["limit", "raise `connections-per-source`", "127.0.0.4"] {
         assert!(refused.contains(text), "{text}: {refused}");
     }
     agent.wait_for_log(" warn denied ");
@@ -193,6 +191,9 @@ fn idle_is_rejected_in_rules_without_connections() {
         lab.write("p.toml", policy(&format!("[[rule]]\nname = \"r\"\n{rule}\nidle = \"1h\"\n")));
         let output = lab.run(TACIT, &["check", "p.toml"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("`idle` is for TCP connections that are relayed"), "{at}: {said}");
+        assert!(
+            said.contains("`idle` applies only to TCP connections that tacit relays"),
+            "{at}: {said}"
+        );
     }
 }

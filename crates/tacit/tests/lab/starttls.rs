@@ -192,7 +192,7 @@ fn commands_that_an_end_follows_are_answered() {
 fn bytes_that_are_slipped_in_are_refused() {
     let lab = Lab::new();
     for (starttls, said, reason) in [
-        ("postgres", &b"SR\0\0\0\x08\0\0\0\0"[..], "sent data in clear"),
+        ("postgres", &b"SR\0\0\0\x08\0\0\0\0"[..], "sent extra data in clear"),
         ("postgres", b"N", "the server does not offer TLS"),
         (
             "smtp",

@@ -123,7 +123,8 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
         return fault(format!("`{text}` is not an address"), fix);
     };
     if host == "localhost" || host.ends_with(".localhost") {
-        let message = format!("`{text}` is a name of this host, which cannot be used here");
+        let message =
+            format!("`{text}` is a name of this host, and names of this host cannot be used here");
         return fault(message, "write \"loopback\", \"127.0.0.1\" or \"::1\"");
     }
     Ok(AddressSelector::Name { host, wildcard: domain.is_some() })
@@ -262,10 +263,12 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
     }
     if shown.len() > UNIX_PATH_BYTES_MAX {
         let length = shown.len();
-        let message =
-            format!("the name of the UNIX socket has {length} bytes; the kernel's limit is");
+        let message = format!(
+            "the name of the UNIX socket has {length} bytes; the limit of the kernel is \
+             {UNIX_PATH_BYTES_MAX}"
+        );
         let fix = "choose a shorter path, such as one below /run";
-        return fault(format!("{message} {UNIX_PATH_BYTES_MAX}"), fix);
+        return fault(message, fix);
     }
     if abstract_name.is_some() {
         return Ok(Address::Abstract(shown.to_owned()));
@@ -360,7 +363,7 @@ mod tests {
             ),
             (
                 "*.localhost",
-                "`*.localhost` is a name of this host, which cannot be used here",
+                "`*.localhost` is a name of this host, and names of this host cannot be used here",
                 "write \"loopback\", \"127.0.0.1\" or \"::1\"",
             ),
         ] {

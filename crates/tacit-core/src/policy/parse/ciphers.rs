@@ -6,7 +6,7 @@ use crate::policy::text::{TomlValue, nearest_word, word_list};
 /// Parses the value of `min-version`.
 pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
     if value.value.as_float().is_some() {
-        value.wrong_type("the version in quotes: \"1.2\" or \"1.3\"");
+        value.wrong_type("a version in quotes: \"1.2\" or \"1.3\"");
         return None;
     }
     let text = value.string()?;
@@ -18,13 +18,13 @@ pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
     let plain = text.to_ascii_lowercase().replace(['v', '_', ' '], "");
     match plain.as_str() {
         "1.0" | "1.1" | "tls1" | "tls1.0" | "tls1.1" => value.error(
-            format!("TLS version `{text}` is refused: RFC 8996 forbids it"),
+            format!("TLS version `{text}` is refused: RFC 8996 forbids this version"),
             "write \"1.2\", or \"1.3\" if every peer supports it",
         ),
         "tls1.2" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.2\""),
         "tls1.3" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.3\""),
         ssl if ssl.starts_with("ssl") => value.error(
-            format!("`{text}` is refused: SSL is broken, RFC 7568 forbids it"),
+            format!("`{text}` is refused: SSL is broken, and RFC 7568 forbids its use"),
             "write \"1.2\", or \"1.3\" if every peer supports it",
         ),
         _ => value.unknown_word(text, &["1.2", "1.3"]),

@@ -18,7 +18,7 @@ const CLEAR_KEYS: [&str; 2] = ["clear-sources", "clear-until"];
 /// client needs TLS.
 #[expect(
     clippy::option_option,
-    reason = "`None` is an error; `Some(None)` is a rule without clients in clear"
+    reason = "the outer Option reports an error, and the inner Option a missing key"
 )]
 pub(super) fn read(
     table: &TomlTable<'_>,
@@ -37,7 +37,7 @@ pub(super) fn read(
     }
     let value = accept?;
     if common.start != Start::Immediate {
-        let message = "`accept = \"both\"` is for protocols with TLS from the first byte";
+        let message = "`accept = \"both\"` needs a protocol in which TLS begins at the first byte";
         let fix = "remove the key; with `starttls`, set mode = \"optional\" to accept \
                    clients in clear";
         table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
@@ -51,7 +51,7 @@ pub(super) fn read(
 
 /// Reports the keys in a client rule.
 pub(super) fn refuse_in_client(table: &TomlTable<'_>) {
-    let why = "the key is for the server role, and this rule has the client role";
+    let why = "the rule has the client role; the key needs the server role";
     table.refuse(&["accept"], why, "remove the key, or set role = \"server\"");
     table.refuse(&CLEAR_KEYS, why, "remove the key, or set role = \"server\"");
 }
@@ -85,7 +85,7 @@ fn time(value: &TomlValue<'_>) -> Option<Timestamp> {
 fn warn(value: &TomlValue<'_>, client_cert: &ClientCert) {
     let denies = client_cert.requested().is_some_and(|policy| policy.absent == Absent::Deny);
     let message = if denies {
-        "the rule accepts clients without TLS, which send no certificate although `client-cert` \
+        "the rule accepts clients without TLS: they send no certificate, although `client-cert` \
          requires one"
     } else {
         "the rule accepts clients without TLS: their data is not protected"

@@ -43,7 +43,7 @@ pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCer
     }
     let word = value.string()?;
     if word == "none" {
-        let why = "the key is for client certificates, and this rule requests none";
+        let why = "this rule requests no client certificate";
         table.refuse(&["trust", "map"], why, "remove the key, or set client-cert = \"required\"");
         let given = table.value("trust").or_else(|| table.value("map"));
         return given.is_none().then_some(ClientCert::None);

@@ -23,7 +23,7 @@ const UNIX_MODE_DEFAULT: u32 = 0o600;
 /// Rejects keys about the destination in a deny: `Some(None)`, or `None` after an error.
 pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
     let keys = ["connect", "order", "connect-timeout", "send-proxy"];
-    table.refuse(&keys, "a rule with `deny` opens no connection", "remove the key");
+    table.refuse(&keys, "a rule with `deny` does not connect to a server", "remove the key");
     (!keys.into_iter().any(|key| table.holds(key))).then_some(None)
 }
 

@@ -59,7 +59,8 @@ fn forwarded(value: &TomlValue<'_>) -> Option<Vec<String>> {
             && name != "lo"
             && !name.contains(|letter: char| letter == '/' || letter.is_whitespace());
         if !is_name {
-            let message = format!("`{}` is no interface that forwards", name.escape_debug());
+            let message =
+                format!("`{}` cannot be an interface that forwards packets", name.escape_debug());
             item.error(message, "write the name of a bridge, as `ip link` shows it: \"docker0\"");
         }
         is_name.then(|| name.to_owned())
@@ -137,15 +138,16 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules {
         let (found, or) = match rule.form {
             RuleForm::Outbound if rule.selectors.run.is_empty() => {
-                (unsupported(rule), "; or add `run`, if the rule is only for runs")
+                (unsupported(rule), Some("add `run`, if the rule applies only to runs"))
             }
-            RuleForm::HostInbound => (unsupported_inbound(rule), ""),
+            RuleForm::HostInbound => (unsupported_inbound(rule), None),
             RuleForm::Outbound | RuleForm::Inbound(_) | RuleForm::Forward(_) => continue,
         };
         let Some(Unsupported { key, problem, fix }) = found else { continue };
         let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
-        let message = format!("rule `{}` {problem}", rule.name);
-        value.report.error(MessageId("not-for-host"), &at, message, format!("{fix}{or}"));
+        let message = format!("rule `{}` does not work on a captured host: {problem}", rule.name);
+        let fix = or.map_or_else(|| fix.to_owned(), |or| format!("{fix}; or {or}"));
+        value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
     if host.unmatched == Unmatched::Permit || host.mode == HostMode::Audit {
         check_other_programs(rules);
@@ -176,12 +178,12 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         }
         let at = value.value.get("program").map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!(
-            "rule `{}` has `program`, and no later rule matches flows of other programs to the \
-             same destinations, which tacit captures too",
+            "rule `{}` selects by `program`, but tacit also captures flows of other programs to \
+             these destinations, and no later rule matches them",
             rule.name
         );
-        let fix = "after it, add a rule without `program` for the same destinations, for example \
-                   with permit = true; or set unmatched = \"deny\"";
+        let fix = "add a rule without `program` for the same destinations after this rule, for \
+                   example with permit = true; or set unmatched = \"deny\"";
         value.report.error(MessageId("no-rule-for-others"), &at, message, fix);
     }
 }
@@ -199,19 +201,22 @@ fn check_groups(rules: &[Read<'_, '_>]) {
             continue;
         }
         let problem = if capture::is_captured(rule) {
-            "and the agent gets its flows, but cannot find out the group of a socket".to_owned()
+            "the kernel passes flows of this rule to the agent, which does not know the group of a \
+             socket"
+                .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "and the agent gets flows of rule `{}` before the kernel has compared groups",
+                "the kernel passes flows to the agent for rule `{}` before the kernel compares \
+                 groups",
                 other.name
             )
         } else {
             continue;
         };
         let at = value.value.get("group").map_or_else(|| value.at.clone(), toml::Spanned::span);
-        let message = format!("rule `{}` has `group`, {problem}", rule.name);
-        let fix = "select by `user` or `slice`; `group` is for permit and deny alone, before rules \
-                   with `program` and without rules by name";
+        let message = format!("the agent cannot apply `group` of rule `{}`: {problem}", rule.name);
+        let fix = "select by `user` or `slice`; or use `group` only with permit or deny, before \
+                   all rules with `program`, and without any rule that selects by name";
         value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
 }
@@ -233,8 +238,8 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     }
     if sections.len() > HOST_SECTIONS_MAX {
         let message = format!(
-            "the outbound rules change their senders (`user`, `group`, `cgroup`) {} times; the \
-             limit is {HOST_SECTIONS_MAX}",
+            "the senders (`user`, `group`, `cgroup`) change {} times from one outbound rule to the \
+             next; the limit is {HOST_SECTIONS_MAX}",
             sections.len()
         );
         report(
@@ -271,21 +276,21 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let Some(Read { value, rule }) = by_name.next() else { return };
     if named.are_too_many() {
         let message = format!(
-            "the outbound rules by name divide the ports into more than {PORT_PARTS_MAX} parts or \
-             {NAMED_PORTS_MAX} ranges, too many for a host"
+            "the outbound rules that select by name need more than {PORT_PARTS_MAX} parts or \
+             {NAMED_PORTS_MAX} ranges of ports, which is the limit for a host"
         );
-        let fix = "give rules by name the same `remote-ports`, or ranges that do not overlap";
+        let fix = "give these rules the same `remote-ports`, or ranges that do not overlap";
         value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
     }
     if host.unmatched == Unmatched::Permit {
         let message = format!(
-            "rule `{}` is by name, and with unmatched = \"permit\" a program that gets addresses \
-             without a DNS question on port 53 passes it in clear: by DNS over TLS or HTTPS, from \
-             a cache that is older than the capture, by a VPN, or by mDNS",
+            "rule `{}` selects by name, and tacit learns addresses only from DNS on port 53. With \
+             unmatched = \"permit\", connections to addresses from other sources are in clear: DNS \
+             over TLS or HTTPS, mDNS, a VPN, an old cache",
             rule.name
         );
-        let fix = "set unmatched = \"deny\", or write the addresses; at least switch off DNS over \
-                   TLS and HTTPS in resolvers and browsers, and deny remote-ports = 853";
+        let fix = "set unmatched = \"deny\", or write addresses; otherwise switch off DNS over TLS \
+                   and HTTPS in resolvers and browsers, and deny remote-ports = 853";
         value.report.warning(MessageId("names-not-seen"), rule.position, message, fix);
     }
 }
@@ -302,13 +307,10 @@ fn unsupported(rule: &Rule) -> Option<Unsupported> {
     let select = "select flows by address in `remote`, and by `remote-ports`";
     let found = |key, problem| Some(Unsupported { key, problem, fix: select });
     if !selectors.local.is_empty() {
-        return found("local", "has `local`, which is not supported for a captured host");
+        return found("local", "tacit cannot select flows of a host by `local`");
     }
     if !selectors.local_ports.is_empty() {
-        return found(
-            "local-ports",
-            "has `local-ports`, which is not supported for a captured host",
-        );
+        return found("local-ports", "tacit cannot select flows of a host by `local-ports`");
     }
     let by_name = || unsupported_by_name(selectors).filter(|_| named::is_by_name(rule));
     if let Some(found) = by_name() {
@@ -317,7 +319,7 @@ fn unsupported(rule: &Rule) -> Option<Unsupported> {
     if selectors.remote.iter().any(|one| one.near() == Some(Near::Loopback)) {
         return found(
             "remote",
-            "selects loopback addresses, and tacit does not capture flows inside the host",
+            "tacit does not capture connections to loopback addresses of the host",
         );
     }
     unsupported_tls(rule)
@@ -330,21 +332,21 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
     if !selectors.user.is_empty() {
         return found(
             "user",
-            "selects by name and has `user`; tacit captures flows to names from all senders",
+            "a rule that selects by name applies to all users, so it cannot have `user`",
             "remove `user`, or write addresses in `remote`",
         );
     }
     if !selectors.cgroup.is_empty() {
         return found(
             "cgroup",
-            "selects by name and by control group; tacit captures flows to names from all senders",
+            "a rule that selects by name applies to all control groups, so it cannot select one",
             "remove the control group, or write addresses in `remote`",
         );
     }
     if !selectors.program.is_empty() {
         return found(
             "program",
-            "selects by name and has `program`; tacit captures flows to names from all senders",
+            "a rule that selects by name applies to all programs, so it cannot have `program`",
             "remove `program`, or write addresses in `remote`",
         );
     }
@@ -353,7 +355,7 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
 
 fn unsupported_inbound(rule: &Rule) -> Option<Unsupported> {
     if !rule.selectors.user.is_empty() {
-        let problem = "has `user`, and tacit does not know the users of clients";
+        let problem = "tacit does not know the users of clients, so the rule cannot have `user`";
         return Some(Unsupported { key: "user", problem, fix: "remove it" });
     }
     unsupported_tls(rule)
@@ -363,10 +365,10 @@ fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
     let Action::Tls(tls) = rule.audited.as_ref().unwrap_or(&rule.action) else { return None };
     let problem = match &tls.common().start {
         Start::Controlled => {
-            "lets programs start TLS, and programs of a captured host have no query socket"
+            "programs of a host have no query socket, so they cannot start TLS themselves"
         }
         Start::Starttls(starttls) if matches!(starttls.protocol, StarttlsProtocol::Ftp(_)) => {
-            "is for FTP, and tacit does not capture the data connections of a host"
+            "tacit does not capture FTP data connections of a host"
         }
         Start::Immediate | Start::Starttls(_) => return None,
     };

@@ -30,7 +30,7 @@ pub(super) fn read(name: &str, value: &TomlValue<'_>) -> Option<IdentityMap> {
     let conflicts = map.conflicts();
     for Conflict { earlier, later } in &conflicts {
         let message = format!(
-            "this entry and the one in line {} are equally specific, can match the same \
+            "this entry and the entry in line {} are equally specific, can match the same \
              certificate, and have different results",
             value.report.line(earlier.position, later.position)
         );
@@ -84,7 +84,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         }
     };
     if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
-        let fix = "remove the key; `warn` belongs to `deny = true` and only logs clients that the \
+        let fix = "remove the key: `warn` needs `deny = true`, and then only logs clients that the \
                    entry would reject";
         table.report.error(
             MessageId("conflicting-keys"),

@@ -15,7 +15,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
     let Some(value) = table.value("metrics") else {
         table.refuse(
             &["metrics-clear"],
-            "no metrics are served",
+            "the agent serves no metrics",
             "remove the key, or add `metrics`",
         );
         return (!table.holds("metrics-clear")).then_some(None);

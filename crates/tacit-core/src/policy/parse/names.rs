@@ -204,8 +204,7 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         }
     };
     if source == Some(TrustSource::Pinned) {
-        let why = "this trust has no `ca`, and without a CA tacit checks neither CRLs nor expired \
-                   CAs";
+        let why = "this trust has no `ca`, and tacit uses this key only with a CA";
         let fix = "remove the key, or set the CA too: ca = \"corp-ca.pem\"";
         table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);
     }

@@ -70,9 +70,9 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let Some(strict) = strict else { continue };
         let line = report.line(strict.position, weak.position);
         let message = format!(
-            "rule `{}` does not check servers, and comes before rule `{}` in line {line} for the \
-             same port. If a name matches both rules, its connections are not protected. Another \
-             name with the same address is not protected either, unless it has an alias",
+            "rule `{}`, which does not check servers, comes before rule `{}` in line {line} for \
+             the same port. A name that matches both rules is not protected. Another name with the \
+             same address is protected only if it has an alias",
             weak.name, strict.name
         );
         let fix =
@@ -114,7 +114,7 @@ fn shared_listens(rules: &[Read<'_, '_>]) {
             let Some(Conflict { key, problem, fix }) = conflict(address, first, rule) else {
                 continue;
             };
-            let message = format!("rules `{}` and `{}` {problem}", first.name, rule.name);
+            let message = format!("rules `{}` and `{}` conflict: {problem}", first.name, rule.name);
             let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
             value.report.error(MessageId("shared-listen"), &at, message, fix);
         }
@@ -133,12 +133,14 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
     match (&first.form, &rule.form) {
         (RuleForm::Forward(one), RuleForm::Forward(other)) => {
             let key = disagreement(address, one, other)?;
-            let problem = format!("listen at {address} with different `{key}`");
+            let problem = format!("both rules listen at {address}, but with different `{key}`");
             Some(Conflict { key, problem, fix: format!("set the same `{key}` in both") })
         }
         (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",
-            problem: format!("listen at {address}, but only one of them is a rule for runs"),
+            problem: format!(
+                "both rules listen at {address}, but only one of them applies to runs"
+            ),
             fix: "choose another address for one of the rules".to_owned(),
         }),
         // Only inbound rules for runs have addresses to share.

@@ -105,8 +105,10 @@ fn warn_of_audit(table: &TomlTable<'_>, action: &Action) {
     };
     let position = table.report.position(value.at.start);
     let word = action.word();
-    let message =
-        format!("{} is in audit mode: flows pass in clear instead of `{word}`", table.title);
+    let message = format!(
+        "{} is in audit mode: tacit lets its flows pass in clear, and does not apply `{word}`",
+        table.title
+    );
     let fix = "set mode = \"enforce\" when `tacit show audit` reports only flows that the rule \
                should match";
     table.report.warning(MessageId("audit-mode"), position, message, fix);
@@ -225,7 +227,7 @@ fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) ->
     let why = "a forwarding rule always accepts inbound TCP and UNIX connections";
     let fix = "remove the key; `listen` is enough";
     table.refuse(&["direction", "protocol", "local"], why, fix);
-    let why = "a rule with `listen` is not for runs";
+    let why = "a rule with `listen` does not apply to runs";
     let keys = ["run", "group", "cgroup", "slice"];
     table.refuse(&keys, why, "remove the key, or set direction = \"outbound\" without `listen`");
     let remote = addresses(table, "remote", |value| {
@@ -294,19 +296,18 @@ fn allowed_names(
     };
     let direction = selectors.map(|selectors| selectors.direction);
     if is_forwarding(table) || direction == Some(Direction::Inbound) {
-        let message = "`names` is for the DNS queries of programs of a run, and this rule is not \
-                       for a run";
+        let message = "`names` is for DNS queries of programs in a run, and this rule does not \
+                       apply to runs";
         return refuse(message, "remove the key, or write a rule with direction = \"outbound\"");
     }
     if word == Some(Word::Deny) {
-        let message = "a rule with `deny` lets no program resolve names";
+        let message = "programs cannot resolve names through a rule with `deny`";
         return refuse(message, "remove `names`");
     }
     let remote = selectors.map_or(&[][..], |selectors| &selectors.remote);
     let is_name = |selector: &AddressSelector| matches!(selector, AddressSelector::Name { .. });
     if !remote.is_empty() && remote.iter().all(is_name) {
-        let message = "`names` is for rules that select by address, and `remote` of this rule is a \
-                       name";
+        let message = "`names` needs addresses in `remote`, and `remote` of this rule is a name";
         return refuse(message, "remove the key; programs may resolve the names in `remote`");
     }
     value.each(address::name_pattern)
@@ -347,8 +348,8 @@ fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.action == Action::Deny(Deny::Prohibited)
         && rule.selectors.direction != Direction::Outbound;
     if is_wrong && let Some(deny) = table.value("deny") {
-        let message = "`deny = \"prohibited\"` is for connections that programs of runs open, and \
-                       this rule is for clients";
+        let message = "`deny = \"prohibited\"` applies to connections that programs of runs open; \
+                       this rule applies to clients";
         table.report.error(
             MessageId("conflicting-keys"),
             &deny.name_at,
@@ -364,7 +365,7 @@ fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let has_streams = rule.selectors.protocol == Protocol::Tcp;
     let is_wrong = rule.idle.is_some() && (!has_streams || matches!(rule.action, Action::Deny(_)));
     if is_wrong && let Some(idle) = table.value("idle") {
-        let message = "`idle` is for TCP connections that are relayed";
+        let message = "`idle` applies only to TCP connections that tacit relays";
         table.report.error(MessageId("conflicting-keys"), &idle.name_at, message, "remove the key");
     }
     !is_wrong
@@ -377,7 +378,7 @@ fn check_answers(table: &TomlTable<'_>, rule: &Rule) -> bool {
         && *direction == Direction::Outbound
         && *protocol == Protocol::Udp;
     let Some(answers) = table.value("answers").filter(|_| !is_right) else { return true };
-    let message = "`answers` is for datagrams that programs of a run may send";
+    let message = "`answers` applies only to datagrams that programs of a run may send";
     let fix = "remove it, or set direction = \"outbound\", protocol = \"udp\" and permit = true";
     table.report.error(MessageId("conflicting-keys"), &answers.name_at, message, fix);
     false

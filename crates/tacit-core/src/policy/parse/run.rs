@@ -41,7 +41,7 @@ pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
 }
 
 fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
-    let why = "the key is for connections into a run, and this rule is for connections that \
+    let why = "the key applies to connections into a run; this rule applies to connections that \
                programs open";
     table.refuse(&["listen"], why, "remove the key, or set direction = \"inbound\"");
     let protocol = protocol(table);
@@ -78,13 +78,13 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
     table.refuse(&["local"], "`listen` sets the address of inbound connections", "remove the key");
     let why = "tacit chooses the rule before it knows which program accepts the connection";
     table.refuse(&["program"], why, "remove the key; `local-ports` selects the program");
-    let why = "inbound rules apply to every run, whatever its name";
+    let why = "inbound rules apply to every run of the agent";
     table.refuse(
         &["run"],
         why,
-        "remove the key, or give the run an agent with a policy of its own",
+        "remove the key, or start the run with an agent of its own: `tacit run --policy`",
     );
-    let why = "the key is for programs of this host, and the sender of an inbound connection is \
+    let why = "the key selects programs of this host, but the sender of an inbound connection is \
                another machine";
     table.refuse(&["group", "cgroup", "slice"], why, "remove the key; `remote` selects clients");
     let protocol = protocol(table);
@@ -177,11 +177,11 @@ fn refuse_sockets(table: &TomlTable<'_>) -> bool {
         "clear",
     ];
     if table.holds("listen") {
-        let why = "the key is for forwarding rules, and a rule with `direction` and `local-ports` \
-                   is for runs";
+        let why = "the key belongs in a forwarding rule; a rule with `direction` and `local-ports` \
+                   applies to runs";
         table.refuse(&keys, why, "remove the key, or remove `direction` and `local-ports`");
     } else {
-        let why = "the key is for forwarding rules, and a rule without `listen` is for runs";
+        let why = "the key belongs in a forwarding rule; a rule without `listen` applies to runs";
         table.refuse(&keys, why, "remove the key, or add `listen`");
     }
     !keys.into_iter().any(|key| table.holds(key))

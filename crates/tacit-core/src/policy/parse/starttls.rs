@@ -63,8 +63,10 @@ fn with_own_keys(
     };
     let is_ftp = matches!(protocol, StarttlsProtocol::Ftp(_));
     let is_postgres = matches!(protocol, StarttlsProtocol::Postgres(_));
-    let without_ftp = is_ftp || is_without(&FTP_KEYS, "the key is for FTP");
-    let without_postgres = is_postgres || is_without(&POSTGRES_KEYS, "the key is for PostgreSQL");
+    let without_ftp =
+        is_ftp || is_without(&FTP_KEYS, "only `starttls` with protocol = \"ftp\" has this key");
+    let without_postgres = is_postgres
+        || is_without(&POSTGRES_KEYS, "only `starttls` with protocol = \"postgres\" has this key");
     if !without_ftp || !without_postgres {
         return None;
     }
@@ -92,7 +94,10 @@ fn ftp(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> 
         && let Some(value) = table.value("implicit")
     {
         let fix = "remove `mode`, or write two rules with different addresses";
-        value.error("`implicit` cannot be optional: TLS begins at the first byte", fix);
+        value.error(
+            "`implicit` cannot be combined with mode = \"optional\": TLS begins at the first byte",
+            fix,
+        );
         return None;
     }
     let ports = table.value("data-ports");
@@ -154,7 +159,7 @@ pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
-        let why = "the key is for the server role, and this rule has the client role";
+        let why = "the rule has the client role; the key needs the server role";
         table.refuse(&["data-resumption", "cancel"], why, "remove the key");
     }
 }

@@ -124,13 +124,13 @@ fn server(
     common: Option<TlsCommon>,
     names: &Names<'_>,
 ) -> Option<ServerTls> {
-    let why = "the key is for checks of a server, and this rule has the server role";
+    let why = "the rule has the server role, so tacit checks no server";
     table.refuse(
         &["server-name", "verify", "sni", "connect"],
         why,
         "remove the key, or set role = \"client\"",
     );
-    let why = "the key is for programs that open connections, and this rule has the server role";
+    let why = "the rule has the server role; the key applies to programs that open connections";
     table.refuse(&["on-tls"], why, "remove the key");
     let identities = table
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
@@ -151,7 +151,7 @@ fn client(
     setting: &Setting,
     names: &Names<'_>,
 ) -> Option<ClientTls> {
-    let why = "the key is for the server role, and this rule has the client role";
+    let why = "the rule has the client role; the key needs the server role";
     table.refuse(&["client-cert", "map"], why, "remove the key, or set role = \"server\"");
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {
@@ -193,7 +193,7 @@ fn connect_after(
     let words = [("answered", ConnectAfter::Answered), ("verified", ConnectAfter::Verified)];
     let connect = value.choice(&words)?;
     if matches!(setting.role, RoleDefault::MustBeSaid) {
-        let message = "`connect` in `tls` is for programs of runs, and this rule has `listen`";
+        let message = "`connect` in `tls` applies to programs of runs, and this rule has `listen`";
         value.error(message, "remove the key");
         return None;
     }
@@ -210,7 +210,7 @@ fn connect_after(
 /// Parses `on-tls`. The outer `None` means that an error was reported.
 #[expect(
     clippy::option_option,
-    reason = "`None` is an error; `Some(None)` is a rule to which the key does not apply"
+    reason = "the outer Option reports an error, and the inner Option a key that does not apply"
 )]
 fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Option<Option<OwnTls>> {
     let why = match (setting.role, &common.start) {
@@ -222,7 +222,7 @@ fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Opti
             };
         }
         (RoleDefault::Is(Role::Client), Start::Starttls(_) | Start::Controlled) => {
-            "connections of this rule start in clear"
+            "connections of this rule start without TLS"
         }
         _ => "the key is for connections that programs of runs open",
     };
@@ -381,7 +381,7 @@ fn suites(table: &TomlTable<'_>, min_version: Option<TlsVersion>) -> Option<Vec<
     }
     for suite in unused {
         let message = format!(
-            "`{}` is never used: it belongs to TLS 1.2, and the rule accepts only TLS 1.3",
+            "`{}` is never used: this suite belongs to TLS 1.2, and the rule accepts only TLS 1.3",
             suite.name()
         );
         let position = table.report.position(value.at.start);

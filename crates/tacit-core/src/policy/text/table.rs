@@ -87,7 +87,11 @@ impl<'a> TomlTable<'a> {
 
     /// Returns the value of a key, if it is given.
     pub fn value(&self, key: &'static str) -> Option<TomlValue<'a>> {
-        debug_assert!(self.schema.known().contains(&key), "`{key}` is not in {:?}", self.schema);
+        debug_assert!(
+            self.schema.known().contains(&key),
+            "the parser reads `{key}`, which is not a known key of {:?}",
+            self.schema
+        );
         let (name, value) = self.entries.get_key_value(self.written(key)?)?;
         Some(TomlValue {
             report: self.report,

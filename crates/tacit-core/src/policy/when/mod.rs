@@ -118,10 +118,10 @@ impl When {
         let zone = &self.zone.name;
         match (self.from, self.until) {
             (Some(from), _) if wall < from => {
-                format!("{} is before {} {zone}", minute(wall), minute(from))
+                format!("{} is earlier than `from`, {} {zone}", minute(wall), minute(from))
             }
             (_, Some(until)) if wall >= until => {
-                format!("{} is not before {} {zone}", minute(wall), minute(until))
+                format!("{} is not earlier than `until`, {} {zone}", minute(wall), minute(until))
             }
             _ => {
                 let day = Days::name(wall.weekday().to_monday_zero_offset());

@@ -215,9 +215,9 @@ fn a_range_of_dates_begins_with_its_first_second_and_ends_before_its_last() {
         "2025-08-31T22:00:00Z",
     ];
     assert_eq!(open(&summer, &times), times[1..3]);
-    let before = "2025-06-01 07:59 is before 2025-06-01 08:00 Europe/Berlin";
+    let before = "2025-06-01 07:59 is earlier than `from`, 2025-06-01 08:00 Europe/Berlin";
     assert_eq!(summer.why_closed(at(times[0])), before);
-    let after = "2025-09-01 00:00 is not before 2025-09-01 00:00 Europe/Berlin";
+    let after = "2025-09-01 00:00 is not earlier than `until`, 2025-09-01 00:00 Europe/Berlin";
     assert_eq!(summer.why_closed(at(times[3])), after);
 }
 

@@ -111,7 +111,11 @@ impl FtpControl {
             false => "421 The server does not protect data connections, which the policy requires.",
         };
         self.reply(buffers, text);
-        StarttlsError::NotOffered(format!("the reply to {} was `{}`", own.text, shown(said)))
+        StarttlsError::NotOffered(format!(
+            "the server replied to {} with `{}`",
+            own.text,
+            shown(said)
+        ))
     }
 
     /// Replies to commands that tacit handles itself. Returns whether it replied. The program must

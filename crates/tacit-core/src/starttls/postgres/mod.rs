@@ -237,13 +237,13 @@ impl PostgresClient {
             (Answer::Outstanding, _) => {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
-                    "the answer is neither `S` nor `N`",
+                    "the server did not answer with `S` or `N`",
                 ));
             }
             (Answer::Unasked, _) => {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
-                    "data was sent before a request",
+                    "the server sent data before a request",
                 ));
             }
         }

@@ -62,7 +62,11 @@ impl SmtpClient {
                 self.waits_for = WaitsFor::GoAhead;
             }
             WaitsFor::Capabilities => {
-                return Err(reject_without_tls(buffers, "STARTTLS is missing in", reply));
+                return Err(reject_without_tls(
+                    buffers,
+                    "the server's reply to EHLO has no STARTTLS:",
+                    reply,
+                ));
             }
             WaitsFor::GoAhead if reply.code == 220 && buffers.peer.input.is_empty() => {
                 self.waits_for = WaitsFor::Handshake;
@@ -71,7 +75,11 @@ impl SmtpClient {
                 return Err(StarttlsError::ExtraData(StarttlsSide::Peer));
             }
             WaitsFor::GoAhead => {
-                return Err(reject_without_tls(buffers, "the reply to STARTTLS was", reply));
+                return Err(reject_without_tls(
+                    buffers,
+                    "the server's reply to STARTTLS is not 220:",
+                    reply,
+                ));
             }
             WaitsFor::Welcome => {
                 let out = &mut buffers.program.output;

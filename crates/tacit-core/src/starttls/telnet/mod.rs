@@ -162,7 +162,7 @@ impl ProtocolMachine for TelnetServer {
                 Token::Subnegotiation(body) if body.first() == Some(&START_TLS) => {
                     return Err(StarttlsError::ProtocolViolation(
                         StarttlsSide::Peer,
-                        "START_TLS was sent at the wrong time",
+                        "the peer sent START_TLS at the wrong time",
                     ));
                 }
                 _ => {

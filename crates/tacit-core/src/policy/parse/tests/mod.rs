@@ -417,7 +417,7 @@ fn a_run_is_named_by_rules_about_what_its_programs_open_alone() {
         ),
         (
             "listen = \"[::1]:1\"\nconnect = \"[::1]:2\"\npermit = true",
-            "`run` does not belong here: a rule with `listen` is not for runs",
+            "`run` does not belong here: a rule with `listen` does not apply to runs",
         ),
         (&out.replace("443", "443\nrun = \"b\""), "TOML"),
     ] {
@@ -492,7 +492,7 @@ fn names_that_lead_around_the_policy_are_warned_about() {
     let weak = |more: &str| rule("weak", &format!("remote = \"*.a.example\"\n{more}"));
     let is_told = |first: &str, second: &str| {
         let text = format!("version = 1\n{first}{second}");
-        warnings(&text).iter().any(|one| one.contains("unless it has an alias"))
+        warnings(&text).iter().any(|one| one.contains("only if it has an alias"))
     };
     let unchecked = "remote-ports = [80, \"400-500\"]\ntls = { verify = \"none\" }";
     assert!(is_told(&weak("permit = true"), &tls) && is_told(&weak(unchecked), &tls));
