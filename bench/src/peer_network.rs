@@ -6,9 +6,9 @@
 //! driver ── a child process keeps a network namespace: loopback with segments of 256 KiB and the
 //!             same congestion control; programs are started in it with nsenter
 //! ```
-//! All three connections of such a peer (client to proxy, proxy to proxy, proxy to server) have
-//! large segments. tacit has them only between programs and agents: its TLS connection uses
-//! ordinary loopback.
+//! All three connections of such a peer have large segments: client to proxy, proxy to proxy, and
+//! proxy to server. With tacit, only the connections between programs and agents have large
+//! segments. The TLS connection between the agents uses ordinary loopback.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The addresses of the far machine and of the forwarding rule.
+//! Defines the addresses of the second machine and of the forwarding rule, for `bench host`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Exchanges datagrams with a server in the far namespace, one at a time.
+//! Exchanges UDP datagrams with a server on the second machine, one at a time.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

@@ -1,4 +1,4 @@
-//! Measures the installation of policies of several sizes.
+//! Measures how long the agent of a captured host takes to install policies of several sizes.
 
 use std::collections::BTreeMap;
 use std::fmt;

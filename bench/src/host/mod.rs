@@ -4,19 +4,23 @@
 //!   programs ── host 192.0.2.1 ══ veth ══ far 192.0.2.2 ── servers        unmatched
 //!   program ── agent of the host ══ TLS 1.3 ══ far agent ── load server   protected
 //! ```
-//! *Unmatched*: CPU time of client, server and the host's agent per operation, with nothing
-//! installed, with policies whose rules do not match, and after their removal. *Conntrack*: with
-//! nothing of tacit, but a packet rule that enables connection tracking: rules for clients of the
-//! host cost at least that. *Protected*: CPU time of client and agent where a rule captures the
-//! traffic, beside a forwarding rule. *Installing*: how long the agent takes to capture the host
-//! with a policy, and its memory.
+//! The report has these tables:
+//! * *Unmatched*: the CPU time of client, server and the host's agent per operation, if no rule
+//!   matches the traffic. It is measured before policies are installed, with them, and after their
+//!   removal.
+//! * *Conntrack*: the same without tacit, but with a packet rule that enables connection tracking.
+//!   Rules for clients of the host cost at least this.
+//! * *Protected*: the CPU time of client and agent if a rule captures the traffic, compared with a
+//!   forwarding rule.
+//! * *Installing*: the time that the agent takes to capture the host with a policy, and its memory.
 //!
-//! CPU time is that of the processes by their scheduler clocks. Each process has the packets that
-//! its system calls send: the kernel takes them through both namespaces before the call ends.
+//! CPU time is read from the scheduler's clocks of the processes. A clock includes the work on the
+//! packets that the process sends: the kernel moves them through both namespaces during the system
+//! call.
 //!
-//! Each table has a subject twice: the difference between the two shows how far equal subjects
-//! differ on this machine. Namespaces are the benchmark's own; nothing is installed on the host
-//! that runs it.
+//! Each table has one of its rows twice. The difference between the two shows how much equal
+//! measurements differ on this machine. The benchmark creates namespaces of its own, and installs
+//! nothing on the real host.
 //!
 //! ```text
 //! world.rs      both namespaces, the servers, and what is installed
@@ -28,9 +32,9 @@
 //! report.rs     medians and ratios
 //! ```
 //!
-//! Limits: it needs root, because a captured host needs capabilities over its network. A host with
-//! several interfaces, inbound connections and IPv6 are not measured. The row for conntrack needs
-//! the program nft; without it the row is absent.
+//! Limits: the benchmark needs root, because a captured host needs capabilities over its network. A
+//! host with several interfaces, inbound connections and IPv6 are not measured. The row for
+//! conntrack needs the program nft; without it the row is absent.
 
 mod addresses;
 mod datagrams;

@@ -1,4 +1,5 @@
-//! The policies of the captured host, of its forwarding agent, and of the far agent.
+//! Writes the policies for `bench host`: of the captured host's agent, of its forwarding agent, and
+//! of the agent on the second machine.
 
 use super::addresses::{FAR_AGENT, FORWARD, SERVER};
 use crate::certs::SERVER_NAME;

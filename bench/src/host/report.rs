@@ -1,4 +1,4 @@
-//! Computes medians and ratios, and formats a table.
+//! Computes medians and ratios of the samples of `bench host`, and formats them as tables.
 
 use std::fmt;
 

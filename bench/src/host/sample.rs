@@ -1,4 +1,4 @@
-//! Takes one sample of one workload: CPU time per operation.
+//! Takes one sample of a workload of `bench host`: the CPU time of the processes per operation.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Sets up the host, the far machine and the servers, and installs what is measured.
+//! Sets up the captured host, a second machine and the servers in namespaces, and installs the
+//! policies that `bench host` measures.
 
 use std::fs;
 use std::path::{Path, PathBuf};

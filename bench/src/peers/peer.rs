@@ -1,5 +1,5 @@
-//! Defines a peer of the benchmark: a proxy, a library or a mode of tacit that protects the
-//! connection between two programs, with the workloads that it supports.
+//! Defines a peer of the benchmark, with the workloads that it supports. A peer is a proxy, a
+//! library or a mode of tacit that protects the connection between two programs.
 
 use super::plan::Proxy;
 use crate::tls_settings::TlsSettings;

@@ -1,5 +1,6 @@
-//! The spin lock that `bench sockets` puts around the connection table: one lock for all calls, one
-//! lock for calls that write, a reader-writer lock, or no lock.
+//! Implements the spin lock that `bench sockets` puts around the connection table. There are four
+//! variants: one lock for all calls, one lock for calls that write, a reader-writer lock, and no
+//! lock.
 
 use std::hint::spin_loop;
 use std::sync::{

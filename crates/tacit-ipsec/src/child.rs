@@ -1,4 +1,5 @@
-//! Defines [`ChildSa`]: what IKE hands to the data path when a tunnel is ready.
+//! Defines [`ChildSa`]: a tunnel that IKE has negotiated, with everything that is needed to encrypt
+//! its packets.
 
 use crate::cipher::Cipher;
 use crate::secret::SecretBytes;

@@ -8,8 +8,8 @@
 //!          ── orphans ── ...       listed: when a parent ends, its children become the launcher's
 //! ```
 //!
-//! A process cannot leave this group: it cannot enter the launcher's namespace, and when its parent
-//! ends, it becomes a child of the launcher. A zombie process is not listed.
+//! A process of the run cannot avoid the list. It cannot enter the launcher's namespace, and when
+//! its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
 //!
 //! Limits: the same as in [`crate::owner::descendants`]. New processes may start meanwhile, so
 //! callers repeat the call until no process is left.

@@ -1,7 +1,7 @@
 //! Checks a peer's certificate against a rule without a handshake.
 //!
-//! The checks are the same as in a handshake, with one exception: the peer does not prove that it
-//! holds the key. A dry run only checks that such a proof is possible with this key.
+//! The checks are the same as in a handshake, except that the peer does not prove that it holds the
+//! key. A dry run only checks that the type and size of the key are accepted for such a proof.
 
 use std::net::IpAddr;
 

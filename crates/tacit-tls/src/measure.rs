@@ -1,5 +1,5 @@
-//! Measures what TLS costs on this machine, in memory and without a network: sealing and opening
-//! records by cipher suite and message length, and the handshake of a server.
+//! Measures what TLS costs on this machine, in memory and without a network: the handshake of a
+//! server, and the records of each cipher suite and message length.
 //!
 //! It runs the agent's own code and reads the CPU clock of the calling thread. So the time of other
 //! processes is not included. The CPU caches of a busy agent are in a different state, so real

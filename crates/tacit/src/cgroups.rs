@@ -5,9 +5,9 @@
 //! So an entry of the cache never becomes wrong.
 //!
 //! A program can make many groups, and keep sockets of groups that it has removed. Their numbers
-//! must not delay the look-ups for others: groups near the root are read first, a number that a
-//! search has not found is not searched for again for [`MISSED_TIME`], and all searches together
-//! read a limited number of groups in a second.
+//! must not delay the look-ups for others. So groups near the root are read first, and a number
+//! that was not found is not searched for again for [`MISSED_TIME`]. All searches together read a
+//! limited number of groups in a second.
 //!
 //! Limits: [`KNOWN_MAX`] cached paths, [`MISSED_MAX`] numbers without a group, [`READ_MAX`] groups
 //! in a second.

@@ -13,7 +13,7 @@
 //! Malformed messages are dropped.
 //!
 //! Several names can share an address. In a run, [`NameTable`] assigns the address to the first
-//! name and an alias address to each other name, so that an address identifies one name.
+//! name, and an alias address to each other name. So an address identifies one name.
 //! [`with_aliases`] writes the alias addresses into the response. A captured host has no aliases:
 //! [`HostNames`] records the names of each address, and programs get the true addresses
 //! ([`with_addresses`]).

@@ -1,7 +1,7 @@
 //! Parses the question of a DNS message.
 //!
-//! The parser is written by hand, while a library parses answers: a question has no compressed
-//! name, and its type may be one that the library does not know.
+//! A library parses answers, but not questions. A question may have a type that the library does
+//! not know, and it is easy to parse because its name is not compressed.
 
 use std::fmt::Write;
 

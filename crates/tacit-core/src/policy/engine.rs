@@ -1,5 +1,5 @@
-//! Defines the CPU settings of a policy: which CPUs are reserved for engines (threads for
-//! handshakes), and which CPUs the other threads of the agent and its runs use.
+//! Defines the CPU settings of a policy. Some CPUs are reserved for engines, which are threads for
+//! handshakes. The other threads of the agent and its runs use other CPUs.
 //!
 //! A policy names CPUs by number. The parser does not know which CPUs exist: the agent checks that.
 

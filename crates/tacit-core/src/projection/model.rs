@@ -10,7 +10,7 @@
 //!    eligible.
 //! 2. A change of traffic scales the CPU times of rules. The agent's own CPU time does not change.
 //! 3. If the number of engines changes, all eligible work is distributed again between engines and
-//!    other CPUs ([`land`]): the same part of each CPU time moves. Accepting, rule look-up and
+//!    other CPUs ([`land`]). The same part of each CPU time moves. Accepting, rule look-up and
 //!    dialling move together with the handshake.
 //! 4. CPU time that was not metered scales with the metered time.
 

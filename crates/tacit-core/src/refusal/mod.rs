@@ -5,9 +5,9 @@
 //! a name, socket, client, ... ─> Refusal ─> Refusals ─> tacit show refused, metrics
 //! ```
 //!
-//! Limits: [`REFUSALS_MAX`] different refusals. If the table is full, the oldest refusal of the run
-//! with the most refusals is replaced, so that one run does not displace the refusals of others.
-//! Refusals without a run count as one run. The totals count every refusal.
+//! Limits: [`REFUSALS_MAX`] different refusals. If the table is full, a new refusal replaces the
+//! oldest refusal of the run with the most refusals. So one run does not displace the refusals of
+//! others. Refusals without a run count as one run. The totals count every refusal.
 
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The first action in this order that sets an attribute decides. If an action has two blocks of
-//! the same kind, the later block replaces the earlier one completely: an attribute that the later
-//! block does not set has its default. All cipher suites of a rule come from the same action.
+//! the same kind, the later block replaces the earlier one completely. An attribute that the later
+//! block does not set then has its default. All cipher suites of a rule come from the same action.
 //! Connection actions have no defaults.
 
 use std::fmt::Write;

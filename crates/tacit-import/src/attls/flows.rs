@@ -1,8 +1,8 @@
 //! Converts the conditions of an AT-TLS rule to selectors of tacit rules.
 //!
 //! A rule for both directions becomes two tacit rules, one for each direction. An inbound rule for
-//! several local ports becomes one tacit rule for each port, because a tacit rule connects to one
-//! port: the port at which the connection arrived.
+//! several local ports becomes one tacit rule for each port, because a tacit rule connects to a
+//! single port of the program.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

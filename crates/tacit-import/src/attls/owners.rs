@@ -1,9 +1,9 @@
 //! Determines which programs, users and runs an imported rule selects. It uses the job name and
 //! user ID of the AT-TLS rule, and the map file.
 //!
-//! On z/OS a pattern such as `NIGHT*` covers every name that begins with `NIGHT`. A rule for this
-//! pattern therefore gets the programs of the entry `NIGHT*` in the map file, and of each narrower
-//! entry that the pattern covers, such as `NIGHT1`.
+//! On z/OS a pattern such as `NIGHT*` covers every name that begins with `NIGHT`. So a rule for
+//! this pattern gets the programs of the entry `NIGHT*` in the map file. It also gets those of each
+//! narrower entry that the pattern covers, such as `NIGHT1`.
 
 use super::context::Context;
 use super::effective::Effective;

@@ -15,7 +15,7 @@
 //! user ID inside is the same as outside, because many programs behave differently as user 0.
 //!
 //! Root gets only a network namespace. In a user namespace of its own, a program of user 0 would
-//! keep all capabilities over the network namespace, and could remove the packet rules.
+//! keep all capabilities over the network namespace. It could then remove the packet rules.
 //!
 //! The helper ends with its parent. The caller starts the helper process, and sends the descriptors
 //! to the agent.

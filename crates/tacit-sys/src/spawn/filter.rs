@@ -13,8 +13,8 @@
 //! the second, the kernel notifies another process ([`super::notify`]), which returns the same
 //! errors and reports each call.
 //!
-//! A filter sees the system call numbers of the machine's own ABI and of every other ABI that the
-//! kernel offers, so it must know them all. A call of an unknown ABI is refused.
+//! A kernel may offer several ABIs with different system call numbers. The filter knows the numbers
+//! of all of them. A call of an unknown ABI is refused.
 //!
 //! Limit: the arguments of `socketcall` are in memory that a filter cannot read. So 32-bit programs
 //! that create sockets by `socketcall` get an error; 32-bit programs that use the newer calls work.

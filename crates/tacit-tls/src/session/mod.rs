@@ -1,5 +1,5 @@
-//! Runs one TLS connection after its handshake: converts bytes to records and records to bytes, and
-//! handles the TLS messages that follow the handshake (tickets, key updates, alerts).
+//! Runs one TLS connection after its handshake. Converts bytes to records and back, and handles the
+//! TLS messages that follow the handshake: tickets, key updates and alerts.
 //!
 //! It does no I/O: the relay reads and writes, and the session works on the relay's buffers in
 //! place.

@@ -17,8 +17,8 @@
 //!
 //! A chain in the cache is not verified again ([`ChainCache`]).
 //!
-//! Even if a rule accepts a certificate that failed its check (`preferred`, `none`), the peer must
-//! prove that it holds the key of the certificate. tacit accepts no such proof with X.509 v1
+//! A rule may accept a certificate that failed its check (`preferred`, `none`). Even then the peer
+//! must prove that it holds the key of the certificate. This proof is not accepted with X.509 v1
 //! certificates and RSA keys below 2048 bits, so they are rejected at every level.
 //!
 //! If the trust has CRLs, every certificate of a chain is looked up in them. If no current CRL

@@ -1,5 +1,5 @@
-//! Connects the agent's worker threads with the code that serves traffic: the stream lane for TCP
-//! and UNIX connections, and the datagram lane for UDP flows.
+//! Connects the agent's worker threads with the code that serves traffic. The stream lane serves
+//! TCP and UNIX connections; the datagram lane serves UDP flows.
 
 use std::io;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Runs the agent: starts workers and listeners for the installed policy, and then handles requests
+//! Runs the agent. It starts workers and listeners for the installed policy, then handles requests
 //! of the operator, signals and changed files until the agent ends.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //!   displays, signals
 //! ```
 //!
-//! The control thread never blocks a data worker: a new policy replaces the old one atomically,
-//! and displays read snapshots.
+//! The control thread never blocks a data worker: a new policy replaces the old one atomically, and
+//! displays read snapshots.
 
 mod answer;
 mod captured_host;

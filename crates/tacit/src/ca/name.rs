@@ -1,7 +1,8 @@
 //! Parses and checks the names of certificates on the command line of `tacit ca`.
 //!
-//! The name of a certificate is also its common name, a subject alternative name, a file name, and
-//! a table name in the policy (with some characters replaced). It must be valid as all of them.
+//! The name of a certificate is also its common name, a subject alternative name and a file name.
+//! With some characters replaced, it is a table name in the policy. It must be valid as all of
+//! them.
 
 use std::fmt;
 use std::net::IpAddr;

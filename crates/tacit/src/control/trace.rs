@@ -1,4 +1,4 @@
-//! Handles a `tacit trace` request in the agent: checks whether the client may trace these
+//! Handles a `tacit trace` request in the agent. Checks whether the client may trace these
 //! connections, and receives the descriptors of the files that the command opens.
 //!
 //! ```text

@@ -1,9 +1,8 @@
 //! Determines the policy of a run: a file, or the options of `tacit run --tls`.
 //!
-//! `--tls` generates a policy with two rules for the program's outbound TCP connections: one for
-//! all servers, and one for servers on this host's loopback addresses, which a rule must list
-//! explicitly. Connections that match neither rule are rejected, as are inbound connections and UDP
-//! other than DNS.
+//! `--tls` generates a policy with two rules for the program's outbound TCP connections. One is for
+//! all servers. The other is for servers on this host's loopback addresses, which a rule must list
+//! explicitly. All other connections are rejected, as are UDP datagrams other than DNS.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A *turn* is an uninterrupted piece of work for one rule. Reading a timestamp costs about 10 ns.
-//! A relay reads four timestamps for each message: when it wakes, between reading and cryptography,
-//! between cryptography and writing, and at the end of the turn. The time between two turns is
-//! charged to the second turn. A thread is not metered if [`start`] was never called on it or if
-//! accounting is off. For such a thread, metering costs only a comparison.
+//! A relay reads four timestamps for each message: when it wakes, after reading, after
+//! cryptography, and after writing. The time between two turns is charged to the second turn. A
+//! thread is not metered if [`start`] was never called on it or if accounting is off. For such a
+//! thread, metering costs only a comparison.
 //!
 //! A thread first collects its times for itself, in a *window*. The window ends after [`WINDOW_NS`]
 //! of work, after [`WINDOW_WALL_NS`], or when a display requests it. Then its times are added to

@@ -1,4 +1,4 @@
-//! Builds the live policy (the installed form of a policy) from a checked policy: creates the TLS
+//! Builds the installed form of a policy (the live policy) from a checked policy. Creates the TLS
 //! configuration of each rule, and keeps rules that did not change.
 //!
 //! The installed form of a rule is a [`LiveRule`]. If a rule, its credentials and its map are the

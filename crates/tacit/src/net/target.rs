@@ -1,7 +1,7 @@
 //! Stores the targets of a rule: addresses, and names that are resolved at regular intervals.
 //!
-//! If a rule has several targets, all threads share the state of these targets: which targets are
-//! down, and which one is used next.
+//! If a rule has several targets, all threads share their state: which targets are down, and which
+//! one is used next.
 //!
 //! The control thread resolves names with the resolver of the C library; data workers read the
 //! latest result. If a later resolution fails, the previous addresses stay in use.

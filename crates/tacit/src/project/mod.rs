@@ -1,5 +1,5 @@
 //! `tacit project`: estimates how much CPU time the measured traffic would need with other
-//! settings: with engines, another cipher suite, a rule with or without TLS, or more traffic.
+//! settings. Examples are engines, another cipher suite, a rule without TLS, or more traffic.
 //!
 //! ```text
 //!   interval.rs: costs from files or a running agent ─────┐

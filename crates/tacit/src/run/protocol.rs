@@ -13,12 +13,13 @@
 //!
 //! The launcher is the process `tacit run`; the helper acts inside the namespaces of the run. A
 //! frame is the length of a JSON text as four bytes, then the text; descriptors are sent with the
-//! length. An unknown message is an error. It does not occur in normal operation: either the three
-//! processes have the same version, or the agent is newer and knows the messages of older versions.
+//! length. An unknown message is an error. Such errors do not occur in normal operation. Either the
+//! three processes have the same version, or the agent is newer and knows the messages of older
+//! versions.
 //!
-//! Limits: [`FRAME_BYTES_MAX`] for a frame. Launchers and helpers may belong to another user, so an
-//! agent accepts at most [`LAUNCHER_BYTES_MAX`] in a frame of a launcher, and [`REPLY_BYTES_MAX`]
-//! in a reply of a helper.
+//! Limits: [`FRAME_BYTES_MAX`] for a frame. Launchers and helpers may belong to another user. So
+//! the agent accepts at most [`LAUNCHER_BYTES_MAX`] in a frame of a launcher, and
+//! [`REPLY_BYTES_MAX`] in a reply of a helper.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;

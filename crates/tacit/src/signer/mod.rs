@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The agent starts its signer when the first key is loaded. A thread that does a handshake writes
-//! a request to a channel of its own and waits for the answer; threads share no queue or lock. A
+//! a request to a channel of its own and waits for the answer. Threads share no queue or lock. A
 //! channel is a pair of pipes (`channel.rs`). When the signer ends, the agent starts another one,
 //! at most one in a second. Until then open connections continue, and handshakes that need a key
 //! fail. The signer ends when its agent ends.

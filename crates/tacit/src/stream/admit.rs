@@ -1,7 +1,7 @@
 //! Finds the rule of a connection, and adds the connection to the table that displays read. This is
 //! stage 2, admit, of five.
 //!
-//! This stage uses no socket, because the connection may not be accepted yet: a connection of a run
+//! This stage uses no socket, because the connection may not be accepted yet. A connection of a run
 //! is admitted while the agent still holds its SYN packet.
 
 use std::num::NonZeroU64;

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Without engines, the data worker that accepts a connection serves it to the end. An engine
-//! serves the first stages and then hands the connection over to a data worker: before the dial if
-//! the connection is in clear, otherwise before the relay. If the rule has `relay = "engine"`, the
-//! engine also relays.
+//! serves the first stages and then hands the connection over to a data worker. If the connection
+//! is in clear, this happens before the dial, otherwise before the relay. If the rule has `relay =
+//! "engine"`, the engine also relays.
 
 use std::io;
 use std::os::fd::AsFd;

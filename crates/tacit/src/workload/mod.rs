@@ -16,10 +16,10 @@
 //! steering.rs            lets another program start and stop the measurement
 //! ```
 //!
-//! Client and server do not use TLS and do not know policies. So the same command measures a direct
-//! connection and a connection through an agent or another proxy, and the difference is the cost of
-//! the proxy. `--beside` prints the figures of an earlier report next to the new figures, without a
-//! verdict. `limits.rs` defines the limits.
+//! Client and server do not use TLS and do not know policies. So the same command can measure a
+//! direct connection and a connection through an agent or another proxy. The difference is the cost
+//! of the proxy. `--beside` prints the figures of an earlier report next to the new figures,
+//! without a verdict. `limits.rs` defines the limits.
 
 mod agent_sockets;
 mod arguments;

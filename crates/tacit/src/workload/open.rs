@@ -1,8 +1,8 @@
 //! Opens connections on several threads, for the workloads `connect`, `ramp` and `start-stop`.
 //!
-//! A connection counts as open when a request has reached the server and its reply has arrived:
-//! by then every proxy between client and server has finished its handshakes. Client and server
-//! use no TLS; the proxies decide whether handshakes are full or resumed.
+//! A connection counts as open when the reply to its first request has arrived. By then every proxy
+//! between client and server has finished its handshakes. Client and server use no TLS; the proxies
+//! decide whether handshakes are full or resumed.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

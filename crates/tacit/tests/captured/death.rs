@@ -1,4 +1,4 @@
-//! Tests that a host stays captured when an agent dies, restarts or reloads its policy: no byte of
+//! Tests that a host stays captured when an agent dies, restarts or reloads its policy. No byte of
 //! a protected flow may leave the host in clear.
 
 use crate::machines::{Machines, TLS};

@@ -1,5 +1,6 @@
 //! Tests FTP with its data connections: TLS clients with a vsftpd in clear, and clients in clear
-//! with a vsftpd that requires TLS and resumed sessions (`require_ssl_reuse`, its default).
+//! with a vsftpd that requires TLS. This vsftpd also requires resumed sessions
+//! (`require_ssl_reuse`, its default).
 
 use std::process::{Child, Stdio};
 

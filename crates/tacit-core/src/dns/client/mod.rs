@@ -1,5 +1,5 @@
-//! Implements a DNS client without I/O: decides which server gets which query, when and on which
-//! socket, and matches answers to the programs that wait for them.
+//! Implements a DNS client without I/O. It decides which server gets which query, when and on which
+//! socket, and returns answers to the programs that wait for them.
 //!
 //! ```text
 //!   ask ──┐                                        ┌──> Open, Send, Close   sockets

@@ -1,8 +1,8 @@
 //! Builds the messages for DNS servers.
 //!
 //! Only the name, the type (one of a list) and three flags of a program's message are forwarded.
-//! The message ID and the case of the letters are random: an attacker who forges an answer without
-//! seeing the query must guess both, and the port.
+//! The message ID and the case of the letters are random. An attacker who does not see the query
+//! must guess both, and the port, to forge an answer.
 
 use std::net::SocketAddr;
 

@@ -8,8 +8,8 @@
 //! ranges and merges adjacent ones (`sweep`). The cost grows with the number of rules, names and
 //! ranges, and everything is computed again when one of them changes.
 //!
-//! A rule that selects destinations by name has no range of its own: the caller passes the
-//! addresses that DNS returned for the name as `learnt`. Loopback and link-local addresses are
+//! A rule that selects destinations by name has no range of its own. The caller passes the
+//! addresses that DNS has returned for the name (`learnt`). Loopback and link-local addresses are
 //! captured only if a rule names them. Multicast and unspecified addresses are captured only if a
 //! rule selects destinations by address.
 

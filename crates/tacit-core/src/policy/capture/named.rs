@@ -1,4 +1,4 @@
-//! Prepares the rules of a captured host that select destinations by name: finds to which ports
+//! Prepares the rules of a captured host that select destinations by name. Finds to which ports
 //! each rule applies, and which of the rules match a name.
 //!
 //! The kernel knows addresses but no names. Therefore the ports are divided into parts, so that the

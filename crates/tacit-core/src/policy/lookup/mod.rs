@@ -3,7 +3,8 @@
 //! Rules differ mostly in values, such as an address or a port, and have few different *shapes*. A
 //! rule can compare four values: local address and port, remote address and port. Its shape is the
 //! number of bits that it compares of each. The index has one hash table for each shape, and a
-//! look-up searches each table once (tuple space search, as in the classifier of Open vSwitch):
+//! look-up searches each table once. This is called tuple space search; the classifier of Open
+//! vSwitch works in the same way.
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)

@@ -2,8 +2,8 @@
 //!
 //! Each attribute is compared separately; the name is never compared as one text. So the value of
 //! one attribute cannot imitate another attribute. Attributes that are not in the pattern are
-//! ignored. The other attributes must occur in the name as often and in the same order as in the
-//! pattern, so that a second `CN` is not overlooked.
+//! ignored. The others must occur in the name as often and in the same order as in the pattern. So
+//! a second `CN` is not overlooked.
 
 use super::pattern::{Pattern, Weight};
 

@@ -9,11 +9,12 @@
 //!
 //! The order in the file does not matter: the most specific entry that matches decides. To find the
 //! more specific of two entries, their conditions are compared in the order `uri`, `dns`, `email`,
-//! `ip`, `subject`, `issuer`, `address`; the first difference decides. An entry with a condition is
-//! more specific than an entry without it. If both entries have the condition, three things are
-//! compared in turn: the number of values (only distinguished names have several), the number of
-//! values without a wildcard, and the number of characters or the length of the prefix. The entry
-//! with more is more specific.
+//! `ip`, `subject`, `issuer`, `address`. The first difference decides:
+//! * An entry with a condition is more specific than an entry without it.
+//! * If both have the condition, the entry with more values is more specific. Only distinguished
+//!   names have several values.
+//! * Then the entry with more values without a wildcard is more specific.
+//! * Then the entry with more characters or the longer prefix is more specific.
 //!
 //! If two matching entries are equally specific and have different outcomes, neither decides, and
 //! the client gets no name. The parser rejects a map if it can detect such a conflict. It cannot

@@ -5,10 +5,10 @@
 //! days-of-month = -1                      on the last day of each month
 //! ```
 //!
-//! All conditions of a rule must hold. They are compared with the local clock: an hour that is
+//! All conditions of a rule must hold. They are compared with the local clock. An hour that is
 //! skipped in spring does not occur, and an hour that is repeated in autumn occurs twice. A range
-//! of hours past midnight belongs to the day on which it begins: the weekday, day of the month and
-//! month of that day are compared.
+//! of hours may continue past midnight. Then the weekday, day of the month and month of the day on
+//! which it begins are compared.
 //!
 //! The time zone database is compiled into the program; the caller sets the local zone
 //! ([`Policy::set_local_zone`](super::Policy::set_local_zone)).

@@ -14,9 +14,9 @@
 //! program's part of the negotiation is not lost. TN3270 and TN3270E (RFC 2355) begin in the same
 //! way.
 //!
-//! In the server role the client's input before TLS is kept for a program that continues in clear,
-//! and dropped under TLS. In the client role other options of the server are refused; text before
-//! START_TLS is rejected.
+//! In the server role, tacit keeps the client's input before TLS. If the connection stays in clear,
+//! the program gets this input; if TLS begins, tacit drops it. In the client role, tacit refuses
+//! other options of the server, and rejects text before START_TLS.
 
 use super::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep, shown};
 use super::side::StarttlsSide;

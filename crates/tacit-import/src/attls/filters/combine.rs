@@ -5,10 +5,11 @@
 //!   tacit       the first rule that matches decides
 //! ```
 //!
-//! A filter that permits becomes a group of rules: first a copy of each TLS rule, limited to the
-//! flows that both the filter and the TLS rule match, then a permit for the remaining flows. A
-//! filter that denies becomes a deny. tacit opens only the sockets on which some rule listens, so
-//! an inbound filter without ports applies to those sockets.
+//! A filter that permits flows becomes a group of rules. The group begins with a copy of each TLS
+//! rule, limited to the flows that both the filter and the TLS rule match. A rule with the action
+//! `permit` for the remaining flows follows. A filter that denies flows becomes a rule with the
+//! action `deny`. tacit opens only the sockets on which some rule listens. So an inbound filter
+//! without ports applies to those sockets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;

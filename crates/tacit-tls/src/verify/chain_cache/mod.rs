@@ -9,7 +9,7 @@
 //! Only trusted chains are cached. An entry is valid while every certificate of the chain is valid
 //! and the revocation lists (CRLs) are current. If a byte, the name, the role or the trust changes,
 //! the key changes and the entry is not found. An entry does not prove who sends the chain. So
-//! every full handshake still checks that the peer holds the private key of the leaf; a resumed
+//! every full handshake still checks that the peer holds the private key of the leaf. A resumed
 //! session relies on the check in its first handshake.
 //!
 //! All threads share one table, so that a chain is verified once and not once in each thread.

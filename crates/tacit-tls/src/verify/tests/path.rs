@@ -1,5 +1,5 @@
-//! Tests certificate paths whose signatures are valid but that have other defects, such as wrong
-//! key usages or expired anchors, and the error messages for them.
+//! Tests certificate paths with valid signatures but other defects, such as wrong key usages or
+//! expired anchors, and the error messages for them.
 
 use std::time::Duration;
 

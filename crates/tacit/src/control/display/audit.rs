@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show audit`: the flows that a rule in audit mode has let pass,
-//! although without audit mode it would have denied or secured them.
+//! Defines the content of `tacit show audit`: the flows that a rule in audit mode has let pass.
+//! Without audit mode, the rule would have denied or secured them.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::audited::{AuditedEntry, AuditedFlow};

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! When the program starts, an empty file is mounted over each file. If the file is removed, this
-//! mount disappears too. If the file is then created again, or a link or a directory on its path is
-//! replaced, the program can see the new file until the helper has hidden it, usually for less than
-//! a millisecond. A directory that is hidden as a whole has no such gap. The helper hides files
-//! only: mounting over a directory would disturb programs that are already in it.
+//! mount disappears too. The file may then be created again, or a link or a directory on its path
+//! may be replaced. The program can see the new file until the helper has hidden it, usually for
+//! less than a millisecond. A directory that is hidden as a whole has no such gap. The helper hides
+//! files only: mounting over a directory would disturb programs that are already in it.
 //!
 //! The helper is a process inside the run's namespaces. If it cannot hide or watch a file, it tries
 //! again after [`RETRY_INTERVAL`].

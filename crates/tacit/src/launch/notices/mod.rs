@@ -8,9 +8,9 @@
 //!
 //! The helper answers each notification, even if no agent receives the report. If a report cannot
 //! be sent, the helper sends it later, together with newer reports. A program that repeats a
-//! refused call slows down only itself: the program waits for each answer, and the helper answers
-//! one notification in each turn of the loop in which it also serves the agent. `notify.rs` of
-//! `tacit_sys::spawn` explains why the helper has this task.
+//! refused call slows down only itself, because it waits for each answer. Between two
+//! notifications, the helper handles the requests of the agent. `notify.rs` of `tacit_sys::spawn`
+//! explains why the helper has this task.
 //!
 //! Limits: one report for each kind of socket (there are 67) in each [`REPORT_INTERVAL`]. The count
 //! of repeated refusals in the last interval of a run may be lost.

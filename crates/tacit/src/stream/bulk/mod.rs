@@ -1,5 +1,5 @@
-//! Schedules the bulk transfers of a thread, so that a short message of another connection waits
-//! for only one bulk transfer and not for all of them.
+//! Schedules the bulk transfers of a thread: a short message of another connection waits for only
+//! one bulk transfer, and not for all of them.
 //!
 //! A connection that fills its whole batch when it is polled is *bulk*; any other connection is
 //! *brief*. While a thread has brief connections, only one bulk connection may move data between

@@ -1,5 +1,5 @@
-//! Checks that an FTP data connection comes from the client of its control connection: it must
-//! resume the TLS session of the control connection, or present the same certificate.
+//! Checks that an FTP data connection comes from the client of its control connection. The client
+//! must resume the TLS session of the control connection, or present the same certificate.
 
 use std::sync::Arc;
 

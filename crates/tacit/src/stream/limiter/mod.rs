@@ -12,10 +12,10 @@
 //! ```
 //!
 //! So clients that connect and send nothing cannot block others. When another source needs a
-//! permit, the limiter displaces the oldest slow handshake of the busiest source. If the waiting
-//! handshakes reach half of the agent's connection limit, the limiter rejects the oldest waiting
-//! handshake of the source with the most waiting handshakes. Handshakes that the agent initiates
-//! are never displaced or rejected.
+//! permit, the limiter displaces the oldest slow handshake of the busiest source. Waiting
+//! handshakes may use up to half of the agent's connection limit. Above that, the limiter rejects
+//! the oldest waiting handshake of the source with the most waiting handshakes. Handshakes that the
+//! agent initiates are never displaced or rejected.
 
 mod queue;
 

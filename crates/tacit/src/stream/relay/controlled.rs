@@ -9,7 +9,7 @@
 //! query socket and not on the connection itself. Bytes that the program wrote before its request
 //! are sent before the change; bytes that it writes after the answer are sent after the change.
 //! When the program requests `start`, the relay takes back the bytes of the peer that the program
-//! has not read yet, and uses them as the beginning of the handshake. So the peer may begin TLS at
+//! has not read yet. It uses them as the beginning of the handshake. So the peer may begin TLS at
 //! once. If an attacker inserts bytes in clear, they are not a valid handshake, and the connection
 //! ends.
 //!

@@ -18,7 +18,7 @@
 //!
 //! [`install`] replaces the whole table in one transaction. For a moment the kernel does not find
 //! the elements of the new maps. Therefore a second table with the same contents, `inet tacit-new`,
-//! exists during this time: each packet is checked by the old table, the new one, or both. The
+//! exists during this time. So each packet is checked by the old table, the new one, or both. The
 //! table remains when its installer ends, and then refuses the flows that it captures.
 //!
 //! The senders of a rule are the users or control groups that it selects. Consecutive rules with
