@@ -7,6 +7,7 @@
 //!
 //! The agent requests several sockets at a time and keeps them in a [`SocketPool`].
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -306,6 +307,10 @@ impl HelperChannel {
         let wait_max = if is_about_all(&request) { HOST_WAIT_MAX } else { REQUEST_WAIT_MAX };
         let reply = async {
             match self.ask_once(request.clone()).await {
+                // This agent gets no other helper of the host.
+                Err(error) if is_broken(&error) && is_about_all(&request) => {
+                    Err(io::Error::other("the helper that captured the host has ended"))
+                }
                 // The helper has died, and the launcher starts another.
                 Err(error) if is_broken(&error) => self.ask_once(request).await,
                 answered => answered,
@@ -313,7 +318,7 @@ impl HelperChannel {
         };
         match tokio::time::timeout(wait_max, reply).await {
             Ok(Ok(Frame { message: HelperReply::Refused(reason), .. })) => {
-                Err(io::Error::other(reason))
+                Err(io::Error::other(Refusal(reason)))
             }
             Ok(answered) => answered,
             Err(_) => Err(gone()),
@@ -325,6 +330,24 @@ impl HelperChannel {
         self.requests.send(PendingRequest { request, back }).await.map_err(|_| gone())?;
         reply.await.map_err(|_| gone())?
     }
+}
+
+/// Why the helper refused a request.
+#[derive(Debug)]
+struct Refusal(String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Whether the helper refused a request, and so has changed nothing.
+#[must_use]
+pub fn is_refusal(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Refusal>())
 }
 
 /// Whether a request is about all rules or names of a host.

@@ -23,6 +23,7 @@ use crate::clock;
 use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::run::Run;
+use crate::run::channel::is_refusal;
 use crate::run::host::HostAddresses;
 use crate::run::named::NamedCapture;
 use crate::run::protocol::SocketSet;
@@ -176,9 +177,16 @@ impl Capture {
         if mirror.plan.as_ref() == Some(&plan) && is_same {
             return Ok(());
         }
-        mirror.plan = None;
+        let before = mirror.plan.take();
         let addresses = named.as_ref().map(|named| named.addresses(now)).unwrap_or_default();
-        self.run.helper.install_plan(host.mark, plan.clone(), addresses, passing_user()).await?;
+        let helper = &self.run.helper;
+        let installed =
+            helper.install_plan(host.mark, plan.clone(), addresses, passing_user()).await;
+        if let Err(error) = installed {
+            // After another failure it is not known what is installed.
+            mirror.plan = before.filter(|_| is_refusal(&error));
+            return Err(error);
+        }
         mirror.plan = Some(plan);
         mirror.named = named;
         self.name_rules.store(rules.map(Arc::new));

@@ -228,18 +228,24 @@ fn replace(
         Lifetime::Unlimited => OWNER | PERSIST,
         Lifetime::OfInstaller => OWNER,
     };
-    // The first message takes a table that its owner left, or one that had none.
-    let attempts = [(OWNER | PERSIST, owned), (OWNER, owned), (0, owned), (0, 0)];
+    // The first message takes a table that its owner left, or one that had none. Linux 5.12 to 6.8
+    // has owners, but no table that persists.
+    let attempts = [(OWNER | PERSIST, owned), (OWNER, owned), (0, owned), (OWNER, 0), (0, 0)];
     let mut refused = Error::Invalid("no attempt");
     for (taken, flags) in attempts {
-        let mut messages = vec![declare(taken), delete(), declare(flags)];
-        messages.extend(contents::all(kernel, table));
-        let messages = messages.into_iter().map(|message| of_table(message, name));
-        let names = table.names.iter().flat_map(|_| store::declarations(flags));
-        match commit(netfilter, names.chain(messages).collect()) {
-            Ok(()) => return Ok(()),
-            Err(error) if is_about_flags(&error) => refused = error,
-            Err(error) => return Err(error),
+        for of_names in NAMES_FLAGS {
+            let mut messages = vec![declare(taken), delete(), declare(flags)];
+            messages.extend(contents::all(kernel, table));
+            let messages = messages.into_iter().map(|message| of_table(message, name));
+            let names = table.names.iter().flat_map(|_| store::declarations(of_names));
+            match commit(netfilter, names.chain(messages).collect()) {
+                Ok(()) => return Ok(()),
+                Err(error) if is_about_flags(&error) => refused = error,
+                Err(error) => return Err(error),
+            }
+            if table.names.is_none() {
+                break;
+            }
         }
     }
     Err(refused)
@@ -302,6 +308,9 @@ const DECLARING: &str = "making the table";
 const NEWTABLE: u16 = 0;
 const GETTABLE: u16 = 1;
 const DELTABLE: u16 = 2;
+/// The table of names persists, because its contents must outlive every change of the other table;
+/// 0 where the kernel has no tables that persist.
+const NAMES_FLAGS: [u32; 2] = [OWNER | PERSIST, 0];
 /// `NFT_TABLE_F_OWNER` (Linux 5.12) and `NFT_TABLE_F_PERSIST` (Linux 6.9).
 const OWNER: u32 = 2;
 const PERSIST: u32 = 4;
