@@ -178,7 +178,10 @@ impl HostHelperServer {
                 let sockets = self.sockets(protocol, version, count)?;
                 return Ok((HelperReply::Done, sockets));
             }
-            HelperRequest::Owners(ends) => HelperReply::Owners(self.owners()?.find(&ends)),
+            HelperRequest::Owners(ends) => {
+                let forwarded = self.watched.forwarded().to_vec();
+                HelperReply::Owners(self.owners()?.find(&ends, &forwarded))
+            }
             HelperRequest::Sockets => {
                 let capture = self.capture.as_ref().ok_or(io::ErrorKind::NotConnected)?;
                 let agent = capture.marks().agent();

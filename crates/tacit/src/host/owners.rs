@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::iter;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -69,17 +69,25 @@ impl Owners {
         Ok(Self { diagnosis, cgroups, sees_programs, programs: HashMap::new() })
     }
 
-    /// Returns the owners in the order of the request.
-    pub(super) fn find(&mut self, all: &[SocketEnds]) -> Vec<Option<SocketOwner>> {
+    /// Returns the owners in the order of the request. Flows come from programs of this host and
+    /// from these interfaces.
+    pub(super) fn find(
+        &mut self,
+        all: &[SocketEnds],
+        forwarded: &[String],
+    ) -> Vec<Option<SocketOwner>> {
         let until = Instant::now() + OWNERS_TIME_MAX;
         let in_time = |ends| (Instant::now() < until).then_some(ends);
-        all.iter().map(|ends| self.find_one(*in_time(ends)?)).collect()
+        all.iter().map(|ends| self.find_one(*in_time(ends)?, forwarded)).collect()
     }
 
-    fn find_one(&mut self, ends: SocketEnds) -> Option<SocketOwner> {
+    fn find_one(&mut self, ends: SocketEnds, forwarded: &[String]) -> Option<SocketOwner> {
         let SocketEnds { protocol, program, peer } = ends;
-        let found = diag::owner(&mut self.diagnosis, ip_protocol(protocol), program, peer);
-        let socket = found.ok().flatten().filter(|socket| is_held(socket, ends))?;
+        let found = diag::owner(&mut self.diagnosis, ip_protocol(protocol), program, peer).ok()?;
+        if found.is_none() && !forwarded.is_empty() && is_elsewhere(program.ip()) {
+            return Some(no_program_of_host());
+        }
+        let socket = found.filter(|socket| is_held(socket, ends))?;
         let program = self.sees_programs.then(|| holder(socket.inode)).flatten();
         let user = address::user_name(socket.uid);
         Some(self.owner(&socket, program, user))
@@ -213,6 +221,23 @@ fn is_held(socket: &DiagSocket, ends: SocketEnds) -> bool {
     socket.inode != 0 && is_flows
 }
 
+/// The owner of a flow that no program of this host has opened: rules that name owners are for
+/// others.
+fn no_program_of_host() -> SocketOwner {
+    SocketOwner {
+        pid: None,
+        program: Some(PathBuf::new()),
+        user: Some(String::new()),
+        cgroup: Some(String::new()),
+    }
+}
+
+/// Whether an address is not one of this host: it cannot be bound.
+fn is_elsewhere(address: IpAddr) -> bool {
+    let bound = UdpSocket::bind((address.to_canonical(), 0));
+    bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+}
+
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -221,4 +246,17 @@ fn holder(inode: u32) -> Option<SeenProgram> {
     let is_init = inode != 0 && owner::holds(INIT, inode).unwrap_or(false);
     let pid = if is_init { INIT } else { owner::holder(INIT, inode)? };
     Some(SeenProgram::of(pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_another_host_is_elsewhere() {
+        assert!(is_elsewhere([192, 0, 2, 77].into()));
+        for here in ["127.0.0.1", "::ffff:127.0.0.1", "fe80::1"] {
+            assert!(!is_elsewhere(here.parse().unwrap()), "{here}");
+        }
+    }
 }

@@ -104,6 +104,11 @@ impl Watched {
         Ok(())
     }
 
+    /// The interfaces whose flows are captured too.
+    pub(super) fn forwarded(&self) -> &[String] {
+        self.installed.as_ref().map_or(&[], |(installed, _)| &installed.plan.forwarded)
+    }
+
     /// Captures addresses and stores names. Rules that another program has removed are restored
     /// first.
     ///

@@ -258,7 +258,8 @@ pub struct SocketEnds {
     pub peer: SocketAddr,
 }
 
-/// The owner of a socket; unknown facts are `None`.
+/// The owner of a socket; unknown facts are `None`. What is empty belongs to no program of this
+/// host: a captured flow of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketOwner {
