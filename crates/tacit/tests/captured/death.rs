@@ -304,3 +304,50 @@ ECONNREFUSED
 ",
     );
 }
+
+#[test]
+fn a_helper_that_dies_during_a_reload_leaves_the_host_captured() {
+    machines().expect(
+        r#"
+        cp host.toml few.toml
+        cat >>host.toml <<'E'
+[[rule]]
+name = "denied"
+direction = "outbound"
+remote = "192.0.2.2"
+remote-ports = 8000
+deny = true
+E
+        mv host.toml more.toml; cp few.toml host.toml
+        capture
+        start python3 peer.py hold 192.0.2.2 4433 marked-held go >held.out
+        until_true [ -e go.open ]
+        helper=$(pgrep -x -P $(pgrep -P $agent) tacit-host)
+        kill -STOP $helper
+        cp more.toml host.toml
+        ./tacit reload --control host.sock >reload.out 2>&1 & reload=$!
+        waits() { [ "$(ss -Hxp state connected | grep -c "pid=$reload,")" = 1 ]; }
+        until_true waits
+        sleep 0.5
+        kill -9 $helper
+        wait $reload; echo $?
+        grep -o 'the helper that captured .*' reload.out
+        started() { grep -c 'run-began run=host' host.log | grep -qx 2; }
+        until_true started
+        # The successor reads the new policy.
+        ask 192.0.2.2 4433 marked
+        ask 192.0.2.2 8000 word
+        touch go
+        until_true [ -s held.out ]
+        cat held.out
+        seen marked"#,
+        "
+1
+the helper that captured the host has ended
+answer to marked from ::ffff:127.0.0.1
+ECONNREFUSED
+answer to marked-held from ::ffff:127.0.0.1
+0
+",
+    );
+}

@@ -89,7 +89,7 @@ lookup() { timeout 20 python3 client.py lookup "$@"; }
 "#;
 
 /// TLS by name; nothing says which server name the handshake has.
-const NAMED: &str = r#"
+pub const NAMED: &str = r#"
 [[rule]]
 name = "named"
 direction = "outbound"
@@ -98,14 +98,14 @@ remote-ports = 4433
 tls = { trust = "ca" }
 "#;
 
-fn machines(settings: &str, rules: &str) -> Machines {
+pub fn machines(settings: &str, rules: &str) -> Machines {
     let machines = Machines::new(settings, rules);
     machines.write("client.py", CLIENT);
     machines.write("names.py", include_str!("../peers/names.py"));
     machines
 }
 
-fn expect(machines: &Machines, script: &str, wanted: &str) {
+pub fn expect(machines: &Machines, script: &str, wanted: &str) {
     machines.expect(&format!("{BEGIN}{script}"), wanted);
 }
 

@@ -75,3 +75,18 @@ def elements(table, name):
                 key = dict(attributes(element[1]))[1]
                 found.append((key, struct.unpack(">Q", left)[0] if left else None))
             received = received[(length + 3) & ~3:]
+
+
+def publish(chain, hook, port, instead, instead_port, address="192.0.2.1"):
+    """What Docker does for `-p PORT:INSTEAD_PORT`, at this hook."""
+    destination = expression("payload", number(1, 1), number(2, 1), number(3, 16), number(4, 4))
+    protocol = expression("meta", number(1, 1), number(2, 16))
+    to_port = expression("payload", number(1, 1), number(2, 2), number(3, 2), number(4, 2))
+    return append(chain, hook, -100, [
+        destination, compare(0, socket.inet_aton(address)),
+        protocol, compare(0, bytes([6])),
+        to_port, compare(0, struct.pack(">H", port)),
+        expression("immediate", number(1, 1), nest(2, attribute(1, socket.inet_aton(instead)))),
+        expression("immediate", number(1, 2), nest(2, attribute(1, struct.pack(">H", instead_port)))),
+        expression("nat", number(1, 1), number(2, 2), number(3, 1), number(5, 2)),
+    ])
