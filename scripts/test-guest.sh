@@ -13,7 +13,8 @@
 #
 # Variables, all optional:
 #   BINARY=FILE    the program; default target/release/tacit
-#   SUITE=NAME     the guest's Debian; default trixie, or bookworm if that cannot be reached
+#   SUITE=NAME     the guest's Debian; default trixie, or bookworm if that cannot be reached.
+#                  The kernel of bookworm, Linux 6.1, has no owners of tables that persist
 #   ACCEL=NAME     QEMU's accelerator; default tcg, which works everywhere
 #   BOOT_MAX=N     seconds until a boot counts as failed; default 1500
 set -euo pipefail
