@@ -1,5 +1,4 @@
-//! Defines [`ChildSa`]: a tunnel that IKE has negotiated, with everything that is needed to encrypt
-//! its packets.
+//! Defines [`ChildSa`]: what IKE hands to the data path when a tunnel is ready.
 
 use crate::cipher::Cipher;
 use crate::secret::SecretBytes;

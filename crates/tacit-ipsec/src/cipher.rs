@@ -1,7 +1,7 @@
 //! Defines [`Cipher`]: the combinations of encryption and integrity that tacit accepts.
 //!
-//! DES, 3DES, HMAC-MD5 and HMAC-SHA-1 are not in the enumeration, so no code can use them (RFC 8221
-//! sections 5 and 6).
+//! DES, 3DES, HMAC-MD5 and HMAC-SHA-1 have no variant, so no code can use them (RFC 8221 section 5
+//! and 6).
 
 /// How ESP packets or IKE messages are encrypted and authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

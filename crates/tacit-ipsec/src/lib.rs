@@ -1,8 +1,9 @@
-//! Implements protocols of IPsec without I/O: IKEv2 (RFC 7296), which agrees on keys, and the terms
-//! that IKEv2 and ESP share.
+//! The protocols of IPsec, without I/O: IKEv2 (RFC 7296), which agrees on keys, and what both it
+//! and ESP need to name them.
 //!
-//! The code uses no socket, file or clock. Time and random numbers are arguments, so tests run two
-//! peers with a virtual clock, and fuzzing needs no network. The ciphers are those of aws-lc-rs.
+//! Everything here is a function of its inputs: no socket, no file, no clock. Time and randomness
+//! are arguments, so tests run two peers with a virtual clock, and fuzzing needs no network. The
+//! ciphers are those of aws-lc-rs.
 //!
 //! ```text
 //!   UDP datagrams      clock, random bytes
@@ -19,12 +20,12 @@
 //! * [`TrafficSelector`]: which packets belong to a tunnel;
 //! * [`ChildSa`]: a tunnel as IKE has negotiated it, ready for the data path.
 //!
-//! The crate knows no policy. Its caller converts rules to configurations, and failures to log
-//! lines.
+//! The crate knows no policy. Its user converts rules to configurations and failures to log lines.
 #![forbid(unsafe_code)]
 
 mod child;
 mod cipher;
+pub mod ike;
 mod secret;
 mod selector;
 

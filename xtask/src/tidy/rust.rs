@@ -47,7 +47,7 @@ struct Owned {
     why: &'static str,
 }
 
-const OWNED: [Owned; 3] = [
+const OWNED: [Owned; 4] = [
     Owned {
         names: &["unsafe"],
         places: &["crates/tacit-sys/"],
@@ -55,11 +55,17 @@ const OWNED: [Owned; 3] = [
         why: "only tacit-sys may contain unsafe code: move it there",
     },
     Owned {
-        names: &["rustls", "aws_lc_rs"],
+        names: &["rustls"],
         // The benchmark's program with a TLS library is not part of tacit.
         places: &["crates/tacit-tls/", "bench/inprocess/"],
         free_in_tests: false,
         why: "only crates/tacit-tls may use this library: call functions of that crate instead",
+    },
+    Owned {
+        names: &["aws_lc_rs"],
+        places: &["crates/tacit-tls/", "crates/tacit-ipsec/", "bench/inprocess/"],
+        free_in_tests: false,
+        why: "only crates/tacit-tls and crates/tacit-ipsec may use this library",
     },
     Owned {
         names: &["rcgen"],

@@ -1,0 +1,43 @@
+//! Reads and writes IKEv2 messages (RFC 7296 section 3).
+//!
+//! ```text
+//!   header: SPIs, exchange, flags, message ID, length
+//!   payload ─> payload ─> ... each names the type of the next
+//!   the last may be SK or SKF, which contains further payloads, encrypted
+//! ```
+//!
+//! One file has one payload. Lengths are strict: a field that ends early or late is an error that
+//! names the field. What is not known is kept or skipped as section 2.5 requires: an unknown
+//! payload is skipped unless its critical bit is set, and an unknown transform stays in its
+//! proposal, so that the proposal cannot be chosen by mistake. Lists and lengths have limits.
+
+mod auth;
+mod cert;
+mod chain;
+mod config;
+mod delete;
+mod encrypted;
+mod error;
+mod header;
+mod identification;
+mod key_exchange;
+mod message;
+pub(crate) mod notify;
+mod reader;
+mod security_association;
+mod traffic_selectors;
+
+pub(crate) use auth::{AuthMethod, AuthPayload};
+pub(crate) use chain::{IkePayload, encode_payloads, parse_payloads};
+pub(crate) use delete::DeletePayload;
+pub(crate) use encrypted::{Fragment, encode_prefix};
+pub use error::CodecError;
+pub(crate) use header::{ExchangeType, IkeHeader};
+pub(crate) use identification::IdPayload;
+pub(crate) use key_exchange::KePayload;
+pub(crate) use message::{IkeMessage, encode_message};
+pub(crate) use notify::NotifyPayload;
+pub(crate) use security_association::{Proposal, ProtocolId, Transform, TransformKind};
+pub(crate) use traffic_selectors::TsPayload;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! What the policy says about one peer.
+
+use std::time::Duration;
+
+use super::identity::IkeIdentity;
+use super::proposal::{EspProposal, IkeProposal};
+use crate::secret::SecretBytes;
+use crate::selector::TrafficSelector;
+
+/// How to communicate with one peer.
+#[derive(Clone, Debug)]
+pub struct IkeConfig {
+    /// The identity of this side.
+    pub local: IkeIdentity,
+    /// The identity that the peer must prove.
+    pub remote: IkeIdentity,
+    /// How this side proves its identity.
+    pub local_auth: LocalAuth,
+    /// How the peer must prove its identity.
+    pub remote_auth: RemoteAuth,
+    /// The algorithms of the IKE SA, the preferred first. At most [`PROPOSALS_MAX`] are used.
+    pub proposals: Vec<IkeProposal>,
+    /// The tunnel.
+    pub child: ChildConfig,
+    /// How long the keys of the IKE SA are used.
+    pub lifetime: Duration,
+    /// After this time without a packet from the peer, this side asks whether it is alive.
+    pub liveness: Duration,
+}
+
+/// The tunnel that both sides agree on.
+#[derive(Clone, Debug)]
+pub struct ChildConfig {
+    /// The algorithms, the preferred first. At most [`PROPOSALS_MAX`] are used.
+    pub proposals: Vec<EspProposal>,
+    /// The end of this side.
+    pub local: Vec<TrafficSelector>,
+    /// The end of the peer.
+    pub remote: Vec<TrafficSelector>,
+    /// How long keys are used. The data path asks for new keys earlier if it has sent too many
+    /// packets or bytes.
+    pub lifetime: Duration,
+}
+
+/// How this side proves its identity.
+#[derive(Clone, Debug)]
+pub enum LocalAuth {
+    /// With a key that both sides know.
+    SharedKey(SecretBytes),
+}
+
+/// How the peer must prove its identity.
+#[derive(Clone, Debug)]
+pub enum RemoteAuth {
+    /// With a key that both sides know.
+    SharedKey(SecretBytes),
+}
+
+/// The most proposals that are offered.
+pub const PROPOSALS_MAX: usize = 16;

@@ -1,0 +1,231 @@
+//! `IKE_AUTH`: both sides prove who they are, and make the first child SA (RFC 7296 sections 1.2
+//! and 2.15).
+
+use std::time::Instant;
+
+use super::child::{ChildAnswer, ChildRequest};
+use super::payloads::notifications;
+use super::sa::{IkeRole, IkeSa, Opened, SaState};
+use super::task::Task;
+use super::{IkeConnection, IkeEvent};
+use crate::ike::auth::SignedOctets;
+use crate::ike::codec::{
+    AuthMethod, AuthPayload, DeletePayload, ExchangeType, IdPayload, IkePayload, NotifyPayload,
+    notify,
+};
+use crate::ike::config::{LocalAuth, RemoteAuth};
+use crate::ike::crypto::Nonces;
+use crate::ike::failure::{FailureSide, IkeFailure};
+use crate::ike::identity::IkeIdentity;
+use crate::ike::proposal::{ChildExchange, offer_esp};
+
+/// What AUTH signs.
+#[derive(Clone, Debug)]
+pub(super) struct AuthContext {
+    pub(super) init_request: Vec<u8>,
+    pub(super) init_response: Vec<u8>,
+    pub(super) nonces: Nonces,
+}
+
+impl AuthContext {
+    /// What the initiator or the responder of an IKE SA signs.
+    fn octets(&self, sa: &IkeSa, signer: IkeRole, id: &IdPayload) -> SignedOctets {
+        let (message, nonce, key) = if signer == IkeRole::Initiator {
+            (&self.init_request, &self.nonces.responder, &sa.keys.initiator_auth)
+        } else {
+            (&self.init_response, &self.nonces.initiator, &sa.keys.responder_auth)
+        };
+        SignedOctets::new(sa.keys.prf, message, nonce, key, id)
+    }
+}
+
+impl IkeConnection {
+    /// Sends the request of the initiator.
+    pub(super) fn send_auth(&mut self, now: Instant) -> Result<(), IkeFailure> {
+        let id = self.config.local.to_payload();
+        let auth = self.own_auth(&id)?;
+        let child_spi = self.new_child_spi()?;
+        let child = &self.config.child;
+        let offer = offer_esp(&child.proposals, ChildExchange::Auth, child_spi);
+        let mut payloads = vec![
+            IkePayload::IdInitiator(id),
+            IkePayload::IdResponder(self.config.remote.to_payload()),
+            auth,
+            IkePayload::Notify(NotifyPayload::new(notify::INITIAL_CONTACT, [])),
+            IkePayload::SecurityAssociation(offer),
+        ];
+        payloads.extend(self.selector_payloads());
+        let spi = self.current;
+        self.request(now, spi, ExchangeType::Auth, &payloads, Task::Auth { child_spi });
+        Ok(())
+    }
+
+    /// The AUTH payload of this side.
+    fn own_auth(&self, id: &IdPayload) -> Result<IkePayload, IkeFailure> {
+        let (Some(context), Some(sa)) = (&self.auth, self.sa(self.current)) else {
+            return Err(IkeFailure::protocol("AUTH comes at the wrong time"));
+        };
+        let octets = context.octets(sa, sa.role(), id);
+        let LocalAuth::SharedKey(key) = &self.config.local_auth;
+        let data = octets.with_shared_key(sa.keys.prf, key).as_bytes().to_vec();
+        Ok(IkePayload::Auth(AuthPayload { method: AuthMethod::SharedKey, data }))
+    }
+
+    /// Checks identity and AUTH of the peer.
+    fn verify_peer(&self, payloads: &[IkePayload]) -> Result<(), IkeFailure> {
+        let (Some(context), Some(sa)) = (&self.auth, self.sa(self.current)) else {
+            return Err(IkeFailure::protocol("AUTH comes at the wrong time"));
+        };
+        let id = payloads.iter().find_map(|payload| match payload {
+            IkePayload::IdInitiator(id) if !sa.is_initiator => Some(id),
+            IkePayload::IdResponder(id) if sa.is_initiator => Some(id),
+            _ => None,
+        });
+        let auth = payloads.iter().find_map(|payload| match payload {
+            IkePayload::Auth(auth) => Some(auth),
+            _ => None,
+        });
+        let (Some(id), Some(auth)) = (id, auth) else {
+            return Err(IkeFailure::protocol("its identity or its AUTH payload is missing"));
+        };
+        let identity = IkeIdentity::from_payload(id);
+        if identity.as_ref() != Some(&self.config.remote) {
+            return Err(wrong_identity(identity.as_ref(), &self.config.remote));
+        }
+        let RemoteAuth::SharedKey(key) = &self.config.remote_auth;
+        if auth.method != AuthMethod::SharedKey {
+            return Err(wrong_method(auth.method));
+        }
+        let octets = context.octets(sa, sa.role().other(), id);
+        let expected = octets.with_shared_key(sa.keys.prf, key);
+        aws_lc_rs::constant_time::verify_slices_are_equal(expected.as_bytes(), &auth.data)
+            .map_err(|_| wrong_key(&self.config.remote))
+    }
+
+    pub(super) fn handle_auth_response(
+        &mut self,
+        now: Instant,
+        spi: u64,
+        child_spi: u32,
+        opened: &Opened,
+    ) {
+        let has_auth = opened.payloads.iter().any(|one| matches!(one, IkePayload::Auth(_)));
+        let error = notifications(&opened.payloads).find(|one| one.is_error());
+        if let Some(error) = error.filter(|_| !has_auth) {
+            let failure = IkeFailure::refused(error.kind, "authentication");
+            self.fail(failure);
+            return;
+        }
+        if let Err(failure) = self.verify_peer(&opened.payloads) {
+            self.reject_responder(now, spi, failure);
+            return;
+        }
+        let nonces = self.auth.take().map(|context| context.nonces);
+        self.establish(now, spi);
+        let Some(nonces) = nonces else { return };
+        let request = ChildRequest { spi: child_spi, nonces, secret: None };
+        let outcome = ChildAnswer::read(&opened.payloads)
+            .and_then(|answer| self.finish_child(now, spi, &request, &answer, ChildExchange::Auth));
+        match outcome {
+            Ok(()) => self.ensure_active(),
+            Err(failure) => self.event(IkeEvent::ExchangeFailed(failure)),
+        }
+    }
+
+    /// Ends an IKE SA whose responder has not proved who it is (RFC 7296 section 2.21.2).
+    fn reject_responder(&mut self, now: Instant, spi: u64, failure: IkeFailure) {
+        let payloads = [
+            IkePayload::Notify(NotifyPayload::new(notify::AUTHENTICATION_FAILED, [])),
+            IkePayload::Delete(DeletePayload::IkeSa),
+        ];
+        if let Some(sa) = self.sa_mut(spi) {
+            sa.state = SaState::Closing;
+        }
+        self.request(now, spi, ExchangeType::Informational, &payloads, Task::DeleteIke);
+        self.end(IkeEvent::Failed(failure));
+    }
+
+    /// Handles the request of the initiator.
+    pub(super) fn handle_auth_request(&mut self, now: Instant, spi: u64, opened: &Opened) {
+        let id = self.config.local.to_payload();
+        let wanted = opened.payloads.iter().find_map(|payload| match payload {
+            IkePayload::IdResponder(id) => Some(IkeIdentity::from_payload(id)),
+            _ => None,
+        });
+        let own = &self.config.local;
+        let is_addressed = wanted.as_ref().is_none_or(|wanted| wanted.as_ref() == Some(own));
+        let checked = self.verify_peer(&opened.payloads).and_then(|()| match is_addressed {
+            true => self.own_auth(&id),
+            false => Err(not_this_side(wanted.flatten().as_ref(), own)),
+        });
+        let auth = match checked {
+            Ok(auth) => auth,
+            Err(failure) => {
+                let kind = notify::AUTHENTICATION_FAILED;
+                self.respond_notify(now, spi, ExchangeType::Auth, kind);
+                self.retire(now, spi);
+                self.end(IkeEvent::Failed(failure));
+                return;
+            }
+        };
+        let nonces = self.auth.take().map(|context| context.nonces);
+        self.establish(now, spi);
+        let Some(nonces) = nonces else { return };
+        let mut payloads = vec![IkePayload::IdResponder(id), auth];
+        match self.accept_child(now, spi, &opened.payloads, nonces, ChildExchange::Auth) {
+            Ok(accepted) => payloads.extend(accepted.payloads),
+            Err(refusal) => {
+                payloads.push(IkePayload::Notify(refusal.notify));
+                self.event(IkeEvent::ExchangeFailed(refusal.failure));
+            }
+        }
+        self.respond(now, spi, ExchangeType::Auth, &payloads);
+        self.ensure_active();
+    }
+
+    fn establish(&mut self, now: Instant, spi: u64) {
+        let rekey_at = self.rekey_at(now);
+        let expires_at = now + self.config.lifetime;
+        let Some(sa) = self.sa_mut(spi) else { return };
+        sa.state = SaState::Established;
+        sa.rekey_at = rekey_at;
+        sa.expires_at = expires_at;
+        let proposal = sa.proposal;
+        let peer = self.config.remote.clone();
+        self.event(IkeEvent::Established { peer, proposal });
+    }
+}
+
+fn wrong_identity(claimed: Option<&IkeIdentity>, expected: &IkeIdentity) -> IkeFailure {
+    let claimed = claimed.map_or_else(|| "of an unknown type".to_owned(), ToString::to_string);
+    let message = format!(
+        "the peer's identity is {claimed}, the policy expects {expected}: correct the remote \
+         identity in the policy, or the peer's own identity"
+    );
+    IkeFailure::new("wrong-identity", FailureSide::Both, message)
+}
+
+fn not_this_side(wanted: Option<&IkeIdentity>, own: &IkeIdentity) -> IkeFailure {
+    let wanted = wanted.map_or_else(|| "of an unknown type".to_owned(), ToString::to_string);
+    let message = format!(
+        "the peer asks for the identity {wanted}, this side is {own}: correct the local identity \
+         in the policy, or the remote identity on the peer"
+    );
+    IkeFailure::new("wrong-identity", FailureSide::Both, message)
+}
+
+fn wrong_method(method: AuthMethod) -> IkeFailure {
+    let message = format!(
+        "the peer authenticates with {method:?}, the policy requires a shared key: configure the \
+         same kind of authentication on both sides"
+    );
+    IkeFailure::new("wrong-auth-method", FailureSide::Both, message)
+}
+
+fn wrong_key(peer: &IkeIdentity) -> IkeFailure {
+    let message = format!(
+        "the shared key of {peer} is not the one of the policy: configure the same key on both \
+         sides"
+    );
+    IkeFailure::new("wrong-shared-key", FailureSide::Both, message)
+}

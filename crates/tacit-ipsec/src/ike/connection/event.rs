@@ -1,0 +1,43 @@
+//! What a connection reports and sends.
+
+use crate::child::{ChildSa, EspSpi};
+use crate::ike::failure::IkeFailure;
+use crate::ike::identity::IkeIdentity;
+use crate::ike::proposal::IkeProposal;
+
+/// What a connection reports to its user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IkeEvent {
+    /// Both sides have proved who they are.
+    Established {
+        /// The identity of the peer.
+        peer: IkeIdentity,
+        /// The algorithms of the IKE SA.
+        proposal: IkeProposal,
+    },
+    /// The IKE SA has new keys.
+    Rekeyed,
+    /// Packets of this child SA may arrive from now on. Packets are sent with it after
+    /// [`ChildActive`](Self::ChildActive).
+    ChildInstalled(Box<ChildSa>),
+    /// Packets are sent with the child SA that has this inbound SPI, and no longer with another.
+    ChildActive(EspSpi),
+    /// The child SA with this inbound SPI is deleted.
+    ChildRemoved(EspSpi),
+    /// A child SA or new keys were not agreed on; the IKE SA continues.
+    ExchangeFailed(IkeFailure),
+    /// The connection has ended because of a failure. Its child SAs were reported as removed.
+    Failed(IkeFailure),
+    /// The connection has ended as one of both sides requested.
+    Closed,
+}
+
+/// A datagram to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IkeTransmit {
+    /// An IKE message. On port 4500 the non-ESP marker precedes it (RFC 3948 section 2.2).
+    Message(Vec<u8>),
+    /// The byte 0xff alone, which keeps the mapping of a NAT (RFC 3948 section 2.3). No marker
+    /// precedes it.
+    Keepalive,
+}

@@ -1,0 +1,369 @@
+//! `IKE_SA_INIT`: the key exchange of both roles (RFC 7296 section 1.2).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::auth::AuthContext;
+use super::payloads::{key_exchange, notifications};
+use super::sa::{IkeRole, IkeSa, Retransmission};
+use super::{IkeConnection, IkePath};
+use crate::ike::codec::{
+    ExchangeType, IkeHeader, IkeMessage, IkePayload, KePayload, NotifyPayload, Proposal,
+    encode_message, notify,
+};
+use crate::ike::config::{IkeConfig, PROPOSALS_MAX};
+use crate::ike::crypto::{
+    IkeKeys, IkeSpis, KeGroup, KeySecret, Nonces, RandomSource, random_nonce, random_spi, seed,
+};
+use crate::ike::failure::{FailureSide, IkeFailure};
+use crate::ike::nat;
+use crate::ike::proposal::{IkeProposal, answer_ike, choose_ike, describe, offer_ike};
+
+/// The initiator before it has keys.
+#[derive(Debug)]
+pub(super) struct Opening {
+    spi: u64,
+    nonce: Vec<u8>,
+    secret: KeySecret,
+    /// What the responder demands to see again (RFC 7296 section 2.6).
+    cookie: Option<Vec<u8>>,
+    request: Vec<u8>,
+    retransmission: Retransmission,
+    /// How often the request may change.
+    changes_left: u8,
+}
+
+impl Opening {
+    pub(super) fn spi(&self) -> u64 {
+        self.spi
+    }
+
+    pub(super) fn repeat_at(&self) -> Instant {
+        self.retransmission.at
+    }
+}
+
+/// Why a first request was not accepted, and what to answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IkeRefusal {
+    /// The response in clear; without one the request is dropped.
+    pub response: Option<Vec<u8>>,
+    /// The reason.
+    pub failure: IkeFailure,
+}
+
+/// The payloads of `IKE_SA_INIT` that both roles need.
+struct InitPayloads<'a> {
+    proposals: &'a [Proposal],
+    key_exchange: &'a KePayload,
+    nonce: &'a [u8],
+}
+
+impl IkeConnection {
+    pub(super) fn start_init(&mut self, now: Instant) -> Result<(), IkeFailure> {
+        let Some(first) = self.config.proposals.first() else {
+            let message = "the policy has no proposal for the IKE SA: add one";
+            return Err(IkeFailure::new("no-proposal", FailureSide::Policy, message));
+        };
+        let group = first.group;
+        let random = self.random.as_mut();
+        let mut opening = Opening {
+            spi: random_spi(random).map_err(|failed| IkeFailure::crypto(failed.into()))?,
+            nonce: random_nonce(random).map_err(|failed| IkeFailure::crypto(failed.into()))?,
+            secret: KeySecret::generate(group, random)?,
+            cookie: None,
+            request: Vec::new(),
+            retransmission: Retransmission::start(now),
+            changes_left: CHANGES_MAX,
+        };
+        self.send_init(now, &mut opening)?;
+        self.opening = Some(opening);
+        Ok(())
+    }
+
+    /// Writes and sends the request.
+    fn send_init(&mut self, now: Instant, opening: &mut Opening) -> Result<(), IkeFailure> {
+        let header = init_header(opening.spi, 0, IkeRole::Initiator);
+        let accepted = self.config.proposals.iter().take(PROPOSALS_MAX).copied();
+        let offer = offer_ike(&accepted.collect::<Vec<_>>(), None);
+        let cookie = opening.cookie.clone();
+        let cookie =
+            cookie.map(|data| IkePayload::Notify(NotifyPayload::new(notify::COOKIE, data)));
+        // The cookie is the first payload (RFC 7296 section 2.6).
+        let mut payloads: Vec<IkePayload> = cookie.into_iter().collect();
+        payloads.push(IkePayload::SecurityAssociation(offer));
+        payloads.push(key_exchange(&opening.secret));
+        payloads.push(IkePayload::Nonce(opening.nonce.clone()));
+        let spis = IkeSpis { initiator: opening.spi, responder: 0 };
+        payloads.extend(nat::payloads(spis, self.path.remote, self.random.as_mut())?);
+        opening.request = encode_message(&header, &payloads);
+        opening.retransmission = Retransmission::start(now);
+        self.transmit(now, opening.request.clone());
+        Ok(())
+    }
+
+    /// Repeats the first request when it is time.
+    pub(super) fn repeat_init(&mut self, now: Instant) {
+        let Some(opening) = &mut self.opening else { return };
+        if opening.retransmission.at > now {
+            return;
+        }
+        if opening.retransmission.repeat(now) {
+            let request = opening.request.clone();
+            self.transmit(now, request);
+        } else {
+            self.fail(IkeFailure::no_answer("the first request (IKE_SA_INIT)"));
+        }
+    }
+
+    /// Handles a message of `IKE_SA_INIT`. It is not authenticated, so most faults are ignored.
+    pub(super) fn receive_init(&mut self, now: Instant, message: &IkeMessage, bytes: &[u8]) {
+        let header = &message.header;
+        if !header.is_response {
+            self.repeat_init_response(now, bytes);
+            return;
+        }
+        let is_ours =
+            |opening: &mut Opening| opening.spi == header.initiator_spi && header.message_id == 0;
+        let Some(opening) = self.opening.take_if(is_ours) else { return };
+        let outcome = self.handle_init_response(now, opening, message, bytes);
+        if let Err(failure) = outcome {
+            self.fail(failure);
+        }
+    }
+
+    /// The peer has repeated the request that made this connection.
+    fn repeat_init_response(&mut self, now: Instant, bytes: &[u8]) {
+        let Some(context) = self.auth.as_ref().filter(|one| one.init_request == bytes) else {
+            return;
+        };
+        let response = context.init_response.clone();
+        self.transmit(now, response);
+    }
+
+    fn handle_init_response(
+        &mut self,
+        now: Instant,
+        mut opening: Opening,
+        message: &IkeMessage,
+        bytes: &[u8],
+    ) -> Result<(), IkeFailure> {
+        for payload in notifications(&message.payloads) {
+            match payload.kind {
+                notify::COOKIE => opening.cookie = Some(payload.data.clone()),
+                notify::INVALID_KE_PAYLOAD => {
+                    let group = self.other_group(&opening, &payload.data)?;
+                    opening.secret = KeySecret::generate(group, self.random.as_mut())?;
+                }
+                _ if payload.is_error() => {
+                    return Err(IkeFailure::refused(payload.kind, "the IKE SA"));
+                }
+                _ => continue,
+            }
+            let Some(left) = opening.changes_left.checked_sub(1) else {
+                return Err(IkeFailure::protocol("it demands one cookie or group after the other"));
+            };
+            opening.changes_left = left;
+            self.send_init(now, &mut opening)?;
+            self.opening = Some(opening);
+            return Ok(());
+        }
+        self.finish_init(now, opening, message, bytes)
+    }
+
+    /// The group that the responder asks for, which must be one that the policy accepts.
+    fn other_group(&self, opening: &Opening, data: &[u8]) -> Result<KeGroup, IkeFailure> {
+        let number = data.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
+        let group = number.and_then(KeGroup::from_number);
+        let is_accepted =
+            |group: &KeGroup| self.config.proposals.iter().any(|one| one.group == *group);
+        let group = group.filter(is_accepted).filter(|group| *group != opening.secret.group());
+        group.ok_or_else(|| {
+            let number = number.unwrap_or_default();
+            let message = format!(
+                "the peer requires key exchange group {number}, which no proposal of the policy \
+                 has: add a proposal with a group of the peer, or change the peer's"
+            );
+            IkeFailure::new("no-common-group", FailureSide::Both, message)
+        })
+    }
+
+    fn finish_init(
+        &mut self,
+        now: Instant,
+        opening: Opening,
+        message: &IkeMessage,
+        bytes: &[u8],
+    ) -> Result<(), IkeFailure> {
+        let read = InitPayloads::read(&message.payloads)?;
+        let chosen = choose_ike(&self.config.proposals, read.proposals);
+        let Some((proposal, _)) = chosen.filter(|_| read.proposals.len() == 1) else {
+            return Err(IkeFailure::protocol("it chose algorithms that were not offered"));
+        };
+        if read.key_exchange.group != opening.secret.group().number()
+            || proposal.group != opening.secret.group()
+        {
+            return Err(IkeFailure::protocol(
+                "it chose another group than that of the key exchange",
+            ));
+        }
+        let shared = opening.secret.agree(&read.key_exchange.public_value)?;
+        let nonces = Nonces { initiator: opening.nonce, responder: read.nonce.to_vec() };
+        let spis = IkeSpis { initiator: opening.spi, responder: message.header.responder_spi };
+        if spis.responder == 0 {
+            return Err(IkeFailure::protocol("its SPI is zero"));
+        }
+        let seed = seed(proposal.prf, &nonces, &shared);
+        let keys = IkeKeys::derive((proposal.cipher, proposal.prf), &seed, &nonces, spis)?;
+        self.is_behind_nat = nat::is_translated(&message.payloads, spis, self.path.local);
+        let rekey_at = self.rekey_at(now);
+        let sa = IkeSa::new(spis, IkeRole::Initiator, proposal, keys, rekey_at).after_init(None);
+        let context =
+            AuthContext { init_request: opening.request, init_response: bytes.to_vec(), nonces };
+        self.current = sa.own_spi();
+        self.sas.push(sa);
+        self.auth = Some(context);
+        self.send_auth(now)
+    }
+
+    /// Accepts the first request of a peer, as the responder.
+    ///
+    /// # Errors
+    ///
+    /// If the request is not acceptable; the refusal may have a response for the peer.
+    pub fn accept(
+        config: Arc<IkeConfig>,
+        path: IkePath,
+        mut random: Box<dyn RandomSource>,
+        now: Instant,
+        bytes: &[u8],
+    ) -> Result<Self, IkeRefusal> {
+        let silent = |failure| IkeRefusal { response: None, failure };
+        let message = IkeMessage::parse(bytes).map_err(|error| silent(error.into()))?;
+        let header = message.header;
+        let is_first = header.exchange == ExchangeType::SaInit
+            && !header.is_response
+            && header.from_initiator
+            && (header.responder_spi, header.message_id) == (0, 0)
+            && header.initiator_spi != 0;
+        let read = InitPayloads::read(&message.payloads);
+        let (true, Ok(read)) = (is_first, read) else {
+            return Err(silent(IkeFailure::protocol("it is no first request")));
+        };
+        let Some((proposal, offer)) = choose_ike(&config.proposals, read.proposals) else {
+            return Err(no_proposal(&header, read.proposals));
+        };
+        if read.key_exchange.group != proposal.group.number() {
+            return Err(other_group_wanted(&header, proposal.group));
+        }
+        let answer = answer(&header, path, proposal, offer.number, &read, random.as_mut());
+        let (secret, response, nonces, spis) = answer.map_err(silent)?;
+        let keys = secret.agree(&read.key_exchange.public_value).and_then(|shared| {
+            let seed = seed(proposal.prf, &nonces, &shared);
+            IkeKeys::derive((proposal.cipher, proposal.prf), &seed, &nonces, spis)
+        });
+        let keys = keys.map_err(|failed| silent(failed.into()))?;
+        let is_behind_nat = nat::is_translated(&message.payloads, spis, path.local);
+        let mut connection = Self::empty(config, path, random, now);
+        connection.is_behind_nat = is_behind_nat;
+        let sa = IkeSa::new(spis, IkeRole::Responder, proposal, keys, now + HALF_OPEN);
+        let sa = sa.after_init(Some(response.clone()));
+        connection.current = sa.own_spi();
+        connection.sas.push(sa);
+        let init_request = bytes.to_vec();
+        connection.auth =
+            Some(AuthContext { init_request, init_response: response.clone(), nonces });
+        connection.transmit(now, response);
+        Ok(connection)
+    }
+}
+
+/// The response to the first request, and what the keys depend on.
+type InitAnswer = (KeySecret, Vec<u8>, Nonces, IkeSpis);
+
+fn answer(
+    header: &IkeHeader,
+    path: IkePath,
+    proposal: IkeProposal,
+    number: u8,
+    read: &InitPayloads<'_>,
+    random: &mut dyn RandomSource,
+) -> Result<InitAnswer, IkeFailure> {
+    let failed = |failed: crate::ike::crypto::RandomFailed| IkeFailure::crypto(failed.into());
+    let secret = KeySecret::generate(proposal.group, random)?;
+    let nonce = random_nonce(random).map_err(failed)?;
+    let responder = random_spi(random).map_err(failed)?;
+    let spis = IkeSpis { initiator: header.initiator_spi, responder };
+    let mut payloads = vec![
+        IkePayload::SecurityAssociation(answer_ike(&proposal, number, None)),
+        key_exchange(&secret),
+        IkePayload::Nonce(nonce.clone()),
+    ];
+    payloads.extend(nat::payloads(spis, path.remote, random)?);
+    let response =
+        encode_message(&init_header(spis.initiator, responder, IkeRole::Responder), &payloads);
+    let nonces = Nonces { initiator: read.nonce.to_vec(), responder: nonce };
+    Ok((secret, response, nonces, spis))
+}
+
+impl<'a> InitPayloads<'a> {
+    fn read(payloads: &'a [IkePayload]) -> Result<Self, IkeFailure> {
+        let proposals = payloads.iter().find_map(|payload| match payload {
+            IkePayload::SecurityAssociation(proposals) => Some(proposals.as_slice()),
+            _ => None,
+        });
+        let key_exchange = payloads.iter().find_map(|payload| match payload {
+            IkePayload::KeyExchange(payload) => Some(payload),
+            _ => None,
+        });
+        let nonce = payloads.iter().find_map(|payload| match payload {
+            IkePayload::Nonce(nonce) => Some(nonce.as_slice()),
+            _ => None,
+        });
+        let (Some(proposals), Some(key_exchange), Some(nonce)) = (proposals, key_exchange, nonce)
+        else {
+            return Err(IkeFailure::protocol("a payload of IKE_SA_INIT is missing"));
+        };
+        Ok(Self { proposals, key_exchange, nonce })
+    }
+}
+
+fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
+    let message = format!(
+        "the peer offers no algorithms that the policy accepts for the IKE SA; it offers {}: add \
+         one of them to the policy, or configure one of the policy's on the peer",
+        describe(offered)
+    );
+    let failure = IkeFailure::new("no-common-proposal", FailureSide::Both, message);
+    refuse(header, notify::NO_PROPOSAL_CHOSEN, Vec::new(), failure)
+}
+
+/// INVALID_KE_PAYLOAD with the group that this side wants (RFC 7296 section 1.2).
+fn other_group_wanted(header: &IkeHeader, group: KeGroup) -> IkeRefusal {
+    let message = format!("the peer begins with another group; it is asked for {group:?}");
+    let failure = IkeFailure::new("other-group", FailureSide::Both, message);
+    refuse(header, notify::INVALID_KE_PAYLOAD, group.number().to_be_bytes().to_vec(), failure)
+}
+
+fn refuse(header: &IkeHeader, kind: u16, data: Vec<u8>, failure: IkeFailure) -> IkeRefusal {
+    let payload = IkePayload::Notify(NotifyPayload::new(kind, data));
+    let response =
+        encode_message(&init_header(header.initiator_spi, 0, IkeRole::Responder), &[payload]);
+    IkeRefusal { response: Some(response), failure }
+}
+
+fn init_header(initiator_spi: u64, responder_spi: u64, sender: IkeRole) -> IkeHeader {
+    IkeHeader {
+        initiator_spi,
+        responder_spi,
+        exchange: ExchangeType::SaInit,
+        from_initiator: sender == IkeRole::Initiator,
+        is_response: sender == IkeRole::Responder,
+        message_id: 0,
+    }
+}
+
+/// How often the first request may change because of cookies and groups.
+const CHANGES_MAX: u8 = 4;
+/// How long a responder waits for AUTH.
+const HALF_OPEN: Duration = Duration::from_secs(30);

@@ -1,0 +1,414 @@
+//! One peer: the exchanges of IKEv2 as a state machine without I/O.
+//!
+//! ```text
+//!   handle_datagram ─┐                          ┌─> poll_transmit
+//!   handle_timeout  ─┼─> opening: IKE_SA_INIT    ├─> poll_timeout
+//!   commands        ─┘   IKE SAs: IKE_AUTH, ...  └─> poll_event
+//!                        child SAs
+//! ```
+//!
+//! After each call of a `handle_` function or a command, the user calls the `poll_` functions until
+//! they return `None`. A connection has one current IKE SA. While it is replaced there are two, or
+//! three if both sides replace it at once; each has a message window of its own. Child SAs belong
+//! to the connection, so replacing the IKE SA does not move them (RFC 7296 section 2.8).
+//!
+//! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated nine times in two
+//! minutes. Messages that are not authentic change nothing.
+
+mod auth;
+mod child;
+mod event;
+mod inform;
+mod init;
+mod payloads;
+mod rekey;
+mod sa;
+mod task;
+mod timers;
+mod tunnel;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::codec::{ExchangeType, IkeMessage, IkePayload, NotifyPayload};
+use super::config::IkeConfig;
+use super::crypto::{KeGroup, RandomSource};
+use super::failure::IkeFailure;
+use crate::child::EspSpi;
+pub use event::{IkeEvent, IkeTransmit};
+pub use init::IkeRefusal;
+use init::Opening;
+use sa::{IkeSa, Opened, Received, SaState};
+use task::{Task, Wanted};
+use tunnel::Tunnel;
+
+/// The state of the relation with one peer.
+#[derive(Debug)]
+pub struct IkeConnection {
+    config: Arc<IkeConfig>,
+    path: IkePath,
+    random: Box<dyn RandomSource>,
+    /// Before there are keys.
+    opening: Option<Opening>,
+    /// The AUTH exchange, until it is complete.
+    auth: Option<auth::AuthContext>,
+    sas: Vec<IkeSa>,
+    /// The own SPI of the IKE SA that this side uses for its requests.
+    current: u64,
+    tunnels: Vec<Tunnel>,
+    /// The inbound SPI of the child SA with which packets are sent.
+    active: Option<u32>,
+    /// The group that the peer demanded for new keys of the tunnel.
+    child_group: Option<KeGroup>,
+    /// When an authentic message or packet of the peer arrived last.
+    heard_at: Instant,
+    sent_at: Instant,
+    /// Whether a NAT is in front of this side.
+    is_behind_nat: bool,
+    has_ended: bool,
+    transmits: VecDeque<IkeTransmit>,
+    events: VecDeque<IkeEvent>,
+}
+
+/// The addresses of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IkePath {
+    /// The address from which this side sends, as it knows it.
+    pub local: SocketAddr,
+    /// The address of the peer.
+    pub remote: SocketAddr,
+}
+
+impl IkeConnection {
+    /// Begins a connection as the initiator.
+    #[must_use]
+    pub fn initiate(
+        config: Arc<IkeConfig>,
+        path: IkePath,
+        random: Box<dyn RandomSource>,
+        now: Instant,
+    ) -> Self {
+        let mut connection = Self::empty(config, path, random, now);
+        if let Err(failure) = connection.start_init(now) {
+            connection.fail(failure);
+        }
+        connection
+    }
+
+    fn empty(
+        config: Arc<IkeConfig>,
+        path: IkePath,
+        random: Box<dyn RandomSource>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            config,
+            path,
+            random,
+            opening: None,
+            auth: None,
+            sas: Vec::new(),
+            current: 0,
+            tunnels: Vec::new(),
+            active: None,
+            child_group: None,
+            heard_at: now,
+            sent_at: now,
+            is_behind_nat: false,
+            has_ended: false,
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Reports whether a message belongs to this connection, by its SPIs.
+    #[must_use]
+    pub fn owns_datagram(&self, bytes: &[u8]) -> bool {
+        let spis =
+            bytes.first_chunk::<8>().zip(bytes.get(8..16).and_then(|b| b.first_chunk::<8>()));
+        let Some((initiator, responder)) = spis else { return false };
+        let initiator = u64::from_be_bytes(*initiator);
+        let responder = u64::from_be_bytes(*responder);
+        let opens = |opening: &Opening| opening.spi() == initiator;
+        self.opening.as_ref().is_some_and(opens)
+            || self.sas.iter().any(|sa| {
+                // A repeated first request has no responder SPI yet.
+                sa.spis.initiator == initiator
+                    && (sa.spis.responder == responder || (responder == 0 && !sa.is_initiator))
+            })
+    }
+
+    /// Handles an IKE message of the peer, without the non-ESP marker.
+    pub fn handle_datagram(&mut self, now: Instant, bytes: &[u8]) {
+        if self.has_ended && self.sas.is_empty() {
+            return;
+        }
+        let Ok(message) = IkeMessage::parse(bytes) else { return };
+        if message.header.exchange == ExchangeType::SaInit {
+            self.receive_init(now, &message, bytes);
+        } else if let Some(index) = self.find_sa(&message) {
+            self.receive(now, index, &message, bytes);
+        }
+        self.send_wanted(now);
+    }
+
+    /// The IKE SA of a message: the SPIs and the direction must fit.
+    fn find_sa(&self, message: &IkeMessage) -> Option<usize> {
+        let header = &message.header;
+        self.sas.iter().position(|sa| {
+            sa.spis.initiator == header.initiator_spi
+                && sa.spis.responder == header.responder_spi
+                && sa.is_initiator != header.from_initiator
+        })
+    }
+
+    fn receive(&mut self, now: Instant, index: usize, message: &IkeMessage, bytes: &[u8]) {
+        let Some(sa) = self.sas.get_mut(index) else { return };
+        let spi = sa.own_spi();
+        match sa.receive(message, bytes) {
+            Received::Ignored => return,
+            Received::Repeated(response) => self.transmit(now, response),
+            Received::Request(opened) => self.handle_request(now, spi, &opened),
+            Received::Response(task, opened) => self.handle_response(now, spi, task, &opened),
+            Received::Malformed { is_response, failure, notify } => {
+                if let Some((kind, data)) = notify {
+                    let payload = IkePayload::Notify(NotifyPayload::new(kind, data));
+                    self.respond(now, spi, message.header.exchange, &[payload]);
+                }
+                // A response that cannot be read leaves both sides in different states.
+                if is_response {
+                    self.end_sa(now, spi, Some(failure));
+                }
+            }
+        }
+        self.heard_at = now;
+    }
+
+    fn handle_request(&mut self, now: Instant, spi: u64, opened: &Opened) {
+        let is_opening = self.sa(spi).is_some_and(|sa| sa.state == SaState::Opening);
+        match (is_opening, opened.exchange) {
+            (true, ExchangeType::Auth) => self.handle_auth_request(now, spi, opened),
+            (false, ExchangeType::CreateChildSa) => self.handle_create(now, spi, opened),
+            (false, ExchangeType::Informational) => self.handle_inform(now, spi, opened),
+            // An exchange that does not fit the state; the peer gives up after its repetitions.
+            _ => {}
+        }
+    }
+
+    fn handle_response(&mut self, now: Instant, spi: u64, task: Task, opened: &Opened) {
+        match task {
+            Task::Auth { child_spi } => self.handle_auth_response(now, spi, child_spi, opened),
+            Task::Child(task) => self.handle_child_response(now, spi, task, opened),
+            Task::RekeyIke(task) => self.handle_rekey_response(now, spi, task, opened),
+            Task::DeleteChild { spi: child } => self.remove_tunnel(child),
+            Task::DeleteIke => self.end_sa(now, spi, None),
+            Task::Liveness => {}
+        }
+    }
+
+    /// Handles the passing of time. The time is that of [`poll_timeout`](Self::poll_timeout) or
+    /// later; an earlier call does nothing.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.repeat_init(now);
+        self.repeat_requests(now);
+        self.expire(now);
+        if self.keepalive_at().is_some_and(|at| at <= now) {
+            self.sent_at = now;
+            self.transmits.push_back(IkeTransmit::Keepalive);
+        }
+        self.send_wanted(now);
+    }
+
+    /// Returns the next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<IkeTransmit> {
+        self.transmits.pop_front()
+    }
+
+    /// Returns when [`handle_timeout`](Self::handle_timeout) is to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let opening = self.opening.as_ref().map(Opening::repeat_at);
+        let sas = self.sas.iter().flat_map(|sa| [sa.retransmit_at(), self.sa_expires_at(sa)]);
+        let tunnels = self.tunnels.iter().filter_map(Tunnel::next_time);
+        let others = [self.liveness_at(), self.keepalive_at()];
+        opening
+            .into_iter()
+            .chain(sas.flatten())
+            .chain(tunnels)
+            .chain(others.into_iter().flatten())
+            .min()
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<IkeEvent> {
+        self.events.pop_front()
+    }
+
+    /// Reports whether the connection has ended. It may still have datagrams to send.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Replaces the keys of the IKE SA.
+    pub fn rekey(&mut self, now: Instant) {
+        self.want(Wanted::RekeyIke);
+        self.send_wanted(now);
+    }
+
+    /// Replaces a child SA, by its inbound SPI; the data path requests it when it has used the keys
+    /// for enough packets or bytes. Nothing happens if it is being replaced already.
+    pub fn rekey_child(&mut self, now: Instant, inbound: EspSpi) {
+        self.want(Wanted::RekeyChild(inbound.number()));
+        self.send_wanted(now);
+    }
+
+    /// Deletes the IKE SA and its child SAs. The event [`IkeEvent::Closed`] follows when the peer
+    /// has confirmed it or does not answer.
+    pub fn close(&mut self, now: Instant) {
+        if self.opening.take().is_some() {
+            self.end(IkeEvent::Closed);
+            return;
+        }
+        self.remove_all_tunnels();
+        self.want(Wanted::DeleteIke);
+        self.send_wanted(now);
+    }
+
+    /// Notes that an authentic packet of the peer arrived by a child SA: the peer is alive.
+    pub fn note_packet(&mut self, now: Instant) {
+        self.heard_at = now;
+    }
+
+    fn sa(&self, spi: u64) -> Option<&IkeSa> {
+        self.sas.iter().find(|sa| sa.own_spi() == spi)
+    }
+
+    fn sa_mut(&mut self, spi: u64) -> Option<&mut IkeSa> {
+        self.sas.iter_mut().find(|sa| sa.own_spi() == spi)
+    }
+
+    fn want(&mut self, wanted: Wanted) {
+        let current = self.current;
+        if let Some(sa) = self.sa_mut(current) {
+            sa.want(wanted);
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, bytes: Vec<u8>) {
+        self.sent_at = now;
+        // A user that does not poll loses the oldest datagrams; they are repeated.
+        if self.transmits.len() == TRANSMITS_MAX {
+            self.transmits.pop_front();
+        }
+        self.transmits.push_back(IkeTransmit::Message(bytes));
+    }
+
+    fn respond(&mut self, now: Instant, spi: u64, exchange: ExchangeType, payloads: &[IkePayload]) {
+        let Some(sa) = self.sas.iter_mut().find(|sa| sa.own_spi() == spi) else { return };
+        match sa.respond(exchange, payloads, self.random.as_mut()) {
+            Ok(bytes) => self.transmit(now, bytes),
+            Err(failed) => self.fail(failed.into()),
+        }
+    }
+
+    /// Responds with a notification only.
+    fn respond_notify(&mut self, now: Instant, spi: u64, exchange: ExchangeType, kind: u16) {
+        let payload = IkePayload::Notify(NotifyPayload::new(kind, []));
+        self.respond(now, spi, exchange, &[payload]);
+    }
+
+    fn request(
+        &mut self,
+        now: Instant,
+        spi: u64,
+        exchange: ExchangeType,
+        payloads: &[IkePayload],
+        task: Task,
+    ) {
+        let Some(sa) = self.sas.iter_mut().find(|sa| sa.own_spi() == spi) else { return };
+        match sa.request(now, exchange, payloads, task, self.random.as_mut()) {
+            Ok(bytes) => self.transmit(now, bytes),
+            Err(failed) => self.fail(failed.into()),
+        }
+    }
+
+    /// Sends the requests whose turn it is, on each IKE SA.
+    fn send_wanted(&mut self, now: Instant) {
+        for index in 0..self.sas.len() {
+            while let Some(sa) = self.sas.get_mut(index)
+                && let Some(wanted) = sa.take_wanted()
+            {
+                let spi = sa.own_spi();
+                if let Err(failure) = self.send_one(now, spi, wanted) {
+                    self.fail(failure);
+                }
+            }
+        }
+    }
+
+    fn send_one(&mut self, now: Instant, spi: u64, wanted: Wanted) -> Result<(), IkeFailure> {
+        match wanted {
+            Wanted::RekeyChild(child) => self.send_child(now, spi, Some(child)),
+            Wanted::CreateChild => self.send_child(now, spi, None),
+            Wanted::RekeyIke => self.send_rekey(now, spi),
+            Wanted::DeleteChild(child) => {
+                self.send_delete_child(now, spi, child);
+                Ok(())
+            }
+            Wanted::DeleteIke => {
+                self.send_delete_ike(now, spi);
+                Ok(())
+            }
+            Wanted::Liveness => {
+                self.request(now, spi, ExchangeType::Informational, &[], Task::Liveness);
+                Ok(())
+            }
+        }
+    }
+
+    fn event(&mut self, event: IkeEvent) {
+        // More events than a single call can cause; a user that does not poll loses the oldest.
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Ends the connection because of a failure.
+    fn fail(&mut self, failure: IkeFailure) {
+        self.sas.clear();
+        self.end(IkeEvent::Failed(failure));
+    }
+
+    /// Ends the connection. IKE SAs that still repeat responses remain.
+    fn end(&mut self, event: IkeEvent) {
+        if !self.has_ended {
+            self.has_ended = true;
+            self.opening = None;
+            self.auth = None;
+            self.remove_all_tunnels();
+            self.event(event);
+        }
+    }
+}
+
+/// The most IKE SAs of a connection: the current one, two replacements, and those that only repeat
+/// their last response.
+const SAS_MAX: usize = 6;
+/// The most child SAs of a connection.
+const CHILDREN_MAX: usize = 8;
+const TRANSMITS_MAX: usize = 64;
+const EVENTS_MAX: usize = 64;
+/// How long a deleted IKE SA repeats its last response.
+const GONE: Duration = Duration::from_secs(60);
+/// After this time this side deletes an SA that the peer should have deleted.
+const DELETE_OVERDUE: Duration = Duration::from_secs(60);
+/// The time without a datagram after which a keepalive is sent (RFC 7296 section 2.23, RFC 3948
+/// section 4).
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! One IKE SA: its keys, its message window of one request in each direction, and retransmission
+//! (RFC 7296 sections 2.1 to 2.3).
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::task::{Task, Wanted};
+use crate::ike::codec::{
+    CodecError, ExchangeType, IkeHeader, IkeMessage, IkePayload, encode_payloads, notify,
+    parse_payloads,
+};
+use crate::ike::crypto::{CryptoFailed, IkeKeys, IkeSpis, RandomSource};
+use crate::ike::failure::IkeFailure;
+use crate::ike::proposal::IkeProposal;
+
+/// An IKE SA with keys.
+#[derive(Debug)]
+pub(super) struct IkeSa {
+    pub(super) spis: IkeSpis,
+    /// Whether this side sent the first request.
+    pub(super) is_initiator: bool,
+    pub(super) proposal: IkeProposal,
+    pub(super) keys: IkeKeys,
+    pub(super) state: SaState,
+    /// When this side replaces the keys.
+    pub(super) rekey_at: Instant,
+    /// When the keys must no longer be used.
+    pub(super) expires_at: Instant,
+    /// The message ID of the next request of this side.
+    next_request: u32,
+    /// The request of this side that has no response yet.
+    pub(super) outstanding: Option<Outstanding>,
+    /// The message ID of the next request of the peer.
+    expected_request: u32,
+    /// The response to the last request of the peer, for when the peer repeats it.
+    last_response: Option<Vec<u8>>,
+    /// What this side wants to request next. At most [`WANTED_MAX`].
+    wanted: VecDeque<Wanted>,
+}
+
+/// Which side sent the first request of an IKE SA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IkeRole {
+    Initiator,
+    Responder,
+}
+
+impl IkeRole {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Initiator => Self::Responder,
+            Self::Responder => Self::Initiator,
+        }
+    }
+}
+
+/// What may happen on an IKE SA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SaState {
+    /// AUTH is not complete.
+    Opening,
+    Established,
+    /// Another IKE SA replaces this one; the side that made that one deletes this one, and this
+    /// side does so after a time.
+    Replaced {
+        until: Instant,
+    },
+    /// This side has deleted it and waits for the response.
+    Closing,
+    /// It is deleted, and only repeats its last response.
+    Gone {
+        until: Instant,
+    },
+}
+
+/// A request without a response.
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    message_id: u32,
+    exchange: ExchangeType,
+    bytes: Vec<u8>,
+    pub(super) task: Task,
+    retransmission: Retransmission,
+}
+
+/// When a request is repeated, and how often.
+#[derive(Debug)]
+pub(super) struct Retransmission {
+    pub(super) at: Instant,
+    delay: Duration,
+    left: u32,
+}
+
+impl Retransmission {
+    pub(super) fn start(now: Instant) -> Self {
+        Self { at: now + RETRANSMIT_FIRST, delay: RETRANSMIT_FIRST, left: RETRANSMITS_MAX }
+    }
+
+    /// Counts a repetition. Returns `false` if there were enough of them.
+    pub(super) fn repeat(&mut self, now: Instant) -> bool {
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
+        self.delay = (self.delay * 2).min(RETRANSMIT_DELAY_MAX);
+        self.at = now + self.delay;
+        true
+    }
+}
+
+/// A message that was opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) exchange: ExchangeType,
+    pub(super) payloads: Vec<IkePayload>,
+}
+
+/// What a request of the peer is.
+pub(super) enum Received {
+    /// A request that this side has not seen.
+    Request(Opened),
+    /// A request that was answered; the response is sent again.
+    Repeated(Vec<u8>),
+    /// The response to the outstanding request.
+    Response(Task, Opened),
+    /// A message that does not fit, or that is not authentic.
+    Ignored,
+    /// An authentic message that breaks the protocol (RFC 7296 section 2.21).
+    Malformed { is_response: bool, failure: IkeFailure, notify: Option<(u16, Vec<u8>)> },
+}
+
+impl IkeSa {
+    pub(super) fn new(
+        spis: IkeSpis,
+        role: IkeRole,
+        proposal: IkeProposal,
+        keys: IkeKeys,
+        rekey_at: Instant,
+    ) -> Self {
+        Self {
+            spis,
+            is_initiator: role == IkeRole::Initiator,
+            proposal,
+            keys,
+            state: SaState::Established,
+            rekey_at,
+            expires_at: rekey_at,
+            next_request: 0,
+            outstanding: None,
+            expected_request: 0,
+            last_response: None,
+            wanted: VecDeque::new(),
+        }
+    }
+
+    /// Begins after `IKE_SA_INIT`, which had message ID 0 and the response `response`.
+    pub(super) fn after_init(mut self, response: Option<Vec<u8>>) -> Self {
+        self.state = SaState::Opening;
+        if self.is_initiator {
+            self.next_request = 1;
+        } else {
+            self.expected_request = 1;
+        }
+        self.last_response = response;
+        self
+    }
+
+    pub(super) fn role(&self) -> IkeRole {
+        if self.is_initiator { IkeRole::Initiator } else { IkeRole::Responder }
+    }
+
+    /// The SPI that this side has chosen.
+    pub(super) fn own_spi(&self) -> u64 {
+        if self.is_initiator { self.spis.initiator } else { self.spis.responder }
+    }
+
+    /// Remembers what this side wants to request. A duplicate is left out.
+    pub(super) fn want(&mut self, wanted: Wanted) {
+        if self.wanted.len() < WANTED_MAX && !self.wanted.contains(&wanted) {
+            self.wanted.push_back(wanted);
+        }
+    }
+
+    /// Takes what is to be requested now: nothing while a request has no response.
+    pub(super) fn take_wanted(&mut self) -> Option<Wanted> {
+        let is_open = matches!(self.state, SaState::Established | SaState::Replaced { .. });
+        if self.outstanding.is_some() || !is_open { None } else { self.wanted.pop_front() }
+    }
+
+    /// Takes everything that was to be requested, for the IKE SA that replaces this one.
+    pub(super) fn take_all_wanted(&mut self) -> VecDeque<Wanted> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Sends a request.
+    pub(super) fn request(
+        &mut self,
+        now: Instant,
+        exchange: ExchangeType,
+        payloads: &[IkePayload],
+        task: Task,
+        random: &mut dyn RandomSource,
+    ) -> Result<Vec<u8>, CryptoFailed> {
+        let message_id = self.next_request;
+        let bytes = self.seal(exchange, Id::Request(message_id), payloads, random)?;
+        self.next_request = message_id.checked_add(1).ok_or(CryptoFailed::Library)?;
+        let retransmission = Retransmission::start(now);
+        let sent = bytes.clone();
+        self.outstanding = Some(Outstanding { message_id, exchange, bytes, task, retransmission });
+        Ok(sent)
+    }
+
+    /// Sends the response to the request that was received last.
+    pub(super) fn respond(
+        &mut self,
+        exchange: ExchangeType,
+        payloads: &[IkePayload],
+        random: &mut dyn RandomSource,
+    ) -> Result<Vec<u8>, CryptoFailed> {
+        let message_id = self.expected_request;
+        let bytes = self.seal(exchange, Id::Response(message_id), payloads, random)?;
+        self.expected_request = message_id.checked_add(1).ok_or(CryptoFailed::Library)?;
+        self.last_response = Some(bytes.clone());
+        Ok(bytes)
+    }
+
+    fn seal(
+        &mut self,
+        exchange: ExchangeType,
+        id: Id,
+        payloads: &[IkePayload],
+        random: &mut dyn RandomSource,
+    ) -> Result<Vec<u8>, CryptoFailed> {
+        let (Id::Request(message_id) | Id::Response(message_id)) = id;
+        let header = IkeHeader {
+            initiator_spi: self.spis.initiator,
+            responder_spi: self.spis.responder,
+            exchange,
+            from_initiator: self.is_initiator,
+            is_response: matches!(id, Id::Response(_)),
+            message_id,
+        };
+        let (first, body) = encode_payloads(payloads);
+        let key =
+            if self.is_initiator { &mut self.keys.initiator } else { &mut self.keys.responder };
+        key.seal(&header, first, None, &body, random)
+    }
+
+    /// Receives an encrypted message of this IKE SA.
+    pub(super) fn receive(&mut self, message: &IkeMessage, bytes: &[u8]) -> Received {
+        let header = &message.header;
+        let Some(part) = message.encrypted.filter(|part| part.fragment.is_none()) else {
+            return Received::Ignored;
+        };
+        let is_next = !header.is_response && header.message_id == self.expected_request;
+        let is_repeated =
+            !header.is_response && Some(header.message_id) == self.expected_request.checked_sub(1);
+        let is_awaited = header.is_response
+            && self.outstanding.as_ref().is_some_and(|one| {
+                one.message_id == header.message_id && one.exchange == header.exchange
+            });
+        if !(is_next || is_repeated || is_awaited) {
+            return Received::Ignored;
+        }
+        let key = if self.is_initiator { &self.keys.responder } else { &self.keys.initiator };
+        let Ok(inner) = key.open(bytes, part.offset) else { return Received::Ignored };
+        if is_repeated {
+            return self.last_response.clone().map_or(Received::Ignored, Received::Repeated);
+        }
+        if matches!(self.state, SaState::Gone { .. }) {
+            return Received::Ignored;
+        }
+        let payloads = match parse_payloads(part.first_payload, &inner) {
+            Ok(payloads) => payloads,
+            Err(error) => return malformed(header, error),
+        };
+        let opened = Opened { exchange: header.exchange, payloads };
+        match self.outstanding.take_if(|_| is_awaited) {
+            Some(outstanding) => Received::Response(outstanding.task, opened),
+            None => Received::Request(opened),
+        }
+    }
+
+    /// When this IKE SA repeats its request.
+    pub(super) fn retransmit_at(&self) -> Option<Instant> {
+        let is_gone = matches!(self.state, SaState::Gone { .. });
+        self.outstanding.as_ref().filter(|_| !is_gone).map(|one| one.retransmission.at)
+    }
+
+    /// Repeats the outstanding request. Returns `None` if there were enough repetitions.
+    pub(super) fn retransmit(&mut self, now: Instant) -> Option<Vec<u8>> {
+        let outstanding = self.outstanding.as_mut()?;
+        outstanding.retransmission.repeat(now).then(|| outstanding.bytes.clone())
+    }
+}
+
+/// The message ID of a request or a response of this side.
+#[derive(Clone, Copy)]
+enum Id {
+    Request(u32),
+    Response(u32),
+}
+
+/// An authentic message that cannot be read: UNSUPPORTED_CRITICAL_PAYLOAD with the type of the
+/// payload, or INVALID_SYNTAX (RFC 7296 sections 2.5 and 2.21.2).
+fn malformed(header: &IkeHeader, error: CodecError) -> Received {
+    let notify = match error {
+        CodecError::UnsupportedCritical(kind) => (notify::UNSUPPORTED_CRITICAL_PAYLOAD, vec![kind]),
+        _ => (notify::INVALID_SYNTAX, Vec::new()),
+    };
+    let notify = (!header.is_response).then_some(notify);
+    Received::Malformed { is_response: header.is_response, failure: error.into(), notify }
+}
+
+/// The delay before the first repetition of a request.
+const RETRANSMIT_FIRST: Duration = Duration::from_secs(1);
+/// The longest delay between repetitions.
+const RETRANSMIT_DELAY_MAX: Duration = Duration::from_secs(16);
+/// How often a request is repeated: about two minutes altogether.
+const RETRANSMITS_MAX: u32 = 9;
+/// The most requests that wait for their turn.
+const WANTED_MAX: usize = 16;

@@ -1,0 +1,6 @@
+//! Two connections with a virtual clock.
+
+mod collisions;
+mod opening;
+mod pair;
+mod schedules;

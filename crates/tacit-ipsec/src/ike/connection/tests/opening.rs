@@ -1,0 +1,202 @@
+//! From the first request to the first child SA, and the end.
+
+use std::time::Duration;
+
+use super::pair::{Network, Pair, config};
+use crate::cipher::{Cipher, IntegrityHash};
+use crate::ike::*;
+use crate::secret::SecretBytes;
+use crate::selector::TrafficSelector;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn configs() -> (IkeConfig, IkeConfig) {
+    (config("a.example", "b.example", [1, 2]), config("b.example", "a.example", [2, 1]))
+}
+
+fn opened() -> Pair {
+    let mut pair = Pair::new();
+    pair.run(SECOND);
+    pair.check();
+    pair
+}
+
+/// Runs two sides that do not agree, and returns why the first one failed.
+fn failure(initiator: IkeConfig, responder: IkeConfig) -> IkeFailure {
+    let mut pair = Pair::with(initiator, responder);
+    pair.run(SECOND * 200);
+    assert!(pair.sides.iter().all(|side| side.children.is_empty()));
+    pair.sides[0].failure().expect("a failure").clone()
+}
+
+#[test]
+fn both_sides_end_in_one_ike_sa_and_one_child_pair() {
+    let mut pair = opened();
+    for side in &mut pair.sides {
+        assert!(side.is_established());
+        assert!(side.children.values().all(|child| child.has_extended_sequence));
+    }
+    pair.run(SECOND * 1000);
+    pair.check();
+}
+
+#[test]
+fn every_cipher_and_group_opens_a_connection() {
+    let ciphers = [
+        Cipher::Aes128Gcm,
+        Cipher::ChaCha20Poly1305,
+        Cipher::Aes128Cbc(IntegrityHash::Sha256),
+        Cipher::Aes256Cbc(IntegrityHash::Sha512),
+    ];
+    for (cipher, group) in ciphers.into_iter().zip(KeGroup::ALL.into_iter().cycle()) {
+        let (mut a, mut b) = configs();
+        for config in [&mut a, &mut b] {
+            config.proposals = vec![IkeProposal { cipher, prf: Prf::HmacSha384, group }];
+            config.child.proposals = vec![EspProposal { cipher, pfs: Some(group) }];
+        }
+        let mut pair = Pair::with(a, b);
+        pair.run(SECOND);
+        pair.check();
+    }
+}
+
+#[test]
+fn another_group_of_the_responder_is_taken_in_a_second_request() {
+    let (mut a, b) = configs();
+    let first = IkeProposal { group: KeGroup::P256, ..a.proposals[0] };
+    a.proposals.insert(0, first);
+    let mut pair = Pair::with(a, b);
+    pair.run(SECOND);
+    pair.check();
+}
+
+#[test]
+fn responder_refuses_unknown_algorithms_and_names_the_offer() {
+    let (a, mut b) = configs();
+    b.proposals[0].cipher = Cipher::ChaCha20Poly1305;
+    let mut pair = Pair::with(a, b);
+    pair.run(SECOND);
+    assert_eq!(pair.sides[0].failure().unwrap().kind, "peer-refused");
+    let refusal = &pair.sides[1].refusals[0];
+    assert_eq!(refusal.kind, "no-common-proposal");
+    assert!(refusal.message.contains("AES-GCM-256-PRF-SHA256-X25519"), "{refusal}");
+}
+
+#[test]
+fn a_wrong_key_or_identity_is_named_on_both_sides() {
+    let (a, mut b) = configs();
+    b.remote_auth = RemoteAuth::SharedKey(SecretBytes::new(b"another".to_vec()));
+    let mut pair = Pair::with(a.clone(), b);
+    pair.run(SECOND);
+    assert!(pair.sides[0].failure().unwrap().message.contains("AUTHENTICATION_FAILED"));
+    assert_eq!(pair.sides[1].failure().unwrap().kind, "wrong-shared-key");
+
+    let (_, mut b) = configs();
+    b.local_auth = LocalAuth::SharedKey(SecretBytes::new(b"another".to_vec()));
+    let mut pair = Pair::with(a.clone(), b);
+    pair.run(SECOND);
+    assert_eq!(pair.sides[0].failure().unwrap().kind, "wrong-shared-key");
+    assert_eq!(pair.sides[1].failure().unwrap().kind, "peer-refused");
+    assert!(pair.sides.iter().all(|side| side.children.is_empty()));
+
+    let (_, mut b) = configs();
+    b.remote = IkeIdentity::Fqdn("c.example".to_owned());
+    let mut pair = Pair::with(a, b);
+    pair.run(SECOND);
+    assert_eq!(pair.sides[1].failure().unwrap().kind, "wrong-identity");
+}
+
+#[test]
+fn selectors_are_narrowed_to_what_both_sides_allow() {
+    let (a, mut b) = configs();
+    let half = TrafficSelector::of_addresses([10, 2, 0, 0].into(), [10, 2, 0, 127].into()).unwrap();
+    b.child.local = vec![half];
+    let mut pair = Pair::with(a, b);
+    pair.run(SECOND);
+    pair.check();
+    let child = pair.sides[0].children.values().next().unwrap();
+    assert_eq!(child.remote, [half]);
+}
+
+#[test]
+fn without_common_packets_there_is_an_ike_sa_and_no_child() {
+    let (a, mut b) = configs();
+    b.child.local = b.child.remote.clone();
+    let mut pair = Pair::with(a, b);
+    pair.run(SECOND);
+    for side in &pair.sides {
+        assert!(side.is_established());
+        assert!(side.children.is_empty());
+        assert_eq!(side.count(|event| matches!(event, IkeEvent::ExchangeFailed(_))), 1);
+    }
+}
+
+#[test]
+fn a_silent_peer_is_named_after_the_repetitions() {
+    let (a, b) = configs();
+    let network = Network { lost: 100, ..Network::default() };
+    let mut pair = Pair::seeded(a, b, 1, network);
+    pair.run(SECOND * 100);
+    assert_eq!(pair.sides[0].failure(), None);
+    pair.run(SECOND * 100);
+    assert_eq!(pair.sides[0].failure().unwrap().kind, "peer-does-not-answer");
+}
+
+#[test]
+fn a_peer_that_disappears_is_noticed() {
+    let mut pair = opened();
+    pair.network.lost = 100;
+    pair.run(SECOND * 300);
+    for side in &pair.sides {
+        assert_eq!(side.failure().unwrap().kind, "peer-does-not-answer");
+        assert!(side.children.is_empty());
+    }
+}
+
+#[test]
+fn packets_of_the_peer_replace_the_question_whether_it_is_alive() {
+    let mut pair = opened();
+    pair.network.lost = 100;
+    for _ in 0..100 {
+        pair.run(SECOND * 10);
+        for side in 0..2 {
+            pair.command(side, |connection, now| connection.note_packet(now));
+        }
+    }
+    pair.network.lost = 0;
+    pair.run(SECOND * 100);
+    pair.check();
+}
+
+#[test]
+fn deletion_ends_both_sides() {
+    for side in 0..2 {
+        let mut pair = opened();
+        pair.command(side, IkeConnection::close);
+        pair.run(SECOND);
+        for side in &mut pair.sides {
+            assert_eq!(side.events.last(), Some(&IkeEvent::Closed));
+            assert!(side.children.is_empty());
+            assert!(side.connection().has_ended());
+        }
+    }
+}
+
+#[test]
+fn keys_of_ike_and_child_are_replaced_before_they_expire() {
+    let mut pair = opened();
+    pair.run(SECOND * 24 * 3600);
+    pair.check();
+    for side in &pair.sides {
+        assert!(side.count(|event| matches!(event, IkeEvent::Rekeyed)) >= 6);
+        assert!(side.count(|event| matches!(event, IkeEvent::ChildInstalled(_))) >= 24);
+        assert_eq!(side.count(|event| matches!(event, IkeEvent::ExchangeFailed(_))), 0);
+    }
+}
+
+#[test]
+fn initiator_without_a_proposal_fails_at_once() {
+    let (mut a, b) = configs();
+    a.proposals.clear();
+    assert_eq!(failure(a, b).kind, "no-proposal");
+}

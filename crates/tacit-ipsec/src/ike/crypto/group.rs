@@ -1,0 +1,191 @@
+//! Key exchange: the groups and their secrets.
+//!
+//! Groups of integers (MODP) need functions of the C library that aws-lc-rs does not offer. They
+//! would be further variants of [`KeGroup`] and of the private enum `Inner`, whose functions come
+//! as an argument, because this crate contains no `unsafe`.
+
+use aws_lc_rs::agreement::{self, Algorithm, PrivateKey, UnparsedPublicKey};
+
+use super::failed::CryptoFailed;
+use super::random::RandomSource;
+use crate::secret::SecretBytes;
+
+/// A group for the key exchange. MODP groups of 1024 and 1536 bits have no variant (RFC 8247
+/// section 2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeGroup {
+    /// Curve25519 (RFC 8031).
+    X25519,
+    /// ECP-256, NIST P-256 (RFC 5903).
+    P256,
+    /// ECP-384, NIST P-384 (RFC 5903).
+    P384,
+}
+
+/// The secret of one key exchange.
+#[derive(Debug)]
+pub(crate) struct KeySecret {
+    group: KeGroup,
+    private: PrivateKey,
+    public_value: Vec<u8>,
+}
+
+impl KeGroup {
+    /// Every group.
+    pub const ALL: [Self; 3] = [Self::X25519, Self::P256, Self::P384];
+
+    /// Returns the number of the group (transform type 4).
+    #[must_use]
+    pub fn number(self) -> u16 {
+        match self {
+            Self::P256 => 19,
+            Self::P384 => 20,
+            Self::X25519 => 31,
+        }
+    }
+
+    /// Returns the group with a number, unless tacit does not have it.
+    #[must_use]
+    pub fn from_number(number: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|group| group.number() == number)
+    }
+
+    fn algorithm(self) -> &'static Algorithm {
+        match self {
+            Self::X25519 => &agreement::X25519,
+            Self::P256 => &agreement::ECDH_P256,
+            Self::P384 => &agreement::ECDH_P384,
+        }
+    }
+
+    fn private_bytes(self) -> usize {
+        match self {
+            Self::X25519 | Self::P256 => 32,
+            Self::P384 => 48,
+        }
+    }
+
+    /// Whether a point is written as its two coordinates. aws-lc-rs writes SEC 1, with a first byte
+    /// that IKE leaves out (RFC 5903 section 7).
+    fn has_coordinates(self) -> bool {
+        self != Self::X25519
+    }
+}
+
+impl KeySecret {
+    /// Creates a secret.
+    pub(crate) fn generate(
+        group: KeGroup,
+        random: &mut dyn RandomSource,
+    ) -> Result<Self, CryptoFailed> {
+        let mut bytes = vec![0; group.private_bytes()];
+        // A number of the right size is outside of the group's order with a probability below
+        // 2^-31, so one more attempt is enough.
+        for _ in 0..GENERATE_ATTEMPTS {
+            random.fill(&mut bytes)?;
+            if let Ok(secret) = Self::from_private(group, &bytes) {
+                return Ok(secret);
+            }
+        }
+        Err(CryptoFailed::Library)
+    }
+
+    fn from_private(group: KeGroup, bytes: &[u8]) -> Result<Self, CryptoFailed> {
+        let private = PrivateKey::from_private_key(group.algorithm(), bytes)
+            .map_err(|_| CryptoFailed::Library)?;
+        let public = private.compute_public_key().map_err(|_| CryptoFailed::Library)?;
+        let public = public.as_ref();
+        let skipped = usize::from(group.has_coordinates());
+        let public_value = public.get(skipped..).unwrap_or_default().to_vec();
+        Ok(Self { group, private, public_value })
+    }
+
+    pub(crate) fn group(&self) -> KeGroup {
+        self.group
+    }
+
+    pub(crate) fn public_value(&self) -> &[u8] {
+        &self.public_value
+    }
+
+    /// Computes the shared secret. The library checks that the peer's value is a point of the curve
+    /// and, for X25519, that the result is not zero (RFC 6989, RFC 8031 section 5).
+    pub(crate) fn agree(&self, peer_value: &[u8]) -> Result<SecretBytes, CryptoFailed> {
+        if peer_value.len() != self.public_value.len() {
+            return Err(CryptoFailed::PublicValue);
+        }
+        let sec1: &[u8] = if self.group.has_coordinates() { &[UNCOMPRESSED] } else { &[] };
+        let bytes = [sec1, peer_value].concat();
+        let peer = UnparsedPublicKey::new(self.group.algorithm(), bytes);
+        agreement::agree(&self.private, peer, CryptoFailed::PublicValue, |secret| {
+            Ok(SecretBytes::new(secret.to_vec()))
+        })
+    }
+}
+
+/// SEC 1: both coordinates follow.
+const UNCOMPRESSED: u8 = 4;
+const GENERATE_ATTEMPTS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ike::crypto::TestRandom;
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text
+            .bytes()
+            .filter(u8::is_ascii_hexdigit)
+            .map(|digit| digit.to_ascii_lowercase())
+            .collect();
+        let value = |digit: u8| if digit < b'a' { digit - b'0' } else { digit - b'a' + 10 };
+        digits.chunks(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
+    }
+
+    #[test]
+    fn p256_gives_the_values_of_rfc_5903_section_8_1() {
+        let private =
+            hex("C88F01F5 10D9AC3F 70A292DA A2316DE5 44E9AAB8 AFE84049 C62A9C57 862D1433");
+        let public = "DAD0B653 94221CF9 B051E1FE CA5787D0 98DFE637 FC90B9EF 945D0C37 72581180
+                      5271A046 1CDB8252 D61F1C45 6FA3E59A B1F45B33 ACCF5F58 389E0577 B8990BB3";
+        let peer = "D12DFB52 89C8D4F8 1208B702 70398C34 2296970A 0BCCB74C 736FC755 4494BF63
+                    56FBF3CA 366CC23E 8157854C 13C58D6A AC23F046 ADA30F83 53E74F33 039872AB";
+        let shared = "D6840F6B 42F6EDAF D13116E0 E1256520 2FEF8E9E CE7DCE03 812464D0 4B9442DE";
+        let secret = KeySecret::from_private(KeGroup::P256, &private).unwrap();
+        assert_eq!(secret.public_value(), hex(public));
+        assert_eq!(secret.agree(&hex(peer)).unwrap().as_bytes(), hex(shared));
+    }
+
+    #[test]
+    fn x25519_gives_the_values_of_rfc_7748_section_6_1() {
+        let private = hex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb");
+        let public = hex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f");
+        let peer = hex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a");
+        let shared = hex("4a5d9d5ba4ce2de1728e3bf480350f25 e07e21c947d19e3376f09b3c1e161742");
+        let secret = KeySecret::from_private(KeGroup::X25519, &private).unwrap();
+        assert_eq!(secret.public_value(), public);
+        assert_eq!(secret.agree(&peer).unwrap().as_bytes(), shared);
+    }
+
+    #[test]
+    fn both_sides_compute_the_same_secret_in_every_group() {
+        let mut random = TestRandom(1);
+        for group in KeGroup::ALL {
+            let a = KeySecret::generate(group, &mut random).unwrap();
+            let b = KeySecret::generate(group, &mut random).unwrap();
+            assert_eq!(a.agree(b.public_value()), b.agree(a.public_value()), "{group:?}");
+            assert!(a.agree(b.public_value()).is_ok());
+        }
+    }
+
+    #[test]
+    fn values_outside_of_the_group_are_refused() {
+        let mut random = TestRandom(2);
+        for group in KeGroup::ALL {
+            let secret = KeySecret::generate(group, &mut random).unwrap();
+            let zero = vec![0; secret.public_value().len()];
+            assert_eq!(secret.agree(&zero), Err(CryptoFailed::PublicValue), "{group:?}");
+            assert_eq!(secret.agree(&zero[1..]), Err(CryptoFailed::PublicValue), "{group:?}");
+        }
+    }
+}

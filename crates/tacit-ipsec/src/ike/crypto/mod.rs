@@ -1,0 +1,19 @@
+//! The cryptography of IKE: key exchange, pseudorandom functions, key derivation, and the
+//! encryption of messages. The algorithms are those of aws-lc-rs.
+
+mod failed;
+mod group;
+mod keys;
+mod prf;
+mod random;
+mod seal;
+
+pub(crate) use failed::CryptoFailed;
+pub use group::KeGroup;
+pub(crate) use group::KeySecret;
+pub(crate) use keys::{IkeKeys, IkeSpis, Nonces, child_keys, rekeyed_seed, seed};
+pub use prf::Prf;
+#[cfg(test)]
+pub(crate) use random::TestRandom;
+pub use random::{RandomFailed, RandomSource};
+pub(crate) use random::{random_array, random_nonce, random_spi};

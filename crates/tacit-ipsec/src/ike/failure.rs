@@ -1,0 +1,124 @@
+//! Defines [`IkeFailure`]: what kind of failure it is, which side has to act, and what to do.
+
+use std::fmt;
+
+use super::codec::{CodecError, notify};
+use super::crypto::CryptoFailed;
+
+/// The side that has to act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureSide {
+    /// The operator of the peer.
+    Peer,
+    /// The author of the policy of this side.
+    Policy,
+    /// The operators of both sides have to compare their settings.
+    Both,
+    /// The operator of the network between both.
+    Network,
+    /// The operator of this host.
+    Host,
+}
+
+/// Why an IKE SA or a child SA was not made or has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IkeFailure {
+    /// The kind of the failure, for counters and logs. It is in kebab-case and never changes.
+    pub kind: &'static str,
+    /// The side that has to act.
+    pub side: FailureSide,
+    /// The description in one line, with the fix.
+    pub message: String,
+}
+
+impl fmt::Display for IkeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for IkeFailure {}
+
+impl IkeFailure {
+    pub(crate) fn new(kind: &'static str, side: FailureSide, message: impl Into<String>) -> Self {
+        Self { kind, side, message: message.into() }
+    }
+
+    /// An authenticated peer, or in `IKE_SA_INIT` the sender of an answer, broke the protocol.
+    pub(crate) fn protocol(what: impl fmt::Display) -> Self {
+        let message = format!("the peer broke the protocol: {what}; read the peer's log");
+        Self::new("peer-protocol-error", FailureSide::Peer, message)
+    }
+
+    /// The peer answers no request.
+    pub(crate) fn no_answer(what: &str) -> Self {
+        let message = format!(
+            "the peer does not answer {what}: check that it runs, that its address and port are \
+             right, and that no firewall drops UDP port 4500"
+        );
+        Self::new("peer-does-not-answer", FailureSide::Network, message)
+    }
+
+    /// The peer refused with a notification (RFC 7296 section 3.10.1).
+    pub(crate) fn refused(kind: u16, what: &str) -> Self {
+        let name = notify::name(kind);
+        let (side, step) = match kind {
+            notify::NO_PROPOSAL_CHOSEN => (
+                FailureSide::Both,
+                "both sides need a proposal in common; compare their algorithms, key lengths and \
+                 groups",
+            ),
+            notify::AUTHENTICATION_FAILED => (
+                FailureSide::Both,
+                "compare the identities of both sides and the shared key or the certificates",
+            ),
+            notify::TS_UNACCEPTABLE => (
+                FailureSide::Both,
+                "the addresses, protocols and ports of the rule have nothing in common with those \
+                 of the peer's tunnel, or the peer cannot install the tunnel; read the peer's log",
+            ),
+            notify::INVALID_MAJOR_VERSION => {
+                (FailureSide::Peer, "enable IKEv2 on the peer; tacit does not support IKEv1")
+            }
+            notify::INTERNAL_ADDRESS_FAILURE | notify::FAILED_CP_REQUIRED => (
+                FailureSide::Both,
+                "the peer assigned no inner address; check its pool of addresses, and whether the \
+                 policy requests one",
+            ),
+            notify::NO_ADDITIONAL_SAS => {
+                (FailureSide::Peer, "the peer allows no further child SA; enable rekeying on it")
+            }
+            _ => (FailureSide::Peer, "read the peer's log"),
+        };
+        let message = format!("the peer refused {what} with {name}: {step}");
+        Self::new("peer-refused", side, message)
+    }
+
+    /// A random number or the cryptographic library failed, or the peer's public value is wrong.
+    pub(crate) fn crypto(failed: CryptoFailed) -> Self {
+        match failed {
+            CryptoFailed::Random => {
+                Self::new("no-randomness", FailureSide::Host, "the system supplies no random bytes")
+            }
+            CryptoFailed::PublicValue => Self::protocol("its public value is not in the group"),
+            CryptoFailed::Integrity => Self::protocol("a message has a wrong integrity check"),
+            CryptoFailed::Library => Self::new(
+                "crypto-library",
+                FailureSide::Host,
+                "the cryptographic library refuses a key",
+            ),
+        }
+    }
+}
+
+impl From<CryptoFailed> for IkeFailure {
+    fn from(failed: CryptoFailed) -> Self {
+        Self::crypto(failed)
+    }
+}
+
+impl From<CodecError> for IkeFailure {
+    fn from(error: CodecError) -> Self {
+        Self::protocol(error)
+    }
+}

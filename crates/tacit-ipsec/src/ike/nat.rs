@@ -1,0 +1,54 @@
+//! NAT detection (RFC 7296 section 2.23).
+//!
+//! tacit carries ESP in UDP always. A peer does so if it assumes a NAT, so this side sends a source
+//! hash that fits no address. Whether a NAT is in front of this side follows from the destination
+//! hash of the peer.
+
+use std::net::{IpAddr, SocketAddr};
+
+use aws_lc_rs::digest;
+
+use super::codec::{IkePayload, NotifyPayload, notify};
+use super::crypto::{CryptoFailed, IkeSpis, RandomSource, random_array};
+
+/// The notifications of one message. `spis` are those of its header.
+pub(super) fn payloads(
+    spis: IkeSpis,
+    remote: SocketAddr,
+    random: &mut dyn RandomSource,
+) -> Result<[IkePayload; 2], CryptoFailed> {
+    let source = random_array::<HASH_BYTES>(random)?;
+    let destination = hash(spis, remote);
+    Ok([
+        IkePayload::Notify(NotifyPayload::new(notify::NAT_DETECTION_SOURCE_IP, source)),
+        IkePayload::Notify(NotifyPayload::new(notify::NAT_DETECTION_DESTINATION_IP, destination)),
+    ])
+}
+
+/// Reports whether a NAT is in front of this side: the peer sends to another address than that from
+/// which this side sends. A peer without NAT detection counts as none.
+pub(super) fn is_translated(payloads: &[IkePayload], spis: IkeSpis, local: SocketAddr) -> bool {
+    // In a first request the peer computed the hash before there was an SPI of the responder.
+    let first = IkeSpis { responder: 0, ..spis };
+    let expected = [hash(spis, local), hash(first, local)];
+    let mut hashes = payloads.iter().filter_map(|payload| match payload {
+        IkePayload::Notify(one) if one.kind == notify::NAT_DETECTION_DESTINATION_IP => {
+            Some(&one.data)
+        }
+        _ => None,
+    });
+    hashes.next().is_some_and(|hash| !expected.contains(hash))
+}
+
+/// SHA-1 of SPIs, address and port. It detects changes by accident, and protects nothing.
+fn hash(spis: IkeSpis, address: SocketAddr) -> Vec<u8> {
+    let mut bytes = [spis.initiator.to_be_bytes(), spis.responder.to_be_bytes()].concat();
+    match address.ip() {
+        IpAddr::V4(address) => bytes.extend(address.octets()),
+        IpAddr::V6(address) => bytes.extend(address.octets()),
+    }
+    bytes.extend(address.port().to_be_bytes());
+    digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, &bytes).as_ref().to_vec()
+}
+
+const HASH_BYTES: usize = 20;
