@@ -35,10 +35,10 @@ pub mod when;
 pub use agent::{AgentSettings, Limits};
 pub use capture::{
     CAPTURE_RANGES_MAX, CaptureRange, Extension, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostName,
-    HostPlan, HostRange, HostSection, HostVerdict, LearntName, NAMED_PORTS_MAX, NameRules,
-    NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet, SENDER_CHECKS_MAX, Senders,
+    HostPlan, HostRange, HostSection, HostVerdict, JoinedRun, LearntName, NAMED_PORTS_MAX,
+    NameRules, NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet, SENDER_CHECKS_MAX, Senders,
     can_match_address, can_match_name, captured, denial_of_name, extend, host_plan, is_disputed,
-    may_ask,
+    joined_plan, may_ask, unmatched_of_joined,
 };
 pub use clear_clients::{ClearClients, ClientProtocol};
 pub use client_cert::{

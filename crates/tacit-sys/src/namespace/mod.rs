@@ -20,6 +20,7 @@
 //! The helper ends with its parent. The caller starts the helper process, and sends the descriptors
 //! to the agent.
 
+mod existing;
 mod kernel;
 mod refusal;
 mod sockets;
@@ -33,11 +34,21 @@ use crate::netlink::route::{self, Families, LargeSegments, SourceAddresses};
 use crate::netlink::{self, Netlink, Subsystem, nft};
 use crate::syn_log::Copies;
 
+pub use existing::{ExistingNetwork, ExistingNetworkError};
 pub(crate) use kernel::ip_support;
 pub use kernel::kernel_has_ipv6;
 pub use refusal::{NamespaceError, NamespaceStep};
 pub use sockets::{NamespaceSockets, Netlinks, sockets};
 pub(crate) use sockets::{netlinks, with_ipv6};
+
+/// Namespaces to join.
+#[derive(Clone, Copy, Debug)]
+pub struct JoinedNamespaces<'a> {
+    /// The network namespace.
+    pub network: BorrowedFd<'a>,
+    /// The user namespace; `None` for root.
+    pub user: Option<BorrowedFd<'a>>,
+}
 
 /// The namespace that the calling process has entered.
 #[derive(Debug)]
@@ -138,8 +149,8 @@ fn install_rules(
 }
 
 /// Moves the calling process into namespaces that [`create`] has configured in another process,
-/// which has ended since. The new helper has the same rights there. `parent` has the same meaning
-/// as in [`create`]; `user` is `None` for root.
+/// which has ended since, or into those of an [`ExistingNetwork`]. A new helper has the same rights
+/// there. `parent` has the same meaning as in [`create`]; `user` is `None` for root.
 ///
 /// # Errors
 /// [`NamespaceStep::Join`], or an earlier step. The process cannot be used for a namespace after an

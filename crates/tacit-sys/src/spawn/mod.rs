@@ -70,7 +70,7 @@ pub const NAME_SERVICE_SOCKETS: [&str; 4] = [
 pub struct SpawnOptions<'a> {
     /// The network namespace.
     pub network: BorrowedFd<'a>,
-    /// The user namespace; `None` for root, which stays in the launcher's user namespace.
+    /// The user namespace to join; `None` for root, which stays in the launcher's user namespace.
     pub user: Option<BorrowedFd<'a>>,
     /// Files and directories to hide: the program sees them as empty. Paths that do not exist are
     /// skipped.
@@ -224,7 +224,8 @@ impl ChildSetup {
         }
         self.hide();
         self.step(SpawnStep::Filter, self.install())?;
-        if self.user.is_none() {
+        // In the user namespace of a container this process may have become root.
+        if self.user.is_none() || rustix::process::geteuid().is_root() {
             self.step(SpawnStep::Rights, drop_rights())?;
         }
         self.step(SpawnStep::Restore, self.restore())

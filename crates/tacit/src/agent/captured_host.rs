@@ -2,23 +2,22 @@
 //! a run that has no launcher.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::SystemTime;
 
-use tacit_core::flow::Address;
 use tacit_core::policy::Policy;
 use tacit_sys::netlink::nft::host::HostMarks;
-use tacit_sys::{IpVersion, mark, process, socket, transparent};
+use tacit_sys::{IpVersion, mark, process, transparent};
 use tokio::sync::oneshot;
 
+use super::host_sockets;
 use super::lanes::Workers;
 use super::runs::Runs;
-use super::services::{self, Candidate};
+use super::services::{self, Candidate, Enrolled};
 use crate::address;
 use crate::host::{HostError, HostHelper};
 use crate::run::channel::{HelperChannel, adopt};
-use crate::run::handover::HeldAddress;
-use crate::run::launchers::{self, Followed, Launcher, RunSockets};
+use crate::run::launchers::{self, Followed, Launcher};
 use crate::run::protocol::SocketSet;
 use crate::run::{Run, RunIdentity};
 
@@ -71,8 +70,7 @@ impl Runs {
         let mark = live.policy.host.as_ref().ok_or(io::ErrorKind::InvalidInput)?.mark;
         let copy = channel.as_fd().try_clone_to_owned()?;
         let channel = HelperChannel::open(channel.into())?;
-        let mut sockets = channel.host_sockets(mark).await?;
-        let clients = sockets.split_off(clients_at(sockets.len()));
+        let (sockets, clients) = host_sockets::sockets_of(&channel, copy, mark).await?;
         // The connection is closed when the helper ends; nothing else is read from it.
         let connection = channel.another().await?;
         let stream = adopt(connection.try_clone()?)?;
@@ -88,10 +86,9 @@ impl Runs {
             covers_files: false,
         };
         let run = Run::new(identity, channel, None, self.host(), SocketSet::Host);
-        let sockets = RunSockets::of_host(copy, sockets)?;
         let candidate = Candidate { run, sockets, launcher, before: None };
         let enrolled = services::enrol(candidate, &self.context()).await?;
-        let id = self.take(enrolled, held(clients)?, workers).await;
+        let id = self.take(enrolled, clients, workers).await;
         let log = self.shared.log.clone();
         let followed = Followed { stream, until, id };
         tokio::task::spawn_local(launchers::follow(followed, self.events.clone(), log));
@@ -112,7 +109,8 @@ impl Runs {
         })
     }
 
-    /// Changes the capture of the host for a policy that will be installed next.
+    /// Changes the capture of the host, and of joined namespaces, for a policy that will be
+    /// installed next. The helpers of other users could delay it: they follow later.
     ///
     /// # Errors
     /// A description for the operator.
@@ -122,39 +120,24 @@ impl Runs {
                           ended\n    fix: restart the agent";
             return Err(reason.to_owned());
         }
-        let Some(host) = self.registry.host() else { return Ok(()) };
-        host.capture.lead(policy).await.map_err(|error| {
-            format!(
-                "the policy was not installed: the packet rules of the host cannot be changed: \
-                     {error}"
-            )
-        })
-    }
-}
-
-/// Returns the index of the first listener for clients among the sockets of a host. There is one
-/// for each IP version.
-fn clients_at(sockets: usize) -> usize {
-    // One socket for the log; for each IP version, five sockets for programs of the host and one
-    // for clients.
-    let versions = sockets.saturating_sub(1) / 6;
-    sockets.saturating_sub(versions)
-}
-
-fn held(sockets: Vec<OwnedFd>) -> io::Result<Vec<HeldAddress>> {
-    let held = sockets.into_iter().map(|socket| {
-        let address: Address = address::from_socket(&socket::local_address(socket.as_fd())?);
-        Ok(HeldAddress { address, socket })
-    });
-    held.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_listeners_for_clients_come_last() {
-        assert_eq!([clients_at(7), clients_at(13)], [6, 11]);
+        if let Some(host) = self.registry.host() {
+            host.capture.lead(policy).await.map_err(|error| {
+                format!(
+                    "the policy was not installed: the packet rules of the host cannot be \
+                     changed: {error}"
+                )
+            })?;
+        }
+        let joined = |enrolled: &&Enrolled| enrolled.run.is_joined() && !enrolled.run.claimed;
+        for enrolled in self.registry.all().filter(joined) {
+            enrolled.capture.lead(policy).await.map_err(|error| {
+                format!(
+                    "the policy was not installed: the packet rules of the run `{}` cannot be \
+                     changed: {error}; fix: end the run, which is process {}",
+                    enrolled.run.name, enrolled.run.pid
+                )
+            })?;
+        }
+        Ok(())
     }
 }

@@ -18,6 +18,7 @@ mod credentials;
 mod departures;
 mod error;
 mod expiry;
+mod host_sockets;
 mod inbound;
 mod lanes;
 mod limits;

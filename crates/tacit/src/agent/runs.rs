@@ -16,6 +16,7 @@ use tacit_sys::process;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::host_sockets;
 use super::inbound::reserve_missing;
 use super::lanes::Workers;
 use super::opened::{ListenError, Opened, RequiredListener};
@@ -33,7 +34,7 @@ use crate::run::channel::{HelperChannel, adopt};
 use crate::run::handover::HeldAddress;
 use crate::run::host::{HostNetwork, InterfaceChanges};
 use crate::run::launchers::{self, Admission, Application};
-use crate::run::protocol::{Enrolment, RunTerms};
+use crate::run::protocol::{Enrolment, RunTerms, SocketSet};
 use crate::run::registry::Registry;
 use crate::run::{Run, RunIdentity};
 use crate::session::ConnectionRecord;
@@ -207,14 +208,25 @@ impl Runs {
             covers_files,
         };
         let context = self.context();
-        let place = workers.place_run().await;
+        let is_joined = socket_set == SocketSet::Joined;
+        // Programs of a joined namespace run already.
+        let place = if is_joined { None } else { workers.place_run().await };
         let host = self.host();
+        let congestion_control = self.shared.congestion_control.clone();
         tokio::task::spawn_local(async move {
             let begun = async {
                 let helper = HelperChannel::open(sockets.helper.try_clone()?)?;
+                let (sockets, clients) = if is_joined {
+                    host_sockets::sockets_of_joined(&helper, sockets.helper).await?
+                } else {
+                    (sockets, Vec::new())
+                };
                 let run = Run::new(identity, helper, place, host, socket_set);
                 let candidate = Candidate { run, sockets, launcher, before: None };
-                services::enrol(candidate, &context).await
+                let mut enrolled = services::enrol(candidate, &context).await?;
+                let run = Arc::clone(&enrolled.run);
+                enrolled.services.take_clients(clients, &run, congestion_control.as_deref())?;
+                Ok::<_, std::io::Error>(enrolled)
             };
             match begun.await {
                 Ok(enrolled) => {
@@ -270,17 +282,9 @@ impl Runs {
         enrolled: Enrolled,
         workers: &Workers,
     ) -> Result<Admission, String> {
-        let reserved = self.registry.check_room().and_then(|()| {
-            let policy = &self.shared.live.load().policy;
-            self.reserve_for_runs(policy).map_err(|error| error.to_string())
-        });
-        let reserved = reserved.inspect_err(|reason| {
+        let reserved = self.prepare(&enrolled).await.inspect_err(|reason| {
             self.shared.log.error(Event::new("run-refused").field("error", reason));
         })?;
-        if enrolled.generation != self.shared.live.load().generation {
-            // A reload that happened during the set-up has not updated this run.
-            drop(self.start_capturing([&enrolled]));
-        }
         let run_cpu = enrolled.run.cpu();
         let id = self.take(enrolled, reserved, workers).await;
         let cpus = workers.cpus_of_runs();
@@ -292,6 +296,33 @@ impl Runs {
             warnings: about_no_run(policy).map(str::to_owned).into_iter().collect(),
         };
         Ok(Admission { id, terms })
+    }
+
+    /// Prepares a run that is set up for the policy that is now in force; returns the outside
+    /// addresses that are held for it.
+    ///
+    /// # Errors
+    /// A message for the launcher.
+    async fn prepare(&self, enrolled: &Enrolled) -> Result<Vec<HeldAddress>, String> {
+        self.registry.check_room()?;
+        let live = self.shared.live.load_full();
+        let was_reloaded = enrolled.generation != live.generation;
+        if enrolled.run.has_plan() {
+            // Without the rules of this policy, its flows would pass in clear.
+            let follow =
+                async { if was_reloaded { enrolled.capture.follow().await } else { Ok(()) } };
+            let followed = tokio::time::timeout(CAPTURE_WAIT_MAX, follow).await;
+            let followed = followed.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+            return match followed {
+                Ok(()) => Ok(Vec::new()),
+                Err(error) => Err(format!("the agent cannot set up the run: {error}")),
+            };
+        }
+        if was_reloaded {
+            // A reload that happened during the set-up has not updated this run.
+            drop(self.start_capturing([enrolled]));
+        }
+        self.reserve_for_runs(&live.policy).map_err(|error| error.to_string())
     }
 
     /// If there are runs, binds the inbound addresses of a policy that are not bound yet.
@@ -315,7 +346,7 @@ impl Runs {
         workers: &Workers,
     ) -> u64 {
         let run = Arc::clone(&enrolled.run);
-        if run.is_host() {
+        if run.has_plan() {
             let congestion_control = self.shared.congestion_control.as_deref();
             let taken = enrolled.services.take_clients(reserved, &run, congestion_control);
             if let Err(error) = taken {
@@ -356,9 +387,19 @@ impl Runs {
 
     /// Replaces the helper of a run.
     pub(super) fn replace_helper(&self, id: u64, channel: OwnedFd) {
-        if let Some(Enrolled { run, .. }) = self.registry.get(id) {
+        if let Some(Enrolled { run, capture, .. }) = self.registry.get(id) {
             run.helper.replace(channel);
             self.hide_from(run);
+            if run.is_joined() {
+                let capture = Arc::clone(capture);
+                let log = self.shared.log.clone();
+                tokio::task::spawn_local(async move {
+                    if let Err(error) = capture.install_again().await {
+                        let event = Event::new("capture-failed").field("run", &capture.run.name);
+                        log.error(event.field("error", &error));
+                    }
+                });
+            }
             self.shared.log.info(Event::new("helper-replaced").field("run", &run.name));
         }
     }
@@ -575,6 +616,7 @@ fn one_run(enrolled: &Enrolled, open: &[Arc<ConnectionRecord>], now: SystemTime)
         age_s: now.duration_since(run.since).unwrap_or_default().as_secs(),
         open: open.iter().filter(|record| record.is_of_run(run.id)).count(),
         host: run.is_host(),
+        joined: run.is_joined(),
         captured: enrolled.capture.count(),
         cpu: run.cpu(),
         names: names.collect(),

@@ -80,7 +80,7 @@ impl Forwarder {
     }
 
     fn verdict(&self, question: &DnsQuestion, search: &[String]) -> Verdict {
-        if self.run().is_host() {
+        if self.run().has_plan() {
             return self.verdict_of_host(question, search);
         }
         let live = self.live.load();
@@ -95,7 +95,7 @@ impl Forwarder {
 
     /// Whether an address is reserved for aliases, or is an alias that was assigned before.
     fn is_reserved(&self, address: IpAddr) -> bool {
-        if self.run().is_host() {
+        if self.run().has_plan() {
             return false;
         }
         self.live.load().policy.agent.aliases.reserves(address)
@@ -121,7 +121,7 @@ impl Forwarder {
     /// Stores the addresses in an answer before the program gets the answer, and replaces addresses
     /// by aliases. `None`: the program must not get the answer.
     async fn learn(&self, response: Vec<u8>, question: &DnsQuestion) -> Option<Vec<u8>> {
-        if self.run().is_host() {
+        if self.run().has_plan() {
             return self.learn_of_host(response, question).await;
         }
         let Ok(answers) = dns::answers(&response, question) else {

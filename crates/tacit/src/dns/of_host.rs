@@ -30,17 +30,21 @@ const ADDRESS_V6: u16 = 28;
 impl Forwarder {
     /// Whether the agent answers the queries that a program sends to this destination. On a host it
     /// does so only if there are rules by name, and if the policy permits the program to connect to
-    /// the resolver.
+    /// the resolver. In a joined namespace the agent asks its own resolvers instead: those of a
+    /// container may be reachable only inside.
     #[must_use]
     pub fn answers(&self, protocol: Protocol, program: &Address, destination: SocketAddr) -> bool {
         if destination.port() != PORT {
             return false;
         }
-        if !self.run().is_host() {
+        if !self.run().has_plan() {
             return true;
         }
         if self.capture.name_rules().is_none() {
             return false;
+        }
+        if self.run().is_joined() {
+            return true;
         }
         let scope = Scope::of(std::sync::Arc::clone(&self.capture.run));
         let mut flow = Flow {

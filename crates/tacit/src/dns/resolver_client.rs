@@ -357,7 +357,7 @@ impl ResolverClient {
             let Some(first) = waiters.first() else { return };
             let learnt = resolver.forwarder.learn(response, &first.query.question).await;
             let run = resolver.forwarder.run();
-            if run.is_host() && run.has_departed() {
+            if run.has_plan() && run.has_departed() {
                 // The successor would not know the name. The program asks it again.
                 return;
             }

@@ -40,7 +40,7 @@ const CHANNELS_MAX: usize = 8;
 const NAME: &str = "tacit-host";
 /// The capabilities for packet rules and routing rules, for raw sockets and, if the systemd unit
 /// grants it, for inspecting programs.
-const RIGHTS: CapabilitySet =
+pub(super) const RIGHTS: CapabilitySet =
     CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::SYS_PTRACE);
 
 /// The agent's channel to the helper.
@@ -88,6 +88,11 @@ fn serve(channel: UnixStream) -> io::Result<()> {
     process::lead_process_group()?;
     process::name_thread(NAME);
     sandbox::keep_capabilities(RIGHTS & sandbox::capabilities()?)?;
+    serve_requests(channel)
+}
+
+/// Serves in the network namespace of this process until no agent has a channel.
+pub(super) fn serve_requests(channel: UnixStream) -> io::Result<()> {
     let mut server = HostHelperServer::default();
     let mut channels = vec![channel];
     while !channels.is_empty() {

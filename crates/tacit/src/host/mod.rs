@@ -12,6 +12,7 @@
 
 mod facts;
 mod helper;
+mod joined;
 mod learnt;
 mod once;
 mod owners;
@@ -36,6 +37,7 @@ use crate::run::kernel_terms::element;
 
 pub use facts::facts;
 pub use helper::{HostHelper, start};
+pub use joined::serve_joined;
 pub use once::{guard, probe, remove};
 
 /// Why this host cannot be captured.

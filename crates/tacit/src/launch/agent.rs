@@ -26,6 +26,8 @@ const DIRECTORIES_TRIED_MAX: u32 = 100;
 /// The agent of this run. It ends the run when this connection is closed.
 pub(super) struct Agent {
     line: UnixStream,
+    /// The socket of a running agent; `None` for a private one.
+    socket: Option<PathBuf>,
     private: Option<PrivateAgent>,
     serves: bool,
 }
@@ -69,7 +71,7 @@ impl Agent {
                  `tacit agent --enrol {path}`"
             ))
         })?;
-        Ok(Self { line, private: None, serves: true })
+        Ok(Self { line, socket: Some(path.to_owned()), private: None, serves: true })
     }
 
     fn start_private(policy: PathBuf, mut made: PrivateAgent, args: &RunArgs) -> io::Result<Self> {
@@ -101,7 +103,18 @@ impl Agent {
         };
         let pid = process::fork(work)?;
         made.pid = pid;
-        Ok(Self { line: ours, private: Some(made), serves: true })
+        Ok(Self { line: ours, socket: None, private: Some(made), serves: true })
+    }
+
+    /// Connects to the next agent at the socket of this one; `None` while there is none.
+    ///
+    /// # Errors
+    /// This agent was private, so no other can take its place.
+    pub(super) fn successor(&self) -> Result<Option<Self>, RunError> {
+        match &self.socket {
+            Some(path) => Ok(Self::connect(path).ok()),
+            None => Err(RunError::Agent("the agent of this run has ended".into())),
+        }
     }
 
     /// Enrols the run; returns the agent's terms for CMD.

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use tacit_sys::namespace::ExistingNetwork;
 
+use super::error::RunError;
 use super::policy::{PolicySource, TlsArgs};
 use crate::log::LogDestination;
 use crate::policy_file;
@@ -18,7 +20,9 @@ const NAME_CHARACTERS: usize = 16;
 #[command(override_usage = "\
 tacit run --tls --ca FILE [OPTIONS] -- CMD...
        tacit run --policy FILE [OPTIONS] -- CMD...
-       tacit run --agent PATH [OPTIONS] -- CMD...")]
+       tacit run --agent PATH [OPTIONS] -- CMD...
+       tacit run --netns PATH [OPTIONS] [-- CMD...]
+       tacit run --pid PID [OPTIONS] [-- CMD...]")]
 #[command(after_help = "\
 Examples:
   tacit run --tls --ca ca.pem -- curl http://orders.corp.example:8443/
@@ -26,6 +30,7 @@ Examples:
   tacit run --policy policy.toml -- sh -c 'psql -h db.corp.example'
   tacit run --policy policy.toml --log stderr -- ./batch-job
   tacit run --agent /run/tacit/enrol.sock --name orders -- ./orders-server
+  tacit run --agent /run/tacit/enrol.sock --netns /run/netns/blue
 
 Exit status: that of CMD; 125 if tacit itself fails, 126 if CMD cannot be run, 127 if it does not
 exist.")]
@@ -38,6 +43,14 @@ pub struct RunArgs {
     /// Use the running agent that serves this enrolment socket, and its policy
     #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
     pub(super) agent: Option<PathBuf>,
+    /// Protect the programs of this network namespace, which exists, instead of making one; without
+    /// CMD, until the file is gone
+    #[arg(long, value_name = "PATH", conflicts_with = "pid")]
+    pub(super) netns: Option<PathBuf>,
+    /// Protect the programs in the network namespace of this process; without CMD, until the
+    /// process has ended
+    #[arg(long, value_name = "PID")]
+    pub(super) pid: Option<u32>,
     /// The name of the run in displays and in `run` of rules [default: the program's name]
     #[arg(long, value_name = "NAME")]
     pub(super) name: Option<String>,
@@ -75,10 +88,21 @@ impl RunArgs {
         policy_file::named(self.policy.as_deref()).map(PolicySource::File)
     }
 
+    /// Opens the network namespace to protect; `None` if the run gets one of its own.
+    pub(super) fn existing_network(&self) -> Result<Option<ExistingNetwork>, RunError> {
+        let opened = match (&self.netns, self.pid) {
+            (Some(path), _) => ExistingNetwork::open(path),
+            (None, Some(pid)) => ExistingNetwork::of_process(pid),
+            (None, None) => return Ok(None),
+        };
+        opened.map(Some).map_err(RunError::Network)
+    }
+
     /// The name of the run in displays.
     pub(super) fn run_name(&self) -> String {
-        let program = self.command.first().map(Path::new);
-        self.name.clone().or_else(|| program.map(name_of)).unwrap_or_default()
+        let program = self.command.first().map(Path::new).or(self.netns.as_deref());
+        let of_process = self.pid.map(|pid| format!("pid-{pid}"));
+        self.name.clone().or_else(|| program.map(name_of)).or(of_process).unwrap_or_default()
     }
 }
 

@@ -8,37 +8,47 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tacit_core::message_id::MessageId;
-use tacit_sys::namespace::NamespaceSockets;
+use tacit_sys::namespace::{JoinedNamespaces, NamespaceSockets};
 use tacit_sys::process::{self, StandardError};
 
 use super::covers::{self, Covers, FilesToHide};
 use super::error::RunError;
-use super::helper::{self, JoinedNamespaces, Ready};
+use super::helper::{self, Ready};
 use crate::exit::{complain_of, warn};
 use crate::run::protocol;
 
 /// Minimum time between two starts, so that a helper that fails at once does not use up a CPU.
-const START_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const START_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The helper process and the namespaces that it made.
+/// The namespaces of a helper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HelperKind {
+    /// The first helper made them.
+    OfRun,
+    /// They existed before.
+    OfExisting,
+}
+
+/// The helper process, and the namespaces that it made or joined.
 pub(super) struct Helper {
+    pub(super) kind: HelperKind,
     /// The process id; 0 after the helper has ended.
-    pid: u32,
-    started: Instant,
+    pub(super) pid: u32,
+    pub(super) started: Instant,
     pub(super) network: OwnedFd,
     /// The user namespace; `None` for root, which uses the launcher's.
     pub(super) user: Option<OwnedFd>,
     /// Sends the helper the files to hide; `None` after they were sent.
-    covers: Option<UnixStream>,
+    pub(super) covers: Option<UnixStream>,
     /// The files to hide, for helpers that are started later.
-    hidden: Hidden,
+    pub(super) hidden: Hidden,
     /// The inotify instance of all helpers. Without it they check the files once a second.
-    changes: io::Result<OwnedFd>,
+    pub(super) changes: io::Result<OwnedFd>,
 }
 
 /// The files that are hidden from the program.
 #[derive(Default)]
-struct Hidden {
+pub(super) struct Hidden {
     /// The program's mount namespace; `None` if it has none of its own, so that nothing is hidden.
     mounts: Option<OwnedFd>,
     paths: Vec<PathBuf>,
@@ -126,6 +136,9 @@ impl Helper {
 
     /// Starts another helper in the same namespaces; returns its channel for the agent.
     pub(super) fn restart(&mut self) -> io::Result<OwnedFd> {
+        if self.kind == HelperKind::OfExisting {
+            return self.fork_joined(None);
+        }
         let (ours, theirs) = UnixStream::pair()?;
         let (covers, of_helper) = UnixStream::pair()?;
         self.hidden.send(&covers);
@@ -153,12 +166,20 @@ impl Helper {
     }
 }
 
-impl Drop for Helper {
-    fn drop(&mut self) {
+impl Helper {
+    /// Kills the process, if it runs.
+    pub(super) fn end(&mut self) {
         if let Some(pid) = self.pid() {
             let _ = process::signal(pid, process::Signal::KILL);
             let _ = process::wait(pid);
+            self.forget();
         }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -195,7 +216,8 @@ impl StartingHelper {
         let covers = Some(self.covers);
         let hidden = Hidden::default();
         let Self { pid, changes, .. } = self;
-        let helper = Helper { pid, started, network, user, covers, hidden, changes };
+        let kind = HelperKind::OfRun;
+        let helper = Helper { kind, pid, started, network, user, covers, hidden, changes };
         Ok(Prepared { helper, given: NamespaceForAgent { sockets }, channel: self.line })
     }
 }
@@ -207,7 +229,7 @@ fn awaited(launcher: &UnixStream, changes: &io::Result<OwnedFd>) -> io::Result<C
 }
 
 /// The exit status of the helper process.
-fn ending(result: io::Result<()>) -> u8 {
+pub(super) fn ending(result: io::Result<()>) -> u8 {
     match result {
         Ok(()) => 0,
         Err(error) => {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 
 use tacit_core::message_id::MessageId;
+use tacit_sys::namespace::ExistingNetworkError;
 use tacit_sys::spawn::SpawnError;
 
 use super::{OptionsError, inherited, user};
@@ -25,6 +26,8 @@ pub enum RunError {
     Inherit(inherited::InheritError),
     /// A system call of the launcher failed.
     SystemCall(&'static str, io::Error),
+    /// The network namespace of the command line cannot be opened.
+    Network(ExistingNetworkError),
     /// The namespace cannot be made; the text names the kernel setting.
     Namespace(String),
     /// The agent refused the run or ended.
@@ -42,7 +45,7 @@ impl RunError {
             Self::User(_) => MessageId("sudo-user"),
             Self::Inherit(_) => MessageId("inherited-descriptor"),
             Self::SystemCall(..) => MessageId("run-failed"),
-            Self::Namespace(_) => MessageId("no-namespace"),
+            Self::Namespace(_) | Self::Network(_) => MessageId("no-namespace"),
             Self::Agent(_) => MessageId("run-not-served"),
             Self::Options(_) => MessageId("tls-options"),
             Self::Start(_, SpawnError::Program(_)) => MessageId("program-not-run"),
@@ -57,6 +60,7 @@ impl fmt::Display for RunError {
             Self::SystemCall(what, error) => write!(f, "cannot {what}: {error}"),
             Self::User(error) => write!(f, "{error}"),
             Self::Inherit(error) => write!(f, "{error}"),
+            Self::Network(error) => write!(f, "{error}"),
             Self::Namespace(reason) | Self::Agent(reason) => f.write_str(reason),
             Self::Options(error) => write!(f, "{error}"),
             Self::Start(program, SpawnError::Program(error)) => {

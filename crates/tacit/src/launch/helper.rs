@@ -11,14 +11,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use tacit_core::policy::CaptureRange;
-use tacit_sys::namespace::{self, Namespace, Netlinks};
+use tacit_sys::namespace::{self, JoinedNamespaces, Namespace, Netlinks};
 use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT, SocketMarks};
 use tacit_sys::netlink::route::{self, Families, SourceAddresses};
 use tacit_sys::netlink::{self, diag, interfaces};
@@ -79,15 +79,6 @@ pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Res
     protocol::write(launcher, &(), &[])?;
     let notices = Notices::awaited(launcher.try_clone()?);
     HelperServer { launcher: parent, kernel, covers }.serve(line, notices)
-}
-
-/// The namespaces of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct JoinedNamespaces<'a> {
-    /// The network namespace.
-    pub network: BorrowedFd<'a>,
-    /// The user namespace; `None` for root.
-    pub user: Option<BorrowedFd<'a>>,
 }
 
 /// Serves the namespaces that an earlier helper made. That helper has died.

@@ -19,6 +19,7 @@ mod enter;
 mod error;
 pub mod helper;
 pub mod inherited;
+mod join;
 mod notices;
 mod orphans;
 mod policy;
@@ -28,13 +29,13 @@ pub mod user;
 mod wait;
 
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode};
 
 use tacit_core::message_id::MessageId;
-use tacit_sys::schedule;
 use tacit_sys::spawn::{self, LauncherState, SpawnOptions};
+use tacit_sys::{job, schedule};
 
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain_of, fail, print, warn};
 use crate::log::LogDestination;
@@ -44,6 +45,7 @@ pub use agent::control_of;
 pub use arguments::RunArgs;
 use enter::{Helper, Prepared};
 pub use error::RunError;
+use join::JoinedNetwork;
 pub use policy::OptionsError;
 use policy::{HOW_TO_START, PolicySource};
 use running::Running;
@@ -67,7 +69,8 @@ pub fn run(args: &RunArgs) -> ExitCode {
         let reason = "--log fd:N is for `tacit agent`\n    fix: name a file: --log ./run.log";
         return fail(MessageId("usage"), reason, EXIT_USAGE);
     }
-    if args.command.is_empty() {
+    let joins = args.netns.is_some() || args.pid.is_some();
+    if args.command.is_empty() && !joins {
         return fail(
             MessageId("usage"),
             "the command line has no program to run\n    \
@@ -75,7 +78,8 @@ pub fn run(args: &RunArgs) -> ExitCode {
             EXIT_USAGE,
         );
     }
-    match start(args, &source).and_then(|running| running.wait(args.orphans)) {
+    let ended = if joins { run_joined(args, &source) } else { run_own(args, &source) };
+    match ended {
         Ok(code) => code,
         Err(error) => {
             complain_of(error.id(), &error);
@@ -84,18 +88,16 @@ pub fn run(args: &RunArgs) -> ExitCode {
     }
 }
 
-fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
+/// Runs the program in a network namespace of its own.
+fn run_own(args: &RunArgs, source: &PolicySource) -> Result<ExitCode, RunError> {
     let sudo = if args.as_root { user::UnderSudo::StayRoot } else { user::UnderSudo::BecomeCaller };
     user::become_caller(sudo).map_err(RunError::User)?;
-    inherited::check(&args.inherit).map_err(RunError::Inherit)?;
-    let working = inherited::working_directory().map_err(RunError::Inherit)?;
-    let original = LauncherState::capture();
+    let origin = Origin::capture(args)?;
     // Helper and agent start in parallel, and before signals are blocked, because child processes
     // inherit the signal mask.
     let starting = Helper::start()?;
     let agent = Agent::start(args, source)?;
-    tacit_sys::job::watch_signals()
-        .map_err(|error| RunError::SystemCall("watch signals", error))?;
+    watch_signals()?;
     let Prepared { mut helper, given: sockets, channel } = starting.ready()?;
     let enrolment = Enrolment {
         name: args.run_name(),
@@ -107,36 +109,106 @@ fn start(args: &RunArgs, source: &PolicySource) -> Result<Running, RunError> {
     for warning in &terms.warnings {
         warn(MessageId("run-policy"), warning);
     }
-    let cpus = cpus(&terms);
-    let (directories, files): (Vec<_>, Vec<_>) =
-        terms.hide.into_iter().partition(|path| path.is_dir());
-    let mut hidden: Vec<PathBuf> = spawn::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
-    // Files first: the files in a directory cannot be reached after the directory is hidden.
-    hidden.extend(real_paths(&files));
-    // A directory is not hidden if CMD's working directory is in it, because CMD would still see
-    // its content. The files in it are hidden one by one.
-    hidden.extend(real_paths(&directories).into_iter().filter(|at| !working.starts_with(at)));
-    let inside = SpawnOptions {
-        network: helper.network.as_fd(),
-        user: helper.user.as_ref().map(AsFd::as_fd),
-        hide: &hidden,
-        original: &original,
-        dies_with_parent: false,
-        cpus: &cpus,
-        listener_to: Some(channel.as_fd()),
-    };
-    let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]).env(QUERY_VARIABLE, tacit_sys::query::ADDRESS);
-    tacit_sys::orphan::collect().map_err(|error| RunError::SystemCall("collect orphans", error))?;
-    let started = spawn::spawn(command, &inside)
-        .map_err(|error| RunError::Start(args.command[0].clone(), error))?;
+    let mut command = command(args);
+    command.env(QUERY_VARIABLE, tacit_sys::query::ADDRESS);
+    let StartedProgram { child, mounts, files } =
+        origin.start(command, &helper, terms, Some(channel.as_fd()))?;
     // The helper now has the filter's listener, or sees end of file if there is none.
     drop(channel);
-    for path in &started.not_hidden {
-        warn(MessageId("not-hidden"), format_args!("cannot hide {path} from the program"));
+    helper.keep_hidden(mounts, files);
+    let running = Running { program: Some(child.id()), agent, helper };
+    running.wait(&child, args.orphans)
+}
+
+/// Protects a network namespace that exists. Runs the program in it, or waits for its end.
+fn run_joined(args: &RunArgs, source: &PolicySource) -> Result<ExitCode, RunError> {
+    // The caller of sudo would have no rights over the namespace.
+    let Some(network) = args.existing_network()? else { return Ok(EXIT_OK.into()) };
+    let origin = if args.command.is_empty() { None } else { Some(Origin::capture(args)?) };
+    let joined = JoinedNetwork::new(network)?;
+    let agent = Agent::start(args, source)?;
+    watch_signals()?;
+    let (mut protected, terms) = joined.enrol(agent, args.run_name())?;
+    let Some(origin) = origin else {
+        // Programs that wait for the protection read this line.
+        let _ = print(format!("captured: {}\n", args.run_name()), EXIT_OK);
+        return protected.hold();
+    };
+    let started = origin.start(command(args), &protected.running.helper, terms, None)?;
+    protected.running.program = Some(started.child.id());
+    protected.running.wait(&started.child, args.orphans)
+}
+
+fn watch_signals() -> Result<(), RunError> {
+    job::watch_signals().map_err(|error| RunError::SystemCall("watch signals", error))
+}
+
+fn command(args: &RunArgs) -> Command {
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    command
+}
+
+/// The state in which the launcher was started, which CMD gets.
+struct Origin {
+    state: LauncherState,
+    working_directory: PathBuf,
+}
+
+/// A program that was started.
+struct StartedProgram {
+    child: Child,
+    /// The program's mount namespace.
+    mounts: Option<OwnedFd>,
+    /// The files that the agent wants hidden.
+    files: Vec<PathBuf>,
+}
+
+impl Origin {
+    fn capture(args: &RunArgs) -> Result<Self, RunError> {
+        inherited::check(&args.inherit).map_err(RunError::Inherit)?;
+        let working_directory = inherited::working_directory().map_err(RunError::Inherit)?;
+        Ok(Self { state: LauncherState::capture(), working_directory })
     }
-    helper.keep_hidden(started.mounts, files);
-    Ok(Running { child: started.child, agent, helper })
+
+    /// Starts the program in the namespaces of the helper.
+    fn start(
+        &self,
+        command: Command,
+        helper: &Helper,
+        terms: RunTerms,
+        listener_to: Option<BorrowedFd<'_>>,
+    ) -> Result<StartedProgram, RunError> {
+        let cpus = cpus(&terms);
+        let (directories, files): (Vec<_>, Vec<_>) =
+            terms.hide.into_iter().partition(|path| path.is_dir());
+        let mut hidden: Vec<PathBuf> =
+            spawn::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
+        // Files first: the files in a directory cannot be reached after the directory is hidden.
+        hidden.extend(real_paths(&files));
+        // A directory is not hidden if CMD's working directory is in it, because CMD would still
+        // see its content. The files in it are hidden one by one.
+        let working = &self.working_directory;
+        hidden.extend(real_paths(&directories).into_iter().filter(|at| !working.starts_with(at)));
+        let inside = SpawnOptions {
+            network: helper.network.as_fd(),
+            user: helper.user.as_ref().map(AsFd::as_fd),
+            hide: &hidden,
+            original: &self.state,
+            dies_with_parent: false,
+            cpus: &cpus,
+            listener_to,
+        };
+        tacit_sys::orphan::collect()
+            .map_err(|error| RunError::SystemCall("collect orphans", error))?;
+        let program = command.get_program().to_owned();
+        let started =
+            spawn::spawn(command, &inside).map_err(|error| RunError::Start(program, error))?;
+        for path in &started.not_hidden {
+            warn(MessageId("not-hidden"), format_args!("cannot hide {path} from the program"));
+        }
+        Ok(StartedProgram { child: started.child, mounts: started.mounts, files })
+    }
 }
 
 /// The canonical paths of these files, without duplicates.

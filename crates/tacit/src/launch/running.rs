@@ -1,14 +1,13 @@
 //! Defines the state of the launcher (`tacit run`) while the program runs: the program, the agent
 //! and the helper.
 
-use std::process::Child;
-
 use super::agent::Agent;
 use super::enter::Helper;
 
 /// A running program, with the agent and helper that end with it.
 pub(super) struct Running {
-    pub(super) child: Child,
+    /// The process of the program; `None` if only a namespace is protected.
+    pub(super) program: Option<u32>,
     pub(super) agent: Agent,
     pub(super) helper: Helper,
 }

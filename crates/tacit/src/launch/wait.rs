@@ -3,7 +3,7 @@
 //! parent sees no difference.
 
 use std::io;
-use std::process::ExitCode;
+use std::process::{Child, ExitCode};
 
 use tacit_core::message_id::MessageId;
 use tacit_sys::job::{self, ChildState};
@@ -18,11 +18,11 @@ use crate::exit::complain_of;
 impl Running {
     /// Forwards signals, stops when CMD stops, handles the processes that CMD leaves, and returns
     /// CMD's exit status.
-    pub(super) fn wait(mut self, orphans: Orphans) -> Result<ExitCode, RunError> {
+    pub(super) fn wait(mut self, child: &Child, orphans: Orphans) -> Result<ExitCode, RunError> {
         let own = |error| RunError::SystemCall("wait for the program", error);
         let state = loop {
-            match job::child_state(&self.child).map_err(own)? {
-                Some(ChildState::Stopped(_)) => stop::stop_with(self.child.id()).map_err(own)?,
+            match job::child_state(child).map_err(own)? {
+                Some(ChildState::Stopped(_)) => stop::stop_with(child.id()).map_err(own)?,
                 Some(ended) => break ended,
                 None => {
                     let signal = job::next_signal().map_err(own)?;
@@ -30,11 +30,11 @@ impl Running {
                         self.check_children();
                     } else if signal.from_process
                         || signal.number == job::CONTINUE
-                        || !job::shares_group(self.child.id())
+                        || !job::shares_group(child.id())
                     {
                         // The terminal sends its signals to CMD as well, which is in the same
                         // process group. CMD may have ended meanwhile.
-                        let _ = job::forward(self.child.id(), signal.number);
+                        let _ = job::forward(child.id(), signal.number);
                     }
                 }
             }
@@ -53,7 +53,7 @@ impl Running {
 
     /// The program, and the children that the launcher itself started.
     pub(super) fn own_children(&self) -> Vec<u32> {
-        let own = [Some(self.child.id()), self.helper.pid(), self.agent.private_pid()];
+        let own = [self.program, self.helper.pid(), self.agent.private_pid()];
         own.into_iter().flatten().collect()
     }
 

@@ -126,8 +126,8 @@ impl Departing {
         }
         let asks_before = before.is_some();
         sockets.extend(before);
-        // The kernel has the names of a host.
-        let learnt = if run.is_host() { Vec::new() } else { run.learnt() };
+        // The kernel has the names of a host and of a joined namespace.
+        let learnt = if run.has_plan() { Vec::new() } else { run.learnt() };
         let of = |is_shared| {
             let true_ones = learnt.iter().filter(move |known| known.alias.is_none());
             let these = true_ones.filter(move |known| known.is_shared == is_shared);

@@ -107,7 +107,7 @@ pub struct RunSockets {
 }
 
 impl RunSockets {
-    /// Builds the sockets of a host from descriptors, in the order of
+    /// Builds the sockets of a host or of a joined namespace from descriptors, in the order of
     /// [`tacit_sys::host::HostSockets`], without the listeners for clients.
     ///
     /// # Errors
@@ -122,14 +122,20 @@ impl RunSockets {
     /// # Errors
     /// The number of sockets is wrong.
     pub fn from_order(sockets: Vec<OwnedFd>, set: SocketSet) -> io::Result<Self> {
-        let holds = set != SocketSet::Connected;
         let count = sockets.len();
+        let holds = match set {
+            SocketSet::Connected => false,
+            SocketSet::Held | SocketSet::Host => true,
+            // A launcher sends none: the agent gets them from the helper.
+            SocketSet::Joined => count > 1,
+        };
         let of_family = if holds { 5 } else { 3 };
         let (has_query, counts): (_, &[usize]) = match set {
             // Older launchers have no query socket.
             SocketSet::Connected => ([5, 8].contains(&count), &[4, 5, 7, 8]),
             SocketSet::Held => (true, &[8, 13]),
             SocketSet::Host => (false, &[7, 12]),
+            SocketSet::Joined => (false, &[1, 7, 12]),
         };
         if !counts.contains(&count) {
             let text = format!(

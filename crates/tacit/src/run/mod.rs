@@ -36,6 +36,13 @@ use protocol::SocketSet;
 pub use expected::{EXPECTED_MAX, Expected};
 pub use scope::Scope;
 
+fn has_plan(sockets: SocketSet) -> bool {
+    match sockets {
+        SocketSet::Host | SocketSet::Joined => true,
+        SocketSet::Connected | SocketSet::Held => false,
+    }
+}
+
 /// The totals of a run's connections that have ended.
 #[derive(Debug, Default)]
 pub struct RunTotals {
@@ -128,7 +135,7 @@ pub struct Run {
     /// The set of sockets that its launcher created.
     pub sockets: SocketSet,
     names: Mutex<NameTable>,
-    /// The looked-up names, if it stands for the host.
+    /// The looked-up names, if its flows are captured by the packet rules of a host.
     host_names: Option<Mutex<HostNames>>,
     listening: ArcSwap<Vec<SocketAddr>>,
     expected: Expectations,
@@ -170,7 +177,7 @@ impl Run {
             host,
             sockets,
             names: Mutex::default(),
-            host_names: (sockets == SocketSet::Host).then(Mutex::default),
+            host_names: has_plan(sockets).then(Mutex::default),
             listening: ArcSwap::default(),
             expected: Expectations::default(),
             capture: OnceLock::new(),
@@ -183,6 +190,19 @@ impl Run {
     #[must_use]
     pub fn is_host(&self) -> bool {
         self.sockets == SocketSet::Host
+    }
+
+    /// Whether it is a network namespace that another program has made, and that tacit has joined.
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        self.sockets == SocketSet::Joined
+    }
+
+    /// Whether its flows are captured by the packet rules of a host: it is the captured host or a
+    /// joined namespace.
+    #[must_use]
+    pub fn has_plan(&self) -> bool {
+        has_plan(self.sockets)
     }
 
     /// Counts a request to hide files from its programs; returns the number of the request.
@@ -251,7 +271,8 @@ impl Run {
         self.lock().learn(learning, Instant::now())
     }
 
-    /// The names that programs of the host have looked up; `None`: it is a run.
+    /// The names that programs of the host or of a joined namespace have looked up; `None` for
+    /// other runs.
     #[must_use]
     pub fn host_names(&self) -> Option<MutexGuard<'_, HostNames>> {
         let names = self.host_names.as_ref()?;

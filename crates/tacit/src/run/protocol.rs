@@ -88,6 +88,9 @@ pub enum SocketSet {
     Held,
     /// The sockets of a captured host, which launchers do not have.
     Host,
+    /// The sockets of a captured host, in a network namespace that the helper has joined. The
+    /// launcher only sends the channel to the helper, which makes them for the agent.
+    Joined,
 }
 
 /// The agent's answer to an enrolment.

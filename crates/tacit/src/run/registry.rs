@@ -115,9 +115,10 @@ impl<S> Registry<S> {
         self.runs.get_mut(&id)
     }
 
-    /// The run that was enrolled first, mutable. The host does not count as a run.
+    /// The run that was enrolled first, mutable. The host and joined namespaces do not count as
+    /// runs, because no rule listens for them.
     pub fn first_mut(&mut self) -> Option<&mut Enrolled<S>> {
-        self.runs.values_mut().find(|enrolled| !enrolled.run.is_host())
+        self.runs.values_mut().find(|enrolled| !enrolled.run.has_plan())
     }
 
     /// The host, if it is captured.
@@ -142,10 +143,10 @@ impl<S> Registry<S> {
         self.runs.len()
     }
 
-    /// Whether there are no runs. The host does not count as a run.
+    /// Whether there are no runs. The host and joined namespaces do not count as runs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.runs.values().all(|enrolled| enrolled.run.is_host())
+        self.runs.values().all(|enrolled| enrolled.run.has_plan())
     }
 
     /// Remembers the launcher of a run that a successor has, to see when the run ends.

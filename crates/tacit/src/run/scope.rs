@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tacit_core::dns::NamedDestination;
 use tacit_core::flow::Flow;
 
-use super::protocol::{SocketEnds, SocketOwner};
+use super::protocol::{SocketEnds, SocketOwner, SocketSet};
 use super::{Run, Usage};
 
 /// Where a flow is captured.
@@ -21,28 +21,35 @@ pub enum Scope {
     Run(Arc<Run>),
     /// In the host's own network. The agent serves it as a run whose helper works there.
     Host(Arc<Run>),
+    /// In a network namespace that another program has made, such as that of a container.
+    Joined(Arc<Run>),
 }
 
 impl Scope {
     /// The scope that a run stands for.
     #[must_use]
     pub fn of(run: Arc<Run>) -> Self {
-        if run.is_host() { Self::Host(run) } else { Self::Run(run) }
-    }
-
-    /// The run, or the host as a run.
-    #[must_use]
-    pub fn run(&self) -> &Arc<Run> {
-        match self {
-            Self::Run(run) | Self::Host(run) => run,
+        match run.sockets {
+            SocketSet::Connected | SocketSet::Held => Self::Run(run),
+            SocketSet::Host => Self::Host(run),
+            SocketSet::Joined => Self::Joined(run),
         }
     }
 
-    /// The user whose programs open the flows; `None`: programs of all users do.
+    /// The run, or the host or a joined namespace as a run.
+    #[must_use]
+    pub fn run(&self) -> &Arc<Run> {
+        match self {
+            Self::Run(run) | Self::Host(run) | Self::Joined(run) => run,
+        }
+    }
+
+    /// The user whose programs open the flows; `None`: programs of all users do. For a joined
+    /// namespace it is the user of the launcher, because its programs have users of their own.
     #[must_use]
     pub fn user(&self) -> Option<&str> {
         match self {
-            Self::Run(run) => Some(&run.user),
+            Self::Run(run) | Self::Joined(run) => Some(&run.user),
             Self::Host(_) => None,
         }
     }
@@ -53,7 +60,7 @@ impl Scope {
     #[must_use]
     pub fn group(&self) -> Option<&str> {
         match self {
-            Self::Run(_) => None,
+            Self::Run(_) | Self::Joined(_) => None,
             Self::Host(_) => Some(""),
         }
     }
@@ -63,7 +70,7 @@ impl Scope {
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
-            Self::Run(run) => &run.name,
+            Self::Run(run) | Self::Joined(run) => &run.name,
             Self::Host(_) => "",
         }
     }
@@ -99,8 +106,10 @@ impl Scope {
     pub fn attribute(&self, flow: &mut Flow, owner: Option<SocketOwner>) {
         let Some(SocketOwner { program, user, cgroup, .. }) = owner else { return };
         flow.program = program;
-        if let Self::Host(_) = self {
-            (flow.user, flow.cgroup) = (user, cgroup);
+        match self {
+            Self::Run(_) => {}
+            Self::Host(_) => (flow.user, flow.cgroup) = (user, cgroup),
+            Self::Joined(_) => flow.cgroup = cgroup,
         }
     }
 

@@ -142,7 +142,7 @@ fn fits(form: &RuleForm, scope: Option<&Scope>) -> bool {
     match form {
         RuleForm::Forward(_) => scope.is_none(),
         RuleForm::Inbound(_) => matches!(scope, Some(Scope::Run(_))),
-        RuleForm::HostInbound => matches!(scope, Some(Scope::Host(_))),
+        RuleForm::HostInbound => matches!(scope, Some(Scope::Host(_) | Scope::Joined(_))),
         RuleForm::Outbound => scope.is_some(),
     }
 }

@@ -83,7 +83,9 @@ async fn dial_within(
             let work = async {
                 match &facts.scope {
                     Scope::Run(run) => dial_inside(run, record, options, security).await,
-                    Scope::Host(run) => dial_on_host(run, record, options, security).await,
+                    Scope::Host(run) | Scope::Joined(run) => {
+                        dial_on_host(run, record, options, security).await
+                    }
                 }
             };
             tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
@@ -251,8 +253,9 @@ async fn dial_inside(
     }
 }
 
-/// Connects to the program of the host to which the client connected, from the client's address.
-/// The source port is not the client's own, because the accepted connection uses that.
+/// Connects to the program of the host or of a joined namespace to which the client connected, from
+/// the client's address. The source port is not the client's own, because the accepted connection
+/// uses that.
 async fn dial_on_host(
     run: &Run,
     record: &ConnectionRecord,

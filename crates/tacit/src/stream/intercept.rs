@@ -345,7 +345,7 @@ fn accepted_work(
             let mut flow = flow_of_client(listener, &socket, peer)?;
             flow.user = scope.user().map(str::to_owned);
             flow.run = Some(scope.name().to_owned());
-            if let Scope::Host(_) = scope {
+            if let Scope::Host(_) | Scope::Joined(_) = scope {
                 // The client connected to the program's own port; no rule listens there.
                 flow.listen = None;
             }

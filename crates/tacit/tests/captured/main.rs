@@ -26,6 +26,7 @@ mod containers;
 mod coverage;
 mod death;
 mod inbound;
+mod joined;
 mod machines;
 mod names;
 mod outbound;

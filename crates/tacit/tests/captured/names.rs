@@ -4,7 +4,7 @@
 use crate::machines::Machines;
 
 /// A client of resolvers.
-const CLIENT: &str = r#"
+pub const CLIENT: &str = r#"
 import errno, os, socket, struct, sys
 
 CODES = ["no error", "format error", "server failure", "no such name", "not implemented", "refused"]

@@ -149,7 +149,7 @@ pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan
 }
 
 /// Returns the ports whose clients a rule selects, if the kernel cannot decide about them itself.
-fn inbound<'r>(rules: impl Iterator<Item = &'r Rule>) -> Vec<CaptureRange> {
+pub(super) fn inbound<'r>(rules: impl Iterator<Item = &'r Rule>) -> Vec<CaptureRange> {
     let of_clients = rules.filter(|rule| rule.form == RuleForm::HostInbound);
     let mut concerned = of_clients.filter(|rule| verdict(rule) != HostVerdict::Pass);
     let ports = concerned.by_ref().flat_map(|rule| rule.selectors.local_ports.clone());
@@ -172,9 +172,15 @@ pub(in crate::policy) fn sections<'r>(
 ) -> Vec<HostSection> {
     let rules: Vec<_> = rules.filter(|rule| is_of_host(rule)).collect();
     let alike = rules.chunk_by(|one, other| Senders::of(one) == Senders::of(other));
-    let mut sections: Vec<_> = alike
-        .map(|rules| HostSection { senders: Senders::of(rules[0]), outbound: outbound(rules) })
-        .collect();
+    let sections = alike.map(|rules| HostSection {
+        senders: Senders::of(rules[0]),
+        outbound: outbound(rules, verdict),
+    });
+    limited(sections.collect(), unmatched)
+}
+
+/// Removes what the kernel would do without these sections too, and ranges beyond the limit.
+pub(super) fn limited(mut sections: Vec<HostSection>, unmatched: Unmatched) -> Vec<HostSection> {
     // Flows that the last section does not decide match no rule: no other section follows.
     let needless = match unmatched {
         Unmatched::Permit => HostVerdict::Pass,
@@ -192,7 +198,7 @@ pub(in crate::policy) fn sections<'r>(
 }
 
 /// The ranges of rules with the same senders.
-fn outbound(rules: &[&Rule]) -> Vec<HostRange> {
+pub(super) fn outbound(rules: &[&Rule], verdict: impl Fn(&Rule) -> HostVerdict) -> Vec<HostRange> {
     let mut decided: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     let mut verdicts: BTreeMap<(Plane, HostVerdict), Vec<Area>> = BTreeMap::new();
     for rule in rules {
@@ -231,7 +237,7 @@ pub(in crate::policy) fn is_captured(rule: &Rule) -> bool {
 }
 
 /// Returns the verdict of the kernel on flows of the rule's senders to its destinations.
-fn verdict(rule: &Rule) -> HostVerdict {
+pub(super) fn verdict(rule: &Rule) -> HostVerdict {
     match rule.action {
         // The kernel does not know programs. The agent finds the rule, which is this rule or a
         // later one.

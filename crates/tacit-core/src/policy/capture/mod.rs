@@ -24,11 +24,12 @@ use serde::{Deserialize, Serialize};
 use self::sweep::Area;
 use super::content::Policy;
 use super::rule::{Rule, RuleForm};
-use super::selector::{AddressSelector, Family, Near, Span, family_and_bits};
+use super::selector::{AddressSelector, Family, Near, Selectors, Span, family_and_bits};
 use crate::flow::{Direction, Protocol};
 
 mod extend;
 mod host;
+mod joined;
 pub(super) mod named;
 mod sweep;
 
@@ -38,6 +39,7 @@ pub use host::{
     SENDER_CHECKS_MAX, Senders, host_plan,
 };
 pub(super) use host::{is_captured, sections as host_sections};
+pub use joined::{joined_plan, unmatched_of_joined};
 pub use named::{
     HostName, NAMED_PORTS_MAX, NameRules, NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet,
 };
@@ -57,6 +59,25 @@ pub struct CaptureRange {
     pub first_port: u16,
     /// The highest port.
     pub last_port: u16,
+}
+
+/// A run in a network namespace that tacit has joined, with what rules select about it.
+#[derive(Clone, Copy, Debug)]
+pub struct JoinedRun<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The user of its launcher.
+    pub user: &'a str,
+}
+
+impl JoinedRun<'_> {
+    /// Whether a rule may be about flows that its programs open.
+    pub(super) fn has(&self, rule: &Rule) -> bool {
+        let Selectors { run, user, .. } = &rule.selectors;
+        let is_in =
+            |list: &[String], own: &str| list.is_empty() || list.iter().any(|one| one == own);
+        rule.form == RuleForm::Outbound && is_in(run, self.name) && is_in(user, self.user)
+    }
 }
 
 /// A learned name with its address.

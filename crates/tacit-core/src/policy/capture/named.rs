@@ -19,7 +19,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::{is_of_host, is_open, plain, ports};
+use super::{JoinedRun, is_of_host, is_open, plain, ports};
 use crate::flow::Protocol;
 use crate::policy::content::Policy;
 use crate::policy::rule::Rule;
@@ -86,21 +86,31 @@ impl NameRules {
     /// The rules by name of a policy at a time, in seconds since 1970; `None` if there are none.
     #[must_use]
     pub fn of(policy: &Policy, unix_s: i64) -> Option<Self> {
-        Self::new(policy.rules.iter().map(|rule| &**rule), |rule| is_open(rule, unix_s))
+        let rules = policy.rules.iter().map(|rule| &**rule);
+        Self::new(rules, is_by_name, |rule| is_open(rule, unix_s))
+    }
+
+    /// The same of the rules for a joined namespace.
+    #[must_use]
+    pub fn of_joined(policy: &Policy, joined: JoinedRun<'_>, unix_s: i64) -> Option<Self> {
+        let rules = policy.rules.iter().map(|rule| &**rule);
+        let applies = |rule: &Rule| joined.has(rule) && has_name(rule);
+        Self::new(rules, applies, |rule| is_open(rule, unix_s))
     }
 
     /// The same of all rules, as if every time window were open.
     pub(in crate::policy) fn always<'r>(rules: impl Iterator<Item = &'r Rule>) -> Option<Self> {
-        Self::new(rules, |_| true)
+        Self::new(rules, is_by_name, |_| true)
     }
 
     fn new<'r>(
         rules: impl Iterator<Item = &'r Rule>,
+        applies: impl Fn(&Rule) -> bool,
         is_open: impl Fn(&Rule) -> bool,
     ) -> Option<Self> {
         let mut all = Self::default();
         let mut open = Vec::new();
-        for (number, rule) in (0..).zip(rules).filter(|(_, rule)| is_by_name(rule)) {
+        for (number, rule) in (0..).zip(rules).filter(|(_, rule)| applies(rule)) {
             for selector in &rule.selectors.remote {
                 let AddressSelector::Name { host, wildcard } = selector else { continue };
                 let map = if *wildcard { &mut all.below } else { &mut all.exact };
@@ -163,8 +173,12 @@ impl NameRules {
 
 /// Whether a rule applies to flows that programs of the host open to destinations by name.
 pub(in crate::policy) fn is_by_name(rule: &Rule) -> bool {
+    is_of_host(rule) && has_name(rule)
+}
+
+fn has_name(rule: &Rule) -> bool {
     let mut remote = rule.selectors.remote.iter();
-    is_of_host(rule) && remote.any(|one| matches!(one, AddressSelector::Name { .. }))
+    remote.any(|one| matches!(one, AddressSelector::Name { .. }))
 }
 
 /// Ports with the rules that apply to them.

@@ -39,6 +39,8 @@ pub struct RunDisplay {
     pub open: usize,
     /// Whether it is the captured host.
     pub host: bool,
+    /// Whether it is a network namespace that another program has made.
+    pub joined: bool,
     /// The number of address ranges that are captured for it; `None` while that changes.
     pub captured: Option<usize>,
     /// The CPU on which it was placed, together with a worker; `None`: it was not placed.

@@ -371,6 +371,7 @@ mod tests {
             age_s: 0,
             open: 0,
             host: false,
+            joined: false,
             captured: None,
             cpu: None,
             names: Vec::new(),

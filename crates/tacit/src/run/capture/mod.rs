@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tacit_core::dns::{HostsEntry, KnownName, Learning, NotLearnt, ResolvedAddress};
 use tacit_core::policy::{
-    CAPTURE_RANGES_MAX, CaptureRange, Extension, HostPlan, LearntName, NameRules, Policy,
-    can_match_name, captured, extend, host_plan, is_disputed,
+    CAPTURE_RANGES_MAX, CaptureRange, Extension, HostPlan, HostSettings, JoinedRun, LearntName,
+    NameRules, Policy, Unmatched, can_match_name, captured, extend, host_plan, is_disputed,
+    joined_plan, unmatched_of_joined,
 };
 use tacit_sys::netlink::route::Families;
 use tacit_sys::process;
@@ -59,13 +60,20 @@ struct Mirror {
     families: Families,
     /// The addresses of the host that were copied into the namespace.
     host: Option<Arc<HostAddresses>>,
-    /// What the kernel does with the flows of a host; `None` if this is a run or if the plan is not
-    /// known.
+    /// What the kernel does with the flows of a host or of a joined namespace; `None` if this is
+    /// another run or if the plan is not known.
     plan: Option<HostPlan>,
     /// Which addresses with names it captures; `None`: the plan has no rules by name.
     named: Option<NamedCapture>,
     /// The rules that the names of the host are grouped by: those of the installed policy.
     grouped_by: NameRules,
+}
+
+/// A plan, and how its packet rules recognise the agent's packets.
+struct Planned {
+    plan: HostPlan,
+    mark: u32,
+    passing_user: Option<u32>,
 }
 
 impl Capture {
@@ -86,8 +94,8 @@ impl Capture {
     pub fn take_hosts(&self, hosts: &[HostsEntry]) {
         let live = self.live.load();
         let now = clock::now_unix_s();
-        if self.run.is_host() {
-            let rules = NameRules::of(&live.policy, now).unwrap_or_default();
+        if self.run.has_plan() {
+            let rules = self.rules_by_name(&live.policy, now).unwrap_or_default();
             let known = hosts.iter().filter(|host| !rules.rules_of(&host.name).is_empty());
             self.run.set_lasting(known.cloned());
             // Another policy may have other rules.
@@ -145,7 +153,7 @@ impl Capture {
     pub async fn follow(&self) -> io::Result<()> {
         // The lock is held until the update is complete, so that the next caller sees the result.
         let mut mirror = self.mirror.lock().await;
-        if self.run.is_host() {
+        if self.run.has_plan() {
             let policy = Arc::clone(&self.live.load().policy);
             self.install(&policy, &mut mirror).await?;
             self.group_names(&policy, &mut mirror);
@@ -162,12 +170,45 @@ impl Capture {
         self.install(policy, &mut *self.mirror.lock().await).await
     }
 
-    async fn install(&self, policy: &Policy, mirror: &mut Mirror) -> io::Result<()> {
+    /// Installs the table of a host again: a new helper does not know it.
+    ///
+    /// # Errors
+    /// The kernel refuses, or there is no helper.
+    pub async fn install_again(&self) -> io::Result<()> {
+        self.mirror.lock().await.plan = None;
+        self.follow().await
+    }
+
+    /// The rules by name for programs of the host or of a joined namespace; `None` if there are
+    /// none and port 53 is an ordinary port.
+    fn rules_by_name(&self, policy: &Policy, unix_s: i64) -> Option<NameRules> {
+        let Some(joined) = self.joined() else { return NameRules::of(policy, unix_s) };
+        let answers_always = unmatched_of_joined(policy) == Unmatched::Deny;
+        NameRules::of_joined(policy, joined, unix_s)
+            .or_else(|| answers_always.then(NameRules::default))
+    }
+
+    fn joined(&self) -> Option<JoinedRun<'_>> {
+        let Run { name, user, .. } = &*self.run;
+        self.run.is_joined().then_some(JoinedRun { name, user })
+    }
+
+    fn plan(&self, policy: &Policy, unix_s: i64) -> io::Result<Planned> {
+        if let Some(joined) = self.joined() {
+            let plan = joined_plan(policy, joined, unix_s);
+            // The agent is outside, and a program may have the same user number.
+            return Ok(Planned { plan, mark: HostSettings::MARK_DEFAULT, passing_user: None });
+        }
         let host = policy.host.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
-        let unix_s = clock::now_unix_s();
         let plan = host_plan(policy, host.unmatched, unix_s);
+        Ok(Planned { plan, mark: host.mark, passing_user: passing_user() })
+    }
+
+    async fn install(&self, policy: &Policy, mirror: &mut Mirror) -> io::Result<()> {
+        let unix_s = clock::now_unix_s();
+        let Planned { plan, mark, passing_user } = self.plan(policy, unix_s)?;
         let now = Instant::now();
-        let rules = NameRules::of(policy, unix_s);
+        let rules = self.rules_by_name(policy, unix_s);
         let of_rules = |rules| NamedCapture::of(rules, &self.run.learnt(), &self.hosts.load(), now);
         let named = rules.clone().map(of_rules);
         let is_same = match (&mirror.named, &named) {
@@ -180,8 +221,7 @@ impl Capture {
         let before = mirror.plan.take();
         let addresses = named.as_ref().map(|named| named.addresses(now)).unwrap_or_default();
         let helper = &self.run.helper;
-        let installed =
-            helper.install_plan(host.mark, plan.clone(), addresses, passing_user()).await;
+        let installed = helper.install_plan(mark, plan.clone(), addresses, passing_user).await;
         if let Err(error) = installed {
             // After another failure it is not known what is installed.
             mirror.plan = before.filter(|_| is_refusal(&error));
@@ -329,7 +369,7 @@ impl Capture {
         let helper = &self.run.helper;
         match self.run.sockets {
             SocketSet::Connected if found != mirror.families => helper.families(found).await?,
-            SocketSet::Connected | SocketSet::Host => {}
+            SocketSet::Connected | SocketSet::Host | SocketSet::Joined => {}
             SocketSet::Held => {
                 let host = self.run.host.addresses();
                 if found != mirror.families || mirror.host.as_ref() != Some(&host) {

@@ -22,7 +22,7 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(30 * 60);
 impl Capture {
     /// Groups the names of the host by the rules of the installed policy.
     pub(super) fn group_names(&self, policy: &Policy, mirror: &mut Mirror) {
-        let rules = NameRules::of(policy, clock::now_unix_s()).unwrap_or_default();
+        let rules = self.rules_by_name(policy, clock::now_unix_s()).unwrap_or_default();
         if rules != mirror.grouped_by {
             if let Some(mut names) = self.run.host_names() {
                 names.regroup(|name| rules.rules_of(name));
@@ -36,7 +36,7 @@ impl Capture {
     /// # Errors
     /// The kernel does not report them, or there is no helper.
     pub async fn take_kept_names(&self) -> io::Result<()> {
-        if !self.run.is_host() {
+        if !self.run.has_plan() {
             return Ok(());
         }
         let mut mirror = self.mirror.lock().await;
@@ -87,7 +87,7 @@ impl Capture {
 
     /// Renews the names of a host until it is aborted.
     pub async fn renew_names_always(self: Arc<Self>) {
-        while self.run.is_host() {
+        while self.run.has_plan() {
             if let Err(error) = self.renew_names().await {
                 let event = Event::new("names-not-renewed").field("error", &error);
                 let next = "names in use are captured for some days all the same; the agent tries \

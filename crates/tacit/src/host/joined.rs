@@ -1,0 +1,31 @@
+//! Runs the helper of a network namespace that another program has made, such as that of a
+//! container. It does there what the helper of a captured host does on the host.
+//!
+//! The packet rules stay when the helper ends: what they capture is refused then.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use tacit_sys::namespace::{self, JoinedNamespaces};
+use tacit_sys::sandbox;
+
+use super::helper::{RIGHTS, serve_requests};
+
+/// Joins the namespace, calls `ready` with the channel, and serves until no agent has a channel.
+/// `parent` is the process that started this one, as [`namespace::join`] needs it.
+///
+/// # Errors
+/// The namespace cannot be joined, or `ready` fails.
+pub fn serve_joined(
+    channel: UnixStream,
+    parent: u32,
+    namespaces: JoinedNamespaces<'_>,
+    ready: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+) -> io::Result<()> {
+    let JoinedNamespaces { network, user } = namespaces;
+    namespace::join(parent, network, user).map_err(io::Error::other)?;
+    sandbox::keep_capabilities(RIGHTS & sandbox::capabilities()?)?;
+    ready(channel.as_fd())?;
+    serve_requests(channel)
+}
