@@ -1,5 +1,5 @@
-//! Tests SMTP with Postfix as the server, without TLS and with mandatory TLS, and with swaks and
-//! OpenSSL as clients.
+//! Tests SMTP with Postfix as the server, and with swaks and OpenSSL as clients. Postfix runs
+//! without TLS in some tests, and with mandatory TLS in others.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,5 +1,5 @@
-//! Tests FTP exchanges: complete ones whose bytes are split at every position, and exchanges with
-//! random input.
+//! Tests complete FTP exchanges whose bytes are split at every position, and exchanges with random
+//! input.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

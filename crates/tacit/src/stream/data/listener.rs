@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   outside   a listening socket; only the peer address of the control connection may connect
-//!   inside    the address to which the program of a run will connect; it is captured until then
+//!   inside    an address in the run's network; it is captured until the program has connected
 //! ```
 
 use std::io;
