@@ -249,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_said_of_tls_is_read_back_and_readers_of_addresses_are_not_bothered(
+    fn tls_parameters_are_read_back_and_readers_of_addresses_are_not_bothered(
         header in (inet(), inet()), tls in client_tls(),
     ) {
         let header = ProxyHeader::Proxy { source: header.0, destination: header.1 };

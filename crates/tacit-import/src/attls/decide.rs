@@ -70,9 +70,9 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
         [("Jobname", "job", &["program", "user"][..]), ("Userid", "user", &["user"])]
     {
         for rule in rules.iter().filter(|rule| said_of(rule, keys)) {
-            let Some(own) = rule.rule.said(word) else { continue };
+            let Some(own) = rule.rule.field(word) else { continue };
             let wider = |other: &&Effective<'_>| {
-                let pattern = other.rule.said(word).map(|field| field.value.as_str());
+                let pattern = other.rule.field(word).map(|field| field.value.as_str());
                 let is_wider = |pattern: &str| {
                     pattern.ends_with('*')
                         && !pattern.eq_ignore_ascii_case(&own.value)
@@ -111,7 +111,7 @@ impl Decided {
 impl Context<'_> {
     /// Converts one rule to rules of the policy.
     fn rule(&mut self, rule: &Effective<'_>) -> Vec<Decided> {
-        let Some(direction) = rule.rule.said("Direction") else {
+        let Some(direction) = rule.rule.field("Direction") else {
             let fix = "add Direction Inbound for accepted connections, Outbound for connections \
                        that programs open, or Both";
             self.findings.error(&rule.rule.at, "the rule has no `Direction`", fix);
@@ -168,7 +168,7 @@ impl Context<'_> {
 
     /// Whether the trace level logs the begin of each connection.
     fn is_logged(&mut self, rule: &Effective<'_>) -> bool {
-        let Some(field) = rule.said("Trace") else { return false };
+        let Some(field) = rule.field("Trace") else { return false };
         let Ok(trace) = field.value.parse::<u32>() else { return false };
         // 4: the rule that a connection is mapped to; 8: events, among them the begin.
         let logs = trace & (4 | 8) != 0;
@@ -184,9 +184,9 @@ impl Context<'_> {
 
 fn has_condition(rule: &Effective<'_>) -> bool {
     let end = |end: &End| !end.addresses.is_empty() || !end.ports.is_empty();
-    let said = |word: &&str| rule.rule.said(word).is_some();
+    let is_set = |word: &&str| rule.rule.field(word).is_some();
     let all = ["LocalAddr", "RemoteAddr", "Jobname", "Userid"];
-    end(&rule.local) || end(&rule.remote) || all.iter().any(said)
+    end(&rule.local) || end(&rule.remote) || all.iter().any(is_set)
 }
 
 /// Whether an attribute of a rule is about addresses or ports.
@@ -218,7 +218,7 @@ enum Action {
 /// What the actions of a rule require; `None` after an error.
 fn action(rule: &Effective<'_>, findings: &mut Findings) -> Option<Action> {
     // `check_references` has already reported a reference to a missing action.
-    let named = |word| rule.rule.said(word).is_some();
+    let named = |word| rule.rule.field(word).is_some();
     let Some(group) = rule.action(Kind::Group) else {
         if named("TTLSGroupActionRef") {
             return None;
@@ -231,7 +231,7 @@ fn action(rule: &Effective<'_>, findings: &mut Findings) -> Option<Action> {
         );
         return None;
     };
-    let Some(enabled) = group.said("TTLSEnabled") else {
+    let Some(enabled) = group.field("TTLSEnabled") else {
         let message = "the group action has no `TTLSEnabled`";
         findings.error(&group.at, message, "add TTLSEnabled On or TTLSEnabled Off");
         return None;

@@ -53,7 +53,7 @@ impl<'o> Effective<'o> {
         let references =
             ["TTLSGroupActionRef", "TTLSEnvironmentActionRef", "TTLSConnectionActionRef"];
         let mut actions = Vec::new();
-        for field in references.iter().filter_map(|word| rule.said(word)) {
+        for field in references.iter().filter_map(|word| rule.field(word)) {
             let Form::Ref(kind) = field.attribute.form else { continue };
             let Some(object) = objects.find(kind, &field.value) else { continue };
             let mut parts = Vec::new();
@@ -70,7 +70,7 @@ impl<'o> Effective<'o> {
     /// The rule's priority; the highest comes first.
     #[must_use]
     pub(super) fn priority(&self) -> u32 {
-        self.rule.said("Priority").and_then(|field| field.value.parse().ok()).unwrap_or(1)
+        self.rule.field("Priority").and_then(|field| field.value.parse().ok()).unwrap_or(1)
     }
 
     /// The action of a kind.
@@ -88,12 +88,12 @@ impl<'o> Effective<'o> {
     /// The line that sets an attribute, or else the line of the environment action.
     #[must_use]
     pub(super) fn at_of(&self, word: &str) -> &'o Origin {
-        self.said(word).map_or_else(|| self.environment_at(), |field| &field.at)
+        self.field(word).map_or_else(|| self.environment_at(), |field| &field.at)
     }
 
     /// The field of an attribute in the action that decides.
     #[must_use]
-    pub(super) fn said(&self, word: &str) -> Option<&'o Field> {
+    pub(super) fn field(&self, word: &str) -> Option<&'o Field> {
         self.all(word).last().copied()
     }
 
@@ -101,7 +101,7 @@ impl<'o> Effective<'o> {
     /// and has no default.
     #[must_use]
     pub(super) fn value(&self, word: &str) -> Option<&'o str> {
-        self.said(word).map(|field| field.value.as_str()).or_else(|| default(word))
+        self.field(word).map(|field| field.value.as_str()).or_else(|| default(word))
     }
 
     /// Whether a switch is on.
@@ -137,7 +137,7 @@ impl<'o> Effective<'o> {
             for Misplaced { part: kind, field } in &action.object.misplaced {
                 let word = field.attribute.word;
                 let parts = action.parts.iter().filter(|part| part.kind == *kind);
-                if let Some(there) = parts.filter_map(|part| part.said(word)).next() {
+                if let Some(there) = parts.filter_map(|part| part.field(word)).next() {
                     let message = format!(
                         "`{word}` is also set in the block where it belongs, at {}",
                         there.at
@@ -205,9 +205,15 @@ impl<'o> Effective<'o> {
             }
         }
         for word in ["Jobname", "Userid", "Direction", "Priority", "IpTimeConditionRef"] {
-            let said = self.rule.said(word);
+            let field = self.rule.field(word);
             let any = if word == "Priority" { "1" } else { "any" };
-            row(out, 1, word, said.map_or(any, |field| &field.value), said.map(|field| &field.at));
+            row(
+                out,
+                1,
+                word,
+                field.map_or(any, |field| &field.value),
+                field.map(|field| &field.at),
+            );
         }
     }
 }
@@ -311,9 +317,10 @@ fn attributes(out: &mut String, kind: Kind, object: Option<&Object>, defaults: D
         if matches!(attribute.form, Form::Block(_) | Form::Ref(_)) {
             continue;
         }
-        let said: Vec<&Field> = object.map(|o| o.all(attribute.word).collect()).unwrap_or_default();
+        let fields: Vec<&Field> =
+            object.map(|o| o.all(attribute.word).collect()).unwrap_or_default();
         let counted =
-            if attribute.repeats { &said[..] } else { &said[said.len().saturating_sub(1)..] };
+            if attribute.repeats { &fields[..] } else { &fields[fields.len().saturating_sub(1)..] };
         for field in counted {
             let shown = if attribute.is_secret() { "(not shown)" } else { &field.value };
             row(out, depth, attribute.word, shown, Some(&field.at));
@@ -321,7 +328,7 @@ fn attributes(out: &mut String, kind: Kind, object: Option<&Object>, defaults: D
         // Signature parameters of a connection replace all pairs of its environment.
         let replaces = attribute.word == "SignaturePairs";
         if let Some(default) = attribute.default
-            && said.is_empty()
+            && fields.is_empty()
             && (defaults == Defaults::Shown || replaces)
         {
             row(out, depth, attribute.word, default, None);

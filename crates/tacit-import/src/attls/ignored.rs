@@ -47,9 +47,9 @@ impl Context<'_> {
     /// Reports that revocation is checked only with CRL files.
     fn report_revocation(&mut self, rule: &Effective<'_>) {
         let words = ["OcspUrl", "OcspAiaEnable", "HttpCdpEnable", "GSK_LDAP_SERVER"];
-        let asked = words.iter().filter_map(|word| rule.said(word));
-        let Some(field) = asked.into_iter().find(|field| field.value != "Off") else { return };
-        let ring = rule.said("Keyring").and_then(|ring| self.map.keyring(&ring_name(&ring.value)));
+        let fields = words.iter().filter_map(|word| rule.field(word));
+        let Some(field) = fields.into_iter().find(|field| field.value != "Off") else { return };
+        let ring = rule.field("Keyring").and_then(|ring| self.map.keyring(&ring_name(&ring.value)));
         if ring.is_some_and(|ring| ring.crl.is_some()) {
             self.findings
                 .info(&field.at, "tacit checks revocation with the `crl` files of the map only");

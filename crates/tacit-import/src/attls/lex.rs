@@ -287,19 +287,25 @@ mod tests {
             ("{\nB\n}\nC", "C=", &["1: this opening brace has no statement before it"]),
             ("A\n{\n}\n{\nB\n}", "A=()", &["4: this opening brace has no statement before it"]),
         ] {
-            let (document, said) = read(text);
+            let (document, messages) = read(text);
             assert_eq!(show(&document.nodes), tree, "{text}");
-            assert_eq!(said, found, "{text}");
+            assert_eq!(messages, found, "{text}");
         }
-        let (_, said) = read(&"A\n{\n".repeat(DEPTH_MAX + 1));
-        assert!(said.iter().any(|said| said.contains("more than 16 deep")), "{said:?}");
+        let (_, messages) = read(&"A\n{\n".repeat(DEPTH_MAX + 1));
+        assert!(
+            messages.iter().any(|message| message.contains("more than 16 deep")),
+            "{messages:?}"
+        );
     }
 
     #[test]
     fn placeholders_of_templates_are_errors() {
         for value in ["?serverPort?", "<port>", "{{ port }}", "...", "U/<ring name>", "{% if %}"] {
-            let (_, said) = read(&format!("A\n{{\nB {value}\n}}\n"));
-            assert!(said.len() == 1 && said[0].contains("placeholder"), "{value}: {said:?}");
+            let (_, messages) = read(&format!("A\n{{\nB {value}\n}}\n"));
+            assert!(
+                messages.len() == 1 && messages[0].contains("placeholder"),
+                "{value}: {messages:?}"
+            );
         }
         for value in ["CN=a?b", "1 < 2", "a->b", "CN=<>"] {
             assert_eq!(read(&format!("B {value}")).1, Vec::<String>::new(), "{value}");

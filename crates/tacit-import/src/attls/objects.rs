@@ -56,7 +56,7 @@ pub(super) struct Field {
 impl Object {
     /// The last field of an attribute.
     #[must_use]
-    pub(super) fn said(&self, word: &str) -> Option<&Field> {
+    pub(super) fn field(&self, word: &str) -> Option<&Field> {
         self.fields.iter().rfind(|field| field.attribute.word == word)
     }
 
@@ -277,7 +277,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
                     continue;
                 };
                 if !attribute.repeats
-                    && let Some(first) = object.said(attribute.word)
+                    && let Some(first) = object.field(attribute.word)
                 {
                     report_repeated(kind, &field, first, findings);
                 }
@@ -302,8 +302,8 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
             None => {}
         }
     }
-    let says = !object.fields.is_empty() || findings.has_errors();
-    if !says && matches!(kind, IpAddr | IpAddrSet | IpAddrGroup | PortRange | PortGroup) {
+    let has_content = !object.fields.is_empty() || findings.has_errors();
+    if !has_content && matches!(kind, IpAddr | IpAddrSet | IpAddrGroup | PortRange | PortGroup) {
         let message = format!("{} is empty, so it would match everything", kind.word());
         findings.error(&object.at, message, "add a value, or remove the block");
     }

@@ -48,8 +48,8 @@ impl Context<'_> {
         rule: &Effective<'_>,
         direction: Direction,
     ) -> Option<Vec<Keys>> {
-        let job = rule.rule.said("Jobname");
-        let user = rule.rule.said("Userid");
+        let job = rule.rule.field("Jobname");
+        let user = rule.rule.field("Userid");
         let mut is_complete = true;
         for field in job.into_iter().chain(user) {
             is_complete &= self.check_pattern(field);
@@ -87,7 +87,7 @@ impl Context<'_> {
         let name = rule.rule.name.as_str();
         let program = self.map.rule(name, "program").cloned();
         let user = self.map.rule(name, "user").cloned();
-        let Some(field) = rule.rule.said("Jobname").filter(|_| program.is_none()) else {
+        let Some(field) = rule.rule.field("Jobname").filter(|_| program.is_none()) else {
             return vec![Owner { program, user, run: None }];
         };
         let jobs = self.map.jobs(&field.value);
@@ -125,7 +125,7 @@ impl Context<'_> {
     /// in clear.
     fn check_widened(&mut self, rule: &Effective<'_>) -> bool {
         let name = rule.rule.name.as_str();
-        let Some(field) = rule.rule.said("Jobname") else { return true };
+        let Some(field) = rule.rule.field("Jobname") else { return true };
         if ["program", "user"].iter().any(|key| self.map.rule(name, key).is_some()) {
             return true;
         }
@@ -171,7 +171,7 @@ impl Context<'_> {
     /// Removes programs and runs, because the agent chooses the rule before it knows which program
     /// accepts the connection; returns false after an error.
     fn drop_programs(&mut self, rule: &Effective<'_>, owners: &mut [Owner]) -> bool {
-        let job = rule.rule.said("Jobname");
+        let job = rule.rule.field("Jobname");
         if job.is_none() && owners.iter().all(|owner| owner.program.is_none()) {
             return true;
         }
@@ -205,7 +205,7 @@ fn either(one: Option<Toml>, other: Option<Toml>) -> Option<Toml> {
 
 /// Whether the connections of the rule use TLS.
 fn is_protected(rule: &Effective<'_>) -> bool {
-    let group = rule.action(Kind::Group).and_then(|group| group.said("TTLSEnabled"));
+    let group = rule.action(Kind::Group).and_then(|group| group.field("TTLSEnabled"));
     group.is_some_and(|enabled| enabled.value == "On")
 }
 

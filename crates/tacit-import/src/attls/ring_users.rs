@@ -17,10 +17,10 @@ impl RingUsers {
     pub(super) fn of(rules: &[Effective<'_>]) -> Self {
         let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for rule in rules.iter().filter(|rule| is_tls(rule)) {
-            let Some(ring) = rule.said("Keyring").filter(|ring| !ring.value.contains('/')) else {
+            let Some(ring) = rule.field("Keyring").filter(|ring| !ring.value.contains('/')) else {
                 continue;
             };
-            let user = rule.rule.said("Userid").map_or(ANY_USER, |field| field.value.as_str());
+            let user = rule.rule.field("Userid").map_or(ANY_USER, |field| field.value.as_str());
             users.entry(ring.value.clone()).or_default().insert(user.to_ascii_uppercase());
         }
         Self(users)
@@ -33,6 +33,6 @@ impl RingUsers {
 }
 
 fn is_tls(rule: &Effective<'_>) -> bool {
-    let enabled = rule.action(Kind::Group).and_then(|group| group.said("TTLSEnabled"));
+    let enabled = rule.action(Kind::Group).and_then(|group| group.field("TTLSEnabled"));
     enabled.is_some_and(|enabled| enabled.value == "On")
 }

@@ -13,7 +13,7 @@ impl Context<'_> {
     /// The name of the key ring of a rule, as the map has it or must have it; `None` after an
     /// error.
     pub(super) fn ring(&mut self, rule: &Effective<'_>) -> Option<String> {
-        let Some(ring) = rule.said("Keyring") else {
+        let Some(ring) = rule.field("Keyring") else {
             let message = "the environment action of the rule has no key ring";
             let fix = "add TTLSKeyringParms with Keyring to the environment action";
             self.findings.error(rule.environment_at(), message, fix);
@@ -55,7 +55,7 @@ impl Context<'_> {
     /// all users. `None`: the ring as the rule names it; if several users share it, that is
     /// reported.
     fn owned_ring(&mut self, rule: &Effective<'_>, name: &str) -> Option<String> {
-        let user = rule.rule.said("Userid").filter(|_| !name.contains('/'))?;
+        let user = rule.rule.field("Userid").filter(|_| !name.contains('/'))?;
         let whole = ring_name(&format!("{}/{name}", user.value));
         if self.map.keyring(&whole).is_some() {
             return Some(whole);

@@ -14,7 +14,7 @@ use tacit_core::flow::Direction;
 /// The keys that set when TLS begins; none if it begins at the first byte.
 pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: Direction) -> Keys {
     let name = rule.rule.name.as_str();
-    let controlled = rule.said("ApplicationControlled").filter(|field| field.value == "On");
+    let controlled = rule.field("ApplicationControlled").filter(|field| field.value == "On");
     let start = match by_map(context, name) {
         Some(start) => start,
         None => match controlled {
@@ -40,7 +40,7 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
         let message = format!("on z/OS the program itself started TLS; in tacit {}", start.words());
         context.findings.info(&field.at, message);
     }
-    if let Some(field) = rule.said("SecondaryMap").filter(|field| field.value == "On") {
+    if let Some(field) = rule.field("SecondaryMap").filter(|field| field.value == "On") {
         report_secondary(context, field, &start);
     }
     start.keys()
@@ -49,11 +49,11 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
 /// The setting of the map file for a rule.
 fn by_map(context: &Context<'_>, name: &str) -> Option<Start> {
     if let Some(starttls) = context.map.rule(name, "starttls") {
-        return Some(Start::Said("starttls", starttls.clone()));
+        return Some(Start::Set("starttls", starttls.clone()));
     }
     Some(match context.map.rule(name, "start")? {
         Toml::Text(word) if word == "immediate" => Start::Immediate,
-        start => Start::Said("start", start.clone()),
+        start => Start::Set("start", start.clone()),
     })
 }
 
@@ -66,7 +66,7 @@ enum Start {
     /// When this protocol starts it.
     Protocol(&'static str),
     /// As the map file sets it.
-    Said(&'static str, Toml),
+    Set(&'static str, Toml),
     /// Not known.
     Unknown,
 }
@@ -75,8 +75,8 @@ impl Start {
     fn is_ftp(&self) -> bool {
         match self {
             Self::Ftp { .. } => true,
-            Self::Said("starttls", Toml::Text(word)) => word == "ftp",
-            Self::Said("starttls", Toml::Table(keys)) => {
+            Self::Set("starttls", Toml::Text(word)) => word == "ftp",
+            Self::Set("starttls", Toml::Table(keys)) => {
                 keys.iter().any(|(key, value)| key == "protocol" && *value == Toml::from("ftp"))
             }
             _ => false,
@@ -109,7 +109,7 @@ impl Start {
                 set(&mut keys, "starttls", Toml::Table(ftp));
             }
             Self::Protocol(protocol) => set(&mut keys, "starttls", protocol),
-            Self::Said(word, value) => set(&mut keys, word, value),
+            Self::Set(word, value) => set(&mut keys, word, value),
         }
         keys
     }

@@ -27,7 +27,7 @@ pub(super) fn suites(
     oldest: TlsVersion,
     findings: &mut Findings,
 ) -> Option<Vec<Suite>> {
-    if let Some(profile) = rule.said("SuiteBProfile").filter(|profile| profile.value != "Off") {
+    if let Some(profile) = rule.field("SuiteBProfile").filter(|profile| profile.value != "Off") {
         return Some(suite_b(profile, rule, findings));
     }
     let mut kept = Vec::new();

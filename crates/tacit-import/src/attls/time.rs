@@ -20,7 +20,7 @@ pub(super) fn when(
     objects: &Objects,
     findings: &mut Findings,
 ) -> Option<Option<Toml>> {
-    let Some(field) = rule.said("IpTimeConditionRef") else { return Some(None) };
+    let Some(field) = rule.field("IpTimeConditionRef") else { return Some(None) };
     // `check_references` has already reported a reference to a missing condition.
     let condition = objects.find(Kind::Time, &field.value)?;
     let days = names(condition, "DayOfWeekMask", &DAYS, findings);
@@ -45,7 +45,7 @@ pub(super) fn when(
     if keys.is_empty() {
         return Some(None);
     }
-    let is_utc = condition.said("TimeZone").is_some_and(|zone| zone.value == "UTC");
+    let is_utc = condition.field("TimeZone").is_some_and(|zone| zone.value == "UTC");
     set(&mut keys, "zone", if is_utc { "UTC" } else { "local" });
     Some(Some(Toml::Table(keys)))
 }
@@ -77,7 +77,7 @@ fn names(
     names: &[&str],
     findings: &mut Findings,
 ) -> Option<Option<Toml>> {
-    let Some(field) = condition.said(word) else { return Some(None) };
+    let Some(field) = condition.field(word) else { return Some(None) };
     let mask = mask(field, &[names.len()], findings)?;
     if mask.iter().all(|set| *set) {
         return Some(None);
@@ -134,7 +134,7 @@ struct Range {
 
 /// `yyyymmddhhmmss:yyyymmddhhmmss`.
 fn range(condition: &Object, findings: &mut Findings) -> Option<Option<Range>> {
-    let Some(field) = condition.said("ConditionTimeRange") else { return Some(None) };
+    let Some(field) = condition.field("ConditionTimeRange") else { return Some(None) };
     let read = |(from, until): (&str, &str)| {
         Some(Range { from: moment(from.trim())?, until: moment(until.trim())? })
     };

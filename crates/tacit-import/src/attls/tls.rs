@@ -31,7 +31,7 @@ impl Context<'_> {
     /// Converts the TLS settings of a rule for one direction; `None` after an error or a missing
     /// map entry was reported.
     pub(super) fn tls(&mut self, rule: &Effective<'_>, direction: Direction) -> Option<Treatment> {
-        let Some(role) = rule.said("HandshakeRole") else {
+        let Some(role) = rule.field("HandshakeRole") else {
             let message = "the actions of the rule have no `HandshakeRole`";
             let fix = "add HandshakeRole Client, Server or ServerWithClientAuth to the environment \
                        action";
@@ -60,7 +60,7 @@ impl Context<'_> {
         }
         keys.extend(start);
         let name = self.ring(rule);
-        if let (Some(name), Some(field)) = (&name, rule.said("Keyring")) {
+        if let (Some(name), Some(field)) = (&name, rule.field("Keyring")) {
             let ring = Ring { name, at: &field.at };
             match side {
                 Side::Server => self.server(rule, ring, &mut keys),
@@ -75,7 +75,7 @@ impl Context<'_> {
     /// these protocols the TLS client opens the connection. For a rule of both directions, accepted
     /// connections keep TLS and opened ones are denied. `None` after an error.
     fn turned_round(&mut self, rule: &Effective<'_>, side: Side) -> Option<Treatment> {
-        let direction = rule.rule.said("Direction")?;
+        let direction = rule.rule.field("Direction")?;
         if side == Side::Server && direction.value == "Both" {
             let message = "`Direction Both`: `starttls` applies to accepted connections only. \
                            Connections that programs open are denied, because in this protocol the \
@@ -115,7 +115,7 @@ impl Context<'_> {
         }
         let mut own = rule.all("ServerCertificateLabel");
         if own.is_empty() {
-            own.extend(rule.said("CertificateLabel"));
+            own.extend(rule.field("CertificateLabel"));
         }
         // A client that names none of the others gets the first identity.
         let mut identities: Vec<Option<String>> = Vec::new();
@@ -144,19 +144,19 @@ impl Context<'_> {
 
     /// The keys about client certificates.
     fn client_cert(&mut self, rule: &Effective<'_>, ring: Ring<'_>, keys: &mut Keys) {
-        if rule.said("HandshakeRole").is_some_and(|role| role.value == "Server") {
+        if rule.field("HandshakeRole").is_some_and(|role| role.value == "Server") {
             set(keys, "client-cert", "none");
             return;
         }
-        let asked = rule.value("ClientAuthType").unwrap_or("Required");
+        let level = rule.value("ClientAuthType").unwrap_or("Required");
         let at = rule.at_of("ClientAuthType");
-        let word = match asked {
+        let word = match level {
             "PassThru" => "passthru",
             "Full" => "at-full",
             "SAFCheck" => "safcheck",
             _ => "required",
         };
-        if asked == "PassThru" {
+        if level == "PassThru" {
             let fix = "to reject invalid certificates, set ClientAuthType Full";
             self.findings.changed(
                 at,
@@ -167,7 +167,7 @@ impl Context<'_> {
             set(keys, "trust", trust);
         }
         set(keys, "client-cert", word);
-        if asked == "SAFCheck" {
+        if level == "SAFCheck" {
             match self.map.rule(&rule.rule.name, "map") {
                 Some(map) => set(keys, "map", map.clone()),
                 None => {
@@ -190,7 +190,7 @@ impl Context<'_> {
             set(keys, "trust", trust);
         }
         self.server_name(rule, keys);
-        if rule.said("ClientHandshakeSNI").is_some_and(|sni| sni.value == "Off") {
+        if rule.field("ClientHandshakeSNI").is_some_and(|sni| sni.value == "Off") {
             set(keys, "sni", false);
         }
     }
@@ -201,7 +201,7 @@ impl Context<'_> {
             Some(Toml::Text(label)) => Some(label.as_str()),
             _ => None,
         };
-        match (from_map, rule.said("CertificateLabel")) {
+        match (from_map, rule.field("CertificateLabel")) {
             (Some("default"), _) => self.identity(ring, None),
             (Some(label), _) => self.identity(ring, Some(label)),
             (None, Some(label)) => {
@@ -221,7 +221,7 @@ impl Context<'_> {
 
     /// The name that the server's certificate must contain, which is also sent to the server.
     fn server_name(&mut self, rule: &Effective<'_>, keys: &mut Keys) {
-        let sni = rule.said("ClientHandshakeSNIList");
+        let sni = rule.field("ClientHandshakeSNIList");
         if let Some(name) = self.map.rule(&rule.rule.name, "server-name") {
             set(keys, "server-name", name.clone());
             return;
@@ -257,10 +257,10 @@ impl Context<'_> {
         rule: &Effective<'o>,
         sni: Option<&'o Field>,
     ) -> Option<&'o Field> {
-        if let Some(dns) = rule.said("HostReferenceIdDNS") {
+        if let Some(dns) = rule.field("HostReferenceIdDNS") {
             return Some(dns);
         }
-        if let Some(cn) = rule.said("HostReferenceIdCN") {
+        if let Some(cn) = rule.field("HostReferenceIdCN") {
             let message = "tacit looks for the name in the certificate's subjectAltName only, not \
                            in its common name";
             self.findings.changed(
@@ -293,7 +293,7 @@ impl Context<'_> {
             return;
         }
         set(keys, "verify", "chain");
-        if let Some(sni) = rule.said("ClientHandshakeSNIList") {
+        if let Some(sni) = rule.field("ClientHandshakeSNIList") {
             set(keys, "server-name", sni.value.to_ascii_lowercase());
         }
         let fix = "add HostReferenceIdDNS, or import without --keep-no-name-check";
@@ -319,11 +319,11 @@ impl Context<'_> {
             let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
             set(keys, "groups", names);
         }
-        let never = |word| rule.said(word).is_some_and(|field| field.value == "0");
+        let never = |word| rule.field(word).is_some_and(|field| field.value == "0");
         if never("GSK_V3_SESSION_TIMEOUT") || never("GSK_V3_SIDCACHE_SIZE") {
             set(keys, "resumption", false);
         }
-        if let Some(field) = rule.said("HandshakeTimeout") {
+        if let Some(field) = rule.field("HandshakeTimeout") {
             match field.value.as_str() {
                 "10" => {}
                 "0" => {
@@ -335,7 +335,7 @@ impl Context<'_> {
                 seconds => set(keys, "handshake-timeout", format!("{seconds}s")),
             }
         }
-        if let Some(minutes) = rule.said("ResetCipherTimer").filter(|field| field.value != "0") {
+        if let Some(minutes) = rule.field("ResetCipherTimer").filter(|field| field.value != "0") {
             if oldest == TlsVersion::V1_3 {
                 let mut rekey = Keys::new();
                 set(&mut rekey, "after", format!("{}m", minutes.value));
@@ -352,8 +352,8 @@ impl Context<'_> {
     fn oldest_version(&mut self, rule: &Effective<'_>) -> TlsVersion {
         let old = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1"];
         let on: Vec<&str> = old.into_iter().filter(|version| rule.is_on(version)).collect();
-        let said = on.iter().find_map(|version| rule.said(version));
-        let at = said.map_or_else(|| rule.environment_at(), |field| &field.at);
+        let field = on.iter().find_map(|version| rule.field(version));
+        let at = field.map_or_else(|| rule.environment_at(), |field| &field.at);
         let newest_on = rule.is_on("TLSv1.2") || rule.is_on("TLSv1.3");
         let oldest = if rule.is_on("TLSv1.3") && !rule.is_on("TLSv1.2") {
             TlsVersion::V1_3
@@ -361,7 +361,7 @@ impl Context<'_> {
             TlsVersion::V1_2
         };
         if !on.is_empty() {
-            let by = if said.is_some() { "" } else { " by default" };
+            let by = if field.is_some() { "" } else { " by default" };
             let also = if newest_on {
                 ""
             } else {
@@ -423,7 +423,7 @@ impl Context<'_> {
 /// The direction whose port identifies the protocol. A server rule with `ApplicationControlled`
 /// uses the port at which it accepts, even if it is for both directions.
 fn port_side(rule: &Effective<'_>, side: Side, direction: Direction) -> Direction {
-    let is_both = rule.rule.said("Direction").is_some_and(|field| field.value == "Both");
+    let is_both = rule.rule.field("Direction").is_some_and(|field| field.value == "Both");
     let accepts = is_both && side == Side::Server && rule.is_on("ApplicationControlled");
     if accepts { Direction::Inbound } else { direction }
 }

@@ -28,21 +28,21 @@ struct PeerRequirements {
 
 /// The requirements, and the last option that changed them.
 struct RequirementsOfService<'s> {
-    asked: PeerRequirements,
+    required: PeerRequirements,
     last: Option<&'s Entry>,
 }
 
-fn asked<'s>(
+fn requirements<'s>(
     service: &StunnelService<'s>,
     findings: &mut Findings,
 ) -> Option<RequirementsOfService<'s>> {
-    let mut asked = PeerRequirements::default();
+    let mut required = PeerRequirements::default();
     let mut last = None;
     let names = ["verify", "verifyChain", "verifyPeer", "requireCert"];
     for entry in service.in_order(&names) {
         last = Some(entry);
         if entry.name.eq_ignore_ascii_case("verify") {
-            asked = match entry.value.as_str() {
+            required = match entry.value.as_str() {
                 "0" => PeerRequirements::default(),
                 "1" => PeerRequirements { chain: true, ..PeerRequirements::default() },
                 "2" => PeerRequirements { require: true, chain: true, peer: false },
@@ -56,15 +56,15 @@ fn asked<'s>(
             };
             continue;
         }
-        let said = Switch::read(entry, findings)? == Switch::Yes;
+        let is_on = Switch::read(entry, findings)? == Switch::Yes;
         match entry.name.to_ascii_lowercase().as_str() {
-            "verifychain" => asked.chain = said,
-            "verifypeer" => asked.peer = said,
-            _ => asked.require = said,
+            "verifychain" => required.chain = is_on,
+            "verifypeer" => required.peer = is_on,
+            _ => required.require = is_on,
         }
-        asked.require |= said;
+        required.require |= is_on;
     }
-    Some(RequirementsOfService { asked, last })
+    Some(RequirementsOfService { required, last })
 }
 
 impl PeerRequirements {
@@ -81,14 +81,14 @@ impl PeerRequirements {
 /// Rejects pinning without certificates, and reports how tacit's pinning differs.
 fn report_pinned(
     service: &StunnelService<'_>,
-    said: &RequirementsOfService<'_>,
+    requirements: &RequirementsOfService<'_>,
     trust: Option<&str>,
     findings: &mut Findings,
 ) -> Option<()> {
     let RequirementsOfService {
-        asked: PeerRequirements { peer: true, chain, .. },
+        required: PeerRequirements { peer: true, chain, .. },
         last: Some(entry),
-    } = said
+    } = requirements
     else {
         return Some(());
     };
@@ -125,15 +125,16 @@ pub(super) fn server(
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Keys> {
-    let said = asked(service, findings)?;
-    let asked = said.asked;
-    let Checked { name, sends_name, is_said } = server_name(service, connect, asked, findings)?;
-    let trust = tables.trust(service, asked.files(), findings)?;
-    report_pinned(service, &said, trust.as_deref(), findings)?;
+    let of_service = requirements(service, findings)?;
+    let required = of_service.required;
+    let Checked { name, sends_name, is_checked } =
+        server_name(service, connect, required, findings)?;
+    let trust = tables.trust(service, required.files(), findings)?;
+    report_pinned(service, &of_service, trust.as_deref(), findings)?;
     let at = &service.section.at;
     let of = &service.section.name;
     let mut keys = Keys::new();
-    if !asked.chain && !asked.peer && options.keep_no_verification {
+    if !required.chain && !required.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
         let message = format!("service `{of}` does not verify its server, as before");
         let fix = "set verifyChain = yes, CAfile and checkHost, and import without \
@@ -142,10 +143,10 @@ pub(super) fn server(
     } else {
         let trusted = trust.unwrap_or_else(|| "system".to_owned());
         keys.push(("trust", trusted.clone().into()));
-        if asked.peer {
+        if required.peer {
             // The pinned certificate itself identifies the server.
-            keys.extend((!is_said).then(|| ("verify", "chain".into())));
-        } else if !asked.chain {
+            keys.extend((!is_checked).then(|| ("verify", "chain".into())));
+        } else if !required.chain {
             let message = format!(
                 "service `{of}` now requires a certificate from trust `{trusted}` for {}; stunnel \
                  did not verify the server",
@@ -154,7 +155,7 @@ pub(super) fn server(
             let fix = "set verifyChain = yes and CAfile if another CA issues the certificate; with \
                        --keep-no-verification tacit verifies nothing, as before";
             findings.changed(at, message, fix);
-        } else if !is_said && options.keep_no_name_check {
+        } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
             let message = format!("service `{of}` accepts any certificate of its CAs, as before");
             findings.changed(
@@ -162,7 +163,7 @@ pub(super) fn server(
                 message,
                 "set checkHost = NAME, and import without --keep-no-name-check",
             );
-        } else if !is_said {
+        } else if !is_checked {
             let message = format!(
                 "the certificate of the server of service `{of}` must now be for {}; stunnel \
                  accepted any certificate of its CAs",
@@ -174,7 +175,7 @@ pub(super) fn server(
         }
     }
     let Some(name) = name else {
-        if asked.peer {
+        if required.peer {
             return Some(keys);
         }
         let message = format!(
@@ -195,8 +196,12 @@ pub(super) fn server(
 }
 
 /// Rejects checks of names in certificates that are not verified.
-fn needs_check(checks: &[&Entry], asked: PeerRequirements, findings: &mut Findings) -> Option<()> {
-    let Some(check) = checks.first().filter(|_| !asked.chain && !asked.peer) else {
+fn needs_check(
+    checks: &[&Entry],
+    required: PeerRequirements,
+    findings: &mut Findings,
+) -> Option<()> {
+    let Some(check) = checks.first().filter(|_| !required.chain && !required.peer) else {
         return Some(());
     };
     let message = format!("`{}` has no effect without verifyChain or verifyPeer", check.name);
@@ -211,30 +216,30 @@ struct Checked {
     /// Whether the client sends the name.
     sends_name: bool,
     /// Whether stunnel checked the name.
-    is_said: bool,
+    is_checked: bool,
 }
 
 fn server_name(
     service: &StunnelService<'_>,
     connect: &Endpoint,
-    asked: PeerRequirements,
+    required: PeerRequirements,
     findings: &mut Findings,
 ) -> Option<Checked> {
     let sni = service.last("sni");
     let sends_name = sni.is_none_or(|sni| !sni.value.is_empty());
     let sent = sni.map(|sni| sni.value.as_str()).filter(|sni| !sni.is_empty());
-    let asked_for = sent.or_else(|| connect.host());
+    let requested = sent.or_else(|| connect.host());
     if let Some(entry) = service.last("checkEmail") {
         let message = "tacit checks the host name or address of a server, not an e-mail address";
         findings.error(&entry.at, message, "set checkHost = NAME instead of checkEmail");
         return None;
     }
     let checks = service.in_order(&["checkHost", "checkIP"]);
-    needs_check(&checks, asked, findings)?;
-    let same = |entry: &&&Entry| Some(entry.value.as_str()) == asked_for;
+    needs_check(&checks, required, findings)?;
+    let same = |entry: &&&Entry| Some(entry.value.as_str()) == requested;
     let Some(check) = checks.iter().find(same).or_else(|| checks.first()) else {
-        let name = asked_for.map(str::to_owned);
-        return Some(Checked { name, sends_name, is_said: false });
+        let name = requested.map(str::to_owned);
+        return Some(Checked { name, sends_name, is_checked: false });
     };
     if checks.len() > 1 {
         let message = format!(
@@ -256,14 +261,14 @@ fn server_name(
         findings.error(&check.at, message, fix);
         return None;
     }
-    if sni.is_none() && asked_for.is_some_and(|asked_for| asked_for != check.value) {
+    if sni.is_none() && requested.is_some_and(|requested| requested != check.value) {
         let message =
             format!("tacit sends the name that it checks, `{}`, to the server", check.value);
         let fix = "with `sni = ` stunnel sent no name; check that the server still selects the \
                    right certificate";
         findings.changed(&check.at, message, fix);
     }
-    Some(Checked { name: Some(check.value.clone()), sends_name, is_said: true })
+    Some(Checked { name: Some(check.value.clone()), sends_name, is_checked: true })
 }
 
 /// The keys of a server rule that describe its clients; `None` after an error was reported.
@@ -272,16 +277,16 @@ pub(super) fn client(
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Keys> {
-    let said = asked(service, findings)?;
-    let RequirementsOfService { asked, last } = said;
+    let of_service = requirements(service, findings)?;
+    let RequirementsOfService { required, last } = of_service;
     let checks = service.in_order(&["checkHost", "checkIP", "checkEmail"]);
-    needs_check(&checks, asked, findings)?;
-    let trust = tables.trust(service, asked.files(), findings)?;
-    report_pinned(service, &said, trust.as_deref(), findings)?;
+    needs_check(&checks, required, findings)?;
+    let trust = tables.trust(service, required.files(), findings)?;
+    report_pinned(service, &of_service, trust.as_deref(), findings)?;
     let none: Keys = vec![("client-cert", "none".into())];
-    if !asked.chain && !asked.peer {
+    if !required.chain && !required.peer {
         let Some(entry) = last else { return Some(none) };
-        if !asked.require {
+        if !required.require {
             if entry.name.eq_ignore_ascii_case("verify") {
                 findings.info(
                     &entry.at,
@@ -293,7 +298,7 @@ pub(super) fn client(
         let message = "stunnel accepted any certificate; tacit accepts only valid ones";
         findings.changed(&entry.at, message, "set verifyChain = yes");
     }
-    let level = if asked.require { "required" } else { "at-full" };
+    let level = if required.require { "required" } else { "at-full" };
     let Some(trust) = trust else {
         let message =
             format!("service `{}` names no CA for client certificates", service.section.name);
@@ -306,7 +311,7 @@ pub(super) fn client(
     let message = "`[[map]]` of the policy has the names of the clients that are accepted";
     findings.info(&first.at, message);
     let map = tables.map(&service.section.name, &checks);
-    let level = match asked.require {
+    let level = match required.require {
         true => "full".into(),
         false => {
             let table = [("absent", "allow"), ("invalid", "deny"), ("identity", "map")];

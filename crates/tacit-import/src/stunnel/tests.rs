@@ -177,7 +177,7 @@ fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
 }
 
 #[test]
-fn several_servers_prove_their_own_names_unless_one_is_said() {
+fn several_servers_prove_their_own_names_unless_one_is_set() {
     let server_name = |text: &str| match &rules(text).rules[0].action {
         tacit_core::policy::Action::Tls(tacit_core::policy::Tls::Client(tls)) => {
             match &tls.verify {
@@ -354,8 +354,12 @@ fn certificates_of_peers_are_pinned() {
             let tls = policy.lines().find(|line| line.starts_with("tls")).unwrap();
             assert!(tls.contains(keys) && tls.contains("trust = \"p\""), "{text}: {policy}");
             assert_eq!(tls.contains("verify"), text.starts_with("[c]") && !keys.is_empty());
-            let said = "accepts only a certificate that equals one in its files, byte for byte";
-            assert_eq!(found.iter().filter(|found| found.contains(said)).count(), 1, "{found:?}");
+            let message = "accepts only a certificate that equals one in its files, byte for byte";
+            assert_eq!(
+                found.iter().filter(|found| found.contains(message)).count(),
+                1,
+                "{found:?}"
+            );
             // No option that keeps what was unsafe makes it weaker.
             let unsafe_too = StunnelOptions {
                 keep_no_verification: true,
@@ -460,7 +464,7 @@ fn clients_must_have_one_of_the_names_that_were_checked() {
 }
 
 #[test]
-fn what_is_said_before_tls_is_asked_of_the_rule() {
+fn an_exchange_before_tls_needs_a_rule_with_starttls() {
     for (text, wanted) in [
         (format!("{SERVER}protocol = smtp\n"), "starttls = \"smtp\""),
         (format!("{CLIENT}protocol = pgsql\n"), "starttls = \"postgres\""),
@@ -474,7 +478,7 @@ fn what_is_said_before_tls_is_asked_of_the_rule() {
 
 #[test]
 fn clear_bytes_on_the_network_are_told() {
-    for (text, said) in [
+    for (text, message) in [
         (
             SERVER.replace("127.0.0.1:143", "app.example:143"),
             "connects in clear to app.example:143",
@@ -483,7 +487,7 @@ fn clear_bytes_on_the_network_are_told() {
     ] {
         let (policy, found) = imported(&text);
         assert!(policy.unwrap().contains("clear = true"), "{text}");
-        assert!(found.len() == 1 && found[0].contains(said), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains(message), "{found:?}");
     }
 }
 
@@ -589,8 +593,8 @@ fn services_that_ask_ocsp_are_imported_where_the_option_says_so() {
         let told = format!("{line}: changed: `OCSPaia`: tacit does not use OCSP");
         assert!(found.contains(&told), "{found:?}");
     }
-    for said in ["OCSP = http://a/", "OCSPflag = NOCHECKS", "OCSPnonce = yes"] {
-        let (policy, found) = import_with(&format!("{CLIENT}{said}\n"), &without);
+    for option in ["OCSP = http://a/", "OCSPflag = NOCHECKS", "OCSPnonce = yes"] {
+        let (policy, found) = import_with(&format!("{CLIENT}{option}\n"), &without);
         assert!(policy.is_some() && found[0].starts_with("8: changed: "), "{found:?}");
     }
 }

@@ -216,9 +216,9 @@ fn security_level(service: &StunnelService<'_>, findings: &mut Findings) -> Opti
         is_sound &= level(entry, "securityLevel = ", &entry.value, findings).is_some();
     }
     if let Some(entry) = service.last("ciphers")
-        && let Some(said) = ciphers::run(&entry.value).level
+        && let Some(number) = ciphers::run(&entry.value).level
     {
-        is_sound &= level(entry, "@SECLEVEL=", &said, findings).is_some();
+        is_sound &= level(entry, "@SECLEVEL=", &number, findings).is_some();
     }
     is_sound.then_some(())
 }

@@ -50,7 +50,7 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
         );
     }
     report_options(policy, findings);
-    let logs = policy.said("FilterLogging").is_none_or(|field| field.value == "On");
+    let logs = policy.field("FilterLogging").is_none_or(|field| field.value == "On");
     let mut rules = Vec::new();
     members(policy, &objects, Members::RULES, &mut rules);
     let mut reader = Reader { objects: &objects, logs, has_reported_discards: false, findings };
@@ -149,7 +149,7 @@ impl<'r> Reader<'r> {
     /// Reads a rule; `None` after an error.
     fn filter(&mut self, rule: &'r Object) -> Option<Filter> {
         for word in ["IpDynVpnActionRef", "IpManVpnActionRef", "IpLocalStartActionRef"] {
-            if let Some(field) = rule.said(word) {
+            if let Some(field) = rule.field(word) {
                 let message =
                     format!("`{word}` is not supported yet: tacit does not implement IPsec");
                 self.findings.error(
@@ -189,39 +189,39 @@ impl<'r> Reader<'r> {
             _ => self.objects.find(Kind::FilterAction, &field.value).cloned(),
         };
         let fields = ["IpGenericFilterAction", "IpGenericFilterActionRef"];
-        if let [Some(block), Some(named)] = fields.map(|word| rule.said(word)) {
+        if let [Some(block), Some(named)] = fields.map(|word| rule.field(word)) {
             let message = "the filter rule has two actions, and only one is allowed";
             let fix = format!("remove one of the two; the other is at {}", block.at);
             self.findings.error(&named.at, message, fix);
             return None;
         }
-        let action = fields.iter().filter_map(|word| rule.said(word)).filter_map(of).next_back();
+        let action = fields.iter().filter_map(|word| rule.field(word)).filter_map(of).next_back();
         let Some(action) = action else {
             // `check_references` has already reported a reference to a missing action.
-            if !fields.iter().any(|word| rule.said(word).is_some()) {
+            if !fields.iter().any(|word| rule.field(word).is_some()) {
                 let message = format!("filter rule `{}` has no action", rule.name);
                 let fix = "add IpGenericFilterActionRef NAME";
                 self.findings.error(&rule.at, message, fix);
             }
             return None;
         };
-        let Some(said) = action.said("IpFilterAction") else {
+        let Some(decision) = action.field("IpFilterAction") else {
             let fix = "add IpFilterAction Permit or IpFilterAction Deny";
             self.findings.error(&action.at, "the action has no `IpFilterAction`", fix);
             return None;
         };
-        if said.value == "IpSec" {
+        if decision.value == "IpSec" {
             let message = "`IpFilterAction IpSec` is not supported yet: tacit does not implement \
                            IPsec";
             self.findings.error(
-                &said.at,
+                &decision.at,
                 message,
                 "permit or deny the traffic, or protect the traffic with TLS",
             );
             return None;
         }
-        let decided = if said.value == "Permit" { Action::Permit } else { Action::Deny };
-        let silent = action.said("DiscardAction").is_none_or(|field| field.value == "Silent");
+        let decided = if decision.value == "Permit" { Action::Permit } else { Action::Deny };
+        let silent = action.field("DiscardAction").is_none_or(|field| field.value == "Silent");
         if decided == Action::Deny && silent && !self.has_reported_discards {
             self.has_reported_discards = true;
             let message = "a program gets an error immediately if its connection is denied; on \
@@ -232,7 +232,7 @@ impl<'r> Reader<'r> {
                 "set DiscardAction ICMP, which is the closest to the behaviour of tacit",
             );
         }
-        let logging = action.said("IpFilterLogging").map_or("No", |field| field.value.as_str());
+        let logging = action.field("IpFilterLogging").map_or("No", |field| field.value.as_str());
         let log = match logging {
             "Yes" => true,
             "LogPermit" => decided == Action::Permit,
@@ -336,12 +336,12 @@ impl<'r> Reader<'r> {
 
     /// Checks attributes that packets have and connections do not.
     fn check_packets(&mut self, service: &Object, action: Action) -> Option<()> {
-        if let Some(field) = service.said("SecurityClass").filter(|field| field.value != "0") {
+        if let Some(field) = service.field("SecurityClass").filter(|field| field.value != "0") {
             let message = "tacit does not support security classes of interfaces";
             self.findings.error(&field.at, message, "name the addresses behind these interfaces");
             return None;
         }
-        match service.said("Routing") {
+        match service.field("Routing") {
             Some(field) if field.value == "Routed" => {
                 let message = "tacit does not handle packets that this host forwards";
                 let fix = "filter these packets with nftables on the host that forwards them, and \
@@ -361,7 +361,7 @@ impl<'r> Reader<'r> {
 
     /// The protocols of a service; empty if tacit does not relay them.
     fn protocols(&mut self, service: &Object, action: Action) -> Option<Vec<Protocol>> {
-        let Some(field) = service.said("Protocol") else {
+        let Some(field) = service.field("Protocol") else {
             let fix = "add Protocol tcp, udp or all";
             self.findings.error(&service.at, "the service has no `Protocol`", fix);
             return None;
@@ -399,7 +399,7 @@ impl<'r> Reader<'r> {
     }
 
     fn way(&mut self, service: &Object) -> Option<Way> {
-        let Some(field) = service.said("Direction") else {
+        let Some(field) = service.field("Direction") else {
             let fix = "add Direction bidirectional, with InboundConnect or OutboundConnect";
             self.findings.error(&service.at, "the service has no `Direction`", fix);
             return None;

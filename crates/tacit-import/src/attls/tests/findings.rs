@@ -21,16 +21,19 @@ fn what_is_wrong_or_changed_is_told_where_it_stands() {
         let [replace, by, found] = ["- ", "+ ", "=> "].map(|mark| marked(case, mark));
         assert!(POLICY.contains(&replace), "{case}");
         let severity = severity_of(&found);
-        let (text, said) =
+        let (text, reported) =
             imported(&POLICY.replacen(&replace, &by, 1), MAP, AttlsOptions::default());
-        let of_case = |said: &&String| {
-            severity_of(said) == severity
-                && !said.starts_with("1 changed: connections that match no rule")
+        let of_case = |reported: &&String| {
+            severity_of(reported) == severity
+                && !reported.starts_with("1 changed: connections that match no rule")
         };
-        let said: Vec<&String> = said.iter().filter(of_case).collect();
-        let expected = said.len() == found.lines().count()
-            && said.iter().zip(found.lines()).all(|(said, found)| said.starts_with(found));
-        assert!(expected, "{case}\n{said:#?}");
+        let reported: Vec<&String> = reported.iter().filter(of_case).collect();
+        let expected = reported.len() == found.lines().count()
+            && reported
+                .iter()
+                .zip(found.lines())
+                .all(|(reported, found)| reported.starts_with(found));
+        assert!(expected, "{case}\n{reported:#?}");
         assert_eq!(text.is_none(), severity == Severity::Error, "{case}");
     }
 }

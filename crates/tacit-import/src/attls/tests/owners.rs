@@ -222,8 +222,8 @@ fn a_job_that_is_a_user_alone_is_reported_and_never_passed_in_clear() {
     let lines = map.replace("[job]", "[job]\n\"NIGHT*\" = { program = \"/p/n\" }");
     assert_eq!(imported(&wide, &lines, AttlsOptions::default()).0, None);
     // With a program or a run, or if the map says so of the rule, it is as it was.
-    for said in ["program = \"/p/n\", ", "run = \"night1\", "] {
-        let map = map.replace("{ ", &format!("{{ {said}"));
+    for key in ["program = \"/p/n\", ", "run = \"night1\", "] {
+        let map = map.replace("{ ", &format!("{{ {key}"));
         let (policy, found) = imported(&clear, &map, AttlsOptions::default());
         assert!(policy.is_some(), "{found:#?}");
         assert!(!found.iter().any(|one| one.contains("every program of")), "{found:#?}");
@@ -259,8 +259,8 @@ fn what_the_map_says_of_one_rule_must_not_be_missed_by_a_wider_pattern() {
     assert_eq!(policy, None);
     let wanted = "also covers `NIGHT1`, but the map sets the program or user";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
-    let said = map("NIGHT1 = { program = \"/p/1\" }\n");
-    let (policy, found) = imported(&both, &said, AttlsOptions::default());
+    let extended = map("NIGHT1 = { program = \"/p/1\" }\n");
+    let (policy, found) = imported(&both, &extended, AttlsOptions::default());
     assert!(policy.is_some(), "{found:#?}");
 }
 
@@ -320,13 +320,13 @@ const USERS: &str = "[user]\nUSERA = \"anna\"\nUSERB = \"bert\"\n";
 fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
     let (_, found) = imported_rules(&rules_with_a_ring(), USERS);
     for user in ["USERA", "USERB"] {
-        let asked = format!("[keyring.\"{user}/r\"]");
-        let is_asked = |one: &String| one.contains(" error: ") && one.contains(&asked);
-        assert!(found.iter().any(is_asked), "{asked}: {found:#?}");
-        let said = format!(
+        let table = format!("[keyring.\"{user}/r\"]");
+        let is_found = |one: &String| one.contains(" error: ") && one.contains(&table);
+        assert!(found.iter().any(is_found), "{table}: {found:#?}");
+        let message = format!(
             "`Keyring r` means `{user}/r`: the key ring belongs to the user ID of the rule"
         );
-        assert!(found.iter().any(|one| one.contains(&said)), "{said}: {found:#?}");
+        assert!(found.iter().any(|one| one.contains(&message)), "{message}: {found:#?}");
     }
     let rings = "[keyring.\"USERA/r\"]\nca = \"a.pem\"\n[keyring.\"USERB/r\"]\nca = \"b.pem\"\n";
     let (rules, found) = imported_rules(&rules_with_a_ring(), &format!("{USERS}{rings}"));
@@ -338,9 +338,10 @@ fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
 fn one_ring_for_several_users_is_reported_as_a_change() {
     let (_, found) = imported_rules(&rules_with_a_ring(), &format!("{USERS}{RING}"));
     for user in ["USERA", "USERB"] {
-        let said = format!("the files of [keyring.r] are also those of the key ring of `{user}`");
-        let is_said = |one: &String| one.contains(" changed: ") && one.contains(&said);
-        assert!(found.iter().any(is_said), "{said}: {found:#?}");
+        let message =
+            format!("the files of [keyring.r] are also those of the key ring of `{user}`");
+        let is_found = |one: &String| one.contains(" changed: ") && one.contains(&message);
+        assert!(found.iter().any(is_found), "{message}: {found:#?}");
     }
     // One user's ring is what it was.
     let one = rules_with_a_ring().replace("USERB", "USERA");

@@ -483,7 +483,7 @@ fn starttls_in_the_wrong_direction_names_the_direction() {
         "HandshakeRole Client",
         1,
     );
-    for (policy, said, fix) in [
+    for (policy, message, fix) in [
         (outbound, "`Direction Outbound` does not fit the role of TLS", "set `Direction Inbound`"),
         (
             both_as_client,
@@ -495,7 +495,7 @@ fn starttls_in_the_wrong_direction_names_the_direction() {
         assert_eq!(text, None);
         let errors: Vec<_> = found.iter().filter(|one| one.contains(" error: ")).collect();
         assert_eq!(errors.len(), 1, "{errors:#?}");
-        assert!(errors[0].starts_with(&format!("4 error: {said}")), "{errors:#?}");
+        assert!(errors[0].starts_with(&format!("4 error: {message}")), "{errors:#?}");
         assert!(errors[0].contains(fix), "{errors:#?}");
     }
     let (text, found) = imported(&policy, &map, AttlsOptions::default());
@@ -540,7 +540,7 @@ fn a_rule_with_the_name_of_one_that_is_added_keeps_it() {
         let text = text.unwrap_or_else(|| panic!("{found:#?}"));
         assert!(text.contains(&format!("name = \"{name}\"\n")), "{text}");
         assert!(text.contains(&format!("name = \"{name}-2\"\n")), "{text}");
-        let said = format!("the name of rule `{name}` is `{name}-2` in the policy");
-        assert!(found.iter().any(|one| one.contains(&said)), "{found:#?}");
+        let message = format!("the name of rule `{name}` is `{name}-2` in the policy");
+        assert!(found.iter().any(|one| one.contains(&message)), "{found:#?}");
     }
 }
