@@ -7,7 +7,7 @@
 //! The helper also answers the kernel's notifications of refused system calls (`notices/`). It does
 //! so even while there is no agent.
 //!
-//! Limits: `LINES_MAX` channels; `OWNERS_TIME_MAX` for the search for the owner of a socket.
+//! Limits: `CHANNELS_MAX` channels; `OWNERS_TIME_MAX` for the search for the owner of a socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ use crate::run::kernel_terms::{element, ip_protocol, spoofed_source_sockets};
 use crate::run::protocol::{self, Frame, HelperReply, HelperRequest, SocketEnds, SocketOwner};
 
 /// Maximum number of open channels.
-const LINES_MAX: usize = 8;
+const CHANNELS_MAX: usize = 8;
 /// Time limit for finding the owner of a socket, because other requests wait meanwhile. Inspecting
 /// a process takes time in proportion to its open files; an owner not found in time is unknown.
 const OWNERS_TIME_MAX: Duration = Duration::from_millis(200);
@@ -71,14 +71,14 @@ pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Res
         Err(error) => return protocol::write(launcher, &Ready::Failed(error.to_string()), &[]),
     };
     let Namespace { has_own_user, missing, netlinks: kernel, .. } = made;
-    let (line, theirs) = UnixStream::pair()?;
+    let (channel, theirs) = UnixStream::pair()?;
     let mut all = sockets.descriptors();
     all.push(theirs.as_fd());
     protocol::write(launcher, &Ready::Made { has_own_user, missing }, &all)?;
     drop((sockets, theirs));
     protocol::write(launcher, &(), &[])?;
     let notices = Notices::awaited(launcher.try_clone()?);
-    HelperServer { launcher: parent, kernel, covers }.serve(line, notices)
+    HelperServer { launcher: parent, kernel, covers }.serve(channel, notices)
 }
 
 /// Serves the namespaces that an earlier helper made. That helper has died.
@@ -86,7 +86,7 @@ pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Res
 /// # Errors
 /// The namespaces cannot be joined, or the launcher has ended.
 pub(super) fn run_again(
-    line: UnixStream,
+    channel: UnixStream,
     parent: u32,
     namespaces: JoinedNamespaces<'_>,
     covers: Covers,
@@ -94,7 +94,7 @@ pub(super) fn run_again(
     let JoinedNamespaces { network, user } = namespaces;
     let kernel = namespace::join(parent, network, user).map_err(io::Error::other)?;
     // The filter's listener was lost with the earlier helper: the kernel refuses without a report.
-    HelperServer { launcher: parent, kernel, covers }.serve(line, Notices::default())
+    HelperServer { launcher: parent, kernel, covers }.serve(channel, Notices::default())
 }
 
 /// The state of the helper: its rights over the namespace, and the program's processes.
@@ -110,47 +110,47 @@ type Answer = (HelperReply, Vec<OwnedFd>);
 impl HelperServer {
     /// Answers until neither an agent nor the kernel can send a request.
     fn serve(mut self, first: UnixStream, mut notices: Notices) -> io::Result<()> {
-        let mut lines = vec![first];
-        while !lines.is_empty() || notices.can_come() {
-            let PendingEvents { line, of_notices, of_covers } =
-                wait(&lines, &notices, &self.covers)?;
+        let mut channels = vec![first];
+        while !channels.is_empty() || notices.can_come() {
+            let PendingEvents { channel, of_notices, of_covers } =
+                wait(&channels, &notices, &self.covers)?;
             self.covers.serve(&of_covers);
             if let Some(reason) = self.covers.take_failure() {
                 notices.report_not_hidden(reason);
             }
             notices.serve(&of_notices);
-            let Some(at) = line else { continue };
+            let Some(at) = channel else { continue };
             // An error on one channel affects only its agent.
-            let kept = match protocol::read::<HelperRequest>(&lines[at]) {
+            let kept = match protocol::read::<HelperRequest>(&channels[at]) {
                 Ok(Some(Frame { message: HelperRequest::Channel, .. })) => {
-                    self.add_line(&mut lines, at).is_ok()
+                    self.add_channel(&mut channels, at).is_ok()
                 }
                 Ok(Some(Frame { message: HelperRequest::Reports, .. })) => {
-                    notices.report_on(lines.remove(at));
+                    notices.report_on(channels.remove(at));
                     continue;
                 }
                 Ok(Some(Frame { message: request, .. })) => {
                     let (reply, sockets) = self.answer(request);
                     let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-                    protocol::write(&lines[at], &reply, &sockets).is_ok()
+                    protocol::write(&channels[at], &reply, &sockets).is_ok()
                 }
                 Ok(None) | Err(_) => false,
             };
             if !kept {
-                lines.remove(at);
+                channels.remove(at);
             }
         }
         Ok(())
     }
 
-    fn add_line(&self, lines: &mut Vec<UnixStream>, asked: usize) -> io::Result<()> {
-        if lines.len() >= LINES_MAX {
+    fn add_channel(&self, channels: &mut Vec<UnixStream>, requesting: usize) -> io::Result<()> {
+        if channels.len() >= CHANNELS_MAX {
             let refused = HelperReply::Refused("the helper has too many open channels".into());
-            return protocol::write(&lines[asked], &refused, &[]);
+            return protocol::write(&channels[requesting], &refused, &[]);
         }
         let (ours, theirs) = UnixStream::pair()?;
-        protocol::write(&lines[asked], &HelperReply::Done, &[theirs.as_fd()])?;
-        lines.push(ours);
+        protocol::write(&channels[requesting], &HelperReply::Done, &[theirs.as_fd()])?;
+        channels.push(ours);
         Ok(())
     }
 
@@ -298,7 +298,7 @@ impl HelperServer {
 /// The events to handle.
 struct PendingEvents {
     /// The channel on which an agent sent a request.
-    line: Option<usize>,
+    channel: Option<usize>,
     /// The events of [`Notices::descriptors`].
     of_notices: Vec<PollFlags>,
     /// The events of [`Covers::descriptors`].
@@ -306,9 +306,9 @@ struct PendingEvents {
 }
 
 /// Waits for a request of an agent, the kernel or the launcher.
-fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<PendingEvents> {
-    let of_lines = lines.iter().map(AsFd::as_fd);
-    let all = of_lines.chain(notices.descriptors()).chain(covers.descriptors());
+fn wait(channels: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<PendingEvents> {
+    let of_channels = channels.iter().map(AsFd::as_fd);
+    let all = of_channels.chain(notices.descriptors()).chain(covers.descriptors());
     let mut polled: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
     let timeouts = [notices.timeout(), covers.timeout()].into_iter().flatten();
     let timeout = timeouts.min_by_key(|timeout| (timeout.tv_sec, timeout.tv_nsec));
@@ -316,11 +316,11 @@ fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let (of_lines, others) = polled.split_at(lines.len());
+    let (of_channels, others) = polled.split_at(channels.len());
     let (of_notices, of_covers) = others.split_at(notices.descriptors().count());
     let events = |polled: &[PollFd<'_>]| polled.iter().map(PollFd::revents).collect();
     Ok(PendingEvents {
-        line: of_lines.iter().position(|one| !one.revents().is_empty()),
+        channel: of_channels.iter().position(|one| !one.revents().is_empty()),
         of_notices: events(of_notices),
         of_covers: events(of_covers),
     })
