@@ -39,18 +39,13 @@ pub struct Client {
     me: Weak<Self>,
     /// The control channel of the running signer.
     control: ArcSwapOption<OwnedFd>,
-    /// Held while an order waits for its answer, and while a signer starts.
-    turn: Mutex<Turn>,
+    /// Locked while an order waits for its answer, and while a signer starts.
+    watched: Mutex<Watched>,
     /// The number of the running signer. A channel of a thread is valid for one signer only.
     epoch: AtomicU64,
     /// The next generation.
     generation: AtomicU64,
     keys: Mutex<Vec<Weak<RemoteKey>>>,
-}
-
-#[derive(Debug, Default)]
-struct Turn {
-    watched: Watched,
 }
 
 /// Whether a thread watches the signer and starts the next one.
@@ -95,7 +90,7 @@ impl Client {
             log,
             me: me.clone(),
             control: ArcSwapOption::empty(),
-            turn: Mutex::default(),
+            watched: Mutex::default(),
             epoch: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             keys: Mutex::default(),
@@ -109,16 +104,16 @@ impl Client {
     }
 
     /// Returns the control channel; starts the first signer if necessary.
-    fn channel(&self, turn: &mut Turn) -> io::Result<Arc<OwnedFd>> {
+    fn channel(&self, watched: &mut Watched) -> io::Result<Arc<OwnedFd>> {
         if let Some(channel) = self.control.load_full() {
             return Ok(channel);
         }
-        match turn.watched {
-            Watched::NotYet => turn.watched = Watched::Runs(self.start()?),
+        match watched {
+            Watched::NotYet => *watched = Watched::Runs(self.start()?),
             Watched::FromFirst => {
                 let started = self.start()?;
                 self.start_watch(started)?;
-                turn.watched = Watched::Yes;
+                *watched = Watched::Yes;
             }
             Watched::Runs(_) | Watched::Yes => {
                 return Err(io::Error::other(
@@ -135,8 +130,8 @@ impl Client {
     /// # Errors
     /// The thread that watches cannot be started.
     pub fn watch(&self) -> io::Result<()> {
-        let mut turn = self.turn();
-        turn.watched = match std::mem::take(&mut turn.watched) {
+        let mut watched = self.lock();
+        *watched = match std::mem::take(&mut *watched) {
             Watched::NotYet => Watched::FromFirst,
             Watched::Runs(started) => {
                 self.start_watch(started)?;
@@ -153,7 +148,7 @@ impl Client {
     /// # Errors
     /// The signer could not be confined.
     pub fn confine(&self, read: Vec<PathBuf>) -> io::Result<()> {
-        let _turn = self.turn();
+        let _locked = self.lock();
         let Some(channel) = self.control.load_full() else { return Ok(()) };
         let confined: Confined = order(&channel, &SignerRequest::Confine { read })?;
         confined.map_err(io::Error::other)
@@ -181,7 +176,7 @@ impl Client {
     /// Starts a signer instead of one that has ended, and makes it load every key that is in use.
     fn start_again(&self) -> io::Result<Started> {
         let started = {
-            let _turn = self.turn();
+            let _locked = self.lock();
             self.start()?
         };
         let keys: Vec<_> = self.in_use().iter().filter_map(Weak::upgrade).collect();
@@ -199,8 +194,8 @@ impl Client {
         Ok(started)
     }
 
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn in_use(&self) -> MutexGuard<'_, Vec<Weak<RemoteKey>>> {
@@ -305,8 +300,8 @@ impl SignerClient for Client {
                 .into(),
         };
         let load = || -> io::Result<Loaded> {
-            let mut turn = self.turn();
-            let channel = self.channel(&mut turn)?;
+            let mut watched = self.lock();
+            let channel = self.channel(&mut watched)?;
             let cert = cert.to_owned();
             let key = key.to_owned();
             order(&channel, &SignerRequest::Load { generation, cert, key })
