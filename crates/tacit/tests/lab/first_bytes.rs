@@ -15,8 +15,8 @@ const FIRST_BYTES: usize = 1000;
 /// RFC 8446 section 5.2: a header, the type of what is inside, and the tag.
 const RECORD_BYTES: usize = 5 + FIRST_BYTES + 1 + 16;
 
-/// A lane whose TLS sockets the test holds: the client agent's and the server agent's.
-struct Held {
+/// A lane in which the test itself moves the bytes between the client agent and the server agent.
+struct OpenLane {
     lane: Lane,
     /// Where the client agent connects to.
     listener: TcpListener,
@@ -24,13 +24,12 @@ struct Held {
     far: SocketAddr,
 }
 
-/// Holds a lane.
-fn held() -> Held {
-    held_on("")
+fn open_lane() -> OpenLane {
+    open_lane_with("")
 }
 
 /// The same with more tables in the policies.
-fn held_on(tables: &str) -> Held {
+fn open_lane_with(tables: &str) -> OpenLane {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let near = listener.local_addr().unwrap();
     let mut far = None;
@@ -38,7 +37,7 @@ fn held_on(tables: &str) -> Held {
         far = Some(address);
         near
     });
-    Held { lane, listener, far: far.unwrap() }
+    OpenLane { lane, listener, far: far.unwrap() }
 }
 
 /// What comes with one read; a flight is no longer than the buffer.
@@ -63,7 +62,7 @@ fn records(mut bytes: &[u8]) -> Vec<usize> {
 
 #[test]
 fn first_bytes_are_sent_together_with_finished() {
-    let Held { lane, listener, far } = held();
+    let OpenLane { lane, listener, far } = open_lane();
     let mut program = lane.dial();
     program.write_all(&[5; FIRST_BYTES]).unwrap();
     let (mut near, _) = listener.accept().unwrap();
@@ -82,7 +81,7 @@ fn first_bytes_are_sent_together_with_finished() {
 
 #[test]
 fn a_silent_program_delays_nothing() {
-    let Held { lane, listener, far } = held();
+    let OpenLane { lane, listener, far } = open_lane();
     let mut program = lane.dial();
     let (mut near, _) = listener.accept().unwrap();
     let mut far = connect(far);
@@ -102,10 +101,10 @@ fn a_silent_program_delays_nothing() {
     assert_eq!(records(&read_once(&mut near)), [RECORD_BYTES]);
 }
 
-/// Runs a test on a held lane without engines, and on one with them.
-fn each_held(test: impl Fn(&Lane, &TcpListener, &dyn Fn() -> TcpStream)) {
+/// Runs a test on an open lane without engines, and on one with engines.
+fn each_lane(test: impl Fn(&Lane, &TcpListener, &dyn Fn() -> TcpStream)) {
     for tables in [Some(String::new()), engine_table("")].into_iter().flatten() {
-        let Held { lane, listener, far } = held_on(&tables);
+        let OpenLane { lane, listener, far } = open_lane_with(&tables);
         test(&lane, &listener, &|| connect(far));
     }
 }
@@ -132,7 +131,7 @@ fn let_go(mut near: TcpStream, mut far: TcpStream) {
 #[test]
 fn data_and_close_before_finished_arrive_once_and_in_order() {
     let bytes = pattern(300_000);
-    each_held(|lane, listener, dial_far| {
+    each_lane(|lane, listener, dial_far| {
         let mut program = lane.dial();
         let (near, _) = listener.accept().unwrap();
         let mut writer = program.try_clone().unwrap();
@@ -157,7 +156,7 @@ fn data_and_close_before_finished_arrive_once_and_in_order() {
 
 #[test]
 fn a_reset_before_finished_does_not_look_like_a_close() {
-    each_held(|lane, listener, dial_far| {
+    each_lane(|lane, listener, dial_far| {
         let mut program = lane.dial();
         let (near, _) = listener.accept().unwrap();
         program.write_all(&[5; FIRST_BYTES]).unwrap();
