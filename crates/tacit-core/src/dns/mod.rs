@@ -52,7 +52,7 @@ pub use alias_answer::{name_answer, with_aliases};
 pub use aliases::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasPolicy, AliasRanges, Aliases};
 pub use answers::{ADDRESSES_MAX, AnswerChain, ResolvedAddress, answers, chain};
 pub use client::{
-    ClientAction, DnsClient, FinishedQuery, LATE_MAX, NEXT_DELAY, QUESTIONS_PER_SOCKET_MAX,
+    ClientAction, DnsClient, FinishedQuery, LATE_MAX, NEXT_DELAY, QUERIES_PER_SOCKET_MAX,
     QueryContext, QueryWaiter, SOCKET_LIFE, SOCKETS_PER_SERVER, SUSPECTED_DELAY, ServerList,
     Servers, TRIES_MAX, TooMany, WAITING_MAX,
 };

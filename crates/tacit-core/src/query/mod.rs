@@ -10,7 +10,7 @@
 //! that the program holds that connection. The words of the responses are stable, because programs
 //! compare them.
 //!
-//! Limits: [`QUESTION_BYTES_MAX`] for a request and [`ANSWER_BYTES_MAX`] for a response. No
+//! Limits: [`REQUEST_BYTES_MAX`] for a request and [`ANSWER_BYTES_MAX`] for a response. No
 //! response exceeds its limit, because names from certificates are truncated.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Maximum size of a request.
-pub const QUESTION_BYTES_MAX: usize = 64;
+pub const REQUEST_BYTES_MAX: usize = 64;
 /// Maximum size of a response.
 pub const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
@@ -159,7 +159,7 @@ mod tests {
             assert_eq!(QueryRequest::parse(word.as_bytes()), Ok(question));
             assert_eq!(QueryRequest::parse(format!("{word}\n").as_bytes()), Ok(question));
             assert_eq!(question.word(), word);
-            assert!(word.len() < QUESTION_BYTES_MAX);
+            assert!(word.len() < REQUEST_BYTES_MAX);
         }
         for wrong in
             ["", "\n", "Query", "query ", " query", "query\0", "query\n\n", "star", "starts"]

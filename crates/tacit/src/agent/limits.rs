@@ -77,7 +77,7 @@ impl Agent {
             LimitDisplay::new("held-syns-per-run", self.runs.held_syns_max)
                 .used(self.runs.most_held())
                 .beyond("the SYN gets no answer; the program's kernel sends the SYN again"),
-            LimitDisplay::new("questions-per-run", crate::dns::QUESTIONS_MAX)
+            LimitDisplay::new("questions-per-run", crate::dns::QUERIES_MAX)
                 .beyond("the agent drops and counts DNS questions; the program sends them again"),
             LimitDisplay::new("query-connections-per-run", crate::query::QUERY_CLIENTS_MAX)
                 .beyond("the agent closes the connection that was idle for the longest time"),

@@ -16,7 +16,7 @@
 //!
 //! There is no cache: each query of a program is sent to a resolver.
 //!
-//! Limits: [`QUESTIONS_MAX`] unanswered queries for each run and IP version over UDP; [`stream`]
+//! Limits: [`QUERIES_MAX`] unanswered queries for each run and IP version over UDP; [`stream`]
 //! has the limits for TCP.
 
 pub mod hosts;
@@ -46,7 +46,7 @@ pub use resolvers::Resolvers;
 
 /// The maximum number of waiting queries of one run and IP version over UDP. Further queries are
 /// dropped, counted and logged; the program sends them again.
-pub const QUESTIONS_MAX: usize = dns::WAITING_MAX;
+pub const QUERIES_MAX: usize = dns::WAITING_MAX;
 /// The port of DNS.
 pub const PORT: u16 = 53;
 

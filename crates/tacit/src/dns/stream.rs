@@ -1,7 +1,7 @@
 //! Answers DNS queries over TCP, on captured connections to port 53.
 //!
 //! The queries of a connection are answered one after the other. Limits: [`IDLE_MAX`] between two
-//! queries, [`QUESTIONS_PER_CONNECTION_MAX`] on one connection. The connection counts against the
+//! queries, [`QUERIES_PER_CONNECTION_MAX`] on one connection. The connection counts against the
 //! agent's limit of connections.
 
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::net::stream_socket::{Outgoing, StreamSocket};
 /// How long a program may take for its next query, and for reading an answer.
 pub const IDLE_MAX: Duration = Duration::from_secs(10);
 /// The maximum number of queries on one connection; then the program must open another.
-pub const QUESTIONS_PER_CONNECTION_MAX: usize = 1000;
+pub const QUERIES_PER_CONNECTION_MAX: usize = 1000;
 /// The size of a read.
 const CHUNK_BYTES: usize = 2048;
 
@@ -34,7 +34,7 @@ async fn answer_all(resolver: &Rc<ResolverClient>, accepted: &Accepted<StreamSoc
     let (Some(ip), Some(port)) = (accepted.remote.ip(), accepted.remote.port()) else { return };
     let asked = SocketAddr::new(ip, port);
     let mut held = Vec::new();
-    for _ in 0..QUESTIONS_PER_CONNECTION_MAX {
+    for _ in 0..QUERIES_PER_CONNECTION_MAX {
         let Some(query) = next_query(socket, &mut held).await else { break };
         let response = resolver.answer_stream(&query, asked).await;
         let Some(response) = response.as_deref().and_then(framed) else { break };

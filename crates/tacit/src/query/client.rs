@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tacit_core::query::{QUESTION_BYTES_MAX, QueryError, QueryRequest};
+use tacit_core::query::{QueryError, QueryRequest, REQUEST_BYTES_MAX};
 use tacit_sys::query;
 use tacit_sys::watch::Watched;
 use tokio::sync::{Semaphore, watch as signal};
@@ -84,14 +84,14 @@ pub(super) async fn serve_successor(successor: Watched, responder: Rc<QueryRespo
 
 /// The next message; `None` at the end.
 async fn next(client: &Watched) -> Option<Message> {
-    let mut buffer = [0; QUESTION_BYTES_MAX];
+    let mut buffer = [0; REQUEST_BYTES_MAX];
     let received = receive(client, &mut buffer).await.ok()?;
     read(received, &buffer)
 }
 
 /// The next message, if it has arrived; also `None` at the end of the connection.
 fn next_now(client: &Watched) -> Option<Message> {
-    let mut buffer = [0; QUESTION_BYTES_MAX];
+    let mut buffer = [0; REQUEST_BYTES_MAX];
     let received = query::receive(client.get_ref().as_fd(), &mut buffer).ok()?;
     read(received, &buffer)
 }

@@ -47,7 +47,7 @@ use sockets::{SocketSet, SocketSlot};
 use timers::{TimerKind, Timers};
 
 pub use order::{NEXT_DELAY, SUSPECTED_DELAY, ServerList, Servers};
-pub use sockets::{QUESTIONS_PER_SOCKET_MAX, SOCKET_LIFE, SOCKETS_PER_SERVER};
+pub use sockets::{QUERIES_PER_SOCKET_MAX, SOCKET_LIFE, SOCKETS_PER_SERVER};
 
 /// Maximum number of waiting queries.
 pub const WAITING_MAX: usize = 4096;

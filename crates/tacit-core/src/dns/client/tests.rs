@@ -385,7 +385,7 @@ fn what_is_too_many_is_not_taken() {
 fn sockets_change_and_none_stays_open() {
     let mut world = World::new(&[After(1)]);
     let mut seen = std::collections::HashSet::new();
-    let questions = QUESTIONS_PER_SOCKET_MAX * 4;
+    let questions = QUERIES_PER_SOCKET_MAX * 4;
     for number in 0..questions {
         world.ask(waiter(&format!("n{number}.example"), 1), server(0)).unwrap();
         seen.extend(world.sockets.keys().copied());

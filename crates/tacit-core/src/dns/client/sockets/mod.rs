@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The number of sockets in use for each server. For each query one of them is chosen at random.
 pub const SOCKETS_PER_SERVER: usize = 2;
 /// The largest number of queries on one socket before it is replaced.
-pub const QUESTIONS_PER_SOCKET_MAX: u32 = 2000;
+pub const QUERIES_PER_SOCKET_MAX: u32 = 2000;
 /// How long a socket is used for new queries.
 pub const SOCKET_LIFE: Duration = Duration::from_secs(5);
 
@@ -84,7 +84,7 @@ impl<T> SocketSet<T> {
             id = u16::from_le_bytes([low, high]);
         }
         socket.open.insert(id, what);
-        if socket.questions >= QUESTIONS_PER_SOCKET_MAX {
+        if socket.questions >= QUERIES_PER_SOCKET_MAX {
             socket.is_retired = true;
             *in_use = None;
         }

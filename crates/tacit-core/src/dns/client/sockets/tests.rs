@@ -15,7 +15,7 @@ fn numbers_on_a_socket_are_unique() {
         calls / 3
     };
     let mut seen = std::collections::HashSet::new();
-    for number in 0..QUESTIONS_PER_SOCKET_MAX * 3 {
+    for number in 0..QUERIES_PER_SOCKET_MAX * 3 {
         let reserved = sockets.reserve(server(1), number, now, &mut random);
         assert!(seen.insert((reserved.slot.socket, reserved.slot.id)));
         assert_eq!(sockets.get(reserved.slot), Some(&number));
