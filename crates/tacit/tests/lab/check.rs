@@ -269,7 +269,8 @@ fn explain_reports_that_a_rule_must_name_the_host() {
     let words = ["explain", "--policy", "p.toml", "--direction", "outbound", "--remote"];
     let explain = |more: &[&str]| lab.tacit(&[&words[..], more].concat());
     let said = explain(&["127.0.0.1:80", "--name", "db.example"]);
-    let wanted = "rule `wide` does not match: remote 127.0.0.1 is loopback: only a rule with this address in `remote` matches";
+    let wanted = "rule `wide` does not match: remote 127.0.0.1 is loopback: only a rule with this \
+                  address in `remote` matches";
     assert!(said.contains(wanted) && said.ends_with("rule `here` matches: permit\n"), "{said}");
     let said = explain(&["169.254.169.254:80", "--json"]);
     let value: Value = serde_json::from_str(&said).unwrap();
