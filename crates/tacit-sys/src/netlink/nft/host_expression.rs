@@ -1,13 +1,14 @@
 //! Encodes the expressions that only the rules of a captured host use: conditions on marks,
 //! connections and interfaces.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::agent::INBOUND_PORT;
 use super::primitive::{
     ACCEPT, EQUAL, META_L4PROTO, META_MARK, NETWORK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1,
     REGISTER_VERDICT, Redirect, SOCKET_TRANSPARENT, TRANSPORT, compare, expression, load, load_end,
-    look_up, mask, meta, redirect_to, socket_that_takes_it,
+    look_up, mask, meta, redirect_to, socket_that_takes_it, within,
 };
 use crate::netlink::message::NetlinkRequest;
 
@@ -23,10 +24,14 @@ pub(super) const PORTS: &str = "nameports";
 pub(super) enum HostExpression {
     /// The bits of the packet's mark have this value.
     MarkIs(MarkBits),
+    /// The bits of the packet's mark have another value.
+    MarkIsNot(MarkBits),
     /// Sets the bits of the packet's mark to this value; other bits keep their value.
     SetMark(MarkBits),
     /// The bits of the mark of the packet's connection have this value.
     ConnectionMarkIs(MarkBits),
+    /// The bits of the mark of the packet's connection have another value.
+    ConnectionMarkIsNot(MarkBits),
     SetConnectionMark(MarkBits),
     /// The packet goes in the direction opposite to the first packet of its connection.
     IsReply,
@@ -34,6 +39,8 @@ pub(super) enum HostExpression {
     IsOriginal,
     /// Whether the host's own NAT has changed the destination of the connection.
     IsRewritten(bool),
+    /// The packet has another header than that of IPv4 without options.
+    HasMoreThanPlainV4,
     /// The packet contains a source route.
     SourceRouted(SourceRoute),
     /// A socket of this user sends the packet.
@@ -48,12 +55,24 @@ pub(super) enum HostExpression {
     NotFromLo,
     /// The packet came in on the interface with this name.
     ReceivedOn(InterfaceName),
+    /// The packet goes out on `lo`.
+    ToLo,
     /// The packet goes out on another interface than `lo`.
     NotToLo,
     /// The address belongs to this host.
     IsLocal(PacketEnd),
     /// The address does not belong to this host.
     IsForeign(PacketEnd),
+    /// The destination address is in this range of addresses of one family.
+    ToAddresses {
+        first: IpAddr,
+        last: IpAddr,
+    },
+    /// The destination port is in this range.
+    ToPorts {
+        first: u16,
+        last: u16,
+    },
     /// The verdict that the map of this name has for the destination address and port. If the map
     /// has none, the next rule decides.
     Verdict(SectionMap, NftFamily),
@@ -70,6 +89,8 @@ pub(super) enum HostExpression {
     /// socket, the next rule decides.
     ToInbound(Redirect),
     Goto(&'static str),
+    /// This chain decides. If it has no verdict, the next rule decides.
+    Jump(&'static str),
     /// The chain of this section decides. If it has no verdict, the next rule decides.
     ToSection(usize),
 }
@@ -138,19 +159,15 @@ impl HostExpression {
     /// Writes the kernel's expressions, each named as a part of the message.
     pub(super) fn write(self, rule: &mut NetlinkRequest) {
         match self {
-            Self::MarkIs(bits) => {
-                meta(rule, META_MARK);
-                compare_bits(rule, bits);
-            }
+            Self::MarkIs(bits) => compare_mark(rule, EQUAL, bits),
+            Self::MarkIsNot(bits) => compare_mark(rule, NOT_EQUAL, bits),
             Self::SetMark(bits) => {
                 meta(rule, META_MARK);
                 set_bits(rule, bits);
                 store(rule, "meta", [META_KEY, META_SREG], META_MARK);
             }
-            Self::ConnectionMarkIs(bits) => {
-                connection(rule, CT_MARK);
-                compare_bits(rule, bits);
-            }
+            Self::ConnectionMarkIs(bits) => compare_connection_mark(rule, EQUAL, bits),
+            Self::ConnectionMarkIsNot(bits) => compare_connection_mark(rule, NOT_EQUAL, bits),
             Self::SetConnectionMark(bits) => {
                 connection(rule, CT_MARK);
                 set_bits(rule, bits);
@@ -163,6 +180,10 @@ impl HostExpression {
                 mask(rule, &IPS_DST_NAT.to_ne_bytes(), &[0; 4]);
                 let operation = if is_rewritten { NOT_EQUAL } else { EQUAL };
                 compare(rule, operation, &[0; 4]);
+            }
+            Self::HasMoreThanPlainV4 => {
+                load(rule, NETWORK, 0, 1, REGISTER_1);
+                compare(rule, NOT_EQUAL, &[PLAIN_V4]);
             }
             Self::SourceRouted(route) => {
                 has_source_route(rule, route);
@@ -180,15 +201,12 @@ impl HostExpression {
             Self::FromLo => compare_with_lo(rule, META_IIF, EQUAL),
             Self::NotFromLo => compare_with_lo(rule, META_IIF, NOT_EQUAL),
             Self::ReceivedOn(name) => compare_interface_name(rule, name),
+            Self::ToLo => compare_with_lo(rule, META_OIF, EQUAL),
             Self::NotToLo => compare_with_lo(rule, META_OIF, NOT_EQUAL),
-            Self::IsLocal(end) => {
-                address_type(rule, end);
-                compare(rule, EQUAL, &RTN_LOCAL.to_ne_bytes());
-            }
-            Self::IsForeign(end) => {
-                address_type(rule, end);
-                compare(rule, NOT_EQUAL, &RTN_LOCAL.to_ne_bytes());
-            }
+            Self::ToAddresses { first, last } => is_to_addresses(rule, first, last),
+            Self::ToPorts { first, last } => is_to_ports(rule, first, last),
+            Self::IsLocal(end) => compare_with_local(rule, end, EQUAL),
+            Self::IsForeign(end) => compare_with_local(rule, end, NOT_EQUAL),
             Self::Verdict(map, family) => {
                 load_end(rule, PacketEnd::Destination, family);
                 look_up_verdict(rule, &map.name());
@@ -205,14 +223,44 @@ impl HostExpression {
             Self::AnySocket => socket_that_takes_it(rule, SOCKET_TRANSPARENT),
             Self::ToInbound(redirect) => redirect_to(rule, INBOUND_PORT, redirect),
             Self::Goto(chain) => go_to(rule, chain),
+            Self::Jump(chain) => jump(rule, chain),
             Self::ToSection(section) => jump(rule, &section_chain(section)),
         }
     }
 }
 
-fn compare_bits(rule: &mut NetlinkRequest, bits: MarkBits) {
+fn compare_mark(rule: &mut NetlinkRequest, operation: u32, bits: MarkBits) {
+    meta(rule, META_MARK);
+    compare_bits(rule, operation, bits);
+}
+
+fn compare_connection_mark(rule: &mut NetlinkRequest, operation: u32, bits: MarkBits) {
+    connection(rule, CT_MARK);
+    compare_bits(rule, operation, bits);
+}
+
+/// Compares the type of an address with that of the host's own addresses.
+fn compare_with_local(rule: &mut NetlinkRequest, end: PacketEnd, operation: u32) {
+    address_type(rule, end);
+    compare(rule, operation, &RTN_LOCAL.to_ne_bytes());
+}
+
+fn is_to_ports(rule: &mut NetlinkRequest, first: u16, last: u16) {
+    load(rule, TRANSPORT, 2, 2, REGISTER_1);
+    within(rule, &first.to_be_bytes(), &last.to_be_bytes());
+}
+
+fn compare_bits(rule: &mut NetlinkRequest, operation: u32, bits: MarkBits) {
     mask(rule, &bits.mask.to_ne_bytes(), &[0; 4]);
-    compare(rule, EQUAL, &bits.value.to_ne_bytes());
+    compare(rule, operation, &bits.value.to_ne_bytes());
+}
+
+/// Compares the destination address with the ends of a range, which are of the packet's family.
+fn is_to_addresses(rule: &mut NetlinkRequest, first: IpAddr, last: IpAddr) {
+    let first = octets(first);
+    let (offset, len) = if first.len() == 4 { (16, 4) } else { (24, 16) };
+    load(rule, NETWORK, offset, len, REGISTER_1);
+    within(rule, &first, &octets(last));
 }
 
 fn compare_direction(rule: &mut NetlinkRequest, direction: u8) {
@@ -243,6 +291,14 @@ fn store(rule: &mut NetlinkRequest, name: &'static str, keys: [u16; 2], property
         data.be32(key, property);
         data.be32(register, REGISTER_1);
     });
+}
+
+/// The bytes of an address, in network order.
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
 }
 
 /// Loads a property of the packet's connection.
@@ -372,6 +428,8 @@ pub(super) fn write_accept(data: &mut NetlinkRequest) {
     data.nest(2, |verdict| verdict.be32(1, ACCEPT));
 }
 
+/// The first byte of an IPv4 header of 20 bytes.
+const PLAIN_V4: u8 = 0x45;
 /// The first four bytes of the first register; the next four have the next number.
 const REGISTER_32_00: u32 = 8;
 const DYNSET_UPDATE: u32 = 1;

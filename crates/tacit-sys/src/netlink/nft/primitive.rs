@@ -64,6 +64,16 @@ pub(super) fn compare(rule: &mut NetlinkRequest, operation: u32, value: &[u8]) {
     });
 }
 
+/// Continues if register 1 is in the range, ends included.
+pub(super) fn within(rule: &mut NetlinkRequest, first: &[u8], last: &[u8]) {
+    expression(rule, "range", |data| {
+        data.be32(1, REGISTER_1);
+        data.be32(2, EQUAL);
+        data.nest(3, |held| held.attribute(1, first));
+        data.nest(4, |held| held.attribute(1, last));
+    });
+}
+
 /// Keeps the bits of register 1 that are set in `bits`, and inverts the bits of `turned`.
 pub(super) fn mask(rule: &mut NetlinkRequest, bits: &[u8], turned: &[u8]) {
     expression(rule, "bitwise", |data| {

@@ -28,7 +28,8 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
     if table.names.is_some() {
         messages.extend(named::declarations());
     }
-    messages.extend(Chain::ALL.map(chain));
+    let needed = |chain: &Chain| !table.forwarded.is_empty() || !chain.is_for_containers();
+    messages.extend(Chain::ALL.into_iter().filter(needed).map(chain));
     messages.extend(rules::chained(table).map(|section| chain_named(&section_chain(section))));
     messages.extend(rules::all(kernel, table));
     for (number, section) in table.sections.iter().enumerate() {

@@ -52,7 +52,8 @@ fn list<T>(name: &str, elements: &[&T], write: impl Fn(&mut NetlinkRequest, &T))
     message
 }
 
-fn map_of(element: &Element) -> &'static str {
+/// The map that has the destinations of an element.
+pub(super) fn map_of(element: &Element) -> &'static str {
     let [tcp4, tcp6, udp4, udp6] = MAPS;
     match (element.protocol, element.first.is_ipv4()) {
         (IpProtocol::Tcp, true) => tcp4,

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::super::batch::{CREATE, TABLE, message};
-use super::super::host_expression::PORTS;
+use super::super::host_expression::{PORTS, octets};
 use super::super::sets::{ELEMENTS_PER_MESSAGE_MAX, NEWSET, NEWSETELEM};
 use super::names::NAMED;
 use crate::ip_version::IpVersion;
@@ -269,13 +269,6 @@ fn write_ports(list: &mut NetlinkRequest, ports: &PartPorts) {
         one.nest(2, |held| held.attribute(1, &ports.part.to_ne_bytes()));
         one.nest(10, |held| held.attribute(1, &key(ports.last_port)));
     });
-}
-
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    }
 }
 
 /// How often the kernel frees elements whose time is over; they are not found before that either.

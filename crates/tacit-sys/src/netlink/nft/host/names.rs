@@ -15,24 +15,36 @@ pub(super) enum Chain {
     Prohibit,
     Forwarding,
     Forwarded,
+    Marked,
+    Headers,
+    Noted,
     Output,
     Rewritten,
     Routed,
+    Returned,
+    Clients,
+    Closed,
     Prerouting,
     Postrouting,
 }
 
 impl Chain {
     /// All chains. A chain to which others refer comes before them.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::Capture,
         Self::Refuse,
         Self::Prohibit,
         Self::Forwarding,
         Self::Forwarded,
+        Self::Marked,
+        Self::Headers,
+        Self::Noted,
         Self::Output,
         Self::Rewritten,
         Self::Routed,
+        Self::Returned,
+        Self::Clients,
+        Self::Closed,
         Self::Prerouting,
         Self::Postrouting,
     ];
@@ -44,18 +56,31 @@ impl Chain {
             Self::Prohibit => "prohibit",
             Self::Forwarding => "forwarding",
             Self::Forwarded => "forwarded",
+            Self::Marked => "marked",
+            Self::Headers => "headers",
+            Self::Noted => "noted",
             Self::Output => "output",
             Self::Rewritten => "rewritten",
             Self::Routed => "routed",
+            Self::Returned => "returned",
+            Self::Clients => "clients",
+            Self::Closed => "closed",
             Self::Prerouting => "prerouting",
             Self::Postrouting => "postrouting",
         }
+    }
+
+    /// Whether it is for containers only. Each hook costs time for every packet.
+    pub(super) fn is_for_containers(self) -> bool {
+        matches!(self, Self::Forwarding | Self::Forwarded | Self::Routed)
     }
 
     /// The hook at which packets enter the chain; `None` if they enter it from other chains.
     pub(super) fn hook(self) -> Option<Hook> {
         let (kind, number, priority) = match self {
             Self::Capture | Self::Refuse | Self::Prohibit | Self::Forwarding => return None,
+            Self::Marked | Self::Headers | Self::Noted => return None,
+            Self::Returned | Self::Clients | Self::Closed => return None,
             Self::Forwarded => ("filter", 0, PRIORITY_MANGLE - 1),
             Self::Prerouting => ("filter", 0, PRIORITY_MANGLE),
             Self::Output => ("route", 3, PRIORITY_MANGLE),

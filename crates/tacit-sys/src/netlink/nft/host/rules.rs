@@ -2,21 +2,24 @@
 //! a packet.
 //!
 //! ```text
-//! output         the agent's own packets, and a SYN that it releases      accept
-//!                with a source route                                      dropped
+//! output         with a mark                                              to `marked`
+//!   marked       the agent's own packets, and a SYN that it releases      accept
+//!                with other headers than that of IPv4 without options     to `headers`
+//!   headers      with a source route                                      dropped
 //!                to an address of this host                               accept
-//!                a program's answer to the agent in a client's name       marked: back to lo
+//!                the agent's in the name of a captured destination        accept
+//!                of a connection with a mark                              to `noted`
+//!   noted        a program's answer to the agent in a client's name       marked: back to lo
+//!                of a connection that was captured                        marked: back to lo
 //!                a program's answer to a client that did not come by
 //!                the agent, from a captured port                          refused
-//!                the agent's in the name of a captured destination        accept
-//!                of a connection that was captured                        marked: back to lo
 //!                with rules by name: to port 53, and to an address
 //!                with a name for whose port there is such a rule          as capture
 //!                by sender: the section, or the next one
 //!                by destination: a verdict of its maps                    accept, or one of
-//!                  capture     not an answer                              marked: back to lo
-//!                  refuse      not an answer                              refused
-//!                  prohibit    not an answer                              refused
+//!                  capture     not an answer, not to this host            marked: back to lo
+//!                  refuse      not an answer, not to this host            refused
+//!                  prohibit    not an answer, not to this host            refused
 //!                all else                                                 as `others` says
 //! forwarded      from an interface of containers                         to `forwarding`
 //!   forwarding   to an address of this host                               accept
@@ -30,17 +33,18 @@
 //!                destination: a verdict of the maps for that one, again;
 //!                  capture                                                refused
 //! prerouting     a client's SYN to this host, or its datagram to a socket noted
-//!                on lo: the agent's own packets                           accept
-//!                        a SYN that the agent releases                    to the agent
-//!                        captured TCP past its opening, to a socket
-//!                        of the agent                                     accept
-//!                        a captured SYN                                   held
-//!                        a captured datagram                              to the agent
-//!                elsewhere: to a captured port, past its opening, to a
-//!                        socket of the agent                              accept
-//!                        a SYN to a captured port with a listener         to the agent
-//!                        all else to a captured port                      refused
-//!                to a port of the agent                                   refused
+//!                on lo, with a mark                                       to `returned`
+//!   returned     the agent's own packets                                  accept
+//!                a SYN that the agent releases                            to the agent
+//!                captured TCP past its opening, to a socket of the agent  accept
+//!                a captured SYN                                           held
+//!                a captured datagram                                      to the agent
+//!                elsewhere, to a captured port                            to `clients`
+//!   clients      past its opening, to a socket of the agent               accept
+//!                a SYN, if a program listens                              to the agent
+//!                all else                                                 refused
+//!                near the ports of the agent                              to `closed`
+//!   closed       to a port of the agent                                   refused
 //! postrouting    captured, on another interface than lo                   dropped
 //! ```
 //!
@@ -70,6 +74,8 @@ use super::super::host_expression::{
 };
 use super::super::primitive::{NftFamily, PacketEnd, Redirect};
 use super::super::rules::rule_in;
+use super::super::sets::Element;
+use super::elements::map_of;
 use super::names::{Chain, INBOUND, MAPS, NAMED};
 use super::{HostMarks, HostTable, Lifetime, PacketVerdict, SenderCheck};
 use crate::ip_version::IpSupport;
@@ -81,9 +87,10 @@ use Expression::{
     ToHold, ToPort, Transport,
 };
 use HostExpression::{
-    AnySocket, ConnectionMarkIs, FromLo, Goto, IsForeign, IsLocal, IsOriginal, IsReply,
-    IsRewritten, MarkIs, Named, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, ReceivedOn,
-    SentFrom, SetConnectionMark, SetMark, SourceRouted, ToInbound, ToSection, Transparent, Verdict,
+    AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, FromLo, Goto, HasMoreThanPlainV4, IsForeign,
+    IsLocal, IsOriginal, IsReply, IsRewritten, Jump, MarkIs, MarkIsNot, Named, NotFromLo, NotToLo,
+    OfCgroup, OfGroup, OfUser, ReceivedOn, SentFrom, SetConnectionMark, SetMark, SourceRouted,
+    ToAddresses, ToInbound, ToLo, ToPorts, ToSection, Transparent, Verdict,
 };
 
 const TCP: u8 = 6;
@@ -193,6 +200,8 @@ impl Rules {
             let step = "adding the rule that accepts answers to clients";
             self.push(chain, step, &[&[Transport(TCP), PastSyn][..], &answers].concat());
             self.push(chain, step, &[&[Transport(UDP)][..], &answers].concat());
+            let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
+            self.push(chain, "adding the rule that accepts local packets", &local);
         }
     }
 
@@ -220,27 +229,42 @@ impl Rules {
     }
 
     fn push_output(&mut self, table: &HostTable<'_>) {
-        let Bits { agent, captured, in_name, .. } = self.bits;
+        let Bits { none, client, .. } = self.bits;
         let output = Chain::Output;
-        let in_a_clients_name = [
-            Host(MarkIs(agent)),
+        // Most packets match no rule. Each check costs time for all of them, so that unusual
+        // packets have chains of their own.
+        let marked = [Host(MarkIsNot(none)), Host(Jump(Chain::Marked.name()))];
+        self.push(output, "adding the rule for packets with a mark", &marked);
+        self.push_marked();
+        if let Some(user) = table.user {
+            let of_agent = [Host(OfUser(user)), Accept];
+            self.push(output, "adding the rule that accepts the agent's user", &of_agent);
+        }
+        if table.lifetime == Lifetime::Unlimited {
+            let unusual = [Host(HasMoreThanPlainV4), Host(Jump(Chain::Headers.name()))];
+            self.push(output, "adding the rule for headers with options", &unusual);
+            self.push_source_routes(Chain::Headers);
+        }
+        // What goes to an address of this host in another way is accepted where it is captured.
+        let local = [Host(ToLo), Host(IsLocal(PacketEnd::Destination)), Accept];
+        self.push(output, "adding the rule that accepts local packets", &local);
+        // The kernel's answers for sockets of the agent have no mark. A program can bind a foreign
+        // address too, but what it opens is in the original direction. A client's connection is
+        // noted only at an address of this host.
+        let in_name_of_others = [
+            Host(IsReply),
+            Host(ConnectionMarkIsNot(client)),
             Host(IsForeign(PacketEnd::Source)),
-            Host(IsOriginal),
-            Host(SetConnectionMark(in_name)),
+            Accept,
         ];
         self.push(
             output,
-            "adding the rule that marks the agent's own upstreams",
-            &in_a_clients_name,
+            "adding the rule that accepts answers in the name of others",
+            &in_name_of_others,
         );
-        self.push_own_packets(output, table);
-        self.push_source_routes(output, table.lifetime);
-        let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(output, "adding the rule that accepts local packets", &local);
-        // Those of open connections also return when no port is captured any more.
-        let answer =
-            [Host(IsReply), Host(ConnectionMarkIs(in_name)), Host(SetMark(captured)), Accept];
-        self.push(output, "adding the rule that returns answers to the agent", &answer);
+        let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
+        self.push(output, "adding the rule for connections with a mark", &noted);
+        self.push_noted_connections();
         if !table.inbound.is_empty() && table.lifetime == Lifetime::Unlimited {
             for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
                 let in_clear = [
@@ -248,29 +272,52 @@ impl Rules {
                     Transport(TCP),
                     Host(SentFrom(set, family)),
                     Host(Transparent(false)),
+                    Host(IsForeign(PacketEnd::Destination)),
                     Reset,
                 ];
                 self.push(output, "adding the rule that refuses answers in clear", &in_clear);
             }
         }
-        // The kernel's answers for sockets of the agent have no mark. A program can bind a foreign
-        // address too, but what it opens is in the original direction.
-        let in_name_of_others = [Host(IsForeign(PacketEnd::Source)), Host(IsReply), Accept];
-        self.push(
-            output,
-            "adding the rule that accepts answers in the name of others",
-            &in_name_of_others,
-        );
-        self.push_kept(output);
         self.push_destinations(output, table);
+    }
+
+    /// Packets with a mark.
+    fn push_marked(&mut self) {
+        let Bits { agent, in_name, .. } = self.bits;
+        let in_a_clients_name = [
+            Host(MarkIs(agent)),
+            Transport(TCP),
+            Syn,
+            Host(IsForeign(PacketEnd::Source)),
+            Host(IsOriginal),
+            Host(SetConnectionMark(in_name)),
+        ];
+        self.push(
+            Chain::Marked,
+            "adding the rule that marks the agent's own upstreams",
+            &in_a_clients_name,
+        );
+        self.push_own_packets(Chain::Marked);
+    }
+
+    /// Packets of connections with a mark.
+    fn push_noted_connections(&mut self) {
+        let Bits { captured, in_name, .. } = self.bits;
+        // Those of open connections also return when no port is captured any more.
+        let answer = [
+            Host(IsReply),
+            Host(ConnectionMarkIs(in_name)),
+            Host(IsForeign(PacketEnd::Destination)),
+            Host(SetMark(captured)),
+            Accept,
+        ];
+        self.push(Chain::Noted, "adding the rule that returns answers to the agent", &answer);
+        self.push_kept(Chain::Noted);
     }
 
     /// What no router may lead elsewhere. No program would get an answer to a refusal: its socket
     /// does not know the first hop.
-    fn push_source_routes(&mut self, chain: Chain, lifetime: Lifetime) {
-        if lifetime == Lifetime::OfInstaller {
-            return;
-        }
+    fn push_source_routes(&mut self, chain: Chain) {
         let routes =
             [(V4, SourceRoute::Loose), (V4, SourceRoute::Strict), (V6, SourceRoute::Header)];
         for (family_is, route) in routes {
@@ -282,8 +329,13 @@ impl Rules {
     /// Connections that were captured when they began.
     fn push_kept(&mut self, chain: Chain) {
         let Bits { captured, kept, .. } = self.bits;
-        let is_kept =
-            [Transport(TCP), Host(ConnectionMarkIs(kept)), Host(SetMark(captured)), Accept];
+        let is_kept = [
+            Transport(TCP),
+            Host(ConnectionMarkIs(kept)),
+            Host(IsForeign(PacketEnd::Destination)),
+            Host(SetMark(captured)),
+            Accept,
+        ];
         self.push(chain, "adding the rule that keeps connections captured", &is_kept);
     }
 
@@ -300,7 +352,9 @@ impl Rules {
         let answer = [Host(IsReply), Host(IsRewritten(true)), Accept];
         self.push(chain, "adding the rule that accepts answers of published ports", &answer);
         self.push_kept(chain);
-        self.push_source_routes(chain, table.lifetime);
+        if table.lifetime == Lifetime::Unlimited {
+            self.push_source_routes(chain);
+        }
         self.push_destinations(chain, table);
         self.push_routed(table);
     }
@@ -320,7 +374,7 @@ impl Rules {
     }
 
     /// What the agent sends.
-    fn push_own_packets(&mut self, chain: Chain, table: &HostTable<'_>) {
+    fn push_own_packets(&mut self, chain: Chain) {
         let Bits { agent, release, .. } = self.bits;
         self.push(
             chain,
@@ -332,27 +386,25 @@ impl Rules {
             "adding the rule that accepts a released SYN",
             &[Host(MarkIs(release)), Accept],
         );
-        if let Some(user) = table.user {
-            self.push(
-                chain,
-                "adding the rule that accepts the agent's user",
-                &[Host(OfUser(user)), Accept],
-            );
-        }
     }
 
     /// The chains of sections that are not for all senders.
     fn push_sections(&mut self, table: &HostTable<'_>) {
         for section in chained(table) {
-            self.push_section(&section_chain(section), section);
+            self.push_section(&section_chain(section), section, table);
         }
     }
 
-    /// The destination decides.
-    fn push_section(&mut self, chain: &str, section: usize) {
+    /// The destination decides. The kernel compares it with the whole of a map first: that takes a
+    /// fraction of the time of a lookup.
+    fn push_section(&mut self, chain: &str, section: usize, table: &HostTable<'_>) {
+        let elements = table.sections.get(section).map_or(&[][..], |section| section.outbound);
         for (base, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
+            let of_map = elements.iter().map(|one| &one.to).filter(|to| map_of(to) == base);
+            let Some([to_addresses, to_ports]) = whole(of_map) else { continue };
             let map = SectionMap { base, section };
-            let verdict = [family_is, Transport(protocol), Host(Verdict(map, family))];
+            let verdict = Host(Verdict(map, family));
+            let verdict = [family_is, Transport(protocol), to_addresses, to_ports, verdict];
             self.list.push(rule_in(
                 chain,
                 "adding the rule that looks up the destination",
@@ -368,7 +420,7 @@ impl Rules {
         }
         for (number, section) in table.sections.iter().enumerate() {
             if section.is_for_all() {
-                self.push_section(chain.name(), number);
+                self.push_section(chain.name(), number, table);
                 continue;
             }
             if chain == Chain::Forwarding {
@@ -405,7 +457,11 @@ impl Rules {
         let chain = Chain::Rewritten;
         let as_sent = [Host(IsRewritten(false)), Accept];
         self.push(chain, "adding the rule that accepts packets without NAT", &as_sent);
-        self.push_own_packets(chain, table);
+        self.push_own_packets(chain);
+        if let Some(user) = table.user {
+            let of_agent = [Host(OfUser(user)), Accept];
+            self.push(chain, "adding the rule that accepts the agent's user", &of_agent);
+        }
         let captured = [Host(MarkIs(self.bits.captured)), Accept];
         self.push(chain, "adding the rule that accepts captured packets", &captured);
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
@@ -444,7 +500,8 @@ impl Rules {
         self.push(chain, "adding the rule that captures DNS queries over TCP", &query);
         // A datagram from outside, with a forged source, could make a query seem to be an answer.
         let marked = Host(SetMark(self.bits.captured));
-        let query = [Transport(UDP), ToPort(DNS_PORT), marked, Accept];
+        let foreign = Host(IsForeign(PacketEnd::Destination));
+        let query = [Transport(UDP), ToPort(DNS_PORT), foreign, marked, Accept];
         self.push(chain, "adding the rule that captures DNS queries over UDP", &query);
         for (set, (family, family_is)) in NAMED.into_iter().zip(FAMILIES) {
             for protocol in [TCP, UDP] {
@@ -456,64 +513,65 @@ impl Rules {
 
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self, table: &HostTable<'_>) {
-        let Bits { agent, captured, release, .. } = self.bits;
+        let Bits { agent, captured, release, none, .. } = self.bits;
+        // What comes from containers is marked on its own interface.
+        let from_lo = if table.forwarded.is_empty() { &[Host(FromLo)][..] } else { &[] };
+        let returned = [from_lo, &[Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))]];
+        let step = "adding the rule for packets with a mark";
+        self.push(Chain::Prerouting, step, &returned.concat());
         self.push(
-            Chain::Prerouting,
+            Chain::Returned,
             "adding the rule that accepts the agent's packets",
             &[Host(FromLo), Host(MarkIs(agent)), Accept],
         );
         let released = [Host(FromLo), Host(MarkIs(release)), Transport(TCP)];
         let to_agent = ToAgent(self.redirect);
+        let chain = Chain::Returned;
         self.push_or_refused(
+            chain,
             "adding the rule that sends a released SYN to the agent",
             &released,
             &[to_agent],
             Reset,
         );
-        // What comes from containers is marked on its own interface.
-        let from_lo = if table.forwarded.is_empty() { &[Host(FromLo)][..] } else { &[] };
         let tcp = [from_lo, &[Host(MarkIs(captured)), Transport(TCP)]].concat();
         let step = "adding the rule that sends later TCP packets to the agent";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
-        self.push_or_refused(step, &past_syn, &to_agents_socket, Reset);
+        self.push_or_refused(chain, step, &past_syn, &to_agents_socket, Reset);
         let held = [CopyToAgent, ToHold(self.redirect)];
-        self.push_or_refused("adding the rule that holds a captured SYN", &tcp, &held, Reset);
+        let step = "adding the rule that holds a captured SYN";
+        self.push_or_refused(chain, step, &tcp, &held, Reset);
         let udp = [from_lo, &[Host(MarkIs(captured)), Transport(UDP)]].concat();
         let step = "adding the rule that sends captured datagrams to the agent";
-        self.push_or_refused(step, &udp, &[to_agent], PortUnreachable);
+        self.push_or_refused(chain, step, &udp, &[to_agent], PortUnreachable);
     }
 
     /// What clients send to captured ports.
     fn push_clients(&mut self, lifetime: Lifetime) {
         for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
-            let local = Host(IsLocal(PacketEnd::Destination));
             let to_port = [
+                Host(NotFromLo),
                 family_is,
                 Transport(TCP),
-                Host(NotFromLo),
                 Expression::Captured(set, family),
-                local,
+                Host(IsLocal(PacketEnd::Destination)),
+                Host(Goto(Chain::Clients.name())),
             ];
-            let known = [&to_port[..], &[PastSyn, Host(Transparent(true)), Accept]].concat();
-            self.push(
-                Chain::Prerouting,
-                "adding the rule that accepts the agent's clients",
-                &known,
-            );
-            let past_agent = match lifetime {
-                Lifetime::Unlimited => [&to_port[..], &[PastSyn, Reset]].concat(),
-                Lifetime::OfInstaller => [&to_port[..], &[PastSyn, Accept]].concat(),
-            };
-            self.push(Chain::Prerouting, "adding the rule that refuses other clients", &past_agent);
-            let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
-            self.push_or_refused(
-                "adding the rule that sends clients to the agent",
-                &to_port,
-                &led,
-                Reset,
-            );
+            let step = "adding the rule for what clients send to captured ports";
+            self.push(Chain::Prerouting, step, &to_port);
         }
+        let chain = Chain::Clients;
+        let known = [PastSyn, Host(Transparent(true)), Accept];
+        self.push(chain, "adding the rule that accepts the agent's clients", &known);
+        let past_agent = match lifetime {
+            Lifetime::Unlimited => [PastSyn, Reset],
+            Lifetime::OfInstaller => [PastSyn, Accept],
+        };
+        self.push(chain, "adding the rule that refuses other clients", &past_agent);
+        let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
+        let step = "adding the rule that sends clients to the agent";
+        self.push_or_refused(chain, step, &[Transport(TCP)], &led, Reset);
     }
 
     /// No packet that has come so far is meant for the agent.
@@ -524,24 +582,41 @@ impl Rules {
             (TCP, INBOUND_PORT, Reset),
             (UDP, AGENT_PORT, PortUnreachable),
         ];
+        let ports = closed.map(|(_, port, _)| port);
+        if let (Some(first), Some(last)) = (ports.iter().min(), ports.iter().max()) {
+            let near = Host(ToPorts { first: *first, last: *last });
+            let closed = [near, Host(Goto(Chain::Closed.name()))];
+            self.push(Chain::Prerouting, "adding the rule for the agent's ports", &closed);
+        }
         for (protocol, port, refusal) in closed {
             let to_port =
                 [Transport(protocol), ToPort(port), Host(IsLocal(PacketEnd::Destination)), refusal];
-            self.push(Chain::Prerouting, "adding the rule that closes the agent's ports", &to_port);
+            self.push(Chain::Closed, "adding the rule that closes the agent's ports", &to_port);
         }
     }
 
     fn push_or_refused(
         &mut self,
+        chain: Chain,
         step: &'static str,
         what: &[Expression],
         led: &[Expression],
         refusal: Expression,
     ) {
-        self.push(Chain::Prerouting, step, &[what, led].concat());
-        self.push(Chain::Prerouting, step, &[what, &[refusal]].concat());
+        self.push(chain, step, &[what, led].concat());
+        self.push(chain, step, &[what, &[refusal]].concat());
     }
 }
 
 /// IP version of each of [`INBOUND`].
 const FAMILIES: [(NftFamily, Expression); 2] = [(NftFamily::V4, V4), (NftFamily::V6, V6)];
+
+/// Compares destinations with the smallest range of addresses and of ports that contain all
+/// elements, which are of one family. `None`: there are none.
+fn whole<'e>(elements: impl Iterator<Item = &'e Element> + Clone) -> Option<[Expression; 2]> {
+    let first = elements.clone().map(|to| to.first).min()?;
+    let last = elements.clone().map(|to| to.last).max()?;
+    let first_port = elements.clone().map(|to| to.first_port).min()?;
+    let last_port = elements.map(|to| to.last_port).max()?;
+    Some([Host(ToAddresses { first, last }), Host(ToPorts { first: first_port, last: last_port })])
+}
