@@ -239,7 +239,9 @@ fn read_unbroken<T>(mut read: impl FnMut() -> Result<T, Error>) -> Result<T, Err
     read()
 }
 
-fn is_taken(error: &io::Error) -> bool {
+/// Whether another process has the sockets of [`HostCapture::sockets`].
+#[must_use]
+pub fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::ResourceBusy)
 }
 

@@ -55,13 +55,16 @@ impl Runs {
     /// Captures the host as the installed policy says.
     ///
     /// # Errors
-    /// The helper or the kernel refuses.
+    /// The helper or the kernel refuses, or another agent captures the host.
     pub(super) async fn begin_host(
         &mut self,
         helper: HostHelper,
         workers: &Workers,
     ) -> Result<(), HostError> {
-        self.try_begin_host(helper, workers).await.map_err(HostError::Helper)
+        self.try_begin_host(helper, workers).await.map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => HostError::InUse,
+            _ => HostError::Helper(error),
+        })
     }
 
     async fn try_begin_host(&mut self, helper: HostHelper, workers: &Workers) -> io::Result<()> {

@@ -247,6 +247,10 @@ fn read_policy(
     log_warnings(&checked.warnings, options, log);
     if options.host {
         captured_host::mark_own_packets(&checked.policy).map_err(AgentError::Host)?;
+    } else if checked.policy.host.is_some() {
+        let next = "start the agent with --host to capture the host; without it, only forwarding \
+                    rules and runs use the policy";
+        log.warn(Event::new("host-not-requested").field("next", next));
     }
     Ok(checked)
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_core::flow;
 use tacit_core::policy::{HostName, HostPlan, NamedAddress};
-use tacit_sys::host::HostCapture;
+use tacit_sys::host::{HostCapture, is_taken};
 use tacit_sys::process::{self, StandardError};
 use tacit_sys::sandbox::{self, CapabilitySet};
 use tacit_sys::{IpVersion, transparent};
@@ -155,7 +155,10 @@ impl HostHelperServer {
         let reply = match request {
             HelperRequest::HostSockets { mark } => {
                 let capture = self.capture(mark)?;
-                let made = capture.sockets()?;
+                let made = match capture.sockets() {
+                    Err(error) if is_taken(&error) => return Ok((HelperReply::InUse, Vec::new())),
+                    made => made?,
+                };
                 // The helper's own copies are closed with `made`. Otherwise the kernel would accept
                 // connections at the listeners after the agent has ended.
                 let copies = made.descriptors().into_iter();

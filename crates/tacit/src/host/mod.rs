@@ -80,7 +80,8 @@ impl fmt::Display for HostError {
             ),
             Self::InUse => f.write_str(
                 "another agent already captures this host\n    \
-                 fix: end it first, with `systemctl stop tacit-host` or `tacit drain`",
+                 fix: end it first, with `systemctl stop tacit-host` or `tacit drain`; if there is \
+                 none, end the program at port 15001, 15002 or 15003",
             ),
             Self::Helper(error) => write!(
                 f,

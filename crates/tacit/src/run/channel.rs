@@ -43,8 +43,8 @@ const REQUESTS_MAX: usize = 1024;
 const REQUEST_WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long a helper may take for one reply before the request fails.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(2);
-/// The same of both for requests about all rules or names of a host, of which there may be many
-/// thousand.
+/// The same of both for requests about a host as a whole. It may have many thousand rules and
+/// names, and its helper waits for an earlier one that is ending.
 const HOST_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A channel to a run's helper; all clones share one socket.
@@ -133,9 +133,13 @@ impl HelperChannel {
     /// The sockets of a captured host, as [`tacit_sys::host::HostSockets`] orders them.
     ///
     /// # Errors
-    /// The helper's error, or there is no helper.
+    /// The helper's error, or there is no helper. `AddrInUse`: another process has their ports.
     pub async fn host_sockets(&self, mark: u32) -> io::Result<Vec<OwnedFd>> {
-        Ok(self.ask(HelperRequest::HostSockets { mark }).await?.descriptors)
+        let Frame { message, descriptors } = self.ask(HelperRequest::HostSockets { mark }).await?;
+        match message {
+            HelperReply::InUse => Err(io::ErrorKind::AddrInUse.into()),
+            _ => Ok(descriptors),
+        }
     }
 
     /// Installs a plan for the host.
@@ -304,11 +308,11 @@ impl HelperChannel {
     }
 
     async fn ask(&self, request: HelperRequest) -> io::Result<ReplyFrame> {
-        let wait_max = if is_about_all(&request) { HOST_WAIT_MAX } else { REQUEST_WAIT_MAX };
+        let wait_max = if is_of_host(&request) { HOST_WAIT_MAX } else { REQUEST_WAIT_MAX };
         let reply = async {
             match self.ask_once(request.clone()).await {
                 // This agent gets no other helper of the host.
-                Err(error) if is_broken(&error) && is_about_all(&request) => {
+                Err(error) if is_broken(&error) && is_of_host(&request) => {
                     Err(io::Error::other("the helper that captured the host has ended"))
                 }
                 // The helper has died, and the launcher starts another.
@@ -350,11 +354,12 @@ pub fn is_refusal(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Refusal>())
 }
 
-/// Whether a request is about all rules or names of a host.
-fn is_about_all(request: &HelperRequest) -> bool {
+/// Whether a request is about a host as a whole: its sockets, or all its rules or names.
+fn is_of_host(request: &HelperRequest) -> bool {
     matches!(
         request,
-        HelperRequest::HostPlan { .. }
+        HelperRequest::HostSockets { .. }
+            | HelperRequest::HostPlan { .. }
             | HelperRequest::Names { .. }
             | HelperRequest::Addresses { .. }
     )
@@ -421,7 +426,7 @@ async fn answer_request(
     PendingRequest { request, back }: PendingRequest,
     new_sockets: &mut mpsc::Receiver<OwnedFd>,
 ) -> Option<UnixStream> {
-    let wait_max = if is_about_all(&request) { HOST_WAIT_MAX } else { REPLY_WAIT_MAX };
+    let wait_max = if is_of_host(&request) { HOST_WAIT_MAX } else { REPLY_WAIT_MAX };
     let has_replied = {
         let mut exchange = pin!(exchange(&mut stream, &request));
         // The caller may have stopped waiting.

@@ -299,6 +299,8 @@ pub struct HostSocket {
 pub enum HelperReply {
     /// The helper has done it; descriptors that the agent requested come with this.
     Done,
+    /// Another process has the ports of the sockets of a host.
+    InUse,
     /// The owners, in the order of the request.
     Owners(Vec<Option<SocketOwner>>),
     /// In no order; at most

@@ -351,3 +351,33 @@ answer to marked-held from ::ffff:127.0.0.1
 ",
     );
 }
+
+#[test]
+fn a_second_agent_reports_that_the_host_is_captured_and_changes_nothing() {
+    machines().expect(
+        r#"
+        capture
+        ./tacit agent --host --policy host.toml --control second.sock 2>second.log; echo $?
+        grep -o 'error.host-in-use.*' second.log
+        ./tacit agent --host --guard --policy host.toml 2>&1 | grep -o 'error.host-in-use.*'
+        ask 192.0.2.2 4433 marked
+        ./tacit show rules --control host.sock | tail -1
+        ./tacit agent --policy host.toml --control third.sock 2>third.log & third=$!
+        until_true grep -q serving third.log
+        grep -o 'host-not-requested' third.log
+        kill $third; wait $third 2>/dev/null
+        ask 192.0.2.2 4433 marked
+        seen marked"#,
+        "
+1
+error[host-in-use]: another agent already captures this host
+error[host-in-use]: another agent already captures this host
+answer to marked from ::ffff:127.0.0.1
+(connections that match no rule are rejected, except those of the captured host, which pass; \
+         policy generation 1)
+host-not-requested
+answer to marked from ::ffff:127.0.0.1
+0
+",
+    );
+}

@@ -23,6 +23,8 @@ pub struct RulesDisplay {
     pub rules: Vec<RuleDisplay>,
     /// The action for connections that match no rule: `deny`.
     pub default: String,
+    /// The same for flows of a captured host: `permit` or `deny`; `None`: there is no `[host]`.
+    pub unmatched: Option<String>,
 }
 
 /// One rule.
@@ -110,6 +112,7 @@ pub fn rules(table: &ConnectionTable, live: &Live) -> RulesDisplay {
         generation: live.generation,
         rules: rules.collect(),
         default: "deny".to_owned(),
+        unmatched: live.policy.host.as_ref().map(|host| host.unmatched.word().to_owned()),
     }
 }
 

@@ -97,8 +97,13 @@ impl Table for RulesDisplay {
         ];
         let generation = self.generation;
         let rules = table(&self.rules, &COLUMNS);
+        let exception = match self.unmatched.as_deref() {
+            Some("permit") => ", except those of the captured host, which pass",
+            _ => "",
+        };
         format!(
-            "{rules}(connections that match no rule are rejected; policy generation {generation})\n"
+            "{rules}(connections that match no rule are rejected{exception}; policy generation \
+             {generation})\n"
         )
     }
 }
