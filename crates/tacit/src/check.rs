@@ -134,9 +134,14 @@ fn with_host_warnings(policy: &Policy, mut findings: Vec<Diagnostic>) -> Vec<Dia
     findings
 }
 
-/// The files that programs of runs can see for a moment after they have been replaced.
+/// The files that programs of runs can see for a moment after they have been replaced. A policy for
+/// a captured host has runs if a rule names one.
 fn exposed(policy: &Policy, file: &Path) -> Vec<String> {
-    if policy.rules.iter().all(|rule| rule.forward().is_some()) {
+    let has_runs = policy.rules.iter().any(|rule| match policy.host {
+        Some(_) => !rule.selectors.run.is_empty(),
+        None => rule.forward().is_none(),
+    });
+    if !has_runs {
         return Vec::new();
     }
     let files = agent::secrets::exposed(policy, file);

@@ -118,6 +118,7 @@ enum Verb {
 Examples:
   tacit agent --policy /etc/tacit/policy.toml
   tacit agent --policy policy.toml --control ./agent.sock --log-format json
+  tacit agent --host --policy /etc/tacit/host.toml --confirm 60
 
 Signals: HUP reloads, USR2 restarts, TERM and INT end the agent immediately.")]
 struct AgentArgs {
@@ -491,7 +492,10 @@ fn wait(text: &str) -> Result<Duration, String> {
 }
 
 fn confirm_time(text: &str) -> Result<Duration, String> {
-    text.parse().map(Duration::from_secs).or_else(|_| wait(text))
+    match text.parse().map(Duration::from_secs).or_else(|_| wait(text))? {
+        Duration::ZERO => Err("expected at least one second".to_owned()),
+        time => Ok(time),
+    }
 }
 
 fn mode(text: &str) -> Result<u32, String> {
