@@ -170,9 +170,9 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             Why::NameConstraintViolation
             | Why::MalformedNameConstraint
             | Why::UnsupportedNameType => format!(
-                "{of} has a name that a CA above it does not allow (nameConstraints), or a type of \
-                 name that tacit cannot check against them, such as an e-mail address: reissue \
-                 it with names that the CA allows, or the CA without these constraints"
+                "{of} has a name that the nameConstraints of a CA above it forbid, or a type of \
+                 name that tacit cannot check, such as an e-mail address: reissue it with names \
+                 that the CA allows"
             ),
             Why::UnsupportedCriticalExtension => format!(
                 "{of}, or a CA above it, has a critical extension that tacit does not \
@@ -182,8 +182,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             | Why::InvalidCrlSignatureForPublicKey
             | Why::UnsupportedCrlSignatureAlgorithmContext(_)
             | Why::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => format!(
-                "the revocation status of {title} cannot be checked: the CRL of a CA above it has \
-                 no valid signature of that CA: get the CRL again from the CA"
+                "the revocation status of {title} cannot be checked, because the CRL of a CA above \
+                 it has no valid signature of that CA: get the CRL again from the CA"
             ),
             Why::UnsupportedSignatureAlgorithmContext(_)
             | Why::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => format!(
@@ -284,8 +284,14 @@ fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String 
 fn revoked(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     let who = failed.peer.word();
     let title = leaf.title();
-    let above = if failed.rest.is_empty() { "" } else { ", or one of the CAs above it," };
-    format!("the {who}'s certificate of {title}{above} was revoked: issue the {who} a new one")
+    if failed.rest.is_empty() {
+        format!("the {who}'s certificate of {title} was revoked: issue the {who} a new one")
+    } else {
+        format!(
+            "the {who}'s certificate of {title}, or a CA above it, was revoked: issue the {who} a \
+             new one"
+        )
+    }
 }
 
 /// Explains which CA has no current CRL.
@@ -298,12 +304,14 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
     let crl_of = |ca: &str| failed.crls.iter().find(move |crl| crl.issuer == ca);
     let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
     if let Some(ca) = issuers().find(|ca| crl_of(ca).is_none()) {
-        return format!("{unknown}: trust '{trust}' has no CRL of the CA {ca}: add it to `crl`");
+        return format!(
+            "{unknown}: trust '{trust}' has no CRL of the CA {ca}: add the CRL to `crl`"
+        );
     }
     match issuers().filter_map(crl_of).find(|crl| crl.is_out_of_date(now)) {
         Some(crl) => format!(
             "{unknown}: the CRL of the CA {} in trust '{trust}' is outdated since {}: get the \
-             current one",
+             current CRL",
             crl.issuer,
             utc(crl.next_update)
         ),
@@ -319,14 +327,14 @@ fn self_signed(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     let trust = failed.trust;
     let title = leaf.title();
     let kind = if !leaf.is_self_signed {
-        "is a CA certificate, not a leaf"
+        "a CA certificate, not a leaf"
     } else if leaf.is_ca {
-        "is a self-signed CA certificate, not a leaf"
+        "a self-signed CA certificate, not a leaf"
     } else {
-        "is self-signed"
+        "self-signed"
     };
     format!(
-        "the {who}'s certificate of {title} {kind}, so trust '{trust}' does not contain its \
+        "the {who}'s certificate of {title} is {kind}, so trust '{trust}' does not contain its \
          issuer: issue the {who} a leaf from a CA of that trust"
     )
 }
@@ -348,8 +356,8 @@ fn wrong_issuer(
              send the intermediate certificates"
         ),
         CertificateError::BadSignature => format!(
-            "the {who}'s certificate of {title} names the issuer {issuer} but is not signed by \
-             the key that trust '{trust}' has for it: add the CA's current certificate to it"
+            "the {who}'s certificate of {title} names the issuer {issuer}, but the key of that CA \
+             in trust '{trust}' did not sign it: add the CA's current certificate to the trust"
         ),
         CertificateError::Other(_) => format!(
             "the {who}'s certificate of {title}, issued by {issuer}, violates the profile \

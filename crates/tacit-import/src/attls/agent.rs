@@ -93,8 +93,7 @@ impl Reader<'_> {
         if depth > DEPTH_MAX {
             self.findings.error(
                 at,
-                "the chain of files that name each other has more than 4 files, or returns to a \
-                 file of the chain",
+                "files name each other in a circle, or in a chain of more than 4 files",
                 "remove the statement that names this file, or import the policy file itself",
             );
             return;
@@ -125,8 +124,10 @@ impl Reader<'_> {
                     continue;
                 }
                 (What::Tls | What::Filters, Some(later)) => {
-                    let message =
-                        format!("`{word}` is set again at {}; only the last one is used", later.at);
+                    let message = format!(
+                        "`{word}` is set again at {}, and only the last value is used",
+                        later.at
+                    );
                     self.findings.changed(&node.at, message, "remove this statement");
                     continue;
                 }
@@ -146,7 +147,7 @@ impl Reader<'_> {
         let path = match what {
             What::Ignored(why) => return self.findings.info(&node.at, format!("`{word}`: {why}")),
             What::Other => {
-                let message = format!("`{word}`: this type of policy is not imported");
+                let message = format!("`{word}`: the import does not read this type of policy");
                 return self.findings.changed(
                     &node.at,
                     message,
@@ -154,7 +155,8 @@ impl Reader<'_> {
                 );
             }
             What::Remote => {
-                let message = format!("`{word}`: policies of a policy server are not imported");
+                let message =
+                    format!("`{word}`: the import does not read policies of a policy server");
                 let fix = "import the policy files on the host of the policy server";
                 return self.findings.error(&node.at, message, fix);
             }
@@ -327,8 +329,8 @@ mod tests {
             [
                 "d/main:1: info: `LogLevel`: the agent has its own log options: see --log and \
                  --quiet in tacit(1)",
-                "d/image:1: changed: `TTLSConfig` is set again at d/image:2; only the last one is \
-                 used",
+                "d/image:1: changed: `TTLSConfig` is set again at d/image:2, and only the last \
+                 value is used",
             ]
         );
         assert_eq!(gathered(&[("p", &rule)], None, "").0, "p|");
@@ -366,11 +368,10 @@ mod tests {
             ("TTLSConfig", "`TTLSConfig` names no file"),
             (
                 "TTLSConfig main",
-                "the chain of files that name each other has more than 4 files, or returns to a \
-                 file of the chain",
+                "files name each other in a circle, or in a chain of more than 4 files",
             ),
             ("TcpImage A a\nTcpImage B b", "the file names several TCP/IP stacks, and"),
-            ("PolicyServer\nTTLSConfig x", "`PolicyServer`: policies of a policy server"),
+            ("PolicyServer\nTTLSConfig x", "`PolicyServer`: the import does not read policies"),
         ] {
             let (_, found) = gathered(&[("main", text), ("x", OFF), ("b", "")], None, "");
             let told = |one: &String| one.contains("error: ") && one.contains(message);

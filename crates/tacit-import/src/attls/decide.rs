@@ -82,8 +82,8 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "rule `{}` also covers `{}`, but the map sets the program or user in [rule.{:?}], \
-                 which applies to one rule only",
+                "rule `{}` also covers `{}`, but [rule.{:?}] of the map sets the program or user \
+                 for one rule only",
                 other.rule.name, own.value, rule.rule.name
             );
             let fix = format!(
@@ -173,7 +173,7 @@ impl Context<'_> {
         // 4: the rule that a connection is mapped to; 8: events, among them the begin.
         let logs = trace & (4 | 8) != 0;
         let message = if logs {
-            format!("Trace {trace}: the agent logs the begin and end of each connection")
+            format!("Trace {trace}: the agent logs the start and the end of each connection")
         } else {
             format!("Trace {trace}: no setting is needed, because the agent always logs errors")
         };

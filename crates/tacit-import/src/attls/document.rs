@@ -16,8 +16,13 @@ pub(super) fn read(input: &Input<'_>, findings: &mut Findings) -> Option<Documen
         }
     };
     if decoded.encoding != text::Encoding::Utf8 {
-        let records = if decoded.records { ", as records of 80 bytes" } else { "" };
-        findings.info(&at, format!("the import read the file as {}{records}", decoded.encoding));
+        let encoding = decoded.encoding;
+        let message = if decoded.records {
+            format!("the import read the file as {encoding} in records of 80 bytes")
+        } else {
+            format!("the import read the file as {encoding}")
+        };
+        findings.info(&at, message);
     }
     if decoded.numbered {
         findings.info(&at, "the import ignored the line numbers in columns 73 to 80");

@@ -256,7 +256,8 @@ fn collect_parts<'o>(
         let fields: Vec<&Field> = object.fields.iter().filter(is_part).collect();
         if let [.., before, last] = fields.as_slice() {
             let message = format!(
-                "{} `{}` has more than one {}: only this one is used, and the one at {} is ignored",
+                "{} `{}` has more than one {}: the import uses only this one, and ignores the one \
+                 at {}",
                 object.kind.word(),
                 object.name,
                 kind.word(),

@@ -168,8 +168,8 @@ impl Context<'_> {
                 ("::/0", _) => ips.push(IpAddr::from([0; 16])),
                 _ => {
                     let why = format!(
-                        "tacit listens on single addresses or on all addresses, and rule `{name}` \
-                         accepts connections at {address}"
+                        "tacit can listen on single addresses or on all addresses, but rule \
+                         `{name}` accepts connections at {address}"
                     );
                     let port = ports.first().map_or(8080, |ports| *ports.start());
                     let key = MissingKey { rule: name, key: "listen" };

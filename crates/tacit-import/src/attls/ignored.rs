@@ -71,7 +71,7 @@ pub(super) fn is_reported(word: &str) -> bool {
 }
 
 const RENEGOTIATION: Notice = Notice::Info("tacit never renegotiates");
-const LIBRARY: Notice = Notice::Info("the TLS library controls this, and has no setting for it");
+const LIBRARY: Notice = Notice::Info("the TLS library decides this, and has no setting for it");
 
 /// What to report about an attribute that is not at its default; `None` if it takes effect.
 fn notice_of(word: &str, value: &str) -> Option<Notice> {

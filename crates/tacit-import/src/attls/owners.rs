@@ -135,8 +135,8 @@ impl Context<'_> {
         }
         let fix = "in the map, set a program or run for the job too";
         if is_protected(rule) {
-            let message = "the rule applies to every program of the user: the map sets no program \
-                           for the job name";
+            let message = "the rule applies to every program of the user, because the map sets no \
+                           program for the job name";
             self.findings.changed(&field.at, message, fix);
             return true;
         }
@@ -181,8 +181,8 @@ impl Context<'_> {
         }
         let at = job.map_or(&rule.rule.at, |field| &field.at);
         if is_protected(rule) {
-            let message = "the rule applies to connections to every program of a run that listens \
-                           on the port: tacit cannot distinguish programs that accept connections";
+            let message = "the rule applies to every program of a run that listens on the port, \
+                           because tacit cannot see which program accepts a connection";
             self.findings.changed(
                 at,
                 message,
@@ -190,9 +190,9 @@ impl Context<'_> {
             );
             return true;
         }
-        let message = "connections to any program that listens on the port would be in clear: \
-                       tacit cannot distinguish programs that accept connections";
-        let fix = "if you mean all these programs, remove the job name, else remove the rule";
+        let message = "connections to every program that listens on the port would be in clear, \
+                       because tacit cannot see which program accepts a connection";
+        let fix = "remove the job name if you mean all these programs; otherwise remove the rule";
         self.findings.error(at, message, fix);
         false
     }

@@ -76,8 +76,8 @@ impl Context<'_> {
 
     fn report_shared(&mut self, user: &Field, name: &str, whole: &str) {
         let message = format!(
-            "on z/OS each user ID has its own key ring `{name}`; here the files of [keyring.{}] \
-             are also those of the key ring of `{}`",
+            "on z/OS each user ID has its own key ring `{name}`; here [keyring.{}] also has the \
+             files for the key ring of `{}`",
             crate::draft::word(name),
             user.value
         );

@@ -27,8 +27,7 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
     {
         let why = format!(
             "the import cannot determine the protocol of rule `{name}`: its program starts TLS \
-             with a call that exists only on z/OS, and its port is not the port of a known \
-             protocol"
+             with a call that exists only on z/OS, and no known protocol uses its port"
         );
         let line = "starttls = \"telnet\"   # or \"ftp\", \"smtp\", \"postgres\"; or, for TLS from \
                     the first byte: start = \"immediate\"; or, if the program sends requests to \
@@ -153,7 +152,7 @@ fn controlled_by_port(rule: &Effective<'_>, direction: Direction) -> Start {
 /// Reports secondary connections: tacit supports only those of FTP.
 fn report_secondary(context: &mut Context<'_>, field: &Field, start: &Start) {
     if start.is_ftp() {
-        let message = "FTP data connections follow their control connection";
+        let message = "FTP data connections use the TLS settings of their control connection";
         context.findings.info(&field.at, message);
     } else {
         let fix = "set SecondaryMap Off, and write a rule for the ports of the secondary \

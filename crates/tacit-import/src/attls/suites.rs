@@ -46,8 +46,10 @@ pub(super) fn suites(
         last = Some(&field.at);
         for suite in of_field(field, digits, findings) {
             if suite.version() < oldest {
-                let message =
-                    format!("{} is dropped: it belongs to TLS 1.2, which is off", suite.name());
+                let message = format!(
+                    "{} is dropped: this suite belongs to TLS 1.2, which is off",
+                    suite.name()
+                );
                 findings.info(&field.at, message);
             } else if !kept.contains(&suite) {
                 kept.push(suite);

@@ -327,8 +327,8 @@ impl Context<'_> {
             match field.value.as_str() {
                 "10" => {}
                 "0" => {
-                    let message = "the limit for a handshake is 600 s: tacit allows no unlimited \
-                                   handshakes";
+                    let message = "a handshake may take at most 600 s: tacit always limits its \
+                                   duration";
                     self.findings.changed(&field.at, message, "set the time limit of a handshake");
                     set(keys, "handshake-timeout", "600s");
                 }

@@ -138,7 +138,7 @@ fn fold(
         let other = differing(service, primary, sections);
         if elsewhere || other.is_some() {
             let why = other.map_or_else(String::new, |word| {
-                format!(": its `{word}` differs from that of `{primary}`")
+                format!(", because its `{word}` is not the `{word}` of service `{primary}`")
             });
             let message = format!("connections for `{pattern}` need a separate rule{why}");
             let fix = "set `accept` of the service to an address of its own, and direct clients to \

@@ -47,8 +47,8 @@ pub(super) fn read(
     keys.extend(connect_timeout(service, &targets, findings)?.map(|s| ("connect-timeout", s)));
     if let Some(leaves) = clear_bytes_message(service, role, &listen, &targets) {
         keys.push(("clear", true.into()));
-        let fix = "the rule has `clear = true`; to keep these bytes on this host, use loopback or \
-                   a UNIX socket";
+        let fix = "the rule has `clear = true`; to keep data in clear on this host, use loopback \
+                   or a UNIX socket";
         findings.changed(at, leaves, fix);
     }
     let negotiated = protocol(service, role, findings)?;

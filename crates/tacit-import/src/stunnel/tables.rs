@@ -191,8 +191,8 @@ impl<'f> Tables<'f> {
         names.retain(|name| is_hashed(name));
         names.sort();
         if names.is_empty() {
-            let message = "no file of the directory has a certificate hash as its name, so stunnel \
-                           finds no certificate there";
+            let message = "no file name in the directory is a certificate hash, so stunnel finds \
+                           no certificate there";
             findings.error(&entry.at, message, "name the CAs in one file: CAfile = FILE");
             return None;
         }

@@ -265,8 +265,8 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "CApath = /none",
             5,
-            "no file of the directory has a certificate hash as its name, so stunnel finds no \
-             certificate there",
+            "no file name in the directory is a certificate hash, \
+             so stunnel finds no certificate there",
         ),
         ("client = maybe", 5, "`client = maybe` is neither yes nor no"),
     ] {
@@ -515,7 +515,10 @@ fn a_service_for_names_that_asks_for_something_else_is_not_folded_into_another()
     ] {
         let (policy, found) = imported(&format!("{SERVER}{second}{more}"));
         assert_eq!(policy, None, "{more}");
-        assert!(found.iter().any(|one| one.contains("need a separate rule: its `")), "{found:?}");
+        assert!(
+            found.iter().any(|one| one.contains("need a separate rule, because its `")),
+            "{found:?}"
+        );
     }
     // What is a default of both is taken back by one.
     let both = format!("verifyChain = yes\nCAfile = /ca.pem\n{SERVER}verifyChain = no\n{second}");

@@ -102,7 +102,7 @@ pub fn create(
     route::allow(&mut route, families, SourceAddresses::default())
         .map_err(NamespaceStep::Network.refused())?;
     let large_segments = route::allow_large_segments(&mut route).unwrap_or_else(|error| {
-        missing.push(format!("large segments on the interface lo: {error}"));
+        missing.push(format!("large TCP segments on the interface lo: {error}"));
         LargeSegments::default()
     });
     missing.extend(set("net/ipv4/ip_unprivileged_port_start", LOW_PORTS_START).err());
@@ -119,7 +119,8 @@ pub fn create(
     let copies =
         install_rules(&mut netfilter, wanted).map_err(NamespaceStep::PacketRules.refused())?;
     if wanted.is_none() && copies == Copies::OfInterface {
-        missing.push("nfnetlink_log, so connections cost more CPU time".to_owned());
+        missing
+            .push("packet logging by nfnetlink_log, so connections cost more CPU time".to_owned());
     }
     let diagnosis =
         Netlink::open(Subsystem::SocketDiagnosis).map_err(NamespaceStep::Sockets.failed())?;

@@ -157,14 +157,14 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
             "a system call filter blocks the call, or the kernel does not support namespaces"
         }
         (NamespaceStep::PacketRules, libc::ENOENT | libc::EOPNOTSUPP) => {
-            "this kernel lacks this part of nftables, or may not load its module: Linux 5.9 or \
-             later with CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and \
-             CONFIG_NFT_REJECT is needed (modules nft_tproxy, nft_socket, nft_reject_inet)"
+            "this kernel has no support for this part of nftables, or may not load its module: use \
+             Linux 5.9 or later with CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET \
+             and CONFIG_NFT_REJECT (modules nft_tproxy, nft_socket, nft_reject_inet)"
         }
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
         (NamespaceStep::Join, libc::EPERM) => {
-            "only a single-threaded process of the user who created the namespaces may join them, \
-             and only from the user namespace in which they were created"
+            "only a process with one thread may join the namespaces, with the same user and in the \
+             same user namespace as the process that created them"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {
@@ -210,10 +210,10 @@ fn forbidden(machine: &Machine) -> String {
     } else if machine.apparmor_restricts {
         APPARMOR
     } else if machine.is_filtered {
-        "a seccomp filter of the surrounding container forbids it: allow `unshare` and `clone` \
-         with CLONE_NEWUSER there (Docker: use a modified seccomp profile)"
+        "a seccomp filter of the surrounding container forbids this call: allow `unshare` and \
+         `clone` with CLONE_NEWUSER there (Docker: use a modified seccomp profile)"
     } else {
-        "a chroot, a security module or a container's filter forbids it"
+        "a chroot, a security module or a container's filter forbids this call"
     }
     .to_owned()
 }

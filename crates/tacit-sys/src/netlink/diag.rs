@@ -59,7 +59,9 @@ pub fn owner(
     peer: SocketAddr,
 ) -> Result<Option<DiagSocket>, Error> {
     if program.is_ipv4() != peer.is_ipv4() {
-        return Err(Error::Invalid("the two addresses belong to different address families"));
+        return Err(Error::Invalid(
+            "the local and the remote address belong to different address families",
+        ));
     }
     // For UDP the kernel expects the two ends in the opposite order.
     let (source, destination) = match protocol {
@@ -86,7 +88,7 @@ pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<DiagSocke
     let any = SocketAddr::new(version.unspecified(), 0);
     let body = request(IpProtocol::Tcp, 1 << STATE_LISTEN, any, any);
     let question =
-        NetlinkRequest::new("the list of listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
+        NetlinkRequest::new("listing the listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
     let mut found = Vec::new();
     diag.ask(question.fixed(&body), ReplyCount::Many, |answer| {
         found.push(socket(answer)?);
@@ -120,7 +122,7 @@ pub fn connected(
 
 fn question(protocol: IpProtocol, source: SocketAddr, destination: SocketAddr) -> NetlinkRequest {
     let body = request(protocol, u32::MAX, source, destination);
-    NetlinkRequest::new("the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
+    NetlinkRequest::new("finding the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
 }
 
 /// Builds an `inet_diag_req_v2`: family, protocol, extensions, states and the two ends of the

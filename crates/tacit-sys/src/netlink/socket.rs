@@ -140,7 +140,7 @@ impl Netlink {
                     continue;
                 };
                 if answer.kind != NLMSG_ERROR {
-                    return Err(Error::Malformed("the answer is not an acknowledgement"));
+                    return Err(Error::Malformed("the kernel's answer is not an acknowledgement"));
                 }
                 waiting = waiting.saturating_sub(usize::from(message.wants_answer()));
                 refusal = refusal.or_else(|| message.verdict(&answer).err());
@@ -189,7 +189,7 @@ impl Netlink {
             bytes.extend_from_slice(&message.bytes);
         }
         if bytes.len() > self.batch_bytes_max {
-            return Err(Error::Invalid("the request is larger than the limit of one send"));
+            return Err(Error::Invalid("the request is too large for one send"));
         }
         rustix::net::send(&self.socket, &bytes, SendFlags::empty())
             .map_err(|errno| Error::Socket { call: "send", error: errno.into() })?;
@@ -204,7 +204,9 @@ impl Netlink {
         let (_, length) =
             received.map_err(|errno| Error::Socket { call: "recv", error: errno.into() })?;
         if length > bytes.len() {
-            return Err(Error::Malformed("the answer is longer than the maximum of the kernel"));
+            return Err(Error::Malformed(
+                "the kernel's answer is longer than the largest possible answer",
+            ));
         }
         bytes.truncate(length);
         Ok(bytes)

@@ -59,7 +59,7 @@ impl SpawnStep {
             Self::Place => "bind the program to the CPUs that the policy leaves for programs",
             Self::Hide => "hide files",
             Self::Filter => "install the system call filter (CONFIG_SECCOMP_FILTER is needed)",
-            Self::Rights => "drop the capabilities that lead out of the namespace",
+            Self::Rights => "drop the capabilities that have effect outside of the namespace",
             Self::Restore => "restore limits and signals",
         }
     }

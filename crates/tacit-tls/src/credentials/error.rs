@@ -82,20 +82,29 @@ impl CredentialFault {
 
     fn message(&self) -> String {
         match self {
-            Self::Unreadable(error) => format!("cannot be read by the agent's user: {error}"),
-            Self::NotRegular => "is not a regular file".to_owned(),
-            Self::TooLarge => format!("is larger than {FILE_BYTES_MAX} bytes"),
-            Self::BadPem(detail) => format!("is not valid PEM ({detail})"),
-            Self::Der { .. } => "is DER, not PEM".to_owned(),
-            Self::Pkcs12 { .. } => "is PKCS #12, not PEM".to_owned(),
-            Self::NoCertificate => "contains no certificate (no BEGIN CERTIFICATE line)".to_owned(),
+            Self::Unreadable(error) => {
+                format!("the file cannot be read by the agent's user: {error}")
+            }
+            Self::NotRegular => "the file is not a regular file".to_owned(),
+            Self::TooLarge => format!("the file is larger than {FILE_BYTES_MAX} bytes"),
+            Self::BadPem(detail) => format!("the file is not valid PEM ({detail})"),
+            Self::Der { .. } => "the file is DER, not PEM".to_owned(),
+            Self::Pkcs12 { .. } => "the file is PKCS #12, not PEM".to_owned(),
+            Self::NoCertificate => {
+                "the file contains no certificate (no BEGIN CERTIFICATE line)".to_owned()
+            }
             Self::BadCertificate { number } => {
                 format!("certificate {number} in the file is not valid X.509")
             }
-            Self::NoKey => "contains no private key (no BEGIN … PRIVATE KEY line)".to_owned(),
-            Self::SeveralKeys(count) => format!("contains {count} private keys"),
+            Self::NoKey => {
+                "the file contains no private key (no BEGIN … PRIVATE KEY line)".to_owned()
+            }
+            Self::SeveralKeys(count) => format!("the file contains {count} private keys"),
             Self::KeyExposed { mode } => {
-                format!("contains a private key that group or others can access (mode {mode:04o})")
+                format!(
+                    "the file contains a private key that group or others can access (mode \
+                     {mode:04o})"
+                )
             }
             Self::KeyEncrypted => {
                 "the private key is encrypted, and the agent cannot ask for a passphrase".to_owned()
@@ -118,11 +127,11 @@ impl CredentialFault {
                 format!("the certificate of {subject} is not valid before {}", utc(*not_before))
             }
             Self::NoCa { subject, .. } => format!(
-                "contains no CA certificate: {subject} is a leaf certificate, with which no peer \
-                 can be verified"
+                "the file contains no CA certificate: {subject} is a leaf certificate, which \
+                 cannot verify peers"
             ),
-            Self::NoSystemBundle => "the system has no bundle of CA certificates here or in the \
-                                     other usual places"
+            Self::NoSystemBundle => "the system has no bundle of CA certificates at this path or \
+                                     at the other usual paths"
                 .to_owned(),
             Self::TooManyPinned { max } => {
                 format!(
@@ -133,7 +142,7 @@ impl CredentialFault {
                 "the certificate of {subject} can never be accepted: it is not X.509 v3, or has a \
                  critical extension that tacit does not support"
             ),
-            Self::NoCrl => "contains no CRL (no BEGIN X509 CRL line)".to_owned(),
+            Self::NoCrl => "the file contains no CRL (no BEGIN X509 CRL line)".to_owned(),
             Self::BadCrl { number } => {
                 format!("CRL {number} in the file is not a usable CRL (X.509 v2 with a nextUpdate)")
             }

@@ -122,17 +122,21 @@ impl UnusablePins {
         let Self { trust, role, subject, fault } = self;
         let peer = role.peer();
         let why = match fault {
-            PinFault::Ca => "is a CA certificate, and tacit pins only leaf certificates".to_owned(),
+            PinFault::Ca => "the certificate is a CA certificate, and tacit pins only leaf \
+                             certificates"
+                .to_owned(),
             PinFault::MayNotSign => {
-                "has a keyUsage without digitalSignature, as CA certificates have".to_owned()
+                "the certificate has a keyUsage without digitalSignature, as CA certificates have"
+                    .to_owned()
             }
             PinFault::OtherUsage { usages, needed } => {
-                format!("is for {usages}, not for {needed}")
+                format!("the certificate is for {usages}, not for {needed}")
             }
         };
         FaultText {
             message: format!(
-                "trust '{trust}' rejects every {peer}: the pinned certificate of {subject} {why}"
+                "trust '{trust}' rejects every {peer} with the pinned certificate of {subject}: \
+                 {why}"
             ),
             fix: Some(format!("pin the certificate that the {peer} sends")),
         }
@@ -203,11 +207,14 @@ pub(super) fn warnings(owner: &str, pinned: &Pinned, now: i64) -> Vec<String> {
         }
         if facts.has_weak_key() {
             let key = &facts.key;
-            warnings.push(format!("{at} has an {key} key, with which every handshake fails"));
+            warnings.push(format!(
+                "{at} has an {key} key, which is too weak: every handshake with this certificate \
+                 fails"
+            ));
         }
         if let Some(warning) = expiry_warning(facts, now) {
             let follows = if facts.not_after < now {
-                ": a peer with this certificate is rejected"
+                ": tacit rejects a peer with this certificate"
             } else {
                 ""
             };

@@ -56,7 +56,7 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     let leaf = ca.leaf(LeafKind::Valid);
     let other = ca.leaf(LeafKind::Valid);
     let missing = refusal(&directory);
-    assert!(missing.starts_with("identity 'web': web.pem: cannot be read"), "{missing}");
+    assert!(missing.starts_with("identity 'web': web.pem: the file cannot be read"), "{missing}");
 
     // Each entry: the certificate file, the key file, and a part of the error line.
     let damaged = leaf.key_pem.replacen('\n', "\n!", 1);
@@ -64,14 +64,18 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     let chain = format!("{}{}", ca.pem(), leaf.cert_pem);
     let not_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let table: [(&str, &str, &str); 8] = [
-        ("", &leaf.key_pem, "web.pem: contains no certificate"),
+        ("", &leaf.key_pem, "web.pem: the file contains no certificate"),
         (not_x509, &leaf.key_pem, "web.pem: certificate 1 in the file is not valid X.509"),
-        (&leaf.cert_pem, "", "web.key: contains no private key"),
-        (&leaf.cert_pem, &both, "web.key: contains 2 private keys"),
-        (&leaf.cert_pem, &damaged, "web.key: is not valid PEM (the private key is damaged)"),
+        (&leaf.cert_pem, "", "web.key: the file contains no private key"),
+        (&leaf.cert_pem, &both, "web.key: the file contains 2 private keys"),
+        (
+            &leaf.cert_pem,
+            &damaged,
+            "web.key: the file is not valid PEM (the private key is damaged)",
+        ),
         (&leaf.cert_pem, &other.key_pem, "web.key: the key does not match the first"),
         (&chain, &leaf.key_pem, "put the leaf certificate first"),
-        ("-----BEGIN CERTIFICATE-----\nAAAA", &leaf.key_pem, "web.pem: is not valid PEM"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA", &leaf.key_pem, "web.pem: the file is not valid PEM"),
     ];
     for (cert, key, expected) in table {
         directory.write("web.pem", cert, 0o644);
@@ -89,10 +93,10 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     write(&directory, &leaf);
     directory.write("web.key", pkcs12, 0o600);
     let line = refusal(&directory);
-    assert!(line.contains("web.key: is PKCS #12") && line.contains("-nocerts"), "{line}");
+    assert!(line.contains("web.key: the file is PKCS #12") && line.contains("-nocerts"), "{line}");
     write(&directory, &leaf);
     std::fs::remove_file(directory.path().join("web.key")).unwrap();
-    assert!(refusal(&directory).contains("web.key: cannot be read"));
+    assert!(refusal(&directory).contains("web.key: the file cannot be read"));
 }
 
 #[test]
@@ -107,7 +111,9 @@ fn a_key_that_others_can_read_is_refused_wherever_it_stands() {
     }
     directory.write("web.key", &leaf.key_pem, 0o600);
     directory.write("web.pem", format!("{}{}", leaf.cert_pem, leaf.key_pem), 0o644);
-    assert!(refusal(&directory).starts_with("identity 'web': web.pem: contains a private key"));
+    assert!(
+        refusal(&directory).starts_with("identity 'web': web.pem: the file contains a private key")
+    );
 }
 
 #[test]

@@ -303,7 +303,7 @@ fn anchor_warnings(
             )
         } else {
             format!(
-                "{at} has no basicConstraints, and tacit uses it as a CA; reissue it with \
+                "{at} has no basicConstraints, but tacit uses it as a CA: reissue it with \
                  basicConstraints"
             )
         });
@@ -315,7 +315,7 @@ fn anchor_warnings(
     if let Some(warning) = expiry_warning(facts, now) {
         let is_rejected = facts.not_after < now && expired_anchors == ExpiredAnchors::Reject;
         let follows =
-            if is_rejected { ": chains that end at this certificate are rejected" } else { "" };
+            if is_rejected { ": tacit rejects chains that end at this certificate" } else { "" };
         warnings.push(format!("{at} {warning}{follows}"));
     }
     warnings

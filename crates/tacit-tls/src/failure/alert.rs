@@ -14,8 +14,8 @@ pub fn describe_alert_number(role: HandshakeRole, alert: u8) -> HandshakeFailure
 pub(super) fn describe_alert(role: HandshakeRole, alert: Alert) -> HandshakeFailure {
     let Meaning { kind, party, reason, step } = meaning(alert);
     let peer = role.peer();
-    let step = step.replace("{peer}", peer);
-    failure(kind, party, format!("the {peer} {reason} (alert {alert:?}): {step}"))
+    let [reason, step] = [reason, step].map(|text| text.replace("{peer}", peer));
+    failure(kind, party, format!("{reason} (alert {alert:?}): {step}"))
 }
 
 /// The meaning of an alert from the peer.
@@ -35,14 +35,14 @@ fn meaning(alert: Alert) -> Meaning {
         Alert::UnknownCA => Meaning {
             kind: "peer-refused-certificate",
             party: Party::Peer,
-            reason: "does not trust the CA of tacit's certificate",
+            reason: "the {peer} does not trust the CA of tacit's certificate",
             step: "add that CA's certificate to the {peer}'s trust store, and check that the file \
                    in `cert` contains the intermediate certificates",
         },
         Alert::CertificateExpired | Alert::CertificateRevoked => Meaning {
             kind: "peer-refused-certificate",
             party: Party::Us,
-            reason: "reports that tacit's certificate has expired or was revoked",
+            reason: "the {peer} reports that tacit's certificate has expired or was revoked",
             step: "renew the certificate of the identity, or correct the {peer}'s clock",
         },
         Alert::BadCertificate
@@ -51,51 +51,51 @@ fn meaning(alert: Alert) -> Meaning {
         | Alert::AccessDenied => Meaning {
             kind: "peer-refused-certificate",
             party: Party::Us,
-            reason: "rejected tacit's certificate",
+            reason: "the {peer} rejected tacit's certificate",
             step: "check its names and key usages, and read the {peer}'s log",
         },
         Alert::CertificateRequired | Alert::NoCertificate => Meaning {
             kind: "peer-requires-certificate",
             party: Party::Policy,
-            reason: "requires a certificate",
+            reason: "the {peer} requires a certificate",
             step: "set `identity` in the rule",
         },
         Alert::ProtocolVersion => Meaning {
             kind: "no-common-version",
             party: Party::Peer,
-            reason: "supports no TLS version that the rule allows",
+            reason: "the {peer} supports no TLS version that the rule allows",
             step: "update the {peer} to TLS 1.2 or 1.3, and check the rule's `min-version`; tacit \
                    does not support older versions",
         },
         Alert::HandshakeFailure | Alert::InsufficientSecurity => Meaning {
             kind: "peer-sent-alert",
             party: Party::Peer,
-            reason: "found no common cipher suite, group or signature scheme, or requires a \
-                     certificate",
+            reason: "the {peer} found no common cipher suite, group or signature scheme, or \
+                     requires a certificate",
             step: "enable AES-GCM or ChaCha20-Poly1305 with ECDHE on the {peer}, and read its log",
         },
         Alert::NoApplicationProtocol => Meaning {
             kind: "no-common-alpn",
             party: Party::Policy,
-            reason: "supports none of the rule's application protocols",
+            reason: "the {peer} supports none of the rule's application protocols",
             step: "add a protocol that the {peer} supports to `alpn`, or remove `alpn`",
         },
         Alert::UnrecognisedName => Meaning {
             kind: "peer-sent-alert",
             party: Party::Policy,
-            reason: "does not serve the requested server name",
+            reason: "the {peer} does not serve the requested server name",
             step: "set `server-name` in the rule to a name that the {peer} serves",
         },
         Alert::CloseNotify | Alert::UserCanceled => Meaning {
             kind: "peer-closed",
             party: Party::Peer,
-            reason: "ended the handshake",
+            reason: "the {peer} ended the handshake",
             step: "read the {peer}'s log",
         },
         _ => Meaning {
             kind: "peer-sent-alert",
             party: Party::Peer,
-            reason: "ended the handshake",
+            reason: "the {peer} ended the handshake",
             step: "read the {peer}'s log",
         },
     }

@@ -52,8 +52,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             "bad-record",
             Party::Network,
             format!(
-                "a record of the {peer} was damaged or modified in transit ({error}): check \
-                 middleboxes on the path and the {peer}'s TLS library"
+                "a record of the {peer} was damaged or modified in transit ({error}): check the \
+                 middleboxes on the path, and the {peer}'s TLS library"
             ),
         ),
         Error::PeerMisbehaved(why) => misbehaved(peer, why),
@@ -95,8 +95,8 @@ pub fn describe_lacking_alpn(role: HandshakeRole, wanted: &str) -> HandshakeFail
     let peer = role.peer();
     let message = format!(
         "the {peer} started TLS directly but did not negotiate the application protocol \
-         `{wanted}`, so it may be meant for another server: configure it to offer `{wanted}` \
-         (ALPN), or to request TLS first"
+         `{wanted}`, so the connection may be meant for another server: configure the {peer} to \
+         offer `{wanted}` (ALPN), or to request TLS first"
     );
     failure("no-common-alpn", Party::Peer, message)
 }

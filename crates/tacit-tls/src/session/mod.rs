@@ -195,7 +195,7 @@ impl fmt::Display for SessionError {
             Self::PeerAlert(alert) => {
                 write!(f, "the peer ended the connection with alert {}", alert.0)
             }
-            Self::PeerMisbehaved(what, _) => write!(f, "the peer {what}"),
+            Self::PeerMisbehaved(what, _) => f.write_str(what),
             Self::Library(what) => write!(f, "tacit could not {what}; this is a bug in tacit"),
         }
     }
@@ -468,7 +468,7 @@ impl Session {
             return Ok(());
         }
         Err(SessionError::PeerMisbehaved(
-            "sent another record in the middle of a handshake message",
+            "the peer sent another record in the middle of a handshake message",
             AlertDescription::UNEXPECTED_MESSAGE,
         ))
     }
@@ -483,7 +483,7 @@ impl Session {
     fn take_handshake(&mut self, fragment: &[u8]) -> Result<bool, SessionError> {
         if self.message.len() + fragment.len() > MESSAGE_BYTES_MAX {
             return Err(SessionError::PeerMisbehaved(
-                "sent a handshake message that is too long",
+                "the peer sent a handshake message that is too long",
                 AlertDescription::DECODE_ERROR,
             ));
         }
@@ -494,7 +494,7 @@ impl Session {
             if replaced {
                 // RFC 8446 section 5.1: a message must not span a change of keys.
                 return Err(SessionError::PeerMisbehaved(
-                    "sent another message after its KeyUpdate in one record",
+                    "the peer sent another message after its KeyUpdate in one record",
                     AlertDescription::UNEXPECTED_MESSAGE,
                 ));
             }
@@ -503,7 +503,7 @@ impl Session {
         }
         if replaced && !self.message.is_empty() {
             return Err(SessionError::PeerMisbehaved(
-                "changed its key in the middle of a handshake message",
+                "the peer changed its key in the middle of a handshake message",
                 AlertDescription::UNEXPECTED_MESSAGE,
             ));
         }
@@ -522,7 +522,7 @@ impl Session {
                 tickets.handle_new_session_ticket(&self.message[4..end]).map(|()| false).map_err(
                     |_| {
                         SessionError::PeerMisbehaved(
-                            "sent a session ticket that cannot be read",
+                            "the peer sent a session ticket that cannot be read",
                             AlertDescription::DECODE_ERROR,
                         )
                     },
@@ -533,7 +533,7 @@ impl Session {
                 self.count_idle_message().map(|()| false)
             }
             _ => Err(SessionError::PeerMisbehaved(
-                "sent a handshake message that is not legal after the handshake",
+                "the peer sent a handshake message that is not legal after the handshake",
                 AlertDescription::UNEXPECTED_MESSAGE,
             )),
         }
@@ -545,7 +545,7 @@ impl Session {
             [1] => true,
             _ => {
                 return Err(SessionError::PeerMisbehaved(
-                    "sent a KeyUpdate that cannot be read",
+                    "the peer sent a KeyUpdate that cannot be read",
                     AlertDescription::ILLEGAL_PARAMETER,
                 ));
             }
@@ -565,7 +565,7 @@ impl Session {
         self.idle_messages += 1;
         if self.idle_messages > IDLE_MESSAGES_MAX {
             return Err(SessionError::PeerMisbehaved(
-                "sent too many key updates, renegotiation requests or warnings in a row",
+                "the peer sent too many key updates, renegotiation requests or warnings in a row",
                 AlertDescription::UNEXPECTED_MESSAGE,
             ));
         }
@@ -639,7 +639,7 @@ enum KeyUpdateRequest {
 fn take_alert(alert: &[u8]) -> Result<bool, SessionError> {
     let &[_, description] = alert else {
         return Err(SessionError::PeerMisbehaved(
-            "sent an alert that cannot be read",
+            "the peer sent an alert that cannot be read",
             AlertDescription::DECODE_ERROR,
         ));
     };

@@ -82,8 +82,8 @@ impl IdentityMapper {
             Err(_) => Err(refusal(
                 "certificate-not-mapped",
                 leaf,
-                "contains names that are not text, are too long or are too many: reissue it with \
-                 fewer names",
+                "the certificate contains names that are not text, are too long or are too many: \
+                 reissue it with fewer names",
             )),
         }
     }
@@ -149,8 +149,8 @@ fn map_identity(
                 "certificate-denied",
                 leaf,
                 &format!(
-                    "is denied by [[map.{name}]] in line {}: change the entry if this client is \
-                     wanted",
+                    "the certificate is denied by [[map.{name}]] in line {}: change the entry if \
+                     you want to accept this client",
                     line(entry)
                 ),
             )),
@@ -159,8 +159,8 @@ fn map_identity(
             "certificate-not-mapped",
             leaf,
             &format!(
-                "matches two entries of [[map.{name}]] that are equally specific, in lines {} and \
-                 {}: add a condition to one of them",
+                "the certificate matches two entries of [[map.{name}]] that are equally specific, \
+                 in lines {} and {}: add a condition to one of them",
                 line(one),
                 line(another)
             ),
@@ -169,8 +169,8 @@ fn map_identity(
             "certificate-not-mapped",
             leaf,
             &format!(
-                "has no name in [[map.{name}]]: add an entry for it; `tacit explain --peer` shows \
-                 why the present entries do not match"
+                "the certificate has no name in [[map.{name}]]: add an entry for it; `tacit \
+                 explain --peer` shows why the present entries do not match"
             ),
         )),
     }
@@ -179,6 +179,6 @@ fn map_identity(
 fn refusal(kind: &'static str, leaf: &CertificateDer<'_>, why: &str) -> HandshakeFailure {
     let facts = CertificateFacts::from_der(leaf).ok();
     let title = facts.as_ref().map_or("", CertificateFacts::title);
-    let message = format!("the client's certificate of {title} {why}");
+    let message = format!("the client's certificate of {title} was rejected: {why}");
     HandshakeFailure { kind, party: Party::Policy, message }
 }

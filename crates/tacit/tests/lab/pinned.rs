@@ -180,7 +180,7 @@ fn check_and_explain_know_pins() {
     let authority = Ca::made("CA", |params| params.key_usages = usages.to_vec()).pem();
     let server = corp.leaf(LeafKind::ServerOnly).cert_pem;
     for (pins, words) in [
-        (String::new(), "pins.pem: contains no certificate"),
+        (String::new(), "pins.pem: the file contains no certificate"),
         (test_certificates::openssl_v1(2048).cert_pem, "can never be accepted"),
         (authority.clone(), "of CN=CA has a keyUsage without digitalSignature"),
         (server.clone(), "rejects every client: the pinned certificate of CN=leaf is for"),

@@ -211,7 +211,7 @@ fn listen_at(text: &str) -> Result<IpAddr, String> {
         "0.0.0.0/0" => Ok(Ipv4Addr::UNSPECIFIED.into()),
         "::/0" => Ok(Ipv6Addr::UNSPECIFIED.into()),
         _ => text.parse().map_err(|_| {
-            format!("tacit listens on single addresses or on all addresses, and {text} is neither")
+            format!("tacit can listen on single addresses or on all addresses, but not on {text}")
         }),
     }
 }

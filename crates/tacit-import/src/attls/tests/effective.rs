@@ -63,7 +63,7 @@ fn of_two_blocks_the_later_replaces_the_earlier_entirely() {
     let (_, found) = imported(&policy, MAP, AttlsOptions::default());
     let replaced = found
         .iter()
-        .find(|found| found.contains("only this one is used, and the one at p:19 is ignored"));
+        .find(|found| found.contains("uses only this one, and ignores the one at p:19"));
     assert!(replaced.is_some_and(|found| found.starts_with("20 changed: ")), "{found:?}");
 }
 

@@ -50,8 +50,7 @@ fn what_becomes_nothing_is_told() {
         (
             "TTLSEnabled On",
             "TTLSEnabled On\n  Trace 7",
-            "11 info: Trace 7: the agent logs the \
-                                                         begin and end",
+            "11 info: Trace 7: the agent logs the start and the end",
         ),
         (
             "TTLSGroupAction on\n",

@@ -257,7 +257,7 @@ fn what_the_map_says_of_one_rule_must_not_be_missed_by_a_wider_pattern() {
         AttlsOptions::default(),
     );
     assert_eq!(policy, None);
-    let wanted = "also covers `NIGHT1`, but the map sets the program or user";
+    let wanted = "also covers `NIGHT1`, but [rule.";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let extended = map("NIGHT1 = { program = \"/p/1\" }\n");
     let (policy, found) = imported(&both, &extended, AttlsOptions::default());
@@ -293,7 +293,7 @@ fn the_map_needs_no_job_for_what_is_accepted() {
     let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
     let (text, found) = imported(&policy, MAP, AttlsOptions::default());
     assert!(text.is_some(), "{found:#?}");
-    let wanted = "4 changed: the rule applies to connections to every program of a";
+    let wanted = "4 changed: the rule applies to every program of a run";
     assert!(found.iter().any(|one| one.starts_with(wanted)), "{found:#?}");
     // In clear it would be open to every program.
     let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
@@ -338,8 +338,7 @@ fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
 fn one_ring_for_several_users_is_reported_as_a_change() {
     let (_, found) = imported_rules(&rules_with_a_ring(), &format!("{USERS}{RING}"));
     for user in ["USERA", "USERB"] {
-        let message =
-            format!("the files of [keyring.r] are also those of the key ring of `{user}`");
+        let message = format!("[keyring.r] also has the files for the key ring of `{user}`");
         let is_found = |one: &String| one.contains(" changed: ") && one.contains(&message);
         assert!(found.iter().any(is_found), "{message}: {found:#?}");
     }

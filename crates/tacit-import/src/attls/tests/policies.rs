@@ -115,7 +115,7 @@ fn that_programs_that_accept_are_not_told_apart_is_told() {
     let (text, found) = imported(&policy, &map, AttlsOptions::default());
     assert_eq!(text, None);
     assert!(
-        found.iter().any(|one| one.starts_with("4 error: connections to any program")),
+        found.iter().any(|one| one.starts_with("4 error: connections to every program")),
         "{found:#?}"
     );
 }
@@ -414,7 +414,7 @@ fn connections_that_follow_another_are_those_of_ftp() {
     );
     let (text, found) = imported_rules(&policy, MAP);
     assert!(text.contains("starttls = \"ftp\""), "{found:#?}");
-    let told = "26 info: FTP data connections follow their control connection";
+    let told = "26 info: FTP data connections use the TLS settings of their control connection";
     assert!(found.iter().any(|one| one == told), "{found:#?}");
 }
 

@@ -128,13 +128,14 @@ fn what_padding_may_hide_is_refused() {
 
 #[test]
 fn alerts_of_every_illegal_shape_are_refused() {
-    const UNREADABLE: &str = "sent an alert that cannot be read";
+    const UNREADABLE: &str = "the peer sent an alert that cannot be read";
     for suite in [TLS12, TLS13] {
         for message in [&[2][..], &[1, 0, 0], &[0; 100]] {
             misbehaved(suite, |session| alert(session, message), UNREADABLE, DECODE);
         }
         let endless = |session: &mut Session| many(33, || alert(session, &[1, 90]));
-        let what = "sent too many key updates, renegotiation requests or warnings in a row";
+        let what =
+            "the peer sent too many key updates, renegotiation requests or warnings in a row";
         misbehaved(suite, endless, what, UNEXPECTED);
     }
 }
@@ -176,18 +177,18 @@ fn key_updates_of_every_illegal_shape_are_refused() {
     let refused = |message: &[u8], what, code| {
         misbehaved(TLS13, |session| handshake(session, message), what, code);
     };
-    const UNREADABLE: &str = "sent a KeyUpdate that cannot be read";
+    const UNREADABLE: &str = "the peer sent a KeyUpdate that cannot be read";
     refused(&[24, 0, 0, 1, 2], UNREADABLE, ILLEGAL);
     refused(&[24, 0, 0, 0], UNREADABLE, ILLEGAL);
     refused(&[24, 0, 0, 2, 0, 0], UNREADABLE, ILLEGAL);
     refused(
         &[24, 0, 0, 1, 0, 24, 0, 0, 1, 0],
-        "sent another message after its KeyUpdate in one record",
+        "the peer sent another message after its KeyUpdate in one record",
         UNEXPECTED,
     );
     refused(
         &[24, 0, 0, 1, 0, 24, 0],
-        "changed its key in the middle of a handshake message",
+        "the peer changed its key in the middle of a handshake message",
         UNEXPECTED,
     );
     let flood = |session: &mut Session| {
@@ -197,7 +198,7 @@ fn key_updates_of_every_illegal_shape_are_refused() {
             wire
         })
     };
-    let what = "sent too many key updates, renegotiation requests or warnings in a row";
+    let what = "the peer sent too many key updates, renegotiation requests or warnings in a row";
     misbehaved(TLS13, flood, what, UNEXPECTED);
 }
 
@@ -227,7 +228,7 @@ fn a_key_update_in_fragments_is_one_message() {
 
 #[test]
 fn nothing_comes_between_the_records_of_one_message() {
-    const INSIDE: &str = "sent another record in the middle of a handshake message";
+    const INSIDE: &str = "the peer sent another record in the middle of a handshake message";
     let between = |content, message: &'static [u8]| {
         move |session: &mut Session| {
             let mut wire = handshake(session, &KEY_UPDATE_REQUESTED[..3]);
@@ -242,7 +243,8 @@ fn nothing_comes_between_the_records_of_one_message() {
 
 #[test]
 fn messages_of_the_handshake_are_not_legal_after_it() {
-    const NOT_LEGAL: &str = "sent a handshake message that is not legal after the handshake";
+    const NOT_LEGAL: &str =
+        "the peer sent a handshake message that is not legal after the handshake";
     let ticket = [4, 0, 0, 5, 0, 0, 0, 0, 0];
     for suite in [TLS12, TLS13] {
         // The client of the pair sends a ticket to a server.
@@ -262,7 +264,7 @@ fn messages_of_the_handshake_are_not_legal_after_it() {
 fn a_ticket_that_cannot_be_read_is_refused() {
     let (mut client, mut server) = pair(TLS13, NO_REKEY);
     let wire = handshake(server.session(), &[4, 0, 0, 3, 1, 2, 3]);
-    let what = "sent a session ticket that cannot be read";
+    let what = "the peer sent a session ticket that cannot be read";
     let error = SessionError::PeerMisbehaved(what, AlertDescription::DECODE_ERROR);
     assert_eq!(client.give(&wire), Err(error));
 }
@@ -275,7 +277,7 @@ fn messages_without_end_are_refused() {
             message[..4].copy_from_slice(&[1, 0xff, 0xff, 0xff]);
             message.chunks(PAYLOAD_BYTES_MAX).flat_map(|part| handshake(session, part)).collect()
         };
-        misbehaved(suite, long, "sent a handshake message that is too long", DECODE);
+        misbehaved(suite, long, "the peer sent a handshake message that is too long", DECODE);
     }
 }
 
@@ -295,6 +297,6 @@ fn renegotiation_is_declined_and_the_session_goes_on() {
     settle(&mut client, &mut server);
     assert_eq!(server.received(), b"still");
     let endless = |session: &mut Session| many(33, || handshake(session, &[CLIENT_HELLO, 0, 0, 0]));
-    let what = "sent too many key updates, renegotiation requests or warnings in a row";
+    let what = "the peer sent too many key updates, renegotiation requests or warnings in a row";
     misbehaved(TLS12, endless, what, UNEXPECTED);
 }

@@ -84,7 +84,7 @@ fn certificates(ca: &Ca) -> Vec<(&'static str, Arc<CertifiedKey>, &'static str, 
             "is for codeSigning, not for",
         ),
         ("unknown CA", of(&stranger), "certificate-unknown-ca", "issuer CN=stranger CA, which"),
-        ("namesake CA", of(&impostor), "certificate-invalid", "not signed by the key that trust"),
+        ("namesake CA", of(&impostor), "certificate-invalid", "but the key of that CA in trust"),
         ("self-signed", of(&self_signed()), "certificate-unknown-ca", "is self-signed, so trust"),
         ("v1", v1(), "certificate-invalid", "is X.509 v1"),
     ]

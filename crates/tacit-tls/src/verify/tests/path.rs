@@ -197,7 +197,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
         let address = "orders@corp.example".try_into().unwrap();
         params.subject_alt_names.push(SanType::Rfc822Name(address));
     });
-    let said = "type of name that tacit cannot check against them, such as an e-mail address";
+    let said = "type of name that tacit cannot check, such as an e-mail address";
     expect(&answers(&trusting(&limited), &leaf.chain, NOW), said, Alert::BadCertificate);
 
     let old = openssl_sha1();
@@ -206,7 +206,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
     expect(&answers(&trust, &old.chain, NOW), said, Alert::BadCertificate);
     let namesake = Ca::new("root CA").leaf(LeafKind::Valid);
     let answered = answers(&trusting(&root), &namesake.chain, NOW);
-    expect(&answered, "is not signed by the key that trust", Alert::BadCertificate);
+    expect(&answered, "but the key of that CA in trust", Alert::BadCertificate);
 }
 
 /// Leaves whose keys cannot be proved in any handshake, and the texts about them.

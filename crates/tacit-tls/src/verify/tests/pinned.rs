@@ -276,7 +276,7 @@ fn pins_that_can_hold_no_peer_are_refused_or_warned_about() {
         directory.write("pins.pem", pins, 0o644);
         load(&directory, Revocation::Off).unwrap_err().to_string()
     };
-    assert!(refused("").contains("pins.pem: contains no certificate"));
+    assert!(refused("").contains("pins.pem: the file contains no certificate"));
     assert!(refused(&ca.leaf(LeafKind::Valid).key_pem).contains("contains no certificate"));
     assert!(refused(&openssl_v1(2048).cert_pem).contains("CN=db.example can never be accepted"));
     let critical = ca.leaf_made(|params| {
@@ -294,9 +294,14 @@ fn pins_that_can_hold_no_peer_are_refused_or_warned_about() {
     let warned = |pins: &str| pinning(pins).warnings.join("\n");
     let old = warned(&ca.leaf(LeafKind::Expired).cert_pem);
     assert!(old.contains("pinned certificate of CN=leaf expired at 2021-02-03"), "{old}");
-    assert!(old.contains(": a peer with this certificate is rejected"), "{old}");
+    assert!(old.contains(": tacit rejects a peer with this certificate"), "{old}");
     let small = warned(&openssl_v3(1024).cert_pem);
-    assert!(small.contains("has an RSA 1024 key, with which every handshake fails"), "{small}");
+    assert!(
+        small.contains(
+            "has an RSA 1024 key, which is too weak: every handshake with this certificate fails"
+        ),
+        "{small}"
+    );
     // The pinned certificate may be in the file of its CA.
     let leaf = ca.leaf(LeafKind::Valid);
     directory.write("ca.pem", leaf.cert_pem.clone() + &ca.pem(), 0o644);

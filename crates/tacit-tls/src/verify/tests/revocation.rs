@@ -80,7 +80,7 @@ fn what_no_current_list_tells_of_is_refused_hard_and_told_of_soft() {
     directory.write("other.pem", other.crl(&[], LONG), 0o644);
     directory.write("old.pem", ca.crl(&[], 1_900_000_000), 0o644);
     for (file, words) in [
-        ("other.pem", "trust 'corp' has no CRL of the CA CN=corp CA: add it to `crl`"),
+        ("other.pem", "trust 'corp' has no CRL of the CA CN=corp CA: add the CRL to `crl`"),
         ("old.pem", "the CRL of the CA CN=corp CA in trust 'corp' is outdated since 2030"),
     ] {
         for check in both(&trust(&directory, &[file], Revocation::Hard), &leaf.chain, 2_000_000_000)

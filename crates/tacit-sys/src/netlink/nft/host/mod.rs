@@ -202,10 +202,10 @@ pub fn install(
         return Err(Error::Invalid("the table has too many senders"));
     }
     if table.names.is_some_and(|names| names.addresses.len() > NAMED_ADDRESSES_MAX) {
-        return Err(Error::Invalid("more addresses with names than a host may have"));
+        return Err(Error::Invalid("the table has too many addresses of DNS names"));
     }
     if table.forwarded.len() > HOST_INTERFACES_MAX {
-        return Err(Error::Invalid("more interfaces than a host may have"));
+        return Err(Error::Invalid("the table has too many interfaces"));
     }
     let is_replaced = is_installed(netfilter)?;
     if is_replaced {

@@ -59,7 +59,7 @@ pub struct NamedFlows<'a> {
 
 /// The map and the sets, empty.
 pub(super) fn declarations() -> Vec<NetlinkRequest> {
-    let mut ports = message("making the map of ports", NEWSET, CREATE);
+    let mut ports = message("creating the map of ports", NEWSET, CREATE);
     ports.text(1, TABLE);
     ports.text(2, PORTS);
     ports.be32(3, SET_INTERVAL | SET_CONCAT | SET_MAP);
@@ -77,7 +77,7 @@ pub(super) fn declarations() -> Vec<NetlinkRequest> {
     ports.be32(10, 7);
     let sets = NAMED.into_iter().zip([(TYPE_V4, 4), (TYPE_V6, 16)]).zip(8..);
     let sets = sets.map(|((name, (address_type, address_bytes)), number)| {
-        let mut set = message("making the sets of addresses with names", NEWSET, CREATE);
+        let mut set = message("creating the sets of addresses of DNS names", NEWSET, CREATE);
         set.text(1, TABLE);
         set.text(2, name);
         set.be32(3, SET_TIMEOUT | SET_EVAL);
@@ -234,7 +234,7 @@ fn lists(change: Change, addresses: &[&PartAddress]) -> Vec<NetlinkRequest> {
         let of_set = addresses.iter().filter(|one| one.address.is_ipv4() == is_v4);
         let of_set: Vec<_> = of_set.collect();
         for some in of_set.chunks(ELEMENTS_PER_MESSAGE_MAX) {
-            let mut message = change.message("capturing addresses with names");
+            let mut message = change.message("capturing addresses of DNS names");
             message.text(1, TABLE);
             message.text(2, set);
             message.nest(3, |list| {

@@ -259,7 +259,7 @@ impl Rules {
         ];
         self.push(
             output,
-            "adding the rule that accepts answers in the name of others",
+            "adding the rule that accepts answers with the address of another host",
             &in_name_of_others,
         );
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
@@ -348,7 +348,7 @@ impl Rules {
         }
         let chain = Chain::Forwarding;
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(chain, "adding the rule that accepts what goes to this host", &local);
+        self.push(chain, "adding the rule that accepts packets to this host", &local);
         let answer = [Host(IsReply), Host(IsRewritten(true)), Accept];
         self.push(chain, "adding the rule that accepts answers of published ports", &answer);
         self.push_kept(chain);
@@ -506,7 +506,7 @@ impl Rules {
         for (set, (family, family_is)) in NAMED.into_iter().zip(FAMILIES) {
             for protocol in [TCP, UDP] {
                 let named = [family_is, Transport(protocol), Host(Named(set, family)), capture];
-                self.push(chain, "adding the rule that captures addresses with names", &named);
+                self.push(chain, "adding the rule that captures addresses of DNS names", &named);
             }
         }
     }

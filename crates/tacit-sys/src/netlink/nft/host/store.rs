@@ -56,10 +56,10 @@ pub fn learn(
     names: &[StoredName],
 ) -> Result<(), Error> {
     if addresses.len() > STORED_AT_ONCE_MAX || names.len() > STORED_AT_ONCE_MAX {
-        return Err(Error::Invalid("more names than are stored at once"));
+        return Err(Error::Invalid("the request has more names than the kernel stores at once"));
     }
     if names.iter().any(|one| one.name.len() > STORED_NAME_BYTES_MAX) {
-        return Err(Error::Invalid("a name is longer than the kernel stores"));
+        return Err(Error::Invalid("a name in the request is longer than the kernel stores"));
     }
     let steps = [Change::Add, Change::Remove, Change::Add];
     let mut addresses = addresses.to_vec();
@@ -98,7 +98,7 @@ pub(super) fn declarations(flags: u32) -> Vec<NetlinkRequest> {
     let mut table = message(DECLARING, NEWTABLE, CREATE);
     table.text(1, NAMES_TABLE);
     table.be32(2, flags);
-    let mut set = message("making the set of names", NEWSET, CREATE);
+    let mut set = message("creating the set of DNS names", NEWSET, CREATE);
     set.text(1, NAMES_TABLE);
     set.text(2, NAMES);
     set.be32(3, SET_TIMEOUT);
