@@ -1,5 +1,5 @@
-//! The protocols of IPsec, without I/O: IKEv2 (RFC 7296), which agrees on keys, and what both it
-//! and ESP need to name them.
+//! The protocols of IPsec, without I/O: IKEv2 (RFC 7296), which agrees on keys, and ESP (RFC 4303),
+//! which protects packets with them.
 //!
 //! Everything here is a function of its inputs: no socket, no file, no clock. Time and randomness
 //! are arguments, so tests run two peers with a virtual clock, and fuzzing needs no network. The
@@ -12,20 +12,29 @@
 //!        ike: exchanges, retransmission, rekeying ──> datagrams to send, the next timeout
 //!         │
 //!         v
-//!    [`ChildSa`]: SPIs, cipher, keys, traffic selectors of one tunnel
+//!   [`ChildSa`]: SPIs, cipher, keys, traffic selectors of one tunnel
+//!         │
+//!         v
+//!   inner packets <── esp: sealing and opening in place, replay window, checks ──> ESP packets
 //! ```
 //!
 //! In reading order:
 //! * [`Cipher`]: how packets and IKE messages are encrypted;
 //! * [`TrafficSelector`]: which packets belong to a tunnel;
-//! * [`ChildSa`]: a tunnel as IKE has negotiated it, ready for the data path.
+//! * [`ChildSa`]: a tunnel as IKE has negotiated it, ready for the data path;
+//! * [`packet`]: the headers of inner packets;
+//! * [`esp`]: the two directions of a tunnel;
+//! * [`offload`]: large TCP packets, which a TUN device exchanges with the kernel.
 //!
 //! The crate knows no policy. Its user converts rules to configurations and failures to log lines.
 #![forbid(unsafe_code)]
 
 mod child;
 mod cipher;
+pub mod esp;
 pub mod ike;
+pub mod offload;
+pub mod packet;
 mod secret;
 mod selector;
 

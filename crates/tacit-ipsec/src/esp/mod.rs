@@ -1,0 +1,28 @@
+//! ESP in tunnel mode (RFC 4303) inside UDP (RFC 3948).
+//!
+//! In reading order:
+//! * [`OutboundSa`] seals packets, [`InboundSa`] opens them, both in place;
+//! * [`UdpContent`] distinguishes ESP from IKE;
+//! * [`DataLifetime`] limits how much a key protects;
+//! * [`SaCounters`] and [`DropCounters`] are what displays read.
+//!
+//! Limits: [`REPLAY_WINDOW`].
+
+mod counters;
+mod framing;
+mod inbound;
+mod lifetime;
+mod outbound;
+mod replay;
+mod transform;
+
+pub use counters::{DropCounters, DropReason, SaCounters};
+pub use framing::{KEEPALIVE, NON_ESP_MARKER, UdpContent};
+pub use inbound::{InboundSa, Opened};
+pub use lifetime::{DataLifetime, DataVolume, LifetimeState};
+pub use outbound::OutboundSa;
+pub use replay::REPLAY_WINDOW;
+pub use transform::KeyLengthError;
+
+#[cfg(test)]
+mod tests;

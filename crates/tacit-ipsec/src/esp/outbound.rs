@@ -1,0 +1,234 @@
+//! Seals inner packets as ESP packets in tunnel mode (RFC 4303 section 3.3).
+//!
+//! ```text
+//! frame:   SPI 4 │ sequence 4 │ IV │ inner packet │ padding │ length 1 │ next header 1 │ ICV
+//!          └────── header_bytes() ─┘              └──────────── seal writes ───────────────┘
+//! ```
+//!
+//! The caller writes the inner packet behind [`OutboundSa::header_bytes`] of room. Everything else
+//! is written in place, so a packet is never copied again.
+//!
+//! A sequence number is used once: it is also the IV. An SA without numbers refuses packets, and
+//! its user replaces it (RFC 4303 section 3.3.3).
+
+use std::sync::Arc;
+
+use super::counters::{DropReason, SaCounters};
+use super::lifetime::{DataLifetime, LifetimeState};
+use super::transform::{ESP_HEADER_BYTES, KeyLengthError, Transform};
+use crate::child::{ChildSa, EspSpi};
+use crate::cipher::Cipher;
+use crate::packet::IpPacket;
+use crate::selector::TrafficSelector;
+
+/// The protocol numbers of the next header field.
+pub(crate) const IPV4: u8 = 4;
+pub(crate) const IPV6: u8 = 41;
+/// No next header: a dummy packet (RFC 4303 section 2.6).
+pub(crate) const DUMMY: u8 = 59;
+/// Padding and next header end at a multiple of this (RFC 4303 section 2.4).
+const ALIGNMENT_BYTES: usize = 4;
+/// The length of padding length and next header.
+pub(crate) const TRAILER_BYTES: usize = 2;
+
+/// The sending direction of a tunnel.
+#[derive(Debug)]
+pub struct OutboundSa {
+    spi: EspSpi,
+    cipher: Cipher,
+    transform: Transform,
+    /// The number of the last packet; the first packet has number 1.
+    sequence: u64,
+    sequence_max: u64,
+    lifetime: DataLifetime,
+    selectors: SelectorPairs,
+    counters: Arc<SaCounters>,
+}
+
+/// The traffic selectors of both ends.
+#[derive(Clone, Debug)]
+pub(crate) struct SelectorPairs {
+    pub(crate) local: Vec<TrafficSelector>,
+    pub(crate) remote: Vec<TrafficSelector>,
+}
+
+impl SelectorPairs {
+    pub(crate) fn of(child: &ChildSa) -> Self {
+        Self { local: child.local.clone(), remote: child.remote.clone() }
+    }
+
+    /// Reports whether a packet that leaves belongs to the tunnel.
+    pub(crate) fn match_outbound(&self, packet: &IpPacket) -> bool {
+        let ports = packet.ports;
+        let protocol = packet.protocol;
+        matches_any(&self.local, protocol, ports.map(|(source, _)| source), packet.source)
+            && matches_any(&self.remote, protocol, ports.map(|(_, to)| to), packet.destination)
+    }
+
+    /// Reports whether a packet that arrives belongs to the tunnel.
+    pub(crate) fn match_inbound(&self, packet: &IpPacket) -> bool {
+        let reversed = IpPacket {
+            source: packet.destination,
+            destination: packet.source,
+            ports: packet.ports.map(|(source, destination)| (destination, source)),
+            ..*packet
+        };
+        self.match_outbound(&reversed)
+    }
+}
+
+fn matches_any(
+    selectors: &[TrafficSelector],
+    protocol: u8,
+    port: Option<u16>,
+    address: std::net::IpAddr,
+) -> bool {
+    selectors.iter().any(|selector| selector.contains(protocol, port, address))
+}
+
+impl OutboundSa {
+    /// Creates the SA of a tunnel that IKE has negotiated.
+    ///
+    /// # Errors
+    /// The keys do not have the lengths that the cipher requires.
+    pub fn new(child: &ChildSa, lifetime: DataLifetime) -> Result<Self, KeyLengthError> {
+        let numbers_max = if child.has_extended_sequence { u64::MAX } else { u32::MAX.into() };
+        Ok(Self {
+            spi: child.outbound.spi,
+            cipher: child.cipher,
+            transform: Transform::new(child, &child.outbound)?,
+            sequence: 0,
+            sequence_max: numbers_max,
+            lifetime,
+            selectors: SelectorPairs::of(child),
+            counters: Arc::default(),
+        })
+    }
+
+    /// Returns the SPI.
+    #[must_use]
+    pub fn spi(&self) -> EspSpi {
+        self.spi
+    }
+
+    /// Returns the sequence number of the last packet.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Returns the counters, which displays read.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<SaCounters> {
+        &self.counters
+    }
+
+    /// Returns where the SA stands in its lifetime. A new SA is also due when the last sixteenth of
+    /// the sequence numbers begins.
+    #[must_use]
+    pub fn lifetime_state(&self) -> LifetimeState {
+        if self.sequence == self.sequence_max {
+            return LifetimeState::Expired;
+        }
+        match self.lifetime.state(&self.counters) {
+            LifetimeState::Current if self.sequence > self.sequence_max / 16 * 15 => {
+                LifetimeState::RekeyDue
+            }
+            state => state,
+        }
+    }
+
+    /// Reports whether a packet belongs to the tunnel.
+    #[must_use]
+    pub fn matches(&self, packet: &IpPacket) -> bool {
+        self.selectors.match_outbound(packet)
+    }
+
+    /// Returns the length of what precedes the inner packet in a frame.
+    #[must_use]
+    pub fn header_bytes(&self) -> usize {
+        ESP_HEADER_BYTES + self.cipher.iv_bytes()
+    }
+
+    /// Returns the length of the ESP packet for an inner packet.
+    #[must_use]
+    pub fn frame_bytes(&self, inner_bytes: usize) -> usize {
+        let alignment = self.cipher.block_bytes().max(ALIGNMENT_BYTES);
+        let text_bytes = (inner_bytes + TRAILER_BYTES).next_multiple_of(alignment);
+        self.header_bytes() + text_bytes + self.cipher.icv_bytes()
+    }
+
+    /// Seals the inner packet of `inner_bytes` that stands behind the header in `frame`. Returns
+    /// the length of the ESP packet at the start of `frame`.
+    ///
+    /// # Errors
+    /// The reason why the packet is dropped; `frame` is then undefined.
+    pub fn seal(&mut self, frame: &mut [u8], inner_bytes: usize) -> Result<usize, DropReason> {
+        let next_header = match frame.get(self.header_bytes()).map(|first| first >> 4) {
+            Some(4) => IPV4,
+            Some(6) => IPV6,
+            _ => return Err(DropReason::InnerPacket),
+        };
+        let sealed = self.seal_as(next_header, frame, inner_bytes)?;
+        self.counters.add_packet(inner_bytes);
+        Ok(sealed)
+    }
+
+    /// Seals a dummy packet, which the receiver discards (RFC 4303 section 2.6). The bytes behind
+    /// the header in `frame` are its content.
+    ///
+    /// # Errors
+    /// As [`Self::seal`].
+    pub fn seal_dummy(
+        &mut self,
+        frame: &mut [u8],
+        inner_bytes: usize,
+    ) -> Result<usize, DropReason> {
+        let sealed = self.seal_as(DUMMY, frame, inner_bytes)?;
+        self.counters.add_dummy();
+        Ok(sealed)
+    }
+
+    fn seal_as(
+        &mut self,
+        next_header: u8,
+        frame: &mut [u8],
+        inner_bytes: usize,
+    ) -> Result<usize, DropReason> {
+        if self.lifetime_state() == LifetimeState::Expired {
+            return Err(DropReason::Expired);
+        }
+        let frame_bytes = self.frame_bytes(inner_bytes);
+        let frame = frame.get_mut(..frame_bytes).ok_or(DropReason::InnerPacket)?;
+        let trailer_at = frame_bytes - self.cipher.icv_bytes() - TRAILER_BYTES;
+        let padding = frame.get_mut(self.header_bytes() + inner_bytes..trailer_at);
+        let padding = padding.ok_or(DropReason::InnerPacket)?;
+        // RFC 4303 section 2.4: the padding is 1, 2, 3, and so on.
+        padding.iter_mut().zip(1..).for_each(|(byte, number)| *byte = number);
+        let pad_bytes = u8::try_from(padding.len()).map_err(|_| DropReason::InnerPacket)?;
+        frame[trailer_at..trailer_at + TRAILER_BYTES].copy_from_slice(&[pad_bytes, next_header]);
+        // The number counts as used even if sealing fails.
+        self.sequence += 1;
+        let [.., a, b, c, d] = self.sequence.to_be_bytes();
+        frame[..4].copy_from_slice(&self.spi.number().to_be_bytes());
+        frame[4..8].copy_from_slice(&[a, b, c, d]);
+        self.transform.seal(frame, self.sequence).map_err(|_| DropReason::Integrity)?;
+        Ok(frame_bytes)
+    }
+
+    /// Continues after a sequence number, for tests of the last ones.
+    #[cfg(test)]
+    pub(crate) fn set_sequence(&mut self, sequence: u64) {
+        self.sequence = sequence;
+    }
+
+    /// Seals a frame whose trailer the test has written.
+    #[cfg(test)]
+    pub(crate) fn seal_for_test(&mut self, frame: &mut [u8]) {
+        self.sequence += 1;
+        let [.., a, b, c, d] = self.sequence.to_be_bytes();
+        frame[4..8].copy_from_slice(&[a, b, c, d]);
+        frame[..4].copy_from_slice(&self.spi.number().to_be_bytes());
+        self.transform.seal(frame, self.sequence).unwrap();
+    }
+}
