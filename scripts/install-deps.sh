@@ -79,6 +79,9 @@ if [ "$purpose" = test ]; then
     need nodejs node
     need busybox-static busybox
     need iputils-ping ping
+    # Runtimes of containers, which run a hook of tacit.
+    need crun crun
+    PATH="$PATH:/usr/sbin:/sbin" need runc runc
     # Shells whose completions are tested.
     need zsh zsh
     need fish fish

@@ -103,6 +103,8 @@ enum Verb {
     /// Keep the private keys of an agent and sign for it; started by the agent
     #[command(hide = true)]
     Signer,
+    /// Protect a container, as a hook of an OCI runtime
+    OciHook(launch::oci::OciHookArgs),
     /// Print the names that a running agent knows, for completions
     #[command(hide = true)]
     Names(completions::NamesArgs),
@@ -304,6 +306,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Agent(args) if args.supervised => agent(args, Parent::Supervisor),
         Verb::Agent(args) => start_agent(args, arguments.get(1..).unwrap_or_default()),
         Verb::Run(args) => launch::run(&args),
+        Verb::OciHook(args) => launch::oci::hook(&args),
         Verb::Signer => signer::run(),
         Verb::Check(args) => check::run(&args),
         Verb::Explain(args) => explain::run(&args),

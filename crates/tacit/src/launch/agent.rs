@@ -63,7 +63,8 @@ impl Agent {
         Self::start_private(policy, private, args).map_err(own)
     }
 
-    fn connect(path: &Path) -> Result<Self, RunError> {
+    /// Connects to the agent that serves this enrolment socket.
+    pub(super) fn connect(path: &Path) -> Result<Self, RunError> {
         let line = UnixStream::connect(path).map_err(|error| {
             let path = path.display();
             RunError::Agent(format!(

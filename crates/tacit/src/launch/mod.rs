@@ -21,6 +21,7 @@ pub mod helper;
 pub mod inherited;
 mod join;
 mod notices;
+pub mod oci;
 mod orphans;
 mod policy;
 mod running;

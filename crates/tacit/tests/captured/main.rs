@@ -29,6 +29,7 @@ mod inbound;
 mod joined;
 mod machines;
 mod names;
+mod oci;
 mod outbound;
 mod published;
 mod scenario;
