@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use crate::ip_version::IpVersion;
 use crate::namespace::{NamespaceError, Netlinks, ip_support, netlinks, with_ipv6};
 use crate::netlink::nft::host::{self, HostMarks, HostTable, PartAddress, StoredName};
-use crate::netlink::nft::{Copies, SocketMarks};
+use crate::netlink::nft::{Copies, Element, SocketMarks};
 use crate::netlink::{Error, Netlink, Subsystem, routing_rule};
 use crate::{syn_log, transparent};
 
@@ -158,6 +158,38 @@ impl HostCapture {
     /// What the kernel refuses.
     pub fn restore_routes(&mut self) -> Result<bool, Error> {
         routing_rule::install(&mut self.netlinks.route, ip_support(), self.marks.captured())
+    }
+
+    /// Installs the table of units with these destinations. It keeps the units that it has.
+    ///
+    /// # Errors
+    /// What the kernel refuses; nothing has changed then.
+    pub fn install_units(&mut self, mark: u32, destinations: &[Element]) -> Result<(), Error> {
+        host::install_units(&mut self.netlinks.netfilter, mark, destinations)
+    }
+
+    /// The control groups of units that the kernel has; `None` without the table.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn units(&mut self) -> Result<Option<Vec<u64>>, Error> {
+        read_unbroken(|| host::units_in_kernel(&mut self.netlinks.netfilter))
+    }
+
+    /// Adds control groups of units.
+    ///
+    /// # Errors
+    /// The kernel's. `ENOENT`: the table of units is not installed.
+    pub fn add_units(&mut self, groups: &[u64]) -> Result<(), Error> {
+        host::add_units(&mut self.netlinks.netfilter, groups)
+    }
+
+    /// Removes the table of units, if it is there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn remove_units(&mut self) -> Result<(), Error> {
+        host::remove_units(&mut self.netlinks.netfilter)
     }
 
     /// Captures addresses with names, and stores the names, at one stroke.

@@ -10,7 +10,7 @@
 //! limited number of groups in a second.
 //!
 //! Limits: [`KNOWN_MAX`] cached paths, [`MISSED_MAX`] numbers without a group, [`READ_MAX`] groups
-//! in a second.
+//! in a second, [`SLICES_MAX`] slices in a search for units.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -18,6 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use tacit_core::policy::SLICE;
 use tacit_sys::netlink::nft::host::CgroupId;
 
 /// The maximum number of paths that are cached. When the cache is full, it is emptied for the next
@@ -30,6 +31,8 @@ const MISSED_TIME: Duration = Duration::from_secs(2);
 /// The maximum number of numbers without a group that are cached. When the cache is full, it is
 /// emptied.
 const MISSED_MAX: usize = 4096;
+/// The maximum number of slices that a search for units reads.
+const SLICES_MAX: usize = 4096;
 
 /// The control groups of this host.
 #[derive(Debug)]
@@ -116,6 +119,29 @@ pub(crate) fn id(path: &str) -> Option<CgroupId> {
     let found = fs::metadata(root()?.join(path)).ok().filter(fs::Metadata::is_dir)?;
     let level = u32::try_from(path.split('/').count()).ok()?;
     Some(CgroupId { level, id: found.ino() })
+}
+
+/// Returns the numbers of the groups of units. The manager of the host has its units below slices
+/// alone, so only slices are read.
+pub(crate) fn units(names: &[String]) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut slices: VecDeque<PathBuf> = root().into_iter().collect();
+    let mut read = 0;
+    while let Some(slice) = slices.pop_front() {
+        read += 1;
+        if read > SLICES_MAX {
+            break;
+        }
+        for group in children(&slice) {
+            let name = group.file_name().unwrap_or_default().to_string_lossy();
+            if name.ends_with(SLICE) {
+                slices.push_back(group);
+            } else if names.iter().any(|unit| *unit == name) {
+                found.extend(fs::metadata(&group).map(|group| group.ino()));
+            }
+        }
+    }
+    found
 }
 
 /// Returns where the hierarchy of version 2 is mounted. On hosts that also use version 1, this is

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, Policy, host_warnings};
+use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, host_warnings};
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent;
@@ -89,13 +89,18 @@ impl CheckReport {
             false => check_file(path, &keys),
         };
         match checked {
-            Ok(checked) => Self {
-                ok: true,
-                rules: Some(checked.policy.rules.len()),
-                included: checked.policy.included.iter().map(ToString::to_string).collect(),
-                findings: with_host_warnings(&checked.policy, checked.warnings),
-                exposed_when_replaced: exposed(&checked.policy, path),
-            },
+            Ok(checked) => {
+                let findings = with_host_findings(&checked.policy, checked.warnings);
+                let is_error = |one: &Diagnostic| one.severity == DiagnosticSeverity::Error;
+                let ok = !findings.iter().any(is_error);
+                Self {
+                    ok,
+                    rules: ok.then_some(checked.policy.rules.len()),
+                    included: checked.policy.included.iter().map(ToString::to_string).collect(),
+                    findings,
+                    exposed_when_replaced: exposed(&checked.policy, path),
+                }
+            }
             Err(findings) => Self {
                 ok: false,
                 rules: None,
@@ -125,9 +130,10 @@ impl CheckReport {
     }
 }
 
-/// Adds what a policy that captures a host would do to this one.
-fn with_host_warnings(policy: &Policy, mut findings: Vec<Diagnostic>) -> Vec<Diagnostic> {
+/// Adds what a policy that captures a host would do to this one, and what it needs from it.
+fn with_host_findings(policy: &Policy, mut findings: Vec<Diagnostic>) -> Vec<Diagnostic> {
     if policy.host.is_some() {
+        findings.extend(host::check_units(policy));
         findings.extend(host_warnings(policy, &host::facts(), clock::now_unix_s()));
         findings.sort_by_key(|finding| finding.position);
     }

@@ -1,7 +1,7 @@
 //! Defines the command line of tacit: parses the arguments and calls the command that they name.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{UnixSocket, parse_duration};
+use tacit_core::policy::{Policy, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
 use tacit_tls::signer::KeyProvider;
 
@@ -175,6 +175,14 @@ struct AgentArgs {
     /// Remove the packet rules and routing rules of the host and end
     #[arg(long, requires = "host")]
     remove: bool,
+    /// Write drop-ins for the units that rules name to this directory of systemd and end
+    #[arg(
+        long,
+        requires = "host",
+        conflicts_with_all = ["guard", "remove"],
+        value_name = "DIRECTORY"
+    )]
+    drop_ins: Option<PathBuf>,
     /// End after this time, and take the capture back, unless `tacit confirm` is run in it; a
     /// number is of seconds
     #[arg(long, requires = "host", value_name = "DURATION", value_parser = confirm_time)]
@@ -377,6 +385,9 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     if args.guard {
         return finished(host::guard(&checked.policy, &Hosts::default().pairs()));
     }
+    if let Some(directory) = &args.drop_ins {
+        return write_drop_ins(&checked.policy, directory);
+    }
     let control = args.control.clone().unwrap_or_else(control::default_path);
     if let Some(running) = RunningAgent::at(&control) {
         let control = control.display();
@@ -397,6 +408,16 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
             let reason = format_args!("cannot start the agent: {error}");
             fail(MessageId("agent-not-started"), reason, EXIT_FAILURE)
         }
+    }
+}
+
+fn write_drop_ins(policy: &Policy, directory: &Path) -> ExitCode {
+    match host::write_drop_ins(policy, directory) {
+        Ok(files) => {
+            let lines: String = files.iter().map(|file| format!("{}\n", file.display())).collect();
+            print(lines, EXIT_OK)
+        }
+        Err(error) => fail(error.id(), error, EXIT_FAILURE),
     }
 }
 

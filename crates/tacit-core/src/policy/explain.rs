@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::content::Policy;
 use super::diagnostic::SourcePosition;
 use super::rule::{Action, Rule};
-use super::selector::{Mismatch, Near, UnknownOwner};
+use super::selector::{Mismatch, Near, UnknownOwner, unit_of};
 use crate::flow::{Address, Direction, Flow};
 
 /// The number of entries of a list that are shown. The remaining entries are counted.
@@ -210,6 +210,11 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
         Mismatch::User => owner("user", flow.user.as_ref(), list(&s.user)),
         Mismatch::Group => owner("group", flow.group.as_ref(), list(&s.group)),
         Mismatch::Cgroup => owner("cgroup", flow.cgroup.as_ref(), list(&s.cgroup)),
+        Mismatch::Unit => owner(
+            "unit",
+            flow.cgroup.as_deref().map(|path| unit_of(path).unwrap_or(path)),
+            list(&s.unit),
+        ),
         Mismatch::Run => owner("run", flow.run.as_ref(), list(&s.run)),
     }
 }

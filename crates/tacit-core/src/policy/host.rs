@@ -12,6 +12,8 @@ pub struct HostSettings {
     pub unmatched: Unmatched,
     /// The two bits of packet marks that tacit uses.
     pub mark: u32,
+    /// The bit of packet marks that rules with `unit` need; it is not one of `mark`.
+    pub unit_mark: u32,
     /// Where the table begins in the policy text.
     pub position: SourcePosition,
     /// Whether the rules are applied.
@@ -32,6 +34,9 @@ impl HostSettings {
 
     /// The default mark: two bits that Docker, kube-proxy and Tailscale do not use.
     pub const MARK_DEFAULT: u32 = 0x3000_0000;
+
+    /// The default bit for rules with `unit`: the first of these that is not in the mark.
+    pub const UNIT_MARK_DEFAULTS: [u32; 3] = [0x4000_0000, 0x0800_0000, 0x0400_0000];
 }
 
 /// The most interfaces in `forwarded`.

@@ -107,7 +107,7 @@ pub fn host_warnings(policy: &Policy, facts: &HostFacts, unix_s: i64) -> Vec<Dia
         found.extend(host.served(session));
     }
     found.extend(host.own_ports(&facts.agent_ports));
-    found.extend(facts.marks.iter().filter_map(|mark| host.mark(mark)));
+    found.extend(facts.marks.iter().flat_map(|mark| host.marks(mark)));
     found
 }
 
@@ -232,18 +232,26 @@ impl HostPolicy<'_> {
         found.collect()
     }
 
-    fn mark(&self, mark: &ForeignMark) -> Option<Diagnostic> {
-        let common = mark.bits & self.settings.mark;
-        if common == 0 {
-            return None;
-        }
-        let message = format!(
-            "`mark` is {:#x}, but {} also uses the bits {common:#x} of packet marks",
-            self.settings.mark, mark.by
-        );
-        let fix = "set `mark` in [host] to two bits that no other program uses, such as mark = \
-                   \"0x3000\"; `ip rule` and `nft list ruleset` show marks";
-        Some(self.at(self.settings.position, MessageId("mark-in-use"), message, fix))
+    fn marks(&self, foreign: &ForeignMark) -> Vec<Diagnostic> {
+        let HostSettings { mark, unit_mark, .. } = *self.settings;
+        let has_units = self.policy.rules.iter().any(|rule| !rule.selectors.unit.is_empty());
+        let keys = [
+            ("mark", mark, "two bits that no other program uses, such as mark = \"0x3000\""),
+            ("unit-mark", unit_mark, "a bit that no other program uses"),
+        ];
+        let used = keys.into_iter().filter(|(key, ..)| has_units || *key == "mark");
+        used.filter_map(|(key, bits, fix)| {
+            let common = Some(foreign.bits & bits).filter(|common| *common != 0)?;
+            let message = format!(
+                "`{key}` is {bits:#x}, but {} also uses the bits {common:#x} of packet marks",
+                foreign.by
+            );
+            let fix = format!(
+                "set `{key}` in [host] to {fix}; `ip rule` and `nft list ruleset` show marks"
+            );
+            Some(self.at(self.settings.position, MessageId("mark-in-use"), message, &fix))
+        })
+        .collect()
     }
 
     fn warning(

@@ -38,6 +38,9 @@ pub struct Selectors {
     /// The control groups, with all groups below them, written as in [`Flow::cgroup`]. The same
     /// holds if the owner is unknown.
     pub cgroup: Vec<String>,
+    /// The names of units of the host's systemd, with all control groups below theirs. The same
+    /// holds if the owner is unknown.
+    pub unit: Vec<String>,
     /// The names of runs, which distinguish programs with the same executable. The same holds if
     /// the owner is unknown.
     pub run: Vec<String>,
@@ -65,6 +68,9 @@ impl Selectors {
         let is_cgroup = |cgroup: &String| {
             flow.cgroup.as_ref().map_or(unknown_matches, |owner| is_within(owner, cgroup))
         };
+        let is_unit = |unit: &String| {
+            flow.cgroup.as_ref().map_or(unknown_matches, |owner| unit_of(owner) == Some(unit))
+        };
         let is_run = |run: &String| flow.run.as_ref().map_or(unknown_matches, |owner| owner == run);
         let conditions = [
             (self.direction == flow.direction, Mismatch::Direction),
@@ -79,6 +85,7 @@ impl Selectors {
             (any(&self.user, is_user), Mismatch::User),
             (any(&self.group, is_group), Mismatch::Group),
             (any(&self.cgroup, is_cgroup), Mismatch::Cgroup),
+            (any(&self.unit, is_unit), Mismatch::Unit),
             (any(&self.run, is_run), Mismatch::Run),
         ];
         let failed = conditions.into_iter().find(|(holds, _)| !holds);
@@ -91,6 +98,7 @@ impl Selectors {
             || (!self.user.is_empty() && flow.user.is_none())
             || (!self.group.is_empty() && flow.group.is_none())
             || (!self.cgroup.is_empty() && flow.cgroup.is_none())
+            || (!self.unit.is_empty() && flow.cgroup.is_none())
             || (!self.run.is_empty() && flow.run.is_none())
     }
 
@@ -116,6 +124,16 @@ pub(super) fn is_within(cgroup: &str, ancestor: &str) -> bool {
     let below = cgroup.strip_prefix(ancestor);
     below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
+
+/// The unit of the host's systemd whose control group this is, or is above this one: the first part
+/// of the path that is no slice. Units of users are below a unit of the host.
+#[must_use]
+pub fn unit_of(cgroup: &str) -> Option<&str> {
+    cgroup.split('/').find(|part| !part.is_empty() && !part.ends_with(SLICE))
+}
+
+/// How the names of slices end.
+pub const SLICE: &str = ".slice";
 
 /// Whether the condition on a program or user holds for a flow of unknown owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +171,8 @@ pub enum Mismatch {
     User,
     Group,
     Cgroup,
+    /// The unit.
+    Unit,
     Run,
 }
 

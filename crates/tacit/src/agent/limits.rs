@@ -4,8 +4,8 @@ use tacit_core::audited::AUDITED_FLOWS_MAX;
 use tacit_core::coverage::{COVERAGE_FLOWS_MAX, COVERAGE_SOCKETS_MAX};
 use tacit_core::dns::NAMES_MAX;
 use tacit_core::policy::{
-    FORWARDED_MAX, HOST_RANGES_MAX, HOST_SECTIONS_MAX, NAMED_PORTS_MAX, PORT_PARTS_MAX,
-    SENDER_CHECKS_MAX,
+    FORWARDED_MAX, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, NAMED_PORTS_MAX,
+    PORT_PARTS_MAX, SENDER_CHECKS_MAX,
 };
 use tacit_core::refusal::REFUSALS_MAX;
 use tacit_sys::netlink::nft::host::NAMED_ADDRESSES_MAX;
@@ -100,6 +100,7 @@ impl Agent {
                 .beyond("the policy is rejected"),
             LimitDisplay::new("host-senders-per-rule", SENDER_CHECKS_MAX)
                 .beyond("the policy is rejected"),
+            LimitDisplay::new("host-units", HOST_UNITS_MAX).beyond("the policy is rejected"),
             LimitDisplay::new("host-forwarded", FORWARDED_MAX).beyond("the policy is rejected"),
             LimitDisplay::new("host-name-ports", NAMED_PORTS_MAX).beyond("the policy is rejected"),
             LimitDisplay::new("host-name-port-parts", PORT_PARTS_MAX)

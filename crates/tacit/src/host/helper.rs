@@ -28,6 +28,7 @@ use tacit_sys::sandbox::{self, CapabilitySet};
 use tacit_sys::{IpVersion, transparent};
 
 use super::owners::Owners;
+use super::units::DropIns;
 use super::watched::{Installed, Watched};
 use super::{learnt, marks_of, senders};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
@@ -230,7 +231,9 @@ impl HostHelperServer {
         user: Option<u32>,
     ) -> io::Result<()> {
         let senders = senders::resolve(&plan)?;
-        let installed = Installed { marks: marks_of(mark)?, plan, senders, user };
+        let drop_ins = DropIns::of(&plan);
+        drop_ins.report();
+        let installed = Installed { marks: marks_of(mark)?, plan, senders, user, drop_ins };
         self.capture(mark)?;
         let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         self.watched.install(capture, installed, addresses, Instant::now())

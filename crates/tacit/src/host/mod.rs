@@ -5,6 +5,7 @@
 //! tacit agent --host            starts the helper, and serves the host like a run
 //! tacit agent --host --guard    installs the packet rules of the policy, and ends
 //! tacit agent --host --remove   removes the packet rules and routing rules
+//! tacit agent --host --drop-ins DIRECTORY    writes drop-ins for the units that rules name
 //! ```
 //!
 //! The packet rules remain when the agent ends: while no agent runs, they refuse the flows that
@@ -17,6 +18,7 @@ mod learnt;
 mod once;
 mod owners;
 mod senders;
+mod units;
 mod watched;
 
 use std::fmt;
@@ -39,6 +41,7 @@ pub use facts::facts;
 pub use helper::{HostHelper, start};
 pub use joined::serve_joined;
 pub use once::{guard, probe, remove};
+pub use units::{DropInError, SystemdLack, check_units, write_drop_ins};
 
 /// Why this host cannot be captured.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use tacit_sys::host::{self, HostCapture};
 use tacit_sys::netlink;
 use tacit_sys::sandbox::{self, CapabilitySet};
 
+use super::units::{self, DropIns};
 use super::{HostError, TableContents, learnt, marks_of, senders};
 use crate::clock;
 use crate::run::capture::passing_user;
@@ -40,6 +41,10 @@ pub fn guard(policy: &Policy, hosts: &[HostsEntry]) -> Result<(), HostError> {
     let contents = TableContents::of(&plan, &senders, &addresses);
     let sections = contents.sections();
     let table = contents.table(&sections, capture.marks(), passing_user());
+    if let Some(wanted) = &plan.units {
+        let installed = units::install(&mut capture, wanted, DropIns::of(&plan));
+        installed.map_err(HostError::Helper)?;
+    }
     capture.install(&table).map_err(refused)
 }
 
@@ -84,6 +89,7 @@ pub fn probe() -> io::Result<()> {
         names: Some([false, true].map(named_port).to_vec()),
         mode: HostMode::Enforce,
         forwarded: vec!["lo".to_owned()],
+        units: None,
     };
     let marks = marks_of(HostSettings::MARK_DEFAULT)?;
     let mut capture = HostCapture::open(marks).map_err(io::Error::other)?;

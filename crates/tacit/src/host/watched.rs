@@ -9,6 +9,7 @@ use tacit_sys::host::HostCapture;
 use tacit_sys::netlink::nft::host::{HostMarks, SenderCheck};
 
 use super::learnt::{self, Learnt};
+use super::units::{self, DropIns};
 use super::{TableContents, senders};
 use crate::exit::complain;
 use crate::run::protocol::NAMES_PER_REPLY_MAX;
@@ -23,6 +24,8 @@ pub(super) struct Installed {
     /// The senders of each section of the plan, as they were found.
     pub(super) senders: Vec<Vec<SenderCheck>>,
     pub(super) user: Option<u32>,
+    /// Whether systemd reports the units of the plan, as it was found.
+    pub(super) drop_ins: DropIns,
 }
 
 /// The part of the kernel that has the rules.
@@ -37,6 +40,9 @@ pub(super) trait HostRules {
     fn has_table(&mut self) -> io::Result<bool>;
     /// Installs the missing routing rules; returns whether any were missing.
     fn restore_routes(&mut self) -> io::Result<bool>;
+    /// Adds units that the kernel does not know; returns whether another program had removed their
+    /// table, which is there again then.
+    fn follow_units(&mut self, installed: &Installed) -> io::Result<bool>;
     /// Removes packet rules and routing rules.
     fn remove(&mut self) -> io::Result<()>;
 }
@@ -46,7 +52,14 @@ impl HostRules for HostCapture {
         let contents = TableContents::of(&installed.plan, &installed.senders, addresses);
         let sections = contents.sections();
         let table = contents.table(&sections, installed.marks, installed.user);
-        Self::install(self, &table).map_err(io::Error::other)
+        if let Some(wanted) = &installed.plan.units {
+            units::install(self, wanted, installed.drop_ins)?;
+        }
+        Self::install(self, &table).map_err(io::Error::other)?;
+        if installed.plan.units.is_none() {
+            self.remove_units().map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     fn learn(&mut self, addresses: &[NamedAddress], names: &[HostName]) -> io::Result<()> {
@@ -63,6 +76,11 @@ impl HostRules for HostCapture {
 
     fn restore_routes(&mut self) -> io::Result<bool> {
         Self::restore_routes(self).map_err(io::Error::other)
+    }
+
+    fn follow_units(&mut self, installed: &Installed) -> io::Result<bool> {
+        let Some(wanted) = &installed.plan.units else { return Ok(false) };
+        units::follow(self, wanted, installed.drop_ins)
     }
 
     fn remove(&mut self) -> io::Result<()> {
@@ -221,28 +239,39 @@ fn restore(
         return Ok(Some("the packet rules"));
     }
     let routes_were_missing = kernel.restore_routes()?;
+    let units_were_missing = kernel.follow_units(installed)?;
     follow_senders(kernel, installed, learnt, now)?;
-    Ok(routes_were_missing.then_some("the routing rules"))
+    let missing = routes_were_missing.then_some("the routing rules");
+    Ok(missing.or_else(|| units_were_missing.then_some("the packet rules for units")))
 }
 
-/// Installs the rules again if control groups have been created or replaced.
+/// Installs the rules again if control groups have been created or replaced, or drop-ins of units.
 fn follow_senders(
     kernel: &mut impl HostRules,
     installed: &mut Installed,
     learnt: &mut Learnt,
     now: Instant,
 ) -> io::Result<()> {
-    if !senders::may_change(&installed.plan) {
+    let drop_ins = DropIns::of(&installed.plan);
+    let are_drop_ins_same = drop_ins == installed.drop_ins;
+    if !senders::may_change(&installed.plan) && are_drop_ins_same {
         return Ok(());
     }
     let found = senders::resolve(&installed.plan)?;
-    if found == installed.senders {
+    if found == installed.senders && are_drop_ins_same {
         return Ok(());
     }
     // The kernel has given addresses in use more time.
     learnt.add(&kernel.named_addresses()?, &[], now);
-    let before = std::mem::replace(&mut installed.senders, found);
-    kernel.install(installed, &learnt.addresses(now)).inspect_err(|_| installed.senders = before)
+    let senders_before = std::mem::replace(&mut installed.senders, found);
+    let drop_ins_before = std::mem::replace(&mut installed.drop_ins, drop_ins);
+    if !are_drop_ins_same {
+        drop_ins.report();
+    }
+    kernel.install(installed, &learnt.addresses(now)).inspect_err(|_| {
+        installed.senders = senders_before;
+        installed.drop_ins = drop_ins_before;
+    })
 }
 
 #[cfg(test)]
@@ -296,6 +325,10 @@ mod tests {
             Ok(were_absent)
         }
 
+        fn follow_units(&mut self, _: &Installed) -> io::Result<bool> {
+            Ok(false)
+        }
+
         fn remove(&mut self) -> io::Result<()> {
             (self.has_table, self.has_routes) = (false, false);
             Ok(())
@@ -314,8 +347,15 @@ mod tests {
             names: None,
             mode,
             forwarded: Vec::new(),
+            units: None,
         };
-        Installed { marks: HostMarks::new(3).unwrap(), plan, senders: Vec::new(), user: None }
+        Installed {
+            marks: HostMarks::new(3).unwrap(),
+            plan,
+            senders: Vec::new(),
+            user: None,
+            drop_ins: DropIns::Complete,
+        }
     }
 
     fn watched() -> (Watched, Kernel, Instant) {

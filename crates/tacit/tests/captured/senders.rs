@@ -174,3 +174,111 @@ ECONNREFUSED
 ",
     );
 }
+
+/// Units are control groups in slices; `start_unit` does what systemd does with `NFTSet=`.
+const UNIT: &str = r#"
+unit=tacit-$$.service slice=tacit$$.slice
+sed -i "s/UNIT/$unit/" host.toml
+trap 'finish; rmdir "$cgroups/$slice/$unit" "$cgroups/$slice"' EXIT
+mount -t tmpfs none /run
+mkdir -p "/run/systemd/system/$unit.d"
+cat >"/run/systemd/system/$unit.d/50-tacit.conf" <<'D'
+# Written by `tacit agent --host --drop-ins`: the control group of this unit becomes known
+# to the packet rules before the first process of the unit starts.
+[Service]
+NFTSet=cgroup:inet:tacit-units:units
+D
+make_unit() { mkdir -p "$cgroups/$slice/$unit"; }
+start_unit() {
+    make_unit
+    python3 -c 'import nft, os, struct, sys
+print(nft.add("tacit-units", "units", struct.pack("=Q", os.stat(sys.argv[1]).st_ino)))' \
+        "$cgroups/$slice/$unit"
+}
+in_unit() { in_group "$slice/$unit" "$@"; }
+count_units() {
+    python3 -c 'import nft
+print(len(nft.elements("tacit-units", "units")))'
+}
+serve far 8001
+"#;
+
+fn unit_rules() -> [String; 3] {
+    [
+        rule("unit", 4433, &format!("unit = \"UNIT\"\n{TLS}")),
+        rule("denied", 8001, "unit = \"UNIT\"\ndeny = true"),
+        "[[rule]]\nname = \"others\"\ndirection = \"outbound\"\nremote-ports = \"1-9999\"\n\
+         permit = true\n"
+            .to_owned(),
+    ]
+}
+
+#[test]
+fn a_rule_for_a_unit_decides_about_its_first_packet_and_other_flows_pass_the_agent_by() {
+    let script = format!(
+        r#"{UNIT}
+        ./tacit agent --host --guard --policy host.toml
+        start_unit
+        in_unit ask 192.0.2.2 4433 marked
+        capture
+        in_unit ask 192.0.2.2 8001 word
+        in_unit ask 192.0.2.2 4433 marked
+        ask 192.0.2.2 8001 word
+        connections unit denied others
+        in_unit mkdir "$cgroups/$slice/$unit/inner"
+        in_group "$slice/$unit/inner" ask 192.0.2.2 8001 word
+        rmdir "$cgroups/$slice/$unit/inner"
+        kill -9 $(pgrep -P $agent)
+        refused() {{ [ "$(in_unit ask 192.0.2.2 4433 marked)" = ECONNREFUSED ]; }}
+        until_true refused
+        ask 192.0.2.2 8001 word
+        seen marked"#
+    );
+    let wanted = "
+0
+ECONNREFUSED
+ECONNREFUSED
+answer to marked from ::ffff:127.0.0.1
+answer to word from ::ffff:192.0.2.1
+1 1 0
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+0
+";
+    expect(&unit_rules(), &script, wanted);
+}
+
+#[test]
+fn without_what_systemd_adds_the_agent_decides_about_units_until_the_helper_has_added_it() {
+    let script = format!(
+        r#"{UNIT}
+        make_unit
+        capture
+        in_unit ask 192.0.2.2 4433 marked
+        python3 peer.py flush
+        in_unit ask 192.0.2.2 4433 marked
+        in_unit ask 192.0.2.2 8001 word
+        ask 192.0.2.2 8001 word
+        has_unit() {{ [ "$(count_units 2>/dev/null)" = 1 ]; }}
+        until_true has_unit
+        in_unit ask 192.0.2.2 4433 marked
+        rm "/run/systemd/system/$unit.d/50-tacit.conf"
+        to_agent() {{ ask 192.0.2.2 8001 word >/dev/null; [ "$(connections others)" -gt 1 ]; }}
+        until_true to_agent
+        in_unit ask 192.0.2.2 8001 word
+        grep -c 'have no drop-in' host.log
+        seen marked"#
+    );
+    let wanted = "
+answer to marked from ::ffff:127.0.0.1
+flushed 0
+answer to marked from ::ffff:127.0.0.1
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+answer to marked from ::ffff:127.0.0.1
+ECONNREFUSED
+1
+0
+";
+    expect(&unit_rules(), &script, wanted);
+}

@@ -90,3 +90,16 @@ def publish(chain, hook, port, instead, instead_port, address="192.0.2.1"):
         expression("immediate", number(1, 2), nest(2, attribute(1, struct.pack(">H", instead_port)))),
         expression("nat", number(1, 1), number(2, 2), number(3, 1), number(5, 2)),
     ])
+
+
+def add(table, name, key):
+    """Adds an element to a set of an `inet` table; returns the error number of the kernel."""
+    element = nest(3, nest(1, nest(1, attribute(1, key))))
+    batch = b"".join([
+        message(16, 1, b"", 0, 10),
+        message(10 << 8 | 12, 0x405, text(1, table) + text(2, name) + element, 1),
+        message(17, 1, b"", 0, 10),
+    ])
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+    kernel.send(batch)
+    return -struct.unpack("=i", kernel.recv(4096)[16:20])[0]

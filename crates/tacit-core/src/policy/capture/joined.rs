@@ -34,6 +34,8 @@ pub fn joined_plan(policy: &Policy, joined: JoinedRun<'_>, unix_s: i64) -> HostP
     let names = NameRules::of_joined(policy, joined, unix_s);
     let names = names.map(|rules| rules.ports().to_vec());
     HostPlan {
+        // Units are those of the host's systemd.
+        units: None,
         sections: limited(vec![HostSection { senders: Senders::default(), outbound }], unmatched),
         unmatched,
         inbound: inbound(open()),

@@ -35,8 +35,8 @@ mod sweep;
 
 pub use extend::{Extension, extend};
 pub use host::{
-    HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostPlan, HostRange, HostSection, HostVerdict,
-    SENDER_CHECKS_MAX, Senders, host_plan,
+    HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostPlan, HostRange, HostSection,
+    HostUnits, HostVerdict, SENDER_CHECKS_MAX, Senders, host_plan,
 };
 pub(super) use host::{is_captured, sections as host_sections};
 pub use joined::{joined_plan, unmatched_of_joined};
@@ -222,6 +222,7 @@ fn is_certain_deny(rule: &Rule) -> bool {
         && selectors.user.is_empty()
         && selectors.group.is_empty()
         && selectors.cgroup.is_empty()
+        && selectors.unit.is_empty()
         && selectors.run.is_empty()
 }
 

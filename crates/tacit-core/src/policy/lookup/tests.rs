@@ -71,6 +71,7 @@ fn outbound() -> Selectors {
         user: Vec::new(),
         group: Vec::new(),
         cgroup: Vec::new(),
+        unit: Vec::new(),
         run: Vec::new(),
     }
 }
@@ -203,6 +204,10 @@ fn cgroup() -> impl Strategy<Value = String> {
     select(&["a", "a/b", "ab"][..]).prop_map(str::to_owned)
 }
 
+fn unit() -> impl Strategy<Value = String> {
+    select(&["a", "b"][..]).prop_map(str::to_owned)
+}
+
 fn run() -> impl Strategy<Value = String> {
     select(&["night"][..]).prop_map(str::to_owned)
 }
@@ -218,6 +223,7 @@ prop_compose! {
         user in vec(user(), 0..2),
         group in vec(user(), 0..2),
         cgroup in vec(cgroup(), 0..2),
+        unit in vec(unit(), 0..2),
         run in vec(run(), 0..2),
         listen in vec(listen(), 0..3),
         when in option::weighted(0.2, when()),
@@ -225,9 +231,11 @@ prop_compose! {
     ) -> Rule {
         let arriving = (Direction::Inbound, Protocol::Tcp);
         let (direction, protocol) = if listen.is_empty() { way } else { arriving };
+        // A unit is a control group, which may contradict another one.
+        let unit = if cgroup.is_empty() { unit } else { Vec::new() };
         let selectors = Selectors {
             direction, protocol, local, local_ports, remote, remote_ports, when, program, user,
-            group, cgroup, run,
+            group, cgroup, unit, run,
         };
         let action = if deny { Action::Deny(Deny::Refused) } else { Action::Permit };
         let rule = rule(selectors, listen, action);
@@ -297,7 +305,7 @@ proptest! {
         let programs = ["/bin/a", "/bin/b", "/bin/other"].map(|path| Some(PathBuf::from(path)));
         let users = ["ann", "bob", "other"].map(|name| Some(name.to_owned()));
         let groups = users.clone();
-        let cgroups = ["a", "a/b", "ab", "other"].map(|path| Some(path.to_owned()));
+        let cgroups = ["a", "a/b", "ab", "b", "other"].map(|path| Some(path.to_owned()));
         let runs = ["night", "other"].map(|name| Some(name.to_owned()));
         for flow in flows {
             let found = index.lookup(&flow);

@@ -1,5 +1,6 @@
 //! Parses `[host]`, and reports the rules with settings that a captured host does not support.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::review::{self, Read};
@@ -7,8 +8,8 @@ use super::words::Scope;
 use crate::message_id::MessageId;
 use crate::policy::capture::named;
 use crate::policy::capture::{
-    self, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HostSection, NAMED_PORTS_MAX, NameRules,
-    PORT_PARTS_MAX, SENDER_CHECKS_MAX,
+    self, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostSection, NAMED_PORTS_MAX,
+    NameRules, PORT_PARTS_MAX, SENDER_CHECKS_MAX,
 };
 use crate::policy::host::{FORWARDED_MAX, HostMode, HostSettings, Unmatched};
 use crate::policy::rule::{Action, Rule, RuleForm};
@@ -25,12 +26,14 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<HostSettings>> {
     let fix = "set what happens to flows that no rule matches: unmatched = \"permit\" or \"deny\"";
     let unmatched = table.required("unmatched", fix).and_then(|value| value.choice(&words));
     let mark = table.value("mark").map_or(Some(HostSettings::MARK_DEFAULT), |value| mark(&value));
+    let unit_mark = unit_mark(&table, mark);
     let position = table.report.position(table.at.start);
     let mode = table.value("mode").map_or(Some(HostMode::Enforce), |value| mode(&value));
     let forwarded = table.value("forwarded").map_or(Some(Vec::new()), |value| forwarded(&value));
     Some(Some(HostSettings {
         unmatched: unmatched?,
         mark: mark?,
+        unit_mark: unit_mark?,
         mode: mode?,
         forwarded: forwarded?,
         position,
@@ -99,15 +102,34 @@ pub(super) fn with_settings(
 
 /// Parses two bits, written as a hexadecimal number.
 fn mark(value: &TomlValue<'_>) -> Option<u32> {
+    let fix = "write a mask with two bits that no other program uses: \"0x30000000\"";
+    bits(value, "mark", fix, |bits| bits.count_ones() == 2)
+}
+
+/// Parses the bit for units, which must not be one of `mark`.
+fn unit_mark(table: &TomlTable<'_>, mark: Option<u32>) -> Option<u32> {
+    let used = mark.unwrap_or_default();
+    let fix = "write a mask with one bit that no other program uses, and that `mark` has not: \
+               \"0x40000000\"";
+    let is_free = |bit: &u32| bit & used == 0;
+    match table.value("unit-mark") {
+        Some(value) => bits(&value, "unit-mark", fix, |bit| bit.is_power_of_two() && is_free(bit)),
+        None => HostSettings::UNIT_MARK_DEFAULTS.into_iter().find(is_free),
+    }
+}
+
+/// Parses bits, written as a hexadecimal number.
+fn bits(
+    value: &TomlValue<'_>,
+    key: &str,
+    fix: &str,
+    is_valid: impl FnOnce(&u32) -> bool,
+) -> Option<u32> {
     let text = value.string()?;
     let digits = text.strip_prefix("0x").unwrap_or_default();
-    let bits = u32::from_str_radix(digits, 16).ok().filter(|bits| bits.count_ones() == 2);
+    let bits = u32::from_str_radix(digits, 16).ok().filter(is_valid);
     if bits.is_none() {
-        let message = format!("`mark` cannot be `{}`", text.escape_debug());
-        value.error(
-            message,
-            "write a mask with two bits that no other program uses: \"0x30000000\"",
-        );
+        value.error(format!("`{key}` cannot be `{}`", text.escape_debug()), fix);
     }
     bits
 }
@@ -157,16 +179,23 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
     check_names(host, rules);
 }
 
-/// Reports rules that name programs, where the agent would find no rule for other programs: the
-/// kernel cannot tell programs apart, and the agent rejects what no rule matches.
+/// The first sender of a rule that the agent checks: the kernel cannot tell programs or units
+/// apart.
+fn agent_key(selectors: &Selectors) -> Option<&'static str> {
+    let lists = [("program", selectors.program.is_empty()), ("unit", selectors.unit.is_empty())];
+    lists.into_iter().find(|(_, is_empty)| !is_empty).map(|(key, _)| key)
+}
+
+/// Reports rules that name programs or units, where the agent would find no rule for others: it
+/// rejects what no rule matches.
 fn check_other_programs(rules: &[Read<'_, '_>]) {
     for (place, Read { value, rule }) in rules.iter().enumerate() {
-        if rule.selectors.program.is_empty() || !capture::is_of_host(rule) {
-            continue;
-        }
+        let key = agent_key(&rule.selectors).filter(|_| capture::is_of_host(rule));
+        let Some(key) = key else { continue };
         let for_all = |read: &&Read<'_, '_>| {
             let selectors = &read.rule.selectors;
             let is_any_senders = selectors.program.is_empty()
+                && selectors.unit.is_empty()
                 && selectors.user.is_empty()
                 && selectors.group.is_empty()
                 && selectors.cgroup.is_empty()
@@ -176,14 +205,16 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         if rules[place + 1..].iter().any(|read| for_all(&read)) {
             continue;
         }
-        let at = value.value.get("program").map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!(
-            "rule `{}` selects by `program`, but tacit also captures flows of other programs to \
+            "rule `{}` selects by `{key}`, but tacit also captures flows of other programs to \
              these destinations, and no later rule matches them",
             rule.name
         );
-        let fix = "add a rule without `program` for the same destinations after this rule, for \
-                   example with permit = true; or set unmatched = \"deny\"";
+        let fix = format!(
+            "add a rule without `{key}` for the same destinations after this rule, for example \
+             with permit = true; or set unmatched = \"deny\""
+        );
         value.report.error(MessageId("no-rule-for-others"), &at, message, fix);
     }
 }
@@ -195,8 +226,8 @@ fn check_groups(rules: &[Read<'_, '_>]) {
     // The kernel captures by name before it compares senders.
     let mut undecided = of_host().map(|read| read.rule).find(|rule| named::is_by_name(rule));
     for Read { value, rule } in of_host() {
-        let has_program = !rule.selectors.program.is_empty();
-        undecided = undecided.or_else(|| has_program.then_some(*rule));
+        let is_for_agent = agent_key(&rule.selectors).is_some();
+        undecided = undecided.or_else(|| is_for_agent.then_some(*rule));
         if rule.selectors.group.is_empty() {
             continue;
         }
@@ -216,7 +247,7 @@ fn check_groups(rules: &[Read<'_, '_>]) {
         let at = value.value.get("group").map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!("the agent cannot apply `group` of rule `{}`: {problem}", rule.name);
         let fix = "select by `user` or `slice`; or use `group` only with permit or deny, before \
-                   all rules with `program`, and without any rule that selects by name";
+                   all rules with `program` or `unit`, and without any rule that selects by name";
         value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
 }
@@ -236,10 +267,19 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
         );
         report(MessageId("too-many-ranges"), message, "merge rules: use networks and port ranges");
     }
+    let units: BTreeSet<&String> =
+        rules.iter().flat_map(|read| &read.rule.selectors.unit).collect();
+    if units.len() > HOST_UNITS_MAX {
+        let message = format!(
+            "the rules name {} units of systemd; the limit is {HOST_UNITS_MAX}",
+            units.len()
+        );
+        report(MessageId("too-many-senders"), message, "name a slice instead of its units");
+    }
     if sections.len() > HOST_SECTIONS_MAX {
         let message = format!(
-            "the senders (`user`, `group`, `cgroup`) change {} times from one outbound rule to the \
-             next; the limit is {HOST_SECTIONS_MAX}",
+            "the senders (`user`, `group`, `cgroup`, `unit`) change {} times from one outbound \
+             rule to the next; the limit is {HOST_SECTIONS_MAX}",
             sections.len()
         );
         report(
@@ -263,8 +303,9 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
 
 /// The first key of a rule that is about senders which no program of a run has.
 fn sender_key(value: &TomlValue<'_>, rule: &Rule) -> Option<&'static str> {
-    let has_any = !rule.selectors.group.is_empty() || !rule.selectors.cgroup.is_empty();
-    let mut keys = ["group", "cgroup", "slice"].into_iter();
+    let Selectors { group, cgroup, unit, .. } = &rule.selectors;
+    let has_any = !(group.is_empty() && cgroup.is_empty() && unit.is_empty());
+    let mut keys = ["group", "cgroup", "slice", "unit"].into_iter();
     has_any.then(|| keys.find(|key| value.value.get(key).is_some())).flatten()
 }
 
@@ -341,6 +382,13 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
             "cgroup",
             "a rule that selects by name applies to all control groups, so it cannot select one",
             "remove the control group, or write addresses in `remote`",
+        );
+    }
+    if !selectors.unit.is_empty() {
+        return found(
+            "unit",
+            "a rule that selects by name applies to all units, so it cannot have `unit`",
+            "remove `unit`, or write addresses in `remote`",
         );
     }
     if !selectors.program.is_empty() {

@@ -190,7 +190,8 @@ fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
 
 /// Returns a flow that the rule matches.
 fn typical_flow(rule: &Rule) -> Flow {
-    let Selectors { direction, protocol, program, user, group, cgroup, run, .. } = &rule.selectors;
+    let Selectors { direction, protocol, program, user, group, cgroup, unit, run, .. } =
+        &rule.selectors;
     let local = typical_end(&rule.selectors.local, &rule.selectors.local_ports);
     let remote = typical_end(&rule.selectors.remote, &rule.selectors.remote_ports);
     Flow {
@@ -206,7 +207,8 @@ fn typical_flow(rule: &Rule) -> Flow {
         program: Some(program.first().cloned().unwrap_or_default()),
         user: Some(user.first().cloned().unwrap_or_default()),
         group: Some(group.first().cloned().unwrap_or_default()),
-        cgroup: Some(cgroup.first().cloned().unwrap_or_default()),
+        // The control group of a unit has its name, below slices.
+        cgroup: Some(cgroup.first().or_else(|| unit.first()).cloned().unwrap_or_default()),
         run: Some(run.first().cloned().unwrap_or_default()),
         to_own_host: false,
         at_unix_s: rule.selectors.when.as_ref().map_or(0, When::typical_time),
@@ -261,6 +263,7 @@ pub(super) fn covers(a: &Rule, b: &Rule) -> bool {
         && all_covered(&a.user, &b.user, |a, b| unknown_too && a == b)
         && all_covered(&a.group, &b.group, |a, b| unknown_too && a == b)
         && all_covered(&a.cgroup, &b.cgroup, |a, b| unknown_too && is_within(b, a))
+        && all_covered(&a.unit, &b.unit, |a, b| unknown_too && a == b)
         && all_covered(&a.run, &b.run, |a, b| unknown_too && a == b)
 }
 

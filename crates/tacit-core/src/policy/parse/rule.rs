@@ -228,7 +228,7 @@ fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) ->
     let fix = "remove the key; `listen` is enough";
     table.refuse(&["direction", "protocol", "local"], why, fix);
     let why = "a rule with `listen` does not apply to runs";
-    let keys = ["run", "group", "cgroup", "slice"];
+    let keys = ["run", "group", "cgroup", "slice", "unit"];
     table.refuse(&keys, why, "remove the key, or set direction = \"outbound\" without `listen`");
     let remote = addresses(table, "remote", |value| {
         let selector = address::selector(value)?;
@@ -255,6 +255,7 @@ fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) ->
         user: users(table)?,
         group: Vec::new(),
         cgroup: Vec::new(),
+        unit: Vec::new(),
         run: Vec::new(),
         when: when::read(table)?,
     })

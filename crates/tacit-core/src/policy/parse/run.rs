@@ -1,7 +1,7 @@
 //! Parses the rules for runs and for the host: rules for connections that programs open, and rules
 //! for connections to the ports of programs.
 
-use super::selectors::{addresses, cgroups, groups, ports, programs, runs, users};
+use super::selectors::{addresses, cgroups, groups, ports, programs, runs, units, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
@@ -55,6 +55,7 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
     let user = users(table);
     let group = groups(table);
     let cgroup = cgroups(table);
+    let unit = units(table);
     let run = runs(table);
     let when = when::read(table);
     let selectors = Selectors {
@@ -68,6 +69,7 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
         user: user?,
         group: group?,
         cgroup: cgroup?,
+        unit: unit?,
         run: run?,
         when: when?,
     };
@@ -86,7 +88,8 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
     );
     let why = "the key selects programs of this host, but the sender of an inbound connection is \
                another machine";
-    table.refuse(&["group", "cgroup", "slice"], why, "remove the key; `remote` selects clients");
+    let keys = ["group", "cgroup", "slice", "unit"];
+    table.refuse(&keys, why, "remove the key; `remote` selects clients");
     let protocol = protocol(table);
     if protocol == Some(Protocol::Udp)
         && let Some(value) = table.value("protocol")
@@ -118,6 +121,7 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         user: user?,
         group: Vec::new(),
         cgroup: Vec::new(),
+        unit: Vec::new(),
         run: Vec::new(),
         when: when?,
     };

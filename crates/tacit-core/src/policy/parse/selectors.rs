@@ -81,6 +81,34 @@ fn read_cgroup(value: &TomlValue<'_>) -> Option<String> {
     Some(path.to_owned())
 }
 
+/// Reads units of systemd. Only services are started with a drop-in that tacit generates.
+pub(super) fn units(table: &TomlTable<'_>) -> Option<Vec<String>> {
+    let Some(value) = table.value("unit") else { return Some(Vec::new()) };
+    if let Some(other) = ["cgroup", "slice"].into_iter().find(|key| table.holds(key)) {
+        let message = format!("`unit` and `{other}` cannot be in one rule");
+        value.error(message, "a unit has one control group: remove one of the keys");
+        return None;
+    }
+    value.each(read_unit)
+}
+
+fn read_unit(value: &TomlValue<'_>) -> Option<String> {
+    let text = value.string()?;
+    let name = text.strip_suffix(".service").unwrap_or_default();
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || ":-_.\\@".contains(letter);
+    let is_instance = !name.ends_with('@');
+    let is_name = !name.is_empty() && is_instance && name.chars().all(is_letter);
+    if !is_name || text.len() > UNIT_BYTES_MAX {
+        let message = format!("`unit` cannot be `{}`", text.escape_debug());
+        value.error(message, "write the whole name of a service: \"nginx.service\"");
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// The longest name of a unit in systemd, with its ending.
+const UNIT_BYTES_MAX: usize = 255;
+
 /// A slice of systemd: `a-b.slice` is below `a.slice`.
 fn read_slice(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;

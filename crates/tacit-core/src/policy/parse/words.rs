@@ -59,7 +59,7 @@ impl Scope {
             Self::MapEntry => MAP_ENTRY,
             Self::Agent => AGENT,
             Self::Engine => &["cpus", "spill", "queue", "class", "nice"],
-            Self::Host => &["unmatched", "mark", "mode", "forwarded"],
+            Self::Host => &["unmatched", "mark", "mode", "forwarded", "unit-mark"],
             Self::Limits => &[
                 "connections",
                 "handshakes",
@@ -170,6 +170,7 @@ const RULE: &[&str] = &[
     "group",
     "cgroup",
     "slice",
+    "unit",
     "run",
     "when",
     "permit",

@@ -19,6 +19,9 @@ pub const USED_TIME: Duration = Duration::from_secs((8 * 24 + 1) * 3600);
 /// The map of ports to parts.
 pub(super) const PORTS: &str = "nameports";
 
+/// The set of the control groups of units.
+pub const UNITS: &str = "units";
+
 /// A condition of a rule, or an action on the packets that meet all conditions.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HostExpression {
@@ -49,6 +52,8 @@ pub(super) enum HostExpression {
     OfGroup(u32),
     /// A socket in this control group, or in one below it, sends the packet.
     OfCgroup(CgroupId),
+    /// A socket sends the packet whose control group at this level is that of a unit.
+    OfUnits(u32),
     /// The packet came in on `lo`.
     FromLo,
     /// The packet came in on another interface than `lo`.
@@ -189,15 +194,13 @@ impl HostExpression {
                 has_source_route(rule, route);
                 compare(rule, EQUAL, &[1]);
             }
-            Self::OfUser(user) => {
-                meta(rule, META_SKUID);
-                compare(rule, EQUAL, &user.to_ne_bytes());
-            }
-            Self::OfGroup(group) => {
-                meta(rule, META_SKGID);
-                compare(rule, EQUAL, &group.to_ne_bytes());
-            }
+            Self::OfUser(user) => compare_owner(rule, META_SKUID, user),
+            Self::OfGroup(group) => compare_owner(rule, META_SKGID, group),
             Self::OfCgroup(cgroup) => compare_cgroup(rule, cgroup),
+            Self::OfUnits(level) => {
+                cgroup_at(rule, level);
+                look_up(rule, UNITS);
+            }
             Self::FromLo => compare_with_lo(rule, META_IIF, EQUAL),
             Self::NotFromLo => compare_with_lo(rule, META_IIF, NOT_EQUAL),
             Self::ReceivedOn(name) => compare_interface_name(rule, name),
@@ -261,6 +264,12 @@ fn is_to_addresses(rule: &mut NetlinkRequest, first: IpAddr, last: IpAddr) {
     let (offset, len) = if first.len() == 4 { (16, 4) } else { (24, 16) };
     load(rule, NETWORK, offset, len, REGISTER_1);
     within(rule, &first, &octets(last));
+}
+
+/// Compares the user or the group of the socket that sends.
+fn compare_owner(rule: &mut NetlinkRequest, property: u32, number: u32) {
+    meta(rule, property);
+    compare(rule, EQUAL, &number.to_ne_bytes());
 }
 
 fn compare_direction(rule: &mut NetlinkRequest, direction: u8) {
@@ -387,12 +396,18 @@ fn look_up_verdict(rule: &mut NetlinkRequest, map: &str) {
 
 /// Compares the group of the socket that sends, or the group above it at the same level.
 fn compare_cgroup(rule: &mut NetlinkRequest, CgroupId { level, id }: CgroupId) {
+    cgroup_at(rule, level);
+    compare(rule, EQUAL, &id.to_ne_bytes());
+}
+
+/// Loads the group of the socket that sends, or the group above it, at this level. If there is
+/// none, the next rule decides.
+fn cgroup_at(rule: &mut NetlinkRequest, level: u32) {
     expression(rule, "socket", |data| {
         data.be32(1, SOCKET_CGROUP);
         data.be32(2, REGISTER_1);
         data.be32(3, level);
     });
-    compare(rule, EQUAL, &id.to_ne_bytes());
 }
 
 /// Continues in a chain, and comes back if that has no verdict.

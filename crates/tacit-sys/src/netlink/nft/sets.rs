@@ -95,7 +95,7 @@ pub(super) enum Set {
 impl Set {
     pub(super) const ALL: [Self; 4] = [Self::Tcp4, Self::Tcp6, Self::Udp4, Self::Udp6];
 
-    fn of(element: &Element) -> Self {
+    pub(super) fn of(element: &Element) -> Self {
         match (element.protocol, element.first.is_ipv4()) {
             (IpProtocol::Tcp, true) => Self::Tcp4,
             (IpProtocol::Tcp, false) => Self::Tcp6,
@@ -104,7 +104,7 @@ impl Set {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tcp4 => "tcp4",
             Self::Tcp6 => "tcp6",
@@ -201,8 +201,15 @@ fn write_element(list: &mut NetlinkRequest, element: &Element) {
     list.nest(1, |one| write_range(one, element));
 }
 
-/// Writes the key of an element: the first address and port, and the last address and port.
+/// Writes the key of an element.
 pub(super) fn write_range(one: &mut NetlinkRequest, element: &Element) {
+    let [first, last] = range_keys(element);
+    one.nest(1, |held| held.attribute(1, &first));
+    one.nest(10, |held| held.attribute(1, &last));
+}
+
+/// The key of an element: the first address and port, and the last address and port.
+pub(super) fn range_keys(element: &Element) -> [Vec<u8>; 2] {
     let key = |address: IpAddr, port: u16| {
         let mut key = match address {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -212,8 +219,7 @@ pub(super) fn write_range(one: &mut NetlinkRequest, element: &Element) {
         key.resize(key.len() + 2, 0);
         key
     };
-    one.nest(1, |held| held.attribute(1, &key(element.first, element.first_port)));
-    one.nest(10, |held| held.attribute(1, &key(element.last, element.last_port)));
+    [key(element.first, element.first_port), key(element.last, element.last_port)]
 }
 
 pub(super) const NEWSET: u16 = 9;

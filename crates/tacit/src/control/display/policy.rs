@@ -123,10 +123,12 @@ fn tables(policy: &Policy) -> Vec<PolicyTable> {
 }
 
 fn captured_host(host: &HostSettings) -> PolicyTable {
-    let HostSettings { unmatched, mark, mode, forwarded, position: _ } = host;
+    let HostSettings { unmatched, mark, unit_mark, mode, forwarded, position: _ } = host;
     let mut settings = Settings::default();
     settings.add("unmatched", unmatched.word(), false);
     settings.add("mark", format!("{mark:#x}"), *mark == HostSettings::MARK_DEFAULT);
+    let default = HostSettings::UNIT_MARK_DEFAULTS[0];
+    settings.add("unit-mark", format!("{unit_mark:#x}"), *unit_mark == default);
     settings.add("mode", mode.word(), *mode == HostMode::default());
     settings.add("forwarded", forwarded.clone(), forwarded.is_empty());
     settings.table("[host]", None)
@@ -340,6 +342,7 @@ fn selectors(settings: &mut Settings, rule: &Rule) {
         user,
         group,
         cgroup,
+        unit,
         run,
     } = &rule.selectors;
     let is_forwarding = matches!(rule.form, RuleForm::Forward(_));
@@ -364,6 +367,7 @@ fn selectors(settings: &mut Settings, rule: &Rule) {
     if is_outbound {
         settings.add("group", group.clone(), group.is_empty());
         settings.add("cgroup", cgroup.clone(), cgroup.is_empty());
+        settings.add("unit", unit.clone(), unit.is_empty());
         settings.add("run", run.clone(), run.is_empty());
         let names: Vec<_> = rule.names.iter().map(name_pattern).collect();
         settings.add("names", names, rule.names.is_empty());

@@ -25,6 +25,8 @@
 //! the same senders form a section. The output chain checks the senders of one section after the
 //! other. `N` is the number of the section, from 0.
 //!
+//! Rules with units of systemd need another table (see `units.rs`).
+//!
 //! The maps and sets for names exist only if the policy has rules by name (see `named.rs` and
 //! `store.rs`).
 //!
@@ -40,10 +42,11 @@ mod rules;
 mod store;
 #[cfg(test)]
 mod tests;
+mod units;
 
 use self::store::NAMES_TABLE;
 use super::batch::{CREATE, TABLE, commit, message, of_table};
-pub use super::host_expression::CgroupId;
+pub use super::host_expression::{CgroupId, UNITS};
 use super::sets::Element;
 use crate::ip_version::IpSupport;
 use crate::netlink::error::Error;
@@ -53,6 +56,7 @@ use crate::netlink::socket::{Netlink, ReplyCount};
 pub use super::host_expression::USED_TIME;
 pub use named::{NAMED_ADDRESSES_MAX, NamedFlows, PartAddress, PartPorts, named_addresses};
 pub use store::{STORED_AT_ONCE_MAX, STORED_NAME_BYTES_MAX, StoredName, learn, stored_names};
+pub use units::{UNITS_TABLE, add_units, install_units, remove_units, units_in_kernel};
 
 /// The most ranges of a table, all maps and sets together.
 pub const HOST_RANGES_MAX: usize = 16_384;
@@ -131,6 +135,9 @@ pub struct SenderCheck {
     pub group: Option<u32>,
     /// The control group of its socket, or one above it.
     pub cgroup: Option<CgroupId>,
+    /// A bit that the packet's mark must not have: [`install_units`] sets it on packets that no
+    /// unit sends.
+    pub without_mark: Option<u32>,
 }
 
 /// Flows of the same senders.
@@ -256,8 +263,12 @@ fn replace(
 /// # Errors
 /// The kernel's.
 pub fn is_installed(netfilter: &mut Netlink) -> Result<bool, Error> {
+    exists(netfilter, TABLE)
+}
+
+fn exists(netfilter: &mut Netlink, table: &str) -> Result<bool, Error> {
     let mut question = message("checking whether the nftables table exists", GETTABLE, 0);
-    question.text(1, TABLE);
+    question.text(1, table);
     match netfilter.ask(question, ReplyCount::One, |_| Ok(())) {
         Ok(()) => Ok(true),
         Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
@@ -265,12 +276,12 @@ pub fn is_installed(netfilter: &mut Netlink) -> Result<bool, Error> {
     }
 }
 
-/// Removes the table and the names, if they are there.
+/// Removes the table, the names and the units, if they are there.
 ///
 /// # Errors
 /// The kernel's. `EPERM`: another process owns the table.
 pub fn remove(netfilter: &mut Netlink) -> Result<(), Error> {
-    for name in [TABLE, NEW_TABLE, NAMES_TABLE] {
+    for name in [TABLE, NEW_TABLE, NAMES_TABLE, UNITS_TABLE] {
         remove_table(netfilter, name)?;
     }
     Ok(())

@@ -429,8 +429,10 @@ impl Rules {
                 continue;
             }
             for sender in section.senders {
-                let SenderCheck { user, group, cgroup } = *sender;
+                let SenderCheck { user, group, cgroup, without_mark } = *sender;
+                let without_mark = without_mark.map(|bit| MarkBits { mask: bit, value: 0 });
                 let checks = [
+                    without_mark.map(|bits| Host(MarkIs(bits))),
                     user.map(|user| Host(OfUser(user))),
                     group.map(|group| Host(OfGroup(group))),
                     cgroup.map(|cgroup| Host(OfCgroup(cgroup))),

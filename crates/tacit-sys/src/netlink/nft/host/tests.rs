@@ -8,7 +8,7 @@ use crate::netlink::IpProtocol;
 use crate::netlink::testing::{bytes, sealed};
 
 const EVERYONE: &[TableSection<'static>] = &[TableSection {
-    senders: &[SenderCheck { user: None, group: None, cgroup: None }],
+    senders: &[SenderCheck { user: None, group: None, cgroup: None, without_mark: None }],
     outbound: &[],
 }];
 
@@ -118,7 +118,7 @@ fn destinations_are_decided_as_programs_use_them_and_as_nat_makes_them() {
 fn a_section_is_reached_only_by_its_senders() {
     let cgroup = CgroupId { level: 2, id: 0x0102_0304_0506_0708 };
     let senders = [
-        SenderCheck { user: Some(1000), group: Some(0x64), cgroup: None },
+        SenderCheck { user: Some(1000), group: Some(0x64), ..SenderCheck::default() },
         SenderCheck { cgroup: Some(cgroup), ..SenderCheck::default() },
     ];
     let to = element(IpProtocol::Tcp, "10.9.8.7", 443);
