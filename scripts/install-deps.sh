@@ -87,6 +87,12 @@ if [ "$purpose" = test ]; then
     need fish fish
     # What reads captures.
     need tshark tshark
+    # A peer of IPsec, with its data path in user space.
+    [ -e /usr/lib/ipsec/charon ] || missing+=(strongswan-charon)
+    [ -e /usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so ] || missing+=(libcharon-extra-plugins)
+    [ -e /usr/lib/ipsec/plugins/libstrongswan-openssl.so ] || missing+=(libstrongswan-standard-plugins)
+    [ -e /usr/lib/ipsec/plugins/libstrongswan-curve25519.so ] || missing+=(libstrongswan-extra-plugins)
+    PATH="$PATH:/usr/sbin:/sbin" need strongswan-swanctl swanctl
     # Products whose configurations are imported.
     need stunnel4 stunnel
     PATH="$PATH:/usr/sbin:/sbin" need openssh-server sshd

@@ -1,0 +1,175 @@
+//! Moves datagrams between a UDP socket and a connection.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use tacit_ipsec::ike::{
+    ChildConfig, EspProposal, IkeConfig, IkeConnection, IkeEvent, IkeIdentity, IkePath,
+    IkeProposal, IkeTransmit, KeGroup, LocalAuth, Prf, RandomFailed, RandomSource, RemoteAuth,
+};
+use tacit_ipsec::{ChildSa, Cipher, EspSpi, IntegrityHash, SecretBytes, TrafficSelector};
+
+use super::ping;
+
+#[derive(Debug)]
+struct SystemRandom;
+
+impl RandomSource for SystemRandom {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), RandomFailed> {
+        aws_lc_rs::rand::fill(bytes).map_err(|_| RandomFailed)
+    }
+}
+
+/// Runs until the connection has ended.
+pub(crate) fn run(role: &str) {
+    let socket = UdpSocket::bind("10.99.0.1:4500").unwrap();
+    let remote = "10.99.0.2:4500".parse().unwrap();
+    let path = IkePath { local: socket.local_addr().unwrap(), remote };
+    let config = Arc::new(config(&std::env::var("IKE_PROPOSAL").unwrap()));
+    let commands = commands();
+    println!("\nready");
+    let mut active: Option<EspSpi> = None;
+    let mut children: BTreeMap<EspSpi, ChildSa> = BTreeMap::new();
+    let mut sequence = 0;
+    let mut connection = (role == "initiator").then(|| {
+        IkeConnection::initiate(Arc::clone(&config), path, Box::new(SystemRandom), Instant::now())
+    });
+    let mut buffer = vec![0; 65536];
+    loop {
+        if let Some(connection) = &mut connection {
+            for command in commands.try_iter() {
+                if command == "ping" {
+                    sequence += 1;
+                    let packet = ping::request(&children[&active.unwrap()], sequence);
+                    socket.send_to(&packet, path.remote).unwrap();
+                    continue;
+                }
+                obey(connection, &command, active);
+            }
+            if connection.poll_timeout().is_some_and(|at| at <= Instant::now()) {
+                connection.handle_timeout(Instant::now());
+            }
+            while let Some(transmit) = connection.poll_transmit() {
+                send(&socket, path, &transmit);
+            }
+            while let Some(event) = connection.poll_event() {
+                match &event {
+                    IkeEvent::ChildInstalled(child) => {
+                        children.insert(child.inbound.spi, (**child).clone());
+                    }
+                    // The counter of a new key begins again.
+                    IkeEvent::ChildActive(spi) => (active, sequence) = (Some(*spi), 0),
+                    _ => {}
+                }
+                print(&event);
+            }
+        }
+        socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        let Ok((length, _)) = socket.recv_from(&mut buffer) else { continue };
+        // ESP has no non-ESP marker.
+        let Some(message) = buffer[..length].strip_prefix(&[0; 4]) else {
+            if children.values().any(|child| ping::is_reply(child, &buffer[..length])) {
+                println!("pong");
+            }
+            continue;
+        };
+        match &mut connection {
+            Some(connection) => connection.handle_datagram(Instant::now(), message),
+            None => {
+                let random = Box::new(SystemRandom);
+                let config = Arc::clone(&config);
+                match IkeConnection::accept(config, path, random, Instant::now(), message) {
+                    Ok(accepted) => connection = Some(accepted),
+                    Err(refusal) => println!("refused {}", refusal.failure),
+                }
+            }
+        }
+    }
+}
+
+fn commands() -> Receiver<String> {
+    let (sender, receiver) = sync_channel(16);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            sender.send(line.unwrap()).unwrap();
+        }
+        // The script has ended.
+        std::process::abort();
+    });
+    receiver
+}
+
+fn obey(connection: &mut IkeConnection, command: &str, active: Option<EspSpi>) {
+    let now = Instant::now();
+    match command {
+        "rekey" => connection.rekey(now),
+        "rekey-child" => connection.rekey_child(now, active.unwrap()),
+        "close" => connection.close(now),
+        other => panic!("unknown command {other}"),
+    }
+}
+
+fn send(socket: &UdpSocket, path: IkePath, transmit: &IkeTransmit) {
+    let bytes = match transmit {
+        IkeTransmit::Message(bytes) => [&[0; 4], bytes.as_slice()].concat(),
+        IkeTransmit::Keepalive => vec![0xff],
+    };
+    socket.send_to(&bytes, path.remote).unwrap();
+}
+
+fn print(event: &IkeEvent) {
+    match event {
+        IkeEvent::Established { peer, proposal } => println!("established {peer} {proposal:?}"),
+        IkeEvent::Rekeyed => println!("rekeyed"),
+        IkeEvent::ChildInstalled(child) => println!(
+            "installed {:08x} {:08x} {:?}",
+            child.inbound.spi.number(),
+            child.outbound.spi.number(),
+            child.remote
+        ),
+        IkeEvent::ChildActive(spi) => println!("active {:08x}", spi.number()),
+        IkeEvent::ChildRemoved(spi) => println!("removed {:08x}", spi.number()),
+        IkeEvent::ExchangeFailed(failure) => println!("exchange {} {failure}", failure.kind),
+        IkeEvent::Failed(failure) => println!("failed {} {failure}", failure.kind),
+        IkeEvent::Closed => println!("closed"),
+    }
+}
+
+fn config(proposal: &str) -> IkeConfig {
+    let (ike, esp, prf, group) = match proposal {
+        "gcm" => (Cipher::Aes256Gcm, Cipher::Aes256Gcm, Prf::HmacSha384, KeGroup::P256),
+        "chacha" => {
+            let cipher = Cipher::ChaCha20Poly1305;
+            (cipher, cipher, Prf::HmacSha256, KeGroup::X25519)
+        }
+        _ => {
+            let ike = Cipher::Aes256Cbc(IntegrityHash::Sha512);
+            let esp = Cipher::Aes128Cbc(IntegrityHash::Sha256);
+            (ike, esp, Prf::HmacSha512, KeGroup::P384)
+        }
+    };
+    let key = SecretBytes::new(b"a shared key".to_vec());
+    let selector = |first: [u8; 4], last: [u8; 4]| {
+        vec![TrafficSelector::of_addresses(first.into(), last.into()).unwrap()]
+    };
+    IkeConfig {
+        local: IkeIdentity::Fqdn("branch.example".to_owned()),
+        remote: IkeIdentity::Fqdn("gw.example".to_owned()),
+        local_auth: LocalAuth::SharedKey(key.clone()),
+        remote_auth: RemoteAuth::SharedKey(key),
+        proposals: vec![IkeProposal { cipher: ike, prf, group }],
+        child: ChildConfig {
+            proposals: vec![EspProposal { cipher: esp, pfs: Some(group) }],
+            local: selector([10, 1, 0, 1], [10, 1, 0, 1]),
+            // The peer narrows it to 10.2.0.0/24.
+            remote: selector([10, 2, 0, 0], [10, 2, 255, 255]),
+            lifetime: Duration::from_secs(3600),
+        },
+        lifetime: Duration::from_secs(4 * 3600),
+        liveness: Duration::from_secs(30),
+    }
+}
