@@ -1,5 +1,6 @@
 //! What the policy says about one peer.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::identity::IkeIdentity;
@@ -22,6 +23,8 @@ pub struct IkeConfig {
     pub proposals: Vec<IkeProposal>,
     /// The tunnel.
     pub child: ChildConfig,
+    /// Who assigns inner addresses.
+    pub inner: InnerConfig,
     /// How long the keys of the IKE SA are used.
     pub lifetime: Duration,
     /// After this time without a packet from the peer, this side asks whether it is alive.
@@ -40,6 +43,27 @@ pub struct ChildConfig {
     /// How long keys are used. The data path asks for new keys earlier if it has sent too many
     /// packets or bytes.
     pub lifetime: Duration,
+}
+
+/// Who assigns inner addresses (RFC 7296 section 2.19).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InnerConfig {
+    /// The policies of both sides have them.
+    Static,
+    /// This side requests an address and resolvers from the peer, for IPv4 and IPv6. Its end of the
+    /// tunnel is offered as in the policy, and the peer narrows it to the address.
+    Request,
+    /// This side assigns these to a peer that requests them.
+    Assign(InnerAddresses),
+}
+
+/// Inner addresses of a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InnerAddresses {
+    /// The addresses of the peer, at most one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// Its resolvers. At most eight are read.
+    pub resolvers: Vec<IpAddr>,
 }
 
 /// How this side proves its identity.

@@ -3,14 +3,15 @@
 //! In reading order:
 //! * [`IkeConfig`]: what the policy says about a peer;
 //! * [`IkeConnection`]: the exchanges with it, as a state machine;
+//! * [`IkeGate`]: which first requests of strangers become connections;
 //! * [`IkeEvent`]: what the connection reports, with the keys of tunnels;
 //! * [`IkeFailure`]: why something failed, and which side has to change what.
 //!
 //! Inside, `codec` reads and writes messages, `proposal` chooses algorithms, and `crypto` derives
 //! keys and encrypts messages.
 //!
-//! Built: `IKE_SA_INIT` with cookies of the responder and a second group, `IKE_AUTH` with shared
-//! keys, `CREATE_CHILD_SA` for replacements of both kinds by either side and by both at once,
+//! Built: `IKE_SA_INIT` with cookies and a second group, `IKE_AUTH` with shared keys and inner
+//! addresses, `CREATE_CHILD_SA` for replacements of both kinds by either side and by both at once,
 //! `INFORMATIONAL` with deletion and liveness, NAT detection. One child SA at a time.
 
 mod auth;
@@ -21,14 +22,18 @@ mod crypto;
 mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod gate;
 mod identity;
 mod nat;
 mod proposal;
 
 pub use codec::CodecError;
-pub use config::{ChildConfig, IkeConfig, LocalAuth, PROPOSALS_MAX, RemoteAuth};
+pub use config::{
+    ChildConfig, IkeConfig, InnerAddresses, InnerConfig, LocalAuth, PROPOSALS_MAX, RemoteAuth,
+};
 pub use connection::{IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeTransmit};
 pub use crypto::{KeGroup, Prf, RandomFailed, RandomSource};
 pub use failure::{FailureSide, IkeFailure};
+pub use gate::{GateDecision, HALF_OPEN_MAX, HALF_OPEN_OF_ADDRESS_MAX, IkeGate};
 pub use identity::IkeIdentity;
 pub use proposal::{EspProposal, IkeProposal};

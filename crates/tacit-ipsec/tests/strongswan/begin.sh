@@ -76,16 +76,21 @@ connections {
         local_port = 4500
         remote_port = 4500
         proposals = @IKE@
+        pools = @POOLS@
         local { auth = psk
             id = gw.example }
         remote { auth = psk
             id = branch.example }
         children {
             net { local_ts = 10.2.0.0/24
-                remote_ts = 10.1.0.1/32
+                remote_ts = @REMOTE@
                 esp_proposals = @ESP@ }
         }
     }
+}
+pools {
+    inner { addrs = 10.1.0.1/32
+        dns = 10.2.0.53 }
 }
 secrets {
     ike-1 { id-1 = gw.example
@@ -115,7 +120,7 @@ processes+=($!)
 until_true test -S vici
 swan --load-all >load 2>&1 || fail "$(cat load)"
 mkfifo commands
-IKE_DRIVER=@ROLE@ IKE_PROPOSAL=@PROPOSAL@ @DRIVER@ driver --exact --nocapture <commands >events 2>&1 &
+IKE_DRIVER=@ROLE@ IKE_INNER=@INNER@ IKE_PROPOSAL=@PROPOSAL@ @DRIVER@ driver --exact --nocapture <commands >events 2>&1 &
 processes+=($!)
 exec 3>commands
 expect ready 1

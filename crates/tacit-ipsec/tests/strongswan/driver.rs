@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use tacit_ipsec::ike::{
     ChildConfig, EspProposal, IkeConfig, IkeConnection, IkeEvent, IkeIdentity, IkePath,
-    IkeProposal, IkeTransmit, KeGroup, LocalAuth, Prf, RandomFailed, RandomSource, RemoteAuth,
+    IkeProposal, IkeTransmit, InnerConfig, KeGroup, LocalAuth, Prf, RandomFailed, RandomSource,
+    RemoteAuth,
 };
 use tacit_ipsec::{ChildSa, Cipher, EspSpi, IntegrityHash, SecretBytes, TrafficSelector};
 
@@ -124,6 +125,9 @@ fn send(socket: &UdpSocket, path: IkePath, transmit: &IkeTransmit) {
 fn print(event: &IkeEvent) {
     match event {
         IkeEvent::Established { peer, proposal } => println!("established {peer} {proposal:?}"),
+        IkeEvent::AddressesAssigned(inner) => {
+            println!("assigned {:?} {:?}", inner.addresses, inner.resolvers);
+        }
         IkeEvent::Rekeyed => println!("rekeyed"),
         IkeEvent::ChildInstalled(child) => println!(
             "installed {:08x} {:08x} {:?}",
@@ -156,6 +160,11 @@ fn config(proposal: &str) -> IkeConfig {
     let selector = |first: [u8; 4], last: [u8; 4]| {
         vec![TrafficSelector::of_addresses(first.into(), last.into()).unwrap()]
     };
+    // The peer narrows the end of this side to the address that it assigns.
+    let (inner, local) = match std::env::var("IKE_INNER").unwrap().as_str() {
+        "request" => (InnerConfig::Request, selector([0, 0, 0, 0], [255, 255, 255, 255])),
+        _ => (InnerConfig::Static, selector([10, 1, 0, 1], [10, 1, 0, 1])),
+    };
     IkeConfig {
         local: IkeIdentity::Fqdn("branch.example".to_owned()),
         remote: IkeIdentity::Fqdn("gw.example".to_owned()),
@@ -164,11 +173,12 @@ fn config(proposal: &str) -> IkeConfig {
         proposals: vec![IkeProposal { cipher: ike, prf, group }],
         child: ChildConfig {
             proposals: vec![EspProposal { cipher: esp, pfs: Some(group) }],
-            local: selector([10, 1, 0, 1], [10, 1, 0, 1]),
+            local,
             // The peer narrows it to 10.2.0.0/24.
             remote: selector([10, 2, 0, 0], [10, 2, 255, 255]),
             lifetime: Duration::from_secs(3600),
         },
+        inner,
         lifetime: Duration::from_secs(4 * 3600),
         liveness: Duration::from_secs(30),
     }

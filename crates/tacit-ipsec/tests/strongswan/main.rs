@@ -43,6 +43,12 @@ fn tacit_opens_and_both_sides_replace_keys_with_cbc() {
 }
 
 #[test]
+fn strongswan_assigns_an_inner_address_and_a_resolver() {
+    let wanted = "expect 'assigned .10.1.0.1. .10.2.0.53.' 1";
+    run("assigned", "initiator", &format!("{wanted}\n{}", with_ping(REPLACE)));
+}
+
+#[test]
 fn strongswan_opens_and_both_sides_replace_keys() {
     run("gcm", "responder", &with_ping(REPLACE));
 }
@@ -97,6 +103,8 @@ fn run(proposal: &str, role: &str, steps: &str) {
 }
 
 fn script(proposal: &str, role: &str, steps: &str) -> String {
+    let is_assigned = proposal == "assigned";
+    let proposal = if is_assigned { "gcm" } else { proposal };
     let (ike, esp) = match proposal {
         "gcm" => ("aes256gcm16-prfsha384-ecp256", "aes256gcm16-ecp256"),
         "chacha" => ("chacha20poly1305-prfsha256-x25519", "chacha20poly1305-x25519"),
@@ -107,6 +115,9 @@ fn script(proposal: &str, role: &str, steps: &str) -> String {
         .replace("@ESP@", esp)
         .replace("@PROPOSAL@", proposal)
         .replace("@ROLE@", role)
+        .replace("@INNER@", if is_assigned { "request" } else { "static" })
+        .replace("@POOLS@", if is_assigned { "inner" } else { "" })
+        .replace("@REMOTE@", if is_assigned { "dynamic" } else { "10.1.0.1/32" })
         .replace("@DRIVER@", &std::env::current_exe().unwrap().to_string_lossy());
     format!("{begin}\n{steps}\n")
 }

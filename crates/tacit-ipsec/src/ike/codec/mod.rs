@@ -29,6 +29,7 @@ mod traffic_selectors;
 
 pub(crate) use auth::{AuthMethod, AuthPayload};
 pub(crate) use chain::{IkePayload, encode_payloads, parse_payloads};
+pub(crate) use config::{ConfigAttribute, ConfigKind, ConfigPayload};
 pub(crate) use delete::DeletePayload;
 pub(crate) use encrypted::{Fragment, encode_prefix};
 pub use error::CodecError;

@@ -4,7 +4,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::cert::{CertPayload, CertRequestPayload};
-use super::config::{ConfigAttribute, ConfigKind, ConfigPayload};
 use super::*;
 use crate::selector::TrafficSelector;
 

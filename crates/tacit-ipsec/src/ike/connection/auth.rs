@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use super::address;
 use super::child::{ChildAnswer, ChildRequest};
 use super::payloads::notifications;
 use super::sa::{IkeRole, IkeSa, Opened, SaState};
@@ -52,8 +53,9 @@ impl IkeConnection {
             IkePayload::IdResponder(self.config.remote.to_payload()),
             auth,
             IkePayload::Notify(NotifyPayload::new(notify::INITIAL_CONTACT, [])),
-            IkePayload::SecurityAssociation(offer),
         ];
+        payloads.extend(address::request(&self.config.inner));
+        payloads.push(IkePayload::SecurityAssociation(offer));
         payloads.extend(self.selector_payloads());
         let spi = self.current;
         self.request(now, spi, ExchangeType::Auth, &payloads, Task::Auth { child_spi });
@@ -124,6 +126,9 @@ impl IkeConnection {
         self.establish(now, spi);
         let Some(nonces) = nonces else { return };
         let request = ChildRequest { spi: child_spi, nonces, secret: None };
+        if let Some(addresses) = address::assigned(&self.config.inner, &opened.payloads) {
+            self.event(IkeEvent::AddressesAssigned(addresses));
+        }
         let outcome = ChildAnswer::read(&opened.payloads)
             .and_then(|answer| self.finish_child(now, spi, &request, &answer, ChildExchange::Auth));
         match outcome {
@@ -173,7 +178,10 @@ impl IkeConnection {
         let Some(nonces) = nonces else { return };
         let mut payloads = vec![IkePayload::IdResponder(id), auth];
         match self.accept_child(now, spi, &opened.payloads, nonces, ChildExchange::Auth) {
-            Ok(accepted) => payloads.extend(accepted.payloads),
+            Ok(accepted) => {
+                payloads.extend(address::answer(&self.config.inner, &opened.payloads));
+                payloads.extend(accepted.payloads);
+            }
             Err(refusal) => {
                 payloads.push(IkePayload::Notify(refusal.notify));
                 self.event(IkeEvent::ExchangeFailed(refusal.failure));

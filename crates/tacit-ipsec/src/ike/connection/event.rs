@@ -1,6 +1,7 @@
 //! What a connection reports and sends.
 
 use crate::child::{ChildSa, EspSpi};
+use crate::ike::config::InnerAddresses;
 use crate::ike::failure::IkeFailure;
 use crate::ike::identity::IkeIdentity;
 use crate::ike::proposal::IkeProposal;
@@ -15,6 +16,8 @@ pub enum IkeEvent {
         /// The algorithms of the IKE SA.
         proposal: IkeProposal,
     },
+    /// The peer has assigned these addresses. The event precedes that of the child SA.
+    AddressesAssigned(InnerAddresses),
     /// The IKE SA has new keys.
     Rekeyed,
     /// Packets of this child SA may arrive from now on. Packets are sent with it after

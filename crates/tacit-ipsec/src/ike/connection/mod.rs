@@ -15,6 +15,7 @@
 //! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated nine times in two
 //! minutes. Messages that are not authentic change nothing.
 
+mod address;
 mod auth;
 mod child;
 mod event;
@@ -411,4 +412,4 @@ const DELETE_OVERDUE: Duration = Duration::from_secs(60);
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

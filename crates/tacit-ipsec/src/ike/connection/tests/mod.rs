@@ -4,3 +4,5 @@ mod collisions;
 mod opening;
 mod pair;
 mod schedules;
+
+pub(in crate::ike) use pair::config;

@@ -200,3 +200,22 @@ fn initiator_without_a_proposal_fails_at_once() {
     a.proposals.clear();
     assert_eq!(failure(a, b).kind, "no-proposal");
 }
+
+#[test]
+fn responder_assigns_the_addresses_that_the_initiator_requests() {
+    let (mut a, mut b) = configs();
+    let inner = InnerAddresses {
+        addresses: vec![[10, 1, 0, 7].into(), "fd01::7".parse().unwrap()],
+        resolvers: vec![[10, 2, 0, 53].into(), "fd02::53".parse().unwrap()],
+    };
+    let own = TrafficSelector::of_addresses(inner.addresses[0], inner.addresses[0]).unwrap();
+    a.inner = InnerConfig::Request;
+    b.inner = InnerConfig::Assign(inner.clone());
+    b.child.remote = vec![own];
+    let mut pair = Pair::with(a, b);
+    pair.run(SECOND);
+    pair.check();
+    let assigned = IkeEvent::AddressesAssigned(inner);
+    assert_eq!(pair.sides[0].count(|event| *event == assigned), 1);
+    assert_eq!(pair.sides[0].children.values().next().unwrap().local, [own]);
+}

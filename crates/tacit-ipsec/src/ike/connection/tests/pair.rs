@@ -44,7 +44,7 @@ pub(super) struct Pair {
     sent: u64,
 }
 
-pub(super) fn config(local: &str, remote: &str, ends: [u8; 2]) -> IkeConfig {
+pub(in crate::ike) fn config(local: &str, remote: &str, ends: [u8; 2]) -> IkeConfig {
     let net = |third: u8| {
         TrafficSelector::of_addresses([10, third, 0, 0].into(), [10, third, 0, 255].into()).unwrap()
     };
@@ -65,6 +65,7 @@ pub(super) fn config(local: &str, remote: &str, ends: [u8; 2]) -> IkeConfig {
             remote: vec![net(ends[1])],
             lifetime: Duration::from_secs(3600),
         },
+        inner: InnerConfig::Static,
         lifetime: Duration::from_secs(4 * 3600),
         liveness: Duration::from_secs(60),
     }

@@ -1,0 +1,267 @@
+//! Decides about first requests before there is any state for them (RFC 7296 section 2.6).
+//!
+//! ```text
+//!   first request ──> few half-open IKE SAs ──> accept
+//!                ├──> many, without a cookie ──> COOKIE: the sender repeats it with the cookie
+//!                ├──> many, with our cookie ──> accept, unless its address has many
+//!                └──> too many ──> drop
+//! ```
+//!
+//! The cookie is a MAC of the sender's address, SPI and nonce, so an attacker with a forged address
+//! never sees it, and tacit keeps nothing until it returns. Limits: [`HALF_OPEN_MAX`] half-open IKE
+//! SAs, [`HALF_OPEN_OF_ADDRESS_MAX`] of one address once cookies are demanded.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::hmac;
+
+use super::codec::{
+    ExchangeType, IkeHeader, IkeMessage, IkePayload, NotifyPayload, encode_message, notify,
+};
+use super::crypto::{RandomFailed, RandomSource, random_array};
+
+/// Counts half-open IKE SAs, and demands cookies when there are many.
+#[derive(Debug)]
+pub struct IkeGate {
+    secrets: [hmac::Key; 2],
+    /// The version of the newer secret; it is the first byte of a cookie.
+    version: u8,
+    changed_at: Instant,
+    half_open: BTreeMap<IpAddr, usize>,
+    total: usize,
+}
+
+/// What to do with a first request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GateDecision {
+    /// Make a connection with [`IkeConnection::accept`](super::IkeConnection::accept).
+    Accept,
+    /// Send this response, and keep nothing.
+    Respond(Vec<u8>),
+    /// Send nothing.
+    Drop,
+}
+
+impl IkeGate {
+    /// Creates a gate without half-open IKE SAs.
+    ///
+    /// # Errors
+    ///
+    /// If there are no random bytes.
+    pub fn new(random: &mut dyn RandomSource, now: Instant) -> Result<Self, RandomFailed> {
+        let secrets = [secret(random)?, secret(random)?];
+        Ok(Self { secrets, version: 0, changed_at: now, half_open: BTreeMap::new(), total: 0 })
+    }
+
+    /// Decides about a message that belongs to no connection.
+    ///
+    /// # Errors
+    ///
+    /// If there are no random bytes for the next secret of cookies.
+    pub fn check(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        bytes: &[u8],
+        random: &mut dyn RandomSource,
+    ) -> Result<GateDecision, RandomFailed> {
+        let Some(first) = FirstRequest::read(bytes) else { return Ok(GateDecision::Drop) };
+        if self.total >= HALF_OPEN_MAX {
+            return Ok(GateDecision::Drop);
+        }
+        if self.total < COOKIES_FROM {
+            return Ok(GateDecision::Accept);
+        }
+        if now.saturating_duration_since(self.changed_at) >= SECRET_LIFETIME {
+            let [newer, _] = &self.secrets;
+            self.secrets = [secret(random)?, newer.clone()];
+            self.version = self.version.wrapping_add(1);
+            self.changed_at = now;
+        }
+        let is_ours =
+            first.cookie.as_ref().is_some_and(|cookie| self.verify(&first, remote, cookie));
+        if !is_ours {
+            let [newer, _] = &self.secrets;
+            let cookie = cookie(newer, self.version, &first, remote);
+            return Ok(GateDecision::Respond(first.demand(cookie)));
+        }
+        let of_address = self.half_open.get(&remote.ip()).copied().unwrap_or_default();
+        let has_many = of_address >= HALF_OPEN_OF_ADDRESS_MAX;
+        Ok(if has_many { GateDecision::Drop } else { GateDecision::Accept })
+    }
+
+    /// Counts a connection that was accepted and is not established.
+    pub fn note_opened(&mut self, address: IpAddr) {
+        *self.half_open.entry(address).or_default() += 1;
+        self.total += 1;
+    }
+
+    /// Counts a connection that has become established or has ended.
+    pub fn note_closed(&mut self, address: IpAddr) {
+        let Some(count) = self.half_open.get_mut(&address) else { return };
+        *count -= 1;
+        self.total -= 1;
+        if *count == 0 {
+            self.half_open.remove(&address);
+        }
+    }
+
+    /// A cookie of the secret before is valid too, so that a change refuses no peer.
+    fn verify(&self, first: &FirstRequest, remote: SocketAddr, received: &[u8]) -> bool {
+        let versions = [self.version, self.version.wrapping_sub(1)];
+        self.secrets.iter().zip(versions).any(|(key, version)| {
+            let expected = cookie(key, version, first, remote);
+            aws_lc_rs::constant_time::verify_slices_are_equal(&expected, received).is_ok()
+        })
+    }
+}
+
+/// What a cookie depends on.
+struct FirstRequest {
+    header: IkeHeader,
+    nonce: Vec<u8>,
+    cookie: Option<Vec<u8>>,
+}
+
+impl FirstRequest {
+    /// Reads a first request. Returns `None` for every other message.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let message = IkeMessage::parse(bytes).ok()?;
+        let header = message.header;
+        let is_first = header.exchange == ExchangeType::SaInit
+            && header.from_initiator
+            && !header.is_response
+            && (header.responder_spi, header.message_id) == (0, 0);
+        let nonce = message.payloads.iter().find_map(|payload| match payload {
+            IkePayload::Nonce(nonce) => Some(nonce.clone()),
+            _ => None,
+        });
+        let cookie = message.payloads.iter().find_map(|payload| match payload {
+            IkePayload::Notify(one) if one.kind == notify::COOKIE => Some(one.data.clone()),
+            _ => None,
+        });
+        Some(Self { header, nonce: nonce.filter(|_| is_first)?, cookie })
+    }
+
+    /// The response that demands the cookie. It is shorter than the request, so it amplifies
+    /// nothing.
+    fn demand(&self, cookie: Vec<u8>) -> Vec<u8> {
+        let header = IkeHeader { from_initiator: false, is_response: true, ..self.header };
+        encode_message(&header, &[IkePayload::Notify(NotifyPayload::new(notify::COOKIE, cookie))])
+    }
+}
+
+/// Cookie = version | MAC(Ni | IPi | port | SPIi) (RFC 7296 section 2.6).
+fn cookie(key: &hmac::Key, version: u8, first: &FirstRequest, remote: SocketAddr) -> Vec<u8> {
+    let mut context = hmac::Context::with_key(key);
+    context.update(&first.nonce);
+    match remote.ip() {
+        IpAddr::V4(address) => context.update(&address.octets()),
+        IpAddr::V6(address) => context.update(&address.octets()),
+    }
+    context.update(&remote.port().to_be_bytes());
+    context.update(&first.header.initiator_spi.to_be_bytes());
+    let mac = context.sign();
+    [&[version], mac.as_ref()].concat()
+}
+
+fn secret(random: &mut dyn RandomSource) -> Result<hmac::Key, RandomFailed> {
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, &random_array::<32>(random)?))
+}
+
+/// From this number of half-open IKE SAs on, every first request needs a cookie.
+const COOKIES_FROM: usize = 32;
+/// The most half-open IKE SAs.
+pub const HALF_OPEN_MAX: usize = 1024;
+/// The most half-open IKE SAs of one address while cookies are demanded.
+pub const HALF_OPEN_OF_ADDRESS_MAX: usize = 32;
+/// How long a secret makes cookies; they are valid for as long again.
+const SECRET_LIFETIME: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::ike::connection::tests::config;
+    use crate::ike::crypto::TestRandom;
+    use crate::ike::{IkeConnection, IkePath, IkeTransmit};
+
+    fn remote(last: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, last], 4500))
+    }
+
+    fn full(now: Instant) -> IkeGate {
+        let mut gate = IkeGate::new(&mut TestRandom(1), now).unwrap();
+        (0..COOKIES_FROM).for_each(|_| gate.note_opened(remote(200).ip()));
+        gate
+    }
+
+    fn message(connection: &mut IkeConnection) -> Vec<u8> {
+        match connection.poll_transmit() {
+            Some(IkeTransmit::Message(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn initiator(now: Instant) -> IkeConnection {
+        let config = Arc::new(config("a.example", "b.example", [1, 2]));
+        let path = IkePath { local: remote(1), remote: remote(2) };
+        IkeConnection::initiate(config, path, Box::new(TestRandom(2)), now)
+    }
+
+    #[test]
+    fn a_peer_that_returns_its_cookie_is_accepted() {
+        let now = Instant::now();
+        let mut gate = full(now);
+        let mut peer = initiator(now);
+        let check = |gate: &mut IkeGate, bytes: &[u8], from, at| {
+            gate.check(at, from, bytes, &mut TestRandom(3)).unwrap()
+        };
+        let first = message(&mut peer);
+        let GateDecision::Respond(demand) = check(&mut gate, &first, remote(1), now) else {
+            panic!("no cookie");
+        };
+        assert!(demand.len() < first.len());
+        peer.handle_datagram(now, &demand);
+        let second = message(&mut peer);
+        assert_eq!(check(&mut gate, &second, remote(1), now), GateDecision::Accept);
+        // The cookie is of no use to another address.
+        let other = check(&mut gate, &second, remote(3), now);
+        assert!(matches!(other, GateDecision::Respond(_)));
+        // It outlives one change of the secret, and not two.
+        let later = now + SECRET_LIFETIME;
+        assert_eq!(check(&mut gate, &second, remote(1), later), GateDecision::Accept);
+        let latest = later + SECRET_LIFETIME;
+        let expired = check(&mut gate, &second, remote(1), latest);
+        assert!(matches!(expired, GateDecision::Respond(_)));
+    }
+
+    #[test]
+    fn half_open_connections_have_limits() {
+        let now = Instant::now();
+        let mut random = TestRandom(1);
+        let first = message(&mut initiator(now));
+        let mut gate = IkeGate::new(&mut random, now).unwrap();
+        let mut check =
+            |gate: &mut IkeGate| gate.check(now, remote(1), &first, &mut random).unwrap();
+        assert_eq!(check(&mut gate), GateDecision::Accept);
+        (0..HALF_OPEN_MAX).for_each(|_| gate.note_opened(remote(1).ip()));
+        assert_eq!(check(&mut gate), GateDecision::Drop);
+        (0..HALF_OPEN_MAX).for_each(|_| gate.note_closed(remote(1).ip()));
+        assert_eq!(check(&mut gate), GateDecision::Accept);
+        assert!(gate.half_open.is_empty());
+    }
+
+    #[test]
+    fn other_messages_are_dropped() {
+        let now = Instant::now();
+        let mut gate = full(now);
+        for bytes in [&[][..], &[0; 28], &[0xff; 200]] {
+            let decision = gate.check(now, remote(1), bytes, &mut TestRandom(3)).unwrap();
+            assert_eq!(decision, GateDecision::Drop);
+        }
+    }
+}
