@@ -186,19 +186,19 @@ cat >"/run/systemd/system/$unit.d/50-tacit.conf" <<'D'
 # Written by `tacit agent --host --drop-ins`: the control group of this unit becomes known
 # to the packet rules before the first process of the unit starts.
 [Service]
-NFTSet=cgroup:inet:tacit-units:units
+NFTSet=cgroup:inet:tacit_units:units
 D
 make_unit() { mkdir -p "$cgroups/$slice/$unit"; }
 start_unit() {
     make_unit
     python3 -c 'import nft, os, struct, sys
-print(nft.add("tacit-units", "units", struct.pack("=Q", os.stat(sys.argv[1]).st_ino)))' \
+print(nft.add("tacit_units", "units", struct.pack("=Q", os.stat(sys.argv[1]).st_ino)))' \
         "$cgroups/$slice/$unit"
 }
 in_unit() { in_group "$slice/$unit" "$@"; }
 count_units() {
     python3 -c 'import nft
-print(len(nft.elements("tacit-units", "units")))'
+print(len(nft.elements("tacit_units", "units")))'
 }
 serve far 8001
 "#;

@@ -1,7 +1,7 @@
 //! Notes on packets that no unit sends them, in a table that systemd may change too.
 //!
 //! ```text
-//! table inet tacit-units              without an owner
+//! table inet tacit_units              without an owner
 //!   set units                         the control groups of units; systemd adds and removes them
 //!   sets tcp4 tcp6 udp4 udp6          destinations of rules with units
 //!   chains sent redirected            to one of the destinations: to `senders`
@@ -206,8 +206,8 @@ const SENDERS: &str = "senders";
 const SENT: &str = "sent";
 const REDIRECTED: &str = "redirected";
 const LEAVING: &str = "leaving";
-/// The name of the table; drop-ins of systemd contain it.
-pub const UNITS_TABLE: &str = "tacit-units";
+/// The name of the table; drop-ins of systemd contain it. systemd accepts no hyphen in it.
+pub const UNITS_TABLE: &str = "tacit_units";
 const HOOK_OUTPUT: u32 = 3;
 const HOOK_POSTROUTING: u32 = 4;
 const NEWCHAIN: u16 = 3;
@@ -253,6 +253,18 @@ mod tests {
         assert_eq!(keys_of(&written[16..]), Some(range_keys(&element)));
         for end in 16..written.len() {
             assert_eq!(keys_of(&written[16..end]), None);
+        }
+    }
+
+    #[test]
+    fn systemd_accepts_the_names_of_table_and_set() {
+        for name in [UNITS_TABLE, UNITS] {
+            assert!(
+                name.len() <= 31 && name.starts_with(|first: char| first.is_ascii_alphabetic())
+            );
+            let is_letter =
+                |letter: char| letter.is_ascii_alphanumeric() || "/\\_.".contains(letter);
+            assert!(name.chars().all(is_letter), "{name}");
         }
     }
 
